@@ -66,7 +66,7 @@ from .model import (
 
 T = TypeVar("T")
 
-# --- what a run is made of ---
+# --- the parts of a run's state ---
 
 
 class Rank(Struct):
@@ -82,7 +82,7 @@ class Rank(Struct):
     nccl_live: bool | None = None
     nccl_version: str | None = None
     made: Wrapped | None = None
-    """What its model was wrapped with at its first step."""
+    """Wrappers of its model at its first step."""
     sample: RankSample | None = None
     sampled: float = 0.0
     """Unix time of `sample`."""
@@ -98,7 +98,7 @@ class Node(Struct):
     gpu_problem: str | None = None
     driver: str | None = None
     models: tuple[str, ...] = ()
-    """Of its GPUs, as an agent saw them when it started."""
+    """Models of its GPUs, from the agent's start."""
     gpu_sampled: float = 0.0
     metrics: Host | None = None
     sampled: float = 0.0
@@ -108,18 +108,18 @@ class Node(Struct):
     source: int = 0
     """Newest seq of the node's own journal that was folded in."""
     link: LinkState | None = None
-    """The hub's link to this node; None where no hub is between."""
+    """The hub's link to this node; None without a hub."""
     link_since: float = 0.0
     link_text: str = ""
     retry_at: float | None = None
     nccl: bytes | None = None
-    """The facts of NCCL's logs there, as a JSON object; see diagnosis/nccl_facts.py."""
+    """Facts from NCCL's logs on the node, as a JSON object; see diagnosis/nccl_facts.py."""
     phase: RunPhase | None = None
-    """How the node's part of the run ended; None while it goes on."""
+    """End of the node's part of the run; None while it continues."""
 
 
 class StageProgress(Struct):
-    """One stage of a launch, on one node or (HUB) on all; times are unix seconds."""
+    """One launch stage on one node or, for HUB, on all nodes; times are unix seconds."""
 
     stage: Stage
     node: int
@@ -130,7 +130,7 @@ class StageProgress(Struct):
 
 
 class Attempt(Struct):
-    """A line of the ledger."""
+    """One attempt in the run's history."""
 
     number: int
     began: float
@@ -143,27 +143,27 @@ class Attempt(Struct):
     first_cause: FirstCause | None = None
     text: str = ""
     env_seen: dict[str, str | None] = {}
-    """What ranks have of `env_diff`, as they report it themselves."""
+    """Actual values of `env_diff`, as the ranks report them."""
     env_differs: dict[str, dict[str, str | None]] = {}
-    """Ranks that have something else: rank → name → value."""
+    """Ranks with other values: rank → name → value."""
     lasted_s: float | None = None
-    """As measured; see `lasted`."""
+    """Measured duration; see `lasted`."""
     idle: str = ""
-    """Where it succeeded without a training step: that, and the last line."""
+    """For an attempt that succeeded without a training step: this fact and the last line."""
     steps: int = 0
-    """How far it had come when it ended."""
+    """Number of steps at its end."""
     code: dict[str, str] = {}
-    """Its script and the files beside it: path → digest."""
+    """Its script and the modules in the script's folder: path → digest."""
 
     @property
     def unseen(self) -> bool:
-        """Whether it ended at an unknown time."""
+        """Whether its end time is unknown."""
         return self.outcome is Outcome.LOST and self.lasted_s is None
 
     def lasted(self, until: float | None = None) -> float | None:
-        """Seconds that it took; of one that goes on, until that unix time.
+        """Duration in seconds; for a running attempt, up to the unix time `until`.
 
-        None where the clock was set back, and where the end is unknown: `ended` is then the time of the last event.
+        None if the clock was set back, or if the end is unknown: `ended` is then the time of the last event.
         """
         if self.lasted_s is not None:
             return self.lasted_s
@@ -172,12 +172,12 @@ class Attempt(Struct):
         return elapsed(self.began, until if self.ended is None else self.ended)
 
 
-# --- what each kind of event does to a RunState ---
-# A hub's journal holds the events of several nodes: there a node reports the end of its own part, and only the hub
-# itself (node HUB) the end of the run.
+# --- effect of each kind of event on a RunState ---
+# A hub's journal has the events of several nodes: a node reports the end of its own part, and only the hub itself
+# (node HUB) reports the end of the run.
 
 _MANAGED = {"RUNNING": RunPhase.RUNNING, "RECOVERING": RunPhase.RESTARTING}
-"""What SkyPilot calls a managed job that has started; its ranks are not seen."""
+"""SkyPilot's states of a managed job that has started; its ranks are not visible."""
 
 
 def _link_changed(state: RunState, at: Stamped, event: LinkChanged) -> None:
@@ -219,13 +219,13 @@ _WORST = (
     Outcome.RESTARTED,
     Outcome.SUCCEEDED,
 )
-"""An attempt on several nodes ended as the first of these that one of them reports."""
+"""Outcomes from the worst on: an attempt on several nodes has the worst that a node reports."""
 
 LIVING = (RankPhase.STARTING, RankPhase.RUNNING)
-"""Ranks whose process is there, or about to be."""
+"""Phases of ranks that have a process, or will have one."""
 
 MOST_FINDINGS = 2000
-"""Findings of a state at once: a run has tens, a forged journal any number."""
+"""Maximum number of findings in a state: a run has tens, a forged journal may have any number."""
 
 
 def _created(state: RunState, at: Stamped, event: RunCreated) -> None:
@@ -235,7 +235,7 @@ def _created(state: RunState, at: Stamped, event: RunCreated) -> None:
         return
     state.run, state.name, state.plan, state.began = event.run, event.name, event.plan, at.time
     state.merged = event.merged
-    if state.phase.ended:  # its job was started again, and goes on with it
+    if state.phase.ended:  # a restarted job continues in this run
         state.phase, state.ended, state.exit_code, state.end_text = RunPhase.STARTING, None, None, ""
         state.failures = 0
 
@@ -271,14 +271,14 @@ def _attempt_started(state: RunState, at: Stamped, event: AttemptStarted) -> Non
         event.attempt, at.time, event.cause, event.world_size, event.env_diff, event.ranks, code=event.code
     )
     if state.of_part(at) and event.attempt < state.attempt:
-        return  # the others are further: this node will follow
+        return  # this node will follow the others
     if event.attempt > state.attempt:
         state.attempts.append(fresh)
         state.ranks = {}
     elif state.of_part(at):
         _join(state.attempts[-1], fresh, at.node)
         state.ranks = {number: rank for number, rank in state.ranks.items() if rank.place.node != at.node}
-    else:  # a launcher inside a managed command takes over its attempt, which goes on
+    else:  # a launcher inside a managed command takes over the running attempt
         before, state.attempts[-1] = state.attempts[-1], fresh
         fresh.began, fresh.cause, fresh.code = before.began, before.cause, before.code | fresh.code
         state.ranks = {}
@@ -308,12 +308,12 @@ def _environment_reported(state: RunState, at: Stamped, event: EnvironmentReport
 
 
 def _join(attempt: Attempt, fresh: Attempt, node: int) -> None:
-    """A further node reports an attempt that others have reported."""
+    """Add another node's report of the current attempt."""
     attempt.ranks = (*(place for place in attempt.ranks if place.node != node), *fresh.ranks)
     attempt.env_diff = attempt.env_diff | fresh.env_diff
     attempt.world_size = fresh.world_size
     attempt.code = attempt.code or fresh.code
-    if attempt.cause == "membership":  # the cause on a node that only followed the others
+    if attempt.cause == "membership":  # the cause on a node that only followed others
         attempt.cause = fresh.cause
 
 
@@ -322,7 +322,7 @@ def _rank_changed(state: RunState, at: Stamped, event: RankChanged) -> None:
     if rank is None or event.attempt != state.attempt:
         return
     if state.of_part(at) and rank.place.node != at.node:
-        return  # ranks move between nodes: the one that had this number before
+        return  # the rank was moved: the event is of its earlier node
     rank.phase = event.state
     rank.pid = event.pid if event.pid is not None else rank.pid
     rank.exit_code, rank.signal = event.exit_code, event.signal
@@ -346,7 +346,7 @@ def _hook_changed(state: RunState, at: Stamped, event: HookChanged) -> None:
 
 
 MOST_CHECKPOINTS = 500
-"""That a state remembers, the newest."""
+"""Maximum number of checkpoints in a state; the newest are kept."""
 
 
 def _checkpoint_saved(state: RunState, at: Stamped, event: CheckpointSaved) -> None:
@@ -378,7 +378,7 @@ def _attempt_ended(state: RunState, at: Stamped, event: AttemptEnded) -> None:
 
 
 def _keep_last(state: RunState, at: Stamped, event: AttemptEnded) -> None:
-    """The last samples of ranks that have ended; none comes any more."""
+    """Keep the last samples of ended ranks, because no more will come."""
     for sample in event.last:
         rank = state.ranks.get(sample.rank)
         if rank is not None and not (state.of_part(at) and rank.place.node != at.node):
@@ -387,11 +387,11 @@ def _keep_last(state: RunState, at: Stamped, event: AttemptEnded) -> None:
 
 
 def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:
-    """The worst outcome of the nodes is that of the attempt, the earliest cause is the first."""
+    """Merge a node's end of an attempt: the worst outcome and the earliest cause count."""
     before = attempt.outcome
     if before is None or _WORST.index(event.outcome) <= _WORST.index(before):
         attempt.outcome, attempt.text = event.outcome, event.text
-    attempt.idle = event.idle if before is None or attempt.idle else ""  # of all nodes, or of none
+    attempt.idle = event.idle if before is None or attempt.idle else ""  # needs all nodes
     attempt.ended = time
     lasted = [each for each in (attempt.lasted_s, event.lasted_s) if each is not None]
     attempt.lasted_s = max(lasted, default=None)
@@ -453,7 +453,7 @@ def _run_ended(state: RunState, at: Stamped, event: RunEnded) -> None:
     state.phase, state.exit_code, state.end_text = event.phase, event.exit_code, event.text
     state.ended = at.time
     if event.phase is RunPhase.EXPORTED:
-        return  # all else is as it was
+        return  # the rest stays as it was
     state.runner_pid, state.delay = None, None
     _lose(state.ranks.values())
     last = state.attempts[-1] if state.attempts else None
@@ -462,7 +462,7 @@ def _run_ended(state: RunState, at: Stamped, event: RunEnded) -> None:
 
 
 def _lose(ranks: Iterable[Rank]) -> None:
-    """After the end no rank runs: one whose end was not seen is lost."""
+    """After the end no rank runs: mark ranks without a reported end as lost."""
     for rank in ranks:
         if rank.phase in LIVING:
             rank.phase, rank.hook = RankPhase.LOST, None
@@ -475,7 +475,7 @@ def _gpu_tick(state: RunState, at: Stamped, event: GpuTick) -> None:
     if event.gpus:
         state.version += len(event.gpus) != len(node.gpus)
         node.gpus = event.gpus
-        if event.problem is None:  # else these are the last values there were
+        if event.problem is None:  # with a problem these are the last known values
             node.gpu_sampled = at.time
 
 
@@ -487,7 +487,7 @@ def _host_tick(state: RunState, at: Stamped, event: HostTick) -> None:
 def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:
     for sample in event.ranks:
         rank = state.ranks.get(sample.rank)
-        # The newest sample may be of the attempt before: another process, whose numbers are not those of this one.
+        # The sample may be from the previous attempt's process.
         if rank is None or (sample.pid != rank.pid and sample.pid is not None):
             continue
         if rank.phase is RankPhase.RUNNING or not _is_late(rank, sample):
@@ -496,7 +496,7 @@ def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:
 
 
 def _is_late(rank: Rank, sample: RankSample) -> bool:
-    """Whether a sample was taken before its rank ended, and arrives after the samples of its end."""
+    """Whether a sample is older than the one at its rank's end."""
     if rank.sample is None or rank.sample.step is None:
         return False
     return sample.step is None or sample.step < rank.sample.step
@@ -523,7 +523,7 @@ def _log_grew(state: RunState, at: Stamped, event: LogGrew) -> None:
 
 
 def _folded(state: RunState, at: Stamped, event: Folded) -> None:
-    """Nothing: `snapshot.take` replaces the whole state."""
+    """Do nothing: `snapshot.take` replaces the whole state."""
 
 
 def _caught_up(state: RunState, at: Stamped, event: CaughtUp) -> None:
@@ -573,23 +573,23 @@ def _by_node(state: RunState) -> dict[int, list[Rank]]:
 
 
 # --- the fold ---
-# Viewer, command line, agent and detectors share it, so that they can never disagree.
+# Viewer, command line, agent and detectors share it, so that they always agree.
 
 _SAMPLES = frozenset({GpuTick, HostTick, RankTick, PulseTick, NcclTick, TrainingTick, LogGrew})
 _OF_LINK, _OF_HUB = frozenset({CaughtUp, Folded}), frozenset({LinkChanged, StageChanged})
-"""Events about the link alone; events that come from the hub, by which no node is heard."""
+"""Events about the viewer's own link; events that the hub emits about a node, which is no sign of life of it."""
 _BEGUN = (RankPhase.RUNNING, RankPhase.SUCCEEDED)
 
 
 @dataclass(slots=True)
 class RunState:
-    """What is true now. `version` grows with each change, also of the GPUs in use; `telemetry_version` with samples."""
+    """Current state of a run. `version` grows per event, and with the GPUs in use; `telemetry_version` per sample."""
 
     run: str = ""
     name: str = ""
     plan: PlanSummary | None = None
     merged: bool = False
-    """Whether a hub reports several nodes; else one agent reports its own."""
+    """Whether a hub merges several nodes; otherwise one agent reports its own."""
     phase: RunPhase = RunPhase.STARTING
     began: float = 0.0
     ended: float | None = None
@@ -598,10 +598,10 @@ class RunState:
     seq: int = 0
     source: int = 0
     live: bool = False
-    """False while history is still being replayed."""
+    """False during the replay of the history."""
     agent_pid: int | None = None
     release: str = ""
-    """Version of distui that serves the run, or served it last."""
+    """Version of the distui agent that serves, or last served, the run."""
     runner_pid: int | None = None
     runner_socket: str = ""
     torch: str | None = None
@@ -610,34 +610,34 @@ class RunState:
     attempts: list[Attempt] = field(default_factory=list)
     findings: dict[tuple[str, int | None, int | None], Finding] = field(default_factory=dict)
     stages: dict[tuple[Stage, int], StageProgress] = field(default_factory=dict)
-    """Stages of a launch, each on one node or (HUB) on all."""
+    """Stages of a launch, each on one node or, for HUB, on all nodes."""
     cluster: Cluster | None = None
     changes: dict[str, str | None] = field(default_factory=dict)
-    """Of the environment since the launch: name → value, MASK for a secret, None where it was unset."""
+    """Environment changes since the launch: name → value; MASK for a secret, None for unset."""
     settled: dict[str, str | None] = field(default_factory=dict)
-    """The same as of the newest attempt whose ranks all ran."""
+    """`changes` at the newest attempt in which all ranks ran."""
     pending: dict[str, str | None] = field(default_factory=dict)
-    """Those of them that no attempt has begun with yet."""
+    """Changes that no attempt has used yet."""
     training: dict[int, TrainingSample] = field(default_factory=dict)
-    """The newest training signals by rank; they stay after the end."""
+    """The newest training signals by rank; they remain after the end."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    """Oldest first; also those that are torn."""
+    """Checkpoints, oldest first, including torn ones."""
     log_sizes: dict[str, int] = field(default_factory=dict)
     nccl: NcclChanged | None = None
     delay: RestartDelayed | None = None
     failures: int = 0
-    """Failures that the restart policy counted so far."""
+    """Failures that the restart policy has counted so far."""
     open_commands: dict[str, tuple[CommandReceived, int]] = field(default_factory=dict)
-    """Commands without an answer so far, by id, each with the attempt of that moment."""
+    """Commands without an answer: id → the command and the attempt at that time."""
     notices: list[tuple[float, str]] = field(default_factory=list)
-    """What a user should have read: (time, sentence), oldest first."""
+    """Sentences for the user: (time, sentence), oldest first."""
     version: int = 0
     telemetry_version: int = 0
     _derived: tuple[object, dict[object, Any]] = field(default=(None, {}), compare=False, repr=False)
-    """Of which version of the state; what `once` gives."""
+    """Key of the state's version, and the cached results of `once`."""
 
     def once(self, find: Callable[[RunState], T]) -> T:
-        """What a function makes of what events report, not samples: anew with the next event. Not to be changed."""
+        """Return `find(self)`, cached until the next event other than a sample. The result must not be changed."""
         made = (id(self.ranks), len(self.ranks), self.version)
         if self._derived[0] != made:
             self._derived = (made, {})
@@ -647,19 +647,19 @@ class RunState:
         return value
 
     def ranks_of(self, node: int) -> list[Rank]:
-        """The ranks of one node, by rank; the list is not to be changed."""
+        """The ranks of one node in rank order; the list must not be changed."""
         return self.once(_by_node).get(node, [])
 
     def end(self, created: float = 0.0) -> float | None:
-        """When the run ended, if that is known: nobody saw the end of a lost run, and a clock that was set back since
-        the run was `created`, or began, makes the time of its end unknown."""
+        """Unix time of the run's end; None if unknown: the run is lost, or the clock was set back since it was `created`
+        or began."""
         if self.phase is RunPhase.LOST or not self.phase.ended:
             return None
         began = max(self.began, created)
         return None if began and elapsed(began, self.ended) is None else self.ended
 
     def lasted(self, now: float) -> float | None:
-        """Seconds from its beginning to its end, else to now; None where unknown, as for a lost run."""
+        """Seconds from the begin to the end, or to `now`; None if unknown, as for a lost run."""
         if self.phase is RunPhase.LOST:
             return None
         return elapsed(self.began, now if self.ended is None else self.ended)
@@ -671,11 +671,11 @@ class RunState:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The newest complete one: what a restart goes on from."""
+        """The newest complete checkpoint, which a restart resumes from."""
         return next((each for each in reversed(self.checkpoints) if each.complete), None)
 
     def apply(self, stamped: Stamped) -> None:
-        """Fold one event in. Events of an unknown kind never reach here: decoding refuses them."""
+        """Fold one event. Events of an unknown kind never come here, because decoding refuses them."""
         kind = type(stamped.event)
         self.seq = max(self.seq, stamped.seq)
         if stamped.node != HUB and kind not in _OF_LINK:
@@ -694,23 +694,23 @@ class RunState:
         return self
 
     def of_part(self, at: Stamped) -> bool:
-        """Whether an event is about one node's part of a run that a hub merges."""
+        """Whether an event concerns one node's part of a merged run."""
         return self.merged and at.node != HUB
 
     def notice(self, at: Stamped, text: str) -> None:
-        """Keep a sentence for the user, with the host that it is about."""
+        """Record a sentence for the user, with its host."""
         who = self.nodes[at.node].host or f"node {at.node}" if self.of_part(at) else ""
         self.notices.append((at.time, f"{who}: {text}" if who else text))
         del self.notices[:-200]
 
     def refresh_phase(self) -> None:
-        """A group runs as soon as every rank of every node has a process, and not before.
+        """Set the phase to RUNNING once every rank of every node has a process.
 
-        A rank that has made a step shows that the ranks of a node that was not heard yet run, too.
+        A rank with a step proves that the ranks of nodes without a report run, too.
         """
         if self.phase in (RunPhase.STARTING, RunPhase.RESTARTING) and self.ranks:
             expected = self.attempts[-1].world_size if self.merged and self.attempts else 0
-            newest_first = reversed(self.ranks.values())  # they begin in order: the last is decided last
+            newest_first = reversed(self.ranks.values())  # ranks begin in order, so the last decides
             complete = len(self.ranks) >= expected or any(rank.made for rank in self.ranks.values())
             if complete and all(rank.phase in _BEGUN for rank in newest_first):
                 self.phase = RunPhase.RUNNING

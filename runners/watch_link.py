@@ -1,4 +1,4 @@
-"""A job that distui did not start as a link: what happened between two scans, and samples; no agent, no commands."""
+"""Link to a job that distui did not start: events from differences between scans, and samples; no agent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from .telemetry.rank_samples import Launched, RankSampler, place, witness
 from .wire.client import Window
 
 # -----------------------------------------------------------------------------------------------------------
-# What happened between two scans, in the events that every run emits. Pure.
+# Differences between two scans, as the events that every run emits. Pure.
 
 
 READ_ONLY = "not started by distui: read-only"
@@ -72,20 +72,20 @@ class Watched(Struct, frozen=True):
     """The state of a job between two scans."""
 
     job: WatchedJob
-    """As last seen; ranks that are gone stay in it as they were."""
+    """Last scan of the job; ended ranks keep their last data."""
     attempt: int
     places: tuple[RankPlace, ...]
     gone: frozenset[int] = frozenset()
-    """Ranks of this attempt that are gone."""
+    """Ranks of this attempt that have ended."""
     left: frozenset[tuple[int, int]] = frozenset()
-    """(pid, start) of ranks' children seen so far that still live, those of earlier attempts too."""
+    """Living children of ranks seen so far, as (pid, start), including earlier attempts'."""
     orphaned: bool = False
-    """Whether the launcher went before its ranks."""
+    """Whether the launcher ended before its ranks."""
     over: bool = False
 
 
 def begin(job: WatchedJob, seen: Scan, host: str) -> tuple[Watched, list[Stamped]]:
-    """The first events of a job; run and attempt are dated back to its start."""
+    """First events of a job; run and attempt have the time of its start."""
     watched = Watched(job, _restarts(job) + 1, places_of(job), left=_children(job))
     events: list[Event] = [
         RunCreated(run=run_id(job), name=name_of(_first(job).argv), host=host, plan=plan_of(job)),
@@ -97,9 +97,9 @@ def begin(job: WatchedJob, seen: Scan, host: str) -> tuple[Watched, list[Stamped
 
 
 def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
-    """The next scan: ranks that came, were restarted or are gone; the end when nothing is left.
+    """Compare with the next scan: emit new, restarted and ended ranks, and the end if nothing is left.
 
-    A data loader worker that outlives its rank carries the rank's environment and is not taken for it.
+    A data loader worker that outlives its rank has the rank's environment, but is not counted as the rank.
     """
     if watched.over:
         return watched, []
@@ -111,7 +111,7 @@ def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
     if now is not None and _is_new_attempt(watched, fresh):
         watched, events = _new_attempt(watched, replace(now, ranks=present))
     elif now is not None:
-        # Ranks whose launcher is gone are children of init: what was known of it stays.
+        # Ranks without a launcher are children of init: keep the earlier data about the launcher.
         before = watched.job
         led = now if now.launchers else replace(now, launcher=before.launcher, launchers=before.launchers)
         watched = replace(watched, job=replace(led, ranks={**before.ranks, **present}))
@@ -123,13 +123,13 @@ def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
 
 
 def run_id(job: WatchedJob) -> str:
-    """Id of the watched job: that of distui's own run, else by its oldest process."""
+    """Id of the watched job: distui's run id, else derived from the oldest process."""
     oldest = min([(f.started, f.pid) for f in job.ranks.values()] + [(t, pid) for pid, t in job.launchers])
     return job.run or f"{FOREIGN}{oldest[1]}"
 
 
 def plan_of(job: WatchedJob) -> PlanSummary:
-    """The summary of a job that distui did not plan."""
+    """Plan summary of a job that distui did not plan."""
     local = _number(_first(job), "LOCAL_WORLD_SIZE")
     notes = [READ_ONLY]
     if job.run is not None:
@@ -150,7 +150,7 @@ def plan_of(job: WatchedJob) -> PlanSummary:
 
 
 def places_of(job: WatchedJob) -> tuple[RankPlace, ...]:
-    """The job's ranks on this host, also those that torchrun, counting from a base, has yet to start."""
+    """The job's ranks on this host, including those that torchrun, which counts from a base, has yet to start."""
     places: dict[int, RankPlace] = {}
     for proc in job.ranks.values():
         base = proc.rank - proc.local_rank
@@ -164,8 +164,8 @@ def places_of(job: WatchedJob) -> tuple[RankPlace, ...]:
 def outputs(job: WatchedJob, attempt: int) -> dict[str, str]:
     """The ranks' output files: file id → absolute path.
 
-    A file of one rank alone is `rank-<r>.out` or `.err`; one that several ranks write to (torchrun without
-    --redirects) is told once, as the command's. What is stdout and stderr alike is told as stdout.
+    A file of only one rank is `rank-<r>.out` or `.err`. A file of several ranks (torchrun without --redirects) appears
+    once, as the command's. A file that is both stdout and stderr appears as stdout.
     """
     paths = [(proc, stream) for proc in job.ranks.values() for stream in ("out", "err")]
     users = Counter(p for proc in job.ranks.values() for p in {proc.out.path, proc.err.path} if p)
@@ -184,7 +184,7 @@ def outputs(job: WatchedJob, attempt: int) -> dict[str, str]:
 
 
 def _present(watched: Watched, now: WatchedJob) -> dict[int, RankProcess]:
-    """The ranks that are there now, without children left behind by ranks that are gone."""
+    """The current ranks, without children of ended ranks."""
     return {rank: proc for rank, proc in now.ranks.items() if (proc.pid, proc.started) not in watched.left}
 
 
@@ -266,7 +266,7 @@ def _same(proc: RankProcess | None, other: RankProcess) -> bool:
 
 
 def _restarts(job: WatchedJob) -> int:
-    """Failures that torchrun has counted so far; 0 for other launchers."""
+    """Restarts that torchrun has counted so far; 0 for other launchers."""
     return max((_number(proc, "TORCHELASTIC_RESTART_COUNT") or 0 for proc in job.ranks.values()), default=0)
 
 
@@ -276,14 +276,14 @@ def _number(proc: RankProcess, name: str) -> int | None:
 
 
 def _gpu(proc: RankProcess) -> str | None:
-    """What CUDA_VISIBLE_DEVICES gives the rank; the only entry where the launcher shows it one GPU."""
+    """The rank's entry in CUDA_VISIBLE_DEVICES; the only entry if the launcher exposes one GPU."""
     shown = [part.strip() for part in proc.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     at = 0 if len(shown) == 1 else proc.local_rank
     return shown[at] if at < len(shown) else None
 
 
 class JobRanks:
-    """Samples the living ranks of one job; call `sample` about once a second."""
+    """Samples the living ranks of one job; call `sample` about once per second."""
 
     def __init__(self) -> None:
         self._sampler = RankSampler()
@@ -293,13 +293,13 @@ class JobRanks:
         self._ledger = FindingLedger(self._changes.append)
 
     def watch(self, watched: Watched) -> None:
-        """Which ranks there are now."""
+        """Set the current ranks."""
         job = watched.job
         self._processes = {rank: process for rank, process in job.ranks.items() if rank not in watched.gone}
         self._launchers = frozenset(pid for pid, _ in job.launchers)
 
     def sample(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[RankSample, ...], list[Event]]:
-        """One sample a rank, on its GPU where that is known, and what changed among the findings."""
+        """Return one sample per rank, with its GPU if known, and the changes of findings."""
         samples = self._sampler.sample({rank: process.pid for rank, process in self._processes.items()})
         launched = [self._launched(process) for process in self._processes.values()]
         placement = place(launched, gpus, witness(launched, gpus, self._launchers), node=0)
@@ -320,7 +320,7 @@ class JobRanks:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A link to a job that distui did not start: as any run's link, without an agent and without commands.
+# Link to a job that distui did not start, without an agent and without commands.
 
 
 INTERVAL_S = 1.0
@@ -331,7 +331,7 @@ REFUSAL = "distui did not start this job: read-only"
 class WatchLink:
     """One job on this host, read-only. Satisfies `wire.client.Link`; consume `events` from one task.
 
-    `scanner` gives scans (tests hand in their own); without `gpus` no sampler is started.
+    `scanner` returns scans (tests pass their own); without `gpus` no GPU sampler is started.
     """
 
     readonly = True
@@ -361,7 +361,7 @@ class WatchLink:
         self._keep(events)
 
     async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
-        """What was seen so far, then what is seen, until the job is gone or the link is closed."""
+        """Yield the earlier events, then new ones, until the job ends or the link is closed."""
         for stamped in [stamped for stamped in self._journal if stamped.seq > after]:
             yield stamped
         yield Stamped(time=clock.now(), event=CaughtUp(seq=len(self._journal)))
@@ -379,7 +379,7 @@ class WatchLink:
             await self._parts.stop("gpus")
 
     async def send(self, command: Command) -> CommandDone:
-        """Stacks, by py-spy, are all that is answered: it reads a process and leaves it as it is."""
+        """Answer only requests for stacks: py-spy reads a process without changing it."""
         if isinstance(command, Dump) and command.what == "stacks":
             return await self._stacks(command)
         return CommandDone(
@@ -387,7 +387,7 @@ class WatchLink:
         )
 
     async def _stacks(self, command: Dump) -> CommandDone:
-        """One rank after the other, as py-spy is a process of its own."""
+        """Read the ranks one after the other, because each py-spy is a separate process."""
         ranks = self._watched.job.ranks
         living = sorted(ranks.keys() - self._watched.gone)
         data: dict[str, str] = {}
@@ -412,7 +412,7 @@ class WatchLink:
     async def read_log(
         self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
     ) -> Window:
-        """One window of an output file; file ids are those of `LogGrew`."""
+        """Return one window of an output file; file ids are those of `LogGrew`."""
         path = self._paths.get(file)
         if path is None:
             start = max(offset, 0)
@@ -422,15 +422,15 @@ class WatchLink:
         return replace(window, file=file, error=window.error.replace(below, path, 1))
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
-        """Nothing is recorded of a job that distui did not start."""
+        """Return an error: curves are not recorded for a job that distui did not start."""
         return MetricsWindow(ask.id, error="distui did not start this job: no curves of it are recorded")
 
     async def close(self) -> None:
-        """Stop watching; the job goes on."""
+        """Stop watching; the job continues."""
         self._closed.set()
 
     async def _step(self) -> list[Stamped]:
-        """One scan, off the event loop: what changed, then samples."""
+        """Scan in a thread, and return the changes, then samples."""
         seen = await asyncio.to_thread(self._scanner)
         self._watched, changed = advance(self._watched, seen)
         changed = self._keep(changed)
@@ -444,7 +444,7 @@ class WatchLink:
         return changed + [self._stamp(event) for event in (*findings, *inbox, *ticks)]
 
     def _heard(self, event: Event) -> None:
-        """From the GPU sampler; of its ticks the newest wins."""
+        """Queue an event of the GPU sampler; a newer tick replaces an older one."""
         if isinstance(event, GpuTick):
             self._newest = event.gpus
             self._inbox = [queued for queued in self._inbox if not isinstance(queued, GpuTick)]
@@ -454,7 +454,7 @@ class WatchLink:
         self._inbox.append(FindingRaised(failure(name, error, follows, 0, "please report it")))
 
     def _keep(self, events: list[Stamped]) -> list[Stamped]:
-        """Number what is history, so that a viewer that comes back gets it again."""
+        """Number the events of the history, so that a viewer that reconnects gets them again."""
         self._paths |= outputs(self._watched.job, self._watched.attempt)
         numbered = [
             Stamped(time=stamped.time, event=stamped.event, seq=len(self._journal) + count)
@@ -477,12 +477,12 @@ class WatchLink:
         return grown
 
     def _no_log(self, file: str) -> str:
-        """Why this job has no such file, and where that output goes."""
+        """Why this job has no such file, and where its output goes."""
         named = parse_file_id(file)
         process = self._watched.job.ranks.get(named.rank) if named and named.rank is not None else None
         if named is None or process is None:
             return f"{file} is no log of this job, which distui did not start: choose one that is listed"
-        output = process.err if named.stream == "err" else process.out  # where NCCL writes, too
+        output = process.err if named.stream == "err" else process.out  # NCCL writes to stdout, too
         where = output.path or output.why
         return (
             f"{file} does not exist: distui did not start this job, and rank {named.rank} writes to {where}"
