@@ -6,6 +6,9 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from distui.runners import clock, local_agent
 from distui.runners.model import (
@@ -51,6 +54,12 @@ class SlowSteps(FakeRunner):
     step_s = 60.0
 
 
+def as_printed(state: RunState, now: float) -> dict[str, Any]:
+    """The JSON of `distui status`."""
+    document: dict[str, Any] = msgspec.to_builtins(status_json(state, now))
+    return document
+
+
 def reporting(runners: FakeRunners) -> None:
     """Have every rank's script report a loss and its throughput once."""
     for hook in runners.newest.hooks.values():
@@ -72,7 +81,7 @@ async def step_times(run: Served) -> dict[str, bool]:
     """Outlet → whether it shows the time of a step."""
     state, now = await seen(run), clock.now()
     frame = Frame(state, LinkStatus(LinkPhase.FOLLOWING, now), now, now)
-    document = status_json(state, now)
+    document = as_printed(state, now)
     table = rank_table(frame, 200)
     (title, end), *_ = [(at, end) for at, end, name in table.areas if name == "pace"]
     cells = [plain([row])[0][title:end].strip() for row in table.rows]
@@ -99,7 +108,7 @@ async def rates(run: Served) -> dict[str, bool]:
     return {
         "header": "tok/s" in " ".join(plain(header_rows(frame, 200))),
         "status": "tok/s" in describe(state, now),
-        "status --json": status_json(state, now)["training"]["tokens_s"] is not None,
+        "status --json": as_printed(state, now)["training"]["tokens_s"] is not None,
         "prometheus": b"distui_training_tokens_per_second{" in text_of(samples),
         "otlp": any(
             metric["name"] == "distui.training.tokens_per_second" for metric in metrics_of(samples)
@@ -125,7 +134,7 @@ async def test_the_step_time_of_a_hung_run_goes_everywhere_within_seconds() -> N
         assert (shown, told) == (all_of(shown, False), all_of(told, False))
         await asyncio.sleep(39.0)
         state = await seen(run)
-        document = status_json(state, clock.now())
+        document = as_printed(state, clock.now())
         assert "no step for 46 s" in describe(state, clock.now())
         assert [round(rank["still_s"]) for rank in document["ranks"]] == [46, 46]
         assert document["training"]["step"] is not None, "how far it came remains true"
@@ -140,7 +149,7 @@ async def test_a_rank_that_was_stopped_is_unknown_and_the_others_have_stopped() 
         runners.newest.stops(0)
         await asyncio.sleep(8.0)
         assert not any((await step_times(run)).values())
-        stopped, other = status_json(await seen(run), clock.now())["ranks"]
+        stopped, other = as_printed(await seen(run), clock.now())["ranks"]
         assert (stopped["step_s"], stopped["still_s"]) == (None, None), (
             "it does not say whether it makes steps"
         )
@@ -155,7 +164,7 @@ async def test_a_rank_that_is_blocked_waits_all_of_its_time_within_15_s() -> Non
         assert run.state.ranks[0].sample.wait_percent == 0.0
         runners.newest.hangs(1)
         await asyncio.sleep(15.0)
-        document = status_json(await seen(run), clock.now())
+        document = as_printed(await seen(run), clock.now())
         assert [rank["wait_percent"] for rank in document["ranks"]] == [100.0, 0.0]
 
 
@@ -165,7 +174,7 @@ async def test_the_wait_share_goes_with_the_pulses() -> None:
         await asyncio.sleep(60.0)
         runners.newest.stops(0)
         await asyncio.sleep(25.0)
-        document = status_json(await seen(run), clock.now())
+        document = as_printed(await seen(run), clock.now())
         assert [rank["wait_percent"] for rank in document["ranks"]] == [None, 100.0]
 
 
@@ -175,7 +184,7 @@ async def test_before_the_first_step_there_is_no_step_time() -> None:
         await asyncio.sleep(50.0)
         shown = await step_times(run)
         assert shown == all_of(shown, False)
-        document = status_json(await seen(run), clock.now())
+        document = as_printed(await seen(run), clock.now())
         assert [(rank["step"], rank["still_s"]) for rank in document["ranks"]] == [(0, None), (0, None)]
         assert "no step for" not in describe(await seen(run), clock.now())
 
@@ -222,7 +231,7 @@ async def test_the_last_values_of_an_ended_run_are_facts_of_its_end() -> None:
         await asyncio.sleep(2.0)
         runners.newest.finishes()
         await run.until(lambda state: state.phase.ended)
-        document = status_json(run.state, clock.now() + 3600.0)
+        document = as_printed(run.state, clock.now() + 3600.0)
         assert document["training"]["tokens_s"] == 5000.0
         assert [rank["step_s"] for rank in document["ranks"]] == [0.5, 0.5]
         assert [rank["wait_percent"] for rank in document["ranks"]] == [None, None]
@@ -240,7 +249,7 @@ async def test_what_a_script_reports_in_its_last_second_is_its_last_value() -> N
         await asyncio.sleep(10.0)
         reporting(runners)
         await asyncio.sleep(2.0)
-        before = status_json(run.state, clock.now())["training"]
+        before = as_printed(run.state, clock.now())["training"]
         for rank, hook in runners.newest.hooks.items():
             assert hook.signals is not None
             tracker = hook.signals["trackers"]["wandb"]
@@ -249,7 +258,7 @@ async def test_what_a_script_reports_in_its_last_second_is_its_last_value() -> N
             runners.newest.writes(rank, json.dumps({"time": 1.0, "step": 1000, "signals": signals}), "end")
         runners.newest.finishes()
         await run.until(lambda state: state.phase.ended)
-        after = status_json(run.state, clock.now())["training"]
+        after = as_printed(run.state, clock.now())["training"]
         assert (before["loss"], before["fraction"] < 0.1) == (2.5, True)
         assert (after["step"], after["total"], after["fraction"], after["loss"]) == (1000, 1000, 1.0, 1.25)
         assert "step 1,000 / 1,000" in describe(run.state, clock.now())
@@ -282,7 +291,7 @@ async def test_samples_that_stop_coming_are_not_shown_as_of_now() -> None:
         await asyncio.sleep(2.0)
         state, heard = await seen(run), clock.now()
         for later, known in [(2.0, True), (5.0, False)]:
-            document = status_json(state, heard + later)
+            document = as_printed(state, heard + later)
             rank, node, line = document["ranks"][0], document["nodes"][0], document["training"]
             values = (rank["step_s"], line["step_s"], line["tokens_s"], node["host_metrics"])
             assert [value is not None for value in values] == [known] * 4, later
@@ -300,6 +309,6 @@ def test_a_gpu_that_is_not_sampled_any_more_has_no_values() -> None:
     state, gpu = RunState(), Gpu(0, "GPU-0", "NVIDIA H100", util=98.0, mem_total=80 << 30)
     state.apply(Stamped(100.0, GpuTick((gpu,), 0.0)))
     for now, util in [(102.0, 98.0), (104.0, None)]:
-        (shown,) = status_json(state, now)["nodes"][0]["gpus"]
+        (shown,) = as_printed(state, now)["nodes"][0]["gpus"]
         assert (shown["util"], shown["mem_total"], shown["uuid"]) == (util, 80 << 30, "GPU-0")
-        assert status_json(state, now)["nodes"][0]["gpus_age_s"] == now - 100.0
+        assert as_printed(state, now)["nodes"][0]["gpus_age_s"] == now - 100.0

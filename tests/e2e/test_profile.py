@@ -109,8 +109,10 @@ def by_python(run: api.Run) -> None:
     report = run.profile(steps=1, out=Path("python"))
     assert (report["ok"], report["folder"]) == (True, "python"), report
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
-    shares = [rank["shares"]["idle"] for rank in report["ranks"]]
-    assert all(0 <= share <= 1 for share in shares), shares
+    for rank in report["ranks"]:
+        assert rank["shares"] is not None
+        assert rank["shares"]["idle"] is not None
+        assert 0 <= rank["shares"]["idle"] <= 1, rank
     assert sorted(report["files"]) == ["0", "1"]
     assert all(Path(file).exists() for file in report["files"].values())
     with pytest.raises(RunError, match="there is no rank 7"):

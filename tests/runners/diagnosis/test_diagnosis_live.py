@@ -8,7 +8,7 @@ from pathlib import Path
 from each import for_each
 
 from distui.runners.diagnosis import nccl_facts
-from distui.runners.diagnosis.diagnosis_document import document
+from distui.runners.diagnosis.diagnosis_document import Diagnosis, document
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, Pair
 from distui.runners.diagnosis.reading import Reading, read_all
@@ -210,13 +210,17 @@ def test_files_that_are_read_in_turns_say_what_they_say_one_after_the_other() ->
     said, other = (document(one, judge(one)) for one in (whole, turns))
     assert (said["lines"], said["nccl_lines"]) == (other["lines"], other["nccl_lines"])
 
-    def found(one: dict) -> dict:  # type: ignore[type-arg]  # the first line depends on the order
-        return {its["id"]: (its["count"], its["severity"], its["role"]) for its in one["findings"]}
+    def found(one: Diagnosis) -> dict[str, tuple[int, str, str]]:
+        """Findings without their first line, which depends on the order."""
+        return {
+            finding["id"]: (finding["count"], finding["severity"], finding["role"])
+            for finding in one["findings"]
+        }
 
     assert found(other) == found(said)
-    for one in other["findings"]:
-        for its in one["evidence"]:
-            assert its["text"][:60] in texts[its["file"]][its["line"] - 1]
+    for finding in other["findings"]:
+        for line in finding["evidence"]:
+            assert line["text"][:60] in texts[line["file"]][line["line"] - 1]
 
 
 def test_lines_that_are_skipped_are_counted() -> None:

@@ -208,7 +208,9 @@ def test_the_document_holds_what_the_verdict_does(tmp_path: Path) -> None:
     path.write_text(f"{OOM.format('b')}\n{CLOSED.format('b')}\n")
     reading = read_all([("node-2/attempt-001/rank-5.nccl", path)])
     found = document(reading, judge(reading))
-    assert (found["first_cause"]["id"], found["first_cause"]["order"]) == ("cuda-oom", "lines")
+    cause = found["first_cause"]
+    assert cause is not None
+    assert (cause["id"], cause["order"]) == ("cuda-oom", "lines")
     first = found["findings"][0]
     assert (first["node"], first["rank"], first["host"], first["count"]) == (2, 5, "b", 1)
     assert first["evidence"] == [

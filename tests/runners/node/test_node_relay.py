@@ -87,7 +87,7 @@ async def test_a_session_through_the_head(cluster: Cluster) -> None:
         assert set(done.data) == {"1"}
     async with across(cluster, readonly=True) as link:
         await told(link, CaughtUp)
-        link._readonly = False  # so that it is the agent that refuses
+        link.readonly = False  # so that it is the agent that refuses
         done = await link.send(Signal("s", "SIGKILL"))
         assert (done.ok, done.text) == (False, "this connection is read-only")
     with pytest.raises(LinkError, match="there is no way from node 0 to node 7: the run has nodes 0 to 1"):
