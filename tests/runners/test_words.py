@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from distui.presets.plurals import plural
 from distui.runners.formatting import (
     agreeing,
     listed,
-    plural,
     runs,
     size_text,
     spans,
