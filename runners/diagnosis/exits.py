@@ -1,4 +1,4 @@
-"""How processes ended, as launchers, schedulers and shells tell it: exit codes and signals. State across lines."""
+"""Read exit codes and signals of processes from reports of launchers, schedulers and shells. State across lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LISTED = re.compile(
     r"|rank      : (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)"
     r"|exitcode  : (?P<code>-?\d{1,9}) +\(pid: (?P<pid>\d{1,9})\)|(?P<root>Root Cause \(first observed failure\):))"
 )
-"""In the table at the end of torchrun: a host, a rank on it, and how it ended; that of the root cause comes last."""
+"""Rows of the table at the end of torchrun: host, rank and exit of each process. The root cause is last."""
 
 _WORDS = {
     "Killed": signal.SIGKILL,
@@ -29,7 +29,7 @@ _WORDS = {
     "Floating point exception": signal.SIGFPE,
     "Hangup": signal.SIGHUP,
 }
-"""What shells and Slurm call signals."""
+"""Names of signals in shells and Slurm."""
 _WORD = f"(?P<word>{'|'.join(_WORDS)}|Out [Oo]f [Mm]emory)"
 
 _ENDS = "(?:[Cc]ontainer|[Pp]od|[Jj]ob|[Tt]rial|[Rr]esources) (?:exited|terminated|ended)"
@@ -46,7 +46,7 @@ _FORMS = tuple(
         r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<local>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)",
         r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,9})",
         r"Child process (?P<pid>\d{1,9}) \(local_rank (?P<local>\d{1,9})\) FAILED \(exitcode (?P<code>-?\d{1,9})\)",
-        # the command of the last rank on the node, whichever failed: the only one where that is 0
+        # the last local rank's command, whichever rank failed: the node has only one rank if that is 0
         r"(?:'--local_rank=(?P<local>0)'.*)?exits with return code = (?P<code>-?\d{1,9})",
         rf"{_SSH}(?:died with <Signals\.\w+: (?P<signal>\d{{1,2}})>|returned non-zero exit status (?P<code>\d{{1,3}}))",
         # torch.multiprocessing.spawn
@@ -54,11 +54,11 @@ _FORMS = tuple(
         r"Process (?P<rank>\d{1,9}) terminated with the following (?P<raised>error)",
         _MPIRUN,
         r"(?P<raised>Primary job) +terminated normally, but \d+ process",
-        # Open MPI and UCX, which both begin with [host:pid]; Horovod with gloo
+        # Open MPI and UCX, both after [host:pid]; Horovod with gloo
         rf"\bSignal: {_WORD} \((?P<signal>\d{{1,2}})\)",
         r"\bCaught signal (?P<signal>\d{1,2}) \(",
         r"\bProcess (?P<rank>\d{1,9}) exit(?:ed)? with (?:status|exit) code (?P<code>\d{1,3})",
-        # the crash handlers of glog and Abseil, which Ray and JAX have, too
+        # crash handlers of glog and Abseil, also used by Ray and JAX
         r"(?:^|\s)\*\*\* (?P<name>SIG[A-Z]{2,6})\b.{0,40}?\breceived (?:by PID (?P<pid>\d{1,9})|at time=)",
         # composer's launcher
         r"\bRank (?P<rank>\d{1,9}) crashed with exit code (?P<code>-?\d{1,3})",
@@ -66,13 +66,13 @@ _FORMS = tuple(
         r"\bPod: (?:[\w-]+\.)?(?P<host>[a-z0-9][\w.-]{0,200}) exited with code (?P<code>\d{1,3})",
         r"^\s*Exit Code:\s+(?P<code>[1-9]\d{0,2})$",
         r"[Cc]ontainer exited with a non-zero exit code (?P<code>\d{1,3})",
-        # with its task number as the rank
+        # the task number is the rank
         f"{_SRUN}(?:{_WORD}|Exited with exit code (?P<code>\\d{{1,3}}))",
         # pdsh
         r"(?<![\w.-])(?P<host>[\w.-]{1,200}): ssh exited with exit code (?P<code>\d{1,3})",
         # SkyPilot: a list with the code of each node
         r"failed with return code list: \[(?P<list>[-\d, ]{1,4000})\]",
-        # clusters of containers; torchrun's table where only its last line is left
+        # container clusters; torchrun's table if only its last line is left
         rf"\b(?:{_ENDS}|failed) with (?:a )?(?:non-zero )?(?:exit|return) code:? (?P<code>\d{{1,3}})\b",
         r"\bSignal (?P<signal>\d{1,2}) \(SIG[A-Z]{2,6}\) received by PID (?P<pid>\d{1,9})",
         # shells
@@ -81,7 +81,7 @@ _FORMS = tuple(
     )
 )
 RAISED = "terminated with the following error"
-"""Of torch.multiprocessing.spawn, which prints the exception below."""
+"""torch.multiprocessing.spawn writes this above the exception."""
 NEEDLES = (
     "failed (exitcode: ",
     "time      : ",
@@ -115,51 +115,51 @@ NEEDLES = (
     "terminated with code ",
     *_WORDS,
 )
-"""One stands in each line that tells of an exit."""
+"""Each line that reports an exit contains at least one of these."""
 _SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?: ?:\d+){0,2}\] ")
-"""With what Open MPI and UCX begin."""
+"""The prefix of Open MPI and UCX."""
 _OOM = re.compile(r"Detected \d+ oom[_-]kill event")
-"""Slurm's words."""
+"""Slurm's report of an out-of-memory kill."""
 _OTHERS_CODE = (137, 143)
-"""Of nodes that SkyPilot ends because another has failed."""
+"""Exit codes of nodes that SkyPilot ends because another node has failed."""
 
 
 class ReportedExit(NamedTuple):
-    """The exit of a process, as somebody reports it."""
+    """A reported exit of a process."""
 
     failure: Failure | None
-    """None for an exit code without a cause, or an exit that was reported before."""
+    """None for an exit code without a known cause, and for a repeated report."""
     head: Head
-    """Whose it is."""
+    """Rank, host and process that exited."""
     pid: int | None = None
     code: int = 0
-    """As subprocess gives it."""
+    """Exit code as in subprocess: negative for a signal."""
 
 
 class Endings:
-    """State across lines: a table has rank and exit in separate lines, and an exit may be reported twice."""
+    """State across lines: a table has rank and exit on separate lines, and an exit may be reported twice."""
 
     def __init__(self) -> None:
         self.hosts: dict[int, str] = {}
-        """Host of a rank, as torchrun's table says."""
+        """Host by rank, from torchrun's table."""
         self.locals = LocalRanks()
-        """Which local rank is which rank, also by reports of exits."""
+        """Local ranks and their global ranks, also from exit reports."""
         self.who: dict[int, Head] = {}
-        """Whose processes these were, by all reports of their exits: only one may tell the rank, another the host."""
+        """Rank and host by pid, from all exit reports. One report may name the rank, another the host."""
         self.first: Head | None = None
-        """Who failed first, as somebody says: torchrun's root cause, else the first whose rank or host is told."""
+        """The process that failed first: torchrun's root cause, else the first exit with a rank or host."""
         self.rooted = False
-        """Whether torchrun calls that the root cause."""
+        """Whether `first` is torchrun's root cause."""
         self._host = ""
         self._rank: int | None = None
-        """Whose lines of torchrun's table are being read."""
+        """Rank of the current rows of torchrun's table."""
         self._root = False
-        """Whether they are those of the root cause."""
+        """Whether the current rows are of the root cause."""
         self._time = self._root_time = ""
-        """When the process of those lines failed, and the root cause."""
+        """Failure time in the current rows, and of the root cause."""
 
     def reported(self, text: str, head: Head, line: str = "") -> ReportedExit | None:
-        """The exit that a line reports, without a failure if it was reported before; None for other lines.
+        """Return the exit that a line reports; None for other lines. A repeated report has no failure.
 
         `text`: the line without prefixes.
         """
@@ -183,11 +183,11 @@ class Endings:
         return end._replace(failure=None) if repeated else end
 
     def _is_root(self) -> bool:
-        """Whether the process is the root cause, of several that tables of other nodes name the earliest."""
+        """Whether the process is the root cause. Of the root causes in several nodes' tables, the earliest wins."""
         return self._root and (not self.rooted or self._time < self._root_time)
 
     def _listed(self, row: re.Match[str], head: Head) -> ReportedExit | None:
-        """A row of torchrun's table."""
+        """Read a row of torchrun's table."""
         if row["root"]:
             self._root = True
         elif row["time"]:
@@ -207,7 +207,7 @@ class Endings:
 
 
 def _ending(line: str, head: Head) -> ReportedExit | None:
-    """The exit that a line reports; None for other lines."""
+    """Return the exit that a line reports; None for other lines."""
     for pattern in _FORMS:
         if match := pattern.search(line):
             return None if of_tool(line) else _exit_of(match, head)
@@ -215,13 +215,13 @@ def _ending(line: str, head: Head) -> ReportedExit | None:
 
 
 def _spoken(line: str, head: Head) -> Head:
-    """With host and process, where the line begins with them."""
+    """Add host and process if the line begins with them."""
     match = _SPEAKER.search(line, 0, 300)
     return head if match is None else replace(head, host=head.host or match["host"], pid=int(match["pid"]))
 
 
 def _both(before: Head, again: Head) -> Head:
-    """What two reports of one process tell of it; a rank of the job goes before a local one."""
+    """Merge two reports of one process. A global rank wins over a local one."""
     surer = (
         again
         if before.rank is None or (before.node and again.rank is not None and not again.node)
@@ -258,7 +258,7 @@ def _code(groups: dict[str, str | None]) -> int:
 
 
 def _of_list(text: str) -> tuple[int, int]:
-    """Number and code of the node that failed by itself."""
+    """Return number and exit code of the first node that SkyPilot did not end."""
     codes = [int(code) for code in text.replace(",", " ").split()]
     failed = [(at, code) for at, code in enumerate(codes) if code]
     own = [(at, code) for at, code in failed if code not in _OTHERS_CODE]
@@ -266,7 +266,7 @@ def _of_list(text: str) -> tuple[int, int]:
 
 
 def _exit(code: int, pid: int | None, head: Head) -> ReportedExit:
-    """From a report alone: there is no kernel log here, and an abort is explained before it."""
+    """Classify an exit by its report, without a kernel log. An abort is a symptom: lines before it explain it."""
     number = signal_of(code)
     head = replace(head, pid=pid)
     if number is None:
@@ -280,7 +280,7 @@ def _exit(code: int, pid: int | None, head: Head) -> ReportedExit:
 
 
 def of_rank(rank: int, head: Head) -> Head:
-    """The same, told of this rank."""
+    """Return the head with this global rank."""
     return replace(head, rank=rank, node="", source=(head.host or head.source[0], head.source[1], rank))
 
 

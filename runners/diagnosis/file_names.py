@@ -1,7 +1,7 @@
-"""Rank and host of a log by its name, among the names of all logs that were given: used where its lines have none.
+"""Infer rank and host of a log from its name among the names of all given logs, for lines that have neither.
 
-torchelastic's tree has local ranks, which are those of the job only where there is one node: `LocalRanks` settles that
-by what the lines say.
+torchelastic's tree has local ranks. They equal the job's ranks only on a single node: `LocalRanks` maps them by the
+lines of the logs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 PROCESS = "process "
-"""With what the node of a single process begins: its local rank means nothing by itself."""
+"""Prefix of the node of a single process, whose local rank identifies no global rank."""
 GROUPS, SEEN = 4096, 1024
-"""Nodes whose local ranks are kept, and local ranks of one."""
+"""Maximum number of nodes with known local ranks, and of local ranks per node."""
 
 _RANK = re.compile(r"(?:^|[^a-z])(?:rank|global_rank)[-_=]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _ELASTIC = re.compile(
@@ -25,11 +25,11 @@ _ATTEMPT = re.compile(r"(?P<root>.*?)\battempt[-_](?P<number>\d{1,4})/")
 _TASK = re.compile(
     r"(?:^|[^\d])(?P<job>(?!(?:19|20)\d\d(?:\d\d){0,2}[_.-])\d{3,12})[_.-](?P<rank>\d{1,6})\.(?:out|err|log|txt)$"
 )
-"""Slurm's `%j_%t`; a year or a date is no job."""
+"""Slurm's `%j_%t`. A year or a date is not a job ID."""
 _ARRAY = re.compile(r"^slurm-\d+_\d+\.")
-"""Slurm's own name for the logs of an array, whose numbers are no ranks."""
+"""Slurm's default name for logs of a job array. Its numbers are not ranks."""
 _POD = re.compile(r"^(?P<host>[a-z0-9][a-z0-9.-]{0,252})_[a-z0-9-]+_[a-z0-9-]+-[0-9a-f]{64}\.log$")
-"""/var/log/containers of Kubernetes; of /var/log/pods the folder has namespace, pod and its uid."""
+"""Kubernetes: /var/log/containers. In /var/log/pods the folder has namespace, pod and uid."""
 _POD_FOLDER = re.compile(r"^[a-z0-9-]+_(?P<host>[a-z0-9][a-z0-9.-]{0,252})_[0-9a-f-]{32,36}$")
 _HOST = re.compile(
     r"^(?:node|host|machine|server|compute|ip)[-_]?[\w.-]{0,60}\d[\w.-]{0,60}$", re.IGNORECASE
@@ -51,7 +51,7 @@ class Whose(NamedTuple):
     rank: int | None = None
     host: str = ""
     node: str = ""
-    """Where `rank` is a local rank: what stands for its node. "" for a rank of the job."""
+    """If `rank` is a local rank: an identifier of its node. "" for a global rank."""
 
 
 NOBODYS = Whose()
@@ -64,7 +64,7 @@ def rank_in_name(name: str) -> int | None:
 
 
 def owners(names: Sequence[str]) -> dict[str, Whose]:
-    """By name what it says; names that say nothing are left out."""
+    """Return rank and host by name. Names without either are omitted."""
     paths = {
         name: tuple(part for part in re.split(r"[/:]", name) if part not in ("", ".", ".."))
         for name in names
@@ -81,7 +81,7 @@ def owners(names: Sequence[str]) -> dict[str, Whose]:
 
 
 def _alone(name: str, path: tuple[str, ...]) -> Whose | None:
-    """What one name says by itself."""
+    """Return the rank from one name without the others."""
     if (rank := rank_in_name(name)) is not None:
         return Whose(rank)
     if (elastic := _ELASTIC.match(name)) is not None:
@@ -93,7 +93,7 @@ def _alone(name: str, path: tuple[str, ...]) -> Whose | None:
 
 
 def _counted(paths: dict[str, tuple[str, ...]]) -> dict[str, Whose]:
-    """Names that differ in one number alone, which counts from 0: log_0.txt, log_1.txt; or 0/out.log, 1/out.log."""
+    """Find names that differ only in a number that counts from 0: log_0.txt, log_1.txt, or 0/out.log, 1/out.log."""
     groups: dict[tuple[tuple[str, ...], str], dict[str, int]] = {}
     for name, path in paths.items():
         for at in range(len(path) - 1, max(-1, len(path) - 3), -1):
@@ -117,7 +117,7 @@ def _counted(paths: dict[str, tuple[str, ...]]) -> dict[str, Whose]:
 
 
 def _hosts(paths: dict[str, tuple[str, ...]]) -> dict[str, str]:
-    """By name its host: a folder or a file that is named like one, else the folders in which the names differ first."""
+    """Return hosts by name: a folder or file named like a host, else the first folders that differ between the names."""
     named = dict[str, str]()
     for name, path in paths.items():
         if (host := _host_of(path)) is not None:
@@ -135,7 +135,7 @@ def _hosts(paths: dict[str, tuple[str, ...]]) -> dict[str, str]:
 
 
 def _elastic_roots(paths: dict[str, tuple[str, ...]]) -> bool:
-    """Whether the folders are torchelastic's, one a node with a random name."""
+    """Whether the folders are torchelastic's, one per node with a random name."""
     return any(
         len(path) > 3 and re.match(r"attempt_\d+$", path[-3]) and path[-4] == path[0]
         for path in paths.values()
@@ -157,7 +157,7 @@ def _host_of(path: tuple[str, ...]) -> str | None:
 
 
 def older_attempts(names: Iterable[str]) -> set[str]:
-    """Names of logs of which there is a newer attempt beside them."""
+    """Return the names of logs that have a newer attempt in the same tree."""
     attempts = [(name, match) for name in names if (match := _ATTEMPT.match(name)) is not None]
     newest: dict[str, int] = {}
     for _, match in attempts:
@@ -166,14 +166,14 @@ def older_attempts(names: Iterable[str]) -> set[str]:
 
 
 class LocalRanks:
-    """Which ranks of the job the local ranks of nodes are, by lines that have both."""
+    """Map local ranks of nodes to global ranks by lines that contain both."""
 
     def __init__(self) -> None:
         self._seen: dict[str, set[int]] = {}
         self._shifts: dict[str, set[int]] = {}
 
     def add(self, node: str, local: int, rank: int | None = None) -> None:
-        """A local rank of this node; `rank`: what a line of it says that it is."""
+        """Add a node's local rank. `rank`: its global rank if a line names it."""
         if node not in self._seen and len(self._seen) >= GROUPS:
             return
         seen = self._seen.setdefault(node, set())
@@ -185,14 +185,14 @@ class LocalRanks:
                 shifts.add(rank - local)
 
     def rank(self, node: str, local: int) -> int | None:
-        """None where it is not certain: of several nodes one says nothing, or its lines do not agree."""
+        """Return the global rank; None if it is uncertain, because the node's lines lack it or contradict each other."""
         shifts = self._shifts.get(node)
         if shifts is not None:
             return local + next(iter(shifts)) if len(shifts) == 1 else None
         return local if self._seen.keys() == {node} and not node.startswith(PROCESS) else None
 
     def ranks(self) -> Iterator[int]:
-        """All that are certain."""
+        """Yield all global ranks that are certain."""
         for node, seen in self._seen.items():
             for local in seen:
                 if (rank := self.rank(node, local)) is not None:

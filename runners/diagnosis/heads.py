@@ -1,4 +1,4 @@
-"""Who wrote a line of NCCL's, and when: its own prefix, and the ranks and times that others write before it."""
+"""Identify the writer and time of an NCCL line from its own prefix and from the prefixes of launchers and torch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 LEVELS = ("INFO", "WARN", "ATTN", "TRACE", "CALL", "ABORT")
 
 MARK = re.compile(r"NCCL (?:(INFO|WARN|ATTN|TRACE|CALL|ABORT) |version (?=\d))")
-"""Where a head ends and the message begins; without a group: the line with NCCL's version."""
+"""The end of the prefix. Without a group: the line with NCCL's version."""
 _OLD = re.compile(r"(?<![\w.-])[\w.-]+:\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?(INFO|WARN|TRACE) ")
 _LEVEL = re.compile(r"(INFO|WARN|TRACE) ")
 
 
 def old_mark(line: str) -> re.Match[str] | None:
-    """The same of NCCL before 2.4, which does not write its name."""
+    """Return the end of the prefix in lines of NCCL before 2.4, which does not write its name."""
     old = _OLD.search(line)
     return None if old is None else _LEVEL.match(line, old.start(1))
 
@@ -26,17 +26,17 @@ _HEAD = re.compile(
 _BARE = re.compile(r"(?:^|\s)\[(?P<dev>-?\d{1,10})\] (?P<place>.*)$")
 _PLACE = re.compile(r"(?:\d+\.\d+ )?(?P<file>\S[^\r]{0,200}?):(?P<line>\d+) (?:\((?P<func>\w+)\) )?$")
 _DEVICES = 1024
-"""No host has as many GPUs: 2.14 to 2.22 write uninitialised memory where CUDA fails."""
+"""More GPUs than any host has. NCCL 2.14 to 2.22 write uninitialised memory as the device if CUDA fails."""
 
 _RANK = re.compile(
     r"\[(?:rank[:=]? ?(\d+)\]|(?:[\w.-]{0,80}@)?\d+,(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]<std"
     r"|PG .{0,80}?Rank (\d+)\]|R(?:ank|ANK)[: ](\d+)\])"
 )
-"""torch, Lightning; mpirun and SageMaker; torch's process groups."""
+"""Rank prefixes of torch and Lightning, of mpirun and SageMaker, and of torch's process groups."""
 _OF_RECORD = re.compile(r"⟨[^⟨⟩]{0,200}\brank (\d+)⟩")
-"""Of records of JSON, as they are written here."""
+"""Rank of a JSON record in distui's own rendering."""
 _TASK = re.compile(r"(\d{1,7}): ")
-"""srun -l: only before a head, since other texts begin like that too."""
+"""srun -l. Only valid before an NCCL prefix, since other texts begin like that too."""
 _STAMP = re.compile(
     r"\[(?P<nccl>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\] "
     r"|(?:\[|^)[EWIF](?P<glog>\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?)"
@@ -49,52 +49,52 @@ Thread = tuple[str, int | None, int | None]
 
 @dataclass(slots=True, eq=False)
 class Head:
-    """The prefix of a message. None and "" are unknown."""
+    """The prefix of a message. None and "" mean unknown."""
 
     host: str = ""
     pid: int | None = None
     tid: int | None = None
     dev: int | None = None
-    """CUDA device; None also where NCCL wrote a number that is none."""
+    """CUDA device; None also if NCCL wrote an impossible number."""
     file: str = ""
     line: int | None = None
     func: str = ""
     rank: int | None = None
-    """From the prefix of launcher or torch, or from the file's name."""
+    """Rank in the prefix of the launcher or torch, or in the file's name."""
     thread: Thread = ("", None, None)
-    """Host, process and thread; the file in place of an unknown host."""
+    """Host, process and thread, with the file instead of an unknown host."""
     process: Thread = ("", None, None)
-    """The same without the thread."""
+    """Host, process and None."""
     source: Thread = ("", None, None)
-    """Host or file, process, rank: one source of lines."""
+    """Host or file, process and rank: identifies one writer of lines."""
     node: str = ""
-    """Where `rank` is a local rank: what stands for its node; see file_names.LocalRanks."""
+    """If `rank` is a local rank: an identifier of its node, see file_names.LocalRanks."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stamp:
-    """When a line was written. Only stamps of one kind can be compared."""
+    """Time of a line. Only stamps of one kind can be compared."""
 
     kind: str
-    """"nccl": its own, the host's time; "glog": torch's, without a year; "iso": somebody's on the way."""
+    """ "nccl": NCCL's, in the host's time. "glog": torch's, without a year. "iso": from a log shipper or launcher."""
     text: str
-    """Sorts as time."""
+    """The timestamp; its string order is its time order."""
 
     @property
     def clock(self) -> str:
-        """Hours, minutes and seconds, of whatever day and zone."""
+        """Hours, minutes and seconds, whatever the day and time zone."""
         return self.text.partition(" ")[2][:8]
 
     @property
     def local(self) -> str | None:
-        """Month, day and time of the host, which NCCL and torch both write; None for a shipper's."""
+        """Month, day and time of the host, for stamps of NCCL and torch; None for "iso"."""
         if self.kind == "iso":
             return None
         return self.text if self.kind == "glog" else self.text[5:7] + self.text[8:]
 
 
 def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
-    """The prefix before `NCCL INFO`, in a file that is the log of `rank`."""
+    """Parse the prefix before `NCCL INFO`. `rank`: rank of the file, used if the line has none."""
     match = _HEAD.search(text)
     bare = match or _BARE.search(text)
     after = bare["place"] if bare else text
@@ -124,13 +124,13 @@ def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
 
 
 def rank_of(text: str) -> int | None:
-    """The rank that a launcher or torch writes into a line; None where there is none."""
+    """Return the rank that a launcher or torch writes into a line; None without one."""
     match = _RANK.search(text, 0, 400) or (_OF_RECORD.search(text, 0, 400) if "⟨" in text else None)
     return None if match is None else int(next(digits for digits in match.groups() if digits)[:9])
 
 
 def stamp_of(text: str) -> Stamp | None:
-    """When the line was written, by NCCL's own stamp where it has one, else by the first that there is."""
+    """Return NCCL's own timestamp in a line, else the first timestamp."""
     first: Stamp | None = None
     for match in _STAMP.finditer(text, 0, 400):
         kind = match.lastgroup or ""
@@ -145,4 +145,4 @@ def stamp_of(text: str) -> Stamp | None:
 
 
 SOURCES = 4096
-"""Hosts, and ranks, that are kept of one thing that is told."""
+"""Maximum number of hosts or ranks kept per fact."""

@@ -1,4 +1,4 @@
-"""Which rank kept the others waiting, with the arithmetic: by time-outs of torch, else by NCCL's own lines. Pure."""
+"""Find the rank that kept the others waiting, from torch's timeouts, else from NCCL's own lines. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rules import RankProgress, Rule, RuleHits
 from .statements import CommunicatorPart
 
 MOST_RANKS = 1 << 17
-"""A job with more is a number that was misread: nobody is counted as missing then."""
+"""A larger world size is a misread number, so no rank counts as missing."""
 ABSENT = Rule(
     id="rank-absent",
     severity="error",
@@ -30,25 +30,25 @@ ABSENT = Rule(
 
 
 class TimedOut(NamedTuple):
-    """Ranks of a job in which collectives timed out."""
+    """Ranks of a job whose collectives timed out."""
 
     calls: Mapping[int, str]
-    """By rank that timed out: operation and sequence number."""
+    """Operation and sequence number of each rank that timed out."""
     last: Sequence[int]
-    """Those in the latest collective."""
+    """Ranks that timed out in the latest collective."""
     late: Sequence[int]
-    """Those in an earlier one."""
+    """Ranks that timed out in an earlier collective."""
     missing: Sequence[int]
-    """Those that the logs name and that report none."""
+    """Ranks that the logs name but that report no timeout."""
 
     @property
     def culprits(self) -> Sequence[int]:
-        """Those that are behind, else those of which nothing is heard."""
+        """The late ranks, else the missing ranks."""
         return self.late or self.missing
 
 
 def absent(reading: Reading) -> Iterator[RuleHits]:
-    """Who kept the others waiting when collectives timed out, with the arithmetic; nothing where none did."""
+    """Yield the ranks that kept the others waiting when collectives timed out; nothing without a timeout."""
     timed = {rank: each for rank, each in reading.tally.progress.items() if each.timed_out}
     size = max((part.nranks or 0 for part in reading.statements.sessions.communicators), default=0)
     together = len({each.seq for each in timed.values()}) == 1 and len(timed) == size
@@ -59,7 +59,7 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
     if not size and len(ranks.missing) >= len(timed) and not heard.intersection(ranks.missing):
         ranks = ranks._replace(
             missing=()
-        )  # these logs are of few ranks: who is not in them may have waited, too
+        )  # these logs cover only some ranks: the others may also have waited
     (hits,) = (entry for entry in reading.tally.entries if entry.rule.id == "pt-watchdog")
     heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in ranks.culprits[:SOURCES]}
     named = Head(rank=ranks.culprits[0] if ranks.culprits else None)
@@ -73,7 +73,7 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
 
 
 def _timed_out(timed: Mapping[int, RankProgress], world: int) -> TimedOut:
-    """`world`: how many ranks the logs name at least. One that is not believed leaves out who is missing."""
+    """Group the ranks. `world`: minimum number of ranks by the logs; above MOST_RANKS no rank is missing."""
     latest = max((each.seq for each in timed.values() if each.seq is not None), default=None)
     return TimedOut(
         calls={
@@ -87,7 +87,7 @@ def _timed_out(timed: Mapping[int, RankProgress], world: int) -> TimedOut:
 
 
 def silent(reading: Reading, symptoms: Sequence[RuleHits]) -> Iterator[RuleHits]:
-    """Who kept the others waiting, from NCCL's own lines, where no watchdog of torch says it; nothing where unknown."""
+    """Yield the ranks that kept the others waiting by NCCL's lines, without torch's watchdog; nothing if unknown."""
     heads = {rank_of(head, reading) for entry in symptoms for head in entry.heads.values()}
     reporting = {rank for rank in heads if rank is not None}
     largest = sorted(reading.statements.sessions.communicators, key=lambda part: -(part.nranks or 0))
@@ -113,11 +113,11 @@ def silent(reading: Reading, symptoms: Sequence[RuleHits]) -> Iterator[RuleHits]
 
 
 Silent = tuple[Sequence[int], str]
-"""Ranks, and what they did not do."""
+"""The missing ranks, and a sentence about them."""
 
 
 def _never_came(communicator: CommunicatorPart) -> Silent | None:
-    """Of a communicator that the others began and none has: at most half of its ranks, else their logs are not here."""
+    """Find ranks missing at a communicator's init. If more than half are missing, their logs were not given."""
     size, seen = communicator.nranks or 0, communicator.ranks
     begun = seen and all(part.stage is InitStage.STARTED for part in seen.values())
     if not begun or not 0 < size - len(seen) <= size // 2 or size > MOST_RANKS:
@@ -132,7 +132,7 @@ def _never_came(communicator: CommunicatorPart) -> Silent | None:
 
 
 def _called_less(communicator: CommunicatorPart, reporting: Set[int]) -> Silent | None:
-    """Of a communicator whose ranks log what they call: those that waited are ahead of the ones that they waited for."""
+    """Find ranks that called fewer collectives than the ranks that waited, if all ranks log their calls."""
     calls = {rank: part.calls for rank, part in communicator.ranks.items()}
     waited = sorted(reporting & set(calls))
     most = min((calls[rank] for rank in waited), default=0)
@@ -148,7 +148,7 @@ def _called_less(communicator: CommunicatorPart, reporting: Set[int]) -> Silent 
 
 
 def _without_word(communicator: CommunicatorPart, reporting: Set[int]) -> Silent:
-    """Of a whole communicator, of which most ranks tell that they waited, or lost a peer."""
+    """Find ranks without a report if most ranks of a complete communicator report that they waited or lost a peer."""
     seen = set(communicator.ranks)
     ranks = sorted(seen - reporting)
     if len(seen) != communicator.nranks or not 0 < len(ranks) <= len(seen) // 2:
@@ -178,7 +178,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def rank_of(head: Head, reading: Reading) -> int | None:
-    """From the launcher's prefix, else from the largest communicator of the process."""
+    """Return the rank by the launcher's prefix, else by the largest communicator of the process."""
     if head.node and head.rank is not None:
         return reading.locals.rank(head.node, head.rank)
     return head.rank if head.rank is not None else reading.statements.sessions.rank_of(head)

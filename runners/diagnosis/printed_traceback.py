@@ -1,4 +1,4 @@
-"""One traceback as a log has it, line by line: whole, cut at its start, in a box, a table or a group, behind words."""
+"""Parse one traceback line by line: complete, without its head, in a box, table or group, or after a prefix."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from .log_text import PART
 from .rules import BEGIN, BOXED
 
 LINES, MESSAGE = 400, 12
-"""Lines of one; of the message of its exception."""
+"""Maximum number of lines of a traceback, and of its exception's message."""
 
 _HEAD = re.compile(rf"{re.escape(BEGIN)}(?::|\s*[─━-]{{2}})")
 _FRAME = re.compile(r'(?:> ?)?\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _IN_BOX = re.compile(r"(?P<file>/?[^\s:]+\.\w+):(?P<line>\d+) in\b ?(?P<name>\S*)")
-"""A frame as rich prints it."""
+"""A frame in rich's format."""
 _HEADLESS = re.compile(r'(?P<margin>(?:[|│┃>] ?)?)\s*(?:> )?File "[^"]+", line \d+(?:, in .+)?$')
 _LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Z]\w*$|[A-Z][a-z0-9]+[A-Z]\w*$")
-"""Names that only exceptions have, where they stand right behind the frames."""
+"""Names that only exceptions have, if they directly follow the frames."""
 _INDENTED = re.compile(r"\s+(?:[a-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception): \S")
-"""The line of an exception that was indented where somebody pasted it: no source looks like that."""
+"""An exception's line with indentation, as in pasted text. No source line looks like that."""
 _FLAT = re.compile(r'File "[^"]{1,400}", line \d+, in ')
 _FOLD = re.compile(
     r' (?=File "[^"]{1,400}", line \d{1,9}, in )| (?=(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception): )'
 )
-"""Where a traceback that stands in one line had ends of lines that can be told."""
+"""Recognisable line ends of a traceback that was joined into one line."""
 _STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-packages)")
 """Files of Python's own library."""
 OF_RAY = re.compile(r"(?:\w+\.){0,4}RayTaskError\((?P<type>\w+)\): ")
@@ -38,47 +38,47 @@ NEXT = re.compile(
     r"|(?:srun|slurmstepd|mpirun|wandb|torchrun|Exception ignored)\b|E0|={8}|-{8}|\+-"
     r"|During handling|The above exception|.*\b\d+%\||.*(?i:\b(?:step|iter|epoch)\b)\W{0,3}\d"
 )
-"""Lines that begin something else than the rest of a message."""
+"""Lines that do not continue a message."""
 _GOES_ON = (":", ",", ";", "(", "[", "{", "-", "...", "error(s) found.")
 
 
 class Step(Enum):
-    """What a line is to a traceback."""
+    """Relation of a line to the traceback."""
 
     NONE = "none"
-    """It is of something else."""
+    """It does not belong to the traceback."""
     OVER = "over"
-    """So is it, and nothing more of the traceback will come."""
+    """It does not belong to the traceback, which is complete."""
     PART = "part"
     RAISED = "raised"
     """The exception's own line."""
     MORE = "more"
-    """The rest of its message."""
+    """A further line of its message."""
 
 
 class PrintedTraceback:
-    """State across the lines of one writer."""
+    """Parser of one traceback of one writer."""
 
     def __init__(self, text: str) -> None:
-        """`text`: the line with which it begins, without the prefixes of its writer; see `begins`."""
+        """`text`: the first line without the writer's prefixes; see `begins`."""
         before, headed, _ = text.partition(BEGIN)
         self.headed = bool(headed)
         self.kind = ""
-        """Type of its exception, as printed; "" before that."""
+        """Type of its exception, as printed; "" while it is missing."""
         self.wrapped = ""
-        """Type of the exception of a task that Ray passes on, whose traceback follows."""
+        """Type of the task's exception that Ray passes on. Its traceback follows."""
         self.sources = ("", "")
-        """The newest line of source text below a frame, and the one before."""
+        """The newest source line below a frame, and the one before."""
         self._frames: list[tuple[str, int, str]] = []
         self._message: list[str] = []
         self._count = 0
         self._boxed = _BORDER.search(before) is not None or BOXED in text
         self._indent = 0
-        """Of all its lines."""
+        """Indentation of the whole traceback."""
         self._unindented = False
         """Whether the newest line is a frame without indentation."""
         self._sure = not headed or not before.strip()
-        """Whether its other lines begin as the first does, too."""
+        """Whether all lines have the same prefix as the first."""
         self._margin = before.removesuffix("Original ")
         if self._boxed:
             border = _BORDER.search(before)
@@ -90,7 +90,7 @@ class PrintedTraceback:
             self._frame(text[len(self._margin) :])
 
     def feed(self, text: str) -> Step:
-        """A further line of its writer."""
+        """Parse the writer's next line."""
         self._count += 1
         if self._count > LINES:
             return Step.OVER
@@ -110,12 +110,12 @@ class PrintedTraceback:
             return Step.RAISED
         if (task := OF_RAY.match(bare)) is not None:
             self.wrapped = task["type"]
-            self._frames.clear()  # those of the task follow
+            self._frames.clear()  # the frames of the task follow
             return Step.PART
         return Step.OVER if not self.headed else Step.NONE
 
     def _flat(self, line: str) -> bool:
-        """Whether it is a line of source below a frame, both without the indentation that they lost on a web page."""
+        """Whether a line is source code below a frame, both without indentation, as copied from a web page."""
         return not line.strip("^~ ") or (self._unindented and raised_in(line) is None)
 
     @property
@@ -125,17 +125,17 @@ class PrintedTraceback:
 
     @property
     def place(self) -> str:
-        """File and line of the innermost frame of the user's own code so far; "" without frames."""
+        """File and line of the innermost frame in the user's own code so far; "" without frames."""
         return place(self._frames)[0].rpartition("/")[2]
 
     @property
     def innermost(self) -> tuple[str, int, str]:
-        """File, line and function of the innermost frame so far outside of Python's own library; of none: "", 0, ""."""
+        """File, line, function of the innermost frame so far outside of Python's library; ("", 0, "") without frames."""
         others = [frame for frame in self._frames if not _STANDARD.search(frame[0])]
         return next(reversed(others or self._frames), ("", 0, ""))
 
     def raised(self) -> dict[str, Any]:
-        """In the form of inrank.tracebacks.note_of, once its exception was printed."""
+        """Return the exception in the form of inrank.tracebacks.note_of, once it was printed."""
         where, importing = place(self._frames)
         name = self.kind.rpartition(".")[2]
         compiling = name in COMPILING and bool(self._frames) and not self._frames[-1][0].startswith("<")
@@ -149,19 +149,19 @@ class PrintedTraceback:
         return {"type": name, "text": shortened(text), "where": where, "importing": importing or compiling}
 
     def _whole(self, text: str) -> bool:
-        """Whether a message does not need the next line to be one."""
+        """Whether a message is complete without the next line."""
         return bool(text) and not text.rstrip().endswith(_GOES_ON)
 
     def _bare(self, text: str) -> str | None:
-        """A line without what stands before all lines of it; None where it does not."""
+        """Return a line without the traceback's prefix; None if it lacks that prefix."""
         if self._margin and not text.startswith(self._margin):
             if text.rstrip() == self._margin.rstrip():
                 return ""
             if self._frames or self._sure:
                 return None
-            self._margin = ""  # words that stand before the first line alone
+            self._margin = ""  # the prefix of the first line only
         bare = text[len(self._margin) :]
-        if self._margin.strip()[-1:] in ("|", "│", "┃"):  # of a table
+        if self._margin.strip()[-1:] in ("|", "│", "┃"):  # a table
             cell = bare.rstrip()
             bare = cell[:-1].rstrip() if cell.endswith(("|", "│", "┃")) else bare
         self._sure = True
@@ -213,9 +213,9 @@ class PrintedTraceback:
 
 
 def unfolded(line: str, prefix: str = "") -> str | None:
-    """A traceback that was written into one line, its lines parted by PART, each with its writer's prefix; else None.
+    """Split a traceback that is in one line, with PART between its lines and the prefix before each; else return None.
 
-    Python's and JSON's strings have `\\n` there, messages of clouds (SageMaker) a blank.
+    Python and JSON strings have `\\n` between the lines, messages of clouds (SageMaker) a space.
     """
     if BEGIN not in line:
         return None
@@ -228,7 +228,7 @@ def unfolded(line: str, prefix: str = "") -> str | None:
 
 
 def begins(text: str) -> bool:
-    """Whether a traceback begins with a line: its head, or a frame where the head is missing."""
+    """Whether a line begins a traceback: its head, or a frame if the head is missing."""
     return (
         _HEAD.search(text) is not None or _HEADLESS.match(text) is not None or _BOX.match(text) is not None
     )

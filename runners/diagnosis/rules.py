@@ -1,4 +1,4 @@
-"""Which rules of rules.toml and ends.toml a line of a log fires, and how often they fired."""
+"""Match log lines with the rules of rules.toml and ends.toml, and count the matches."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from .heads import SOURCES, Head, Stamp, Thread, stamp_of
 from .nccl_facts import FactLine
 
 BEFORE = r"[ \[(<:,'/\"*|>\]]"
-"""What may precede a needle: fewer places to match than all of a line."""
+"""Characters that may precede a needle, which leaves fewer positions to match."""
 
 BEGIN = "Traceback (most recent call last)"
 BOXED = "❱"
-"""The line of source in a frame that rich prints, where the head of the box may be missing."""
+"""Marks the source line in a frame that rich prints, even if the head of the box is missing."""
 STARTS = (BEGIN, 'File "', BOXED)
 IGNORED = "Exception ignored in"
 WHERE = "ray-actor-place"
-"""The rule that only tells where a line's task ran: the line may tell more."""
+"""This rule only reports where a task ran. The line may contain more."""
 RAY = ("world_rank=", "process group for: ")
 OTHERS = (*STARTS, IGNORED, *RAY, *EXITS)
-"""Needles of no rule: an exception follows in the next lines, or one that Python ignores; Ray says which process is
-which rank; somebody reports how a process ended."""
+"""Needles without a rule: the start of an exception, an exception that Python ignores, Ray's mapping of processes to
+ranks, and reports of exits."""
 Version = tuple[int, ...]
-"""(2, 21, 5); () where unknown."""
+"""(2, 21, 5); () if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Rule:
-    """One entry of rules.toml, where every field is explained."""
+    """One entry of rules.toml, which explains every field."""
 
     id: str
     severity: Severity
@@ -47,28 +47,28 @@ class Rule:
     remedy: str
     env: Mapping[str, str] = field(default_factory=dict)
     pattern: re.Pattern[str] | None = None
-    """None: derived from many lines."""
+    """None for a rule that is derived from many lines."""
     needles: tuple[str, ...] = ()
     since: Version = ()
     until: Version = ()
     unless: tuple[str, ...] = ()
     marked: bool = False
     template: str = ""
-    """The text with values of the line in it, where the match has them all."""
+    """The text with placeholders, used if the match has all their values."""
     softer: str = ""
-    """A match that holds this text is a fact, no cause: it is usual in some places."""
+    """A match that contains this text is a fact instead of a cause: it is normal in some setups."""
     place: int = 0
-    """In the file, from 0."""
+    """Index in the file, from 0."""
 
     def says(self, values: Mapping[str, str]) -> str:
-        """What it means, with the values of a match."""
+        """Return the rule's text with the values of a match."""
         try:
             return self.template.format_map(values) if self.template else self.text
         except KeyError:
             return self.text
 
     def holds_for(self, version: Version) -> bool:
-        """Whether this version of NCCL may log it; an unknown version may."""
+        """Whether this NCCL version may log it. An unknown version may."""
         if not version:
             return True
         return version >= self.since and (not self.until or version[: len(self.until)] <= self.until)
@@ -81,7 +81,7 @@ class Book:
     """All rules, and their needles as one pattern."""
 
     def __init__(self, rules: Iterable[Rule], others: Iterable[str] = ()) -> None:
-        """`others`: needles of lines that no rule reads."""
+        """`others`: needles of lines that no rule matches."""
         self.rules = tuple(rules)
         by_needle: dict[str, set[Rule]] = {}
         own = {needle for rule in self.rules for needle in rule.needles}
@@ -93,12 +93,12 @@ class Book:
             needle: tuple(sorted(rules, key=lambda rule: rule.place)) for needle, rules in by_needle.items()
         }
         self.needle = _search(own)
-        """(line, start) → the first needle, where a character stands before it, or None."""
+        """(line, start) → match of the first needle after a BEFORE character, or None."""
         self.plain = _search({*own, *others})
-        """The same for lines that are none of NCCL's."""
+        """`needle` for lines that are not NCCL's; includes `others`."""
 
     def fired(self, line: str, first: re.Match[str]) -> list[Hit]:
-        """The rules that a line fires, from its first needle on. A rule yields to those in its `unless` that fire."""
+        """Return the rules that a line fires, from its first needle on. A rule in another's `unless` replaces it."""
         rules = self._of[first[1]]
         further = self.needle(line, first.end())
         if further is None and len(rules) == 1:
@@ -125,7 +125,7 @@ def _search(needles: Iterable[str]) -> Callable[..., re.Match[str] | None]:
 
 
 def _alternation(needles: Set[str]) -> str:
-    """Needles as a pattern that tests each shared beginning once; the longest that fits matches."""
+    """Return needles as a pattern that tests each shared prefix once and matches the longest needle."""
     groups: dict[str, set[str]] = {}
     for needle in sorted(needles - {""}):
         groups.setdefault(needle[0], set()).add(needle[1:])
@@ -136,13 +136,13 @@ def _alternation(needles: Set[str]) -> str:
 
 
 def parse_version(text: str) -> Version:
-    """ "2.21.5+cuda12.4" → (2, 21, 5); () where there is none."""
+    """ "2.21.5+cuda12.4" → (2, 21, 5); () without a version."""
     match = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part[:9]) for part in match[0].split(".")) if match else ()
 
 
 def parse(text: str) -> Book:
-    """The rules of a text like rules.toml. Raises ValueError, KeyError or TypeError for one that is no such text."""
+    """Parse a text in the format of rules.toml. Raises ValueError, KeyError or TypeError if it is invalid."""
     return Book((_rule(place, table) for place, table in enumerate(tomllib.loads(text)["rule"])), OTHERS)
 
 
@@ -161,32 +161,32 @@ def _rule(place: int, table: Mapping[str, Any]) -> Rule:
 
 @functools.cache
 def book() -> Book:
-    """The rules that ship."""
+    """Return distui's own rules."""
     files = resources.files(__package__)
     return parse("".join(files.joinpath(name).read_text("utf-8") for name in ("rules.toml", "ends.toml")))
 
 
 EVIDENCE = 3
-"""Lines that are kept of a rule in one file."""
+"""Maximum number of evidence lines per rule, apart from the first line of each file."""
 FILES = 1024
-"""Files of which the first line that fired a rule is kept."""
+"""Maximum number of files whose first matching line is kept per rule."""
 WIDTH = 300
 
 
 class Raw(NamedTuple):
-    """A line as it was read, cleaned only once it is shown."""
+    """A line as it was read. It is cleaned only if it is shown."""
 
     file: str
     line: int
     text: str
 
     def evidence(self) -> FactLine:
-        """As it may be shown."""
+        """Return the line, cleaned for display."""
         return FactLine(self.file, self.line, shown(self.text))
 
 
 def shown(line: str) -> str:
-    """A line without control characters, and cut."""
+    """Return a line without control characters, truncated to WIDTH."""
     return clean_text(line.strip(), WIDTH - 24)[:WIDTH]
 
 
@@ -195,7 +195,7 @@ class First:
     """The first line of a file that fired a rule."""
 
     file: int
-    """Number of the file, in the order in which they were read."""
+    """Number of the file in reading order."""
     evidence: FactLine
     head: Head
     stamp: Stamp | None
@@ -208,23 +208,23 @@ class RuleHits:
     rule: Rule
     count: int = 0
     firsts: list[First] = field(default_factory=list)
-    """One a file, in the order of the files."""
+    """One entry per file, in the order of the files."""
     further: list[FactLine] = field(default_factory=list)
     heads: dict[Thread, Head] = field(default_factory=dict)
-    """Which hosts, processes and ranks log it."""
+    """Hosts, processes and ranks that log it."""
     files: set[int] = field(default_factory=set)
-    """Of `firsts`: files may be read in turns."""
+    """Files of `firsts`. Files may be read in turns."""
 
     @classmethod
     def of(cls, rule: Rule, first: First) -> RuleHits:
-        """A rule that one line fired."""
+        """Return the hits of a rule that one line fired."""
         hits = cls(rule)
         hits.seen(first.head, first.file)
         hits.firsts.append(first)
         return hits
 
     def seen(self, head: Head, file: int) -> bool:
-        """Count a hit; True if it is the file's first (its line is kept)."""
+        """Count a hit. Return True if it is the file's first, whose line the caller keeps."""
         self.count += 1
         if head.source not in self.heads and len(self.heads) < SOURCES:
             self.heads[head.source] = head
@@ -236,11 +236,11 @@ class RuleHits:
 
 @dataclass(slots=True)
 class RankProgress:
-    """How far a rank had come when it failed, from torch's report."""
+    """Progress of a rank at its failure, from torch's report."""
 
     timed_out: bool = False
     seq: int | None = None
-    """Of the collective that timed out; None also where torch does not tell it, as of the backend nccl2."""
+    """Sequence number of the collective that timed out; None also if torch does not report it, as with backend nccl2."""
     op: str = ""
     enqueued: int | None = None
     completed: int | None = None
@@ -250,16 +250,16 @@ class Tally:
     def __init__(self, book: Book) -> None:
         self.entries = [RuleHits(rule) for rule in book.rules]
         self.progress: dict[int, RankProgress] = {}
-        """By rank."""
+        """Progress by rank."""
         self._file = 0
         self._name = ""
 
     def open(self, file: int, name: str) -> None:
-        """The next lines are of this file: its number, from 1, and its name."""
+        """Start a file with this number (from 1) and name."""
         self._file, self._name = file, name
 
     def add(self, rule: Rule, match: re.Match[str], head: Head, number: int) -> None:
-        """A line that fired a rule, and its number in the file."""
+        """Count a line that fired a rule. `number`: its line number in the file."""
         entry = self.entries[rule.place]
         if host := _host(match):
             head = replace(head, host=host, source=(host, *head.source[1:]))
@@ -271,11 +271,11 @@ class Tally:
             self._progressed(match, head)
 
     def evidence(self, line: str, number: int) -> FactLine:
-        """A line of the file that is read now."""
+        """Return a line of the current file as evidence."""
         return FactLine(self._name, number, shown(line))
 
     def _progressed(self, match: re.Match[str], head: Head) -> None:
-        """Keep each rank's first: later ones are of other groups, or follow from it."""
+        """Keep each rank's first report. Later ones are of other groups or are consequences."""
         values = match.groupdict()
         if values.get("rank"):
             rank: int | None = int(values["rank"][:9])
@@ -293,7 +293,7 @@ class Tally:
 
 
 def _host(match: re.Match[str]) -> str:
-    """The host that a line names, as against that which wrote it; "" for none."""
+    """Return the host that the line's text names, which may differ from the writer's host; "" without one."""
     names = match.re.groupindex
     if "host" not in names:
         return ""

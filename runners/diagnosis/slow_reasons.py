@@ -1,4 +1,4 @@
-"""Why a rank is slow: its GPU's clocks and link, its CPU quota and cores, the place where it mostly is, its node."""
+"""Explain why a rank is slow: GPU clocks and links, CPU quota and cores, its usual place in the code, its node."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from .activity import Kind, RankPosition, place
 from .view import View
 
 BENIGN = frozenset(("idle", "application clocks", "sync boost", "display clocks"))
-"""Clock reasons that hold nothing back, or that somebody wished."""
+"""Clock reasons that are harmless or intended by the user."""
 FETCHING = 0.5
-"""Share of the samples in one place from which a rank counts as mostly there."""
+"""Minimum share of a rank's samples in one place that makes it the usual place."""
 OFTEN = 0.25
-"""Share of the samples in one place from which it may be what makes a rank slow."""
+"""Minimum share of a rank's samples in one place that may explain a slow rank."""
 INFORMATIVE = (Kind.LOADER, Kind.CHECKPOINT, Kind.CODE, Kind.LOCK, Kind.NETWORK, Kind.SUBPROCESS)
-"""Places that explain a slow rank."""
+"""Kinds of places that explain a slow rank."""
 PULSES = 3
-"""Samples that are needed for where a rank usually is."""
+"""Minimum number of samples for a rank's usual place."""
 WITNESSES = 16
-"""Other ranks whose places are compared with."""
+"""Maximum number of other ranks in the comparison of places."""
 
 
 class Reason(NamedTuple):
     """One reason why a rank is slow."""
 
     kind: str
-    """Words that stand in `text`, whatever the numbers."""
+    """Words that are always in `text`, whatever the numbers."""
     text: str
-    """As it stands after a colon."""
+    """The reason in the form for use after a colon."""
     remedy: str
     evidence: str = ""
-    """A sentence; "" where the text has everything."""
+    """A sentence; "" if `text` is complete."""
 
 
 def reasons(view: View, rank: int) -> list[Reason]:
-    """The strongest first."""
+    """Return the reasons, the strongest first."""
     seen = view.state.ranks.get(rank)
     if seen is None:
         return []
@@ -49,7 +49,7 @@ def reasons(view: View, rank: int) -> list[Reason]:
 
 
 def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
-    """Where a rank is in most of its samples; None where that changes, or where there are too few."""
+    """Return the place of most of a rank's samples; None if it changes or there are too few samples."""
     positions = [place(pulse.stack) for pulse in pulses if pulse.stack]
     if len(positions) < PULSES:
         return None
@@ -61,7 +61,7 @@ def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
 
 
 def witnesses(view: View) -> list[RankPosition | None]:
-    """Where some of the other ranks usually are."""
+    """Return the usual places of some of the other ranks."""
     return [usual(pulses) for pulses in some_others(view)]
 
 
@@ -108,7 +108,7 @@ def _link(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
     remedy = "reseat the GPU or its riser, or leave the node out"
     if own.pcie_width and width and own.pcie_width < width:
         yield Reason("PCIe x", f"PCIe x{own.pcie_width} where others have x{width:.0f}", remedy)
-    elif own.pcie_gen and gen and own.pcie_gen < gen and (own.util or 0) > 50:  # it sleeps at rest
+    elif own.pcie_gen and gen and own.pcie_gen < gen and (own.util or 0) > 50:  # idle links go down
         yield Reason("PCIe gen", f"PCIe gen {own.pcie_gen} where others have gen {gen:.0f}", remedy)
 
 
@@ -143,7 +143,7 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
 
 
 def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
-    """Fewer cores than the others have, or one that is shared."""
+    """Report fewer cores than the other ranks have, or a shared core."""
     if sample.cpus is None or not sample.cpus.isdigit():
         return
     node = rank.place.node
@@ -165,7 +165,7 @@ def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
 
 
 def _of_place(view: View, rank: int) -> Iterator[Reason]:
-    """A place where it is far more often than the others are."""
+    """Report a place that is far more frequent on this rank than on the others."""
     own = _places(view.history.get(rank, ()))
     if len(own) < PULSES:
         return
@@ -199,7 +199,7 @@ def _places(pulses: Sequence[Pulse]) -> list[RankPosition]:
 
 
 def _location(pos: RankPosition) -> object:
-    """What counts as the same place: a function of the user's own code, else the kind."""
+    """Return the key of a place: the function in the user's own code, else the kind."""
     return (pos.site.file, pos.site.name) if pos.kind is Kind.CODE and pos.site else pos.kind
 
 
@@ -209,7 +209,7 @@ def some_others(view: View, but: int | None = None) -> list[Sequence[Pulse]]:
 
 
 def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
-    """What sets the node apart from others, and what holds for its processors in any case."""
+    """Report differences between the node and the others."""
     node = view.state.nodes.get(rank.place.node)
     host = None if node is None else node.metrics
     if host is None:
@@ -257,6 +257,6 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _far(value: float | None, others: Iterable[float | None], factor: float) -> bool:
-    """Whether a value stands out: beyond `factor` times what is usual among the others; alone it does."""
+    """Whether a value exceeds `factor` times the median of the others, or the others have no values."""
     usual = _median(others)
     return value is not None and (usual is None or value > factor * max(usual, 0.0))
