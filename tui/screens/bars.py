@@ -1,4 +1,4 @@
-"""Rows that take clicks: the tabs of a run, and the footer of keys."""
+"""Clickable rows: the tabs of a run, and the footer of keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = {action.id: action.footer for action in ACTIONS if action.footer}
 
 
 class ClickRow(RowsView):
-    """One row, parts of which do something when they are clicked."""
+    """One row with parts that react to clicks."""
 
     can_focus = False
 
@@ -43,14 +43,14 @@ class ClickRow(RowsView):
 
 
 class TabRow(ClickRow):
-    """The panes of the run, and the places beside it."""
+    """The panes of the run, and the screens outside it."""
 
     def __init__(self, frames: Signal[Frame]) -> None:
         super().__init__(id="tabs")
         self._frames = frames
         self._frame: Frame | None = None
         self.keys: dict[str, str] = {}
-        """The keys that the user chose instead of the default ones, by action id."""
+        """The user's own keys by action id."""
 
     def on_mount(self) -> None:
         self._frames.subscribe(self, self.show, immediate=True)
@@ -60,7 +60,7 @@ class TabRow(ClickRow):
             self.show(self._frame)
 
     def show(self, frame: Frame) -> None:
-        """Show which pane is in front, and how many alarms there are."""
+        """Show the current pane, and the number of alarms."""
         self._frame = frame
         self.ascii_only = frame.view.ascii
         if self.size.width:
@@ -72,19 +72,22 @@ class TabRow(ClickRow):
 
 
 class Flash(RowsView):
-    """Messages above the footer, in rows of their own: nothing lies over what one reads."""
+    """Messages in separate rows above the footer, so that they cover nothing."""
 
     can_focus = False
     MOST = 3
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """`changed` is called when other rows are to be shown."""
+        """Create the row; `changed` is called if its rows change."""
         super().__init__(id="flash")
         self._changed = changed
         self._said: list[tuple[str, str]] = []
 
     def say(self, text: str, severity: str, seconds: float | None) -> None:
-        """Show a sentence for some seconds: longer if it is long, or an error. A new error replaces the one before."""
+        """Show a sentence for some seconds, longer if it is long or an error.
+
+        A new error replaces the previous one.
+        """
         item = (clean_text(text), _STYLES.get(severity, _STYLES["information"]))
         self._said = [
             each for each in self._said if each != item and (severity, each[1]) != ("error", "bad")
@@ -106,9 +109,9 @@ class Flash(RowsView):
             self._changed()
 
     def wanted(self, width: int) -> int:
-        """How many rows it would fill; they are shown with that."""
+        """Set the rows, and return how many they fill."""
         rows: list[Row] = []
-        for text, style in reversed(self._said):  # the newest is shown, older ones where they fit
+        for text, style in reversed(self._said):  # newest first, older ones if they fit
             glyph = {"bad": glyphs.BAD, "warn": glyphs.WARN}.get(style, "»")
             mine = labelled((f" {glyph} ", style), text, width - 1)
             if rows and len(mine) + len(rows) > self.MOST:
@@ -123,10 +126,10 @@ _STYLES = {"error": "bad", "warning": "warn", "information": "accent"}
 
 
 class KeyFooter(ClickRow):
-    """One row of keys; what does not fit is left out from the right, `?` shows all."""
+    """One row of keys; keys that do not fit are dropped from the right, `?` shows all."""
 
     def __init__(self, *, id: str, other_words: Callable[[], Mapping[str, str]] = dict) -> None:
-        """`other_words`: by action id what a key is called now; "": it is not shown."""
+        """Create the footer; `other_words` maps action ids to their current words, "" hides a key."""
         super().__init__(id=id)
         self.other_words = other_words
 
@@ -152,14 +155,14 @@ class KeyFooter(ClickRow):
         self.set_rows([tuple(row.cells)])
 
     async def act(self, action: str) -> None:
-        """The key with this id, where its binding is."""
+        """Run the action of the key with this id in the namespace of its binding."""
         for entry in self.screen.active_bindings.values():
             if entry.binding.id == action and entry.enabled:
                 await self.app.run_action(entry.binding.action, entry.node)
                 return
 
     def _keys(self) -> list[tuple[str, str, str]]:
-        """Id, key and word of what works now."""
+        """Return id, key and word of the keys that work now."""
         active = {
             entry.binding.id: entry.binding.key
             for entry in self.screen.active_bindings.values()

@@ -1,4 +1,4 @@
-"""Charts as a pane: as many as fit, from a few rows beside the ranks to the whole screen."""
+"""Charts as a pane: as many as fit, from a few rows next to the ranks to the whole screen."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from .panes import Pane
 from .pickers import MetricPicker
 
 TWO_COLUMNS = 150
-"""Columns from which charts stand in two columns."""
+"""Minimum columns for two columns of charts."""
 
 ROWS = 8
-"""Of a column of charts at least, where there are two."""
+"""Minimum rows of each of two columns of charts."""
 
 
 def title(view: ChartView) -> str:
-    """`live 10m · a dot 5s`."""
+    """Return `live 10m · a dot 5s`."""
     dot = "" if view.wide > 1 else f" · a dot {duration_short(view.bucket)}"
     return f"{view.window}{dot}{' · log scale' if view.log else ''}"
 
@@ -62,20 +62,20 @@ def chart_mode(frame: Frame) -> Mode:
 
 
 MOST_RANKS = 64
-"""That are asked for one by one; of more the nodes are rows."""
+"""Maximum number of ranks with separate rows; with more, rows are nodes."""
 
 LETTERS = (("A", "ok"), ("B", "warn"), ("C", "bad"), ("D", "head"))
-"""Of marked ranks, and their styles; a rank keeps its letter while it is marked."""
+"""Letters of marked ranks, and their styles; a rank keeps its letter while it is marked."""
 
 TREND_CELLS = 8
-"""Of a sparkline in the header."""
+"""Cells of a sparkline in the header."""
 
 FORMS = ("band", "nodes", "ranks")
-"""All as one band, a line a node, ranks × time."""
+"""One band of all ranks, one line per node, ranks × time."""
 
 
 def label_width(frame: Frame, height: int) -> int:
-    """Columns before ranks × time."""
+    """Return the columns of the labels in front of ranks × time."""
     ranks = frame.state.ranks
     if len(ranks) > MOST_RANKS:
         longest = max(map(len, names(frame.state).values()), default=0)
@@ -85,9 +85,10 @@ def label_width(frame: Frame, height: int) -> int:
 
 
 class HistoryPane(Pane):
-    """A pane that shows metrics over time; `history` is shared by all of a run, and what is hidden asks for nothing.
+    """A pane that shows metrics over time. All panes of a run share `history`; hidden panes request no data.
 
-    It is made anew each EVERY_S seconds, since most dots and cells are longer, and at once after anything but samples.
+    Its rows are built every EVERY_S seconds, since most dots and cells cover more time, and immediately after any change
+    other than samples.
     """
 
     EVERY_S = 2.0
@@ -96,9 +97,9 @@ class HistoryPane(Pane):
         super().__init__(frames, id=id)
         self.history = history
         self._built: Hashable = None
-        """What the rows were made of, but for the newest samples."""
+        """The inputs of the current rows, except the newest samples."""
         self.followed: set[tuple[Want, int]] = set()
-        """Series, with the seconds of a bucket, that take samples also while nothing is made: bands show extremes."""
+        """Series and seconds per bucket that take every sample even between builds, so that bands show extremes."""
 
     def again(self) -> None:
         self._built = None
@@ -116,11 +117,11 @@ class HistoryPane(Pane):
         return self.made(frame, width, max(1, self.size.height))
 
     def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
-        """The pane's rows, made anew."""
+        """Build the pane's rows."""
         raise NotImplementedError
 
     def placed(self, frame: Frame, end: float, span_to: Callable[[float], TimeSpan]) -> TimeSpan:
-        """The newest span; of a moment in the past the one that was shown, or one with the moment in its middle."""
+        """Return the newest span; for a past moment the previous span, or one with the moment in its middle."""
         if frame.moment is None:
             self.history.edge = None
             return span_to(end)
@@ -134,7 +135,7 @@ class HistoryPane(Pane):
         return span
 
     def rank_time(self, frame: Frame, width: int, height: int) -> list[Row]:
-        """Ranks × time in this room; what it is called stands in the title."""
+        """Return ranks × time in this room, and set the title."""
         cells = max(1, width - label_width(frame, height))
         end = latest(frame)
         bucket, _ = scale(window_seconds(frame, end), cells)
@@ -177,13 +178,13 @@ class HistoryPane(Pane):
         }
 
     def marks(self, frame: Frame) -> tuple[Mark, ...]:
-        """What happened, also after the moment that is shown."""
+        """Return what happened, including events after the shown moment."""
         app = self.app
         kept = app.travel.marks() if frame.moment is not None and isinstance(app, CommandingApp) else ()
         return kept or marks_of(frame.state)
 
     def run_asks(self) -> None:
-        """Ask the node for what charts miss; the answer is painted when it comes."""
+        """Request missing chart data from the node; the answer triggers a repaint."""
         for ask in self.history.due():
             background(self, "curves", self._answer(ask))
 
@@ -199,31 +200,31 @@ class HistoryPane(Pane):
 
 
 def is_live(frame: Frame) -> bool:
-    """Whether samples of the frame are those of now."""
+    """Whether samples of the frame are current."""
     return frame.moment is None and not frame.state.phase.ended
 
 
 def latest(frame: Frame) -> float:
-    """Where the time axis ends: now, or the end of the run."""
+    """Return the end of the time axis: now, or the end of the run."""
     return frame.moment.latest if frame.moment is not None else time_of(frame)
 
 
 def time_word(frame: Frame) -> str:
-    """Which time charts show."""
+    """Return the word for the time that charts show."""
     if frame.moment is not None:
         return "past"
     return "ended" if frame.state.phase.ended else "live"
 
 
 def moment_at(frame: Frame) -> float | None:
-    """Where the hairline is."""
+    """Return the time of the hairline."""
     return frame.moment.at if frame.moment is not None else None
 
 
 def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
-    """The run's GPUs by their index on their nodes; () where all are, or nobody knows.
+    """Return the run's GPUs by their index on their nodes; () if it uses all, or if they are unknown.
 
-    What was known once stays: at a moment before the first sample nothing says which they are.
+    Known indexes are kept, since a moment before the first sample does not contain them.
     """
     own = history.own = frame.state.once(gpu_places) or history.own
     every = sum(len(node.gpus) for node in frame.state.nodes.values())
@@ -232,14 +233,14 @@ def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
 
 
 def window_seconds(frame: Frame, end: float) -> float:
-    """How much time charts show at least; of a young run no more than it is old, unless somebody chose more."""
+    """Return the minimum time span of charts. A young run's span is its age, unless the user chose a window."""
     age = max(60.0, end - frame.state.began)
     seconds = dict(WINDOWS).get(frame.view.window) or age
     return min(seconds, age) if frame.view.window == LIVE_WINDOW else seconds
 
 
 class CurveStrip(HistoryPane):
-    """Charts of the same window below each other, newest at the right; useful from 40×3 on."""
+    """Charts of one window below each other, newest values at the right; useful from 40×3 cells."""
 
     def __init__(
         self,
@@ -264,7 +265,7 @@ class CurveStrip(HistoryPane):
         self.entitle(title(view))
         filled = chosen(panels, len(panels))
         if len(filled) > 1:
-            view = replace(view, window="")  # the pane's title has it
+            view = replace(view, window="")  # the pane's title already shows it
         if not two or len(filled) < 2:
             return strip_rows(panels, view, width if not two else inner, height)
         half = (len(filled) + 1) // 2
@@ -272,7 +273,7 @@ class CurveStrip(HistoryPane):
         return side_by_side(left, right, inner)
 
     def view_of(self, frame: Frame, width: int) -> ChartView:
-        """The window, in buckets that fill the width."""
+        """Return the view: the window, in buckets that fill the width."""
         mode = chart_mode(frame)
         cells = max(1, width - gutter(width))
         end = latest(frame)
@@ -292,7 +293,7 @@ class CurveStrip(HistoryPane):
         )
 
     def trend(self, frame: Frame, name: str) -> str:
-        """A metric over the window in a few cells, its smallest value at the foot; "" before there are two values."""
+        """Return a sparkline of a metric, scaled to its minimum and maximum; "" with fewer than two values."""
         mode = chart_mode(frame)
         end = frame.moment.at if frame.moment is not None else latest(frame)
         size = TREND_CELLS * mode.across
@@ -308,7 +309,7 @@ class CurveStrip(HistoryPane):
         return sparkline(values, TREND_CELLS, Axis(low, high if high > low else low + 1.0), mode)
 
     def panel(self, frame: Frame, name: str, view: ChartView) -> Panel:
-        """One chart's data, as far as the history has it."""
+        """Return the data of one chart, as far as the history has it."""
         metric = metric_of(name)
         want = Want(name, indexes=own_indexes(frame, self.history) if metric.kind == "gpu" else ())
         size = -(-view.span.cells * view.mode.across // view.wide)
@@ -333,7 +334,7 @@ class CurveStrip(HistoryPane):
     def _apart(
         self, frame: Frame, metric: ChartMetric
     ) -> list[tuple[Want, Mapping[int | None, tuple[str, str]], str]]:
-        """What is drawn over the band: marked ranks, and nodes; by rank, GPU or node its letter and style."""
+        """Return the lines over the band, marked ranks and nodes, with letter and style by rank, GPU or node."""
         parts: list[tuple[Want, Mapping[int | None, tuple[str, str]], str]] = []
         letters = self.history.letters_of(frame.view.marked & set(frame.state.ranks))
         called: dict[int | None, tuple[str, str]] = {rank: LETTERS[at] for rank, at in letters.items()}
@@ -360,13 +361,13 @@ class CurveStrip(HistoryPane):
     BINDINGS: ClassVar[list[Binding]] = bindings("curves")  # type: ignore[assignment]
 
     class LogWanted(Message):
-        """The user wants the log of the time that is shown."""
+        """The user wants the log at the displayed time."""
 
     def action_zoom(self) -> None:
         self.post_message(self.LogWanted())
 
     def action_form(self) -> None:
-        """The next form; a line a node only where there are several."""
+        """Switch to the next form; one line per node needs several nodes."""
         forms = [
             form for form in FORMS if form != "nodes" or (self.frame and len(self.frame.state.nodes) > 1)
         ]
@@ -374,7 +375,7 @@ class CurveStrip(HistoryPane):
         self.again()
 
     def action_choose(self) -> None:
-        """Ask which metrics are drawn."""
+        """Open the dialog that chooses the drawn metrics."""
         state = self.frame.state if self.frame is not None else None
         own = (
             {f"train.{name}" for sample in state.training.values() for name in sample.values}
@@ -391,7 +392,7 @@ class CurveStrip(HistoryPane):
         self.again()
 
     def action_mark(self, by: int) -> None:
-        """Show the whole screen at the next mark, or the one before."""
+        """Move the whole screen to the next mark (1) or the previous (-1)."""
         frame = self.frame
         if frame is None or not isinstance(self.app, CommandingApp):
             return
@@ -403,12 +404,12 @@ class CurveStrip(HistoryPane):
             self.app.notify(f"nothing is marked {'after' if by > 0 else 'before'} this time")
 
     def action_sideways(self, by: int) -> None:
-        """Move the time instead of the rows: all of a chart is on the screen."""
+        """Move the time instead of the columns, since a chart always fits."""
         if isinstance(self.app, CommandingApp):
             self.app.travel.step(self.history.dot * (1 if by > 0 else -1))
 
     def action_end(self, bottom: bool) -> None:
-        """To the oldest time of the window, or live."""
+        """Go to the oldest time of the window, or live."""
         if not isinstance(self.app, CommandingApp):
             return
         if bottom:
@@ -418,7 +419,7 @@ class CurveStrip(HistoryPane):
 
 
 def _line(metric: ChartMetric, shown: Shown, seconds: int) -> Line:
-    """A series as it is drawn."""
+    """Return a series as a line."""
     mean = held(shown.mean) if metric.sparse else shown.mean
     if shown.of > 1 or seconds > 1:
         return Line(mean, shown.low, shown.high)
@@ -426,7 +427,7 @@ def _line(metric: ChartMetric, shown: Shown, seconds: int) -> Line:
 
 
 class RankStrip(HistoryPane):
-    """Ranks × time: running, waits, stalled, no data; a row a rank, a group of ranks, or a node."""
+    """Ranks × time: running, waits, stalled, no data; one row per rank, group of ranks, or node."""
 
     can_focus = False
 

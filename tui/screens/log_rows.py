@@ -1,4 +1,4 @@
-"""The lines of a log as rows of a pane: columns, folding, wrapping, and what stays when it is scrolled sideways."""
+"""The lines of a log as rows of a pane: columns, folding, wrapping, and the cells that do not scroll sideways."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .panes import Pane
 
 
 class LogRows(Pane):
-    """Lays out the lines of a LogTail; only what is new becomes rows."""
+    """Lays out the lines of a LogTail; only new lines become new rows."""
 
     def __init__(self, frames: Signal[Frame], *, id: str) -> None:
         super().__init__(frames, id=id, cursor=True)
@@ -51,20 +51,20 @@ class LogRows(Pane):
         self._rules: list[LogLine] = []
         """Rules that the user drew between lines."""
         self._lines: list[LogLine] = []
-        """What is shown, one for each line or group of equal lines."""
+        """The shown lines, one for each line or group of equal lines."""
         self._firsts: list[int] = []
-        """The row with which each of them begins."""
+        """The first row of each of them."""
         self._folds: dict[tuple[int, int], LogLine] = {}
         self._fresh = False
         """Whether lines were read that are not laid out yet."""
         self._label_width = 0
         self._column = TimeColumn()
         self._wrapped_at = 0
-        """Columns that the rows of wrapped lines were made for; 0 where lines are cut."""
+        """Columns of the wrapped rows; 0 if lines are cut."""
         self._pattern: tuple[str, re.Pattern[str] | None] = ("", None)
 
     def _lay_out(self, tail: LogTail) -> None:
-        """Rows for the lines that are new; all of them where the front changed."""
+        """Build rows for the new lines, or for all lines from the first changed one."""
         self._fresh = False
         lines = self._shown_lines(tail)
         current, old_rows = self._current(), len(self.rows)
@@ -102,14 +102,14 @@ class LogRows(Pane):
         return [*lines, *(line for _, line in sorted(tail.unfinished.items()))]
 
     def _stay_on(self, line: LogLine) -> None:
-        """Lines were put before the current one, or went there."""
+        """Keep the cursor on its line after lines were inserted or removed before it."""
         at = self._index_of(line)
         before, self.cursor = self.cursor, max(0, min(self._row_of(at), len(self.rows) - 1))
         if before != self.cursor:
             self._scroll_row(max(0, self.scroll_offset.y + self.cursor - before))
 
     def _index_of(self, line: LogLine) -> int:
-        """Where a line stands now, or would stand; what is not finished stands below all others."""
+        """Return the index of a line, or its insertion point; unfinished lines are below all others."""
         ordered = len(self._lines) - (len(self._tail.unfinished) if self._tail is not None else 0)
         for at in range(ordered, len(self._lines)):
             if self._mark_of(self._lines[at]) == self._mark_of(line):
@@ -130,11 +130,11 @@ class LogRows(Pane):
         return fixed_cells(self._label_width, self._column.width)
 
     def _row_of(self, index: int) -> int:
-        """The first row of a line."""
+        """Return the first row of a line."""
         return self._firsts[index] if 0 <= index < len(self._firsts) else len(self.rows)
 
     def _index(self) -> int:
-        """The line under the cursor."""
+        """Return the index of the line under the cursor."""
         at = bisect_left(self._firsts, self.cursor + 1) - 1
         return max(0, min(at, len(self._lines) - 1))
 
@@ -142,7 +142,7 @@ class LogRows(Pane):
         return self._lines[self._index()] if self._lines else None
 
     def _time_column(self) -> TimeColumn:
-        """As much as there is room for, where any line has a time."""
+        """Return the time column for the pane's width; off if no recent line has a time."""
         tail, mode = self._tail, self.times
         if tail is None or not any(line.at is not None for line in tail.lines[-500:]):
             mode = "off"
@@ -150,37 +150,41 @@ class LogRows(Pane):
         return time_column(mode, self.size.width, attempts[-1].began if attempts else None)
 
     def _hold_end(self) -> None:
-        """A pane of another size has another last row at its bottom."""
+        """Scroll to the last row after the pane's size changed, while following."""
         if self.follow and self.scroll_offset.y < self.max_scroll_y:
             self._scroll_row(len(self.rows))
 
     def _grown(self) -> None:
-        """Tell Textual how many rows there are. A layout would paint the whole pane, and is needed only
-        where the scrollbar comes or goes."""
+        """Set the number of rows without a layout, which would repaint the whole pane.
+
+        A layout is needed only if the scrollbar appears or disappears.
+        """
         size = Size(0, len(self.rows))
         if self.show_vertical_scrollbar != (size.height > self.size.height):
             self.virtual_size = size
             return
         self.set_reactive(Widget.virtual_size, size)
-        if self.show_vertical_scrollbar and not self.follow:  # who follows scrolls, which moves the thumb
+        if (
+            self.show_vertical_scrollbar and not self.follow
+        ):  # following scrolls anyway, which moves the thumb
             self.slide(size.height, self.vertical_scrollbar.position)
 
     def _label(self, file: LogFile) -> str:
-        """Who wrote a line: also on which node, where there are several."""
+        """Return the writer of a line, with its node if there are several."""
         return label_of(file, self._named())
 
     def _named(self) -> dict[int, str]:
         return {} if self.frame is None else names(self.frame.state)
 
     def _width_of_labels(self, tail: LogTail) -> int:
-        """Columns in front of each line; none where all lines are of one file."""
+        """Return the columns in front of each line; 0 if all lines are from one file."""
         if len(tail) == 1:
             return 0
         nodes = self._named()
         return 7 if len(nodes) < 2 else 8 + node_width(nodes)
 
     def _cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
-        """Rank and time stay; `…` stands where text is left out."""
+        """Keep rank and time in place; `…` marks omitted text."""
         fixed = segments[: 1 + self._fixed]
         room = max(1, width - sum(segment.cell_length for segment in fixed))
         body = Strip(segments[1 + self._fixed :])
@@ -195,7 +199,7 @@ class LogRows(Pane):
         return max((row_width(row[self._fixed :]) for row in self.rows), default=0) - self._room()
 
     def _room(self) -> int:
-        """Columns for text."""
+        """Return the columns for text."""
         labels = self._label_width + bool(self._label_width)
         times = self._column.width + bool(self._column.width)
         return max(1, self.columns - 2 - labels - times)

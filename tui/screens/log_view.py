@@ -1,4 +1,4 @@
-"""The log pane: what it shows of a LogTail, following, filtering, marking, copying, going somewhere."""
+"""The log pane: following, filtering, marking and copying the lines of a LogTail, and jumping to places in it."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from ..rows.run_status import launching
 from .log_rows import LogRows
 
 PAUSE_S = 0.5
-"""Between two pulls of files that have more than was read: a flood costs no more than this."""
+"""Seconds between two pulls of files that still have unread bytes; limits the cost of a flood of lines."""
 
 SIFT_S = 2.0
-"""Between two searches in what has come: each is a process on the node for each file."""
+"""Seconds between two searches of new bytes: each search starts a process on the node for each file."""
 
 SEARCH_S = 0.02
-"""The same while a search goes on, which the node paces."""
+"""Seconds between two pulls while a search is running; the node sets its pace."""
 
 _ALARMS = ("the error or warning below", "the error or warning above")
 _FROM_THE_END = (
@@ -58,14 +58,14 @@ _FROM_THE_END = (
 """What `next_error` did, downwards and upwards."""
 
 SLOW_S = 0.5
-"""From when on the title says how far a search is."""
+"""Once a search takes longer than this many seconds, the title shows its progress."""
 
 HELD_S = 0.4
-"""How long new lines wait for a frame to be painted with."""
+"""Maximum seconds that new lines wait for the next frame."""
 
 
 class LogView(LogRows):
-    """Shows the chosen files by window, merged by time; never holds more than KEPT lines."""
+    """Shows a window of the chosen files, merged by time; never holds more than KEPT lines."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("list")  # type: ignore[assignment]
 
@@ -78,31 +78,31 @@ class LogView(LogRows):
         self._growth = grown
         self._attempt = 0
         self._basis: tuple[int, ...] = ()
-        """What the choice of files depends on, as it was when they were chosen."""
+        """The inputs of the choice of files when the files were last chosen."""
         self._jump: Jump | None = None
-        """Where to begin next; None: at the end."""
+        """The place to load next; None for the end."""
         self._wake = asyncio.Event()
         self._asked = False
-        """By what does not wait: keys, a new size, a new attempt."""
+        """Whether a key, a resize or a new attempt requests an immediate pull."""
         self._behind = False
         self._pulled = float("-inf")
-        """When, by the monotonic clock."""
+        """Time of the last pull, by the monotonic clock."""
         self._begun = 0.0
-        """When what is shown was begun, by the same clock."""
+        """Time when the shown tail was begun, by the monotonic clock."""
         self._sizes: dict[str, int] = {}
         self._reason = ""
         self._errand = ""
-        """What is searched for beside the filter."""
+        """Progress text of a search for an error, next to the filter."""
         self._past: float | None = None
         """The time in the past that is shown."""
         self._fileless = False
-        """Whether there was no file of what is chosen."""
+        """Whether the current choice has no file yet."""
 
     def on_mount(self) -> None:
         self._growth.subscribe(self, lambda _: self._wake.set(), immediate=True)
         keep_running(self, "log", self._keep_pulling)
 
-    # --- what is shown
+    # --- selection
 
     def select(self, selection: Selection) -> None:
         if selection != self.selection:
@@ -116,7 +116,7 @@ class LogView(LogRows):
         self._ask()
 
     def _ask(self) -> None:
-        """Pull now, and show it now."""
+        """Pull immediately, and show the result immediately."""
         self._asked = True
         self._wake.set()
 
@@ -132,7 +132,7 @@ class LogView(LogRows):
         self._name_it()
 
     def _go_with(self, frame: Frame) -> None:
-        """To the time in the past that the whole cockpit shows, and back to the end."""
+        """Follow the cockpit to its moment in the past, and back to the end."""
         at = frame.moment.at if frame.moment is not None else None
         if at == self._past:
             return
@@ -143,7 +143,7 @@ class LogView(LogRows):
             self.go_to(Jump(at=at))
 
     def _lay_out_fresh(self) -> None:
-        """Lines that wait for a frame, unless the terminal is not ready for one."""
+        """Lay out lines that wait for a frame, unless the terminal is still busy."""
         if self._fresh and self._tail is not None and not (self.pacer is not None and self.pacer.busy):
             self._lay_out(self._tail)
 
@@ -184,7 +184,7 @@ class LogView(LogRows):
         return self._tail is not None and self._tail.searching
 
     def _held_back(self) -> bool:
-        """Whether what has come waits a moment for the filter."""
+        """Whether new bytes wait for SIFT_S before the filter reads them."""
         tail = self._tail
         if tail is None or not tail.filtered or tail.searching or self.frame is None:
             return False
@@ -194,7 +194,9 @@ class LogView(LogRows):
     def _news(self) -> bool:
         """Whether there is something to pull."""
         frame = self.frame
-        asked = self._asked or self._searching  # a search goes on to its end, on a held screen, too
+        asked = (
+            self._asked or self._searching
+        )  # a search continues to its end even while the screen is paused
         if frame is None or (not asked and (frame.view.paused or self._held_back())):
             return False
         if self._sizes == frame.state.log_sizes:
@@ -226,7 +228,7 @@ class LogView(LogRows):
         return tail.filtered or self.follow or self.cursor >= len(self.rows) - self.shown
 
     async def _load_later(self, tail: LogTail) -> bool:
-        """What follows; whether to show it now."""
+        """Load the next lines; return whether to show them immediately."""
         if self.follow or tail.at_end:
             searching = tail.searching
             came = await tail.pull(self._sizes)
@@ -242,7 +244,7 @@ class LogView(LogRows):
         files = files_for(frame.state, chosen.rank, chosen.stream)
         if not files:
             self._lines, self._firsts, self._fileless = [], [], True
-            self.set_rows([])  # what was chosen before is not what is chosen now
+            self.set_rows([])  # the lines of the previous choice must not stay
             self._name_it()
             return
         now = getattr(self.app, "clock", clock.now)
@@ -257,16 +259,16 @@ class LogView(LogRows):
             self._tail, self._attempt, self._fileless = tail, frame.state.attempt, False
             self._lines, self._firsts, self._basis, self._jump = [], [], (), None
             self._folds.clear()
-            self.set_rows([])  # also where the new ones will be fewer
+            self.set_rows([])  # needed if the new choice has fewer rows
             self.cursor = 0
             if jump is not None:
                 self._lay_out(tail)
                 self.move_to(self._row_of(self._place_of(jump)))
                 if jump.file:
-                    self._scroll_row(self.cursor - self.shown // 2)  # amid what stands around it
+                    self._scroll_row(self.cursor - self.shown // 2)  # centre it among its neighbours
 
     def _place_of(self, jump: Jump) -> int:
-        """The line at which a jump lands, of those that are shown."""
+        """Return the index of the shown line where a jump lands."""
         for index, line in enumerate(self._lines):
             if jump.file:
                 if line.key[3:] == (jump.file, jump.offset):
@@ -276,7 +278,7 @@ class LogView(LogRows):
         return max(0, len(self._lines) - 1)
 
     def _add_files(self, tail: LogTail, state: RunState) -> None:
-        """Files that have come into being since, and a line between attempts."""
+        """Add files that were created since, and a separator line between attempts."""
         another = state.attempt != self._attempt
         basis = (state.attempt, len(state.log_sizes), len(state.ranks))
         if another or basis != self._basis:
@@ -305,17 +307,17 @@ class LogView(LogRows):
         self.entitle(" · ".join(part for part in parts if part))
 
     def name_search(self, text: str) -> None:
-        """Say in the title how far a search for an error is; "" when it is over."""
+        """Show the progress of a search for an error in the title; "" when it is over."""
         self._errand = text
         self._name_it()
 
     @property
     def state_text(self) -> str:
-        """What the filter has hit."""
+        """The number of lines that match the filter, or the position."""
         return self._state()
 
     def _state(self) -> str:
-        """How far a search is, and whether the end is followed."""
+        """Return the progress of a search, and whether the pane follows the end."""
         tail = self._tail
         if tail is not None and self.selection.pattern and self.selection.only_hits:
             count = len(tail.lines) + max(0, tail.dropped)
@@ -345,7 +347,7 @@ class LogView(LogRows):
     # --- hits, marks, text
 
     def to_hit(self, step: int) -> bool:
-        """Move to the next (1) or previous (-1) hit; False when there is none."""
+        """Move to the next (1) or previous (-1) hit; return False if there is none."""
         hits = self._hits()
         if hits is None or not self._to(lambda line: bool(hits.search(line.text)), step):
             return False
@@ -353,7 +355,7 @@ class LogView(LogRows):
         return True
 
     def _show_hit(self, hits: re.Pattern[str]) -> None:
-        """Scroll sideways where the hit is not seen, and no farther."""
+        """Scroll sideways only as far as needed to make the hit visible."""
         line, room = self._current(), self._room()
         match = hits.search(line.text) if line is not None else None
         if match is None or self.wrap:
@@ -366,9 +368,10 @@ class LogView(LogRows):
             self.refresh()
 
     async def next_error(self, step: int, progress: Callable[[float], None]) -> str:
-        """Move to the error or warning above (-1; from the end, the newest) or below (1).
+        """Move to the error or warning above (-1; while following, the newest) or below (1).
 
-        Of what is loaded, then of what is not, then from the other end. What that is; "" for none. Raises LinkError.
+        Search the loaded lines, then the rest of the files, then from the other end. Return a description of the line,
+        or "" if there is none. Raises LinkError.
         """
         up, tail, here = step < 0, self._tail, self._index()
         newest = up and self.follow
@@ -382,7 +385,7 @@ class LogView(LogRows):
         for before in (up, not up):
             hit = await tail.find(ALARMS, lambda text: level_of(text) >= Level.WARN, before, progress, up)
             if tail is not self._tail:
-                return words  # something else is shown by now
+                return words  # another choice is shown by now
             if hit is not None:
                 self._show_hit_at(hit)
                 return words if before == up else _FROM_THE_END[up]
@@ -397,8 +400,10 @@ class LogView(LogRows):
         return True
 
     def to_own_log(self) -> bool:
-        """From the lines of all ranks to the log of the rank that wrote this one, where it stands; False for one
-        rank's."""
+        """Switch from all ranks to the log of the rank that wrote the current line, at that line.
+
+        Return False if the log already shows only one rank.
+        """
         line = self._current()
         wrote = named(line.key[3]) if line is not None else None
         if line is None or wrote is None or wrote.rank is None or self.selection.rank is not None:
@@ -408,7 +413,7 @@ class LogView(LogRows):
         return True
 
     def _show_hit_at(self, hit: LogLine) -> None:
-        """Load the lines around one that was found elsewhere; the cursor goes to it."""
+        """Load the lines around a hit outside the loaded lines, and move the cursor to it."""
         self.follow = False
         self._left = 0
         self._begin_anew(Jump(offset=hit.key[4], file=hit.key[3], at=hit.key[0]))
@@ -424,7 +429,7 @@ class LogView(LogRows):
         return False
 
     def chosen_text(self) -> str:
-        """The marked lines, or the one under the cursor."""
+        """Return the marked lines, or the one under the cursor."""
         marked = [self._copied(line) for line in self._lines if self._mark_of(line) in self._marks]
         if marked:
             return "\n".join(marked)
@@ -436,18 +441,18 @@ class LogView(LogRows):
         return f"{line.label}  {line.text}" if several and line.label else line.text
 
     def whole_text(self) -> str:
-        """Everything that is loaded."""
+        """Return all loaded lines."""
         return "".join(f"{self._copied(line)}\n" for line in self._lines)
 
     # --- keys
 
     def on_mouse_scroll_up(self) -> None:
-        """Stop following, as the keys do."""
+        """Stop following, as the movement keys do."""
         if self.follow:
             self.set_follow(False)
 
     def cursor_moved(self) -> None:
-        """Going up holds the log still; both ends ask for more lines."""
+        """Stop following if the user left the last line; load more lines at both ends."""
         at_end = self.cursor >= len(self.rows) - 1
         if not at_end:
             self.set_follow(False)
@@ -456,7 +461,7 @@ class LogView(LogRows):
         self._name_it()
 
     def set_follow(self, on: bool) -> None:
-        """Follow the end, or hold still."""
+        """Follow the end, or stay at the current line."""
         self.follow = on
         if on:
             tail = self._tail
@@ -469,7 +474,7 @@ class LogView(LogRows):
         self._name_it()
 
     def action_end(self, bottom: bool) -> None:
-        """To the end of the files, or to their first line, also where neither is loaded."""
+        """Go to the end of the files, or to their first line, even if these are not loaded."""
         tail = self._tail
         if bottom and tail is not None and not tail.at_end:
             self.set_follow(True)
@@ -479,7 +484,7 @@ class LogView(LogRows):
             super().action_end(bottom)
 
     def go_to(self, jump: Jump) -> str:
-        """Show that place; "" or why it cannot be."""
+        """Show that place; return "" or why it cannot be shown."""
         tail = self._tail
         if jump.line > 1 and tail is not None and len(tail) > 1:
             return "lines are counted in one file: choose a rank with Enter and a stream with v first"
@@ -495,25 +500,25 @@ class LogView(LogRows):
         return ""
 
     def next_times(self) -> str:
-        """Another form of the times; its name."""
+        """Switch to the next form of times; return its name."""
         self.times = TIMES[(TIMES.index(self.times) + 1) % len(TIMES)]
         self._again()
         return self.times
 
     def toggle_wrap(self) -> bool:
-        """Long lines over several rows, or cut."""
+        """Toggle between wrapping and cutting long lines."""
         self.wrap, self._left = not self.wrap, 0
         self._again()
         return self.wrap
 
     def toggle_fold(self) -> bool:
-        """Equal lines of many ranks as one, or each."""
+        """Toggle between folding equal lines of many ranks and showing each."""
         self.fold = not self.fold
         self._again()
         return self.fold
 
     def _again(self) -> None:
-        """All rows anew; the cursor stays on its line."""
+        """Lay out all rows again; the cursor stays on its line."""
         current, tail = self._current(), self._tail
         self._lines, self._firsts = [], []
         if tail is not None:
@@ -523,7 +528,7 @@ class LogView(LogRows):
         self.refresh()
 
     def draw_rule(self) -> None:
-        """A rule with the time after the newest line, to see what comes from now on."""
+        """Draw a rule with the time after the newest line, as a mark before the lines to come."""
         last = self._lines[-1] if self._lines else None
         now = getattr(self.app, "clock", clock.now)()
         text = f"── mark {time.strftime('%H:%M:%S', time.localtime(now))} " + "─" * 40
@@ -532,7 +537,7 @@ class LogView(LogRows):
         self._again()
 
     def next_stream(self) -> None:
-        """The next of all, out, err, nccl."""
+        """Switch to the next stream: all, out, err, nccl, launch or service."""
         if self.frame is not None:
             streams = choices(self.frame.state)
             at = streams.index(self.selection.stream) if self.selection.stream in streams else -1
@@ -550,7 +555,7 @@ class LogView(LogRows):
             self.action_cursor(len(rows))
 
     def action_zoom(self) -> None:
-        """With a pattern: show it in its context, and back. Without: the log on the whole screen."""
+        """With a filter, toggle between hits and their context. Without, show the log on the whole screen."""
         line = self._current()
         if self.selection.pattern:
             self.select(replace(self.selection, only_hits=not self.selection.only_hits))
@@ -561,13 +566,13 @@ class LogView(LogRows):
 
 
 def culprit(state: RunState) -> int | None:
-    """The rank that failed first in the newest attempt; None where none did."""
+    """Return the rank that failed first in the newest attempt; None if none did."""
     cause = state.attempts[-1].first_cause if state.attempts else None
     return cause.rank if cause is not None and cause.rank in state.ranks else None
 
 
 class LogLead:
-    """Moves the log to a rank, unless the user chose what it shows: a rank, a stream, a filter."""
+    """Switches the log to a rank, unless the user chose a rank, a stream or a filter."""
 
     def __init__(self, log: LogView) -> None:
         self._log = log
@@ -575,7 +580,7 @@ class LogLead:
         self._culprit: int | None = None
 
     def to(self, rank: int | None) -> None:
-        """Show this rank, or all, at its newest line."""
+        """Show this rank, or all (None), at the newest line."""
         if self._log.selection not in (Selection(), self._led):
             return
         self._led = Selection(rank=rank)
@@ -584,12 +589,12 @@ class LogLead:
             self._log.set_follow(True)
 
     def to_culprit(self, state: RunState) -> None:
-        """Once for each failure; all ranks again when the next attempt begins."""
+        """Show the first failed rank once per failure, and all ranks again when the next attempt begins."""
         rank = culprit(state)
         if rank != self._culprit:
             self._culprit = rank
             self.to(rank)
 
     def chosen(self) -> None:
-        """What the log shows now is the user's choice."""
+        """Note that the user chose the current selection."""
         self._led = None

@@ -1,4 +1,4 @@
-"""The NCCL screen: cards of what NCCL reports, and beside them how the ranks are connected."""
+"""The NCCL screen: cards of NCCL's facts, and next to them a map of how the ranks are connected."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from ..source import NodeFacts, read_run
 from .panes import Pane
 
 BESIDE = 120
-"""Columns from which the map stands beside."""
+"""Minimum columns for the map next to the cards."""
 
 CARDS = 60
-"""Columns that the cards keep."""
+"""Minimum columns of the cards."""
 
 
 class StatementRows(Pane):
-    """Rows with a cursor: Enter opens the line that a row rests on."""
+    """Rows with a cursor; Enter opens the log line that is the source of a row."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("statements")  # type: ignore[assignment]
 
     class Opened(Message):
-        """The user wants the raw line."""
+        """The user wants the raw log line."""
 
         def __init__(self, line: FactLine | None) -> None:
             super().__init__()
@@ -53,7 +53,7 @@ class StatementRows(Pane):
         self._statements: list[StatementRow] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        room = self.size.width - 2  # the cursor and the scrollbar, also while there is none
+        room = self.size.width - 2  # without the cursor and the scrollbar, even if it is hidden
         self._statements = self._make(frame, room)
         return [statement.row for statement in self._statements]
 
@@ -63,28 +63,28 @@ class StatementRows(Pane):
 
 
 class NcclBoard(Horizontal):
-    """Knows the facts and the chosen communicator; both panes ask here."""
+    """Holds the facts and the chosen communicator for both panes."""
 
     def __init__(self, frames: Signal[Frame], run: str) -> None:
         super().__init__(id="nccl")
         self._frames = frames
         self.chosen: str | None = None
-        """Id of the communicator; None: the first that is not ready, else the largest."""
+        """Id of the communicator; None for the first that is not ready, else the largest."""
         self.panel = StatementRows(frames, "said", self.cards)
         """The cards."""
         self.map = StatementRows(frames, "map", self.mapped)
-        """The matrix, the rings and the timeline of the chosen communicator, where there is room beside."""
+        """The matrix, the rings and the init timeline of the chosen communicator, if there is room for it."""
         self._heard = NodeFacts()
         self._run = run
         self._reading = False
-        """Whether its logs are read, or were."""
+        """Whether distui has begun to read the run's logs."""
         self._read: NcclFacts | None = None
         self._why = ""
         self._columns = -1
-        """Of the map; 0 where it stands below the cards."""
+        """Columns of the map; 0 if it is below the cards."""
         self._stop = threading.Event()
         self._version = 0
-        """Grows whenever there are other facts."""
+        """Incremented when the facts change."""
         self._last: NcclFacts | None = None
         self._picked: tuple[object, Communicator | None] = (None, None)
         self._mapped: tuple[object, list[StatementRow]] = (None, [])
@@ -104,7 +104,7 @@ class NcclBoard(Horizontal):
             self._share(self.panel.frame)
 
     def _share(self, frame: Frame) -> None:
-        """Give the map what the matrix takes, and the cards no less than they need."""
+        """Give the map the matrix's width, and the cards at least CARDS columns."""
         width = self.size.width
         if not self.display or not width:
             return
@@ -119,7 +119,7 @@ class NcclBoard(Horizontal):
             self.call_after_refresh(self.again)
 
     def _communicator(self, frame: Frame) -> Communicator | None:
-        """The chosen communicator."""
+        """Return the chosen communicator."""
         facts = self.facts(frame)
         key = (self._version, self.chosen)
         if facts is None:
@@ -129,14 +129,14 @@ class NcclBoard(Horizontal):
         return self._picked[1]
 
     def again(self) -> None:
-        """Paint both panes as they are now."""
+        """Repaint both panes."""
         self.panel.again()
         self.map.again()
 
     # --- the facts
 
     def facts(self, frame: Frame) -> NcclFacts | None:
-        """What the nodes report, or what was read of the logs of a run that has ended."""
+        """Return the facts that the nodes report, or those in the logs of a run that has ended."""
         facts = self._heard.of(frame.state)
         if facts is None and frame.state.phase.ended:
             facts = self._of_logs(frame.state)
@@ -145,7 +145,7 @@ class NcclBoard(Horizontal):
         return facts
 
     def _of_logs(self, state: RunState) -> NcclFacts | None:
-        """Begin to read them once; None until that is done."""
+        """Start reading the logs once; return None until that is done."""
         if not self._reading:
             self._reading, self._why = True, "Reading the logs of this run …"
             background(self, "nccl-facts", self._read_logs(state), exclusive=True)
@@ -165,7 +165,7 @@ class NcclBoard(Horizontal):
     # --- rows
 
     def cards(self, frame: Frame, width: int) -> list[StatementRow]:
-        """Rows of the cards; below them the map, where it does not stand beside."""
+        """Return the rows of the cards; below them the map, if it is not next to them."""
         facts = self.facts(frame)
         self.panel.entitle(title(facts))
         if facts is None:
@@ -174,7 +174,7 @@ class NcclBoard(Horizontal):
         return rows if self.map.display else [*rows, StatementRow(()), *self.mapped(frame, width)]
 
     def mapped(self, frame: Frame, width: int) -> list[StatementRow]:
-        """Rows of the map; made anew only where the facts have changed."""
+        """Return the rows of the map; they are rebuilt only if the facts changed."""
         facts, comm = self.facts(frame), self._communicator(frame)
         self.map.entitle("how the ranks are connected")
         key = (self._version, self.chosen, width)
@@ -183,7 +183,7 @@ class NcclBoard(Horizontal):
         return self._mapped[1]
 
     def choose(self, step: int) -> None:
-        """The next or the previous communicator."""
+        """Choose the next or the previous communicator."""
         frame = self.panel.frame
         facts = self.facts(frame) if frame is not None else None
         now = self._communicator(frame) if frame is not None else None

@@ -34,7 +34,7 @@ class Pane(RowsView):
         self._frames = frames
         self.frame: Frame | None = None
         self._made: tuple[Frame, Size] | None = None
-        """What the rows were made of, and for which size."""
+        """The frame and the size for the current rows."""
 
     def on_mount(self) -> None:
         self._frames.subscribe(self, self.show, immediate=True)
@@ -44,14 +44,14 @@ class Pane(RowsView):
             self.again()
 
     def watch_show_vertical_scrollbar(self) -> None:
-        self.call_next(self.again)  # its rows have a column more or less
+        self.call_next(self.again)  # the scrollbar changes the width of its rows
 
     def again(self) -> None:
         if self.frame is not None:
             call(self, self.id or "pane", self.show, self.frame)
 
     def show(self, frame: Frame) -> None:
-        """Paint what changed since the frame before; what is hidden, by itself or with its parent, costs nothing."""
+        """Paint the changes since the last frame; a pane that is hidden, or whose parent is, builds nothing."""
         self.frame = frame
         self.ascii_only = frame.view.ascii
         if getattr(self.screen, "placing", False):
@@ -64,19 +64,19 @@ class Pane(RowsView):
         raise NotImplementedError
 
     def build_head(self, frame: Frame, width: int) -> Row | None:
-        """A row that does not scroll, if the pane has one."""
+        """Return a row that does not scroll, if the pane has one."""
         return None
 
 
 class Header(Pane):
-    """What runs, and how it stands: two rows, or one where there is no room."""
+    """The run and its state: two rows, or one on a low terminal."""
 
     can_focus = False
 
     def __init__(
         self, frames: Signal[Frame], trends: Callable[[Frame], Mapping[str, str]], *, id: str
     ) -> None:
-        """`trends` gives sparklines by field of `Progress`."""
+        """Create the header; `trends` returns sparklines by field of `Progress`."""
         super().__init__(frames, id=id)
         self._trends = trends
 
@@ -85,7 +85,7 @@ class Header(Pane):
 
 
 def too_small(width: int) -> str:
-    """What a terminal is told that has no room for the panes, as much of it as fits."""
+    """Return the hint for a terminal that is too small, shortened to fit."""
     texts = (
         " enlarge the terminal to 60×15; keys work",
         " enlarge the terminal to 60×15",
@@ -95,7 +95,7 @@ def too_small(width: int) -> str:
 
 
 class Summary(Pane):
-    """All that fits on a terminal that is too small."""
+    """The content of a terminal that is too small for panes."""
 
     can_focus = False
 
@@ -104,18 +104,18 @@ class Summary(Pane):
 
 
 class Banner(Pane):
-    """What must be read now."""
+    """Problems that need the user's attention now."""
 
     can_focus = False
     findings = True
-    """False where a pane beside shows them."""
+    """False if another visible pane shows them."""
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         return banner_rows(frame, width, max(1, self.size.height), self.findings)
 
 
 class HeatMap(Pane):
-    """Nodes by GPUs; before the first rank, the launch; after the end of the run, what happened."""
+    """Nodes by GPUs; before the first rank the launch; after the end of the run its summary."""
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         state = frame.state
@@ -130,7 +130,7 @@ class HeatMap(Pane):
 
 
 class Events(Pane):
-    """Attempts, notices, commands, checkpoints; Enter shows the whole screen as it was then."""
+    """Attempts, notices, commands, checkpoints; Enter moves the whole screen to that time."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("events")  # type: ignore[assignment]
 
@@ -157,7 +157,7 @@ class Events(Pane):
 
 
 class Wrong(Pane):
-    """What is wrong, on the overview."""
+    """The findings, on the overview."""
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         self.entitle("what is wrong")
@@ -165,12 +165,12 @@ class Wrong(Pane):
 
 
 class Card(Pane):
-    """What the run is, and where it runs and writes."""
+    """Name, command and directories of the run."""
 
     def __init__(self, frames: Signal[Frame], *, id: str) -> None:
         super().__init__(frames, id=id)
         self.places: Mapping[str, str] = {}
-        """Folders that are known here."""
+        """Directories of the run on this machine."""
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         self.entitle("run")
@@ -178,7 +178,7 @@ class Card(Pane):
 
 
 class TablePane(Pane):
-    """A table whose rows are made as they come into view; a click on its head sorts."""
+    """A table whose rows are built when they become visible; a click on its head sorts."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("list", "tables")  # type: ignore[assignment]
 
@@ -190,20 +190,20 @@ class TablePane(Pane):
             self.table, self.column = table, column
 
     name_: ClassVar[str] = ""
-    """In the settings file."""
+    """Name in the settings file."""
 
     def __init__(self, frames: Signal[Frame], *, id: str) -> None:
         super().__init__(frames, id=id, cursor=True)
         self.table = Table()
         self._skip = 0
-        """Columns that are passed over."""
+        """Number of skipped columns."""
 
     def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
-        """The table with these rows made."""
+        """Return the table with `count` rows built from row `first`."""
         raise NotImplementedError
 
     def heading(self, frame: Frame) -> str:
-        """The title without the count of columns."""
+        """Return the title without the count of columns."""
         raise NotImplementedError
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
@@ -223,7 +223,7 @@ class TablePane(Pane):
 
     @property
     def current(self) -> int | None:
-        """What is under the cursor: a rank, or a place in the list of GPUs."""
+        """The item under the cursor: a rank, or an index in the list of GPUs."""
         return self.table.order[self.cursor] if 0 <= self.cursor < len(self.table.order) else None
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -232,7 +232,7 @@ class TablePane(Pane):
         super().watch_scroll_y(old_value, new_value)
 
     def action_sideways(self, by: int) -> None:
-        """To the columns that do not fit; nothing where all do."""
+        """Scroll to the columns that do not fit, if any."""
         if by > 0 and self.table.more:
             self._skip += 1
         elif by < 0 and self._skip:
@@ -242,19 +242,19 @@ class TablePane(Pane):
         self.again()
 
     def on_click(self, event: Click) -> None:
-        """On the head: sort by that column."""
+        """Sort by a column after a click on the head."""
         inside = event.get_content_offset(self)
         if inside is None or inside.y > 0:
             super().on_click(event)
             return
-        at = inside.x - 1  # the column of the cursor
+        at = inside.x - 1  # without the column of the cursor
         for first, after, column in self.table.areas:
             if first <= at < after:
                 self.post_message(self.Sorted(self.name_, column))
 
 
 class GpuTable(TablePane):
-    """One row a GPU of the run."""
+    """One row per GPU of the run."""
 
     name_ = "gpus"
 
@@ -266,7 +266,7 @@ class GpuTable(TablePane):
 
 
 class RankTable(TablePane):
-    """One row a rank."""
+    """One row per rank."""
 
     name_ = "ranks"
     beside_gpus = False
@@ -287,7 +287,7 @@ class RankTable(TablePane):
             self.rank = rank
 
     class Moved(Message):
-        """The user put the cursor on another rank."""
+        """The user moved the cursor to another rank."""
 
         def __init__(self, rank: int) -> None:
             super().__init__()

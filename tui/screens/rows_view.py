@@ -1,4 +1,4 @@
-"""The Line-API widget that every pane is made of: rows in, changed rows repainted."""
+"""The Line-API widget that every pane is based on: takes rows, repaints changed rows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from ..rows.glyphs import Row, row_width
 
 
 def thumb(height: int, virtual: int, position: float) -> tuple[int, int]:
-    """First and last cell that the thumb of a scrollbar of this height fills.
+    """Return the first and last cell of the thumb of a scrollbar of this height.
 
-    `textual.scrollbar.ScrollBarRender.render_bar` draws eighths of it: nobody sees them move while a log grows.
+    `textual.scrollbar.ScrollBarRender.render_bar` draws eighths of a cell, whose changes are invisible while a log
+    grows.
     """
     if virtual <= height or not height:
         return 0, 0
@@ -35,9 +36,9 @@ def thumb(height: int, virtual: int, position: float) -> tuple[int, int]:
 
 
 class RowsView(ScrollView):
-    """Shows rows and repaints only those that differ from what stands on the screen.
+    """Shows rows and repaints only those that differ from the screen.
 
-    With `cursor` it has a current row, shown by a glyph in a column of its own, moved by the movement keys.
+    With `cursor` it has a current row, marked by a glyph in a separate column, and the movement keys move it.
     """
 
     BINDINGS: ClassVar[list[Binding]] = bindings("move")  # type: ignore[assignment]
@@ -54,7 +55,7 @@ class RowsView(ScrollView):
         self._left = 0
         self._entitled = ""
         self.retitled = False
-        """Whether Textual has yet to paint another title: its rows then come with it, in one picture."""
+        """Whether Textual still has to paint a new title; its rows are then painted in the same update."""
         self._width = 0
         self._base: Style | None = None
         self._strips: dict[tuple[Row, bool, int, int, str], Strip] = {}
@@ -63,7 +64,7 @@ class RowsView(ScrollView):
     # --- content
 
     def set_rows(self, rows: Sequence[Row], head: Row | None = None) -> None:
-        """Show these rows; only what changed is repainted."""
+        """Show these rows; only changed rows are repainted."""
         old, self.rows = self.rows, list(rows)
         if head != self.head:
             self.head = head
@@ -76,7 +77,7 @@ class RowsView(ScrollView):
         self._refresh_rows(changed)
 
     def entitle(self, title: str) -> None:
-        """Name the pane; nothing is painted when the name is the same."""
+        """Set the pane's title; nothing is painted if it is unchanged."""
         if title != self._entitled:
             self._entitled = title
             self.retitled = True
@@ -89,28 +90,28 @@ class RowsView(ScrollView):
 
     @property
     def columns(self) -> int:
-        """Columns for rows: the scrollbar stands beside them."""
+        """Columns for rows, without the scrollbar."""
         bar = self.scrollbar_size_vertical if self.show_vertical_scrollbar else 0
         return max(0, self.size.width - bar)
 
     @property
     def shown(self) -> int:
-        """How many rows fit."""
+        """Number of rows that fit."""
         return max(0, self.size.height - self._head_rows)
 
     def _refresh_rows(self, changed: Sequence[int]) -> None:
-        """These rows changed, -1 is the head: paint those on the screen."""
+        """Repaint the visible ones of these changed rows; -1 is the head."""
         if changed:
             self.paint_rows(list(changed))
 
     @property
     def pacer(self) -> Pacer | None:
-        """The app's, where it has one."""
+        """The app's pacer, if it has one."""
         app = self.app
         return app.pacer if isinstance(app, PacedApp) else None
 
     def paint_rows(self, rows: list[int]) -> None:
-        """Repaint these rows where they are on the screen now."""
+        """Repaint these rows if they are visible."""
         top, height = self.scroll_offset.y - self._head_rows, self.size.height
         lines = {y for row in rows if 0 <= (y := 0 if row < 0 else row - top) < height}
         app = self.app
@@ -125,14 +126,14 @@ class RowsView(ScrollView):
             self.refresh(*(Region(0, y, self.size.width, 1) for y in lines))
 
     def drawn(self, lines: Sequence[int], colours: ColorSystem) -> list[list[Cell]]:
-        """These lines as they stand in the terminal, without the frame; what Textual kept of them is forgotten."""
+        """Return these lines as terminal cells, without the frame, and invalidate Textual's cache of them."""
         self._width = self.columns
         top = self.content_offset.y
         self._styles_cache.set_dirty(*(Region(0, top + y, 1, 1) for y in lines))
         return [self._cells(*self.row_at(y), colours) for y in lines]
 
     def _cells(self, row: Row, current: bool, colours: ColorSystem) -> list[Cell]:
-        """A row as `_build` draws it, cell by cell."""
+        """Return a row as `_build` draws it, cell by cell."""
         cells: list[Cell] = []
         for text, style in self._pieces(row, current):
             cells += self._pen(style, current, colours).cells(text)
@@ -143,7 +144,7 @@ class RowsView(ScrollView):
         return cells + [self._pen("text", current, colours)[" "]] * (width - len(cells))
 
     def _pen(self, name: str, current: bool, colours: ColorSystem) -> Pen:
-        """What a style of this pane draws with, as the filters of the app leave it."""
+        """Return the pen of a style in this pane, after the app's line filters."""
         key = (name, current, self.app.theme, colours)
         if key not in self._pens:
             (segment,) = self._filtered(Strip([Segment(" ", self._base_of(current) + self._style(name))]))
@@ -156,7 +157,7 @@ class RowsView(ScrollView):
         return strip
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """As Textual does it, but only the rows are painted again."""
+        """Scroll as Textual does, but repaint only the rows."""
         if self.show_vertical_scrollbar:
             self.slide(self.virtual_size.height, new_value)
         if round(old_value) != round(new_value):
@@ -164,7 +165,7 @@ class RowsView(ScrollView):
             self.paint_rows(list(range(top, top + self.shown)))
 
     def slide(self, virtual: int, position: float) -> None:
-        """Move the thumb of the scrollbar where that can be seen."""
+        """Move the thumb of the scrollbar if that is visible."""
         bar, app, height = self.vertical_scrollbar, self.app, self.size.height
         if thumb(height, virtual, position) == thumb(height, bar.window_virtual_size, bar.position):
             return
@@ -174,7 +175,7 @@ class RowsView(ScrollView):
             bar.refresh()
 
     def repaint(self) -> None:
-        """Everything, because colours or glyphs changed."""
+        """Repaint everything after colours or glyphs changed."""
         self._forget_styles()
         self.refresh()
 
@@ -186,7 +187,7 @@ class RowsView(ScrollView):
     # --- painting
 
     def row_at(self, y: int) -> tuple[Row, bool]:
-        """What stands in a line, counted from the top of the pane, and whether the cursor does."""
+        """Return the row of a line, counted from the top of the pane, and whether the cursor is on it."""
         if self.head is not None:
             if y == 0:
                 return self.head, False
@@ -197,7 +198,7 @@ class RowsView(ScrollView):
         return self.rows[index], self.has_cursor and self.has_focus and index == self.cursor
 
     def render_line(self, y: int) -> Strip:
-        """One line of the pane."""
+        """Return one line of the pane."""
         return self._strip(*self.row_at(y))
 
     def _strip(self, row: Row, current: bool) -> Strip:
@@ -211,7 +212,7 @@ class RowsView(ScrollView):
         return strip
 
     def _pieces(self, row: Row, current: bool) -> Row:
-        """A row with the column of the cursor, in the characters that the terminal has."""
+        """Return a row with the cursor's column, in ASCII if needed."""
         cells = row
         if self.has_cursor:
             cells = ((glyphs.CURSOR if current else " ", "accent"), *row)
@@ -238,23 +239,23 @@ class RowsView(ScrollView):
         return Strip([Segment(text, base + style) for text, style, _ in segments], width)
 
     def _cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
-        """The columns that are shown of a row that is longer, or scrolled sideways."""
+        """Return the visible columns of a row that is too long, or scrolled sideways."""
         return list(Strip(segments).crop(self._left).adjust_cell_length(width, plain))
 
     def _farthest(self) -> int:
-        """Columns by which the longest row is wider than the pane."""
+        """Return the columns by how much the longest row is wider than the pane."""
         rows = [*self.rows, *([self.head] if self.head is not None else [])]
         return max(map(row_width, rows), default=0) + self.has_cursor - self.columns
 
     @property
     def _ground(self) -> Style:
-        """The background of rows; Textual searches all ancestors for it."""
+        """The background of rows, cached because Textual searches all ancestors for it."""
         if self._base is None:
             self._base = self.rich_style
         return self._base
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Every line is as wide as the others: ask for the width once."""
+        """Determine the width once for all lines."""
         self._width = self.columns
         self.retitled = False
         return super().render_lines(crop)
@@ -272,11 +273,11 @@ class RowsView(ScrollView):
     # --- moving
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In a replay the key that marks plays."""
+        """Disable marking in a replay, where its key plays."""
         return not (action == "mark" and getattr(self.app, "replay", False))
 
     def move_to(self, index: int) -> None:
-        """Put the cursor on a row and make that row visible."""
+        """Move the cursor to a row and make that row visible."""
         old, self.cursor = self.cursor, max(0, min(index, len(self.rows) - 1))
         top = self.scroll_offset.y
         if self.cursor < top:
@@ -287,11 +288,11 @@ class RowsView(ScrollView):
         self.cursor_moved()
 
     def _scroll_row(self, top: int) -> None:
-        """Put this row at the top, or as near as there are rows; also before the scrollbar has come."""
+        """Scroll this row to the top, or as near as possible, even before the scrollbar is shown."""
         self.scroll_to(y=top, animate=False, immediate=True, force=True)
 
     def cursor_moved(self) -> None:
-        """For subclasses: the user moved."""
+        """Called after the user moved the cursor; for subclasses."""
 
     def action_cursor(self, by: int) -> None:
         if self.has_cursor:
