@@ -61,7 +61,7 @@ _ENDED = key_row(("Enter", " take it   "), ("backspace", " back   "), ("esc", " 
 
 
 class _LaunchChoices(RowsView):
-    """The choices; keys that answer go to the screen."""
+    """The choices of the guide; the keys that answer go to the screen."""
 
     BINDINGS: ClassVar[list[Binding]] = [
         Binding("enter,right,l", "screen.answer", "answer"),
@@ -71,7 +71,7 @@ class _LaunchChoices(RowsView):
 
 
 class GuideScreen(RowsModal[Recommendation | None]):
-    """Returns what was recommended and taken, or None."""
+    """Asks the guide's questions; returns the accepted recommendation, or None."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape,q", "dismiss", "cancel", id="guide.cancel")
@@ -88,7 +88,7 @@ class GuideScreen(RowsModal[Recommendation | None]):
         self._ask(0)
 
     def _ask(self, cursor: int) -> None:
-        """The question at hand; after the last one, where the answers led."""
+        """Show the current question; after the last one, the recommendation."""
         at = len(self._answers)
         if at < len(QUESTIONS):
             self._recommended = None
@@ -109,7 +109,7 @@ class GuideScreen(RowsModal[Recommendation | None]):
         self.foot.set_rows([_ENDED if self._recommended else _ASKING])
 
     def action_answer(self, number: int = 0) -> None:
-        """Take a choice, by its digit or the one at hand; at the end the preset."""
+        """Select a choice, by its digit or the one under the cursor; at the end accept the preset."""
         if self._recommended is not None:
             if not number:
                 self.dismiss(self._recommended)
@@ -120,17 +120,17 @@ class GuideScreen(RowsModal[Recommendation | None]):
             self._ask(0)
 
     def action_before(self) -> None:
-        """Back to the question before, with its answer at hand."""
+        """Go back to the previous question, with the cursor on its answer."""
         if self._answers:
             self._ask(self._answers.pop())
 
 
 _KEPT = ("nproc", "nodes", "env", "nccl", "further")
-"""Fields of the form that a saved preset holds from then on."""
+"""Fields of the form whose values a saved preset contains."""
 
 
 def _held(name: str, text: str) -> bool:
-    """Whether a saved preset holds what was typed into a field: secrets stay in the form."""
+    """Whether a saved preset contains a field's text: secrets stay in the form."""
     if name in ("env", "further") or name.startswith(f"{SET}env."):
         pairs = (word.partition("=") for word in (f"{name}={text}", *text.split()))
         return not any(holds_secret(variable, value) for variable, _, value in pairs)
@@ -138,15 +138,15 @@ def _held(name: str, text: str) -> bool:
 
 
 TYPING_S = 0.15
-"""How long the form must be still before the plan is made anew."""
+"""Seconds without a change of the form before the plan is computed."""
 WIDE = 160
-"""Columns from which the plan stands beside the form, not below it."""
+"""Minimum columns for the plan next to the form instead of below it."""
 WHY = 2
-"""Rows for what the preset is."""
+"""Rows of the preset's description."""
 
 
 class LaunchScreen(Screen[None]):
-    """Makes a LaunchForm, shows its LaunchPreview, and starts it when asked twice."""
+    """Builds a LaunchForm, shows its LaunchPreview, and starts it after a confirmation."""
 
     app: CommandingApp
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
@@ -162,7 +162,10 @@ class LaunchScreen(Screen[None]):
     ]
 
     def __init__(self, run: str = "", again: bool = False) -> None:
-        """`run`: id of the run from which the form is filled; "": the last launch. `again`: the user asked for it."""
+        """Fill the form from the run with id `run`, or from the last launch if it is "".
+
+        `again` is True if the user asked to launch that run again.
+        """
         super().__init__()
         self._from, self._again = run, again
         self.presets, self.form_view, self.details = PresetList(), FormView(), Details()
@@ -172,7 +175,7 @@ class LaunchScreen(Screen[None]):
         self.candidates = Candidates(self._ask)
         self.preview: LaunchPreview | None = None
         self.loaded: Loaded | None = None
-        """The preset as the form shows it: with another kind of strategy, if one was chosen."""
+        """The preset in the form: with another kind of strategy, if the user chose one."""
         self._recents: list[LaunchForm] = []
         self._recent = -1
         self._hardware = ""
@@ -207,7 +210,7 @@ class LaunchScreen(Screen[None]):
         self.form_view.focus()
 
     def _begin(self) -> None:
-        """With the run at hand, else with the last launch."""
+        """Fill the form from the given run, the last launch, or the settings."""
         if self._from:
             try:
                 self._fill(self.app.source.form_of(self._from))
@@ -229,14 +232,14 @@ class LaunchScreen(Screen[None]):
             self.form_view.border_subtitle = "as the settings say"
 
     def _fill(self, form: LaunchForm) -> None:
-        """Show a launch of before, under a name that it can be started with."""
+        """Show an earlier launch, under a name that is not in use."""
         form = with_free_name(form)
         if form.preset in [entry.name for entry in self.presets.entries]:
             self.presets.go(form.preset)
         self.form_view.fill(typed_of(form))
 
     def action_recent(self) -> None:
-        """The launch before the one that is shown."""
+        """Fill the form from the launch before the displayed one."""
         self._recents = self._recents or recent.read()
         if not self._recents:
             self.notify("no launch of before is remembered")
@@ -248,7 +251,7 @@ class LaunchScreen(Screen[None]):
         self._renew()
 
     def _fit_flash(self) -> None:
-        """Messages stand in rows of their own above the keys: they cover nothing."""
+        """Show messages in separate rows above the keys, so that they cover nothing."""
         rows = self.flash.wanted(self.size.width)
         self.flash.display = rows > 0
         self.flash.styles.height = rows
@@ -267,16 +270,16 @@ class LaunchScreen(Screen[None]):
     def _draw_keys(self) -> None:
         self.foot.set_rows([keys_row(self.size.width, typing=self.focused is self.form_view)])
 
-    # --- what is chosen and typed
+    # --- the form
 
     @property
     def form(self) -> LaunchForm:
-        """What is typed now. Raises RunError for an open quote."""
+        """The current form. Raises RunError for an open quote."""
         entry = self.presets.current
         return launch_form(entry.name if entry else "", self.form_view.fields, self.form_view.typed)
 
     def _open(self) -> None:
-        """Show the fields of the preset at hand, where they are not shown yet, and make its plan."""
+        """Show the fields of the selected preset if they are not shown yet, and compute its plan."""
         entry = self.presets.current
         wanted = (entry.name if entry else "", kind_override(self.form_view.typed))
         if wanted != self._shown:
@@ -284,7 +287,7 @@ class LaunchScreen(Screen[None]):
             kind = entry.strategy if entry else ""
             try:
                 self.loaded = self.app.source.preset(*wanted) if entry and not entry.problem else None
-            except LaunchError:  # the plan says why
+            except LaunchError:  # the plan shows why
                 self.loaded = None
             self.form_view.set_fields(fields(self.loaded, kind, self._hardware))
             self._draw_why()
@@ -296,7 +299,7 @@ class LaunchScreen(Screen[None]):
 
     @on(PresetList.Highlighted)
     def _highlighted(self) -> None:
-        self.form_view.forget([KIND])  # it was another preset's
+        self.form_view.forget([KIND])  # it belonged to the previous preset
         self._open()
 
     @on(FormView.Changed)
@@ -316,12 +319,12 @@ class LaunchScreen(Screen[None]):
         self.form_view.go("place")
         self.form_view.focus()
 
-    # --- what is shown of it
+    # --- the preview
 
     def _renew(self) -> None:
-        """Something changed: the plan is made once the form is still."""
+        """Discard the plan and compute it after TYPING_S without a change."""
         self.preview = None
-        self.flash.clear()  # a message was about what stood there before
+        self.flash.clear()  # the message was about the previous form
         stop(self, "plan")
         try:
             form = self.form
@@ -338,7 +341,7 @@ class LaunchScreen(Screen[None]):
             self.candidates.leave()
 
     async def _plan_soon(self, form: LaunchForm) -> None:
-        """The plan, once nothing more is typed."""
+        """Compute the plan after TYPING_S seconds."""
         await asyncio.sleep(TYPING_S)
         entry = self.presets.current
         if entry is None or entry.problem:
@@ -369,22 +372,22 @@ class LaunchScreen(Screen[None]):
         return [*advice.own_sizes_rows(form.args, width), *advice.memory_rows(answer, preset, width)]
 
     def action_pane(self, number: int) -> None:
-        """Put a pane in front: 1 plan, 2 YAML, 3 lint, 4 memory; where it is in front already, into it."""
+        """Show a pane: 1 plan, 2 YAML, 3 lint, 4 memory; if it is already shown, focus it."""
         if self.details.pane == PANES[number - 1]:
             self.details.focus()
         self.details.show(PANES[number - 1])
 
     def action_zoom(self) -> None:
-        """The pane alone, or beside presets and form again."""
+        """Toggle between only the pane and all panes."""
         self.toggle_class("-zoomed")
 
     def action_onward(self, by: int) -> None:
-        """To another pane, which has to be there first."""
+        """Move the focus to another pane, after it is visible again."""
         self.remove_class("-zoomed")
         self.call_after_refresh(self.focus_next if by > 0 else self.focus_previous)
 
     def on_key(self, event: Key) -> None:
-        """A letter that the pane with the keys has no use for goes into the form: none is a key of the cockpit here."""
+        """Type a letter into the form if the focused pane has no binding for it; the cockpit's keys are off here."""
         pane, letter = self.focused, event.character
         own = pane is not None and event.key in pane._bindings.key_to_bindings
         if letter is not None and event.is_printable and not own:
@@ -416,7 +419,7 @@ class LaunchScreen(Screen[None]):
         self.details.show("memory")
 
     def action_save(self) -> None:
-        """Ask for the name of a preset of the user's own."""
+        """Ask for the name of a new preset of the user."""
         entry = self.presets.current
         if entry is None or self.loaded is None:
             self.notify("there is no preset to build on: choose one first", severity="error")
@@ -447,14 +450,14 @@ class LaunchScreen(Screen[None]):
     # --- start
 
     async def _ask_hosts(self, form: LaunchForm) -> None:
-        """The whole plan, and then the question."""
+        """Query the hosts, show the whole plan, then ask for confirmation."""
         self.notify("asking the hosts …")
         self._show_preview(await asyncio.to_thread(self.app.source.plan, form, True))
         self.action_start()
 
     @on(FormView.Submitted)
     def action_start(self) -> None:
-        """The confirm page, or why there is none."""
+        """Open the confirm page, or show why the form cannot start."""
         preview = self.preview
         if preview is None:
             self.notify("the plan is not ready yet; press Enter again")

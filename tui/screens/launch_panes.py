@@ -1,4 +1,4 @@
-"""The panes of the launch screen: presets, form, nodes of SkyPilot, and details beside them."""
+"""The panes of the launch screen: presets, form, SkyPilot's candidate nodes, and details next to them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 PANES = ("plan", "YAML", "lint", "memory")
 
 Make = Callable[[int], list[Row]]
-"""The rows of a pane for so many columns."""
+"""Returns the rows of a pane for a number of columns."""
 
 
 class Details(RowsView):
-    """A pane with a title that names all of them."""
+    """One pane with a title that lists all panes."""
 
     BINDINGS: ClassVar[list[Binding]] = [
         Binding("enter", "screen.zoom", "whole height", id="launch.zoom"),
@@ -61,7 +61,7 @@ class Details(RowsView):
         self._titles = {name: name for name in PANES}
 
     def put(self, pane: str, make: Make, title: str = "") -> None:
-        """What a pane shows; `title`: in place of its name."""
+        """Set a pane's content; `title` replaces its name."""
         self._makes[pane], self._titles[pane] = make, title or pane
         self._rename()
         if pane == self.pane:
@@ -96,16 +96,16 @@ class Details(RowsView):
 
 
 STILL_S = 0.8
-"""How long the form must be still before SkyPilot is asked: asking costs a process and seconds."""
+"""Seconds without a change of the form before SkyPilot is queried, which costs a process and seconds."""
 
 _LEAST = 6
-"""Rows of the list with its frame, however low the terminal is."""
+"""Minimum rows of the list with its frame."""
 
 Ask = Callable[[LaunchForm], Awaitable["list[Candidate]"]]
 
 
 class Candidates(RowsView):
-    """One row a kind of nodes; Enter takes its place into the form."""
+    """One row per kind of nodes; Enter copies its place into the form."""
 
     BINDINGS: ClassVar[list[Binding]] = [binding for binding in bindings("list") if binding.id == "zoom"]
 
@@ -123,14 +123,14 @@ class Candidates(RowsView):
         self._candidates: list[Candidate] = []
 
     def request(self, form: LaunchForm) -> None:
-        """Request these nodes, unless they were requested last."""
+        """Request these nodes, unless they were the last request."""
         wanted = (form.place, form.nodes, form.gpus, form.cpus)
         if wanted != self._asked:
             self._asked = wanted
             background(self, "candidates", self._fetch(form), exclusive=True)
 
     def leave(self) -> None:
-        """The form is for no nodes of SkyPilot's any more."""
+        """Forget the last request, since the form no longer uses SkyPilot."""
         self._asked = None
         stop(self, "candidates")
 
@@ -159,17 +159,17 @@ class Candidates(RowsView):
 
 
 class PresetList(SearchableRows):
-    """One row a preset; `/` searches in names, titles, summaries and strategies."""
+    """One row per preset; `/` searches names, titles, summaries and strategies."""
 
     class Highlighted(Message):
-        """Another preset is at hand; None: the search finds none."""
+        """The cursor is on another preset; None if the search finds none."""
 
         def __init__(self, entry: PresetEntry | None) -> None:
             super().__init__()
             self.entry = entry
 
     class Chosen(Message):
-        """Enter: on to the form."""
+        """The user pressed Enter to continue to the form."""
 
     def __init__(self) -> None:
         super().__init__(id="presets")
@@ -182,14 +182,14 @@ class PresetList(SearchableRows):
         return self.listed[self.cursor] if self.listed else None
 
     def set_entries(self, entries: Sequence[PresetEntry], name: str = "") -> None:
-        """List these, with the cursor on `name` or where it was."""
+        """List these presets, with the cursor on `name` or on the same preset as before."""
         kept = name or (self.current.name if self.current else "")
         self.entries = list(entries)
         self._highlighted = None
         self._list(kept)
 
     def go(self, name: str) -> None:
-        """Put the cursor on a preset; the search is over where it would hide it."""
+        """Move the cursor to a preset; clear the search if it would hide the preset."""
         if name not in [entry.name for entry in self.listed]:
             self.words, self.searching = "", False
         self._list(name)
@@ -224,11 +224,11 @@ class PresetList(SearchableRows):
         self.move_to(self.cursor)
 
     def _scroll_row(self, top: int) -> None:
-        if self.shown:  # before the first layout nothing is out of sight
+        if self.shown:  # before the first layout all rows are visible
             super()._scroll_row(top)
 
     def row_at(self, y: int) -> tuple[Row, bool]:
-        """The preset at hand is marked also while the form has the keys."""
+        """Mark the selected preset even while the form has the focus."""
         if (
             not self.has_focus
             and self.rows
@@ -240,21 +240,21 @@ class PresetList(SearchableRows):
 
 
 PAGE = 8
-"""Fields of a step by PgUp and PgDn."""
+"""Fields per PgUp and PgDn."""
 
 
 class FormView(RowsView, inherit_bindings=False):
-    """Holds what was typed, by the names of fields; fields that are gone keep it until they come back."""
+    """Holds the typed texts by field name; a removed field's text is kept until the field returns."""
 
     class Changed(Message):
-        """Something was typed or chosen."""
+        """The user typed or chose a value."""
 
         def __init__(self, name: str) -> None:
             super().__init__()
             self.field = name
 
     class Submitted(Message):
-        """Enter: go on with what is there."""
+        """The user pressed Enter."""
 
     def __init__(self) -> None:
         super().__init__(id="form", cursor=True)
@@ -267,7 +267,7 @@ class FormView(RowsView, inherit_bindings=False):
     # --- from outside
 
     def set_fields(self, fields: Sequence[Field]) -> None:
-        """Show these; the cursor stays on its field where that is among them."""
+        """Show these fields; the cursor stays on its field if that is among them."""
         at = self.current.name if self.fields else ""
         names = [field.name for field in fields]
         self.fields = list(fields)
@@ -276,7 +276,7 @@ class FormView(RowsView, inherit_bindings=False):
         self._draw()
 
     def set(self, name: str, value: str) -> None:
-        """As if it had been typed."""
+        """Set a field as if the user had typed the value."""
         self.typed[name] = value
         if self.fields and self.current.name == name:
             self._caret = len(value)
@@ -284,13 +284,13 @@ class FormView(RowsView, inherit_bindings=False):
         self.post_message(self.Changed(name))
 
     def fill(self, typed: Mapping[str, str]) -> None:
-        """In place of all that was typed."""
+        """Replace all typed texts."""
         self.typed = dict(typed)
         self._caret = len(self.text)
         self._draw()
 
     def forget(self, names: Sequence[str]) -> None:
-        """As if nothing had been typed there."""
+        """Remove the typed texts of these fields."""
         for name in names:
             self.typed.pop(name, None)
         self._caret = min(self._caret, len(self.text))
@@ -305,7 +305,7 @@ class FormView(RowsView, inherit_bindings=False):
 
     @property
     def text(self) -> str:
-        """What was typed there."""
+        """The typed text of the current field."""
         return self.typed.get(self.current.name, "") if self.fields else ""
 
     # --- keys
@@ -341,16 +341,16 @@ class FormView(RowsView, inherit_bindings=False):
         event.stop()
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Letters go into the form, also those that are keys elsewhere."""
+        """Take all printable characters, even if other bindings use them."""
         return character is not None and character.isprintable()
 
     @property
     def _picked(self) -> bool:
-        """Whether the field at hand is chosen, not typed."""
+        """Whether the current field offers choices instead of free text."""
         return bool(self.current.choices) or self.current.check
 
     def type_letter(self, letter: str) -> None:
-        """As if it had been typed here."""
+        """Type a letter here as if the form had the focus."""
         if self.fields:
             self.focus()
             self._letter(letter)
@@ -364,7 +364,7 @@ class FormView(RowsView, inherit_bindings=False):
             self._put(begun_with(self.current, self.text, letter))
 
     def _complete(self) -> bool:
-        """Go on with the path as far as it is clear, and show what fits; False where it is complete."""
+        """Complete the path as far as it is unambiguous, and show the candidates; return False if it is complete."""
         text = self.text
         further, paths = completed_path(text, ".py")
         self.border_subtitle = (
@@ -377,7 +377,7 @@ class FormView(RowsView, inherit_bindings=False):
         return True
 
     def _edit(self, key: str) -> bool:
-        """Keys of a line editor; False for any other."""
+        """Handle the keys of a line editor; return False for other keys."""
         text, at = self.text, self._caret
         match key:
             case "left" | "right":
@@ -427,7 +427,7 @@ class FormView(RowsView, inherit_bindings=False):
         self._draw()
 
     def move_to(self, index: int) -> None:
-        """To the field whose row was clicked, or whose help."""
+        """Go to the field whose row or help was clicked."""
         if self._laid_out.at:
             self._to(max(0, sum(row <= index for row in self._laid_out.at) - 1))
 
@@ -443,7 +443,7 @@ class FormView(RowsView, inherit_bindings=False):
             self._keep_in_sight(laid_out)
 
     def _keep_in_sight(self, laid_out: FormRows) -> None:
-        """The field at hand with its help, and the heading above the first field."""
+        """Scroll to the current field with its help; for the first field also to the heading."""
         top, first = self.scroll_offset.y, laid_out.at[self._index]
         first = 0 if not self._index else first
         if first < top:
@@ -473,11 +473,14 @@ _TABS = {"tab": 1, "shift+tab": -1}
 """They leave the form at its ends."""
 
 
-# --- completion of a path as it is typed
+# completion of a typed path
 
 
 def completed_path(text: str, ending: str) -> tuple[str, list[str]]:
-    """The text as far as all fitting paths agree, and those paths; files without `ending` only where no other fits."""
+    """Return the common start of all fitting paths, and those paths.
+
+    Files without `ending` count only if nothing else fits.
+    """
     paths = paths_on(text)
     paths = [path for path in paths if path.endswith(("/", ending))] or paths
     return common_start(paths) if paths else text, paths

@@ -26,11 +26,11 @@ from .rows_view import RowsView
 Answer = TypeVar("Answer")
 
 LOW = 22
-"""Rows of a terminal below which a dialog has no blank lines."""
+"""Minimum terminal rows for dialogs with blank lines."""
 
 
 def key_rows(keys: Row, width: int) -> list[Row]:
-    """Keys with their words in as many rows as they need: an answer is never out of sight."""
+    """Wrap keys with their words to as many rows as needed, so that every key is visible."""
     rows: list[Row] = []
     row: Row = ()
     for at in range(0, len(keys), 2):
@@ -43,7 +43,7 @@ def key_rows(keys: Row, width: int) -> list[Row]:
 
 
 class RowsModal(ModalScreen[Answer]):
-    """A title, rows, what stands `between` them and the keys, which are always in sight; no larger than needed."""
+    """A title, rows, the widgets `between`, and the keys, which are always visible; no larger than needed."""
 
     WIDEST: ClassVar[int] = 96
 
@@ -78,7 +78,7 @@ class RowsModal(ModalScreen[Answer]):
         self.fit_into(event.size)
 
     def room(self, size: Size) -> tuple[int, int]:
-        """Columns and rows for what stands between title and keys, in a terminal of this size; sets the box up."""
+        """Return the columns and rows between title and keys in a terminal of this size, and set the box's width."""
         low = size.height < LOW
         self.set_class(low, "-low")
         width = min(self.WIDEST, size.width - (8 if size.width >= 80 else 2))
@@ -91,7 +91,7 @@ class RowsModal(ModalScreen[Answer]):
         return inner - 1, size.height - (2 if low else 6) - title - len(keys)
 
     def fit_into(self, size: Size) -> None:
-        """Take what is needed of a terminal of this size."""
+        """Size the dialog for a terminal of this size."""
         width, height = self.room(size)
         rows = [part for row in self._answer_rows for part in hang(row, width)]
         self.view.set_rows(rows)
@@ -100,12 +100,15 @@ class RowsModal(ModalScreen[Answer]):
         self.query_one("#box").border_subtitle = f"{len(rows)} lines: j k PgDn scroll" if more else ""
 
     def taken(self) -> int:
-        """Rows of what stands between the rows and the keys."""
+        """Return the rows of the widgets between the rows and the keys."""
         return 2 * len(self._between)
 
 
 class ConfirmScreen(RowsModal[str]):
-    """Asks before a run is changed: Enter cancels (""), "y" does it, "a" does it another way where there is one."""
+    """Asks before a run is changed.
+
+    Enter returns "" (cancel), "y" confirms, "a" and "s" select alternatives if they exist.
+    """
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("y", "answer('y')", "do it", id="confirm.yes"),
@@ -127,7 +130,10 @@ class ConfirmScreen(RowsModal[str]):
         more: Sequence[Row] = (),
         save: str = "",
     ) -> None:
-        """`more`: what `e` shows in place of `rows`; `other` and `save`: what `a` and `s` do."""
+        """Create the question.
+
+        `more` are the rows that `e` shows instead of `rows`; `other` and `save` name the actions of `a` and `s`.
+        """
         self._verb, self._other, self._save, self._more = verb, other, save, more
         pairs = [("y", f" {verb}   ")]
         pairs += [("a", f" {other}   ")] if other else []
@@ -140,19 +146,19 @@ class ConfirmScreen(RowsModal[str]):
             self.dismiss(answer)
 
     def action_cancel(self) -> None:
-        """Enter: as the question says; whoever pressed it twice hears that nothing was done."""
+        """Cancel on Enter, and notify a user who pressed Enter twice that nothing was done."""
         self.app.notify(f"cancelled, nothing was changed: y would {self._verb}", timeout=3)
         self.dismiss("")
 
     def action_unfold(self) -> None:
-        """The rows in full, or folded again."""
+        """Toggle between all rows and the folded ones."""
         if self._more:
             self._answer_rows, self._more = self._more, self._answer_rows
             self.fit_into(self.size)
 
 
 class TypedScreen(RowsModal[str | None]):
-    """Asks before something that cannot be undone: its name has to be typed. Returns what was typed."""
+    """Asks before an irreversible action: the user must type its name. Returns the typed text."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape", "dismiss", "cancel", id="typed.cancel")
@@ -178,7 +184,7 @@ class TypedScreen(RowsModal[str | None]):
 
 
 class TextScreen(RowsModal[None]):
-    """Something to read: help, or what a dump brought."""
+    """A text to read: help, or the result of a dump."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape,q,enter,question_mark", "dismiss", "close", id="text.close")
@@ -190,12 +196,12 @@ class TextScreen(RowsModal[None]):
 
 
 class WideScreen(TextScreen):
-    """Something to read that takes the width of the terminal: its rows are made for the columns that there are."""
+    """A text that fills the width of the terminal, with rows built for that width."""
 
     WIDEST: ClassVar[int] = 1000
 
     def __init__(self, title: str, made: Callable[[int], Sequence[Row]], ascii_only: bool = False) -> None:
-        """`made` gives the rows for so many columns."""
+        """Create the screen; `made` returns the rows for a number of columns."""
         self._made = made
         super().__init__(title, (), ascii_only)
 
@@ -220,7 +226,7 @@ class _ModalRows(RowsView):
 
 
 class NcclScreen(RowsModal[SetNccl | None]):
-    """Returns the command to confirm, or None."""
+    """Asks for an NCCL_DEBUG change; returns the command to confirm, or None."""
 
     WIDEST: ClassVar[int] = 110
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
@@ -234,7 +240,7 @@ class NcclScreen(RowsModal[SetNccl | None]):
         command_id: str,
         ascii_only: bool = False,
     ) -> None:
-        """`state`: as it is when it is called."""
+        """Create the dialog; `state` returns the current state."""
         self._state = state
         self.form: NcclForm = begin(state(), marked)
         self._first = self.form
@@ -253,7 +259,7 @@ class NcclScreen(RowsModal[SetNccl | None]):
         self._draw()
 
     def _draw(self) -> None:
-        """The choices in the rows that the sentences below leave; of those where it is low one line each."""
+        """Draw the choices in the rows that the notes below leave; on a low terminal each note is cut to one line."""
         rows, notes = form_rows(self.form, self._width - 1), note_rows(self.form, self._width)
         low = self.has_class("-low")
         if low:
@@ -268,7 +274,7 @@ class NcclScreen(RowsModal[SetNccl | None]):
         self._draw()
 
     def action_apply(self) -> None:
-        """Hand the command over to the question, unless it would change nothing."""
+        """Return the command to the caller for confirmation, unless it would change nothing."""
         asked = command(self.form, self._command_id)
         why = refusal(self._state(), asked)
         if self.form == self._first and not why:

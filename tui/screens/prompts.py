@@ -1,4 +1,4 @@
-"""Lines of input in the footer's row: `:` for commands, `/` for the filter of the log; help beside, a history behind."""
+"""Input lines in the footer's row: `:` for commands, `/` for the log filter, each with help and a history."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from .rows_view import RowsView
 BESIDE = 6
 """Columns of the sign, the cursor and the space between a line and its help."""
 MOST_HELP = 4
-"""Rows of help above a line."""
+"""Maximum rows of help above a line."""
 WAIT_S = 0.15
-"""After the last key: a pattern that is still being typed is not searched for."""
+"""Seconds after the last key before the pattern is searched for."""
 STATE_S = 0.1
-"""Between two looks how far the search is."""
+"""Seconds between two updates of the search's progress."""
 
 
 class LinePrompt(ModalScreen[str | None]):
-    """One line of input with help beside it, above where there is no room, and the lines of before at Up and Down.
+    """One line of input with help next to it, or above if there is no room, and a history on Up and Down.
 
-    Returns the line, or None. A subclass says what a change of the line does, and what the help is.
+    Returns the line, or None. A subclass handles changes of the line and provides the help.
     """
 
     SIGN: ClassVar[str]
-    """Before the line."""
+    """Prefix of the line."""
     HINT: ClassVar[str]
-    """In the line while it is empty."""
+    """Placeholder of the empty line."""
     SELECTED: ClassVar[bool] = True
-    """Whether the first key replaces what the line begins with."""
+    """Whether the first key replaces the initial text."""
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape", "dismiss", "cancel", id="prompt.cancel"),
         Binding("up", "recall(-1)", "the line before", priority=True),
@@ -50,7 +50,7 @@ class LinePrompt(ModalScreen[str | None]):
     def __init__(self, history: Sequence[str], value: str = "", ascii_only: bool = False) -> None:
         super().__init__()
         self._lines = [*history, value]
-        """The last one is what is being typed."""
+        """The last one is the current input."""
         self._at = len(history)
         self.box = Vertical(id="command")
         self.help_row = RowsView(id="command-help")
@@ -75,7 +75,7 @@ class LinePrompt(ModalScreen[str | None]):
         return self.query_one(Input)
 
     def show_help(self, text: str, style: str = "dim") -> None:
-        """Show this beside the line, which hides nothing but the footer; above where both do not fit."""
+        """Show help next to the line, covering only the footer; above the line if both do not fit."""
         room = self.app.size.width - cell_len(self.line.value) - BESIDE
         above = cell_len(text) > room
         self.box.set_class(above, "-tall")
@@ -94,7 +94,7 @@ class LinePrompt(ModalScreen[str | None]):
         self.line.cursor_position = len(text)
 
     def action_recall(self, by: int) -> None:
-        """A line of before, or what was being typed."""
+        """Recall an earlier line, or the current input."""
         if self._at == len(self._lines) - 1:
             self._lines[-1] = self.line.value
         self._at = max(0, min(self._at + by, len(self._lines) - 1))
@@ -102,7 +102,7 @@ class LinePrompt(ModalScreen[str | None]):
 
 
 class FilterPrompt(LinePrompt):
-    """Returns the pattern, or None."""
+    """Asks for a pattern; returns it, or None."""
 
     SIGN = "/"
     HINT = "regular expression; empty shows all lines"
@@ -115,7 +115,10 @@ class FilterPrompt(LinePrompt):
         state: Callable[[], str],
         ascii_only: bool = False,
     ) -> None:
-        """`typed`: applies a pattern, "" or what is wrong with it; `state`: what it has found so far."""
+        """Create the prompt.
+
+        `typed` applies a pattern and returns "" or its error; `state` returns the number of hits so far.
+        """
         super().__init__(history, value, ascii_only)
         self._typed, self._state = typed, state
         self._wrong = ""
@@ -137,14 +140,14 @@ class FilterPrompt(LinePrompt):
         self._show()
 
     def _show(self) -> None:
-        """What is wrong with the pattern, else what it finds."""
+        """Show the error in the pattern, else its hits."""
         if self._wrong:
             self.show_help(self._wrong, "bad")
         else:
             self.show_help(self._state() if self.line.value else "↑ repeats a pattern")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """A wrong pattern stays to be mended."""
+        """Close the prompt, unless the pattern has an error."""
         self._wrong = self._typed(event.value)
         if self._wrong:
             self._show()
@@ -153,7 +156,7 @@ class FilterPrompt(LinePrompt):
 
 
 class WordsPrompt(LinePrompt):
-    """A note, tags, or a name. Returns the line, or None."""
+    """Asks for a note, tags, or a name. Returns the line, or None."""
 
     SELECTED = False
 
@@ -166,7 +169,10 @@ class WordsPrompt(LinePrompt):
         ascii_only: bool = False,
         check: Callable[[str], object] = str,
     ) -> None:
-        """`about`: what is beside the line; `check` raises RunError for a line that stays to be mended."""
+        """Create the prompt with the help text `about`.
+
+        `check` raises RunError for a line that is not acceptable; the prompt then stays open.
+        """
         self.SIGN, self.HINT = f" {sign}: ", hint  # type: ignore[misc]
         super().__init__((), value, ascii_only)
         self._about, self._check = about, check
@@ -187,7 +193,7 @@ class WordsPrompt(LinePrompt):
 
 
 class CommandPrompt(LinePrompt):
-    """Returns the line, or None."""
+    """Asks for a command; returns the line, or None."""
 
     SIGN = ":"
     HINT = "restart env K=V · nccl INFO COLL for 30 · stop · signal USR1 · dump stacks · Tab completes"
@@ -198,7 +204,7 @@ class CommandPrompt(LinePrompt):
         super().__init__(history, ascii_only=ascii_only)
         self._names = names
         self._listing = False
-        """Whether the change of the line that is to come lists what may follow."""
+        """Whether the next change of the line lists the candidates."""
 
     def on_mount(self) -> None:
         self.line.focus()
@@ -209,7 +215,7 @@ class CommandPrompt(LinePrompt):
         self._listing = False
 
     def _show(self, text: str, listing: bool = False) -> None:
-        """The usage of what is typed, or what it may become."""
+        """Show the usage of the typed command, or its candidates."""
         fitting = candidates(text, self._names) if listing else []
         if len(fitting) > 1:
             self.show_help("  ".join(fitting), "text")
@@ -219,7 +225,7 @@ class CommandPrompt(LinePrompt):
             self.show_help("Tab lists the commands, ↑ repeats one")
 
     def action_complete(self) -> None:
-        """As far as it is clear; else show what there is."""
+        """Complete as far as the text is unambiguous; else list the candidates."""
         text = self.line.value
         further = completed(text, self._names)
         if further != text:

@@ -59,20 +59,20 @@ _AT = re.compile(r"(?P<file>\S+):(?P<line>\d+): (?P<text>.*)", re.DOTALL)
 """Evidence that is a line of a log."""
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 _LONGEST = 160
-"""Characters of a line by which the log is searched for it."""
+"""Maximum characters of a line in the pattern that searches for it."""
 
 ANSWERED = ("nccl", "stop")
-"""Keys that say why they can do nothing now."""
+"""Actions whose keys, if not allowed, show the reason."""
 
 
 def pattern_of(text: str) -> str:
-    """A regular expression that finds this line; of a line of NCCL's the message alone."""
+    """Return a regular expression that finds this line; for a line of NCCL only its message."""
     message = text.partition(" NCCL ")[2] or text
     return _SPECIAL.sub(r"\\\g<0>", message.strip()[:_LONGEST])
 
 
 class RunScreen(Screen[None]):
-    """One run. The keys of `keys.py` with scope "run" act here; what changes the run goes to the app."""
+    """One run. Handles the keys of `keys.py` with scope "run"; the app handles those that change the run."""
 
     app: CommandingApp
     BINDINGS: ClassVar[list[Binding]] = bindings("run", "replay")  # type: ignore[assignment]
@@ -81,7 +81,7 @@ class RunScreen(Screen[None]):
         super().__init__()
         frames = app.frames
         self.history = MetricHistory(app.clock)
-        """What charts know of the past of this run; all of them share it."""
+        """Metrics of this run over time, shared by all charts."""
         self.banner = Banner(frames, id="banner")
         self.heat = HeatMap(frames, id="heat")
         self.ranks = RankTable(frames, id="ranks")
@@ -105,16 +105,16 @@ class RunScreen(Screen[None]):
         self.foot = KeyFooter(id="footer", other_words=self._key_words)
         self._measures = Measures()
         self.placing = False
-        """Whether panes are about to get other places."""
+        """Whether the layout of the panes is changing."""
         self._shared: Arrangement | None = None
         self._patterns: list[str] = []
-        """Filters of before, the newest last."""
+        """Earlier filters, the newest last."""
         self._from: tuple[str, Selection] | None = None
-        """The pane from which a line was opened, and what the log showed before."""
+        """Where the user opened a line: the pane, and the log's previous selection."""
 
     @property
     def panes(self) -> dict[str, Widget]:
-        """What is placed in the body, by its name in rows/layout.py."""
+        """The widgets of the body, by their names in rows/layout.py."""
         return {
             "gpus": self.gpus,
             "heat": self.heat,
@@ -130,7 +130,7 @@ class RunScreen(Screen[None]):
         }
 
     def compose(self) -> ComposeResult:
-        self.app.frames.subscribe(self, self._arrange, immediate=True)  # before the panes do
+        self.app.frames.subscribe(self, self._arrange, immediate=True)  # before the panes subscribe
         yield self.status
         yield self.tabs
         yield self.banner
@@ -147,7 +147,7 @@ class RunScreen(Screen[None]):
         background(self, "places", self._find_places())
 
     async def _find_places(self) -> None:
-        """Folders of the run that are known here, for its card."""
+        """Find the run's directories on this machine, for its card."""
         places = await asyncio.to_thread(self.app.source.places, self.app.run_id)
         self._measures.places = self.card.places = places
         self.app.publish()
@@ -158,7 +158,7 @@ class RunScreen(Screen[None]):
     # --- layout
 
     def _arrange(self, frame: Frame) -> None:
-        """Give each pane its place; nothing happens unless something about the sizes changed."""
+        """Place each pane; does nothing if no size has changed."""
         width, height = self.size
         if not width:
             return
@@ -174,13 +174,13 @@ class RunScreen(Screen[None]):
             self.call_after_refresh(self._placed)
 
     def _placed(self) -> None:
-        """Panes have their new places: they show the frame that they were not to make for the old ones."""
+        """Show the frame that the panes skipped while their layout changed."""
         if self.placing:
             self.placing = False
             self.app.publish()
 
     def _compositor_refresh(self) -> None:
-        """Before Textual paints a new layout; a version that calls this otherwise paints twice."""
+        """Publish before Textual paints a new layout. A Textual version that does not call this method paints twice."""
         self._placed()
         super()._compositor_refresh()
 
@@ -205,7 +205,7 @@ class RunScreen(Screen[None]):
             )
 
     def _of_pane(self, pane: str, other: Widget) -> Widget:
-        """What has the keys of a pane; `other` where nothing of its own has."""
+        """Return the widget that receives a pane's keys; `other` if the pane has none."""
         own: dict[str, Widget] = {
             "events": self.events,
             "curves": self.curves,
@@ -215,10 +215,10 @@ class RunScreen(Screen[None]):
         }
         return own.get(pane, other)
 
-    # --- keys that only change what is seen
+    # --- keys that only change the view
 
     def _key_words(self) -> dict[str, str]:
-        """Words of the footer that depend on the run."""
+        """Return the footer's words that depend on the run."""
         words = {action: "" for action in ANSWERED if not self.app.allowed(action)}
         follower = self.app.follower
         if follower is not None and follower.state.phase.ended:
@@ -270,12 +270,12 @@ class RunScreen(Screen[None]):
 
     @property
     def table(self) -> str:
-        """Which table the keys of tables act on."""
+        """The table that the table keys act on."""
         return "gpus" if self.gpus.has_focus else "ranks"
 
     @on(TablePane.Sorted)
     def _sort_click(self, event: TablePane.Sorted) -> None:
-        """Another column, or the other direction of the same."""
+        """Sort by another column, or reverse the order of the current one."""
         name = "gpu_sort" if event.table == "gpus" else "sort"
         if getattr(self.app.view, name) == event.column:
             reverse = "gpu_reverse" if event.table == "gpus" else "reverse"
@@ -287,7 +287,7 @@ class RunScreen(Screen[None]):
         self.app.change_view(**{"gpu_sort" if table == "gpus" else "sort": column})
 
     def action_columns(self, table: str = "") -> None:
-        """Choose what the table with the keys shows, or the one that is named."""
+        """Choose the columns of the focused table, or of `table`."""
         pane = self.gpus if (table or self.table) == "gpus" else self.ranks
         frame, view = self.ranks.frame, self.app.view
         if frame is None:
@@ -313,12 +313,12 @@ class RunScreen(Screen[None]):
             self._choose(**{prefix + name: value for name, value in values.items()})
 
     def _choose(self, **fields: object) -> None:
-        """Change the view, now and for later cockpits."""
+        """Change the view, and save the choice for later cockpits."""
         self.app.change_view(**fields)
         self.app.choose(**fields)
 
     def action_window(self, step: int) -> None:
-        """Charts show a longer or a shorter time; 0: live, and as long as at first."""
+        """Make charts show a longer or a shorter time; 0 resets to live and the default window."""
         names = [name for name, _ in WINDOWS]
         at = max(0, min(len(names) - 1, names.index(self.app.view.window) + step))
         if not step:
@@ -328,7 +328,7 @@ class RunScreen(Screen[None]):
         self.app.choose(window="" if window == LIVE_WINDOW else window)
 
     def action_time(self, dots: int) -> None:
-        """The whole screen so many dots of the curves earlier or later."""
+        """Move the whole screen by so many dots of the curves."""
         self.app.travel.step(dots * self.history.dot)
 
     def action_log_scale(self) -> None:
@@ -350,7 +350,7 @@ class RunScreen(Screen[None]):
 
     @on(RankTable.Moved)
     def _moved(self, event: RankTable.Moved) -> None:
-        """On a large overview the log is that of the rank under the cursor."""
+        """On a large overview, show the log of the rank under the cursor."""
         if self.app.view.pane == "overview" and is_large(*self.size) and self.ranks.has_focus:
             self.lead.to(event.rank)
 
@@ -365,7 +365,7 @@ class RunScreen(Screen[None]):
 
     @on(LogView.Zoomed)
     def _zoom_log(self) -> None:
-        """On the whole screen; there, the own log of the rank that wrote the line."""
+        """Show the log on the whole screen; there, show the log of the rank that wrote the line."""
         if self.app.view.pane != "log":
             self.action_pane("log")
         elif not self.log_view.to_own_log():
@@ -390,7 +390,7 @@ class RunScreen(Screen[None]):
         background(self, "error", self._to_error(step), exclusive=True)
 
     async def _to_error(self, step: int) -> None:
-        """The one above or below; where none is loaded, what is not loaded is searched."""
+        """Go to the error above or below; if none is loaded, search the rest of the files."""
         log = self.log_view
         try:
             with self.app.refusals("searching for an error"):
@@ -418,7 +418,7 @@ class RunScreen(Screen[None]):
         self.log_view.draw_rule()
 
     def action_log_jump(self, typed: str) -> None:
-        """Where `:line 500` or `:50%` goes."""
+        """Go to the place of `:line 500` or `:50%`."""
         try:
             why = self.log_view.go_to(jump_of(typed))
         except JumpError as error:
@@ -440,14 +440,14 @@ class RunScreen(Screen[None]):
         self.app.push_screen(prompt, lambda pattern: self._filtered(pattern, before))
 
     def _filtered(self, pattern: str | None, before: Selection) -> None:
-        """The prompt is closed: what was typed stays, or what was there before comes back."""
+        """Keep the filter when the prompt closes, or restore the previous selection if it was cancelled."""
         if pattern is None:
             self.log_view.select(before)
         elif pattern:
             self._patterns = [*(each for each in self._patterns if each != pattern), pattern]
 
     def _filter(self, pattern: str) -> str:
-        """Show the lines that match; "" or why that cannot be."""
+        """Show only the lines that match; return "" or the error in the pattern."""
         try:
             compile_grep(pattern)
         except LogError as error:
@@ -466,7 +466,7 @@ class RunScreen(Screen[None]):
 
     @on(FindingList.Zoomed)
     def _zoom_finding(self, event: FindingList.Zoomed) -> None:
-        """The line that is its evidence; else the log of its first rank."""
+        """Open the log line that is the finding's evidence, or else the log of its first rank."""
         for finding in event.item.findings:
             for line in finding.evidence:
                 place = _AT.fullmatch(clean_text(line))
@@ -487,7 +487,7 @@ class RunScreen(Screen[None]):
             self.open_line(event.line.file, event.line.line, event.line.text)
 
     def open_line(self, file: str, line: int, text: str) -> None:
-        """Show a line where it stands; of a file that is not of this attempt, the line alone."""
+        """Show a line in its log; if its file is not of this attempt, show only the line."""
         parsed = named(file)
         state = self.app.follower.state if self.app.follower is not None else None
         current = state is not None and parsed is not None and parsed.attempt in (None, state.attempt)
@@ -506,7 +506,7 @@ class RunScreen(Screen[None]):
         self.call_after_refresh(self.log_view.focus)
 
     def went_back(self) -> bool:
-        """From a line that was opened here to where it was opened; False when none was."""
+        """Return from an opened line to the pane where the user opened it; False if there is none."""
         if self._from is None or self.app.view.pane != "log":
             self._from = None
             return False
@@ -524,7 +524,10 @@ class RunScreen(Screen[None]):
     # --- where the ranks are
 
     def action_stacks(self) -> None:
-        """Ask the marked ranks, or all, for their stacks, and show equal ones together; of the past those kept then."""
+        """Show the stacks of the marked ranks, or of all, with equal stacks grouped.
+
+        In the past, show the stacks that were recorded then.
+        """
         state = self.app.follower.state if self.app.follower is not None else None
         then = self.app.travel.at or 0.0
         if state is None or (state.phase.ended and not then):
@@ -536,7 +539,7 @@ class RunScreen(Screen[None]):
         background(self, "stacks", self._ask_stacks(marked, then), exclusive=True)
 
     async def _ask_stacks(self, ranks: tuple[int, ...], then: float) -> None:
-        """`then`: unix time of the moment that is shown; 0 for now."""
+        """Request stacks; `then` is the unix time of the shown moment, or 0 for now."""
         follower = self.app.follower
         who = "the marked ranks" if ranks else "every rank"
         if follower is None:
@@ -557,7 +560,7 @@ class RunScreen(Screen[None]):
         self.app.ask_line()
 
     def action_rank_log(self, rank: int) -> None:
-        """The log of one rank, as `:logs RANK` asks for it."""
+        """Show the log of one rank, as for `:logs RANK`."""
         state = self.app.follower.state if self.app.follower is not None else None
         if state is not None and rank not in state.ranks:
             self.notify(f"no rank {rank}: there are {spans_text('rank', state.ranks)}", severity="error")
