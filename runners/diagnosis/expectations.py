@@ -1,4 +1,4 @@
-"""What plan and hardware promise and the run does not do: unread variables, presets not applied, slow transports."""
+"""Compare the run with its plan and hardware: unread variables, presets not applied, slow transports."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .nccl_facts import Communicator, NcclFacts, NcclNode, requests_sockets, spe
 from .view import View
 
 READ_AT_INIT = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO"})
-"""Variables that every NCCL reads, and logs, while it creates its first communicator of several ranks."""
+"""Variables that every NCCL reads and logs while it creates its first communicator of several ranks."""
 SILENT = ("NCCL_DEBUG", "NCCL_RAS", "NCCL_SET_THREAD_NAME", "NCCL_CONF_FILE", "NCCL_NO_CACHE")
 """Prefixes of variables that NCCL reads without logging them."""
 
 
 def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterator[Finding]:
-    """`whole`: every node has completed a communicator. Silent where NCCL names none of the variables it reads."""
+    """Report variables that NCCL did not read, if it logs reads. `whole`: every node has completed a communicator."""
     given = list(facts)
     if plan is None or not whole:
         return
     read = {name: value for each in given for node in each.nodes for name, value in node.env.items()}
     if not read or not all(node.env for each in given for node in each.nodes):
-        return  # without ENV in NCCL_DEBUG_SUBSYS it does not say
+        return  # NCCL logs reads only with ENV in NCCL_DEBUG_SUBSYS
     asked = [name for name in sorted(plan.env) if name.startswith("NCCL_") and not name.startswith(SILENT)]
     for name in asked:
         if name not in read:
@@ -72,7 +72,7 @@ UNMADE = (
 
 
 def find_not_applied(view: View) -> Iterable[Finding]:
-    """A preset that did not act, ranks that train alone, and an attempt that succeeded without a step."""
+    """Report a preset without effect, ranks that train independently, and success without a step."""
     state = view.state
     attempt = view.attempt
     if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
@@ -86,7 +86,7 @@ def find_not_applied(view: View) -> Iterable[Finding]:
         yield Finding("acted-alone", "warning", text, remedy=ALONE)
     acted = applied(state)
     expected = state.plan.obeys if state.plan is not None else None
-    if acted is not None and acted.state == "not applied" and expected:  # else the plan has said so before
+    if acted is not None and acted.state == "not applied" and expected:  # else the plan reports it
         yield Finding(
             "acted-otherwise",
             "warning",
@@ -97,45 +97,45 @@ def find_not_applied(view: View) -> Iterable[Finding]:
 
 
 SETTLED_S = 20.0
-"""Ranks of which one has not met the others after so long are waiting for more than a late starter."""
+"""Seconds before ranks that have not met are more than late starters."""
 LATE_S = 60.0
-"""The same where only the subnet speaks for it."""
+"""Seconds that replace SETTLED_S if the subnet is the only evidence."""
 VIRTUAL = re.compile(r"lo$|docker|veth|virbr|br-|cni|flannel|cali|tunl|ip6tnl")
-"""Interfaces that seldom lead to another machine."""
+"""Interfaces that rarely lead to another machine."""
 COMPLETE = frozenset({"complete", "connected", "running", "destroyed"})
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStatements:
-    """What one node's logs show, as far as it is compared with other nodes."""
+    """The facts of one node's logs that are compared with other nodes."""
 
     number: int
     facts: NcclFacts
     node: NcclNode | None
-    """As NCCL names it; None where it named no host, or several."""
+    """The node in NCCL's logs; None if they name no host or several."""
     several: bool
     """Whether a communicator spans nodes."""
     complete: bool
-    """Whether all ranks of this node have completed all communicators that span nodes, and there is one."""
+    """Whether at least one communicator spans nodes, and all ranks here have completed all of those."""
     since: float | None
-    """Unix time at which the first communicator was seen whose ranks here have not met the others yet."""
+    """Unix time of the first report about the oldest communicator that ranks here have not completed."""
     own: tuple[Finding, ...]
-    """Findings that need no other node."""
+    """Findings that need no comparison with other nodes."""
 
     def line(self, what: str) -> list[str]:
-        """The line that shows a property of the host; [] where there is none."""
+        """Return the evidence line for a property of the host; [] without one."""
         return _quoted(self.facts, f"{what}:{self.node.host if self.node else ''}")
 
 
 class Expectations:
-    """Findings from the statements of all nodes; each document is decoded once, and each node's newest is kept."""
+    """Findings from all nodes' facts. Decodes each document once and keeps each node's newest."""
 
     def __init__(self) -> None:
         self._newest: dict[int, tuple[bytes, NodeStatements | None]] = {}
 
     def find(self, view: View) -> Iterable[Finding]:
-        """See the module."""
+        """Return the findings of all nodes."""
         statements = [each for each in self._all(view) if each is not None]
         if not statements:
             return ()
@@ -162,7 +162,7 @@ class Expectations:
 
 
 def _weighed(stated: NodeStatements, view: View) -> Iterator[Finding]:
-    """Findings from one node's logs, weighed by its GPUs."""
+    """Yield findings from one node's logs, with a severity that depends on its GPUs."""
     node = view.state.nodes[stated.number]
     level = view.plan.env.get("NCCL_NET_GDR_LEVEL", "") if view.plan is not None else ""
     for finding in stated.own:
@@ -204,7 +204,7 @@ def _complete(comm: Communicator) -> bool:
 
 
 def _whole(nodes: list[NodeStatements]) -> bool:
-    """Whether each node's ranks have completed a communicator of several: what is read at init has been read."""
+    """Whether each node's ranks have completed a communicator of several ranks, so that NCCL has read its variables."""
     return all(
         any(_complete(comm) and (comm.nranks or 0) > 1 for comm in own.facts.communicators) for own in nodes
     )
@@ -218,7 +218,7 @@ def _finding(
 
 
 def _sockets(stated: NodeStatements, view: View) -> Iterator[Finding]:
-    """Between nodes TCP, and RDMA devices are there."""
+    """Report TCP between nodes although RDMA devices exist."""
     node = stated.node
     assert node is not None
     plan = view.plan.env if view.plan is not None else {}
@@ -242,7 +242,7 @@ def _sockets(stated: NodeStatements, view: View) -> Iterator[Finding]:
 
 
 def _networks(nodes: list[NodeStatements]) -> Iterator[Finding]:
-    """Nodes of which few took another network than most; where it is one against one, it is the one with TCP."""
+    """Report nodes with another network than most. If it is one against one, report the one with TCP."""
     chosen = {
         each.number: each.node.networks[0].partition(" over ")[0]
         for each in nodes
@@ -273,7 +273,7 @@ def _devices(stated: NodeStatements) -> list[str]:
 
 
 def _interfaces(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
-    """Interfaces of the bootstrap over which other nodes cannot be reached, while the ranks have not met."""
+    """Report bootstrap interfaces that cannot reach other nodes, while the ranks have not met."""
     if len(view.state.nodes) < 2 and not any(each.several for each in nodes):
         return
     usual = _usual([address for each in nodes if (address := _address(each)) is not None])
@@ -313,12 +313,12 @@ def _unreachable(name: str, address: Address | None) -> str:
 
 
 def _part(address: Address | None) -> str:
-    """The half of an IPv4 address that names the site: smaller subnets are often routed to each other."""
+    """Return the first half of an IPv4 address, which names the site: smaller subnets are often routed to each other."""
     return ".".join(str(address).split(".")[:2]) if isinstance(address, ipaddress.IPv4Address) else ""
 
 
 def _usual(addresses: list[Address]) -> str:
-    """Where more than half of at least three nodes are; "" where there is no such place."""
+    """Return the part that more than half of at least three nodes share, else ""."""
     counts = Counter(_part(address) for address in addresses)
     (part, count), *_ = counts.most_common() or [("", 0)]
     return part if len(addresses) > 2 and 2 * count > len(addresses) else ""
@@ -330,9 +330,9 @@ def _elsewhere(address: Address | None, usual: str) -> str:
 
 
 def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
-    """Nodes of one job that have loaded different releases of NCCL."""
+    """Report nodes of one job with different NCCL releases."""
     if any(name == "version-mismatch" and node is not None for name, _, node in view.state.findings):
-        return  # NCCL itself has said so
+        return  # NCCL's own finding covers it
     release = {
         each.number: each.node.versions[0].partition("+")[0]
         for each in nodes
@@ -355,11 +355,11 @@ def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
 
 
 LEAST_RANKS = 4
-"""With fewer ranks on a node it is unclear which is the odd one out."""
+"""Minimum number of ranks on a node that shows which one is different."""
 
 
 def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
-    """RDMA to other nodes, but never straight from GPU memory. One direction alone is usual: see NCCL_NET_GDR_READ."""
+    """Report RDMA that never uses GPU memory directly. One direction is normal: see NCCL_NET_GDR_READ."""
     if not (node.devices or node.hcas) or node.env.get("NCCL_NET_GDR_LEVEL", "").upper() in ("0", "LOC"):
         return
     own = {rank for comm in facts.communicators for ranks in comm.hosts.values() for rank in ranks}
@@ -383,7 +383,7 @@ def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding
 
 
 def slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
-    """One GPU that others of its node do not reach by P2P, as they reach each other."""
+    """Report a GPU that other GPUs of its node cannot reach by P2P although they reach each other."""
     for comm in facts.communicators:
         own = set(comm.hosts.get(node.host, ()))
         if len(own) < LEAST_RANKS:

@@ -1,4 +1,4 @@
-"""What a rank that sleeps waits for, as the kernel and its threads show it: a lock of whom, a pipe, a peer, a thread."""
+"""Name what a sleeping rank waits for, from the kernel and its threads: a file lock, a pipe, a peer or a thread."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .view import View
 
 
 class HeldBy(NamedTuple):
-    """What it waits for, as the words of a finding."""
+    """The reason of a wait, in the words of a finding."""
 
     does: str = ""
-    """"waits for the lock on index.lock, which pid 812 (python) holds"; "" where only `proof` tells something."""
+    """"waits for the lock on index.lock, which pid 812 (python) holds"; "" if only `proof` has information."""
     remedy: str = ""
     proof: tuple[str, ...] = ()
     holder: int | None = None
-    """The rank that holds the file lock it waits for."""
+    """The rank that holds the file lock."""
     path: str = ""
-    """Of that lock."""
+    """Path of the locked file."""
 
 
 _THREAD = "check what that thread waits for: its stack is in `w`, or `distui dump RUN stacks`"
@@ -29,7 +29,7 @@ _PIPE = "check who was to write into it"
 
 
 def of(view: View, rank: int) -> HeldBy:
-    """What the newest pulse of a rank shows of its wait."""
+    """Return what a rank's newest pulse shows about its wait."""
     pulse = view.history[rank][-1]
     threads = tuple(of_thread(thread) for thread in _worth_naming(pulse))
     match pulse.call:
@@ -65,7 +65,7 @@ def _file_lock(view: View, pulse: Pulse) -> HeldBy:
 
 
 def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
-    """Of a wait inside the process: the thread that died is who would have ended it."""
+    """Describe a wait inside the process. If a thread died, it is the one that would have ended the wait."""
     dead = next((thread for thread in pulse.threads if thread.error), None)
     if pulse.call != "futex" or not pulse.stack:
         return HeldBy(proof=proof)
@@ -76,7 +76,7 @@ def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
 
 
 def _worth_naming(pulse: Pulse) -> Iterable[RankThread]:
-    """Threads that died, and those that are in the user's own code."""
+    """Return threads that died, and those in the user's own code."""
     return [
         thread
         for thread in pulse.threads
@@ -89,7 +89,7 @@ def _name(thread: RankThread) -> str:
 
 
 def of_thread(thread: RankThread) -> str:
-    """Where a thread is, or of what it died, as a sentence of the evidence."""
+    """Return a sentence with a thread's place or the error that ended it."""
     places = activity.stack_text(activity.users(thread.stack, 3))
     if thread.error:
         return f"its {_name(thread)} died of {thread.error}" + (f" at {places}" if places else "")

@@ -1,8 +1,8 @@
-"""Whether a rank's data loader is slower than the others', by how busy their workers are.
+"""Decide from the activity of data-loader workers whether a rank's loader is slower than the others'.
 
-Where all loaders are equally fast and the job waits for them, one queue is empty and the others are full: a lead once
-won stays, since a full queue lets nobody get further ahead. So the rank with the empty queue comes last in every step,
-though its data takes no longer. All ranks use as many batches, so what a batch costs each shows in its workers.
+If all loaders are equally fast and the job waits for them, one queue is empty and the others are full. A lead in the
+queue persists, since a full queue limits every rank. So the rank with the empty queue comes last in every step although
+its data takes no longer. All ranks use the same number of batches, so their workers show the cost of a batch.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from ..model import Pulse
 from .activity import Kind, place
 
 PULSES = 3
-"""Steps with samples of workers that are needed, of each rank."""
+"""Minimum number of steps with samples of workers per rank."""
 LOADING = 0.5
-"""Share of a rank's samples in its loader from which on it waits for that."""
+"""Minimum share of a rank's samples in its loader for a rank that waits for it."""
 BUSY = 0.75
-"""Workers at work from which on a rank can be waiting for what they make."""
+"""Minimum number of busy workers for a rank that can be waiting for their batches."""
 ALIKE, STILL_ALIKE = 0.8, 0.95
-"""Work of the others' workers, as a share of its own, from which on they are alike; the second once it was named."""
+"""Minimum work of the others' workers, as a share of the rank's own, for equal loaders. The second applies after an
+earlier finding."""
 SURE = 2.0
-"""Standard errors by which their work has to lie below that."""
+"""Required distance of the others' work below that limit, in standard errors."""
 
 
 def waits(pulses: Sequence[Pulse]) -> bool:
@@ -33,10 +34,10 @@ def waits(pulses: Sequence[Pulse]) -> bool:
 
 
 def alike(own: Sequence[Pulse], others: Iterable[Sequence[Pulse]], named: bool) -> bool | None:
-    """Whether the workers of the others work as much as those of a rank that waits for its loader.
+    """Whether the others' workers are as busy as those of a rank that waits for its loader.
 
-    `named`: it was called slow before. None where there are too few samples, of that rank or of all others, or
-    where luck would explain the difference.
+    `named`: an earlier finding names the rank. None with too few samples of that rank or of all others, or if the
+    difference may be chance.
     """
     mine = _busy(own)
     theirs = [busy for pulses in others if (busy := _busy(pulses)) is not None]
@@ -50,9 +51,9 @@ def alike(own: Sequence[Pulse], others: Iterable[Sequence[Pulse]], named: bool) 
 
 
 def _busy(pulses: Sequence[Pulse]) -> tuple[float, float] | None:
-    """Workers at work: the mean over the steps in which they were seen, and its standard error.
+    """Return the mean number of busy workers over the steps with samples, and its standard error.
 
-    A step counts once, however long: while a queue is first filled, or one batch is late, full queues say nothing.
+    Each step counts once, however long: while a queue is first filled or one batch is late, full queues show nothing.
     """
     counts: dict[int, list[int]] = {}
     for number, pulse in enumerate(pulses):

@@ -1,4 +1,4 @@
-"""NCCL's nodes and communicators, as its logs describe them: from one node to whoever judges or shows the whole run."""
+"""NCCL's nodes and communicators as its logs describe them, in the form that nodes send to the viewer and detectors."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec import Struct, structs
 
-# What NCCL's logs say is so, as it travels from each node to whoever judges or shows the whole run.
-
 
 class InitStage(enum.IntEnum):
-    """How far one rank of a communicator has come."""
+    """Progress of one rank in a communicator's life."""
 
     STARTED = 0
     BOOTSTRAPPED = 1
-    """It knows its peers: how many nodes there are."""
+    """The rank knows its peers and the number of nodes."""
     COMPLETE = 2
     CONNECTED = 3
-    """Rings or trees: at init until 2.21, at the first collective from 2.22 on."""
+    """Rings or trees are connected: at init until 2.21, at the first collective since 2.22."""
     RUNNING = 4
-    """A collective was called; logged only with COLL in NCCL_DEBUG_SUBSYS."""
+    """A collective was called. Logged only with COLL in NCCL_DEBUG_SUBSYS."""
     DESTROYED = 5
     ABORTED = 6
 
 
 STAGES = tuple(stage.name.lower() for stage in InitStage)
-"""As they follow each other."""
+"""Names in order of progress."""
 
 
 class Pair(Struct, frozen=True, array_like=True):
@@ -38,16 +36,16 @@ class Pair(Struct, frozen=True, array_like=True):
     source: int
     target: int
     kind: str
-    """As NCCL writes it: "P2P/CUMEM", "SHM", "NET/IB/GDRDMA", "NET/Socket"."""
+    """NCCL's name of the transport: "P2P/CUMEM", "SHM", "NET/IB/GDRDMA", "NET/Socket"."""
 
 
 class Init(Struct, frozen=True, omit_defaults=True):
-    """How long one rank took to join a communicator."""
+    """Time that one rank took to join a communicator."""
 
     rank: int
     seconds: float
     phases: dict[str, float] = {}
-    """Seconds of each: kernels, bootstrap, topo, …"""
+    """Seconds per phase: kernels, bootstrap, topo, …"""
 
 
 class Communicator(Struct, frozen=True, omit_defaults=True):
@@ -57,15 +55,15 @@ class Communicator(Struct, frozen=True, omit_defaults=True):
     nranks: int | None = None
     nnodes: int | None = None
     hosts: dict[str, tuple[int, ...]] = {}
-    """Ranks by host, as far as they were seen."""
+    """Known ranks by host."""
     stages: dict[int, str] = {}
-    """How far each rank came: "started", "bootstrapped", "complete", "connected", "running", "destroyed", "aborted"."""
+    """Stage of each rank: "started", "bootstrapped", "complete", "connected", "running", "destroyed", "aborted"."""
     began: dict[int, float] = {}
-    """Unix time of each rank's first line about it, where its lines carry time."""
+    """Unix time of each rank's first line about it, if its lines have timestamps."""
     inits: tuple[Init, ...] = ()
     pairs: tuple[Pair, ...] = ()
     rings: tuple[tuple[int, ...], ...] = ()
-    """The order of ranks in the first rings, at most 8; () where no line gives it whole."""
+    """The order of ranks in at most 8 rings; () if no line has the complete ring."""
     ring_count: int = 0
     trees: int = 0
     channels: dict[str, int] = {}
@@ -73,9 +71,9 @@ class Communicator(Struct, frozen=True, omit_defaults=True):
     tuning: dict[str, int] = {}
     collectives: dict[str, int] = {}
     folded: int = 0
-    """Pairs that are left out of `pairs`: of each two hosts and kind only the first stands there then."""
+    """Number of omitted pairs. `pairs` then has only one pair per two hosts and kind."""
     seen: float | None = None
-    """Unix time at which an agent first read of it."""
+    """Unix time when an agent first read about it."""
 
 
 class NcclNode(Struct, frozen=True, omit_defaults=True):
@@ -83,56 +81,56 @@ class NcclNode(Struct, frozen=True, omit_defaults=True):
 
     host: str
     node: int | None = None
-    """Its number in the run."""
+    """The node's number in the run."""
     versions: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
-    """Of the traffic between nodes: "IB", "IB over RoCE", "AWS Libfabric", "Socket"."""
+    """Networks between nodes: "IB", "IB over RoCE", "AWS Libfabric", "Socket"."""
     bootstrap: str = ""
     """Interface and address."""
     interfaces: tuple[str, ...] = ()
     hcas: dict[str, str] = {}
-    """HCAs that NCCL uses, and their kind."""
+    """HCAs that NCCL uses, with their kind."""
     plugins: tuple[str, ...] = ()
     env: dict[str, str] = {}
     """Variables that NCCL logs as read."""
     devices: tuple[str, ...] = ()
-    """RDMA devices that the node itself has, from /sys/class/infiniband, with an active port; not from a log."""
+    """RDMA devices of the node with an active port, from /sys/class/infiniband instead of a log."""
     peermem: bool | None = None
-    """Whether nvidia_peermem or dma-buf is loaded; None where unknown."""
+    """Whether nvidia_peermem or dma-buf is loaded; None if unknown."""
 
 
 class FactLine(Struct, frozen=True, array_like=True):
-    """A line of a log that shows something; cut, without control characters."""
+    """A log line as evidence, truncated and without control characters."""
 
     file: str
-    """A path, or a file id: the path relative to the run directory."""
+    """A path, or a file ID: the path relative to the run directory."""
     line: int
-    """From 1."""
+    """Line number, from 1."""
     text: str
 
 
 class NcclFacts(Struct, frozen=True, omit_defaults=True):
-    """Everything that is known of nodes and communicators."""
+    """All known facts about nodes and communicators."""
 
     nodes: tuple[NcclNode, ...] = ()
     communicators: tuple[Communicator, ...] = ()
     lines: int = 0
     nccl_lines: int = 0
     behind: int = 0
-    """Bytes of NCCL's logs that are not read yet; the files stay whole."""
+    """Bytes of NCCL's logs that are not read yet. The files stay complete."""
     sampled: bool = False
-    """Whether parts of the logs were skipped, because they grew faster than they could be read."""
+    """Whether parts of the logs were skipped because they grew faster than the reader."""
     raw: dict[str, FactLine] = {}
-    """Lines worth showing, by what they are about: "host:<host>" (its first), "network:<host>", "version:<host>",
-    "bootstrap:<host>", "hcas:<host>", "comm:<id>", "pair:<id>:<kind>", "rule:<id>"."""
+    """Lines to show, by topic: "host:<host>" (its first), "network:<host>", "version:<host>", "bootstrap:<host>",
+    "hcas:<host>", "comm:<id>", "pair:<id>:<kind>", "rule:<id>"."""
 
 
 RANKS = 1024
-"""Most ranks of a communicator that are listed."""
+"""Maximum number of listed ranks per communicator."""
 PAIRS = 20_000
-"""Most pairs of a communicator; of more only the first between each two hosts, of each kind."""
+"""Maximum number of pairs per communicator. Above it, only the first per two hosts and kind is kept."""
 COMMUNICATORS = 256
-"""Most communicators; the smallest are left out."""
+"""Maximum number of communicators. The smallest are omitted."""
 NODES = 1024
 RINGS = 8
 
@@ -140,17 +138,17 @@ _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(NcclFacts)
 
 
 def encode(facts: NcclFacts) -> bytes:
-    """One JSON object."""
+    """Return the facts as one JSON object."""
     return _encoder.encode(facts)
 
 
 def decode(document: bytes) -> NcclFacts:
-    """Raises msgspec.MsgspecError for what is none."""
+    """Decode the facts. Raises msgspec.MsgspecError if the document is invalid."""
     return _decoder.decode(document)
 
 
 def placed(facts: NcclFacts, node: int, devices: tuple[str, ...], peermem: bool | None) -> NcclFacts:
-    """The facts of one node's logs, completed by its number and its own files."""
+    """Add the node's number and the facts from its own files to the facts of its logs."""
     return structs.replace(
         facts,
         nodes=tuple(
@@ -160,7 +158,7 @@ def placed(facts: NcclFacts, node: int, devices: tuple[str, ...], peermem: bool 
 
 
 def shifted(facts: NcclFacts, shift: float) -> NcclFacts:
-    """By a clock that is `shift` seconds ahead."""
+    """Add `shift` seconds to all times, to correct the node's clock."""
     return structs.replace(
         facts,
         communicators=tuple(
@@ -175,7 +173,7 @@ def shifted(facts: NcclFacts, shift: float) -> NcclFacts:
 
 
 def speed(kind: str) -> int:
-    """Transports from the fastest, 0, to the slowest: what NCCL takes where nothing better is there."""
+    """Return a rank of transports from 0, the fastest, in NCCL's order of preference."""
     if kind.startswith("P2P"):
         return 0
     if kind == "SHM":
@@ -186,7 +184,7 @@ def speed(kind: str) -> int:
 
 
 def folded_pairs(pairs: Iterable[Pair], owners: Mapping[int, str]) -> tuple[tuple[Pair, ...], int]:
-    """At most PAIRS, and how many are left out."""
+    """Return at most PAIRS pairs, and the number of omitted ones."""
     given = tuple(pairs)
     if len(given) <= PAIRS:
         return given, 0
@@ -198,7 +196,7 @@ def folded_pairs(pairs: Iterable[Pair], owners: Mapping[int, str]) -> tuple[tupl
 
 
 def merge(facts: Iterable[NcclFacts]) -> NcclFacts:
-    """The facts of several nodes as one: communicators by id and size, nodes by host and number."""
+    """Merge the facts of several nodes: communicators by id and size, nodes by host and number."""
     given = list(facts)
     nodes: dict[tuple[str, int | None], NcclNode] = {}
     same: dict[tuple[str, int | None], list[Communicator]] = {}
@@ -223,7 +221,7 @@ def merge(facts: Iterable[NcclFacts]) -> NcclFacts:
 
 
 def _union(same: list[Communicator]) -> Communicator:
-    """One communicator from the facts of several nodes."""
+    """Merge several nodes' facts about one communicator."""
     hosts: dict[str, tuple[int, ...]] = {}
     stages: dict[int, str] = {}
     inits: dict[int, Init] = {}
@@ -276,5 +274,5 @@ def _any(answers: Iterable[bool | None]) -> bool | None:
 
 
 def requests_sockets(env: Mapping[str, str]) -> bool:
-    """Whether variables of NCCL request TCP between nodes."""
+    """Whether NCCL's variables request TCP between nodes."""
     return env.get("NCCL_IB_DISABLE", "0") not in ("0", "") or env.get("NCCL_NET", "").lower() == "socket"

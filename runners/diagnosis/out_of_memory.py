@@ -1,4 +1,4 @@
-"""Host and GPU memory that ran out, is nearly full or grows steadily; and what would need less of it."""
+"""Report host or GPU memory that ran out, is nearly full or grows steadily, and what would reduce it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..state import Attempt, Node
 from .view import Point, View
 
 LINGERS_S = 120.0
-"""Seconds into the next attempt for which the end of the previous one is still reported."""
+"""Seconds of a new attempt during which the end of the previous one is still reported."""
 FULL = 0.90
-"""Share of its limit from which a killed rank counts as killed for memory, without a kernel log."""
+"""Minimum share of the limit in use for a kill to count as out of memory without a kernel log."""
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE = r"(?<![\d.])([\d.]+) (bytes|[KMG]iB)"
@@ -37,22 +37,22 @@ _CGROUP = re.compile(r"cgroup|memcg", re.IGNORECASE)
 
 
 class Cuda(NamedTuple):
-    """torch's report of GPU memory that ran out, in bytes; None where unknown."""
+    """torch's report of exhausted GPU memory, in bytes; None if unknown."""
 
     tried: int | None
     capacity: int | None
     allocated: int | None
-    """By tensors of this process."""
+    """Bytes in tensors of this process."""
     unused: int | None
-    """Reserved by its allocator, but in no tensor."""
+    """Bytes that its allocator reserved but no tensor uses."""
     gpu: int | None
-    """As this process counts them."""
+    """GPU index as this process numbers them."""
     others: int
-    """Bytes of other processes on the same GPU."""
+    """Bytes of other processes on this GPU."""
 
 
 def find(view: View) -> Iterable[Finding]:
-    """The end of the newest attempt for want of memory; memory that grows, or is nearly full, while ranks run."""
+    """Report an attempt that ended out of memory, and memory that grows or is nearly full while ranks run."""
     attempt = _ended(view)
     if attempt is not None and attempt.first_cause is not None:
         yield from _out_of_memory(view, attempt, attempt.first_cause)
@@ -62,7 +62,7 @@ def find(view: View) -> Iterable[Finding]:
 
 
 def _ended(view: View) -> Attempt | None:
-    """The newest attempt where it failed; the one before while the newest is young."""
+    """Return the newest attempt if it failed. While it is young, the attempt before it counts."""
     attempts = view.state.attempts
     for attempt in attempts[:-3:-1]:
         if attempt.ended is not None:
@@ -84,7 +84,7 @@ def _out_of_memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[
 
 
 def parse_cuda(text: str) -> Cuda:
-    """The numbers in torch's words, of torch 1.x and 2.x."""
+    """Parse the numbers in the message of torch 1.x or 2.x."""
     allocated, reserved = _bytes(_ALLOCATED, text), _bytes(_RESERVED, text)
     in_all = _bytes(_RESERVED_ALL, text)
     if reserved is None and in_all is not None and allocated is not None:
@@ -157,7 +157,7 @@ def _cuda_remedy(view: View, cuda: Cuda) -> str:
 
 
 def _gpu_memory(view: View) -> int | None:
-    """Of the smallest GPU."""
+    """Return the memory of the smallest GPU in bytes."""
     sizes = [gpu.mem_total for node in view.state.nodes.values() for gpu in node.gpus if gpu.mem_total]
     return min(sizes, default=None)
 
@@ -190,7 +190,7 @@ def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bo
 
 
 def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
-    """Where an allocation failed although its node had the room: a limit of the process itself, or a policy."""
+    """Report an allocation that failed although the node had free memory: a process limit or a policy."""
     room, near = memory_limit(view.state.nodes.get(cause.node)), _near(view, cause)
     if cause.oom is not None or cause.signal == "SIGKILL" or room is None or not near:
         return None
@@ -232,7 +232,7 @@ def _host_remedy(in_cgroup: bool) -> str:
 
 
 def _was_full(view: View, cause: FirstCause) -> str:
-    """Why a killed rank was most likely killed for memory; "" where nothing shows it."""
+    """Return why a killed rank most likely ran out of memory; "" without evidence."""
     room = memory_limit(view.state.nodes.get(cause.node))
     near = _near(view, cause)
     if room is None or not near or max(near) < FULL * room.limit:
@@ -243,14 +243,14 @@ def _was_full(view: View, cause: FirstCause) -> str:
 
 
 def _near(view: View, cause: FirstCause) -> list[int]:
-    """Bytes in use on the node of a failure, shortly before it."""
+    """Return the bytes in use on the node shortly before the failure."""
     points = view.node_memory.get(cause.node, ())
     at = cause.at if cause.at is not None else view.now
     return [point.rss for point in points if point.rss is not None and -15.0 <= point.at - at <= 2.0]
 
 
 def _largest(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
-    """The rank of that node that held most, where it is another."""
+    """Name the rank with the most memory on that node if it is not the failed one."""
     nodes = {place.rank: place.node for place in attempt.ranks}
     held = {
         rank: max(point.rss or 0 for point in points[-3:])
@@ -275,13 +275,13 @@ def _curve(view: View, attempt: Attempt, rank: int, *, gpu: bool) -> Iterable[st
 
 
 BEGINS_S = 20.0
-"""Every rank grows for so long, by what it imports."""
+"""Seconds of growth in every rank, caused by imports."""
 GROWS_S, GROWS, GROWS_BYTES = 20.0, 0.05, 64 << 20
-"""Memory grew when in the last seconds of a rank this share of it, and these bytes, were added."""
+"""Memory grew if at least this share of it and this many bytes were added in a rank's last seconds."""
 
 
 def grew(view: View, attempt: Attempt, rank: int) -> Iterable[str]:
-    """The host memory of a rank that was still growing at its end, as evidence; nothing of one that was not."""
+    """Yield the curve of a rank whose host memory was still growing at its end."""
     curve = [point for point in _curves(view, attempt).get(rank, ()) if point.rss is not None]
     last = curve[-1] if curve else Point(0.0)
     from_then = max(last.at - GROWS_S, attempt.began + BEGINS_S)
@@ -298,25 +298,25 @@ def _who(view: View, attempt: Attempt, cause: FirstCause) -> str:
 
 
 def _quoted(cause: FirstCause, pattern: re.Pattern[str]) -> Iterable[str]:
-    """The newest line of its stderr that matches."""
+    """Return the newest matching line of its stderr."""
     yield from [line for line in cause.last_lines if pattern.search(line)][-1:]
 
 
 WARM_UP_S = 180.0
-"""Seconds after the start of an attempt in which memory may grow as it likes."""
+"""Seconds after the start of an attempt during which growth is not reported."""
 LEAST_S = 300.0
-"""A shorter time of growth proves nothing."""
+"""Minimum seconds of growth for a finding."""
 WINDOW_S = 900.0
 AHEAD_S = 1800.0
-"""Only what runs out within this time is reported."""
+"""Only memory that runs out within this many seconds is reported."""
 MUCH = 0.05
-"""Share of the limit by which memory must have grown."""
+"""Minimum growth as a share of the limit."""
 NEAR, FAR = 0.95, 0.90
-"""Shares of the limit at which a cgroup counts as nearly full, and as not so any more."""
+"""Shares of the limit above which a cgroup becomes nearly full, and below which the finding ends."""
 
 
 def near(view: View) -> Iterable[Finding]:
-    """Nodes whose cgroup is nearly full of what the kernel cannot give back."""
+    """Report nodes whose cgroup is nearly full of memory that the kernel cannot reclaim."""
     for number, node in view.state.nodes.items():
         room = memory_limit(node)
         if room is None or not room.cgroup:
@@ -338,7 +338,7 @@ def near(view: View) -> Iterable[Finding]:
 
 
 def _held(view: View, node: int) -> tuple[str, ...]:
-    """The ranks there that hold most."""
+    """Return the three ranks with the most memory on the node."""
     held = [
         (rank.sample.rss_bytes, number)
         for number, rank in view.state.ranks.items()
@@ -350,7 +350,7 @@ def _held(view: View, node: int) -> tuple[str, ...]:
 
 
 def rising(view: View) -> Iterable[Finding]:
-    """Ranks whose memory grows steadily and will reach the limit soon; one finding a node of its host memory."""
+    """Report ranks whose memory grows steadily and reaches the limit soon. Host memory has one finding per node."""
     attempt = view.attempt
     if attempt is None or view.now - attempt.began < WARM_UP_S + LEAST_S:
         return
@@ -370,9 +370,9 @@ def rising(view: View) -> Iterable[Finding]:
 
 
 def _short(view: View, node: int, since: float) -> tuple[Room, Growth] | None:
-    """The limit of a node and how it is approached; None where it is not reached soon.
+    """Return the limit of a node and its growth; None if the limit is not reached soon.
 
-    What ranks map of files is no loss, and is not in what the node has in use.
+    File pages that ranks map do not count as memory in use.
     """
     room, points = memory_limit(view.state.nodes[node]), view.node_memory.get(node, ())
     if room is None or len(points) < 2 or not _nears(points[0], points[-1], room.limit - room.used):
@@ -393,7 +393,7 @@ def _values(points: Sequence[Point], since: float, *, gpu: bool) -> list[tuple[f
 def _host_growth(
     view: View, node: int, ranks: dict[int, Growth], room: Room, whole: Growth
 ) -> Iterable[Finding]:
-    """What the ranks take must be most of what the node loses."""
+    """Report growth only if the ranks cause most of the node's growth."""
     pace = sum(growth.a_second for growth in ranks.values())
     grown = sum(growth.a_second * (view.now - growth.since) for growth in ranks.values())
     if not whole.a_second / 2 <= pace <= 2 * whole.a_second or grown < MUCH * room.limit:
@@ -422,7 +422,7 @@ def _gpu(view: View, number: int, points: Sequence[Point], since: float) -> Find
 
 
 def _nears(first: Point, last: Point, free: int, *, gpu: bool = False) -> bool:
-    """Whether two points suggest that memory runs out: a quick test before `steady`."""
+    """Whether two points suggest that memory runs out. A cheap test before `steady`."""
     before, after = (first.gpu, last.gpu) if gpu else (first.rss, last.rss)
     if before is None or after is None:
         return False
@@ -452,22 +452,22 @@ def _finding(
 
 
 PARTS = 6
-"""Into how many parts of equal length a curve is cut to see whether it grows in all of them."""
+"""Number of equal parts of a curve that must all grow."""
 
 
 class Room(NamedTuple):
-    """The limit of a node's memory that comes first."""
+    """The lowest memory limit of a node."""
 
     limit: int
     """Bytes."""
     used: int
-    """Bytes that count against it."""
+    """Bytes in use under this limit."""
     cgroup: bool
-    """Whether it is of the cgroup; else of the machine."""
+    """Whether it is the cgroup's limit instead of the machine's."""
 
 
 def memory_limit(node: Node | None) -> Room | None:
-    """The limit of a node's memory that comes first; None where unknown."""
+    """Return the lowest memory limit of a node; None if unknown."""
     host = None if node is None else node.metrics
     if host is None:
         return None
@@ -480,20 +480,20 @@ def memory_limit(node: Node | None) -> Room | None:
 
 
 class Growth(NamedTuple):
-    """A curve that grows steadily."""
+    """The growth of a steadily growing curve."""
 
     since: float
     """Unix time of its first point."""
     a_second: float
-    """Bytes."""
+    """Bytes per second."""
     now: int
     """Bytes of the newest point."""
 
 
 def steady(values: Sequence[tuple[float, int]], least_s: float) -> Growth | None:
-    """How a curve grows; None where it is too short, or does not grow in each of its parts at about the same pace.
+    """Return the growth of a curve; None if it is too short or its parts do not all grow at a similar rate.
 
-    The least of each part counts, so that what comes and goes with each step is no growth.
+    The minimum of each part counts, so memory that each step takes and returns is no growth.
     """
     if len(values) < 2 * PARTS or values[-1][0] - values[0][0] < least_s:
         return None
@@ -515,7 +515,7 @@ def steady(values: Sequence[tuple[float, int]], least_s: float) -> Growth | None
 
 
 def growth_text(values: Sequence[tuple[float, int]]) -> str:
-    """ "1.2 → 7.9 GiB in 40 s": from the least to the newest; "" where it did not grow."""
+    """ "1.2 → 7.9 GiB in 40 s" since the last rise began, "7.9 GiB, steady" without growth, "" without points."""
     if len(values) < 2:
         return ""
     last_at, last = values[-1]
@@ -528,7 +528,7 @@ def growth_text(values: Sequence[tuple[float, int]]) -> str:
 
 
 def _foot(values: Sequence[tuple[float, int]]) -> tuple[float, int]:
-    """Where the last rise began: the newest point from which it only went up, but for small dips."""
+    """Return the point where the last rise began. Small dips do not interrupt a rise."""
     at, low = values[-1]
     for time, value in reversed(values[:-1]):
         if value > low * 1.05:
@@ -539,7 +539,7 @@ def _foot(values: Sequence[tuple[float, int]]) -> tuple[float, int]:
 
 
 LADDER: Sequence[str] = ("single", "ddp", "zero1", "fsdp2-zero2", "fsdp2", "fsdp2-offload")
-"""Presets in the order in which each needs less memory of a GPU."""
+"""Presets in order of decreasing GPU memory."""
 DEEPSPEED: Sequence[str] = ("ds-zero1", "ds-zero2", "ds-zero3", "ds-zero3-cpu", "ds-zero3-nvme")
 KINDS: Mapping[str, str] = {
     "single": "single",
@@ -548,14 +548,14 @@ KINDS: Mapping[str, str] = {
     "fsdp1": "fsdp2",
     "fsdp2": "fsdp2",
 }
-"""Kind of a strategy → the step of LADDER that it is like."""
+"""Entry of LADDER that a strategy resembles."""
 
 
 SMALLER = "halve the micro batch, or compute activations again in backward"
 
 
 def following(plan: PlanSummary) -> str | None:
-    """The preset that needs less memory of a GPU than that of the plan; None where there is none."""
+    """Return the next preset that needs less GPU memory; None without one."""
     for ladder in (LADDER, DEEPSPEED):
         for at in (plan.preset, KINDS.get(plan.strategy, "")):
             if at in ladder:
@@ -565,7 +565,7 @@ def following(plan: PlanSummary) -> str | None:
 
 
 def memory_remedy(plan: PlanSummary | None, gpu_gb: float | None = None) -> str:
-    """One sentence with the commands. `gpu_gb`: GB of each GPU, None where unknown."""
+    """Return one sentence with the commands. `gpu_gb`: GB per GPU, None if unknown."""
     if plan is None:
         return f"{SMALLER}, or divide the model over more GPUs"
     smaller = f"{SMALLER} (--set batch.accumulation=2 for the same batch)"
@@ -582,7 +582,7 @@ def memory_remedy(plan: PlanSummary | None, gpu_gb: float | None = None) -> str:
 
 
 def launch(plan: PlanSummary, preset: str) -> str:
-    """The same run under another preset."""
+    """Return the command that launches the run with another preset."""
     nproc = f" --nproc-per-node {plan.nproc_per_node}" if plan.nproc_per_node else ""
     nodes = f" --nnodes {plan.nnodes}" if plan.nnodes > 1 else ""
     return f"distui launch {preset}{nproc}{nodes} -- {plan.command}"

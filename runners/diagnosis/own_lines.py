@@ -1,4 +1,4 @@
-"""What ranks wrote themselves that may say why they are behind the others, as evidence. Pure."""
+"""Quote lines that ranks wrote and that may explain why they are late, as evidence. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .prefixes import writer
 from .view import View
 
 MOST = 3
-"""Ranks of a finding that are quoted."""
+"""Maximum number of quoted ranks per finding."""
 
 
 def unlike(by_rank: Mapping[int, Sequence[OwnLine]]) -> dict[int, tuple[OwnLine, ...]]:
-    """Without what other ranks wrote as well: it is no reason why one of them is behind."""
+    """Remove lines that several ranks wrote: they do not explain why one of them is late."""
     writers = Counter(text for lines in by_rank.values() for text in {_bare(line) for line in lines})
     kept = {
         rank: tuple(line for line in lines if writers[_bare(line)] == 1) for rank, lines in by_rank.items()
@@ -24,12 +24,12 @@ def unlike(by_rank: Mapping[int, Sequence[OwnLine]]) -> dict[int, tuple[OwnLine,
 
 
 def _bare(line: OwnLine) -> str:
-    """Without what loggers write before it, which differs."""
+    """Return the line without its logger's prefix, which differs between ranks."""
     return writer(line.text, None).text
 
 
 def quoted(view: View, ranks: Sequence[int], others: Iterable[int]) -> list[str]:
-    """ "rank 1 wrote at 12:40:58 UTC: skipping batch 17": what some ranks wrote, and the others did not."""
+    """ "rank 1 wrote at 12:40:58 UTC: skipping batch 17": lines that only one rank wrote."""
     here = {rank: view.history[rank][-1].wrote for rank in (*ranks, *others) if view.history.get(rank)}
     if not any(here.get(rank) for rank in ranks):
         return []

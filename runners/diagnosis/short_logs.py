@@ -1,7 +1,7 @@
-"""Short logs without a sign of training: there any word of trouble counts, where no rule and no form of a line does.
+"""Find the first line with any error word in a short log without training, if no rule and no error form matches.
 
-People paste a few lines around what went wrong. In a whole log the same words are everyday, so nothing of this holds
-once training is seen, or the log is longer.
+Users paste a few lines around an error. In a complete log these words are normal, so this module stops if it sees
+training or a longer log.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .prefixes import Writer
 from .rules import First, Rule, RuleHits, shown
 
 MOST_LINES = 200
-"""Lines of all files together up to which they are such pieces."""
+"""Maximum number of lines of all files together, and of one file, for a short log."""
 QUOTED = 300
-"""Characters of the line that are quoted."""
+"""Maximum number of quoted characters of the line."""
 PLACE = (1 << 21) + 1
-"""Behind sentences of errors."""
+"""Sorts these lines after error messages."""
 
 _TROUBLE = re.compile(
     r"(?i:\b(?:errors?|failed|failure|fails?|crash(?:ed|es|ing)?|abort(?:ed|ing)?|killed|(?-i:terminated)|cannot|can't"
@@ -40,38 +40,38 @@ _EVERYDAY = re.compile(
     r"|unable to register|computation placer|-laio|-lcufile|collect2|^(?:mesg|stty|tput):|notebook|tokenizer)"
     r"|\btime +algbw\b|\b[A-Z]+(?:_[A-Z]+)*_(?:ERROR|TIMEOUT|FAIL\w*)\b"
 )
-"""Words of trouble that are a number, a setting, or that somebody has dealt with."""
+"""Error words that are a number, a setting or a handled problem."""
 _LESS = re.compile(r"(?i:warn|\bdebug\b|\binfo\b)|(?:^|[\[ ])[WI]\d{4} |\[[WI] |: [WI] \w+/")
-"""Levels below that of errors, also in front of the sentence."""
+"""Levels below error, also before the message."""
 
 
 class ShortLog:
-    """Collects the first such line, as long as the log may be one of those."""
+    """Collect the first such line while the log is short."""
 
     def __init__(self, pasted: bool) -> None:
-        """`pasted`: whether somebody gave the logs, not a run of distui's, of which more is known."""
+        """`pasted`: whether the user gave the logs. A run of distui has better sources."""
         self.open = pasted
-        """Whether it is short so far, and shows no training."""
+        """Whether the log is short so far and shows no training."""
         self._lines = 0
         self._first: First | None = None
         self._text = ""
 
     def asks(self, line: str, number: int) -> bool:
-        """Whether a line that is none of NCCL's, by its number in its file, may tell of trouble: then `take` it."""
+        """Whether a line that is not NCCL's may report an error, so that the caller must `take` it."""
         self._lines += 1
         if max(self._lines, number) > MOST_LINES or is_alive(line):
             self.open, self._first = False, None
         return self.open and self._first is None and _TROUBLE.search(line) is not None
 
     def take(self, line: str, number: int, file: tuple[int, str], head: Head, wrote: Writer) -> None:
-        """Keep the line if it does; `file`: its number and name."""
+        """Keep the line if it reports an error. `file`: number and name."""
         if _TROUBLE.search(wrote.text) and not _EVERYDAY.search(wrote.text) and not _LESS.search(line):
-            head = replace(head, rank=None)  # too little is sure to blame a rank
+            head = replace(head, rank=None)  # the evidence is too weak to blame a rank
             self._first = First(file[0], FactLine(file[1], number, shown(line)), head, stamp_of(line))
             self._text = shown(wrote.text.strip())[:QUOTED]
 
     def entries(self) -> list[RuleHits]:
-        """The line, as a rule that fired."""
+        """Return the line as a rule that fired; [] without one."""
         if self._first is None:
             return []
         rule = Rule(

@@ -1,4 +1,4 @@
-"""Folds NCCL's messages (2.3 to 2.32), in the order in which they were written, to nodes and communicators."""
+"""Fold NCCL's messages (2.3 to 2.32), in the order of writing, into nodes and communicators."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ ALGORITHMS = dict(
     zip("012345", ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE"), strict=True)
 )
 PROTOCOLS = {"0": "LL", "1": "LL128", "2": "SIMPLE"}
-"""2.21 writes numbers, later ones names."""
+"""2.21 logs numbers, later versions log names."""
 
 
 @functools.lru_cache(4096)
 def transport(via: str) -> str:
-    """How two ranks are connected: "P2P/IPC", "SHM", "NET/IB/GDRDMA", "NET/AWS Libfabric", …"""
+    """Return the transport between two ranks: "P2P/IPC", "SHM", "NET/IB/GDRDMA", "NET/AWS Libfabric", …"""
     via = via.partition(" comm ")[0].strip()
     if via.startswith(("direct shared", "SHM")):
         return "SHM"
@@ -72,18 +72,18 @@ def transport(via: str) -> str:
 
 
 RANKS = 1 << 16
-"""Most ranks of a communicator that are kept one by one."""
+"""Maximum number of ranks kept per communicator."""
 PAIRS = 1 << 17
-"""Most pairs of ranks of a communicator whose transport is kept."""
+"""Maximum number of rank pairs per communicator whose transport is kept."""
 NODES = 4096
-"""Most hosts that are kept."""
+"""Maximum number of hosts."""
 KEPT = 64
-"""Most names of one kind that are kept of a node."""
+"""Maximum number of names of one kind per node."""
 
 
 @dataclass(slots=True)
 class RankPart:
-    """One process's part in one communicator."""
+    """One process in one communicator."""
 
     rank: int
     host: str
@@ -91,9 +91,9 @@ class RankPart:
     pointer: str
     stage: InitStage = InitStage.STARTED
     stamp: Stamp | None = None
-    """Of its first line; None where that carries none."""
+    """Timestamp of its first line; None without one."""
     calls: int = 0
-    """Collectives that it called, where COLL is on; Send and Recv are none."""
+    """Number of collectives that it called if COLL is logged. Send and Recv do not count."""
 
 
 @dataclass(slots=True)
@@ -101,50 +101,50 @@ class CommunicatorPart:
     """One communicator while logs are read."""
 
     id: str
-    """As NCCL writes it, from 2.18 on; "" where it does not."""
+    """NCCL's id, logged since 2.18; "" if unknown."""
     nranks: int | None = None
     nnodes: int | None = None
     ranks: dict[int, RankPart] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)
     timed: dict[int, Init] = field(default_factory=dict)
-    """How long init took each rank."""
+    """Init time by rank."""
     rings: dict[int, str] = field(default_factory=dict)
-    """Channel → ranks in order, as rank 0 writes them (until 2.28 long ones are cut)."""
+    """Order of ranks by channel, as rank 0 logs it. Until 2.28 NCCL truncates long rings."""
     trees: int = 0
-    """Channels that have a tree."""
+    """Number of channels with a tree."""
     channels: dict[str, int] = field(default_factory=dict)
-    """"coll", "collnet", "nvls", "p2p" and "p2p per peer" → how many."""
+    """Number of channels by kind: "coll", "collnet", "nvls", "p2p" and "p2p per peer"."""
     pairs: dict[tuple[int, int], set[str]] = field(default_factory=dict)
-    """From rank, to rank → transports."""
+    """Transports by source and target rank."""
     ends: dict[tuple[int, int, int], list[bool | None]] = field(default_factory=dict)
-    """From, to, channel → whether sender and receiver use GPUDirect RDMA; only until both agree."""
+    """Whether sender and receiver use GPUDirect RDMA, by source, target and channel. Dropped once both agree."""
     nvls: bool = False
     collectives: Counter[str] = field(default_factory=Counter)
     tuning: Counter[str] = field(default_factory=Counter)
-    """ "AllReduce RING LL" → how often it was chosen."""
+    """Number of choices per operation, algorithm and protocol, such as "AllReduce RING LL"."""
     lines: dict[str, Raw] = field(default_factory=dict)
-    """The first that names it ("comm"), and the first of each transport ("pair:SHM")."""
+    """The first line about it ("comm"), and the first about each transport ("pair:SHM")."""
 
     def stages(self) -> dict[str, int]:
-        """Stage → number of ranks in it."""
+        """Return the number of ranks per stage."""
         counts = Counter(part.stage for part in self.ranks.values())
         return {stage.name.lower(): counts[stage] for stage in InitStage if counts[stage]}
 
     def transports(self) -> dict[str, int]:
-        """Transport → number of pairs."""
+        """Return the number of pairs per transport."""
         counts = Counter(" and ".join(sorted(kinds)) for kinds in self.pairs.values())
         return dict(counts.most_common())
 
     def slowest(self) -> Init | None:
-        """The rank whose init took longest; None where no line has times."""
+        """Return the rank with the longest init; None without times."""
         return max(self.timed.values(), key=lambda timing: timing.seconds, default=None)
 
     def reached(self, stage: InitStage) -> bool:
-        """Whether every rank has come so far."""
+        """Whether every rank has reached this stage."""
         return len(self.ranks) == self.nranks and all(part.stage >= stage for part in self.ranks.values())
 
     def take(self, other: CommunicatorPart) -> None:
-        """Merge messages that came before their communicator was named."""
+        """Merge messages that preceded the line with the communicator's name."""
         self.pairs.update(other.pairs)
         self.timed.update(other.timed)
         self.ends.update(other.ends)
@@ -163,30 +163,30 @@ class NodePart:
 
     host: str
     file: str = ""
-    """Which lines without a host are meant; "" where there is one."""
+    """Name of the file, used instead of an unknown host; "" if the host is known."""
     versions: set[str] = field(default_factory=set)
     interfaces: dict[str, str] = field(default_factory=dict)
-    """Of sockets: name → address."""
+    """Address by name of a socket interface."""
     bootstrap: str = ""
     hcas: dict[str, str] = field(default_factory=dict)
-    """ "mlx5_0:1" → "IB", "RoCE", with "/SHARP" where it can."""
+    """Kind by HCA: "mlx5_0:1" → "IB" or "RoCE", with "/SHARP" if supported."""
     networks: set[str] = field(default_factory=set)
-    """What traffic between nodes goes over: "IB", "Socket", a plugin's name."""
+    """Networks between nodes: "IB", "Socket", a plugin's name."""
     plugins: set[str] = field(default_factory=set)
     env: dict[str, str] = field(default_factory=dict)
     """Variables that NCCL logs as read."""
     lines: dict[str, Raw] = field(default_factory=dict)
-    """The first that names it ("host"), its version, network, bootstrap, and its HCAs."""
+    """The first lines about the host ("host"), its version, network, bootstrap and HCAs."""
 
     def named_networks(self) -> list[str]:
-        """ "IB over RoCE", "Socket", …"""
+        """Return the networks for display: "IB over RoCE", "Socket", …"""
         kinds = {kind.partition("/")[0] for kind in self.hcas.values()}
         roce = " over RoCE" if kinds == {"RoCE"} else ""
         return [name + roce * name.startswith("IB") for name in sorted(self.networks)]
 
 
 def keep(where: set[str], name: str) -> None:
-    """Add, unless there are enough."""
+    """Add a name unless the set is full."""
     if len(where) < KEPT:
         where.add(name[:200])
 
@@ -197,7 +197,7 @@ SESSIONS = 1 << 14
 
 @dataclass(slots=True)
 class InitSession:
-    """A thread that creates a communicator: its messages without a communicator's name belong to this one."""
+    """A thread that creates a communicator. Its messages without a communicator's name belong to this one."""
 
     communicator: CommunicatorPart
     part: RankPart | None = None
@@ -207,40 +207,40 @@ class Sessions:
     def __init__(self) -> None:
         self.communicators: list[CommunicatorPart] = []
         self.left_out = 0
-        """Communicators that were not kept."""
+        """Number of communicators above the limit."""
         self.by_pointer: dict[tuple[Thread, str], InitSession] = {}
         self._by_thread: dict[Thread, InitSession] = {}
-        """Also by process, for messages of threads that have created none."""
+        """Session by thread, and by process for messages of threads that created no communicator."""
         self._by_id: dict[tuple[str, int], CommunicatorPart] = {}
         self._unnamed: dict[tuple[int, int], CommunicatorPart] = {}
         self._joined: dict[tuple[int | Thread, int], int] = {}
-        """By rank or process and size: the number of the newest, from 0."""
+        """Index of the newest communicator by rank or process and size, from 0."""
         self._older: dict[tuple[int, int], CommunicatorPart] = {}
-        """By size and number: those whose init is not in the logs."""
+        """Communicators without init in the logs, by size and index."""
 
     def all(self) -> list[CommunicatorPart]:
-        """The communicators, and last the messages that no line assigns to one."""
+        """Return the communicators, and last one with all messages that no line assigns to a communicator."""
         unnamed = CommunicatorPart("")
         for session in [*self._by_thread.values(), *self.by_pointer.values()]:
             if session.part is None and session.communicator.nranks is None:
                 unnamed.take(session.communicator)
         used = unnamed.pairs or unnamed.channels or unnamed.rings or unnamed.timed
-        used = used or unnamed.collectives or unnamed.tuning  # COLL was turned on later than at the start
+        used = used or unnamed.collectives or unnamed.tuning  # COLL was turned on after the start
         return [*self.communicators, *([unnamed] if used else [])]
 
     def ranks_on(self, host: str) -> list[int]:
-        """Ranks of a host in the largest communicator that it has a part in."""
+        """Return the host's ranks in the largest communicator with a part on it."""
         own = [part for part in self.communicators if host in part.hosts]
         largest = max(own, key=lambda part: part.nranks or 0, default=None)
         return sorted(part.rank for part in largest.ranks.values() if part.host == host) if largest else []
 
     def rank_of(self, head: Head) -> int | None:
-        """The rank of a process in the largest communicator it is in."""
+        """Return the rank of a process in its largest communicator."""
         session = self._by_thread.get(head.process)
         return None if session is None or session.part is None else session.part.rank
 
     def of(self, head: Head, message: str = "") -> InitSession:
-        """What the message names (as in 2.15 to 2.17), else what this thread makes, else the process's largest."""
+        """Return the session that the message names (2.15 to 2.17), else the thread's, else the process's largest."""
         pointer = message.partition(" comm 0x")[2].partition(" ")[0] if " comm 0x" in message else ""
         if pointer:
             return self._named(head, "0x" + pointer)
@@ -262,7 +262,7 @@ class Sessions:
         self._by_thread[thread] = session
 
     def join(self, head: Head, match: re.Match[str]) -> InitSession:
-        """A thread is in a communicator: `match` is one of COMM."""
+        """Add a thread to a communicator. `match`: a match of COMM."""
         pointer, rank, nranks = match["pointer"], int(match["rank"]), int(match["nranks"])
         name = COMM_ID.search(match["rest"])
         communicator = self._communicator(name[1] if name else "", rank, nranks)
@@ -284,7 +284,7 @@ class Sessions:
         return session
 
     def called(self, head: Head, pointer: str, nranks: int) -> InitSession:
-        """A communicator that was made before NCCL logged: of this size the n-th that this process calls."""
+        """Return a communicator that was created before NCCL logged: the process's n-th of this size by first call."""
         _room(self._joined)
         nth = self._joined[head.process, nranks] = self._joined.get((head.process, nranks), -1) + 1
         communicator = self._older.get((nranks, nth)) or self._new("", nranks, self._older, (nranks, nth))
@@ -295,7 +295,7 @@ class Sessions:
         return session
 
     def _communicator(self, name: str, rank: int, nranks: int) -> CommunicatorPart:
-        """By its id; without one the n-th of that size for the n-th time that this rank joins one of that size."""
+        """Return a communicator by id. Without an id, count how often this rank joined one of this size."""
         if name:
             communicator = self._by_id.get((name, nranks))
             return communicator or self._new(name, nranks, self._by_id, (name, nranks))
@@ -314,14 +314,14 @@ class Sessions:
 
 
 def _room(where: dict[K, V]) -> None:
-    """Forget the older half of what has become too much."""
+    """Delete the older half if the mapping is full."""
     if len(where) >= SESSIONS:
         for key in list(islice(where, SESSIONS // 2)):
             del where[key]
 
 
 Note = tuple[dict[str, Raw], str, RankPart | None]
-"""Where a line is kept, under which key, and the rank whose first it is."""
+"""The mapping and key for a line, and the rank whose first line it is."""
 
 
 class Statements:
@@ -331,15 +331,15 @@ class Statements:
         self.nodes: dict[str, NodePart] = {}
         self.sessions = Sessions()
         self.version: Version = ()
-        """The newest that was read."""
+        """The newest version that was read."""
         self.versions: set[str] = set()
         self._by_process: dict[Thread, str] = {}
-        """The version of a process that writes its own line of it: from 2.22 on, at INFO."""
+        """Version by process, for processes that log their own: since 2.22, at INFO."""
         self.noted: list[Note] = []
-        """What the last message states for the first time; the reader keeps its line there."""
+        """Facts that the last message states for the first time. The reader keeps its line there."""
 
     def version_line(self, head: Head, message: str) -> None:
-        """ "2.21.5+cuda12.4" behind "NCCL version"; until 2.21, and at WARN, without a host."""
+        """Read "2.21.5+cuda12.4" after "NCCL version". Until 2.21, and at WARN, the line has no host."""
         if match := VERSION.match(message):
             version = match[1] + (match[2] or "")
             self.version = parse_version(version)
@@ -352,11 +352,11 @@ class Statements:
                 keep(node.versions, version)
 
     def version_of(self, part: RankPart) -> str:
-        """The version of NCCL in a rank's process; "" where it writes none."""
+        """Return the NCCL version of a rank's process; "" if it logs none."""
         return self._by_process.get((part.host, part.pid, None), "")
 
     def node(self, head: Head) -> NodePart | None:
-        """The node of a line, or all those of a file that name none; None where there are too many."""
+        """Return the node of a line, or one node for a file without hosts; None above the limit."""
         name = head.thread[0]
         node = self.nodes.get(name)
         if node is None and len(self.nodes) < NODES:
@@ -369,7 +369,7 @@ class Statements:
             self.noted.append((lines, key, None))
 
     def comm(self, head: Head, message: str) -> None:
-        """A line that names a communicator, rank and nranks."""
+        """Read a line that names a communicator, rank and nranks."""
         if not (match := COMM.match(message)):
             return
         pointer, rest = match["pointer"], match["rest"]
@@ -391,7 +391,7 @@ class Statements:
                 self.sessions.by_pointer.pop((head.process, pointer), None)
 
     def timings(self, head: Head, message: str) -> None:
-        """How long init took, by phase."""
+        """Read the init time by phase."""
         if match := TIMINGS.match(message):
             rank, timed = int(match[1]), self.sessions.of(head).communicator.timed
             phases = {name: float(value) for name, value in PHASE.findall(match[4])[:16]}
@@ -399,7 +399,7 @@ class Statements:
                 timed[rank] = Init(rank, float(match[3]), phases)
 
     def channel(self, head: Head, message: str) -> None:
-        """A connection of two ranks, or the ring of a channel."""
+        """Read a connection of two ranks, or the ring of a channel."""
         communicator = self.sessions.of(head, message).communicator
         if match := LINK.match(message):
             channel, source, target = int(match[1]), int(match[2]), int(match[3])
@@ -415,7 +415,7 @@ class Statements:
             communicator.rings.setdefault(int(match[1]), " ".join(match[2].split()))
 
     def _pair(self, communicator: CommunicatorPart, ends: tuple[int, int], via: str) -> None:
-        """A new transport of a pair of ranks."""
+        """Add a new transport of a pair of ranks."""
         if ends in communicator.pairs:
             communicator.pairs[ends].add(via)
         elif len(communicator.pairs) < PAIRS:
@@ -429,27 +429,27 @@ class Statements:
         communicator.trees = max([communicator.trees, *depths])
 
     def connected(self, head: Head, message: str) -> None:
-        """All rings or trees are there."""
+        """Note that all rings or trees are connected."""
         if message.startswith("Connected all"):
             _advance(self.sessions.of(head, message).part, InitStage.CONNECTED)
 
     def channels(self, head: Head, message: str) -> None:
-        """How many channels there are of each kind."""
+        """Read the number of channels of each kind."""
         communicator = self.sessions.of(head).communicator
         for number, kind, peer in CHANNELS.findall(message):
             communicator.channels[kind + peer] = int(number)
 
     def numbered(self, head: Head, message: str) -> None:
-        """Messages that begin with a number: of channels, or of bytes that the tuner chose for (2.21)."""
+        """Read messages that begin with a number: channels, or the size in bytes of a tuner's choice (2.21)."""
         (self.collective if " Bytes -> " in message else self.channels)(head, message)
 
     def nvls(self, head: Head, message: str) -> None:
-        """NVLink SHARP is set up."""
+        """Note that NVLink SHARP is set up."""
         if message.startswith("NVLS comm"):
             self.sessions.of(head).communicator.nvls = True
 
     def interfaces(self, head: Head, message: str) -> None:
-        """The interfaces of bootstrap and sockets, and the HCAs."""
+        """Read the interfaces of bootstrap and sockets, and the HCAs."""
         if (node := self.node(head)) is None or "Using" not in message:
             return
         if match := BOOTSTRAP.match(message):
@@ -465,10 +465,10 @@ class Statements:
                 node.interfaces.setdefault(name[:60], address[:60])
 
     def network(self, head: Head, message: str) -> None:
-        """What traffic between nodes goes over."""
+        """Read the network between nodes."""
         match = NETWORK.match(message) or ASSIGNED.match(message)
         if match and (node := self.node(head)):
-            if match[1] not in node.networks:  # a second one is news, too
+            if match[1] not in node.networks:  # keep the line of a second network as well
                 self.noted.append((node.lines, f"network {match[1]}" if node.networks else "network", None))
             keep(node.networks, match[1])
 
@@ -480,12 +480,12 @@ class Statements:
             )
 
     def variable(self, head: Head, message: str) -> None:
-        """A variable that NCCL has read."""
+        """Read a variable that NCCL has read."""
         if (match := VARIABLE.match(message)) and (node := self.node(head)) and len(node.env) < 4 * KEPT:
             node.env[match[1][:80]] = match[2][:200]
 
     def collective(self, head: Head, message: str) -> None:
-        """A collective, where COLL is on, or the tuner's choice."""
+        """Read a collective (if COLL is logged) or a tuner's choice."""
         if match := COLLECTIVE.match(message):
             session = self.sessions.by_pointer.get((head.process, match[2]))
             if session is None and match[3]:
@@ -519,7 +519,7 @@ def _advance(part: RankPart | None, stage: InitStage) -> None:
 
 
 def _end(communicator: CommunicatorPart, key: tuple[int, int, int], receiver: bool, direct: bool) -> None:
-    """Keep what one end uses until the other end uses the same."""
+    """Keep the value of one end until both ends have the same value."""
     ends = communicator.ends.get(key)
     if ends is None:
         if len(communicator.ends) >= PAIRS:

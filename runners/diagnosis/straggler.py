@@ -1,4 +1,4 @@
-"""The straggler: the rank that the others wait for step after step, and the time lost to it."""
+"""Find the straggler: the rank that the others wait for in most steps, and the time lost to it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .view import Arrivals, GroupArrivals, Piece, View
 ID = "straggler"
 INPUT = "input-bound"
 MOST = 3
-"""Findings at once."""
+"""Maximum number of findings at a time."""
 LEAST_STACKS = 4
-"""Stacks of a rank that are needed before it counts as slow without a reason."""
+"""Minimum number of stacks before a rank counts as slow without a reason."""
 MOVED = 8
-"""Percentage points by which the share must change before the finding does."""
+"""Change of the share in percentage points that updates the finding."""
 NO_REASON = "no reason is seen in clocks, throttling, CPU or I/O"
 LOADING_ALIKE = "in most samples the ranks were in their data loaders, and none is slower than the others"
 FED_ALIKE = (
@@ -32,14 +32,14 @@ FED_ALIKE = (
     "work as much as its own"
 )
 LOADING = 0.75
-"""Share of the ranks that have to be in their data loaders mostly."""
+"""Minimum share of the ranks that must mostly be in their data loaders."""
 
 _JOIN = "/torch/distributed/algorithms/join.py"
 _PERCENT = re.compile(r"about (\d+) %")
 
 
 def find(view: View) -> Iterable[Finding]:
-    """Slow ranks, the worst first; where there is none, whether all ranks wait for their data."""
+    """Report slow ranks, the worst first. Without a slow rank, report if all ranks wait for their data."""
     before = {(old.rank, old.node or 0): old for old in view.state.findings.values() if old.id == ID}
     nodes = {number: rank.place.node for number, rank in view.state.ranks.items()}
     slow = lags(view.arrivals, nodes, view.now, frozenset(before))
@@ -60,7 +60,7 @@ def find(view: View) -> Iterable[Finding]:
 
 
 def _loaders_alike(view: View, lag: Lag, named: bool) -> bool | None:
-    """Whether a rank is last only because its queue of data is the emptiest; None until enough samples show it."""
+    """Whether a rank is last only because its data queue is the emptiest; None with too few samples."""
     if lag.rank is None:
         return False
     lately = _since(view, lag.since, lag.rank)
@@ -72,14 +72,14 @@ def _loaders_alike(view: View, lag: Lag, named: bool) -> bool | None:
 
 
 def _through(pulses: Sequence[Pulse]) -> bool:
-    """Whether a rank had no data left, and only accompanied the others: torch's Join has it call what they call."""
+    """Whether a rank ran out of data and only mirrors the others' collectives under torch's Join."""
     return any(
         site.name == "__exit__" and site.file.endswith(_JOIN) for pulse in pulses for site in pulse.stack
     )
 
 
 def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None:
-    """The finding; unchanged where the share changed little, None until enough samples show that there is no reason."""
+    """Return the finding, unchanged if the share changed little; None with too few samples to exclude a reason."""
     percent = max(10, 5 * round(20 * lag.share))
     why = [] if lag.rank is None else reasons(_since(view, lag.since, lag.rank), lag.rank)
     if before is not None and _same(before, 100 * lag.share, why):
@@ -100,7 +100,7 @@ def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None
 
 
 def _since(view: View, since: float, rank: int) -> View:
-    """The same with the looks since `rank` is slow, once it has enough: where it was before is no reason now."""
+    """Return a view with only the pulses since `rank` is slow, if there are enough: older positions explain nothing."""
     history = {
         each: [pulse for pulse in pulses if pulse.at >= since] for each, pulses in view.history.items()
     }
@@ -108,7 +108,7 @@ def _since(view: View, since: float, rank: int) -> View:
 
 
 def _stacks_seen(view: View, rank: int | None) -> int:
-    """Samples with a stack of a rank; LEAST_STACKS where there is never one, so that nobody waits for it."""
+    """Return the number of samples with a stack. Without any, return LEAST_STACKS, so that the finding does not wait."""
     pulses = () if rank is None else view.history.get(rank, ())
     return sum(bool(pulse.stack) for pulse in pulses) or LEAST_STACKS
 
@@ -170,7 +170,7 @@ def _fallback_remedy(lag: Lag) -> str:
 
 
 def _input_bound(view: View) -> Iterable[Finding]:
-    """Whether most ranks are in their data loaders mostly, while steps are made."""
+    """Report if most ranks are mostly in their data loaders while training makes progress."""
     if not any(
         len(pulses) > 2 and (pulses[0].step or 0) < (pulses[-1].step or 0)
         for pulses in view.history.values()
@@ -186,7 +186,7 @@ def _input_bound(view: View) -> Iterable[Finding]:
 
 
 def _bound(view: View, position: RankPosition | None, evidence: str) -> Finding:
-    """All ranks alike wait for their loaders; the finding of before stays as it is."""
+    """Return the finding that all ranks wait for their loaders. An earlier finding stays unchanged."""
     site = position.site if position is not None and position.kind is Kind.LOADER else None
     where = f" ({activity.site_text(site)})" if site is not None else ""
     return view.state.findings.get((INPUT, None, None)) or Finding(
@@ -201,66 +201,66 @@ def _bound(view: View, position: RankPosition | None, evidence: str) -> Finding:
 
 
 CLOCKS_S = 0.02
-"""By how much the clocks of two nodes may differ."""
+"""Maximum clock difference between two nodes in seconds."""
 COLLECTIVES = 20
-"""Fewer prove nothing."""
+"""Minimum number of collectives for a finding."""
 STEPS = 6
-"""In fewer steps, being the last proves nothing: a pause may be validation or a checkpoint."""
+"""Minimum number of steps for a finding: a single pause may be validation or a checkpoint."""
 SPAN_S, SHORT_S = 10.0, 5.0
-"""A shorter time proves nothing; where the price is high, the second."""
+"""Minimum seconds for a finding. SHORT_S applies if the share is at least HIGH."""
 HIGH = 0.20
 WINDOW_S = 30.0
-"""Older samples count only where there are too few newer ones."""
+"""Window in seconds. Older samples count only if newer ones are too few."""
 HEAVIEST_S = 2.0
-"""A step counts by its length, so that many short ones of before do not outvote the slow ones of now; but no pause
-counts for more than this."""
+"""Maximum weight of a step in seconds. Steps are weighted by length, so that many short earlier steps do not outvote
+slow recent ones; a pause counts only up to this limit."""
 AGREE = 0.8
-"""Share of the steps in which the same rank must be the last."""
+"""Minimum share of the steps with the same rank as the last."""
 LEAST = 0.10
-"""Least share of the step for a finding."""
+"""Minimum lost share of the step for a finding."""
 LEAST_S = 0.005
-"""Least seconds of a step for a finding."""
+"""Minimum lost seconds per step for a finding."""
 INTERRUPTED = 3
-"""Steps one after the other in which another rank is the last: what was before them is another matter."""
+"""Consecutive steps with another rank as the last that separate earlier steps from the finding."""
 SURE, FEW = 3.5, 4
-"""Standard errors by which the mean of the waits must lie above 0, and steps in which it must be twice as many."""
+"""Required distance of the mean wait from 0 in standard errors. The factor 1 + FEW / n raises it for few steps n."""
 KEEPS = 0.7
-"""Share of these limits at which an earlier finding still holds, so that it does not flicker."""
+"""Factor on these limits for an earlier finding, so that it does not flicker."""
 OLD_S = 60.0
-"""Collectives that ended longer ago, and longer ago than five steps, are too old."""
+"""Maximum age of the newest collective in seconds, or five steps if that is longer."""
 SAMPLED = 64
-"""Members of a group that stand for all of them, beside those that came last."""
+"""Number of members that represent a large group, in addition to those that were last."""
 
 
 class Lag(NamedTuple):
-    """One rank, or one node, that the others wait for."""
+    """A rank or a node that the others wait for."""
 
     rank: int | None
-    """None: several ranks of `node` in turn."""
+    """None if several ranks of `node` are last in turn."""
     node: int
     share: float
-    """Of each step, from 0 to 1."""
+    """Lost share of each step, from 0 to 1."""
     step_s: float
     stepwise: bool
-    """Whether `step_s` is an optimizer step; else a piece of time."""
+    """Whether `step_s` is an optimizer step instead of a piece of time."""
     since: float
-    """Unix time since which this rank is the one, as far back as collectives count."""
+    """Unix time since which this rank is the last, within the known collectives."""
     members: int
-    """Ranks of the group."""
+    """Number of ranks in the group."""
     timed: bool
     """Whether the times are of kernels."""
 
 
 Who = tuple[int | None, int]
-"""Rank, or None for a whole node; and the node."""
+"""Rank, or None for a whole node, and the node."""
 
 
 def lags(
     arrivals: Arrivals, nodes: Mapping[int, int], now: float, before: frozenset[Who] = frozenset()
 ) -> list[Lag]:
-    """The worst first; `nodes`: rank → node, `before`: who was named before.
+    """Return the lags, the worst first. `nodes`: node by rank; `before`: ranks and nodes with an earlier finding.
 
-    A rank that is late only because it waits in another group is left out.
+    A rank that is late only because it waits in another group is omitted.
     """
     seen = [(group, pieces) for group in arrivals.groups if (pieces := _pieces(group, nodes, now))]
     slow = [lag for group, pieces in seen if (lag := _lag(group, pieces, nodes, before)) is not None]
@@ -271,7 +271,7 @@ def lags(
 
 
 def _pieces(group: GroupArrivals, nodes: Mapping[int, int], now: float) -> list[Piece]:
-    """The steps of a group; [] where they are too few or too old."""
+    """Return the steps of a group; [] if they are too few or too old."""
     if len(group.met) < COLLECTIVES:
         return []
     newest: list[Piece] = []
@@ -291,7 +291,7 @@ def _pieces(group: GroupArrivals, nodes: Mapping[int, int], now: float) -> list[
 
 
 def _margin(group: GroupArrivals, nodes: Mapping[int, int]) -> float:
-    """Seconds by which the clocks of a group may differ; kernels need no common clock."""
+    """Return the maximum clock difference in a group. Kernel times need no common clock."""
     places = {nodes.get(rank) for rank in group.members}
     return 0.0 if group.timed or len(places) == 1 else CLOCKS_S
 
@@ -339,7 +339,7 @@ def _is(rank: int, who: Who, nodes: Mapping[int, int]) -> bool:
 
 
 def _onset(pieces: Sequence[Piece], his: Sequence[bool]) -> int:
-    """The piece since which it is that rank. `his`: for each piece whether it is; one that is not ends nothing yet."""
+    """Return the index of the piece since which the rank is last. `his`: whether it is last, by piece."""
     others = 0
     begin = len(pieces) - 1
     for at in range(len(pieces) - 1, -1, -1):
@@ -351,7 +351,7 @@ def _onset(pieces: Sequence[Piece], his: Sequence[bool]) -> int:
 
 
 def _leads(pieces: Iterable[Piece], asked: Sequence[int], member: int | None, margin: float) -> list[float]:
-    """Seconds that the others, as usual, wait longer than a member in each piece; None: than the last of them."""
+    """Return the median extra wait of the others per piece, in seconds. `member` None: compared with the last member."""
     leads = []
     for piece in pieces:
         waits = _waits(piece, asked, margin)
@@ -361,9 +361,9 @@ def _leads(pieces: Iterable[Piece], asked: Sequence[int], member: int | None, ma
 
 
 def _beyond_chance(leads: Sequence[float], keeps: float) -> bool:
-    """Whether the mean lies so far above 0, by the spread of the steps, that luck with uneven ones does not explain it.
+    """Whether the mean is too far above 0, given the spread of the steps, to be chance.
 
-    Few steps know little of their own spread: their mean has to lie further above.
+    A few steps do not show their spread well, so their mean must be larger.
     """
     mean = statistics.fmean(leads)
     doubt = statistics.pstdev(leads) / len(leads) ** 0.5
@@ -373,7 +373,7 @@ def _beyond_chance(leads: Sequence[float], keeps: float) -> bool:
 def _most(
     named: Sequence[tuple[int, float]], weight: float, nodes: Mapping[int, int], before: frozenset[Who]
 ) -> Who | None:
-    """The rank, or the node, that is the last in most pieces. `named`: the last of each piece, and its weight."""
+    """Return the rank or node that is last in most pieces. `named`: last rank and weight of each piece."""
     for of in (lambda rank: (rank, nodes.get(rank, 0)), lambda rank: (None, nodes.get(rank, 0))):
         weights: dict[Who, float] = {}
         times: Counter[Who] = Counter()
@@ -388,7 +388,7 @@ def _most(
 
 
 def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The median by weight."""
+    """Return the weighted median."""
     left = sum(weights) / 2
     for value, weight in sorted(zip(values, weights, strict=True)):
         left -= weight
@@ -398,7 +398,7 @@ def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _asked(pieces: Iterable[Piece], size: int) -> Sequence[int]:
-    """Members whose waits are compared: all of a small group, else those that were last and some others."""
+    """Return the members to compare: all of a small group, else those that were last and a sample."""
     if size <= SAMPLED:
         return range(size)
     last = {met.who for piece in pieces for met in piece.waits}
@@ -406,7 +406,7 @@ def _asked(pieces: Iterable[Piece], size: int) -> Sequence[int]:
 
 
 def _blame(piece: Piece, asked: Sequence[int], margin: float) -> tuple[int, float]:
-    """The member that waits least in a piece, and what that costs the others, as a share of the piece."""
+    """Return the member with the shortest wait in a piece, and the cost for the others as a share of the piece."""
     waits = _waits(piece, asked, margin)
     least = min(waits)
     victim = sorted(waits)[len(waits) // 2]
@@ -414,7 +414,7 @@ def _blame(piece: Piece, asked: Sequence[int], margin: float) -> tuple[int, floa
 
 
 def _waits(piece: Piece, asked: Sequence[int], margin: float) -> list[float]:
-    """Seconds for which members wait in a piece."""
+    """Return each member's wait in a piece, in seconds."""
     totals = [0.0] * len(asked)
     for met in piece.waits:
         values, late = met.values, met.late - margin
@@ -426,12 +426,12 @@ def _waits(piece: Piece, asked: Sequence[int], margin: float) -> list[float]:
 
 
 def _share(pieces: list[Piece], member: int, margin: float) -> float:
-    """What share of the usual piece a member waits for."""
+    """Return the median share of a piece that a member waits."""
     return statistics.median(_waits(piece, (member,), margin)[0] / piece.seconds for piece in pieces)
 
 
 def _victim(lag: Lag, seen: list[tuple[GroupArrivals, list[Piece]]], nodes: Mapping[int, int]) -> bool:
-    """Whether the rank itself waits for others in another group for most of what it costs."""
+    """Whether the rank waits in another group for at least half of the share that it costs."""
     if lag.rank is None:
         return False
     for group, pieces in seen:
