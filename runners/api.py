@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.plan import Request
@@ -41,7 +41,7 @@ from .logs.log_files import STREAMS, LogError, parse_file_id
 from .logs.merging import MergedLogs, prefixes
 from .model import CommandDone, Profile, RankPhase, Restart, RunPhase, Stop
 from .profile_report import Profiled
-from .status_document import RunStatus, status_json
+from .status_document import status_json
 from .wire.client import Link, LinkError, UnansweredError, new_id
 
 __all__ = ["RefusedError", "Run", "attach", "execute", "launch", "runs"]
@@ -386,9 +386,9 @@ class Run:
         """Where it stands by its files and processes."""
         return run_directories.phase(self.entry)
 
-    def status(self) -> RunStatus:
-        """What `distui status --json` prints; docs/cli.md has the fields. Raises RunError."""
-        return status_json(self._linked(local_agent.snapshot))
+    def status(self) -> dict[str, Any]:
+        """Return the object that `distui status --json` prints: docs/schemas/status.json. Raises RunError."""
+        return cast(dict[str, Any], status_json(self._linked(local_agent.snapshot)))
 
     def wait(self, until: str = "done", timeout: float | None = None) -> RunPhase:
         """Wait until the run is as far as asked, or has ended; the phase then.
