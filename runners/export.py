@@ -1,7 +1,7 @@
-"""The diagnostic bundle of `distui export`: what is gathered of a run, with secrets masked, and how it is opened again.
+"""The diagnostic bundle of `distui export`: the files of a run with masked secrets; and its opening.
 
-A bundle is a tar file of plain files under one name, packed with gzip; a manifest ends it. Reading trusts nothing: only
-the files that a bundle has, by their names; no links, no other kinds; sizes and hashes are checked.
+A bundle is a tar file of regular files below one folder, compressed with gzip; the manifest is last. Reading trusts
+nothing: it accepts only names that a bundle can have and regular files, and verifies sizes and hashes.
 """
 
 from __future__ import annotations
@@ -50,45 +50,45 @@ from .traces import TraceError
 from .wire.client import Link, LinkError
 
 HEAD = 256 << 10
-"""Bytes of a log's beginning."""
+"""Bytes from a log's beginning."""
 ALL_LOGS = 1 << 30
-"""Bytes that the ends of all logs may have together; where they are many each is given less."""
+"""Maximum bytes of all logs' ends together; many logs get less each."""
 LEAST_TAIL = 64 << 10
 
 
 def tail_of(wanted: int, files: int) -> int:
-    """Bytes of the end of each of so many logs."""
+    """Bytes from the end of each log, for this number of logs."""
     return min(wanted, max(LEAST_TAIL, ALL_LOGS // max(files, 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a file, in bytes."""
+    """A range of a file, in bytes."""
 
     begin: int
     end: int
 
 
 def spans(size: int, tail: int) -> list[Span]:
-    """The pieces that are taken of a file: all of it, or its beginning and its end."""
+    """Ranges of a file to include: the whole file, or its beginning and its end."""
     return [Span(0, size)] if size <= HEAD + tail else [Span(0, HEAD), Span(size - tail, size)]
 
 
 def marker(begin: int, end: int, size: int) -> bytes:
-    """The line that stands for what is left out."""
+    """Line in place of omitted bytes."""
     return (
         f"[distui export left out {end - begin:,} bytes here: {begin:,} to {end:,} of {size:,}]\n".encode()
     )
 
 
 def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
-    """Pieces that were read (where each begins, its bytes) as one text with markers, and whether it was cut."""
+    """Join pieces (offset, bytes) into one text with markers, and return it with whether it was cut."""
     text, at, cut = b"", 0, False
     for begin, data in pieces:
         if begin > at:
             text += (b"\n" if text and not text.endswith(b"\n") else b"") + marker(at, begin, size)
             cut = True
-        elif begin < at:  # a window that begins with its line repeats bytes
+        elif begin < at:  # a window that begins at a line start repeats bytes
             begin, data = at, data[at - begin :]
         text += data
         at = begin + len(data)
@@ -96,7 +96,7 @@ def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
 
 
 def placed(pieces: list[tuple[int, bytes]], size: int) -> list[line_times.CutPiece]:
-    """Where each of the pieces that `joined` puts together stands. Pure."""
+    """Position of each piece in the text of `joined`. Pure."""
     return [
         line_times.CutPiece(begin, begin + len(data), len(joined(pieces[:count], size)[0]))
         for count, (begin, data) in enumerate(pieces, 1)
@@ -104,18 +104,18 @@ def placed(pieces: list[tuple[int, bytes]], size: int) -> list[line_times.CutPie
 
 
 WINDOW = 1 << 20
-"""Bytes of one request."""
+"""Bytes per request."""
 MANIFEST = run_directories.MANIFEST
 FORMAT = 1
 MOST_FILE = 256 << 20
 MOST_CURVES = 64 << 20
-"""Bytes of one level's curves of one node; the newest are taken."""
+"""Maximum bytes of one level's curves per node; the newest are included."""
 MOST_BYTES = 8 << 30
 MOST_FILES = 200_000
 MOST_RATIO, FREE_OF_RATIO = 500, 64 << 20
-"""How many times its size a bundle may unpack to, beyond so many bytes: logs come to 300, zeros to 1000."""
+"""Maximum compression ratio of a bundle, checked above this size: logs reach 300, zeros 1000."""
 BLOCK = 512
-"""Bytes of a tar file's records."""
+"""Bytes of a tar block."""
 
 _TOP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FIXED = re.compile(
@@ -125,21 +125,21 @@ _FIXED = re.compile(
 
 
 class File(Struct, frozen=True, omit_defaults=True):
-    """A file of a bundle, as its manifest lists it."""
+    """A file of a bundle, as listed in its manifest."""
 
     name: str
     bytes: int
     sha256: str
     of: int | None = None
-    """Bytes that the file has on its node, where it was cut; None where it is whole."""
+    """Size of a cut file on its node, in bytes; None for a whole file."""
 
 
 class Manifest(Struct, frozen=True):
-    """The last file of a bundle."""
+    """Content of the last file of a bundle."""
 
     format: int
     distui: str
-    """Version that wrote it."""
+    """Version of distui that wrote it."""
     created: float
     """Unix time."""
     run: str
@@ -149,16 +149,16 @@ class Manifest(Struct, frozen=True):
     """Whether the run had not ended yet."""
     files: list[File]
     missing: list[str]
-    """What belongs to the run and is not here: a sentence each."""
+    """Files of the run that are not included: one sentence each."""
     masked: int
-    """How many secrets were taken out."""
+    """Number of masked secrets."""
 
 
 class BundleWriter:
-    """Writes a bundle whole or not at all: as a context manager, under a name of its own until it is finished."""
+    """Writes a bundle atomically. As a context manager it writes to a temporary name until it is finished."""
 
     def __init__(self, path: Path, top: str, force: bool = False) -> None:
-        """`top`: the folder inside. Raises RunError where the file is there, unless `force`."""
+        """`top` is the folder inside. Raises RunError if the file exists, unless `force`."""
         self._path, self._top, self._force = path, top, force
         if not _TOP.fullmatch(top):
             raise RunError(
@@ -173,11 +173,11 @@ class BundleWriter:
             raise RunError(
                 f"{path} is a device or a pipe, and no file that may be replaced: name another one"
             )
-        # The name is chosen before the file is made, so that a signal at any moment leaves none.
+        # The name is chosen before the file is created, so that a signal at any moment leaves no file.
         self._temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
 
     def __enter__(self) -> BundleWriter:
-        """Make the file. Raises RunError."""
+        """Create the temporary file. Raises RunError."""
         made = False
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -195,13 +195,13 @@ class BundleWriter:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None
     ) -> None:
-        """What was not finished leaves nothing behind."""
+        """Remove the temporary file if the bundle is not finished."""
         with contextlib.suppress(OSError):
             self._file.close()
         self._temporary.unlink(missing_ok=True)
 
     def add(self, name: str, data: bytes, of: int | None = None) -> None:
-        """One file. Raises RunError where the disk refuses."""
+        """Add one file. Raises RunError if the disk refuses."""
         info = tarfile.TarInfo(f"{self._top}/{name}")
         info.size, info.mtime, info.mode = len(data), int(self._at), 0o600
         try:
@@ -211,7 +211,7 @@ class BundleWriter:
         self.files.append(File(name, len(data), hashlib.sha256(data).hexdigest(), of))
 
     def finish(self, manifest: Manifest) -> None:
-        """Write the manifest and give the file its name. Raises RunError."""
+        """Write the manifest and give the file its final name. Raises RunError."""
         self.add(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         try:
             self._tar.close()
@@ -225,7 +225,7 @@ class BundleWriter:
             raise RunError(_unwritable(self._path, error)) from None
 
     def _name(self) -> None:
-        """Where nothing may be replaced, a link fails where a file came meanwhile."""
+        """Rename the file. Without `force`, a hard link fails if a file has appeared at the path."""
         if self._force:
             self._temporary.replace(self._path)
             return
@@ -233,14 +233,14 @@ class BundleWriter:
             os.link(self._temporary, self._path)
         except FileExistsError:
             raise
-        except OSError:  # a file system without links
+        except OSError:  # a file system without hard links
             if self._path.exists():
                 raise FileExistsError from None
             self._temporary.replace(self._path)
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a file begins as a bundle does; a pipe is none, for what was read of it is gone."""
+    """Whether a file begins like a bundle; False for a pipe, because the bytes read from it would be lost."""
     try:
         with file_io.opened(path) as file, gzip.GzipFile(fileobj=file) as packed:
             head = packed.read(BLOCK)
@@ -282,7 +282,7 @@ def unpack(path: Path, folder: Path) -> Manifest:
 
 
 def _check_sizes(path: Path) -> None:
-    """Go through all of it before anything is written: its sizes, its names, and that a manifest is at its end.
+    """Check the whole bundle before writing anything: sizes, names, and the manifest at its end.
 
     Raises RunError, OSError, EOFError and zlib.error.
     """
@@ -306,7 +306,7 @@ def _check_sizes(path: Path) -> None:
                     raise EOFError("it ends too early")
                 left -= len(data)
                 _check_ratio(path, packed.tell(), file.tell())
-        rest = packed.read(tarfile.RECORDSIZE + 1)  # no more than fills the last record
+        rest = packed.read(tarfile.RECORDSIZE + 1)  # at most the padding of the last record
         if len(rest) > tarfile.RECORDSIZE or rest.strip(b"\0"):
             raise RunError(_no_bundle(path, "something follows its end"))
     if len({name.partition("/")[0] for name in names}) > 1:
@@ -327,12 +327,12 @@ def _check_ratio(path: Path, unpacked: int, packed: int) -> None:
 
 
 def _members(packed: gzip.GzipFile, path: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """Each file, written, and its hash."""
+    """Write each file, and yield its name and hash."""
     room = MOST_BYTES
     for number in range(MOST_FILES + 1):
         info = _header(packed.read(BLOCK), path)
         if info is None:
-            packed.read(1 << 20)  # what fills the last record, and gzip's own sum
+            packed.read(1 << 20)  # the padding of the last record, and gzip's checksum
             return
         if number == MOST_FILES or info.size > min(MOST_FILE, room):
             raise RunError(_no_bundle(path, f"{info.name} is too large"))
@@ -359,7 +359,7 @@ def _copy(packed: gzip.GzipFile, target: Path, size: int) -> str:
 
 
 def _header(block: bytes, path: Path) -> tarfile.TarInfo | None:
-    """The next file; None at the end. Only headers are read by tarfile, so that no extension of the format acts."""
+    """Header of the next file; None at the end. tarfile only parses headers, so no format extension takes effect."""
     if not block.strip(b"\0"):
         return None
     try:
@@ -400,14 +400,14 @@ STATE_HOME = "XDG_STATE_HOME"
 
 @contextmanager
 def opened(path: Path) -> Iterator[Manifest]:
-    """Within it the registry knows the run of the bundle and no other; it leaves nothing behind. Raises RunError."""
+    """Open a bundle as the only run of the registry, in a temporary folder. Raises RunError."""
     before = os.environ.get(STATE_HOME)
     with tempfile.TemporaryDirectory(prefix="distui-replay-") as folder:
         os.environ[STATE_HOME] = folder
         try:
             runs = run_directories.runs_dir()
             yield _settle(path, unpack(path, runs), runs)
-        except RunError as error:  # the folder is gone when it is read: the bundle and its member are named
+        except RunError as error:  # the folder will be removed: the message names the bundle and its member
             error.args = (re.sub(rf"{re.escape(folder)}/distui/runs/[^/\s]+", str(path), str(error)),)
             raise
         finally:
@@ -419,7 +419,7 @@ def opened(path: Path) -> Iterator[Manifest]:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[run_directories.Entry]:
-    """The run of a bundle, beside those of the registry, which does not know it. Raises RunError."""
+    """Open a bundle's run outside the registry, which keeps its own runs. Raises RunError."""
     with tempfile.TemporaryDirectory(prefix="distui-bundle-") as folder:
         manifest = _settle(path, unpack(path, Path(folder)), Path(folder))
         entry = run_directories.served(Path(folder) / manifest.run)
@@ -429,7 +429,7 @@ def unpacked(path: Path) -> Iterator[run_directories.Entry]:
 
 
 def _settle(path: Path, manifest: Manifest, runs: Path) -> Manifest:
-    """Make it a run of this machine that has ended: no agent is asked for it any more."""
+    """Turn the unpacked run into an ended local run, so that no agent is needed."""
     entry = run_directories.served(runs / manifest.run)
     if entry is None:
         raise RunError(f"{path} holds no run.json that can be read: have it exported again")
@@ -447,7 +447,7 @@ def _settle(path: Path, manifest: Manifest, runs: Path) -> Manifest:
 
 
 class _Status(msgspec.Struct):
-    """What is wanted of the status that was exported."""
+    """The required fields of the exported status."""
 
     text: str = ""
     exit_code: int | None = None
@@ -456,7 +456,7 @@ class _Status(msgspec.Struct):
 
 
 def _closing(status: _Status, manifest: Manifest) -> list[Event]:
-    """The last samples, which no journal keeps of living ranks, and the state at the time of the export. Pure."""
+    """The last samples, which the journal of a living run lacks, and the state at the time of the export. Pure."""
     samples = [RankTick(status.ranks)] if status.ranks else []
     for phase in RunPhase:
         if phase.ended and phase == manifest.state:
@@ -478,7 +478,7 @@ class Gathering:
         tail: int,
         with_traces: bool = False,
     ) -> None:
-        """`tail`: bytes of the end of each log; `with_traces`: also those of profiles."""
+        """`tail`: bytes from the end of each log; `with_traces`: include the traces of profiles."""
         self._with_traces = with_traces
         self._entry, self._link, self._state, self._writer = entry, link, state, writer
         self._tail = tail_of(tail, len(state.log_sizes))
@@ -487,7 +487,7 @@ class Gathering:
         self.missing = list(self._history.problems)
 
     async def run(self) -> Manifest:
-        """Write all of it. Raises RunError."""
+        """Write the whole bundle. Raises RunError."""
         self._documents()
         self._metrics()
         for file, size in sorted(self._state.log_sizes.items()):
@@ -512,7 +512,7 @@ class Gathering:
         return manifest
 
     def _documents(self) -> None:
-        # run.json may be damaged, and nothing opens without.
+        # run.json may be damaged, but a bundle cannot be opened without one.
         record = msgspec.json.encode(structs.replace(self._entry.record, fingerprints={}))
         self._writer.add(run_directories.RUN_FILE, self._masker.document(record))
         plan = self._file(self._entry.path / run_directories.PLAN_FILE)
@@ -524,7 +524,7 @@ class Gathering:
         self._json("findings.json", status["findings"])
 
     def _journal(self) -> bytes:
-        """The journal; where it is not the whole history, with the events of other files, which no bundle has."""
+        """The journal; if it is not the whole history, with the events of other files, which a bundle lacks."""
         events = self._history.events
         if not all(event.seq for event in events):
             return b"\n".join(map(msgspec.json.encode, numbered(events)))
@@ -532,7 +532,7 @@ class Gathering:
         return whole + newline
 
     def _file(self, path: Path, name: str = "", optional: bool = False) -> bytes | None:
-        """A file of the run; None, and named as missing unless it is `optional`, where it cannot be read."""
+        """Content of a file of the run. If it cannot be read: None, and noted as missing unless `optional`."""
         try:
             return file_io.content(path, MOST_FILE)
         except file_io.FileError as error:
@@ -548,7 +548,7 @@ class Gathering:
         self._writer.add(name, json.dumps(value, indent=1).encode() + b"\n")
 
     def _metrics(self) -> None:
-        """Curves of this run, and of those of its parts that are on this machine: a file a level, not packed twice."""
+        """Add the curves of this run and of its parts on this machine: one file per level, not compressed twice."""
         hub = self._entry.record.kind == "hub"
         by_node = directories(self._entry)
         for node, path in by_node.items():
@@ -565,7 +565,7 @@ class Gathering:
             self.missing.append(f"the curves of {spans_text('node', absent)} are on other machines")
 
     async def _log(self, file: str, size: int) -> None:
-        """One log, cut to size."""
+        """Add one log, cut to size."""
         pieces: list[tuple[int, bytes]] = []
         times: set[line_times.Record] = set()
         problem = ""
@@ -595,7 +595,7 @@ class Gathering:
                 self._writer.add(f"{line_times.FOLDER}/{file}", line_times.packed(records))
 
     def _traces(self) -> None:
-        """Traces of profiles, where they are asked for; else how large they are."""
+        """Add the traces of profiles if requested; else note their size."""
         kept = exported_traces.kept(self._entry.path)
         if kept and not self._with_traces:
             size = size_text(sum(trace.size for trace in kept))
@@ -612,7 +612,7 @@ class Gathering:
                 self.missing.append(str(error))
 
     def _diagnosis(self) -> None:
-        """The output of `distui diagnose --json`, of the whole logs that are on this machine."""
+        """Add the output of `distui diagnose --json`, from the whole logs on this machine."""
         files = logs_of_run(self._entry, judged_attempt(self._entry, self._state))
         reading, unread = read_run(files)
         live = standing_json(self._state, [name for name, _ in files])
@@ -621,7 +621,7 @@ class Gathering:
 
 
 def numbered(events: Iterable[Stamped]) -> Iterator[Stamped]:
-    """Each with a number beyond the one before: what no journal held has none. Pure."""
+    """Yield events with increasing seq: events that are in no journal have none. Pure."""
     last = 0
     for event in events:
         last = max(event.seq, last + 1)
@@ -629,7 +629,7 @@ def numbered(events: Iterable[Stamped]) -> Iterator[Stamped]:
 
 
 def secrets_of(entry: run_directories.Entry, state: RunState) -> set[str]:
-    """Values of secret variables here, and of those processes of the run that are on this machine."""
+    """Values of secret variables in this process and in the run's processes on this machine."""
     named = (
         file_io.read(entry.path / name)
         for name in (run_directories.AGENT_FILE, run_directories.RUNNER_FILE)

@@ -1,5 +1,4 @@
-"""Files of distui: written atomically for their owner alone, read within limits; and which process a file
-names."""
+"""Files of distui: atomic writes with mode 0600, reads within limits; and identities of processes in files."""
 
 from __future__ import annotations
 
@@ -23,20 +22,20 @@ from ..presets.trusted_files import private_folder
 from .errors import RunError
 from .telemetry.proc import SYSTEM, read_stat
 
-# --- folders and files that are this user's alone, whatever the umask: 0700 and 0600 ---
+# --- folders and files only for this user, whatever the umask: 0700 and 0600 ---
 
 UMASK = "DISTUI_UMASK"
-"""The umask of the shell that launched, in octal: the ranks have it, distui's own processes a strict one."""
+"""Umask of the launching shell, in octal: ranks get it, while distui's own processes use a strict one."""
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open(..., opener=opener)`: what it creates is 0600."""
+    """Opener for `open(..., opener=opener)` that creates files with mode 0600."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def check_owner(path: Path) -> None:
-    """Refuse a folder of another user, or behind another user's link, who could plant files in it,
-    or have us write into any other folder of ours; none at all is fine. Raises RunError."""
+    """Refuse a folder of another user, or another user's link to it: that user could plant files there, or make
+    distui write into any other folder of this user. A missing folder is accepted. Raises RunError."""
     try:
         owner, linked_by = path.stat().st_uid, path.lstat().st_uid
     except OSError:
@@ -50,7 +49,7 @@ def check_owner(path: Path) -> None:
 
 
 def make_own_folder(path: Path) -> None:
-    """`private_folder` for distui alone: one that is there is closed to others. Raises RunError and OSError."""
+    """Create a folder with mode 0700, or close an existing one to other users. Raises RunError and OSError."""
     private_folder(path)
     check_owner(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -58,7 +57,7 @@ def make_own_folder(path: Path) -> None:
 
 
 def users_umask() -> int:
-    """What a run's ranks are to have: the launch's umask, else this process's own."""
+    """The umask for a run's ranks: the launching shell's, else this process's."""
     try:
         return int(os.environ[UMASK], 8) & 0o777
     except (KeyError, ValueError):
@@ -66,13 +65,13 @@ def users_umask() -> int:
 
 
 def strict() -> None:
-    """Give this process a umask of 077; `users_umask` still has the other one."""
+    """Set this process's umask to 077; `users_umask` still returns the earlier one."""
     os.environ[UMASK] = f"{users_umask():03o}"
     os.umask(0o077)
 
 
 def umask() -> int:
-    """The umask of this process, which asking does not change."""
+    """Return the umask of this process without changing it."""
     with contextlib.suppress(OSError), open("/proc/self/status") as file:
         for line in file:
             if line.startswith("Umask:"):
@@ -82,24 +81,24 @@ def umask() -> int:
     return mask
 
 
-# --- files that a crash, a power cut or another program may have spoilt, read within limits and without waiting ---
-# Everything that distui keeps of a run is read here: what is no regular file is refused, whatever is in its place (a
-# folder, a named pipe, a loop of links), and no content of a file raises anything but FileError.
+# --- files that a crash, a power cut or another program may have damaged, read within limits and without blocking ---
+# All files of a run are read through these functions. They refuse everything that is not a regular file (a folder, a
+# named pipe, a loop of links), and no content of a file raises anything but FileError.
 
 MOST_DOCUMENT = 64 << 20
-"""Bytes of a document; a plan with the texts of its files is the largest."""
+"""Maximum bytes of a document; the largest is a plan with the texts of its files."""
 MOST_LINE = 8 << 20
-"""Bytes; a longer line is passed over and never in memory."""
+"""Maximum bytes of a line; longer lines are skipped and never in memory."""
 APPENDED = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
-"""How a file of a run is opened to append to it. A run directory that was copied may hold links to any file."""
+"""Flags for appending to a file of a run. O_NOFOLLOW, because a copied run directory may have links to any file."""
 KEEP_SIZE = 1
-"""fallocate(2): blocks behind a file's end, which stays where it is."""
+"""FALLOC_FL_KEEP_SIZE of fallocate(2): reserve blocks past the end without changing the file's size."""
 
 T = TypeVar("T")
 
 
 class FileError(Exception):
-    """A file that cannot be read; the text names it and the reason."""
+    """A file that cannot be read; the text has its path and the reason."""
 
     def __init__(self, path: Path, why: str, missing: bool = False) -> None:
         super().__init__(f"{path} {why}")
@@ -107,9 +106,9 @@ class FileError(Exception):
 
 
 def opened(path: Path, streams: bool = False) -> BinaryIO:
-    """A regular file, for reading; a pipe without a writer is not waited for. Raises FileError.
+    """Open a regular file for reading, without waiting for a pipe's writer. Raises FileError.
 
-    `streams`: for a file that the user has named: a pipe or a terminal is opened, too, and waited for as by cat(1).
+    With `streams` (files that the user named), pipes and terminals are opened too, and block as with cat(1).
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
     try:
@@ -126,13 +125,13 @@ def opened(path: Path, streams: bool = False) -> BinaryIO:
 
 
 KERNELS = ("/proc/", "/sys/")
-"""Where files are made by the kernel as they are read: of no size, and some have no end."""
+"""Folders of files that the kernel generates at reading: without a size, and some without an end."""
 
 
 def endless(descriptor: int, streams: bool = False) -> str:
-    """Why an open file is not read, as the end of a sentence: it is no regular file, or it may have no end; else "".
+    """Why an open file must not be read (not a regular file, or endless), as the end of a sentence; else "".
 
-    `streams`: pipes and terminals are read, which somebody ends.
+    With `streams`, pipes and terminals may be read: their writer or the user ends them.
     """
     about = os.fstat(descriptor)
     if streams and stat.S_ISDIR(about.st_mode):
@@ -152,7 +151,7 @@ def _real_path(descriptor: int) -> str:
 
 
 def head(path: Path, size: int, streams: bool = False) -> bytes:
-    """The first bytes of a file, at most `size`. Raises FileError. `streams`: see `opened`."""
+    """Return at most the first `size` bytes of a file. Raises FileError. `streams`: see `opened`."""
     with opened(path, streams) as file:
         try:
             return file.read(size)
@@ -161,7 +160,7 @@ def head(path: Path, size: int, streams: bool = False) -> bytes:
 
 
 def content(path: Path, most: int = MOST_DOCUMENT, streams: bool = False) -> bytes:
-    """All of a file. Raises FileError, also for one of more than `most` bytes. `streams`: see `opened`."""
+    """Return a whole file. Raises FileError, also for more than `most` bytes. `streams`: see `opened`."""
     data = head(path, most + 1, streams)
     if len(data) > most:
         raise FileError(path, f"has more than {most} bytes")
@@ -169,7 +168,7 @@ def content(path: Path, most: int = MOST_DOCUMENT, streams: bool = False) -> byt
 
 
 def piece(path: Path, offset: int, size: int) -> bytes:
-    """At most `size` bytes from an offset on, which counts from the end where it is negative. Raises FileError."""
+    """Return at most `size` bytes from an offset; a negative offset counts from the end. Raises FileError."""
     with opened(path) as file:
         try:
             whole = os.fstat(file.fileno()).st_size
@@ -180,9 +179,9 @@ def piece(path: Path, offset: int, size: int) -> bytes:
 
 
 def written(descriptor: int, offset: int) -> tuple[int, int]:
-    """Begin and end of the next bytes from an offset on that were written; both the file's size where none were.
+    """Begin and end of the first written bytes at or after an offset; twice the file's size if there are none.
 
-    What was never written is a hole: it reads as zeros, and may be larger than the disk. Moves the file's position.
+    Unwritten bytes are a hole: they read as zeros, and may be more than the disk has. Moves the file's position.
     """
     about = os.fstat(descriptor)
     size = max(about.st_size, offset)
@@ -197,7 +196,7 @@ def written(descriptor: int, offset: int) -> tuple[int, int]:
 
 
 def document(path: Path, kind: type[T]) -> T:
-    """The one JSON value of a file. Raises FileError."""
+    """Decode the one JSON value of a file. Raises FileError."""
     data = content(path)
     try:
         return msgspec.json.decode(data, type=kind)
@@ -211,7 +210,7 @@ def _why(error: Exception) -> str:
 
 
 def document_or_none(path: Path, kind: type[T]) -> T | None:
-    """The same; None where there is none that can be read."""
+    """Decode the one JSON value of a file; None if it cannot be read."""
     try:
         return document(path, kind)
     except FileError:
@@ -219,7 +218,7 @@ def document_or_none(path: Path, kind: type[T]) -> T | None:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
-    """One line; None for what is torn, garbage, too deep, or of a kind that this version does not have."""
+    """Decode one line; None if it is torn, damaged, nested too deep, or of a kind unknown to this version."""
     try:
         return decoder.decode(line)
     except (msgspec.MsgspecError, RecursionError, ValueError):
@@ -227,9 +226,9 @@ def decoded(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
 
 
 def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Whole lines from a byte offset on, each with the offset behind it; b"" stands for one that is too long.
+    """Yield each complete line from a byte offset on, as (offset after it, line); a too long line is b"".
 
-    What follows the last newline is still being written, or was torn. Raises FileError.
+    Bytes after the last newline are incomplete and not returned. Raises FileError.
     """
     with opened(path) as file:
         try:
@@ -249,7 +248,7 @@ def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def appending(path: Path) -> BinaryIO:
-    """A regular file to append to, made if there is none; for this user alone. Raises OSError."""
+    """Open a regular file for appending, and create it with mode 0600 if it is missing. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | APPENDED, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -259,18 +258,18 @@ def appending(path: Path) -> BinaryIO:
 
 
 def keep_room(descriptor: int, offset: int, size: int) -> None:
-    """Reserve blocks for a file behind its end. Raises OSError: no room, or not supported."""
+    """Reserve blocks past the end of a file. Raises OSError without room or support."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.fallocate(descriptor, KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(size)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-# --- which process a file names ---
-# Host, boot, pid and start time together, so that neither a reused pid nor a shared home fools us.
+# --- identities of processes in files ---
+# Host, boot, pid and start time together, so that a reused pid or a shared home causes no mistake.
 
 
 class Identity(Struct, frozen=True):
-    """A process, recognisable later and from another host that shares the file system."""
+    """Identity of a process, valid later and on other hosts that share the file system."""
 
     pid: int
     start_ticks: int
@@ -282,14 +281,14 @@ class Identity(Struct, frozen=True):
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start time of a process in clock ticks after boot; None when there is none, or it is a zombie."""
+    """Start time of a process in clock ticks after boot; None if it has ended or is a zombie."""
     stat = read_stat(pid)
     return None if stat is None or stat.state in ("Z", "X") else stat.started
 
 
 @functools.cache
 def boot_id() -> str:
-    """Of this machine since it was booted; "" on a system that has none, on which no run can be. Raises OSError."""
+    """Id of this boot of the machine; "" on a system other than Linux, which has no runs. Raises OSError."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except FileNotFoundError:
@@ -299,42 +298,42 @@ def boot_id() -> str:
 
 
 def identify(pid: int | None = None, socket: str = "", kind: str = "") -> Identity:
-    """Identity of a living process, this one by default."""
+    """Return the identity of a living process, by default of this one."""
     pid = os.getpid() if pid is None else pid
     return Identity(pid, start_ticks(pid) or 0, boot_id(), platform.node(), socket, kind)
 
 
 def alive(who: Identity) -> bool:
-    """Whether exactly that process still lives on this host."""
+    """Whether exactly this process still lives on this host."""
     return who.boot_id == boot_id() != "" and start_ticks(who.pid) == who.start_ticks
 
 
 def elsewhere(who: Identity) -> bool:
-    """Whether it belongs to another host (a shared home): its state is unknown here.
+    """Whether the process belongs to another host with this home: its state is unknown here.
 
-    A machine that was given another name meanwhile has still the same boot.
+    A machine whose host name has changed still has the same boot id.
     """
     return who.host != platform.node() and who.boot_id != boot_id()
 
 
 def read(path: Path) -> Identity | None:
-    """The identity in a file; None when there is none or it is not whole."""
+    """Read the identity in a file; None if it is missing or damaged."""
     return document_or_none(path, Identity)
 
 
 def write(path: Path, who: Identity) -> None:
-    """Write atomically. Raises OSError."""
+    """Write an identity atomically. Raises OSError."""
     write_atomically(path, msgspec.json.encode(who))
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """The same, and it is on the disk itself, name and all, when this returns. Raises OSError."""
+    """Write a file atomically, and sync it and its folder to disk. Raises OSError."""
     write_atomically(path, data, sync=True)
     sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Put a file's content, or the names in a folder, on the disk itself. Raises OSError."""
+    """Sync a file's content, or a folder's names, to disk. Raises OSError."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(number)
@@ -343,7 +342,7 @@ def sync(path: Path) -> None:
 
 
 async def keep(path: Path, who: Identity, again_s: float = 5.0) -> None:
-    """Write it as soon as that is possible: a full disk does not keep a daemon from serving."""
+    """Write an identity, with retries: a full disk must not keep a daemon from serving."""
     while True:
         try:
             write(path, who)
@@ -353,7 +352,7 @@ async def keep(path: Path, who: Identity, again_s: float = 5.0) -> None:
 
 
 def write_atomically(path: Path, data: bytes, sync: bool = False, mode: int = 0o600) -> None:
-    """Replace a file whole or not at all; several nodes may do so at once where they share a home. Raises OSError."""
+    """Replace a file atomically; several nodes with one home may do so at the same time. Raises OSError."""
     number, name = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
     temporary = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""Run directories: create, list, resolve a name, and the condition of each run."""
+"""Run directories: create and list them, resolve a name, and find each run's condition."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ PLAN_FILE = journal.PLAN_FILE
 AGENT_FILE = "agent.json"
 RUNNER_FILE = "runner.json"
 AGENT_LOCK = "agent.lock"
-"""In a run directory: held by its agent or hub from before it answers until it leaves."""
+"""File in a run directory that its agent or hub locks, from before it answers until it exits."""
 RUNNER_LOCK = "runner.lock"
-"""The same of its runner."""
+"""File in a run directory that its runner locks."""
 START_LOCK = "start.lock"
-"""Beside the run directories: held while one of them is made, until its agent answers."""
+"""File next to the run directories, locked while one is created, until its agent answers."""
 MANIFEST = "MANIFEST.json"
-"""In the directory of an opened bundle, and in no run's."""
+"""File in the directory of an opened bundle, and in no run's."""
 
 
 HUB_FILES = ("nodes.json", "launch.json")
-"""One of them is in the directory of a run that a hub keeps: the ways to its nodes, or what the hub is to launch."""
+"""A hub's run directory has one of them: the routes to its nodes, or the description of the launch."""
 _RUN_DIR = re.compile(r"(\d{8}-\d{6})-([A-Za-z0-9][A-Za-z0-9._-]{0,63})-([0-9a-f]{8})(?:\.n(\d{1,6}))?")
 
 
@@ -53,20 +53,20 @@ class Entry(Struct, frozen=True):
     path: Path
     record: RunRecord
     problem: str = ""
-    """What is wrong with run.json, where the record is guessed from the directory's name."""
+    """Problem of run.json, if the record is guessed from the directory's name."""
 
     def history(self) -> History:
-        """All that its files hold, and what is wrong with them."""
+        """Read all its files, with their problems."""
         recorded = journal.read_history(self.path, self.record)
         recorded.problems[:0] = filter(None, (self.problem, _plan_problem(self.path)))
         return recorded
 
     def state(self) -> RunState:
-        """All that its files hold, folded."""
+        """Fold of all its files."""
         return self.history().state
 
     def agent(self) -> file_io.Identity | None:
-        """The identity of its agent or hub if that lives, or may live on another host; else None."""
+        """Identity of its agent or hub if that lives, or may live on another host; else None."""
         who = file_io.read(self.path / AGENT_FILE)
         if who is None or file_io.elsewhere(who):
             return who
@@ -78,12 +78,12 @@ def runs_dir() -> Path:
 
 
 def checkpoints_dir() -> Path:
-    """Where the demos have a folder each for their checkpoints."""
+    """Folder with one folder per demo for its checkpoints."""
     return runs_dir().parent / "checkpoints"
 
 
 def new_record(name: str) -> RunRecord:
-    """A record with an id that sorts by time. Raises RunError for a name that cannot be one."""
+    """Create a record with an id that sorts by time. Raises RunError for an invalid name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise RunError(
             f"name {name!r}: use up to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit"
@@ -95,7 +95,7 @@ def new_record(name: str) -> RunRecord:
 
 @contextmanager
 def start_lock() -> Iterator[None]:
-    """Held from the check of the names that are taken until the run is live. Raises RunError."""
+    """Hold the start lock, from the check for taken names until the run is live. Raises RunError."""
     directory = runs_dir()
     try:
         str(directory).encode()
@@ -123,7 +123,7 @@ def _unwritable(path: Path, error: OSError) -> RunError:
 
 
 def free_name(name: str) -> str:
-    """This name, or the first that no live run has: night-2 for night."""
+    """Return this name, or the first numbered one that no live run has: night-2 for night."""
     live = {entry.record.name for entry in entries() if not ended(entry)}
     plain = re.sub(r"-\d+$", "", name)[:60]
     numbered = (f"{plain}-{number}" for number in itertools.count(2))
@@ -131,10 +131,10 @@ def free_name(name: str) -> str:
 
 
 def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:
-    """Make the run directory with its plan and the plan's files. Raises RunError."""
+    """Create the run directory with its plan and the plan's files. Raises RunError."""
     for entry in (
         entries() if record.kind != "node" else ()
-    ):  # parts of a run have its name, also on one host
+    ):  # parts of a run share its name, even on one host
         if entry.record.name == record.name and not ended(entry):
             raise RunError(
                 f"a run named {record.name!r} is live ({entry.record.run}): "
@@ -165,21 +165,21 @@ def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:
 
 
 def discard(path: Path) -> None:
-    """Remove the directory of a run that nothing was started for."""
+    """Remove the directory of a run without any started process."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 def entries() -> list[Entry]:
-    """All runs, newest first; directories that are no run are passed over.
+    """All runs, newest first; other directories are skipped.
 
-    The parts of a run on several nodes are left out where a hub keeps the run; else one of them stands for it.
+    For a run on several nodes its hub's entry is listed, or without a hub only one of its parts.
     """
     found = [entry for path in directories() if (entry := served(path)) is not None]
     return wholes(sorted(found, key=lambda entry: entry.record.created, reverse=True))
 
 
 def wholes(listed: list[Entry]) -> list[Entry]:
-    """Without the parts that do not stand for their run. Pure."""
+    """Remove all parts but one per run without a hub. Pure."""
     kept = {entry.record.run for entry in listed if entry.record.kind == "hub"}
     stands: dict[str, Entry] = {}
     for entry in listed:
@@ -192,19 +192,19 @@ def wholes(listed: list[Entry]) -> list[Entry]:
 
 
 def _nearness(entry: Entry) -> tuple[bool, int]:
-    """Of the parts in a shared home, this machine's come first, and the head's before others."""
+    """Sort key of parts in a shared home: first this machine's, then by node number."""
     return entry.record.host != platform.node(), entry.record.node
 
 
 def parts(whole: str) -> list[Entry]:
-    """The parts of a run on several nodes that have directories here, by node."""
+    """The parts of a run on several nodes with directories here, by node."""
     found = [served(path) for path in directories() if path.name.startswith(f"{whole}.n")]
     parts = [entry for entry in found if entry is not None and entry.record.whole == whole]
     return sorted(parts, key=lambda entry: entry.record.node)
 
 
 def directories() -> list[Path]:
-    """All that is in the directory of the runs, but for what is being removed. Raises RunError."""
+    """All paths in the runs' folder except hidden ones such as pending removals. Raises RunError."""
     file_io.check_owner(runs_dir().parent)
     file_io.check_owner(runs_dir())
     try:
@@ -218,15 +218,15 @@ def directories() -> list[Path]:
 
 
 def at(path: Path) -> Entry | None:
-    """The run in a directory; None when there is none whose run.json can be read and is that of this directory."""
+    """The run in a directory; None unless its run.json is readable and belongs to this directory."""
     record = file_io.document_or_none(path / RUN_FILE, RunRecord)
     return None if record is None or _contradiction(path, record) else Entry(path, record)
 
 
 def _contradiction(path: Path, record: RunRecord) -> str:
-    """What a record says that the name and the files of its directory do not; "" for nothing.
+    """Contradiction between a record and its directory's name and files; "" for none.
 
-    run.json may be another user's text. So whose sockets, parts and files a run has is decided by its directory.
+    run.json may be another user's text, so the directory decides which sockets, parts and files a run has.
     """
     own = _by_name(path)
     if own is None or record.run != path.name:
@@ -241,21 +241,21 @@ def _contradiction(path: Path, record: RunRecord) -> str:
 
 
 def _kind(path: Path) -> str:
-    """The kind of a run directory, not by run.json: a changed word there must start no hub."""
+    """Kind of a run directory, without run.json: a changed word in it must not start a hub."""
     if path.name.rpartition(".n")[2].isdecimal():
         return "node"
     return "hub" if any(os.path.exists(path / file) for file in HUB_FILES) else "local"
 
 
 def served(path: Path) -> Entry | None:
-    """The same for its server: also where run.json is damaged and the directory's name identifies the run."""
+    """The run in a directory, for its server: also if run.json is damaged and the directory's name identifies it."""
     return at(path) or _guessed(path) or _copied(path)
 
 
 def _copied(path: Path) -> Entry | None:
-    """A copy of a run's directory: its files can be read, and its name is not that of the run's processes.
+    """A copy of a run's directory: its files are readable, but its name is not the one that the run's processes use.
 
-    It is a run of its own, with no other's sockets and parts.
+    It counts as a separate run, without the sockets and parts of the original.
     """
     record = file_io.document_or_none(path / RUN_FILE, RunRecord)
     if record is None:
@@ -267,7 +267,7 @@ def _copied(path: Path) -> Entry | None:
 
 
 def _guessed(path: Path) -> Entry | None:
-    """A run whose run.json is missing or damaged, by its directory's name; None for what is no run directory."""
+    """A run with a missing or damaged run.json, from its directory's name; None if it is not a run directory."""
     own = _by_name(path)
     if own is None or (os.path.lexists(path) and not path.is_dir()):
         return None
@@ -279,7 +279,7 @@ def _guessed(path: Path) -> Entry | None:
 
 
 def _by_name(path: Path) -> RunRecord | None:
-    """The record of the run that a directory is named after, without its time; None for any other name."""
+    """Record from the name of a run directory, without its time; None for any other name."""
     named = _RUN_DIR.fullmatch(path.name)
     if named is None:
         return None
@@ -292,7 +292,7 @@ def _by_name(path: Path) -> RunRecord | None:
 
 
 class _Planned(Struct):
-    """The fields that every plan has; loading a plan checks the rest."""
+    """The fields of every plan; loading a plan checks the rest."""
 
     run: str
     launcher: str
@@ -302,7 +302,7 @@ class _Planned(Struct):
 
 
 def _plan_problem(path: Path) -> str:
-    """What is wrong with plan.json; "" where the directory is gone."""
+    """Problem of plan.json; "" if the directory does not exist."""
     try:
         file_io.document(path / PLAN_FILE, _Planned)
     except file_io.FileError as error:
@@ -319,7 +319,7 @@ def _problem(path: Path) -> str:
 
 
 def strays() -> list[Entry]:
-    """Runs that live though their directories are gone, by the processes that were started for them."""
+    """Live runs without a directory, found by their processes."""
     base = runs_dir()
     guesses = [
         _guessed(base / name) for name in host_processes.survey(base) if not os.path.lexists(base / name)
@@ -328,13 +328,13 @@ def strays() -> list[Entry]:
 
 
 def phase(entry: Entry, history: History | None = None) -> RunPhase:
-    """The phase of a run as its files and processes show it, without its agent. `history`: read just now."""
+    """Phase of a run from its files and processes, without its agent. `history`: read just before."""
     history = entry.history() if history is None else history
     now = condition_of(entry, history)
     if now is Condition.LOST:
         return RunPhase.LOST
     if not history.journaled and now is not Condition.ENDED and runner(entry) is not None:
-        return RunPhase.RUNNING  # its processes show that much
+        return RunPhase.RUNNING  # its processes prove this
     return history.state.phase
 
 
@@ -343,7 +343,7 @@ def ended(entry: Entry) -> bool:
 
 
 def resolve(text: str | None) -> Entry:
-    """The run that a name, an id or a unique prefix means; without one, the only live run, else the newest.
+    """Return the run of a name, an id or a unique prefix; for None, the only live run, else the newest.
 
     Raises NoSuchRunError.
     """
@@ -394,29 +394,29 @@ def _the_only(listed: list[Entry]) -> Entry:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Who serves a run now, and so what a viewer may start for it: an agent where a runner lives, never a runner.
+# The server of a run decides what a viewer may start for it: an agent if a runner lives, never a runner.
 
 
 class Condition(enum.Enum):
-    """The condition of a run as a set of processes and files."""
+    """Condition of a run as a set of processes and files."""
 
     SERVED = enum.auto()
     """Its agent or hub lives."""
     COMING = enum.auto()
-    """A process holds the run, and its agent.json does not name it: it is about to answer, or the file is damaged."""
+    """A process that agent.json does not name holds the run: it will soon answer, or the file is damaged."""
     ELSEWHERE = enum.auto()
     """It belongs to another host."""
     UNSERVED = enum.auto()
-    """Its ranks live without an agent, or it is kept by a hub and has none: a viewer starts one."""
+    """Its ranks live without an agent, or it belongs to a hub that does not live: a viewer starts one."""
     UNREAD = enum.auto()
-    """The runner reported its end, and no agent has taken that into the journal."""
+    """The runner reported the end, but no agent has added it to the journal."""
     ENDED = enum.auto()
     LOST = enum.auto()
-    """Neither agent nor runner lives, and no file has how it ended."""
+    """Neither agent nor runner lives, and no file has the run's end."""
 
 
 def condition_of(entry: Entry, history: History | None = None) -> Condition:
-    """The condition of a run now; nothing is changed. `history`: read just now."""
+    """Find the condition of a run, without changing anything. `history`: read just before."""
     who = entry.agent()
     if who is not None:
         return Condition.ELSEWHERE if file_io.elsewhere(who) else Condition.SERVED
@@ -434,7 +434,7 @@ def condition_of(entry: Entry, history: History | None = None) -> Condition:
 
 
 def elsewhere(entry: Entry) -> str:
-    """Where a run is whose processes cannot be seen from here, as a sentence; "" for one of this directory."""
+    """Sentence about a run with processes that are not visible from here; "" for other runs."""
     original = host_processes.living_of(entry.path).original
     if original is not None:
         home = original.parent.parent.parent
@@ -457,7 +457,7 @@ def elsewhere(entry: Entry) -> str:
 
 
 def runner(entry: Entry) -> file_io.Identity | None:
-    """The living runner of a run on this host, by its file or, where that is damaged, by its arguments."""
+    """The living runner of a run on this host, from its file or, if that is damaged, by its arguments."""
     who = host_processes.named(entry.path, RUNNER_FILE, "runner")
     if who is not None:
         return who
@@ -466,12 +466,12 @@ def runner(entry: Entry) -> file_io.Identity | None:
 
 
 def ungoverned(entry: Entry) -> bool:
-    """Whether neither a living runner nor the report of its end is there: asked by an agent, which holds the run."""
+    """Whether the run has neither a living runner nor an end; only for an agent, which holds the run."""
     return not entry.history().state.phase.ended and runner(entry) is None
 
 
 def socket_of(entry: Entry) -> Path:
-    """The socket of a run's agent or hub: the one that it names, or the usual path."""
+    """Socket of a run's agent or hub: from agent.json, or the usual path."""
     who = entry.agent()
     return Path(who.socket if who is not None and who.socket else f"{stem(entry.record.run8)}.sock")
 
@@ -485,12 +485,12 @@ def _coming(entry: Entry) -> bool:
 
 
 def orphans(entry: Entry) -> list[int]:
-    """Processes of a lost run that live on, which no runner supervises."""
+    """Living processes of a lost run, without a runner that supervises them."""
     return host_processes.living_of(entry.path).orphans
 
 
 def why_lost(entry: Entry, orphans: list[int]) -> str:
-    """Why a run is lost and what to do, in one sentence."""
+    """Why a run is lost, with a remedy, in one sentence."""
     name = entry.record.name
     if orphans:
         count = plural(len(orphans), "process")

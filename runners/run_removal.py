@@ -1,7 +1,7 @@
-"""The end of a run's files: what would be removed of a run, why, and its removal. `rm`, `prune` and retention share it.
+"""Removal of a run's files: their extent, the reason, and the removal itself. `rm`, `prune` and retention share it.
 
-What is unknown is kept: an age that no clock can tell is not old, a plan that cannot be read may use a checkpoint, and
-what another process may hold is held. Only directories of this user below the runs' own are removed, and the
+Unknown facts prevent a removal: a run of unknown age is not old, an unreadable plan may use a checkpoint, and files that
+another process may hold count as held. Only this user's directories below the runs' folder are removed, and the
 checkpoints of a demo.
 """
 
@@ -34,13 +34,13 @@ from .state import RunState
 from .wire.client import stem, sweep_sockets
 
 TRASH = ".removed-"
-"""How the name of a directory begins while it is being removed: no list shows it."""
+"""Prefix of a directory's name during its removal: no list shows it."""
 
 LEAVING_S = 5.0
-"""How long the agents of ended runs may take to leave."""
+"""Seconds that agents of ended runs have to exit."""
 
 CLOCKS_SET = 1_577_836_800.0
-"""Unix time of 2020-01-01. A reading before it is that of a clock that was not set yet."""
+"""Unix time of 2020-01-01. An earlier reading is from a clock that was not set yet."""
 
 UNLOCKABLE = (
     errno.ENOSPC,
@@ -51,51 +51,51 @@ UNLOCKABLE = (
     errno.ENOLCK,
     errno.EOPNOTSUPP,
 )
-"""Why no lock can be had of a run that may be removed nevertheless: a full disk is no reason to keep it."""
+"""Errors of locking that do not prevent a removal: a full disk is no reason to keep a run."""
 
 REMOVABLE_BY = {
     errno.EBUSY: "`umount` it",
     errno.EPERM: "`chattr -i` it",
     errno.EACCES: "`chmod u+w` its folder",
 }
-"""What to do about a file that cannot be removed, by the reason."""
+"""Error of a file's removal → its remedy."""
 
 FAILED = (RunPhase.FAILED, RunPhase.LOST)
 
 
 class GoneError(RunError):
-    """Somebody else has removed it meanwhile."""
+    """Another process removed the path first."""
 
 
-# --- what would be removed, and why ---
+# --- extent and reason ---
 
 
 class Removal(Struct, frozen=True, dict=True):
-    """What the removal of a run takes away, and how old that is."""
+    """Extent and age of a run's removal."""
 
     entry: Entry
     parts: tuple[Entry, ...]
-    """Of a run on several nodes: its parts that are here."""
+    """For a run on several nodes: its parts on this machine."""
     phase: RunPhase
     doubtful: bool
-    """Whether a file of the run or of a part cannot be read, or a part has no end."""
+    """Whether a file of the run or of a part is unreadable, or a part has no end."""
     ended: float | None
-    """Unix time of its end, as `ls` has it; None where that is unknown."""
+    """Unix time of its end, as in `ls`; None if unknown."""
     heard: float
     """Unix time of the newest event."""
     checkpoints: Path | None
-    """The folder of a demo's checkpoints. It goes with the last run whose plan names it."""
+    """Folder of a demo's checkpoints, removed with the last run that has it in its plan."""
     refusal: str
-    """Why it cannot be removed now, in a sentence; "" where it can."""
+    """Why the run cannot be removed now, as a sentence; "" if it can."""
 
     @property
     def folders(self) -> list[Path]:
-        """The directories of the run and its parts."""
+        """Directories of the run and its parts."""
         return [self.entry.path, *(part.path for part in self.parts)]
 
     @functools.cached_property
     def last(self) -> float | None:
-        """Unix time of its end; where that is unknown or doubtful of its newest event or file, if all can be read."""
+        """Unix time of its end; if unknown or doubtful, of its newest event or file; None if not all can be read."""
         if self.ended is not None and not self.doubtful:
             return self.ended
         last = self.heard
@@ -108,11 +108,11 @@ class Removal(Struct, frozen=True, dict=True):
         return last
 
     def age(self, now: float) -> float | None:
-        """Seconds since its end or its last sign of life; None where unknown."""
+        """Seconds since `last`; None if unknown."""
         return None if self.last is None or self.last < CLOCKS_SET else elapsed(self.last, now)
 
     def why(self, now: float) -> str:
-        """ "ended 40d ago"; where nobody saw its end, its last sign of life."""
+        """Age in words: "ended 40d ago", or "last written …" if its end is unknown."""
         age = self.age(now)
         if age is None:
             return "age unknown"
@@ -121,7 +121,7 @@ class Removal(Struct, frozen=True, dict=True):
 
 
 def examine(entry: Entry, wait_s: float | None = None) -> Removal:
-    """What would be removed with a run. `wait_s`: for its agents to leave (default: LEAVING_S). Raises RunError."""
+    """Find the extent of a run's removal. `wait_s`: for its agents to exit (default: LEAVING_S). Raises RunError."""
     until = clock.monotonic() + (LEAVING_S if wait_s is None else wait_s)
     history = entry.history()
     phase = run_directories.phase(entry, history)
@@ -154,7 +154,7 @@ def _heard(state: RunState) -> float:
 
 
 def _parts(entry: Entry) -> tuple[Entry, ...]:
-    """Those of its parts that have directories of their own here. A copy of a part is no part, and has none."""
+    """Its parts with separate directories on this machine. A copy of a part is no part, and has none."""
     if entry.record.kind == "local":
         return ()
     whole = entry.record.whole or entry.record.run
@@ -176,7 +176,7 @@ def _refusal(entry: Entry, phase: RunPhase, until: float) -> str:
 
 
 def _released(entry: Entry, until: float) -> bool:
-    """Whether no process holds the run any more; the agent of one that has just ended gets until then."""
+    """Whether no process holds the run; its agent has until `until` to exit."""
     while any(host_processes.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
         if clock.monotonic() > until:
             return False
@@ -185,7 +185,7 @@ def _released(entry: Entry, until: float) -> bool:
 
 
 def _checkpoint_folder(entry: Entry) -> Path | None:
-    """The folder that distui chose for the checkpoints of a demo, by its plan; None of any other run, and of a copy."""
+    """The folder that distui chose for a demo's checkpoints, from the plan; None for other runs and for copies."""
     base = run_directories.checkpoints_dir()
     if _is_copy(entry) or not base.is_dir():
         return None
@@ -200,7 +200,7 @@ def _checkpoint_folder(entry: Entry) -> Path | None:
 
 
 def _is_used(checkpoints: Path, leaving: Sequence[Path]) -> bool:
-    """Whether another run than those may go on from them: it names them, or cannot be read."""
+    """Whether a run other than `leaving` may resume from the checkpoints: its plan names them, or is unreadable."""
     if run_directories.strays():
         return True
     others = [path for path in run_directories.directories() if path not in leaving]
@@ -208,7 +208,7 @@ def _is_used(checkpoints: Path, leaving: Sequence[Path]) -> bool:
 
 
 def _may_name(path: Path, name: str) -> bool:
-    """Whether the plan of a run, or a variable that a restart changed, holds a name; so it is where none can be read."""
+    """Whether a run's plan, or a variable that a restart changed, contains `name`; True if the plan is unreadable."""
     entry = run_directories.served(path)
     try:
         plan = file_io.document(path / run_directories.PLAN_FILE, dict[str, Any])
@@ -218,12 +218,12 @@ def _may_name(path: Path, name: str) -> bool:
     return json.dumps(name)[1:-1] in json.dumps([plan, changes])
 
 
-# --- which of many ---
+# --- selection among many ---
 
 
 def candidates(entries: Iterable[Entry], wait_s: float | None = None) -> Iterator[Removal]:
-    """What may be removed though nobody named it, one run after the other: nothing that is foreign, a copy, or has the
-    tag `keep`. `wait_s`: for the agents of all of them to leave. Raises RunError."""
+    """Yield the runs that may be removed without their name: none that is foreign, a copy, or has the tag `keep`.
+    `wait_s`: for the agents of all of them to exit. Raises RunError."""
     until = clock.monotonic() + (LEAVING_S if wait_s is None else wait_s)
     for entry in entries:
         if any(map(_stays, (entry, *_parts(entry)))):
@@ -234,18 +234,18 @@ def candidates(entries: Iterable[Entry], wait_s: float | None = None) -> Iterato
 
 
 def _stays(entry: Entry) -> bool:
-    """Whether only who names a run, or the run of a part, may remove this directory."""
+    """Whether only a command with the name of this run, or of the part's run, may remove this directory."""
     return entry.path.is_symlink() or _is_foreign(entry) or run_notes.read(entry.path).keeps
 
 
 def _is_foreign(entry: Entry) -> bool:
-    """Whether a directory is a run by its name alone, or is a copy of one: who names it may remove it."""
+    """Whether a directory is a run only by its name, or is a copy: only a command with its name may remove it."""
     files = (run_directories.RUN_FILE, run_directories.PLAN_FILE, journal.NAME)
     return _is_copy(entry) or not any(os.path.lexists(entry.path / name) for name in files)
 
 
 def _is_copy(entry: Entry) -> bool:
-    """Whether a directory has a name that no launch gives, or the run.json of another one."""
+    """Whether a directory has a name that no launch gives, or the run.json of another run."""
     if entry.record.name == entry.path.name:
         return True
     return (
@@ -262,10 +262,10 @@ def pruned(
     keep: int | None = None,
     failed: bool = False,
 ) -> list[Removal]:
-    """Which of these to remove: all that every given condition names, the newest first. Pure.
+    """Return the runs that satisfy every given condition, newest first. Pure.
 
-    `older_than_s`: ended so long ago; `keep`: not among the newest so many ended runs, of whatever outcome;
-    `failed`: failed or lost. A run without a known age is not old.
+    `older_than_s`: minimum seconds since the end; `keep`: spare so many newest ended runs, whatever their outcome;
+    `failed`: only failed or lost runs. A run without a known age is not old.
     """
     ages = [(run.age(now), run) for run in runs]
     unknown = [run for age, run in ages if age is None]
@@ -276,26 +276,26 @@ def pruned(
     return [run for run in rest if not failed or run.phase in FAILED]
 
 
-# --- removing ---
+# --- removal ---
 
 
 class Removed(Struct, frozen=True):
-    """What went."""
+    """Result of a removal."""
 
     folders: list[Path]
     size: int
-    """Bytes."""
+    """Bytes of the folders."""
 
 
 def remove(entry: Entry, wait_s: float | None = None) -> Removed:
-    """Remove a run's directory, those of its parts here, its sockets, and its checkpoints; it is examined anew.
+    """Examine a run again, then remove its directory, its parts' directories here, its sockets, and its checkpoints.
 
     `wait_s`: see `examine`. Raises RunError.
     """
     removal = examine(entry, wait_s)
     if removal.refusal:
         raise RunError(removal.refusal)
-    folders = [*removal.folders[1:], entry.path]  # a run whose parts cannot go stays, and says so
+    folders = [*removal.folders[1:], entry.path]  # last: a run stays if its parts cannot be removed
     if removal.checkpoints is not None and not _is_used(removal.checkpoints, folders):
         folders.append(removal.checkpoints)
     sizes = dict[Path, int]()
@@ -319,7 +319,7 @@ def remove(entry: Entry, wait_s: float | None = None) -> Removed:
 
 
 def _checked(path: Path) -> int:
-    """Bytes of a directory that may be removed. Raises RunError."""
+    """Bytes of a removable directory. Raises RunError."""
     with _parent_of(path) as folder:
         info = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(info.st_mode):
@@ -333,7 +333,7 @@ def _checked(path: Path) -> int:
 
 
 def _remove(path: Path, locks: Iterable[str]) -> None:
-    """A directory: first renamed, with `locks` in it held, so that nobody meets half of it. Raises RunError."""
+    """Rename a directory, with `locks` in it held, then remove it: no process sees half of it. Raises RunError."""
     gone = path.with_name(f"{TRASH}{path.name}-{secrets.token_hex(4)}")
     with _parent_of(path) as folder, _alone(path, folder) as run:
         with _held(run, path.name, locks):
@@ -344,7 +344,7 @@ def _remove(path: Path, locks: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def _parent_of(path: Path) -> Iterator[int]:
-    """The directory that a path is in, open; what fails within is a RunError about the path."""
+    """Open the directory that contains a path; errors within become a RunError about the path."""
     file_io.check_owner(path.parent)
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -363,7 +363,7 @@ def _parent_of(path: Path) -> Iterator[int]:
 
 
 def _left(path: Path, error: directory_trees.LeftError) -> str:
-    """What is left of a directory, and what to do."""
+    """Text about the rest of a directory, with a remedy."""
     others = f" and {plural(error.count - 1, 'other file')}" if error.count > 1 else ""
     remedy = REMOVABLE_BY.get(error.errno or 0, "see to that")
     return (
@@ -374,7 +374,7 @@ def _left(path: Path, error: directory_trees.LeftError) -> str:
 
 @contextlib.contextmanager
 def _alone(path: Path, folder: int) -> Iterator[int]:
-    """A directory within `folder`, open and locked: no other process removes it. Raises GoneError and OSError."""
+    """Open and lock a directory within `folder` against another removal. Raises GoneError and OSError."""
     with directory_trees.opened(path.name, folder) as directory:
         if not _lock(directory):
             raise GoneError(f"{path} is being removed by another process")
@@ -383,7 +383,7 @@ def _alone(path: Path, folder: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _held(run: int, name: str, locks: Iterable[str]) -> Iterator[None]:
-    """Hold the locks of agent and runner: whoever would bring the run to life now finds them taken. Raises RunError."""
+    """Hold the locks of agent and runner, so that no process can revive the run. Raises RunError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with contextlib.ExitStack() as kept:
         for each in locks:
@@ -400,7 +400,7 @@ def _held(run: int, name: str, locks: Iterable[str]) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock an open file, unless another process holds it. Raises OSError."""
+    """Lock an open file, and return False if another process holds it. Raises OSError."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -412,7 +412,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _remove_sockets(run8: str) -> None:
-    """Those that a run has left; none while one answers: a run of the same id in another state directory lives."""
+    """Remove a run's sockets unless one answers: a run of the same id in another state directory then lives."""
     for path in Path(stem(run8)).parent.glob(f"{run8}.*"):
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
@@ -422,7 +422,7 @@ def _remove_sockets(run8: str) -> None:
 
 
 def sweep() -> list[str]:
-    """Finish removals that were cut off; a sentence for each."""
+    """Finish removals that were cut off, and return a sentence for each."""
     said = list[str]()
     for base in (run_directories.runs_dir(), run_directories.checkpoints_dir()):
         for path in sorted(base.glob(f"{TRASH}*")):
@@ -438,7 +438,7 @@ def sweep() -> list[str]:
 
 
 def entry_of(run: str) -> Entry:
-    """The run of exactly this id, read anew. Raises RunError."""
+    """Read the run of exactly this id. Raises RunError."""
     entry = run_directories.served(run_directories.runs_dir() / run)
     if entry is None or not entry.path.is_dir():
         raise RunError(f"no run {run!r} is here any more")

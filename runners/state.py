@@ -173,7 +173,7 @@ class Attempt(Struct):
 
 
 # --- effect of each kind of event on a RunState ---
-# A hub's journal has the events of several nodes: a node reports the end of its own part, and only the hub itself
+# A hub's journal has the events of several nodes: a node reports that its part ended, and only the hub itself
 # (node HUB) reports the end of the run.
 
 _MANAGED = {"RUNNING": RunPhase.RUNNING, "RECOVERING": RunPhase.RESTARTING}
