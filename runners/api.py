@@ -9,9 +9,9 @@
         print(line)
     run.stop()
 
-Every call blocks until it is done. An argument of a wrong type raises TypeError, everything else that goes wrong a
-`distui.runners.errors.RunError`; the text of both is one sentence. A run goes on when the program that launched it has
-ended. Where an event loop runs already (a notebook), the calls work in a thread.
+Every call blocks until it is complete. A wrong argument type raises TypeError, every other problem a
+`distui.runners.errors.RunError`; both have a text of one sentence. A run outlives the program that launched it. If an
+event loop is already running (a notebook), the calls work in a thread.
 """
 
 from __future__ import annotations
@@ -52,35 +52,35 @@ UNTIL = {
     "healthy": "every rank has made a step",
     "done": "it has ended",
 }
-"""How far a run can be waited for, and what that means."""
+"""Goals of `Run.wait`, with their meanings."""
 
 
 class RefusedError(RunError):
-    """The run refused, or could not carry the command out; the text is its answer."""
+    """The run refused the command or could not execute it; the text is its answer."""
 
     code = 1
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What the arguments of all calls must be, by their names. A reader returns the value as it is used; what is wrong
-# with it begins a sentence (TypeError, ValueError), and what to pass ends that.
+# Types of all calls' arguments, by name. A reader returns the value in the form for use. Its exception (TypeError,
+# ValueError) has the first half of the message, and `Argument.takes` the second.
 
 
 Reader = Callable[[str, Any], Any]
-"""From where a value stands ("ranks[1]") and the value."""
+"""Function of a value's place in the arguments ("ranks[1]") and the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument, whichever call has it."""
+    """Rules of one argument, shared by all calls."""
 
     read: Reader
     takes: str
-    """What to pass."""
+    """Text that says which values to pass."""
 
 
 def checked(**given: Any) -> dict[str, Any]:
-    """Arguments by their names, as they are used. Raises TypeError for a wrong type, else RunError."""
+    """Return the arguments by name, in the form for use. Raises TypeError for a wrong type, else RunError."""
     return {name: _checked(name, value) for name, value in given.items()}
 
 
@@ -99,16 +99,16 @@ def _type_error(where: str, value: object) -> TypeError:
 
 
 def _shown(value: object) -> str:
-    """A value that is no secret, short enough for a sentence."""
+    """Representation of a value that is no secret, short enough for a sentence."""
     try:
         text = repr(value)
-    except ValueError:  # more digits than Python writes
+    except ValueError:  # more digits than Python prints
         return "so large a number"
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _text(where: str, value: Any) -> str:
-    """Any text that a plan and a command can hold; it may be a secret, and is not shown."""
+    """A string that plans and commands can contain; it may be a secret, so messages never show it."""
     if not isinstance(value, str):
         raise _type_error(where, value)
     if "\0" in value:
@@ -128,7 +128,7 @@ def _name(where: str, value: Any) -> str:
 
 
 def _word(where: str, value: Any) -> str:
-    """A text or a path."""
+    """A string or a path."""
     return _text(where, os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
@@ -159,7 +159,7 @@ def _count_or_word(where: str, value: Any) -> int | str:
 
 
 def _seconds(where: str, value: Any) -> float:
-    """As `--timeout` and `--grace` take them; nan is no number of seconds."""
+    """Seconds as for `--timeout` and `--grace`; nan is refused."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _type_error(where, value)
     number: Any = value
@@ -185,7 +185,7 @@ def _among(words: Iterable[str]) -> Reader:
 
 
 def _many(read: Reader) -> Reader:
-    """Several of a kind; a text is not its letters, and a dict is not its names."""
+    """Reader for several values of one kind; refuses a single string and a dict."""
 
     def read_all(where: str, value: Any) -> tuple[Any, ...]:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
@@ -200,7 +200,7 @@ def _or_none(read: Reader) -> Reader:
 
 
 def _variable(where: str, value: Any) -> str:
-    """A name that `--env` takes, too."""
+    """A variable name that `--env` accepts, too."""
     text = _text(where, value)
     try:
         if [*pairs([f"{text}="], "")] == [text]:
@@ -211,7 +211,7 @@ def _variable(where: str, value: Any) -> str:
 
 
 def _variable_there(where: str, value: Any) -> str:
-    """A name that a variable may have that somebody else has set: bash's BASH_FUNC_f%%."""
+    """A variable name that another program may have set: bash's BASH_FUNC_f%%."""
     text = _text(where, value)
     if not_a_name(text):
         raise ValueError(f"{where} is {_shown(text)}")
@@ -219,7 +219,7 @@ def _variable_there(where: str, value: Any) -> str:
 
 
 def _variables(where: str, value: Any) -> dict[str, str]:
-    """Names and values; a value may be a secret, and is not shown."""
+    """Variables by name; a value may be a secret, so messages never show it."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -229,7 +229,7 @@ def _variables(where: str, value: Any) -> dict[str, str]:
 
 
 def _nccl(where: str, value: Any) -> dict[str, str]:
-    """As `--nccl` takes them: NCCL_ may be left out. Raises RunError for a wrong value and a misspelt name."""
+    """Variables as for `--nccl`, optionally without NCCL_. Raises RunError for a wrong value or a misspelt name."""
     return nccl_pairs([f"{name}={text}" for name, text in _variables(where, value).items()])
 
 
@@ -264,7 +264,7 @@ ARGUMENTS: Mapping[str, Argument] = {
 
 
 def check_changes(env: Mapping[str, str], unset: Sequence[str]) -> None:
-    """What no rank's environment can become, as `distui restart` refuses it. Raises RunError."""
+    """Raise RunError for environment changes that no rank can have, like `distui restart`."""
     both = [name for name in unset if name in env]
     if both:
         raise RunError(f"unset {both[0]!r}: it is given a value as well, leave out one of the two")
@@ -293,8 +293,8 @@ def launch(
 ) -> Run:
     """Start `script` under a preset on this machine, or on `hosts` by ssh. Raises RunError and TypeError.
 
-    `overrides`: fields of the preset, "mesh.tp=2"; `notify`: () as the settings say; the rest is as on the command
-    line.
+    `overrides`: preset fields, "mesh.tp=2"; `notify`: () for the channels of the settings; the other arguments are
+    those of the command line.
     """
     given = checked(
         script=script,
@@ -320,14 +320,14 @@ def execute(
     env: Mapping[str, str] | None = None,
     notify: Sequence[str] = (),
 ) -> Run:
-    """Start any command on this machine, supervised as it is. Raises RunError and TypeError."""
+    """Start any command on this machine, and supervise it unchanged. Raises RunError and TypeError."""
     words: tuple[str, ...] = checked(command=command)["command"]
     given = checked(name=name, env=env, notify=notify)
     return _started(LaunchRequest(command=words, request=Request(**given)))
 
 
 def _started(asked: LaunchRequest) -> Run:
-    """Raises RunError."""
+    """Prepare and start a run. Raises RunError."""
 
     def start() -> run_directories.Entry:
         try:
@@ -345,12 +345,12 @@ def _started(asked: LaunchRequest) -> Run:
 
 
 def runs() -> list[Run]:
-    """Every run known on this machine, newest first. Raises RunError."""
+    """Every known run on this machine, newest first. Raises RunError."""
     return [Run(entry) for entry in run_directories.entries()]
 
 
 def attach(run: str | None = None) -> Run:
-    """The run that a name, an id or a unique prefix means; None: the only live one, else the newest.
+    """Return the run of a name, an id or a unique prefix; for None, the only live one, else the newest.
 
     Raises NoSuchRunError and TypeError.
     """
@@ -378,20 +378,20 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """Its directory: logs, journal, plan."""
+        """Run directory: logs, journal, plan."""
         return self.entry.path
 
     @property
     def phase(self) -> RunPhase:
-        """Where it stands by its files and processes."""
+        """Phase from its files and processes."""
         return run_directories.phase(self.entry)
 
     def status(self) -> dict[str, Any]:
-        """Return the object that `distui status --json` prints: docs/schemas/status.json. Raises RunError."""
+        """Return the content of `distui status --json`; docs/cli.md has the fields. Raises RunError."""
         return cast(dict[str, Any], status_json(self._linked(local_agent.snapshot)))
 
     def wait(self, until: str = "done", timeout: float | None = None) -> RunPhase:
-        """Wait until the run is as far as asked, or has ended; the phase then.
+        """Wait until the run reaches a goal or ends, and return its phase.
 
         `until`: "running" (every rank has a process), "healthy" (each has made a step), "done". Raises RunError and
         TypeError, and TimeoutError after `timeout` seconds.
@@ -413,7 +413,7 @@ class Run:
             raise TimeoutError(f"{far}: {self._standing()}") from None
 
     def _standing(self) -> str:
-        """Where it stands by its files, as the end of a sentence."""
+        """Its state from its files, as the end of a sentence."""
         state = self.entry.state()
         if not state.attempts:
             return f"it is {self.phase}, and no rank was started yet"
@@ -423,11 +423,10 @@ class Run:
     def logs(
         self, ranks: Sequence[int] = (), streams: Sequence[str] = ("out", "err"), attempt: int | None = None
     ) -> Iterator[str]:
-        """Lines that are there now, cleaned of what acts on terminals: of the newest attempt unless one is named.
+        """Iterate over the current log lines, without terminal control codes, of the newest attempt or of `attempt`.
 
-        Those of several files are in order of time, and each says whose it is: "[rank 0] …". `streams`: "out", "err",
-        "nccl", "log" (of runner and agent). Raises RunError, also for a rank or an attempt that the run does not have,
-        and TypeError.
+        Lines of several files are in order of time, prefixed: "[rank 0] …". `streams`: "out", "err", "nccl", "log" (of
+        runner and agent). Raises RunError, also for a rank or an attempt that the run does not have, and TypeError.
         """
         given = checked(ranks=ranks, streams=streams, attempt=attempt)
 
@@ -453,9 +452,9 @@ class Run:
     def restart(
         self, env: Mapping[str, str] | None = None, unset: Sequence[str] = (), reachable: bool = False
     ) -> str:
-        """Restart every rank in place with a changed environment, and wait until all run; what came of it, a sentence.
+        """Restart every rank in place with a changed environment, wait until all run, and return the answer.
 
-        `reachable`: without the nodes that do not answer. Raises RefusedError, RunError and TypeError.
+        `reachable`: continue without nodes that do not answer. Raises RefusedError, RunError and TypeError.
         """
         given = checked(env=env, unset=unset, reachable=reachable)
         check_changes(given["env"], given["unset"])
@@ -469,10 +468,10 @@ class Run:
         timeout: float | None = None,
         out: str | os.PathLike[str] | None = None,
     ) -> Profiled:
-        """Record the same steps of `ranks` (all) with torch.profiler: what `distui profile --json` prints.
+        """Record the same steps of `ranks` (all by default) with torch.profiler, as `distui profile --json` does.
 
-        `timeout`: seconds; None: by the pace. `out`: a directory for the traces, in place of the run's. Raises
-        RefusedError where there is no trace, RunError and TypeError.
+        `timeout`: seconds; None: derived from the time per step. `out`: directory for the traces, instead of the run's.
+        Raises RefusedError without a trace, RunError and TypeError.
         """
         given = checked(ranks=ranks, steps=steps, timeout=timeout, out=out)
         folder = None if given["out"] is None else Path(given["out"])
@@ -488,9 +487,9 @@ class Run:
         return _apart(lambda: asyncio.run(local_agent.with_link(self.id, use)))
 
     def stop(self, grace_s: float | None = None) -> str:
-        """End the run: SIGTERM, after `grace_s` seconds SIGKILL; also where its agent does not answer.
+        """End the run, even if its agent does not answer: SIGTERM, then SIGKILL after `grace_s` seconds.
 
-        Raises RefusedError where something is left, RunError and TypeError.
+        Raises RefusedError if a process is left, RunError and TypeError.
         """
         command = Stop(new_id(), **checked(grace_s=grace_s))
 
@@ -515,7 +514,7 @@ def _accepted(done: CommandDone) -> str:
 
 
 def _apart(do: Callable[[], T]) -> T:
-    """What `do` returns; in another thread where this one has a running event loop, which nothing in it can wait for."""
+    """Return `do()`, called in another thread if this one has a running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Runs on this machine: Python and torch checks, starting a run's agent, reaching a run by its name."""
+"""Runs on this machine: checks of Python and torch, the start of a run's agent, links to a run by name."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 START_SECONDS = 20.0
 FILES, FILES_A_RANK = 48, 4
-"""Descriptors that an agent needs with a few viewers, and for each rank on top; its runner needs fewer."""
+"""Descriptors that an agent needs with a few viewers, and additional ones per rank; its runner needs fewer."""
 
 
 def gpus_here() -> int:
-    """GPUs that the NVIDIA kernel driver names; 0 without one."""
+    """Number of GPUs that the NVIDIA kernel driver lists; 0 without one."""
     listed = len(glob.glob("/proc/driver/nvidia/gpus/*"))
     return listed or len(
         [path for path in glob.glob("/dev/nvidia*") if re.fullmatch(r"/dev/nvidia\d+", path)]
@@ -55,14 +55,14 @@ def gpus_here() -> int:
 
 
 def cores_here() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def check_system() -> None:
-    """Raises RunError on a system on which no run can be."""
+    """Raises RunError on a system other than Linux, because runs need it."""
     if SYSTEM != "linux":
         raise RunError(
             f"runs need Linux, and this is {platform.system()}: launch on a Linux host by `ssh HOST distui launch …`, "
@@ -71,14 +71,14 @@ def check_system() -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that is free now."""
+    """Return a currently free TCP port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def default_python() -> str:
-    """The training environment's interpreter: the active environment's, ours if it has torch, else PATH's."""
+    """The training environment's interpreter: the active environment's, distui's if it has torch, else PATH's."""
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         candidate = Path(os.environ.get(variable, "/nonexistent")) / "bin" / "python"
         if candidate.exists():
@@ -89,7 +89,7 @@ def default_python() -> str:
 
 
 def check_python(python: str) -> str:
-    """Absolute path of an interpreter that has a usable torch. Raises RunError."""
+    """Absolute path of an interpreter with a usable torch. Raises RunError."""
     path = shutil.which(python)
     if path is None:
         raise RunError(f"{python} is no executable Python: give the training environment's with --python")
@@ -104,20 +104,20 @@ def check_python(python: str) -> str:
 
 
 def _install(python: str) -> str:
-    """The command that installs torch for an interpreter: environments that uv made have no pip."""
+    """Command that installs torch for an interpreter: environments of uv have no pip."""
     if _same_environment(python, sys.executable) and importlib.util.find_spec("pip") is None:
         return f"`uv pip install --python {shlex.quote(python)} torch`"
     return f"`{shlex.quote(python)} -m pip install torch`"
 
 
 def _torch_version(python: str) -> str | None:
-    """Version of the torch an interpreter would import, without importing it. Raises RunError."""
+    """Version of an interpreter's torch, without importing it. Raises RunError."""
     if _same_environment(python, sys.executable):
         from importlib import metadata  # slow to import, and most verbs do not ask
 
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version("torch")
-    # Without the working directory, where another user may have put modules; -P is not there before 3.11.
+    # Without the working directory, because other users may have modules there; -P needs Python 3.11.
     path = "import sys; sys.path[:] = [part for part in sys.path if part]"
     code = f"{path}; import importlib.metadata as m; print('torch', m.version('torch'))"
     try:
@@ -134,13 +134,13 @@ def _torch_version(python: str) -> str | None:
 
 
 def _same_environment(python: str, other: str) -> bool:
-    """Whether two paths of one folder are one interpreter: `python` and `python3` of an environment."""
+    """Whether two paths in one folder are one interpreter: `python` and `python3` of an environment."""
     here, there = os.path.abspath(python), os.path.abspath(other)
     return os.path.dirname(here) == os.path.dirname(there) and os.path.samefile(here, there)
 
 
 def place(record: RunRecord, request: Request, port: int | None = None) -> Place:
-    """What a launch on this machine finds."""
+    """Collect the facts about this machine that a launch needs."""
     from ..presets.plan import Place
 
     exists, source = script_source(request)
@@ -174,11 +174,11 @@ def _cwd() -> str:
 
 
 def script_source(request: Request) -> tuple[bool, bytes | None]:
-    """Whether the script is there, and its text where that can be read. Raises RunError for a directory."""
+    """Return whether the script exists, and its text if readable. Raises RunError for a directory."""
     if request.script is None:
         return True, None
     if request.no_python:
-        return True, None  # whether it can be executed depends on the plan's environment: see `refusal`
+        return True, None  # its executability depends on the plan's environment: see `refusal`
     path = Path(request.script)
     if path.is_dir() and not request.module:
         raise RunError(f"{request.script} is a directory: give the path of a script in it")
@@ -186,13 +186,13 @@ def script_source(request: Request) -> tuple[bool, bytes | None]:
         path = Path(*request.script.split("."))
         path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
         if not path.exists():
-            return True, None  # installed in the training environment, perhaps
+            return True, None  # maybe installed in the training environment
     source = read_source(path)
     return source is not None or path.is_file(), source
 
 
 def read_source(path: Path) -> bytes | None:
-    """What a script holds, or enough to see that it is too large to be read; None when it cannot be opened."""
+    """Text of a script, at most one byte over the limit; None if it cannot be opened."""
     from ..presets.script_tree import MOST_BYTES
 
     try:
@@ -202,19 +202,19 @@ def read_source(path: Path) -> bytes | None:
 
 
 def read_beside(path: Path, source: bytes | None) -> dict[str, bytes | None]:
-    """What is looked at of the files beside the script at `path` that its text imports."""
+    """Texts of the files next to the script at `path` that it imports."""
     return read_around(path, source)[0]
 
 
 def read_around(
     path: Path, source: bytes | None, folder: Path = Path(), args: Sequence[str] = ()
 ) -> tuple[dict[str, bytes | None], bytes | None]:
-    """What is looked at beside a script: files that its text imports, and its own configuration of DeepSpeed.
+    """Texts of the files that a script imports from its folder, and its own DeepSpeed configuration.
 
-    A file is None where it is too large to be read together with the script. `path`: of the script; `folder`: where
-    the ranks start.
+    A text is None if it exceeds the limit for the script with its imports. `path` is the script; `folder` is the working
+    directory of the ranks.
     """
-    from ..presets.script_support import local_imports, own_config  # what only the look at a script needs
+    from ..presets.script_support import local_imports, own_config  # needed only to examine a script
     from ..presets.script_tree import within_limits
 
     names = local_imports(source) if source else []
@@ -231,10 +231,10 @@ def start(
     hidden: Mapping[str, str] | None = None,
     shell: Mapping[str, str] | None = None,
 ) -> run_directories.Entry:
-    """Write the run down and start its agent, which starts the ranks, or its hub, which launches nodes.
+    """Create the run directory and start the run's agent, which starts the ranks, or its hub, which launches nodes.
 
-    `files`: further ones in the run directory; `hidden`: secrets that are not in the plan; `shell`: what the ranks
-    inherit, by default this process's environment. Raises RunError.
+    `files`: additional files of the run directory; `hidden`: secrets that are not in the plan; `shell`: environment that
+    the ranks inherit, by default this process's. Raises RunError.
     """
     from ..presets.render import hidden as hidden_of
     from ..presets.render import plan_to_json
@@ -242,13 +242,13 @@ def start(
     ensure_socket_dir()
     document = json.dumps(plan_to_json(plan, masked=True), indent=1).encode()
     check_files(plan.nproc_per_node or 1)
-    ours = record.kind != "hub"  # whose ranks have the environments of the jobs on its nodes
+    ours = record.kind != "hub"  # a hub's ranks have the environments of the jobs on its nodes
     inherited: Mapping[str, str] = {}
     if ours:
         inherited = os.environ if shell is None else shell
     env = environment.of_launch(inherited, plan.env)
     secrets = {**environment.hidden(env), **hidden_of(plan)} if ours else hidden_of(plan)
-    whole = record.kind != "node"  # a node's part of a run has the rest from its hub
+    whole = record.kind != "node"  # a node's part of a run gets the rest from its hub
     if whole:
         record = structs.replace(record, git=launch_record.git_state(plan.cwd if ours else os.curdir))
     with run_directories.start_lock():
@@ -260,7 +260,7 @@ def start(
         if ours:
             keep_environment(path, env)
         settling = threading.Thread(target=settle, args=(path,))
-        settling.start()  # beside the start of the agent, which it does not delay
+        settling.start()  # in parallel with the start of the agent
         try:
             start_agent(
                 entry, {**environment.hidden(env), **hidden_of(plan), **(hidden or {})}, StartMode.START
@@ -271,7 +271,7 @@ def start(
 
 
 def settle(path: Path) -> None:
-    """Put what never changes of a run directory on the disk itself: after a power cut the run is still whole."""
+    """Sync the constant files of a run directory to disk: after a power cut the run is still complete."""
     names = (run_directories.PLAN_FILE, run_directories.RUN_FILE, environment.FILE)
     for each in (*(path / name for name in names), path, path.parent):
         with contextlib.suppress(
@@ -281,7 +281,7 @@ def settle(path: Path) -> None:
 
 
 def check_files(ranks: int) -> None:
-    """Whether agent and runner can do their work for so many ranks. Raises RunError where too few files may be open."""
+    """Raise RunError if agent and runner may not open enough files for this number of ranks."""
     import resource
 
     limit, least = resource.getrlimit(resource.RLIMIT_NOFILE)[0], FILES + FILES_A_RANK * ranks
@@ -293,7 +293,7 @@ def check_files(ranks: int) -> None:
 
 
 def keep_environment(path: Path, env: Mapping[str, str]) -> None:
-    """Write down what every runner of a run starts with; without it there is no run. Raises RunError."""
+    """Write the environment for every runner of the run, or discard the run. Raises RunError."""
     try:
         environment.write(path, env)
     except OSError as error:
@@ -306,12 +306,11 @@ def keep_environment(path: Path, env: Mapping[str, str]) -> None:
 def start_agent(
     entry: run_directories.Entry, env: Mapping[str, str] | None = None, mode: StartMode = StartMode.READ
 ) -> None:
-    """Start an agent, or a hub, in a session of its own and wait until it answers, or is not needed.
+    """Start an agent, or a hub, in a new session and wait until it answers, or is not needed.
 
-    `env`: what it gets on top of what it needs itself, secrets of the run among it; `mode`: what it may start in turn.
-    Raises RunError.
+    `env`: additional variables, including secrets of the run; `mode`: processes that it may start. Raises RunError.
 
-    Where another one holds the run already, `agent()` of the entry names it as soon as it answers.
+    If another agent already holds the run, `entry.agent()` returns it once it answers.
     """
     own_runs.check(entry.path)
     check_files(1)
@@ -320,7 +319,7 @@ def start_agent(
     try:
         with file_io.appending(entry.path / "agent.log") as log:
             subprocess.Popen(
-                # -P: what lies in the user's directory must not shadow the standard library
+                # -P: modules in the user's directory must not shadow the standard library
                 [sys.executable, "-P", "-m", module, "run", str(entry.path), str(write), str(mode)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -366,10 +365,10 @@ def _first_line(descriptor: int) -> str:
 
 
 async def open_link(entry: run_directories.Entry, readonly: bool = False) -> Link:
-    """A link to a run: to its agent or hub, to a new one where ranks live without one, else to its files.
+    """Open a link to a run: to its agent or hub, to a new one if ranks live without one, else to its files.
 
-    Nothing that runs is started, ended or changed by that. A part of a run on several nodes leads to that run,
-    through a hub that is made now. Raises LinkError.
+    This never starts, ends or changes a rank. A part of a run on several nodes leads to that run, through a new hub.
+    Raises LinkError.
     """
     try:
         if entry.record.kind == "node":
@@ -382,7 +381,7 @@ async def open_link(entry: run_directories.Entry, readonly: bool = False) -> Lin
 
 
 async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Link:
-    """A link to exactly what serves this run directory, or to its files. Raises RunError and LinkError."""
+    """Open a link to the server of exactly this run directory, or to its files. Raises RunError and LinkError."""
     deadline = clock.monotonic() + START_SECONDS
     while clock.monotonic() < deadline:
         now = run_directories.condition_of(entry)
@@ -413,21 +412,21 @@ async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Li
                 return DiskLink(entry)
             if now is Condition.SERVED:
                 raise
-        await asyncio.sleep(0.1)  # it is about to answer
+        await asyncio.sleep(0.1)  # it will answer soon
     raise UnreachableError(
         f"another agent holds {entry.record.name} and does not answer: see {entry.path / 'agent.log'}"
     )
 
 
 FIRST_BYTES = 256
-"""Of a script's first line; the kernel reads as many."""
+"""Bytes of a script's first line; the kernel reads no more."""
 
 
 def refusal(word: str, cwd: str, env: Mapping[str, str]) -> str | None:
-    """Why `word` cannot be executed in `cwd` under `env`, as a sentence; None when it can.
+    """Why `word` cannot be executed in `cwd` under `env`, as a sentence; None if it can.
 
-    Without a slash it is searched on the PATH of `env`, as execvp does, past files that cannot be executed. What only
-    the kernel can know (a file built for another machine) is left to the start itself.
+    A word without a slash is searched on the PATH of `env` as by execvp, past files that cannot be executed. Problems
+    that only the kernel detects (a binary for another machine) appear at the start.
     """
     if "/" in word:
         path = os.path.join(cwd, word)
@@ -447,7 +446,7 @@ def refusal(word: str, cwd: str, env: Mapping[str, str]) -> str | None:
 
 
 def _why(path: str, word: str, env: Mapping[str, str]) -> str | None:
-    """What is wrong with exactly this file, which the user calls `word`."""
+    """Problem of exactly this file, which the user calls `word`."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -462,15 +461,15 @@ def _why(path: str, word: str, env: Mapping[str, str]) -> str | None:
         with open(path, "rb") as file:
             head = file.read(FIRST_BYTES)
     except OSError:
-        return None  # executable, and not readable: the kernel has the word
+        return None  # executable but not readable: the kernel decides
     return _first_line_problem(word, head, env) if not head.startswith(b"\x7fELF") else None
 
 
 def _first_line_problem(word: str, head: bytes, env: Mapping[str, str]) -> str | None:
-    """What is wrong with the first line of a script."""
+    """Problem of the first line of a script."""
     if not head.startswith(b"#!"):
         if b"\0" in head:
-            return None  # another format that the kernel may have an interpreter for
+            return None  # another format; the kernel may have an interpreter for it
         return f"it has no #! line: write `bash {shlex.quote(word)}`, or name its interpreter in its first line"
     words = head[2:].split(b"\n", 1)[0].decode("utf-8", "surrogateescape").split()
     if not words:
@@ -478,7 +477,7 @@ def _first_line_problem(word: str, head: bytes, env: Mapping[str, str]) -> str |
     if words[0].endswith("\r") or head.split(b"\n", 1)[0].endswith(b"\r"):
         return "its first line ends with a carriage return: save it with the line ends of Linux"
     if not Path(words[0]).is_absolute():
-        return None  # relative to wherever it runs
+        return None  # relative to the working directory at execution
     if not os.access(words[0], os.X_OK) or os.path.isdir(words[0]):
         return f"its first line names {words[0]}, which cannot be executed"
     named = words[1] if len(words) == 2 and os.path.basename(words[0]) == "env" else ""
@@ -490,7 +489,7 @@ def _first_line_problem(word: str, head: bytes, env: Mapping[str, str]) -> str |
 T = TypeVar("T")
 TELEMETRY_SECONDS = 0.5
 LINKS_SECONDS = 10.0
-"""How long a hub that was just started may take to reach its nodes; what they say is the state now."""
+"""Seconds for a new hub to connect to its nodes before the state is taken as it is."""
 
 
 async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link], Awaitable[T]]) -> T:
@@ -509,7 +508,7 @@ async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link
 
 
 async def folded_batches(link: Link, state: RunState) -> AsyncIterator[list[Stamped]]:
-    """Fold a link's events after those that `state` has into it, and give them; a long history comes folded already.
+    """Fold a link's events after `state.seq` into `state`, and yield them in batches; a long history comes folded.
 
     Raises LinkError.
     """
@@ -522,7 +521,7 @@ async def folded_batches(link: Link, state: RunState) -> AsyncIterator[list[Stam
 
 
 async def folded_events(link: Link, state: RunState) -> AsyncIterator[Stamped]:
-    """The same one by one: `state` has each, and none that comes after it. Raises LinkError."""
+    """Fold and yield a link's events one by one: `state` includes each, and no later one. Raises LinkError."""
     async for batch in _batches(link, state.seq):
         for stamped in batch:
             _fold(state, stamped)
@@ -543,7 +542,7 @@ def _fold(state: RunState, stamped: Stamped) -> None:
 
 
 async def history(link: Link) -> RunState:
-    """Everything that has happened so far, without a sample."""
+    """Fold the whole history, without samples."""
     state = RunState()
     async for _ in folded_events(link, state):
         if state.live:
@@ -552,7 +551,7 @@ async def history(link: Link) -> RunState:
 
 
 async def snapshot(link: Link) -> RunState:
-    """The state now: the whole history, and one sample of every node where one comes soon."""
+    """Fold the whole history, and one sample of every node if one comes soon."""
     state = RunState()
     wanted: set[type] = {HostTick, RankTick}
     sampled = set[int]()
@@ -579,7 +578,7 @@ async def snapshot(link: Link) -> RunState:
 
 
 async def _patience(state: RunState, settled: asyncio.Event) -> None:
-    """Until what has come is good enough."""
+    """Wait until the events so far are sufficient."""
     while not state.live:
         await asyncio.sleep(0.05)
     await clock.wait_set(settled, LINKS_SECONDS)
@@ -587,7 +586,7 @@ async def _patience(state: RunState, settled: asyncio.Event) -> None:
 
 
 def _reaching(state: RunState, sampled: Collection[int]) -> bool:
-    """Whether a hub reconnects to nodes after their launch, or has not read what one of them has to say."""
+    """Whether a hub reconnects to nodes after their launch, or has not read one of them yet."""
     started = state.stages.get((Stage.START, HUB))
     launching = bool(state.stages) and (started is None or started.ended is None)
     if launching or not state.merged or state.phase.ended:
@@ -600,7 +599,7 @@ def _reaching(state: RunState, sampled: Collection[int]) -> bool:
 
 
 def reached(state: RunState, until: str) -> bool:
-    """running: every rank has a process. healthy: every rank with a hook made a step, the others run."""
+    """Whether a run is "running" (every rank has a process) or "healthy" (and every rank with a hook made a step)."""
     if state.phase is not RunPhase.RUNNING or until == "running":
         return state.phase is RunPhase.RUNNING
     hooked = [rank for rank in state.ranks.values() if rank.hook is not None]
@@ -611,7 +610,7 @@ def reached(state: RunState, until: str) -> bool:
 
 
 async def follow_until(link: Link, until: str, state: RunState | None = None) -> RunState:
-    """The state once it is `reached`, or the run has ended; `state`: where to fold it, for who may stop waiting."""
+    """Fold events until `reached` or the end; pass `state` to have it after a cancellation."""
     state = RunState() if state is None else state
     async for _ in folded_events(link, state):
         if state.live and until != "done" and reached(state, until):
@@ -620,7 +619,7 @@ async def follow_until(link: Link, until: str, state: RunState | None = None) ->
 
 
 def check_ranks(state: RunState, asked: Sequence[int]) -> None:
-    """Raises RunError where the newest attempt has no such rank, and says which it has."""
+    """Raise RunError if the newest attempt lacks one of the ranks; the text lists its ranks."""
     missing = sorted(set(asked) - state.ranks.keys())
     if missing and state.ranks:
         raise RunError(

@@ -1,4 +1,4 @@
-"""What the state of a run says: its line in a list, whether its preset acted, its mesh, and which data is missing."""
+"""Facts from the state of a run: its line in a list, whether its preset was applied, its mesh, and missing data."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from .state import RunState
 from .telemetry import curves, step_totals
 
 FOREIGN = "watch-"
-"""How the ids of jobs begin that distui did not start."""
+"""Prefix of the ids of jobs that distui did not start."""
 
 
 def foreign(state: RunState) -> bool:
-    """Whether distui did not start it: it is only watched."""
+    """Whether distui only watches the job, without having started it."""
     return state.run.startswith(FOREIGN)
 
 
 DAMAGED = "damaged"
-"""Id of the finding that files of the run are."""
+"""Id of the finding about damaged files of the run."""
 
 
 def hidden(state: RunState, damaged: bool = False) -> bool:
-    """Whether its attempts are unknown, rather than none: it runs, or files are damaged."""
+    """Whether the attempts are unknown rather than none: the run is running, or files are damaged."""
     damaged = damaged or any(finding.id == DAMAGED for finding in state.findings.values())
     return not state.attempts and (damaged or state.phase is RunPhase.RUNNING)
 
 
 def worst(state: RunState) -> str:
-    """The worst finding of a run, else how it ended; "" where it goes on without one."""
+    """The worst finding of a run, else its end; "" if it runs without a finding."""
     findings = worst_first(state.findings.values())
     cause = next((attempt.first_cause for attempt in reversed(state.attempts) if attempt.first_cause), None)
     if state.phase is RunPhase.FAILED and cause is not None:
@@ -51,7 +51,7 @@ def worst(state: RunState) -> str:
 
 
 class RunFigures(Struct, frozen=True):
-    """What a list shows of a run beside its name and state; None where it is unknown."""
+    """Figures of a run in a list; None if unknown."""
 
     nodes: int | None
     ranks: int | None
@@ -59,7 +59,7 @@ class RunFigures(Struct, frozen=True):
     total: int | None
     exit_code: int | None
     finding: str
-    """The worst of them, or how the run ended."""
+    """The worst finding, or the run's end."""
     lasted_s: float | None
     hung: bool = False
     ended: float | None = None
@@ -67,7 +67,7 @@ class RunFigures(Struct, frozen=True):
 
 
 def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunFigures:
-    """Of a run, by its own files; `phase` as `run_directories.phase` has it."""
+    """Figures of a run, from its own files; `phase` is from `run_directories.phase`."""
     state = history.state
     line = progress(state, now)
     unseen = hidden(state, bool(history.problems))
@@ -86,11 +86,11 @@ def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunF
 
 
 RECENT_S = 120.0
-"""How old a step that was written down may be to stand for where a live run is: scripts report now and then."""
+"""Maximum age of a step on disk to count as a live run's current step: scripts report only now and then."""
 
 
 def _advanced(entry: Entry, state: RunState, now: float) -> tuple[int | None, int | None]:
-    """Step and total of a live run by what its first node has written to disk: the journal has neither."""
+    """Step and total of a live run, from its first node's metrics on disk: the journal has neither."""
     store = next(iter(curves.kept(entry).values()), None)
     if store is None:
         return None, None
@@ -101,10 +101,10 @@ def _advanced(entry: Entry, state: RunState, now: float) -> tuple[int | None, in
     return None if step is None else int(step), total[0] if total and reported else None
 
 
-# --- whether the preset acted: what the ranks' models are wrapped with against what the plan expects ---
+# --- whether the preset was applied: the wrappers of the ranks' models against the plan ---
 
 DIMENSIONS = ("pp", "ep", "cp", "tp")
-"""Of a mesh: those that divide the model or its input, which a wrapper's class does not show."""
+"""Mesh dimensions that shard the model or its input, which a wrapper's class does not show."""
 WORDS = {
     "ddp": "DistributedDataParallel",
     "zero1": "ZeroRedundancyOptimizer",
@@ -115,20 +115,20 @@ WORDS = {
 
 
 class Applied(Struct, frozen=True):
-    """Whether the preset acted on the models of the ranks."""
+    """Whether the preset was applied to the models of the ranks."""
 
     state: Literal["applied", "not applied", "unknown"]
     text: str
-    """A few words why."""
+    """The reason in a few words."""
 
 
 def world_size(state: RunState) -> int:
-    """How many ranks the newest attempt has, also those that are seen nowhere: `srun` started them on other machines."""
+    """Number of ranks of the newest attempt, including ranks that `srun` started on other machines."""
     return max(len(state.ranks), state.attempts[-1].world_size if state.attempts else 0)
 
 
 def applied(state: RunState) -> Applied | None:
-    """None for a run without a preset."""
+    """Compare the ranks' models with the preset; None for a run without a preset."""
     plan = state.plan
     if plan is None or not plan.preset:
         return None
@@ -145,7 +145,7 @@ def applied(state: RunState) -> Applied | None:
 
 
 def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
-    """Of one rank."""
+    """Judge one rank."""
     seen = _seen(made)
     missing = _missing(plan, made, world)
     if missing:
@@ -156,7 +156,7 @@ def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
 
 
 def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
-    """What the preset asks for and the model does not have; "" for nothing."""
+    """The preset's requirement that the model lacks; "" for none."""
     kind, has = plan.strategy, made.strategies
     piped = plan.mesh.get("pp", 1) > 1 and made.dims.get("pp") == plan.mesh.get("pp")
     if kind == "single" or (kind == "ddp" and (world == 1 or piped)):
@@ -178,7 +178,7 @@ def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
 
 
 def _seen(made: Wrapped) -> str:
-    """ "is wrapped in fully_shard, divided by tp 2"."""
+    """Wrappers in words: "is wrapped in fully_shard, divided by tp 2"."""
     shown = [each for each in made.strategies if each != "zero1" or not made.adopted]
     names = [WORDS.get(strategy, strategy) for strategy in shown]
     if made.zero_stage is not None:
@@ -194,14 +194,14 @@ def _seen(made: Wrapped) -> str:
     )
 
 
-# --- where each rank is in the mesh of the plan ---
+# --- coordinates of ranks in the mesh of the plan ---
 
 DATA = ("dp_shard", "dp")
-"""The dimension that takes the ranks there are: an elastic run changes it."""
+"""Dimensions that adapt to the number of ranks in an elastic run."""
 
 
 def sizes(state: RunState) -> dict[str, int]:
-    """Dimensions of the present attempt; empty where the plan names none, or the ranks do not fit into them."""
+    """Mesh dimensions of the current attempt; empty if the plan has none, or the number of ranks does not fit."""
     plan = state.plan
     if plan is None or not plan.mesh or not state.attempts:
         return {}
@@ -215,47 +215,47 @@ def sizes(state: RunState) -> dict[str, int]:
 
 
 def coordinates(dims: Mapping[str, int], rank: int) -> dict[str, int]:
-    """Of one rank; empty where `dims` (of `sizes`) is."""
+    """Coordinates of one rank; empty if `dims` (from `sizes`) is empty."""
     return worker_group.coordinates(dims, rank) if dims else {}
 
 
 def short(dims: Mapping[str, int], rank: int) -> str:
-    """ "pp1 sh0 tp1"; "" where there is but one dimension, which is the rank's number."""
+    """Coordinates in short: "pp1 sh0 tp1"; "" for a single dimension, which equals the rank."""
     names = {"dp_replicate": "rep", "dp_shard": "sh"}
     if len(dims) < 2:
         return ""
     return " ".join(f"{names.get(name, name)}{at}" for name, at in coordinates(dims, rank).items())
 
 
-# --- standing findings, and which data a verdict lacks ---
+# --- current findings, and missing data ---
 
 
 HUNG = "hung?"
-"""A hang is a conclusion from samples: the state says so, with the reason in the findings."""
+"""Suffix of the state: a hang is a conclusion from samples, and the findings have the reason."""
 
 
 def state_words(state: RunState) -> str:
-    """The state of a run, with the hang in it."""
+    """The state of a run in words, with a hang."""
     return f"{state.phase.words}, {HUNG}" if hung(state) else state.phase.words
 
 
 def standing(state: RunState) -> list[Finding]:
-    """The findings that hold, the worst first."""
+    """The current findings, the worst first."""
     return worst_first(state.findings.values())
 
 
 def judged_attempt(entry: Entry, state: RunState) -> int | None:
-    """Whose logs a diagnosis reads; None: the newest of which there are some.
+    """Attempt whose logs a diagnosis reads; None: the newest with logs.
 
-    A hub keeps the ends of older attempts' logs, which say nothing of this one.
+    A hub keeps the ends of older attempts' logs, which are irrelevant to this one.
     """
     return state.attempt or None if entry.record.kind == "hub" else None
 
 
 def missing(state: RunState, logs: Sequence[str] | None) -> list[str]:
-    """Data that a diagnosis would want and has not, a sentence each.
+    """Data that a diagnosis lacks, one sentence each.
 
-    `logs`: ids of those that were read; None where none are wanted.
+    `logs`: ids of the logs that were read; None if none are needed.
     """
     gaps = [] if logs is None else list(_unread(state, logs))
     if logs is not None and not (logs or gaps):
@@ -282,11 +282,11 @@ def missing(state: RunState, logs: Sequence[str] | None) -> list[str]:
 
 
 UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is detected"
-"""On NCCL, where a collective is called long before it runs."""
+"""Text for NCCL, because ranks enqueue a collective long before it runs."""
 
 
 def untimed(state: RunState) -> bool:
-    """Whether NCCL's collectives are seen, and none of them has a duration."""
+    """Whether NCCL collectives are known, but none of them has a duration."""
     if state.plan is None or state.plan.backend != "nccl":
         return False
     pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
@@ -295,7 +295,7 @@ def untimed(state: RunState) -> bool:
 
 
 def _unread(state: RunState, logs: Sequence[str]) -> Iterator[str]:
-    """Logs on nodes: of a live run a hub keeps those that a viewer has asked for."""
+    """Unread logs on nodes: during a run, a hub keeps only logs that a viewer requested."""
     if state.phase.ended or not state.merged:
         return
     files = [file for name in logs if (file := parse_file_id(name)) is not None]
