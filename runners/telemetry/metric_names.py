@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from .quantities import with_curve
+
 
 class Metric(NamedTuple):
     title: str
@@ -30,19 +32,10 @@ def _training(title: str, unit: str = "", low: float | None = None, last: bool =
 
 
 METRICS: dict[str, Metric] = {
-    "gpu.util": Metric("GPU utilisation", "%", 0, 100),
-    "gpu.mem": Metric("GPU memory", "B", 0),
-    "gpu.power": Metric("GPU power", "W", 0),
-    "gpu.temp": Metric("GPU temperature", "°C"),
-    "gpu.sm_mhz": Metric("SM clock", "MHz", 0),
-    "gpu.throttled": Metric("clocks held back", "%", 0, 100),
-    "gpu.pcie_rx": Metric("PCIe received", "B/s", 0),
-    "gpu.pcie_tx": Metric("PCIe sent", "B/s", 0),
-    "gpu.nvlink_rx": Metric("NVLink received", "B/s", 0),
-    "gpu.nvlink_tx": Metric("NVLink sent", "B/s", 0),
-    "gpu.sm_active": Metric("SM activity", "%", 0, 100),
-    "gpu.tensor_active": Metric("tensor core activity", "%", 0, 100),
-    "gpu.dram_active": Metric("GPU memory bandwidth", "%", 0, 100),
+    **{
+        curve.name: Metric(curve.title, quantity.unit, curve.low, curve.high, curve.last)
+        for quantity, curve in with_curve()
+    },
     "rank.cpu": Metric("rank CPU", "core %", 0),
     "rank.rss": Metric("rank memory (RSS)", "B", 0),
     "rank.read": Metric("rank disk reads", "B/s", 0),

@@ -38,27 +38,14 @@ from .metrics_files import (
     pieces,
     read_rows,
 )
+from .quantities import with_curve
 
 MOST_OWN = 64
 """Names of a script's own that are kept."""
 MOST_NAME = 64
 """Characters of one."""
 
-_GPU = (
-    ("gpu.util", "util"),
-    ("gpu.mem", "mem_used"),
-    ("gpu.power", "power_w"),
-    ("gpu.temp", "temp_c"),
-    ("gpu.sm_mhz", "sm_mhz"),
-    ("gpu.throttled", "throttled_percent"),
-    ("gpu.pcie_rx", "pcie_rx_bps"),
-    ("gpu.pcie_tx", "pcie_tx_bps"),
-    ("gpu.nvlink_rx", "nvlink_rx_bps"),
-    ("gpu.nvlink_tx", "nvlink_tx_bps"),
-    ("gpu.sm_active", "sm_active"),
-    ("gpu.tensor_active", "tensor_active"),
-    ("gpu.dram_active", "dram_active"),
-)
+_GPU = tuple((curve.name, quantity.field) for quantity, curve in with_curve())
 _RANK = (
     ("rank.cpu", "cpu_percent"),
     ("rank.rss", "rss_bytes"),

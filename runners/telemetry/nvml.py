@@ -23,12 +23,6 @@ import pynvml
 from .. import clock
 
 LIBRARY_VARIABLE = "DISTUI_NVML_LIBRARY"
-ALL_LINKS = 0xFFFFFFFF
-"""scopeId of an NVLink field that sums over all links (nvml.h)."""
-
-MEMORY_V2 = 0x02000028
-"""nvmlMemory_v2, which older nvidia-ml-py lack by name."""
-
 _NEVER = frozenset(
     {
         pynvml.NVML_ERROR_INVALID_ARGUMENT,

@@ -18,35 +18,8 @@ from ..freshness import Freshness, freshness
 from ..model import Gpu, RankPhase, RankSample, RunPhase, TrainingSample
 from ..progress import RATES, advance_of
 from ..state import Node, Rank, RunState
-
-
-class OtelSpelling(NamedTuple):
-    """A metric by OpenTelemetry's conventions; without one of their own as their translation to Prometheus needs it."""
-
-    name: str
-    unit: str = ""
-    """In UCUM."""
-    kind: str = "gauge"
-    """"gauge", "counter" or "updowncounter"."""
-    times: int = 1
-    divisor: int = 1
-    """By what a sample's value is multiplied and divided for the unit."""
-    attributes: tuple[tuple[str, str], ...] = ()
-    """Of all its points."""
-    of_attempt: bool = False
-    """Whether a counter begins anew with each attempt."""
-    about: str = ""
-    """Where several families are one metric."""
-
-
-class MetricFamily(NamedTuple):
-    """One metric. `name` ends in its unit if it has one, and that of a counter in `_total`."""
-
-    name: str
-    about: str
-    kind: str = "gauge"
-    otel: OtelSpelling | None = None
-    """None: its labels are attributes of OpenTelemetry's resource."""
+from .gpu_quantities import GPU
+from .quantity import MetricFamily, Quantity, own_family
 
 
 class MetricSample(NamedTuple):
@@ -55,61 +28,45 @@ class MetricSample(NamedTuple):
     value: float
 
 
-_UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "cores": "{cpu}"}
-"""OpenTelemetry's of those of Prometheus."""
-
-
-def _own(
-    name: str,
-    otel: str,
-    about: str,
-    unit: str = "",
-    *,
-    otel_unit: str = "",
-    otel_kind: str = "gauge",
-    of_attempt: bool = False,
-) -> MetricFamily:
-    """A metric that no convention has."""
-    kind = "counter" if otel_kind == "counter" else "gauge"
-    spelling = OtelSpelling(otel, otel_unit or _UNITS.get(unit, ""), otel_kind, of_attempt=of_attempt)
-    return MetricFamily(name, about, kind, spelling)
-
-
 RUN_INFO = MetricFamily("distui_run_info", "1, with the name, preset, launcher and host of the run.")
-RUN_STATE = _own(
+RUN_STATE = own_family(
     "distui_run_state", "distui.run.state", "1 for the state that the run is in, 0 for the others."
 )
-START_TIME = _own(
+START_TIME = own_family(
     "distui_run_start_time_seconds", "distui.run.start_time", "Unix time at which the run began.", "seconds"
 )
-ATTEMPT = _own("distui_run_attempt", "distui.run.attempt", "Number of the current attempt, from 1 on.")
-FAILURES = _own(
+ATTEMPT = own_family(
+    "distui_run_attempt", "distui.run.attempt", "Number of the current attempt, from 1 on."
+)
+FAILURES = own_family(
     "distui_run_failures_total",
     "distui.run.failures",
     "Failures that the restart policy counted.",
     otel_unit="{failure}",
     otel_kind="counter",
 )
-EXIT_CODE = _own("distui_run_exit_code", "distui.run.exit_code", "Exit code of a run that has ended.")
-FINDINGS = _own(
+EXIT_CODE = own_family("distui_run_exit_code", "distui.run.exit_code", "Exit code of a run that has ended.")
+FINDINGS = own_family(
     "distui_run_findings",
     "distui.run.findings",
     "Findings that hold now, by severity.",
     otel_unit="{finding}",
     otel_kind="updowncounter",
 )
-RANKS = _own(
+RANKS = own_family(
     "distui_ranks",
     "distui.ranks",
     "Ranks of the current attempt on this node, by state.",
     otel_unit="{rank}",
     otel_kind="updowncounter",
 )
-RANK_INFO = _own("distui_rank_info", "distui.rank.info", "1, with the local rank and GPU of the rank.")
+RANK_INFO = own_family(
+    "distui_rank_info", "distui.rank.info", "1, with the local rank and GPU of the rank."
+)
 
 _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] = (
     (
-        _own(
+        own_family(
             "distui_rank_steps_total",
             "distui.rank.steps",
             "Optimizer steps since the rank's process began.",
@@ -120,7 +77,7 @@ _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] 
         lambda it: it.step,
     ),
     (
-        _own(
+        own_family(
             "distui_rank_step_duration_seconds",
             "distui.rank.step.duration",
             "Mean time of a step, while steps go on.",
@@ -129,7 +86,7 @@ _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] 
         lambda it: it.step_s,
     ),
     (
-        _own(
+        own_family(
             "distui_rank_collective_wait_ratio",
             "distui.rank.collective.wait",
             "Share of time waited for other ranks in collectives.",
@@ -138,7 +95,7 @@ _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] 
         lambda it: _share(it.wait_percent),
     ),
     (
-        _own(
+        own_family(
             "distui_rank_cpu_cores",
             "distui.rank.cpu.cores",
             "CPU time of the rank and its children, in cores.",
@@ -147,7 +104,7 @@ _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] 
         lambda it: _share(it.cpu_percent),
     ),
     (
-        _own(
+        own_family(
             "distui_rank_memory_usage_bytes",
             "distui.rank.memory.usage",
             "Resident memory of the rank.",
@@ -157,7 +114,7 @@ _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] 
         lambda it: it.rss_bytes,
     ),
     (
-        _own(
+        own_family(
             "distui_rank_gpu_memory_usage_bytes",
             "distui.rank.gpu.memory.usage",
             "GPU memory of the rank's process.",
@@ -167,7 +124,7 @@ _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] 
         lambda it: it.gpu_mem,
     ),
     (
-        _own(
+        own_family(
             "distui_rank_output_age_seconds",
             "distui.rank.output.age",
             "Time since the rank wrote any output.",
@@ -178,173 +135,41 @@ _OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] 
 )
 
 _OF_TRAINING = {
-    "loss": _own(
+    "loss": own_family(
         "distui_training_loss",
         "distui.training.loss",
         "Newest loss that the script reports, also NaN and Inf.",
     ),
-    "lr": _own("distui_training_learning_rate", "distui.training.learning_rate", "Newest learning rate."),
-    "grad_norm": _own(
+    "lr": own_family(
+        "distui_training_learning_rate", "distui.training.learning_rate", "Newest learning rate."
+    ),
+    "grad_norm": own_family(
         "distui_training_gradient_norm", "distui.training.gradient_norm", "Newest norm of the gradients."
     ),
-    "tokens_s": _own(
+    "tokens_s": own_family(
         "distui_training_tokens_per_second",
         "distui.training.tokens_per_second",
         "Tokens a second of the whole job.",
         otel_unit="{token}/s",
     ),
-    "samples_s": _own(
+    "samples_s": own_family(
         "distui_training_samples_per_second",
         "distui.training.samples_per_second",
         "Samples a second of the whole job.",
         otel_unit="{sample}/s",
     ),
-    "mfu": _own(
+    "mfu": own_family(
         "distui_training_mfu_ratio", "distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"
     ),
-    "epoch": _own("distui_training_epoch", "distui.training.epoch", "Epoch as the script counts."),
-    "step": _own("distui_training_step", "distui.training.step", "Step as the script counts."),
-    "total": _own(
+    "epoch": own_family("distui_training_epoch", "distui.training.epoch", "Epoch as the script counts."),
+    "step": own_family("distui_training_step", "distui.training.step", "Step as the script counts."),
+    "total": own_family(
         "distui_training_steps_planned",
         "distui.training.steps_planned",
         "Steps after which the training is over.",
     ),
 }
 _DIVISORS = {"mfu": 100}
-
-_MIB = 1 << 20
-SENSOR = "hw.sensor_location"
-"""Attribute of a metric that the conventions give to a sensor, a component of the GPU."""
-_GPU = (("hw.type", "gpu"), ("hw.vendor", "NVIDIA"))
-_SENT, _RECEIVED = ((*_GPU, ("network.io.direction", way)) for way in ("transmit", "receive"))
-_PCIE, _NVLINK = ("distui.gpu.pcie.throughput", "By/s"), ("distui.gpu.nvlink.throughput", "By/s")
-_OF_GPU: tuple[tuple[str, str, str, str, int, OtelSpelling], ...] = (
-    (
-        "util",
-        "DCGM_FI_DEV_GPU_UTIL",
-        "GPU utilization",
-        ", in percent",
-        1,
-        OtelSpelling("hw.gpu.utilization", "1", divisor=100, attributes=_GPU),
-    ),
-    (
-        "mem_used",
-        "DCGM_FI_DEV_FB_USED",
-        "Used GPU memory",
-        ", in MiB",
-        _MIB,
-        OtelSpelling("hw.gpu.memory.usage", "By", "updowncounter", _MIB, attributes=_GPU),
-    ),
-    (
-        "mem_total",
-        "DCGM_FI_DEV_FB_TOTAL",
-        "GPU memory",
-        ", in MiB",
-        _MIB,
-        OtelSpelling("hw.gpu.memory.limit", "By", "updowncounter", _MIB, attributes=_GPU),
-    ),
-    (
-        "power_w",
-        "DCGM_FI_DEV_POWER_USAGE",
-        "Power",
-        ", in W",
-        1,
-        OtelSpelling("hw.power", "W", attributes=_GPU),
-    ),
-    (
-        "temp_c",
-        "DCGM_FI_DEV_GPU_TEMP",
-        "Temperature of the GPU",
-        ", in degrees Celsius",
-        1,
-        OtelSpelling("hw.temperature", "Cel", attributes=((SENSOR, "gpu"),), about="Temperature"),
-    ),
-    (
-        "mem_temp_c",
-        "DCGM_FI_DEV_MEMORY_TEMP",
-        "Temperature of its memory",
-        ", in degrees Celsius",
-        1,
-        OtelSpelling("hw.temperature", "Cel", attributes=((SENSOR, "memory"),), about="Temperature"),
-    ),
-    (
-        "sm_mhz",
-        "DCGM_FI_DEV_SM_CLOCK",
-        "Clock of the SMs",
-        ", in MHz",
-        1,
-        OtelSpelling("distui.gpu.sm.clock", "Hz", times=10**6, attributes=_GPU),
-    ),
-    (
-        "mem_mhz",
-        "DCGM_FI_DEV_MEM_CLOCK",
-        "Clock of its memory",
-        ", in MHz",
-        1,
-        OtelSpelling("distui.gpu.memory.clock", "Hz", times=10**6, attributes=_GPU),
-    ),
-    (
-        "sm_active",
-        "DCGM_FI_PROF_SM_ACTIVE",
-        "Share of cycles with a warp on an SM",
-        ", from 0 to 1",
-        100,
-        OtelSpelling("distui.gpu.sm.active", "1", attributes=_GPU),
-    ),
-    (
-        "tensor_active",
-        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-        "Share of cycles with busy tensor cores",
-        ", from 0 to 1",
-        100,
-        OtelSpelling("distui.gpu.tensor.active", "1", attributes=_GPU),
-    ),
-    (
-        "dram_active",
-        "DCGM_FI_PROF_DRAM_ACTIVE",
-        "Share of the memory's bandwidth in use",
-        ", from 0 to 1",
-        100,
-        OtelSpelling("distui.gpu.dram.active", "1", attributes=_GPU),
-    ),
-    (
-        "pcie_tx_bps",
-        "DCGM_FI_PROF_PCIE_TX_BYTES",
-        "Sent over PCIe",
-        ", in bytes per second",
-        1,
-        OtelSpelling(*_PCIE, attributes=_SENT, about="Sent or received over PCIe"),
-    ),
-    (
-        "pcie_rx_bps",
-        "DCGM_FI_PROF_PCIE_RX_BYTES",
-        "Received over PCIe",
-        ", in bytes per second",
-        1,
-        OtelSpelling(*_PCIE, attributes=_RECEIVED, about="Sent or received over PCIe"),
-    ),
-    (
-        "nvlink_tx_bps",
-        "DCGM_FI_PROF_NVLINK_TX_BYTES",
-        "Sent over NVLink",
-        ", in bytes per second",
-        1,
-        OtelSpelling(*_NVLINK, attributes=_SENT, about="Sent or received over NVLink"),
-    ),
-    (
-        "nvlink_rx_bps",
-        "DCGM_FI_PROF_NVLINK_RX_BYTES",
-        "Received over NVLink",
-        ", in bytes per second",
-        1,
-        OtelSpelling(*_NVLINK, attributes=_RECEIVED, about="Sent or received over NVLink"),
-    ),
-)
-"""Field of a GPU, DCGM's name of it, what it is, DCGM's unit and by what to divide for it, OpenTelemetry's spelling."""
-_GPU_FAMILIES = tuple(
-    (field, MetricFamily(name, f"{about}{unit}.", otel=otel._replace(about=otel.about or about)), divisor)
-    for field, name, about, unit, divisor, otel in _OF_GPU
-)
 
 _STATES = tuple(phase for phase in RunPhase if phase is not RunPhase.EXPORTED)
 
@@ -450,10 +275,16 @@ def _of_gpu(gpu: Gpu, base: tuple[tuple[str, str], ...], node: Node) -> Iterator
         ("modelName", gpu.name),
         *((("Hostname", node.host),) if node.host else ()),
     )
-    for field, family, divisor in _GPU_FAMILIES:
-        value = getattr(gpu, field)
-        if value is not None:
-            yield MetricSample(family, labels, value / divisor)
+    yield from _exported(GPU, gpu, labels)
+
+
+def _exported(
+    quantities: Iterable[Quantity], sample: Gpu, labels: tuple[tuple[str, str], ...]
+) -> Iterator[MetricSample]:
+    for quantity in quantities:
+        value, family = getattr(sample, quantity.field), quantity.export
+        if value is not None and family is not None:
+            yield MetricSample(family, labels, value / family.divisor)
 
 
 FAMILIES = (
@@ -468,7 +299,7 @@ FAMILIES = (
     RANK_INFO,
     *(family for family, _ in _OF_RANK),
     *_OF_TRAINING.values(),
-    *(family for _, family, _ in _GPU_FAMILIES),
+    *(quantity.export for quantity in GPU if quantity.export is not None),
 )
 """All that there are, in the order of the text."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .open_metrics import SENSOR, MetricFamily, MetricSample, OtelSpelling, printable
+from .gpu_quantities import SENSOR
+from .open_metrics import MetricSample, printable
+from .quantity import MetricFamily, OtelSpelling
 
 ATTRIBUTES = {
     "rank": "distui.rank",

@@ -8,7 +8,6 @@ library or no GPU; 1: the driver failed; in both cases the last line is a `GpuTi
 
 from __future__ import annotations
 
-import enum
 import os
 import signal
 import sys
@@ -23,10 +22,9 @@ from .. import clock
 from ..model import Event, FindingRaised, Gpu, GpuTick
 from ..parts import ONCE, failure
 from .counters import Counter
-from .gpu_words import NO_DRIVER, SHORTEST_S, recovery_words, throttle_words, xid_finding
+from .gpu_quantities import CLOCK_SM, GPU
+from .gpu_words import NO_DRIVER, SHORTEST_S, xid_finding
 from .nvml import (
-    ALL_LINKS,
-    MEMORY_V2,
     Driver,
     DriverFailed,
     GpmMetrics,
@@ -35,48 +33,33 @@ from .nvml import (
     NvmlDevice,
     Xids,
 )
+from .quantity import NvmlActivity, NvmlCall, NvmlField, NvmlRate, Tier
 
-# Field ids, clocks and sensors by their numbers in nvml.h: older nvidia-ml-py do not name all of them.
-MEMORY_TEMP, ENERGY_MJ, PCIE_TX, PCIE_RX, RECOVERY = 82, 83, 197, 198, 230
-NVLINK_TX, NVLINK_RX = 138, 139
 # Nanoseconds for which power or heat held the clocks back; of newer drivers also which heat, and the power brake.
 HELD_POWER, HELD_THERMAL, HELD_SW_THERMAL, HELD_HW_THERMAL, HELD_BRAKE = 74, 75, 269, 270, 271
 HELD_FIELDS = (HELD_POWER, HELD_THERMAL, HELD_SW_THERMAL, HELD_HW_THERMAL, HELD_BRAKE)
-GPM_SM_UTIL, GPM_ANY_TENSOR_UTIL, GPM_DRAM_BW_UTIL = 2, 5, 10
-GPM_METRICS = {
-    GPM_SM_UTIL: "sm_active",
-    GPM_ANY_TENSOR_UTIL: "tensor_active",
-    GPM_DRAM_BW_UTIL: "dram_active",
-}
 GPM_VARIABLE = "DISTUI_GPM"
 """0 in it: the hardware's counters are left to others, as to DCGM; only one reader at a time gets true values."""
-FAST_FIELDS = (
-    MEMORY_TEMP,
-    ENERGY_MJ,
-    (NVLINK_TX, ALL_LINKS),
-    (NVLINK_RX, ALL_LINKS),
-    PCIE_TX,
-    PCIE_RX,
-    *HELD_FIELDS,
-)
-CLOCK_SM, CLOCK_MEM = 1, 2
-SENSOR_GPU = 0
-UNCORRECTED, VOLATILE = 1, 0
-
-PCIE_CEILING = 130e9
-"""Bytes a second that no PCIe link of today exceeds (generation 6, 16 lanes)."""
 HELD_CEILING = 5e9
 """Nanoseconds a second that a reason cannot hold the clocks back."""
-NVLINK_CEILING = 2e12 / 1024
-"""KiB a second that no GPU's NVLinks together exceed."""
+
+BY_TIER = {tier: [quantity for quantity in GPU if quantity.tier is tier] for tier in Tier}
+ACTIVITIES = [each.source.id for each in GPU if isinstance(each.source, NvmlActivity)]
 
 
-class Tier(enum.Enum):
-    """What is asked together; the value is its period in seconds."""
+def _field_ids(tier: Tier) -> list[int | tuple[int, int]]:
+    """The fields of the quantities of a tier, which NVML reads by one call."""
+    ids: list[int | tuple[int, int]] = [*HELD_FIELDS] if tier is Tier.FAST else []
+    for quantity in BY_TIER[tier]:
+        source = quantity.source
+        if isinstance(source, NvmlField):
+            ids.append(source.id)
+        elif isinstance(source, NvmlRate):
+            ids.append(source.id if source.scope is None else (source.id, source.scope))
+    return ids
 
-    FAST = 1.0
-    PROCS = 2.0
-    SLOW = 30.0
+
+FIELD_IDS = {tier: _field_ids(tier) for tier in Tier}
 
 
 class DriverGpus:
@@ -111,10 +94,7 @@ class _SampledGpu:
     def _forget(self) -> None:
         self._values.clear()
         self._counters = {
-            "pcie_tx_bps": Counter(PCIE_CEILING),
-            "pcie_rx_bps": Counter(PCIE_CEILING),
-            "nvlink_tx_bps": Counter(NVLINK_CEILING),
-            "nvlink_rx_bps": Counter(NVLINK_CEILING),
+            each.field: Counter(each.source.ceiling) for each in GPU if isinstance(each.source, NvmlRate)
         }
         self._held = {field: Counter(HELD_CEILING) for field in HELD_FIELDS}
         if self._gpm is not None:
@@ -139,30 +119,32 @@ class _SampledGpu:
             self.device = device
         device = self.device
         device.error = None
-        if Tier.FAST in tiers:
-            fields = device.fields(FAST_FIELDS)
-            self._values |= _fast(device) | self._rates(fields, now) | self._activity(device)
-            self._values["throttled_percent"] = self._throttled(fields, now)
-        if Tier.PROCS in tiers:
-            self._values |= _procs(device)
-        if Tier.SLOW in tiers:
-            self._values |= _slow(device)
+        for tier in Tier:
+            if tier in tiers:
+                self._read(device, tier, now)
         self._complete = True
 
-    def _rates(self, fields: dict[int, tuple[int, int]], now: float) -> dict[str, Any]:
-        rates: dict[str, Any] = {
-            "mem_temp_c": _scaled(_whole(fields.get(MEMORY_TEMP)), 1.0),
-            "energy_j": _scaled(_whole(fields.get(ENERGY_MJ)), 1e-3),
-        }
-        for name, field, unit in (
-            ("pcie_tx_bps", PCIE_TX, 1),
-            ("pcie_rx_bps", PCIE_RX, 1),
-            ("nvlink_tx_bps", NVLINK_TX, 1024),
-            ("nvlink_rx_bps", NVLINK_RX, 1024),
-        ):
-            value, bits = fields.get(field, (None, 64))
-            rates[name] = _scaled(self._counters[name].rate(value, now, bits=bits), unit)
-        return rates
+    def _read(self, device: NvmlDevice, tier: Tier, now: float) -> None:
+        ids = FIELD_IDS[tier]
+        reading = _Reading(device, device.fields(ids) if ids else {})
+        for quantity in BY_TIER[tier]:
+            if isinstance(quantity.source, NvmlRate):
+                self._values[quantity.field] = self._rate(
+                    quantity.field, quantity.source, reading.fields, now
+                )
+            elif isinstance(quantity.source, NvmlCall | NvmlField):
+                self._values[quantity.field] = reading.value(quantity.source)
+        if tier is Tier.FAST:
+            self._values |= self._activity(device)
+            self._values["throttled_percent"] = self._throttled(reading.fields, now)
+        if tier is Tier.PROCS:
+            self._values |= _procs(device)
+
+    def _rate(
+        self, name: str, source: NvmlRate, fields: dict[int, tuple[int, int]], now: float
+    ) -> float | None:
+        value, bits = fields.get(source.id, (None, 64))
+        return _scaled(self._counters[name].rate(value, now, bits=bits), source.scale)
 
     def _throttled(self, fields: dict[int, tuple[int, int]], now: float) -> float | None:
         """Percent of the time since the sample before; several reasons may hold at once."""
@@ -181,8 +163,31 @@ class _SampledGpu:
             return {}
         if self._gpm is None:
             self._gpm = GpmMetrics(device)
-        values = self._gpm.read([*GPM_METRICS])
-        return {name: _scaled(values.get(metric), 1.0) for metric, name in GPM_METRICS.items()}
+        values = self._gpm.read(ACTIVITIES)
+        return {
+            each.field: _scaled(values.get(each.source.id), 1.0)
+            for each in GPU
+            if isinstance(each.source, NvmlActivity)
+        }
+
+
+class _Reading:
+    """One pass over a GPU. Each function is called once, also if several quantities are in its answer."""
+
+    def __init__(self, device: NvmlDevice, fields: dict[int, tuple[int, int]]) -> None:
+        self._device = device
+        self.fields = fields
+        self._answers: dict[object, Any] = {}
+
+    def value(self, source: NvmlCall | NvmlField) -> Any:
+        """The value of a source; None if the driver does not serve it. Raises GpuLost."""
+        if isinstance(source, NvmlField):
+            answer = _whole(self.fields.get(source.id))
+        elif source.calls in self._answers:
+            answer = self._answers[source.calls]
+        else:
+            answer = self._answers[source.calls] = self._device.first(*source.calls)
+        return None if answer is None else source.convert(answer)
 
 
 def _fixed(device: NvmlDevice) -> dict[str, Any]:
@@ -191,30 +196,6 @@ def _fixed(device: NvmlDevice) -> dict[str, Any]:
         "uuid": device.ask("nvmlDeviceGetUUID") or "",
         "name": device.ask("nvmlDeviceGetName") or "GPU",
         "max_sm_mhz": device.ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
-    }
-
-
-def _fast(device: NvmlDevice) -> dict[str, Any]:
-    use = device.ask("nvmlDeviceGetUtilizationRates")
-    # Version 1 of the memory call counts what the driver keeps for itself as used.
-    memory = device.first(("nvmlDeviceGetMemoryInfo", MEMORY_V2), ("nvmlDeviceGetMemoryInfo",))
-    reasons = device.first(
-        ("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",)
-    )
-    return {
-        "util": None if use is None else float(use.gpu),
-        "mem_used": None if memory is None else int(memory.used),
-        "mem_total": None if memory is None else int(memory.total),
-        "power_w": _scaled(device.ask("nvmlDeviceGetPowerUsage"), 1e-3),
-        "temp_c": _scaled(
-            device.first(
-                ("nvmlDeviceGetTemperatureV", SENSOR_GPU), ("nvmlDeviceGetTemperature", SENSOR_GPU)
-            ),
-            1.0,
-        ),
-        "sm_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_SM),
-        "mem_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_MEM),
-        "throttle": None if reasons is None else throttle_words(reasons),
     }
 
 
@@ -228,23 +209,6 @@ def _procs(device: NvmlDevice) -> dict[str, Any]:
     return {
         "pids": tuple(int(proc.pid) for proc in procs),
         "pid_mem": tuple(int(proc.usedGpuMemory) if proc.usedGpuMemory else None for proc in procs),
-    }
-
-
-def _slow(device: NvmlDevice) -> dict[str, Any]:
-    rows = device.ask("nvmlDeviceGetRemappedRows")
-    mig = device.ask("nvmlDeviceGetMigMode")
-    action = device.fields((RECOVERY,)).get(RECOVERY)
-    return {
-        "power_limit_w": _scaled(device.ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
-        "ecc_uncorrected": device.ask("nvmlDeviceGetTotalEccErrors", UNCORRECTED, VOLATILE),
-        "remap_pending": None if rows is None else bool(rows[2]),
-        "remap_failed": None if rows is None else bool(rows[3]),
-        "pcie_replays": device.ask("nvmlDeviceGetPcieReplayCounter"),
-        "pcie_gen": device.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
-        "pcie_width": device.ask("nvmlDeviceGetCurrPcieLinkWidth"),
-        "recovery": None if action is None else recovery_words(action[0]),
-        "mig": None if mig is None else bool(mig[0]),
     }
 
 

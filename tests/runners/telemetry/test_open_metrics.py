@@ -15,6 +15,7 @@ from distui.runners.model import Gpu, RankPhase, RankPlace, RankSample, RunPhase
 from distui.runners.state import Attempt, Node, Rank, RunState
 from distui.runners.telemetry import export_settings
 from distui.runners.telemetry.open_metrics import FAMILIES, samples_of, text_of
+from distui.runners.telemetry.quantity import MetricFamily
 
 NOW = 1_700_000_000.0
 HOSTILE = 'ev"il\\\n{}#\x1b[31m\ud800,é'
@@ -142,10 +143,26 @@ def test_a_run_of_which_nothing_is_known_yet() -> None:
     assert of(read, "distui_ranks") == []
 
 
-def test_every_name_is_in_the_documentation_and_no_other() -> None:
-    page = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
-    rows = re.findall(r"^\| `(\w+)`", page, re.MULTILINE)
-    assert rows == [each.name for each in FAMILIES]
+def documented(family: MetricFamily) -> str:
+    """The row of a family in docs/metrics.md."""
+    spelling = "attributes of the resource"
+    if family.otel is not None:
+        unit = f", {family.otel.unit}" if family.otel.unit else ""
+        spelling = f"`{family.otel.name}`{unit}"
+    return f"| `{family.name}` | {family.about.rstrip('.')} | {spelling} |\n"
+
+
+def test_the_documentation_has_the_table() -> None:
+    page = Path(__file__).parents[3] / "docs/metrics.md"
+    begin = "| metric | value | pushed by OTLP as |\n|---|---|---|\n"
+    head, _, rest = page.read_text().partition(begin)
+    _, _, tail = rest.partition("\n\n")
+    wanted = f"{head}{begin}{''.join(map(documented, FAMILIES))}\n{tail}"
+    if os.environ.get("DISTUI_WRITE"):
+        page.write_text(wanted)
+    assert page.read_text() == wanted, (
+        "write it anew: DISTUI_WRITE=1 pytest tests/runners/telemetry/test_open_metrics.py"
+    )
 
 
 def test_a_file_is_replaced_whole_and_everybody_reads_it(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -27,11 +26,11 @@ from distui.runners.agent.metrics_push import PushProblem, PushProcess, environm
 from distui.runners.settings_file import SecretError
 from distui.runners.state import RunState
 from distui.runners.telemetry.export_settings import OtlpExport, headers_of, of_table
-from distui.runners.telemetry.open_metrics import FAMILIES, RUN_INFO, MetricFamily, facts_of, samples_of
+from distui.runners.telemetry.open_metrics import FAMILIES, RUN_INFO, facts_of, samples_of
 from distui.runners.telemetry.otlp_process import MetricsPusher, data_of
 from distui.runners.telemetry.otlp_values import metrics_of, resource_of
+from distui.runners.telemetry.quantity import MetricFamily
 
-ROOT = Path(__file__).resolve().parents[3]
 PATH = "/path-that-is-secret"
 NONE: dict[str, str] = {}
 
@@ -166,20 +165,6 @@ def test_prometheus_has_one_name_for_a_metric_on_both_ways() -> None:
             assert prometheus(family) == family.name
     names = [(family.otel.name, family.otel.attributes) for family in spelled if family.otel]
     assert len(set(names)) == len(names)
-
-
-def test_the_documentation_has_every_name_and_unit() -> None:
-    rows = re.findall(
-        r"^\| `(\w+)` \| (.+) \| (.*) \|$", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE
-    )
-    listed = {name: (about, otel) for name, about, otel in rows}
-    for family in FAMILIES:
-        spelling = "attributes of the resource"
-        if family.otel is not None:
-            unit = f", {family.otel.unit}" if family.otel.unit else ""
-            spelling = f"`{family.otel.name}`{unit}"
-        assert listed.pop(family.name) == (family.about.rstrip("."), spelling)
-    assert listed == {}
 
 
 # --- collectors ---

@@ -1,0 +1,270 @@
+"""The measured values of a GPU, a row each. All lists of them are in this order.
+
+A new value is a row here and a field of `Gpu` in model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from .gpu_words import recovery_words, throttle_words
+from .quantity import (
+    Curve,
+    MetricFamily,
+    NvmlActivity,
+    NvmlCall,
+    NvmlField,
+    NvmlRate,
+    OtelSpelling,
+    Quantity,
+    TableColumn,
+    Tier,
+)
+
+# --- NVML ---
+
+ALL_LINKS = 0xFFFFFFFF
+"""scopeId of an NVLink field that sums over all links (nvml.h)."""
+MEMORY_V2 = 0x02000028
+"""nvmlMemory_v2, which older nvidia-ml-py lack by name."""
+CLOCK_SM, CLOCK_MEMORY = 1, 2
+SENSOR_GPU = 0
+UNCORRECTED, VOLATILE = 1, 0
+PCIE_CEILING = 130e9
+"""Bytes per second that no PCIe link of today exceeds (generation 6, 16 lanes)."""
+NVLINK_CEILING = 2e12 / 1024
+"""KiB per second that all NVLinks of one GPU together do not exceed."""
+
+_MEMORY = (("nvmlDeviceGetMemoryInfo", MEMORY_V2), ("nvmlDeviceGetMemoryInfo",))
+"""Version 1 counts what the driver keeps for itself as used."""
+_REMAPPED_ROWS = (("nvmlDeviceGetRemappedRows",),)
+# Field ids by their numbers in nvml.h: older nvidia-ml-py do not name all of them.
+_pcie_rate = partial(NvmlRate, ceiling=PCIE_CEILING)
+_nvlink_rate = partial(NvmlRate, ceiling=NVLINK_CEILING, scale=1024, scope=ALL_LINKS)
+
+
+def _scaled(unit: float) -> Callable[[float], float]:
+    return lambda value: round(value * unit, 3)
+
+
+# --- exports: DCGM's names, and OpenTelemetry's hardware conventions ---
+
+MIB = 1 << 20
+SENSOR = "hw.sensor_location"
+"""Attribute of a metric that the conventions give to a sensor, a component of the GPU."""
+_GPU = (("hw.type", "gpu"), ("hw.vendor", "NVIDIA"))
+
+
+def _dcgm(name: str, about: str, unit: str, otel: OtelSpelling, divisor: int = 1) -> MetricFamily:
+    """A gauge by the name that DCGM's exporter gives it; `unit` in words."""
+    spelling = otel._replace(about=otel.about or about, attributes=otel.attributes or _GPU)
+    return MetricFamily(name, f"{about}, {unit}.", "gauge", spelling, divisor)
+
+
+def _bytes(name: str, about: str, otel: str) -> MetricFamily:
+    return _dcgm(name, about, "in MiB", OtelSpelling(otel, "By", "updowncounter", MIB), MIB)
+
+
+def _celsius(name: str, about: str, sensor: str) -> MetricFamily:
+    spelling = OtelSpelling("hw.temperature", "Cel", attributes=((SENSOR, sensor),), about="Temperature")
+    return _dcgm(name, about, "in degrees Celsius", spelling)
+
+
+def _megahertz(name: str, about: str, otel: str) -> MetricFamily:
+    return _dcgm(name, about, "in MHz", OtelSpelling(otel, "Hz", times=10**6))
+
+
+def _share(name: str, about: str, otel: str) -> MetricFamily:
+    return _dcgm(name, about, "from 0 to 1", OtelSpelling(otel, "1"), 100)
+
+
+def _traffic(name: str, verb: str, link: str, direction: str) -> MetricFamily:
+    spelling = OtelSpelling(
+        f"distui.gpu.{link.lower()}.throughput",
+        "By/s",
+        attributes=(*_GPU, ("network.io.direction", direction)),
+        about=f"Sent or received over {link}",
+    )
+    return _dcgm(name, f"{verb} over {link}", "in bytes per second", spelling)
+
+
+# --- curves ---
+
+NO_GPU = "this node has no GPU that NVML serves"
+NO_GPM = "NVML serves it on Hopper and newer GPUs"
+
+_curve = partial(Curve, why=NO_GPU, low=0)
+_percent_curve = partial(Curve, why=NO_GPU, low=0, high=100)
+_activity_curve = partial(Curve, why=NO_GPM, low=0, high=100)
+
+GPU: tuple[Quantity, ...] = (
+    Quantity(
+        "util",
+        "%",
+        NvmlCall((("nvmlDeviceGetUtilizationRates",),), lambda use: float(use.gpu)),
+        curve=_percent_curve("gpu.util", "GPU utilisation", "GPU util"),
+        column=TableColumn("util", "GPU utilisation, %", 4, 2),
+        export=_dcgm(
+            "DCGM_FI_DEV_GPU_UTIL",
+            "GPU utilization",
+            "in percent",
+            OtelSpelling("hw.gpu.utilization", "1", divisor=100),
+        ),
+    ),
+    Quantity(
+        "mem_used",
+        "B",
+        NvmlCall(_MEMORY, lambda memory: int(memory.used)),
+        limit="gpu.mem_total",
+        curve=_curve("gpu.mem", "GPU memory"),
+        column=TableColumn("mem", "GPU memory used and total", 9, 3),
+        export=_bytes("DCGM_FI_DEV_FB_USED", "Used GPU memory", "hw.gpu.memory.usage"),
+    ),
+    Quantity(
+        "mem_total",
+        "B",
+        NvmlCall(_MEMORY, lambda memory: int(memory.total)),
+        export=_bytes("DCGM_FI_DEV_FB_TOTAL", "GPU memory", "hw.gpu.memory.limit"),
+    ),
+    Quantity(
+        "temp_c",
+        "°C",
+        NvmlCall(
+            (("nvmlDeviceGetTemperatureV", SENSOR_GPU), ("nvmlDeviceGetTemperature", SENSOR_GPU)),
+            _scaled(1.0),
+        ),
+        curve=_curve("gpu.temp", "GPU temperature", low=None),
+        column=TableColumn("temp", "GPU temperature, °C", 4, 11),
+        export=_celsius("DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU", "gpu"),
+    ),
+    Quantity(
+        "mem_temp_c",
+        "°C",
+        NvmlField(82, _scaled(1.0)),
+        column=TableColumn("mem_temp", "memory temperature, °C", 4, 30, "HBM", asked=True),
+        export=_celsius("DCGM_FI_DEV_MEMORY_TEMP", "Temperature of its memory", "memory"),
+    ),
+    Quantity(
+        "power_w",
+        "W",
+        NvmlCall((("nvmlDeviceGetPowerUsage",),), _scaled(1e-3)),
+        limit="gpu.power_limit_w",
+        curve=_curve("gpu.power", "GPU power"),
+        column=TableColumn("power", "GPU power and its limit, W", 8, 12),
+        export=_dcgm("DCGM_FI_DEV_POWER_USAGE", "Power", "in W", OtelSpelling("hw.power", "W")),
+    ),
+    Quantity(
+        "power_limit_w", "W", NvmlCall((("nvmlDeviceGetEnforcedPowerLimit",),), _scaled(1e-3)), Tier.SLOW
+    ),
+    Quantity("energy_j", "J", NvmlField(83, _scaled(1e-3))),
+    Quantity(
+        "sm_mhz",
+        "MHz",
+        NvmlCall((("nvmlDeviceGetClockInfo", CLOCK_SM),)),
+        curve=_curve("gpu.sm_mhz", "SM clock"),
+        column=TableColumn("clock", "SM clock, GHz", 5, 13),
+        export=_megahertz("DCGM_FI_DEV_SM_CLOCK", "Clock of the SMs", "distui.gpu.sm.clock"),
+    ),
+    Quantity(
+        "mem_mhz",
+        "MHz",
+        NvmlCall((("nvmlDeviceGetClockInfo", CLOCK_MEMORY),)),
+        export=_megahertz("DCGM_FI_DEV_MEM_CLOCK", "Clock of its memory", "distui.gpu.memory.clock"),
+    ),
+    Quantity(
+        "throttle",
+        "",
+        NvmlCall(
+            (("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",)),
+            throttle_words,
+        ),
+        column=TableColumn("throttle", "what holds the clocks back", 8, 14, words=True),
+    ),
+    Quantity(
+        "throttled_percent",
+        "%",
+        curve=_percent_curve("gpu.throttled", "clocks held back"),
+        column=TableColumn(
+            "held", "share of the last period in which power or heat held the clocks back, %", 4, 15
+        ),
+    ),
+    Quantity(
+        "sm_active",
+        "%",
+        NvmlActivity(2),
+        curve=_activity_curve("gpu.sm_active", "SM activity", "SM active"),
+        column=TableColumn("sm", "SM active, % (NVML serves it on Hopper and newer)", 4, 20, "SM"),
+        export=_share(
+            "DCGM_FI_PROF_SM_ACTIVE", "Share of cycles with a warp on an SM", "distui.gpu.sm.active"
+        ),
+    ),
+    Quantity(
+        "tensor_active",
+        "%",
+        NvmlActivity(5),
+        curve=_activity_curve("gpu.tensor_active", "tensor core activity", "tensor active"),
+        column=TableColumn("tensor", "tensor cores active, % (Hopper and newer)", 6, 21),
+        export=_share(
+            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+            "Share of cycles with busy tensor cores",
+            "distui.gpu.tensor.active",
+        ),
+    ),
+    Quantity(
+        "dram_active",
+        "%",
+        NvmlActivity(10),
+        curve=_activity_curve("gpu.dram_active", "GPU memory bandwidth", "DRAM active"),
+        column=TableColumn("dram", "memory bandwidth used, % (Hopper and newer)", 4, 22, "DRAM"),
+        export=_share(
+            "DCGM_FI_PROF_DRAM_ACTIVE", "Share of the memory's bandwidth in use", "distui.gpu.dram.active"
+        ),
+    ),
+    Quantity(
+        "pcie_tx_bps",
+        "B/s",
+        _pcie_rate(197),
+        curve=_curve("gpu.pcie_tx", "PCIe sent", "PCIe out"),
+        export=_traffic("DCGM_FI_PROF_PCIE_TX_BYTES", "Sent", "PCIe", "transmit"),
+    ),
+    Quantity(
+        "pcie_rx_bps",
+        "B/s",
+        _pcie_rate(198),
+        curve=_curve("gpu.pcie_rx", "PCIe received", "PCIe in"),
+        column=TableColumn("pcie", "PCIe traffic, both ways, bytes/s", 5, 24, "PCIe", plus="pcie_tx_bps"),
+        export=_traffic("DCGM_FI_PROF_PCIE_RX_BYTES", "Received", "PCIe", "receive"),
+    ),
+    Quantity(
+        "nvlink_tx_bps",
+        "B/s",
+        _nvlink_rate(138),
+        curve=_curve("gpu.nvlink_tx", "NVLink sent", "NVLink out"),
+        export=_traffic("DCGM_FI_PROF_NVLINK_TX_BYTES", "Sent", "NVLink", "transmit"),
+    ),
+    Quantity(
+        "nvlink_rx_bps",
+        "B/s",
+        _nvlink_rate(139),
+        curve=_curve("gpu.nvlink_rx", "NVLink received", "NVLink in"),
+        column=TableColumn(
+            "nvlink", "NVLink traffic, both ways, bytes/s", 6, 23, "NVLink", plus="nvlink_tx_bps"
+        ),
+        export=_traffic("DCGM_FI_PROF_NVLINK_RX_BYTES", "Received", "NVLink", "receive"),
+    ),
+    Quantity(
+        "ecc_uncorrected",
+        "",
+        NvmlCall((("nvmlDeviceGetTotalEccErrors", UNCORRECTED, VOLATILE),)),
+        Tier.SLOW,
+        column=TableColumn("ecc", "uncorrected ECC errors", 4, 31, "ECC", asked=True),
+    ),
+    Quantity("remap_pending", "", NvmlCall(_REMAPPED_ROWS, lambda rows: bool(rows[2])), Tier.SLOW),
+    Quantity("remap_failed", "", NvmlCall(_REMAPPED_ROWS, lambda rows: bool(rows[3])), Tier.SLOW),
+    Quantity("pcie_replays", "", NvmlCall((("nvmlDeviceGetPcieReplayCounter",),)), Tier.SLOW),
+    Quantity("pcie_gen", "", NvmlCall((("nvmlDeviceGetCurrPcieLinkGeneration",),)), Tier.SLOW),
+    Quantity("pcie_width", "", NvmlCall((("nvmlDeviceGetCurrPcieLinkWidth",),)), Tier.SLOW),
+    Quantity("recovery", "", NvmlField(230, recovery_words), Tier.SLOW),
+    Quantity("mig", "", NvmlCall((("nvmlDeviceGetMigMode",),), lambda mode: bool(mode[0])), Tier.SLOW),
+)

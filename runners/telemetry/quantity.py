@@ -1,0 +1,178 @@
+"""What a row in the table of measured values may declare: its source, its curve, its column, and its exported name.
+
+Pure data. `quantities.py` has the rows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+# --- sources ---
+
+
+class Tier(enum.Enum):
+    """Values of a GPU that the sampler reads together. The value is their period in seconds."""
+
+    FAST = 1.0
+    PROCS = 2.0
+    SLOW = 30.0
+
+
+class NvmlCall(NamedTuple):
+    """The answer of the first of several functions of nvidia-ml-py that the driver has."""
+
+    calls: tuple[tuple[Hashable, ...], ...]
+    """Name and arguments of each function, the newest first."""
+    convert: Callable[[Any], Any] = lambda answer: answer
+
+
+class NvmlField(NamedTuple):
+    """A field of nvmlDeviceGetFieldValues."""
+
+    id: int
+    convert: Callable[[int], Any]
+
+
+class NvmlRate(NamedTuple):
+    """Growth per second of a field of nvmlDeviceGetFieldValues that only counts up."""
+
+    id: int
+    ceiling: float
+    """Largest growth per second that the hardware allows, in units of the field."""
+    scale: int = 1
+    """Units of the quantity per unit of the field."""
+    scope: int | None = None
+    """Which links are counted."""
+
+
+class NvmlActivity(NamedTuple):
+    """A metric of NVML's GPM: Hopper and newer."""
+
+    id: int
+
+
+NvmlSource = NvmlCall | NvmlField | NvmlRate | NvmlActivity
+
+
+# --- places that show a quantity ---
+
+
+class Holds(enum.Enum):
+    """How long a value holds. freshness.py has the seconds."""
+
+    SAMPLES = "three samples of the node"
+    PULSES = "three pulses of the rank"
+    STEPS = "three usual steps: a rate says nothing about now once the steps have stopped"
+    NEXT_REPORT = "until the script reports the next one"
+
+
+class Curve(NamedTuple):
+    """A series of `distui metrics`, of the charts, and of `distui diff`."""
+
+    name: str
+    """`<source>.<value>`, as in "gpu.power"."""
+    title: str
+    chart: str = ""
+    """Title of a chart, if it is not `title`."""
+    why: str = ""
+    """A sentence: why a run may have no values, and what changes that."""
+    low: float | None = None
+    """Lower end of the axis; None: the smallest value."""
+    high: float | None = None
+    """Upper end of the axis; None: the largest value."""
+    last: bool = False
+    """True for a count: the value of a bucket is the newest one, not the mean."""
+
+
+class TableColumn(NamedTuple):
+    """A column of the rank table, or of the GPU table."""
+
+    id: str
+    """Name in the settings file."""
+    about: str
+    """Help text in the dialog of columns."""
+    width: int
+    order: int
+    """Columns with the highest number are left out first if the terminal is narrow."""
+    title: str = ""
+    """Title, if it is not `id`."""
+    plus: str = ""
+    """Another field, which is added to the value."""
+    asked: bool = False
+    """Only in the GPU table, and only if the user chose it or there is much room."""
+    live: bool = False
+    """Says nothing about a rank that has ended."""
+    words: bool = False
+    """Text instead of a number: to the left, and up to 24 columns wide."""
+
+
+class OtelSpelling(NamedTuple):
+    """Name of a metric in OpenTelemetry: by its conventions, or as its translation to Prometheus needs it."""
+
+    name: str
+    unit: str = ""
+    """In UCUM."""
+    kind: str = "gauge"
+    """"gauge", "counter" or "updowncounter"."""
+    times: int = 1
+    divisor: int = 1
+    """The value for Prometheus × `times` ÷ `divisor` is in `unit`."""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """Attributes of all points."""
+    of_attempt: bool = False
+    """Whether a counter starts at zero with each attempt."""
+    about: str = ""
+    """Help text, if several families are one metric."""
+
+
+class MetricFamily(NamedTuple):
+    """Name of a metric in Prometheus. It ends in its unit if it has one, and that of a counter in `_total`."""
+
+    name: str
+    about: str
+    kind: str = "gauge"
+    otel: OtelSpelling | None = None
+    """None: its labels are attributes of OpenTelemetry's resource."""
+    divisor: int = 1
+    """The field's value ÷ `divisor` is in the unit of the family."""
+
+
+UCUM = {"seconds": "s", "bytes": "By", "ratio": "1", "cores": "{cpu}"}
+"""Unit in Prometheus → unit in OpenTelemetry."""
+
+
+def own_family(
+    name: str,
+    otel: str,
+    about: str,
+    unit: str = "",
+    *,
+    otel_unit: str = "",
+    otel_kind: str = "gauge",
+    of_attempt: bool = False,
+    divisor: int = 1,
+) -> MetricFamily:
+    """A metric that no convention has."""
+    kind = "counter" if otel_kind == "counter" else "gauge"
+    spelling = OtelSpelling(otel, otel_unit or UCUM.get(unit, ""), otel_kind, of_attempt=of_attempt)
+    return MetricFamily(name, about, kind, spelling, divisor)
+
+
+class Quantity(NamedTuple):
+    """One measured value. A place that has nothing to do with the quantity is None."""
+
+    field: str
+    """Of `Gpu`, `Host`, `RankSample` or `TrainingSample` in model.py, which has its meaning."""
+    unit: str = ""
+    """"%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for a plain number."""
+    source: NvmlSource | None = None
+    """None: the sampler has code for it."""
+    tier: Tier = Tier.FAST
+    limit: str = ""
+    """`<source>.<field>` of the largest possible value, as in "gpu.mem_total"."""
+    holds: Holds = Holds.SAMPLES
+    curve: Curve | None = None
+    column: TableColumn | None = None
+    export: MetricFamily | None = None
