@@ -31,11 +31,15 @@ def _training(title: str, unit: str = "", low: float | None = None, last: bool =
     return Metric(title, unit, low, None, last, sparse=True)
 
 
-METRICS: dict[str, Metric] = {
-    **{
+def _listed(source: str) -> dict[str, Metric]:
+    return {
         curve.name: Metric(curve.title, quantity.unit, curve.low, curve.high, curve.last)
-        for quantity, curve in with_curve()
-    },
+        for quantity, curve in with_curve(source)
+    }
+
+
+METRICS: dict[str, Metric] = {
+    **_listed("gpu"),
     "rank.cpu": Metric("rank CPU", "core %", 0),
     "rank.rss": Metric("rank memory (RSS)", "B", 0),
     "rank.read": Metric("rank disk reads", "B/s", 0),
@@ -44,14 +48,7 @@ METRICS: dict[str, Metric] = {
     "rank.step": Metric("step", "", None, None, last=True),
     "rank.step_s": Metric("step time", "s", 0),
     "rank.wait": Metric("waiting in collectives", "%", 0, 100),
-    "host.cpu": Metric("host CPU", "%", 0, 100),
-    "host.mem": Metric("host memory", "B", 0),
-    "host.net_rx": Metric("network received", "B/s", 0),
-    "host.net_tx": Metric("network sent", "B/s", 0),
-    "host.ib_rx": Metric("InfiniBand received", "B/s", 0),
-    "host.ib_tx": Metric("InfiniBand sent", "B/s", 0),
-    "host.disk_free": Metric("disk free", "B", 0),
-    "host.shm": Metric("shared memory", "B", 0),
+    **_listed("host"),
     "train.loss": _training("loss"),
     "train.lr": _training("learning rate", low=0),
     "train.grad_norm": _training("gradient norm", low=0),

@@ -45,7 +45,12 @@ MOST_OWN = 64
 MOST_NAME = 64
 """Characters of one."""
 
-_GPU = tuple((curve.name, quantity.field) for quantity, curve in with_curve())
+
+def _names_and_fields(source: str) -> tuple[tuple[str, str], ...]:
+    return tuple((curve.name, quantity.field) for quantity, curve in with_curve(source))
+
+
+_GPU = _names_and_fields("gpu")
 _RANK = (
     ("rank.cpu", "cpu_percent"),
     ("rank.rss", "rss_bytes"),
@@ -56,16 +61,7 @@ _RANK = (
     ("rank.step_s", "step_s"),
     ("rank.wait", "wait_percent"),
 )
-_HOST = (
-    ("host.cpu", "cpu_percent"),
-    ("host.mem", "mem_used"),
-    ("host.net_rx", "net_rx_bps"),
-    ("host.net_tx", "net_tx_bps"),
-    ("host.ib_rx", "ib_rx_bps"),
-    ("host.ib_tx", "ib_tx_bps"),
-    ("host.disk_free", "disk_free"),
-    ("host.shm", "shm_used"),
-)
+_HOST = _names_and_fields("host")
 _TRAIN = tuple(
     (f"train.{field}", field)
     for field in ("loss", "lr", "grad_norm", "tokens_s", "samples_s", "mfu", "step", "step_s")
