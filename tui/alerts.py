@@ -1,4 +1,4 @@
-"""Has the terminal call for the run on the screen while nobody looks at it: by the rules of notices, over its state."""
+"""Rings the terminal for the run on the screen while the user looks elsewhere, by the notification rules."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..runners.state import RunState
 from .due_alerts import TerminalAlerts
 
 TYPED_S = 60.0
-"""Where a terminal reports no focus, somebody sits there for so long after a key."""
+"""A user counts as present for so many seconds after a key, if the terminal reports no focus."""
 
 
 class TerminalFocus:
-    """Whether somebody looks at this terminal, as far as it reports that."""
+    """Whether the user looks at this terminal."""
 
     def __init__(self) -> None:
         self._reported: bool | None = None
-        """By DECSET 1004; None where it has never reported."""
+        """Last DECSET 1004 report; None if the terminal has never sent one."""
         self._typed = float("-inf")
 
     def report(self, focused: bool) -> None:
@@ -28,28 +28,31 @@ class TerminalFocus:
         self._typed = now
 
     def away(self, now: float) -> bool:
-        """Whether nobody looks. A terminal that never reports has lost the focus when nobody has typed for a while."""
+        """Whether the user looks elsewhere.
+
+        A terminal that never reports counts as unfocused TYPED_S seconds after the last key.
+        """
         if self._reported is None:
             return now - self._typed > TYPED_S
         return not self._reported
 
 
 class AlertingApp(App[None]):
-    """Knows whether somebody sits at its terminal, and rings it."""
+    """An app that tracks the focus of its terminal, and rings it."""
 
     _alerts: TerminalAlerts | None = None
-    """Of the run on the screen; None while there is none."""
+    """Alerts of the run on the screen; None if there is none."""
 
     def __init__(self) -> None:
         super().__init__()
         self._focus = TerminalFocus()
 
     def begin_alerts(self) -> None:
-        """Another run is on the screen."""
+        """Reset the alerts for another run."""
         self._alerts = TerminalAlerts()
 
     def ring(self, state: RunState, now: float) -> None:
-        """Write what is due, where nobody looks; what somebody sees is not written later."""
+        """Write due alerts if the user looks elsewhere. Alerts that the user sees on the screen are dropped."""
         due = [] if self._alerts is None else self._alerts.due(state, now)
         if due and self._driver is not None and self._focus.away(clock.monotonic()):
             self._driver.write("".join(due))

@@ -1,4 +1,4 @@
-"""What the terminal is sent for a run, by the rules of notices over its state; and a terminal that is no cockpit's."""
+"""Alerts for a terminal, by the notification rules for a run's state; also for a terminal without a cockpit."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ from .alert_bytes import alert_bytes
 
 EVERY_S = 1.0
 MOST = 3
-"""Notices that are written at once."""
+"""Maximum notifications per poll."""
 TERMINAL = "/dev/tty"
 
 
 class TerminalAlerts:
-    """What the terminal is sent for one run."""
+    """The terminal alerts of one run."""
 
     def __init__(self, fresh: bool = False) -> None:
-        """`fresh`: the run was just launched, and all that happens to it is news."""
+        """Create the alerts; `fresh` means that the run was just launched, so that its present findings also alert."""
         self._fresh = fresh
         self._rules: Rules | None = None
-        """None before the run is live, and where its terminal is not to ring."""
+        """None before the run is live, or if its terminal must not ring."""
         self._decided = False
         self._sequence = "auto"
         self._judged = (-1, 0.0)
-        """The state's version, and when, by the monotonic clock."""
+        """Version of the last judged state, and the monotonic time of the judgement."""
 
     def due(self, state: RunState, now: float) -> list[str]:
-        """What is to be written now. `now`: unix time. What was so when somebody came to see it is no news."""
+        """Return the alerts to write now; `now` is unix time.
+
+        Conditions that held when the user attached do not alert.
+        """
         if not state.live:
             return []
         if not self._decided:
@@ -51,12 +54,12 @@ class TerminalAlerts:
         return [alert_bytes(text, os.environ, self._sequence) for text in texts]
 
     def _decide(self, state: RunState, now: float) -> None:
-        """By the plan of the run, and where that names no way, by the settings."""
+        """Choose the rules: from the run's plan, or from the settings if it names no channel."""
         configured = ways.load()
         words = state.plan.notify if state.plan is not None else ()
         try:
             words = words or ways.resolved((), configured)
-        except RunError:  # which every launch refuses in a sentence
+        except RunError:  # every launch reports this error
             return
         rules = next((each.rules for each in chosen(words) if each.way == "terminal"), None)
         if rules is not None:
@@ -67,9 +70,9 @@ class TerminalAlerts:
 
 
 def ring(data: str) -> bool:
-    """Write to the terminal of this process, wherever its output goes; False where it has none, or takes nothing now.
+    """Write to the controlling terminal, even if output is redirected; False if there is none, or its buffer is full.
 
-    A job in the background is not stopped by it (`stty tostop`), and a terminal that is held (^S) holds up nobody.
+    The write neither stops a background job (`stty tostop`) nor blocks on a terminal that is paused with ^S.
     """
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:

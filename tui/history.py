@@ -1,7 +1,7 @@
-"""What the viewer knows of a run's past: windows of metrics that the node has, and the samples that came since.
+"""Metrics of a run's past in the viewer: windows that the node sent, and the samples that arrived since.
 
-A chart that is on the screen asks once for its window, and then follows the samples that arrive anyway. Only what is
-shown is kept.
+A visible chart requests its window once, then follows the samples that arrive anyway. Only data of visible charts is
+kept.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .rows.frame import Frame, Sampled, SampleFields, fresh_gpus, gpu_fields
 from .rows.plot import Value
 
 MOST_BUCKETS = 2000
-"""Of one series."""
+"""Maximum buckets per series."""
 MOST_TRACKS = 640
-"""Series at once; those that were not shown for longest go first."""
+"""Maximum series; the least recently shown are dropped first."""
 MOST_LETTERS = 4
-"""Ranks that a chart shows by themselves."""
+"""Maximum ranks that a chart shows individually."""
 AGAIN_S = 10.0
-"""After an ask that was not answered."""
+"""Seconds before a failed request is repeated."""
 HOLE_S = 4.0
-"""Seconds without a frame after which the node is asked for what was missed."""
+"""Seconds without a frame before the missed samples are requested from the node."""
 SAMPLE_S = 1
-"""Seconds from sample to sample, a little more now and then."""
+"""Minimum seconds between two samples."""
 
 
 class Want(Struct, frozen=True):
-    """What a chart shows: a metric of all ranks or GPUs as one, by node, or of each of these."""
+    """The content of a chart: a metric of all ranks or GPUs together, per node, or of each of them."""
 
     metric: str
     fold: str = "all"
@@ -44,21 +44,21 @@ class Want(Struct, frozen=True):
 
 
 Key = tuple[int | None, int | None]
-"""Node and index of one series of a Want; None where it is folded."""
+"""Node and index of one series of a Want; None for a folded dimension."""
 
 
 class Buckets(Struct):
-    """One series in buckets of one length; what is unknown is None."""
+    """One series in buckets of one length; unknown values are None."""
 
     first: int = 0
-    """Number of the first bucket: its beginning over its length."""
+    """Number of the first bucket: its start time divided by its length."""
     mean: list[Value] = field(default_factory=list)
     low: list[Value] = field(default_factory=list)
     high: list[Value] = field(default_factory=list)
     count: list[int] = field(default_factory=list)
 
     def put(self, number: int, mean: float, low: float, high: float) -> None:
-        """Take one sample; one that is older than all that is kept is dropped."""
+        """Add one sample; samples older than the first bucket are dropped."""
         if not self.mean:
             self.first = number
         if number < self.first or number - self.first > 4 * MOST_BUCKETS:
@@ -76,7 +76,7 @@ class Buckets(Struct):
         self._trim()
 
     def take(self, first: int, series: Series, samples: int) -> None:
-        """What the node has kept, of buckets of about so many samples, in place of what was seen here."""
+        """Replace the buckets by a node's series, of about `samples` samples each; newer live buckets are kept."""
         live = self.slice(
             first + len(series.mean), max(0, self.first + len(self.mean) - first - len(series.mean))
         )
@@ -95,9 +95,9 @@ class Buckets(Struct):
     def slice(
         self, first: int, size: int, late: bool = False
     ) -> tuple[list[Value], list[Value], list[Value]]:
-        """Mean, smallest and largest of so many buckets; None before and behind what is known.
+        """Return mean, minimum and maximum of `size` buckets; None outside the known range.
 
-        `late`: a sample that comes a little late leaves no hole; see `bridged`.
+        `late` fills the gaps of slightly late samples; see `bridged`.
         """
         begin, end = first - self.first, first - self.first + size
         length = len(self.mean)
@@ -111,7 +111,7 @@ class Buckets(Struct):
         return mean, low, high
 
     def clear(self, first: int) -> None:
-        """Begin anew at this bucket."""
+        """Clear the series and start it at this bucket."""
         self.first = first
         for part in (self.mean, self.low, self.high, self.count):
             part.clear()
@@ -131,7 +131,7 @@ class Buckets(Struct):
 
 
 def bridged(values: list[Value]) -> list[Value]:
-    """With one empty bucket between two others, in which the one before still holds."""
+    """Fill single empty buckets between two others with the value before."""
     return [
         values[at - 1]
         if value is None and 0 < at < len(values) - 1 and values[at + 1] is not None
@@ -145,7 +145,7 @@ def _or(value: Value, other: float) -> float:
 
 
 def _finite(value: object) -> Value:
-    """What an agent answers may be anything; only numbers are drawn."""
+    """Return a finite number, or None for anything else that an agent may send."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None
@@ -158,20 +158,20 @@ class _Track(Struct):
     seconds: int
     series: dict[Key, Buckets] = field(default_factory=dict)
     of: dict[Key, int] = field(default_factory=dict)
-    """How many ranks or GPUs are folded into it."""
+    """Number of ranks or GPUs that are folded into it."""
     asked_from: int | None = None
-    """First bucket that the node was asked for."""
+    """First bucket that was requested from the node."""
     seen_to: int = 0
-    """The newest bucket that was seen live, or asked for."""
+    """The newest bucket that was seen live or requested."""
     asking: bool = False
     again_at: float = 0.0
     error: str = ""
     used: int = 0
-    """When it was shown last; see MetricHistory.turn."""
+    """Turn when it was last shown; see MetricHistory.show."""
 
 
 class Shown(Struct, frozen=True):
-    """One series as a chart takes it."""
+    """One series in the form that charts use."""
 
     node: int | None
     index: int | None
@@ -182,31 +182,31 @@ class Shown(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """A question to the node, and who waits for its answer."""
+    """A request to the node, and the tracks that wait for its answer."""
 
     read: ReadMetrics
     tracks: tuple[_Track, ...]
 
 
 class MetricHistory:
-    """The tracks of one run. `show` is called for each paint of a chart, `due` names what the node is to be asked."""
+    """The tracks of one run. Each paint of a chart calls `show`; `due` returns the requests for the node."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._tracks: dict[tuple[Want, int], _Track] = {}
         self.dot = 1.0
-        """Seconds of a dot of the curves that were painted last: the step of the time cursor."""
+        """Seconds per dot of the last painted curves: the step of the time cursor."""
         self.edge: float | None = None
-        """Where the time axis ends while the past is shown; None: at the newest."""
+        """End of the time axis while the past is shown; None for the newest time."""
         self.own: dict[int, set[int]] = {}
-        """By node the indexes of the run's GPUs, as they were known last."""
+        """Indexes of the run's GPUs by node, as last known."""
         self._letters: dict[int, int] = {}
         self._turn = 0
         self._sampled: dict[tuple[Want, int], tuple[int, int]] = {}
         self._due: dict[tuple[str, tuple[int, ...], int, int, int], list[_Track]] = {}
 
     def letters_of(self, marked: Iterable[int]) -> dict[int, int]:
-        """By marked rank the number of its letter, which it keeps while it is marked; the first four have one."""
+        """Map marked ranks to letter numbers. A rank keeps its letter while it is marked; four ranks have one."""
         chosen = set(marked)
         self._letters = {rank: at for rank, at in self._letters.items() if rank in chosen}
         free = [at for at in range(MOST_LETTERS) if at not in self._letters.values()]
@@ -218,9 +218,9 @@ class MetricHistory:
     def show(
         self, frame: Frame, want: Want, seconds: int, begin: float, size: int, live: bool
     ) -> list[Shown]:
-        """Series of `size` buckets of `seconds` from `begin` (unix seconds); with `live` the frame's samples count.
+        """Return series of `size` buckets of `seconds` from `begin` (unix seconds); `live` adds the frame's samples.
 
-        What is not known yet is None, and is due.
+        Unknown values are None, and are requested.
         """
         self._turn += 1
         key = (want, seconds)
@@ -242,24 +242,24 @@ class MetricHistory:
         ]
 
     def follow(self, frame: Frame, shown: Iterable[tuple[Want, int]]) -> None:
-        """Take the newest samples into these series, which charts show and do not paint now."""
+        """Add the newest samples to these series, whose charts are visible but not painted now."""
         for want, seconds in shown:
             track = self._tracks.get((want, seconds))
             if track is not None:
                 self._follow(frame, track, _newest(frame, seconds))
 
     def error(self, want: Want, seconds: int) -> str:
-        """Why the node gave nothing of it; "" where it did, or has not answered yet."""
+        """Return why the node sent no data; "" if it did, or has not answered yet."""
         track = self._tracks.get((want, seconds))
         return track.error if track is not None else ""
 
     def waiting(self, want: Want, seconds: int) -> bool:
-        """Whether the node has been asked and has not answered."""
+        """Whether the node has a pending request for it."""
         track = self._tracks.get((want, seconds))
         return track is not None and track.asking
 
     def _follow(self, frame: Frame, track: _Track, number: int) -> None:
-        """Take the newest samples into the bucket of now, once."""
+        """Add the newest samples to the current bucket, once per sample."""
         if number - track.seen_to <= max(1, HOLE_S / track.seconds):
             track.seen_to = max(track.seen_to, number)
         stamp = (frame.state.telemetry_version, int(time_of(frame)))
@@ -273,7 +273,7 @@ class MetricHistory:
             track.of[at] = len(values)
 
     def _need(self, track: _Track, first: int, last: int) -> None:
-        """Whether the node has to be asked for some of these buckets."""
+        """Schedule a request if the node has to send some of these buckets."""
         covered = track.asked_from is not None and track.asked_from <= first and last <= track.seen_to
         if covered or track.asking or self._clock() < track.again_at or last < first:
             return
@@ -285,7 +285,10 @@ class MetricHistory:
     # --- what the node is asked
 
     def due(self) -> list[Ask]:
-        """What to ask now, charts of the same window together; each is to be given to `answered` or `refused`."""
+        """Return the pending requests, one for all charts of a window.
+
+        Pass each to `answered` or `refused`.
+        """
         due, self._due = self._due, {}
         asks: list[Ask] = []
         for (fold, indexes, seconds, first, last), tracks in due.items():
@@ -303,7 +306,7 @@ class MetricHistory:
         return asks
 
     def answered(self, ask: Ask, window: MetricsWindow) -> None:
-        """Take a window; one in buckets of another length than asked for is folded where it can be."""
+        """Store a window; buckets of another length are converted if possible."""
         for track in ask.tracks:
             track.asking, track.error = False, window.error
             if window.error:
@@ -314,7 +317,7 @@ class MetricHistory:
                     self._take(track, window, series)
 
     def refused(self, ask: Ask, why: str) -> None:
-        """The link broke, or the node did not answer: it is asked again later."""
+        """Record a failed request, which is repeated later."""
         for track in ask.tracks:
             track.asking, track.error, track.asked_from = False, why, None
             track.again_at = self._clock() + AGAIN_S
@@ -328,7 +331,7 @@ class MetricHistory:
             track.of[key] = series.of
 
     def _forget(self) -> None:
-        """Drop the tracks that were not shown for longest."""
+        """Drop the least recently shown tracks."""
         while sum(max(1, len(track.series)) for track in self._tracks.values()) > MOST_TRACKS:
             oldest = min(self._tracks, key=lambda key: self._tracks[key].used)
             del self._tracks[oldest]
@@ -336,7 +339,8 @@ class MetricHistory:
 
 
 def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int, Series | None]:
-    """First bucket and the series in buckets of `seconds`: folded from shorter ones, repeated from a longer one."""
+    """Return the first bucket, and the series in buckets of `seconds`: folded from shorter or repeated from longer
+    ones."""
     begin, length = window.begin, window.seconds
     if not series.mean or not length or not math.isfinite(begin) or not math.isfinite(length):
         return 0, None
@@ -388,7 +392,7 @@ def _order(key: Key) -> tuple[int, int]:
 
 
 def time_of(frame: Frame) -> float:
-    """The time up to which the nodes have been heard, by their own clock."""
+    """Return the time of the newest report, by the nodes' own clock."""
     state = frame.state
     if state.ended is not None and state.phase.ended:
         return state.ended
@@ -398,7 +402,7 @@ def time_of(frame: Frame) -> float:
 
 
 def newest_values(frame: Frame, want: Want) -> dict[Key, list[float]]:
-    """The fresh values of a metric now, by series of the want; the samples are gathered once for all charts."""
+    """Return the current values of a metric by series; all charts share one pass over the samples."""
     metric = metric_of(want.metric)
     if metric.kind not in _SOURCES:
         return {}
@@ -449,7 +453,7 @@ def _hosts(frame: Frame) -> list[Sampled]:
 
 
 def _training(frame: Frame) -> list[Sampled]:
-    """What was reported within the last bucket or two: a value that stays is no sample."""
+    """Return values reported within the last one or two buckets: a held value is no sample."""
     now, ranks = time_of(frame), frame.state.ranks
     return [
         (ranks[number].place.node if number in ranks else 0, number, sample)

@@ -1,4 +1,4 @@
-"""The lines of some logs around one place, merged by time: what the log pane holds, and what it loads next."""
+"""A window of some log files, merged by time: the lines that the log pane holds, and the lines that it loads next."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from ..runners.wire.client import Window
 from .rows.log import Jump, LogLine, label_of
 
 WINDOW = 65536
-"""Bytes of one request."""
+"""Bytes per request."""
 
 KEPT = 20_000
-"""Lines kept, and a quarter more until some go: those farthest from where one reads."""
+"""Maximum lines; a quarter more triggers the removal of those farthest from the reader."""
 
 COUNTED = 50_000
-"""A filter that has more lines than this shows those at the ends of the files, and reads no others."""
+"""Maximum lines of a filter. Beyond it, the filter skips to the ends of the files."""
 
 BEHIND = 1 << 20
-"""A reader that is further behind than this jumps to the end and shows that."""
+"""Unread bytes from there on make a follower jump to the end."""
 
 WINDOWS_A_PULL = 8
-"""Windows of one file read before the screen gets a turn."""
+"""Windows of one file that are read per pull."""
 
 TAIL = 4096
-"""Bytes of each of several files to begin with."""
+"""Bytes initially read of each of several files."""
 
 ENOUGH = 120
-"""Lines that are worth showing after a jump, where there are so many."""
+"""Lines to load after a jump, if the files have so many."""
 
 SIFTED = 16
-"""Files of which a filter searches what has come, at a time."""
+"""Maximum files that a filter searches for new lines at a time."""
 
 ROUNDS = 12
-"""Requests one after another for lines before or behind."""
+"""Maximum consecutive requests for earlier or later lines."""
 
 FIRST, LAST = (float("-inf"), 0, 0, "", 0), (float("inf"), 0, 0, "", 0)
 
@@ -54,10 +54,10 @@ class Reader(Protocol):
 
 
 class LogTail:
-    """The lines of some files, merged by time: of each file what is loaded around the place where one reads.
+    """The lines of some files, merged by time: the part of each file around the reader's position.
 
-    A file of which less is loaded than of the others limits what is shown: no line is missing in between.
-    `grep` is applied where the file is: only matching lines travel.
+    The file with the smallest loaded range limits the shown lines, so that no line is missing in between. `grep` is
+    applied on the file's node, so that only matching lines are transferred.
     """
 
     def __init__(
@@ -69,36 +69,36 @@ class LogTail:
         clock: Callable[[], float] = clock.now,
     ) -> None:
         self.lines: list[LogLine] = []
-        """What is shown, in order."""
+        """The shown lines, in order."""
         self.unfinished: dict[str, LogLine] = {}
-        """By file id: what stands after the last newline, such as a progress bar."""
+        """The text after the last newline by file id, such as a progress bar."""
         self.dropped = 0
-        """Lines that went at the front because there were too many, less those that came there."""
+        """Lines removed at the front because there were too many, minus those added there."""
         self.problem = ""
-        """Why a file could not be read, one sentence; a file that does not exist yet is no problem."""
+        """Why a file could not be read, in one sentence. A file that does not exist yet is no problem."""
         self.at_end = True
-        """Whether it was begun at the end: else nobody follows."""
+        """Whether the tail reaches the end of the files; otherwise it does not follow them."""
         self._read, self._grep, self._label, self._clock = read, grep, label, clock
         self._all: list[LogLine] = []
         self._ends: dict[str, tuple[Key, Key]] = {}
-        """By file: keys of its first and last loaded line."""
+        """Keys of the first and last loaded line by file."""
         self._spans: dict[str, LogSpan] = {}
         self._opened: set[str] = set()
-        """Files read once; from then on only their growth, which is reported, makes them worth reading."""
+        """Files that were read once. From then on they are read only if they grow."""
         self._new = list(files)
         self._searched_through = False
         self.skipped = False
-        """Whether there are more lines that match than were read."""
+        """Whether more lines match than were read."""
 
-    # --- what is known
+    # --- queries
 
     @property
     def files(self) -> list[LogFile]:
-        """What is shown."""
+        """The shown files."""
         return [*(span.file for span in self._spans.values()), *self._new]
 
     def __len__(self) -> int:
-        """How many files are shown."""
+        """Return the number of shown files."""
         return len(self._spans) + len(self._new)
 
     def __contains__(self, name: object) -> bool:
@@ -106,40 +106,40 @@ class LogTail:
 
     @property
     def beginning(self) -> bool:
-        """Whether nothing earlier can be loaded."""
+        """Whether no earlier lines can be loaded."""
         return bool(self._grep) or all(span.begin <= 0 for span in self._spans.values())
 
     @property
     def behind(self) -> bool:
-        """Whether a file has more than was read."""
+        """Whether a file has unread bytes."""
         return any(span.next < span.size for span in self._spans.values())
 
     @property
     def far_behind(self) -> bool:
-        """Whether who wants to follow begins anew at the end."""
+        """Whether a reader who wants to follow has to restart at the end."""
         return not self._grep and any(span.size - span.next > BEHIND for span in self._spans.values())
 
     @property
     def searched(self) -> float:
-        """Share of the bytes that were searched, 0 to 1."""
+        """Searched share of the bytes, 0 to 1."""
         whole = sum(span.size for span in self._spans.values())
         done = sum(min(span.next, span.size) for span in self._spans.values())
         return done / whole if whole else float(len(self._opened) >= len(self._spans))
 
     @property
     def searching(self) -> bool:
-        """Whether what was there when the search began is not searched to its end; what comes later is followed."""
+        """Whether the bytes from before the search are not yet searched to the end; later ones are followed."""
         return self.filtered and not self._searched_through
 
     @property
     def filtered(self) -> bool:
-        """Whether only lines that match are loaded."""
+        """Whether only matching lines are loaded."""
         return bool(self._grep)
 
     # --- beginning
 
     def add(self, files: Sequence[LogFile], separator: str = "") -> None:
-        """Files that came into being; they are read from their beginning."""
+        """Add files that were created since, to be read from their beginning."""
         fresh = [file for file in files if file.id not in self]
         if fresh and separator:
             last = self._all[-1].key if self._all else FIRST
@@ -148,7 +148,7 @@ class LogTail:
             self._spans[file.id] = LogSpan(file)
 
     async def begin(self) -> None:
-        """The ends of the files; a search begins at their beginnings."""
+        """Load the ends of the files; a search begins at their beginnings."""
         files, self._new = self._new, []
         for file in files:
             self._spans[file.id] = LogSpan(file)
@@ -162,8 +162,10 @@ class LogTail:
         await self._more_in_front(min(ENOUGH, KEPT))
 
     async def begin_at(self, jump: Jump) -> None:
-        """The files from a line on, a time, or a share of their bytes. Of a file that cannot be asked so `problem`
-        says why."""
+        """Load the files from a line, a time, or a share of their bytes.
+
+        `problem` is set for a file that does not support the jump.
+        """
         files, self._new = self.files, []
         self._spans = {file.id: LogSpan(file) for file in files}
         self.at_end = False
@@ -184,7 +186,7 @@ class LogTail:
         self._show()
 
     async def _begin_around(self, files: Sequence[LogFile], jump: Jump) -> None:
-        """A line of one file; without times, of the others what stands at the same share of the file."""
+        """Load one file around a line; without times, load the other files at the same share of their bytes."""
         own = await self._read(jump.file, max(0, jump.offset - WINDOW // 2), WINDOW)
         share = jump.offset / own.size if own.size else 0.0
         for file in files:
@@ -203,7 +205,7 @@ class LogTail:
         progress: Callable[[float], None],
         newest: bool = False,
     ) -> LogLine | None:
-        """The first wanted line of those that match, or the `newest`, behind what is loaded or `before` it.
+        """Return the first wanted line that matches, or the `newest`, `before` or after the loaded lines.
 
         Raises LinkError.
         """
@@ -232,14 +234,14 @@ class LogTail:
         return best(hits, key=_key, default=None)
 
     def _hidden(self, before: bool) -> list[LogLine]:
-        """Lines that are loaded and not shown, because others are not loaded so far."""
+        """Return loaded lines that are not shown because other files are not loaded that far."""
         if not self.lines:
             return []
         first, last = self.lines[0].key, self.lines[-1].key
         return [line for line in self._all if (line.key < first if before else line.key > last)]
 
     async def _time_of(self, files: Sequence[LogFile], share: float) -> float:
-        """About when that share of the longest file was written; 0.0 where it has no times."""
+        """Return the approximate time of that share of the longest file; 0.0 if it has no times."""
         windows = await asyncio.gather(*(self._read(file.id, -1, 1) for file in files))
         longest = max(zip(files, windows, strict=True), key=lambda pair: pair[1].size)
         window = await self._read(longest[0].id, int(longest[1].size * share), 4096)
@@ -258,21 +260,21 @@ class LogTail:
     # --- going on
 
     async def pull(self, sizes: Mapping[str, int]) -> int:
-        """What was written since; `sizes` are the sizes known now. Returns how many lines came."""
+        """Load new lines; `sizes` are the current sizes. Return the number of new lines."""
         before = len(self.lines) + self.dropped
         if self._grep:
             await self._search(sizes)
         else:
             spans = self._spans.items()
             grew = [span for name, span in spans if not span.next == span.size == sizes.get(name, -1)]
-            for span in grew:  # and those whose sizes are not told, of which `_grew` knows more
+            for span in grew:  # also files of unknown size; `_grew` decides about them
                 await self._pull(span, sizes)
         self._show()
         self._trim_front()
         return len(self.lines) + self.dropped - before
 
     def _grew(self, name: str, span: LogSpan, sizes: Mapping[str, int]) -> bool:
-        """Whether a file has more than was read, as far as that is known."""
+        """Whether a file is known or assumed to have unread bytes."""
         size = span.size if name in self._opened else None
         return not span.next == span.size == sizes.get(name, size)
 
@@ -282,7 +284,7 @@ class LogTail:
                 break
 
     async def _search(self, sizes: Mapping[str, int]) -> None:
-        """One more piece of those files of which most is left; a node searches two at a time."""
+        """Search one more window of the files with the most unread bytes; a node runs two searches at a time."""
         for name, span in self._spans.items():
             span.size = max(span.size, sizes.get(name, 0))
         left = [span for name, span in self._spans.items() if span.behind or name not in self._opened]
@@ -294,7 +296,7 @@ class LogTail:
             self._searched_through = True
 
     def _skip(self) -> None:
-        """Go on so far from the end of each file that about as many lines come as are kept."""
+        """Skip so much of each file that the rest yields about KEPT lines."""
         self.skipped = True
         read = sum(span.next - span.begin for span in self._spans.values())
         share = 1.5 * KEPT / (len(self._all) + self.dropped)
@@ -304,7 +306,7 @@ class LogTail:
                 self._leave_out(span, to)
 
     def _leave_out(self, span: LogSpan, to: int) -> LogSpan:
-        """Read a file on from there; a line says how much was not."""
+        """Continue reading a file at `to`; a line shows how much was left out."""
         file, size = span.file, span.size
         text = f"… {size_short(to - span.next)} not shown"
         above = self._ends[file.id][1] if file.id in self._ends else FIRST
@@ -316,13 +318,13 @@ class LogTail:
         return fresh
 
     async def _advance(self, span: LogSpan) -> bool:
-        """One window; whether there is more."""
+        """Read one window; return whether there is more."""
         file, at = span.file, span.next
         window = await self._read(file.id, at, WINDOW, self._grep)
         self._opened.add(file.id)
         if window.error:
             self._note(window)
-            span.size = span.next  # nothing more is asked until it grows
+            span.size = span.next  # no more requests until it grows
             return False
         if not self._grep and self.at_end and window.size - at > BEHIND:
             span.size = window.size
@@ -332,7 +334,7 @@ class LogTail:
         return window.next < window.size
 
     async def later(self) -> int:
-        """What follows behind, where one does not follow the end; returns how many lines came."""
+        """Load the next lines without following the end; return how many were added."""
         before = len(self.lines)
         for _ in range(ROUNDS):
             left = [span for span in self._spans.values() if span.behind]
@@ -346,7 +348,7 @@ class LogTail:
         return came
 
     async def earlier(self) -> int:
-        """What stands before; returns how many lines were put in front."""
+        """Load earlier lines; return how many were added in front."""
         if self.beginning:
             return 0
         before = len(self.lines)
@@ -381,8 +383,8 @@ class LogTail:
         while begin < reached < end and not window.error:
             window = await self._read(name, reached, end - reached)
             if window.next <= reached or window.offset >= end:
-                break  # up to `end` nothing more is kept
-            if window.offset > reached:  # what stands before a gap is loaded next
+                break  # no more lines are stored before `end`
+            if window.offset > reached:  # the part before a gap is loaded next
                 begin, data, reached, times = window.offset, window.data, window.next, window.times
                 continue
             data, reached = data + window.data[reached - window.offset :], window.next
@@ -398,7 +400,7 @@ class LogTail:
             self._ends[name] = (lines[0].key, self._ends.get(name, (FIRST, lines[-1].key))[1])
 
     async def _before(self, name: str, end: int, size: int) -> Window:
-        """A window of about `size` bytes before `end`, or before the gap in the log that ends there."""
+        """Return a window of about `size` bytes before `end`, or before the gap in the log that ends there."""
         low, high = max(0, end - size), end
         window = await self._read(name, low, size)
         while not window.error and window.offset >= end and low > 0:
@@ -433,7 +435,7 @@ class LogTail:
         return [LogLine(text, label, level_of(text), at, own, key, rank) for text, key, at, own in lines]
 
     def _insert(self, lines: Sequence[LogLine]) -> None:
-        """Put lines where they belong; those of one file come in order."""
+        """Insert lines in order; lines of one file arrive sorted."""
         held = self._all
         if not lines:
             return
@@ -449,7 +451,7 @@ class LogTail:
             held[at:] = sorted([*held[at:], *lines], key=_key)
 
     def _show(self) -> None:
-        """What is complete: between the latest first line and the earliest last line of files that have more."""
+        """Show the range that is complete: from the latest first line to the earliest last line of unfinished files."""
         first = last = None
         if not self._grep:
             for name, span in self._spans.items():
@@ -466,7 +468,7 @@ class LogTail:
 
     def _trim_front(self) -> None:
         over = len(self.lines) - KEPT
-        if over > KEPT // 4:  # not each time: all rows are made anew then
+        if over > KEPT // 4:  # not each time, since it rebuilds all rows
             first = self.lines[over]
             del self._all[: bisect_left(self._all, first.key, key=_key)]
             self.dropped += over
@@ -483,7 +485,7 @@ class LogTail:
             self._show()
 
     def _keep_spans(self, front: bool) -> None:
-        """Where each file's lines begin or end now."""
+        """Update the range of each file after lines were removed."""
         ends: dict[str, tuple[Key, Key]] = {}
         for line in self._all:
             if line.key[1] != 1 << 30:
@@ -504,7 +506,7 @@ class LogTail:
                 self._cut_back(span, ends.get(name))
 
     def _cut_back(self, span: LogSpan, ends: tuple[Key, Key] | None) -> None:
-        """The last lines went: the file is read on behind the last one that stayed."""
+        """Reset a file to continue after its last kept line."""
         fresh = LogSpan(span.file, span.begin)
         fresh.size = span.size
         if ends is not None:
@@ -513,7 +515,7 @@ class LogTail:
         self._spans[span.file.id] = fresh
 
     def _forget(self, name: str) -> None:
-        """The lines of a file are of another place than those that come: they limit nothing."""
+        """Forget a file's range, which then no longer limits the shown lines."""
         self._ends.pop(name, None)
 
     def _note(self, window: Window) -> None:

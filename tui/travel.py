@@ -1,4 +1,4 @@
-"""Which time the cockpit shows: live, or a moment of the past that goes where its user puts it, or plays on."""
+"""The time that the cockpit shows: live, or a moment in the past that the user moves or plays forward."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from .rows.plot import Mark
 from .source import Follower, LocalSource
 
 PLAY_S = 0.5
-"""From one picture to the next while time plays."""
+"""Seconds between two frames during playback."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 60.0)
 MOST_VALUES = 4000
-"""Of one question for the samples around a moment: some 20 kB."""
+"""Maximum values per request for samples around a moment: some 20 kB."""
 METRICS_OF_ALL = 30
-"""Of a rank, its GPU and its node together, about."""
+"""Approximate number of metrics of a rank, its GPU and its node together."""
 LEAD_S = 5.0
-"""Before the moment: a training signal may be that old and more."""
+"""Seconds to request before the moment: a training signal may be that old."""
 
 
 class FollowingApp(BackgroundApp):
-    """The app as what follows a run knows it."""
+    """The app's interface for parts that follow a run."""
 
     follower: Follower | None
     source: LocalSource
     run_id: str
-    """Of the run on the screen."""
+    """Id of the run on the screen."""
     view: ViewOptions
     clock: Callable[[], float]
 
     def publish(self) -> None:
-        """Hand the state as it is now to every widget that subscribed."""
+        """Send the current state to every subscribed widget."""
         raise NotImplementedError
 
     def live_frame(self, follower: Follower) -> Frame:
-        """The run as it is now."""
+        """Return the frame of the run's current state."""
         return Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
 
 
 class Travel:
-    """The time that is shown. All of its methods are for the thread of the app."""
+    """The displayed time. All methods must be called in the app's thread."""
 
     def __init__(self, app: FollowingApp) -> None:
         self._app = app
@@ -56,7 +56,7 @@ class Travel:
         self._at: float | None = None
         self._state = RunState()
         self._window: tuple[float, float, MetricsWindow] | None = None
-        """From when to when samples were asked for, and the answer."""
+        """Begin, end and answer of the last request for samples."""
         self._asked: tuple[float, float] | None = None
         self._playing = False
         self._speed = 1.0
@@ -69,16 +69,16 @@ class Travel:
 
     @property
     def at(self) -> float | None:
-        """Unix time of the moment; None: live."""
+        """Unix time of the moment; None for live."""
         return self._at
 
     @property
     def playing(self) -> bool:
-        """Whether the moment goes on by itself."""
+        """Whether playback is running."""
         return self._playing
 
     def frame(self, frame: Frame) -> Frame:
-        """The frame as it is now, or that of the moment."""
+        """Return the live frame, or that of the moment."""
         if self._at is None:
             return frame
         moment = Moment(self._at, time_of(frame), step_of(self._state), self.playing, self._speed)
@@ -86,13 +86,13 @@ class Travel:
         return Frame(self._state, link, self._at, self._at, frame.view, moment)
 
     def marks(self) -> tuple[Mark, ...]:
-        """What happened, as far as the journal was read."""
+        """Return the events of the journal, as far as it was read."""
         return self._timeline.marks()
 
     # --- going there
 
     def step(self, seconds: float) -> None:
-        """So many seconds on, or back; from live only back."""
+        """Move by so many seconds; from live only backwards."""
         begin = self._at if self._at is not None else self._latest()
         if self._at is None and seconds > 0:
             self._app.notify("this is live: [ goes back in time")
@@ -100,7 +100,7 @@ class Travel:
         self.go(begin + seconds)
 
     def go(self, at: float) -> None:
-        """Show the moment; at or behind the newest, live."""
+        """Show the moment; a moment that is not in the past switches to live."""
         if at >= self._latest():
             self.live()
             return
@@ -110,7 +110,7 @@ class Travel:
             self._show(at)
 
     def go_to(self, text: str) -> None:
-        """Show the moment that was typed."""
+        """Show the moment that the user typed."""
         background(self._app, "travel", self._go_to(text), exclusive=True)
 
     async def _go_to(self, text: str) -> None:
@@ -132,7 +132,7 @@ class Travel:
             self._show(at)
 
     def live(self) -> bool:
-        """Back to now; False where that is shown already."""
+        """Return to live; False if the screen is live already."""
         self.pause()
         if self._at is None:
             return False
@@ -162,7 +162,7 @@ class Travel:
     # --- what the node is asked
 
     async def _load(self) -> bool:
-        """Read what the journal has beyond what is known; False where that fails."""
+        """Read the journal's new events; False on failure."""
         try:
             link = await self._app.source.open(self._app.run_id)
         except (LinkError, RunError) as error:
@@ -210,10 +210,10 @@ class Travel:
             self._app.publish()
 
     async def _time_of_step(self, step: int) -> float | None:
-        """When a step was made, by the curves."""
+        """Return the time of a step, according to its curve."""
         follower = self._app.follower
         begin, end = self._timeline.begin, self._latest()
-        for _ in range(3):  # coarse, and twice finer
+        for _ in range(3):  # three passes of increasing resolution
             if follower is None or end <= begin:
                 return None
             names = ("train.step", "rank.step")
@@ -232,7 +232,7 @@ class Travel:
     # --- playing
 
     def toggle(self) -> None:
-        """Play on, or hold."""
+        """Toggle playback."""
         if self.playing:
             self.pause()
             self._app.publish()
@@ -240,7 +240,7 @@ class Travel:
             self.play(self._speed)
 
     def play(self, speed: float) -> None:
-        """Let time go on at this speed: from the moment, else from the beginning of the run."""
+        """Play at this speed: from the moment, or else from the beginning of the run."""
         self._speed = speed
         if not self._playing:
             self._playing = True
@@ -257,7 +257,7 @@ class Travel:
             self.pause()
 
     def faster(self, by: int) -> None:
-        """The next speed, or the one before."""
+        """Switch to the next or previous speed."""
         at = min(range(len(SPEEDS)), key=lambda place: abs(SPEEDS[place] - self._speed))
         self._speed = SPEEDS[max(0, min(len(SPEEDS) - 1, at + by))]
         if self._at is not None:
@@ -280,7 +280,7 @@ def _names_step(words: list[str]) -> bool:
 
 
 def _first_at(window: MetricsWindow, step: int) -> float | None:
-    """When the first bucket begins whose largest value is this step or more."""
+    """Return the start of the first bucket whose maximum is this step or more."""
     places = [
         at
         for series in window.series
@@ -291,7 +291,7 @@ def _first_at(window: MetricsWindow, step: int) -> float | None:
 
 
 async def _history(link: Link, after: int) -> AsyncGenerator[Stamped]:
-    """The events that a link has of the past."""
+    """Yield the past events of a link."""
     async for stamped in paced(link.events(after)):
         if isinstance(stamped.event, CaughtUp):
             return

@@ -110,7 +110,7 @@ class RunScreen(Screen[None]):
         self._patterns: list[str] = []
         """Earlier filters, the newest last."""
         self._from: tuple[str, Selection] | None = None
-        """Where the user opened a line: the pane, and the log's previous selection."""
+        """The pane and the log selection to restore after an opened line."""
 
     @property
     def panes(self) -> dict[str, Widget]:
