@@ -1,4 +1,4 @@
-"""The cockpit: one Textual app over the runs of this machine."""
+"""The cockpit: one Textual app for the runs of this machine."""
 
 from __future__ import annotations
 
@@ -43,23 +43,26 @@ from .user_settings import keep as keep_settings
 from .user_settings import load as load_settings
 
 BESIDE = ("launch", "rerun", "remove", "note", "tags")
-"""What changes no run that is being looked at: only `--readonly` takes it away."""
+"""Actions that do not change the displayed run; only `--readonly` disables them."""
 
 OWN_THEMES = dict(zip(THEME_WORDS, NAMES, strict=True))
-"""What Textual calls them; its own themes have one name."""
+"""Names of distui's themes in Textual; Textual's own themes have one name."""
 
 KEEP_AFTER_S = 0.5
-"""From a choice to its writing: keys that are held down write once."""
+"""Seconds from a choice to its writing, so that held keys cause one write."""
 
 GARBAGE_AFTER_S = 2.0
-"""When a start is over."""
+"""Seconds until the start is over."""
 
 MOST_GARBAGE = 20_000
-"""Objects more than before after which it is looked for: the samples of 1,024 ranks are 3,000, and make none."""
+"""Objects over the frozen ones that trigger a garbage collection.
+
+Samples of 1,024 ranks are 3,000 objects, and create no garbage cycles.
+"""
 
 
 class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
-    """Owns the follower of the run on the screen, and its view options; widgets own their paint."""
+    """Owns the follower of the run on the screen, and its view options; widgets paint themselves."""
 
     CSS_PATH = "app.tcss"
     TITLE = "distui"
@@ -81,7 +84,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         replay: bool = False,
         compare: str = "",
     ) -> None:
-        """`compare`: what is shown over the first run."""
+        """Create the app; `compare` names a run to compare the first run with."""
         super().__init__()
         self.source = source
         self.follower: Follower | None = None
@@ -90,7 +93,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self._settings_path = settings if settings is not None else settings_path()
         self.settings, self._settings_problems = load_settings(self._settings_path)
         self._unkept: dict[str, object] = {}
-        """Choices that are still to be written."""
+        """Choices that are not written yet."""
         self.view = ViewOptions(ascii=ascii_only, readonly=readonly, **self.settings.of_view())
         self.clock = clock
         self.owns_terminal = False
@@ -99,16 +102,16 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.grown: Signal[None] = OwnedSignal(self, "grown")
         self.travel = Travel(self)
         self.replay = replay
-        """Whether the run is played: the space key plays and holds."""
+        """Whether this is a replay: the space key toggles playback."""
         self._first, self._compare_first = run_id, compare
         self._forced_readonly = readonly
         self._keys = keys if keys is not None else keymap_path()
         self._painted: object = None
         self._sampled: object = None
         self._held: Frame | None = None
-        """What is shown while the screen is held."""
+        """The frame that is shown while the screen is paused."""
         self._can: object = None
-        """Which keys worked at the last paint."""
+        """The keys that were enabled at the last paint."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = OWN_THEMES.get(self.settings.theme, self.settings.theme or NAMES[0])
@@ -135,7 +138,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self._show_first()
 
     def _collect_from_now(self) -> None:
-        """What the start has made stays: the garbage collector does not visit it again."""
+        """Exclude the objects of the start from garbage collection."""
         gc.freeze()
         gc.set_threshold(MOST_GARBAGE)
         gc.enable()
@@ -175,7 +178,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.tick()
 
     def _schedule_paint(self, event: Event | None) -> None:
-        """The follower has news: when are they painted?"""
+        """Schedule a frame for news of the follower."""
         if isinstance(event, CaughtUp):
             self.beat.at_once()
         elif isinstance(event, GpuTick | HostTick | RankTick):
@@ -192,12 +195,12 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.push_screen(screen)
 
     def tick(self) -> None:
-        """The only heartbeat of the screen. One that fails is reported, and the next one comes all the same."""
+        """Run the screen's only heartbeat. A failed one is reported, and the next one still runs."""
         self.beat.beaten()
         call(self, "tick", self._tick)
 
     def _tick(self) -> None:
-        """Publish a frame when there is something new."""
+        """Publish a frame if there is something new."""
         if self.owns_terminal:
             terminal.end_if_hung_up(128 + signal.SIGHUP)
         self.picture.hurried = False
@@ -241,11 +244,11 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.travel.go_to(text)
 
     def action_play(self) -> None:
-        """The key: play, and hold."""
+        """Toggle playback."""
         self.travel.toggle()
 
     def action_pace(self, text: str) -> None:
-        """`:play`: at this speed, or as it was."""
+        """Handle `:play`: play at this speed, or toggle playback."""
         speed = text.strip().removesuffix("x").removesuffix("×")
         if not speed:
             self.travel.toggle()
@@ -266,7 +269,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.travel.live()
 
     def action_compare(self, other: str) -> None:
-        """Another run over this one; `@2`: an attempt of this run over its newest."""
+        """Compare this run with another run; `@2` compares its newest attempt with attempt 2."""
         from .screens.side_by_side import ComparisonScreen
 
         if not self.run_id or self.run_id.startswith(WATCH):
@@ -286,10 +289,10 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         done = f"{kind} written: the list of runs shows it" if text else "the note is taken away"
         self.notify(problem or done, severity="error" if problem else "information")
 
-    # --- what is allowed
+    # --- permissions
 
     def _ended(self) -> bool:
-        """Whether the run on the screen is a run of distui's that has ended: it can be launched again."""
+        """Whether the displayed run has ended and can be launched again."""
         return (
             self.follower is not None
             and self.follower.state.phase.ended
@@ -297,7 +300,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         )
 
     def allowed(self, action: str) -> bool | None:
-        """Whether a key works now: `--readonly`, and a run that has ended, take away what changes it."""
+        """Whether an action is enabled: `--readonly` and the run's end disable the actions that change it."""
         if action == "play":
             return self.replay
         if action not in MUTATING:
@@ -329,11 +332,11 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.push_screen(TextScreen("Keys", rows, self.view.ascii))
 
     def action_help_quit(self) -> None:
-        """Ctrl-C, which Textual binds, ends nothing here."""
+        """Explain how to leave; Textual binds Ctrl-C to this action."""
         self.notify("q leaves the cockpit; the run goes on (x stops a run)", timeout=8)
 
     def action_suspend_cockpit(self) -> None:
-        """To the shell, where there is one that can bring us back."""
+        """Suspend to the shell, if there is one that can resume the cockpit."""
         if terminal.has_job_control():
             self.action_suspend_process()
         else:
@@ -349,7 +352,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             self.push_screen(LaunchScreen(self._run_at_hand()))
 
     def _run_at_hand(self) -> str:
-        """The run under the cursor of the list, or the one on the screen; "" where there is none."""
+        """Return the run under the cursor of the list, or the displayed one; "" if there is none."""
         if isinstance(self.screen, RunsScreen):
             return self.screen.list.current.id if self.screen.list.current else ""
         return self.run_id
@@ -364,7 +367,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             self.push_screen(RunsScreen(self.view.ascii))
 
     def action_leave_place(self) -> None:
-        """From a place beside the run to where one came from; from the first place there is no way back."""
+        """Return from a screen outside the run to the previous one; the first screen stays."""
         if len(self.screen_stack) > 2:
             self.pop_screen()
 
@@ -383,7 +386,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             self.pop_screen()
 
     async def _open_elsewhere(self, entry: str) -> None:
-        """The cockpit of the host that keeps the run, in this terminal; leaving it comes back here."""
+        """Run the cockpit of the host that keeps the run, in this terminal, until the user leaves it."""
         flags = [
             flag for flag, on in (("--readonly", self._forced_readonly), ("--ascii", self.view.ascii)) if on
         ]
@@ -395,7 +398,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             self.notify(text, severity="warning", timeout=20)
 
     def action_theme(self, word: str = "") -> None:
-        """The theme of that name, which is kept; without one the next of distui's own."""
+        """Switch to that theme and save it; without a name, to the next of distui's own."""
         if not word:
             at = NAMES.index(self.theme) if self.theme in NAMES else -1
             word = THEME_WORDS[(at + 1) % len(NAMES)]
@@ -403,7 +406,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self.choose(theme=word if self.theme != NAMES[0] else "")
         self.publish()
 
-    # --- what is kept for later cockpits
+    # --- choices for later cockpits
 
     def choose(self, **fields: object) -> None:
         self.settings = replace(self.settings, **fields)
@@ -412,7 +415,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
         self._unkept |= fields
 
     def _keep_settings(self, last: bool = False) -> None:
-        """Write what was chosen; what cannot be written holds for this cockpit all the same."""
+        """Write the user's choices. If they cannot be written, they apply only to this cockpit."""
         fields, self._unkept = self._unkept, {}
         if not fields:
             return
@@ -423,7 +426,7 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
                 self.notify(str(error), severity="warning", timeout=20)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: our own table instead of Textual's."""
+        """Return the palette's entries from distui's own table instead of Textual's."""
         for action in ACTIONS:
             if action.scope in ("app", "run") and action.id != "palette":
                 name = action.action.partition("(")[0]
@@ -444,16 +447,16 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
 
 
 def _only(runs: list[RunEntry]) -> str | None:
-    """The run to show without asking: the only live one, or the only one at all."""
+    """Return the run to show without asking: the only live one, or the only one at all."""
     live = [run for run in runs if run.live]
     chosen = live if live else runs
     return chosen[0].id if len(chosen) == 1 else None
 
 
 def run_cockpit(source: LocalSource, run_id: str | None, **options: Any) -> int:
-    """Show the cockpit until the user leaves it and return the process's exit status; `options`: of CockpitApp.
+    """Show the cockpit until the user leaves it; return the exit status.
 
-    `run_id` None shows the run list, or the only live run.
+    `run_id` None shows the run list, or the only live run. `options` are those of CockpitApp.
     """
     app = CockpitApp(source, run_id, **options)
     app.owns_terminal = True

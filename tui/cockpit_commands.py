@@ -1,4 +1,4 @@
-"""What screens ask of the cockpit: another view, windows of logs, and commands, which ask first and report back."""
+"""The cockpit's services for screens: view changes, log windows, and commands with confirmation and result."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from .travel import FollowingApp, Travel
 from .user_settings import UserSettings
 
 PATIENCE_S = 0.5
-"""How long nothing is said of what one waits for."""
+"""Seconds before the cockpit reports that it is waiting."""
 
 MOST_LINES = 100
-"""Lines of `:` that are remembered while the cockpit is open."""
+"""Maximum number of remembered `:` lines."""
 
 USUAL_VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
@@ -57,31 +57,31 @@ USUAL_VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "TORCH_DISTRIBUTED_DEBUG",
 )
-"""What completion offers besides the variables that a restart has changed."""
+"""Variables that completion offers in addition to those that a restart has changed."""
 
 
 class LendingApp(App[None]):
-    """Lends the terminal, and gives text away."""
+    """Lends the terminal to programs, and copies text out of the cockpit."""
 
     said: tuple[str, ...] = ()
     """The newest messages."""
 
     def notify(self, message: str, **options: Any) -> None:
-        """Every notice is in the style of messages; it stands above the footer, where the screen has a place for it."""
+        """Show a message above the footer if the screen has a place for it, else as a toast."""
         text = as_message(message)
         self.said = (*self.said[-49:], text)
         if flash := self._flash():
             flash.say(text, options.get("severity", "information"), options.get("timeout"))
         else:
-            super().notify(text, **options | {"markup": False})  # names and paths are in it
+            super().notify(text, **options | {"markup": False})  # names and paths may contain brackets
 
     def tell(self, done: CommandDone) -> None:
-        """What came of a command."""
+        """Show the result of a command."""
         self.notify(done.text, severity="information" if done.ok else "error")
 
     @contextmanager
     def refusals(self, late: str = "") -> Iterator[None]:
-        """A refusal inside ends the block, and is told; `late`: what is said of one that lasts."""
+        """Show an error of the block as a message. `late` is shown if the block takes longer than PATIENCE_S."""
         if late:
             background(self, "patience", after(PATIENCE_S, partial(self.notify, late, timeout=2)))
         try:
@@ -96,7 +96,7 @@ class LendingApp(App[None]):
         return next(iter(self.screen.query(Flash)), None) if self.screen_stack else None
 
     def _refresh_notifications(self) -> None:
-        """Where Textual would lay over a run what another screen was told, it goes on in the run's own rows."""
+        """Move toasts of another screen to the run's own rows, where Textual would cover the run with them."""
         if flash := self._flash():
             for notice in self._notifications:
                 flash.say(notice.message, notice.severity, notice.time_left)
@@ -104,7 +104,7 @@ class LendingApp(App[None]):
         super()._refresh_notifications()
 
     def keep(self, text: str) -> None:
-        """Copy to the terminal's clipboard, and to a file for terminals that do not let us."""
+        """Copy to the terminal's clipboard, and to a file, since some terminals refuse clipboard access."""
         if not text:
             self.notify("no line to copy")
             return
@@ -123,7 +123,7 @@ class LendingApp(App[None]):
             self.lend(pager_argv(Path(file.name)))
 
     def lend(self, argv: Sequence[str]) -> int | None:
-        """Let a program have the terminal until it ends; its exit code, None where it could not begin."""
+        """Run a program in the terminal until it ends; return its exit code, None if it could not start."""
         try:
             with self.suspend():
                 return subprocess.run(argv, check=False).returncode
@@ -135,37 +135,37 @@ class LendingApp(App[None]):
 
 
 def dumps() -> ModuleType:
-    """The rows of dumps: with what reads them slow to import, and few cockpits show one."""
+    """Import the rows of dumps on demand: they are slow to load and rarely used."""
     from .rows import dumps as rows
 
     return rows
 
 
 class CommandingApp(LendingApp, FollowingApp):
-    """The app as its screens know it. Asks, sends, and reports what came back; the screen moves only with events."""
+    """The app's interface for its screens. Sends commands and reports results; only events change the screen."""
 
     travel: Travel
-    """Which time is shown."""
+    """The displayed time."""
     frames: Signal[Frame]
     grown: Signal[None]
     """A log file has grown."""
     keys: Mapping[str, str] = {}
-    """What the user chose instead of the default keys, as people write them, by action id."""
+    """The user's own keys, as text, by action id."""
     settings: UserSettings
-    """What the user chose for this and for later cockpits."""
+    """The user's settings for this and later cockpits."""
     typed_lines: Sequence[str] = ()
-    """What was typed after `:`, the newest last."""
+    """The lines that the user typed after `:`, the newest last."""
 
     def open_run(self, run: str) -> None:
-        """Follow this run, and no other."""
+        """Follow this run instead of the current one."""
         raise NotImplementedError
 
     def rerun(self, run: str) -> None:
-        """The launch form, filled from a run."""
+        """Open the launch form, filled from a run."""
         raise NotImplementedError
 
     def choose(self, **fields: object) -> None:
-        """Change settings, and keep them for later cockpits."""
+        """Change settings, and save them for later cockpits."""
         raise NotImplementedError
 
     def change_view(self, **changes: object) -> None:
@@ -175,13 +175,13 @@ class CommandingApp(LendingApp, FollowingApp):
     async def read_log(
         self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
     ) -> Window:
-        """A window of the current run's log. Raises LinkError."""
+        """Return a window of the current run's log. Raises LinkError."""
         if self.follower is None:
             raise LinkError("no run is open")
         return await self.follower.read_log(file, offset, limit, grep, line=line, at=at)
 
     def ask(self, command: Command) -> None:
-        """Ask before a command that changes the run; send the others at once."""
+        """Ask for confirmation before a command that changes the run; send other commands immediately."""
         if self.follower is None or self.in_past():
             return
         if isinstance(command, Down | SetAutostop):
@@ -200,26 +200,26 @@ class CommandingApp(LendingApp, FollowingApp):
         self._confirm(question)
 
     def in_past(self) -> bool:
-        """Whether the screen shows the past, where nothing can be changed; then it says so."""
+        """Whether the screen shows the past, where commands are disabled; if so, show a warning."""
         if self.travel.active:
             text = "the screen shows the past: esc goes back to live, and then this key acts"
             self.notify(text, severity="warning")
         return self.travel.active
 
     def _now(self) -> float:
-        """Unix time by the clock of the run's node."""
+        """Return the unix time by the clock of the run's node."""
         follower = self.follower
         if follower is None:
             return self.clock()
         return self.live_frame(follower).node_now(min(follower.state.nodes, default=0))
 
     async def retire(self, launched: str) -> None:
-        """Have the runs go that the settings no longer keep, and say what went."""
+        """Remove the runs that the settings no longer keep, and report which."""
         if gone := await asyncio.to_thread(self.source.retire, launched):
             self.notify(gone)
 
     def mark(self, kind: str, text: str, run: str) -> str:
-        """Write a "note" or "tags" of a run, as `distui note` and `distui tag` do; "", or why not in a sentence."""
+        """Write a "note" or "tags" of a run, as `distui note` and `distui tag` do; return "" or an error."""
         if kind == "note":
             return self.source.mark(run, note=text)
         try:
@@ -249,7 +249,7 @@ class CommandingApp(LendingApp, FollowingApp):
         self.push_screen(screen, lambda answer: self._answered(answer, question, about))
 
     def _answered(self, answer: str | None, question: Confirmation, about: Target) -> None:
-        """Send what was confirmed; where the run is not what it was when it was asked, ask again."""
+        """Send the confirmed command; if the run has changed since the question, ask again."""
         chosen = question.other if answer == "a" else question.command
         if not answer or chosen is None or self.follower is None:
             return
@@ -263,7 +263,7 @@ class CommandingApp(LendingApp, FollowingApp):
             self.ask(chosen)
 
     def _ask_of_cluster(self, command: Down | SetAutostop, follower: Follower) -> None:
-        """Also of a run that has ended: its cluster is still paid for."""
+        """Confirm a command to the cluster, even if the run has ended: the cluster still costs money."""
         question = confirmation(follower.state, command, self._now())
         problem = no_cluster(follower.state)
         if problem or question is None:
@@ -291,7 +291,7 @@ class CommandingApp(LendingApp, FollowingApp):
         raise NotImplementedError
 
     def cluster_commands(self) -> list[tuple[str, str, Callable[[], None]]]:
-        """What the palette offers for a cluster: words, the line that does the same, what does it."""
+        """Return the palette's entries for a cluster: text, the equivalent `:` line, action."""
         if self.follower is None or no_cluster(self.follower.state) or not self.allowed("launch"):
             return []
         return [
@@ -301,7 +301,7 @@ class CommandingApp(LendingApp, FollowingApp):
         ]
 
     async def _send(self, command: Command, save: bool = False) -> None:
-        """`save`: a checkpoint comes first, where the ranks can be asked for one."""
+        """Send a command and show its result; `save` requests a checkpoint first, if the ranks support that."""
         follower = self.follower
         if follower is None:
             return
@@ -322,7 +322,7 @@ class CommandingApp(LendingApp, FollowingApp):
                 await self._show_data(command, done, follower)
 
     async def _show_data(self, command: Command, done: CommandDone, follower: Follower) -> None:
-        """Of a profile the traces are fetched first, where they are on other machines. Raises LinkError."""
+        """Show the data of a result. Traces on other machines are fetched first. Raises LinkError."""
         title = done.text
         if isinstance(command, Profile):
             answered = profiling.traces(done)
@@ -340,7 +340,7 @@ class CommandingApp(LendingApp, FollowingApp):
         self.push_screen(WideScreen(title, rows, self.view.ascii))
 
     def show_stacks(self, data: Mapping[str, str], when: str = "") -> None:
-        """Where ranks are, by what they answered; `when`: that it was then, of the past."""
+        """Show merged stacks; `when` is the time of stacks from the past."""
         follower = self.follower
         if follower is not None:
             rows = partial(dumps().stack_rows, data, source=dumps().source_of(follower.state))
@@ -348,7 +348,7 @@ class CommandingApp(LendingApp, FollowingApp):
             self.push_screen(WideScreen(f"{when}: {title}" if when else title, rows, self.view.ascii))
 
     def _may(self, action: str, why_ended: str) -> Follower | None:
-        """The run, if the action of a key may be taken on it; else the user hears why not."""
+        """Return the run if the action is allowed on it; else show the reason and return None."""
         follower = self.follower
         if follower is None or self.in_past():
             return None
@@ -363,7 +363,7 @@ class CommandingApp(LendingApp, FollowingApp):
         return None
 
     def ask_profile(self) -> None:
-        """Ask for a profile of the marked ranks, or of all."""
+        """Ask for confirmation of a profile of the marked ranks, or of all."""
         if follower := self._may("profile", "there are no ranks to profile"):
             ranks = tuple(sorted(self.view.marked & set(follower.state.ranks)))
             self.ask(Profile(new_id(), ranks))
@@ -372,14 +372,14 @@ class CommandingApp(LendingApp, FollowingApp):
         self.notify(text, severity="warning")
 
     async def _afterwards(self, follower: Follower, command: Down | SetAutostop) -> CommandDone:
-        """The run has ended: through its hub where that is still there. Raises LinkError."""
+        """Send a cluster command of an ended run, through its hub if that is still running. Raises LinkError."""
         done: CommandDone | None = None
         if not follower.readonly:
             with suppress(LinkError):
                 done = await follower.send(command)
         if done is None:
             done = await self.source.afterwards(self.run_id, command)
-        keep_running(self, "follow", follower.run)  # reads what was written
+        keep_running(self, "follow", follower.run)  # reads the new events
         return done
 
     def restart(self) -> None:
@@ -392,12 +392,12 @@ class CommandingApp(LendingApp, FollowingApp):
             self.ask(Restart(id=new_id()))
 
     def stop(self) -> None:
-        """End the run, or say why it cannot be ended."""
+        """Stop the run, or show why it cannot be stopped."""
         if self._may("stop", "there is nothing to stop"):
             self.ask(Stop(id=new_id()))
 
     def ask_nccl(self) -> None:
-        """The NCCL_DEBUG dialog, or why there is nothing to set."""
+        """Open the NCCL_DEBUG dialog, or show why there is nothing to set."""
         follower = self._may("nccl", "launch it again to change anything")
         if follower is None:
             return
@@ -412,7 +412,7 @@ class CommandingApp(LendingApp, FollowingApp):
         self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
 
     def ask_line(self) -> None:
-        """The `:` command line."""
+        """Open the `:` command line."""
         self.push_screen(CommandPrompt(self.typed_lines, self._names(), self.view.ascii), self._typed_line)
 
     def _names(self) -> RunNames:
@@ -429,7 +429,7 @@ class CommandingApp(LendingApp, FollowingApp):
         self.run_line(line)
 
     def run_line(self, line: str | None) -> None:
-        """What was typed after `:`."""
+        """Execute a line that the user typed after `:`."""
         if not line:
             return
         with self.refusals():
@@ -458,20 +458,20 @@ class CommandingApp(LendingApp, FollowingApp):
 
 
 def shell_argv(host: str, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """A shell on a node: the user's own here, ssh elsewhere."""
+    """Return the command of a shell on a node: the user's shell on this machine, ssh for others."""
     if host in ("", "localhost", socket.gethostname()):
         return (environ.get("SHELL") or "/bin/sh",)
     return "ssh", "-t", host
 
 
 def pager_argv(path: Path, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The user's pager on a file; `less` opens at the end."""
+    """Return the command of the user's pager for a file; `less` opens at the end."""
     pager = environ.get("PAGER", "").split() or ["less"]
     return [*pager, *(["+G"] if Path(pager[0]).name == "less" else []), str(path)]
 
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """distui's directory for what it keeps: `${XDG_STATE_HOME:-~/.local/state}/distui`."""
+    """Return distui's state directory: `${XDG_STATE_HOME:-~/.local/state}/distui`."""
     return trusted_files.base("XDG_STATE_HOME", environ) / "distui"
 
 

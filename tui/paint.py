@@ -1,4 +1,4 @@
-"""Painting: theme colours, changed rows only, and the pace of frames on a slow terminal."""
+"""Painting: theme colours, incremental updates, and the pace of frames on a slow terminal."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from ..runners import clock
 from .picture import Cell, Picture
 from .terminal import Waiting, take_answers
 
-# Status colours are Okabe and Ito's, the heat ramp is cividis-like with rising lightness, so that both stay
-# apart for colour-blind eyes; glyphs repeat everything that a colour says.
+# Status colours are Okabe and Ito's; the heat ramp is like cividis, with rising lightness. Colour-blind users can
+# distinguish both. Glyphs repeat everything that a colour shows.
 DARK, LIGHT, ANSI = "distui-dark", "distui-light", "distui-ansi"
 
 NAMES = (DARK, LIGHT, ANSI)
-"""In the order of the key."""
+"""Ordered as the theme key cycles through them."""
 
 RAMP = (
     "#16233f",
@@ -62,7 +62,7 @@ LIGHT_RAMP = (
     "#1f6ea5",
     "#00507f",
 )
-"""The same on a light ground: what is idle is calm, what is busy stands out."""
+"""Background of heat cells on a light ground: idle is pale, busy is dark."""
 
 _DARK = {
     "text": "#d3dae3",
@@ -100,7 +100,8 @@ _TERMINAL = {
 
 
 def _ramp(ramp: Sequence[str], cold: str, hot: str, turn: int) -> dict[str, str]:
-    """Styles of heat cells and bars; the text is `hot` from the step `turn` on. A bar is never as dim as its ground."""
+    """Return styles of heat cells and bars. From step `turn` on the text is `hot`; bars are brighter than their
+    ground."""
     cells = {
         f"heat{step}": f"{hot if step >= turn else cold} on {colour}" for step, colour in enumerate(ramp)
     }
@@ -109,7 +110,8 @@ def _ramp(ramp: Sequence[str], cold: str, hot: str, turn: int) -> dict[str, str]
 
 
 def _terminal_ramp() -> dict[str, str]:
-    """No background: the terminal's own sixteen colours have no order. The glyph carries the value."""
+    """Return heat styles without background, since the sixteen terminal colours have no order. The glyph shows the
+    value."""
     names = (f"{kind}{step}" for kind in ("heat", "bar") for step in range(len(RAMP)))
     return {name: "bold" if name[-1] in "78" else "default" for name in names}
 
@@ -127,7 +129,7 @@ _STYLES = {
 
 
 def styles(theme: str) -> dict[str, Style]:
-    """Style by name for a theme; one of Textual's own gets those of the theme here that has a ground like it."""
+    """Return the styles of a theme by name; a theme of Textual uses those of distui's theme with a similar ground."""
     return _STYLES[theme if theme in _STYLES else _alike(BUILTIN_THEMES.get(theme))]
 
 
@@ -140,7 +142,7 @@ def _alike(theme: Theme | None) -> str:
 
 
 def _theme(name: str, table: dict[str, str], ground: str, surface: str, panel: str, border: str) -> Theme:
-    """The colours of a table for Textual's own widgets."""
+    """Return a theme with the table's colours for Textual's own widgets."""
     return Theme(
         name=name,
         dark=name == DARK,
@@ -167,25 +169,26 @@ THEMES = (
 
 
 SOON_S = 0.04
-"""After an event that matters: those that come with it are painted together."""
+"""Seconds from an important event to its frame, so that simultaneous events share one frame."""
 
 APART_S = 0.2
-"""Least time between two frames, unless a key asks."""
+"""Minimum seconds between two frames, unless a key requests one."""
 
 GATHER_S = 0.2
-"""After a sample: samplers of one second do not report at one moment."""
+"""Seconds from a sample to its frame: samplers of one second do not report simultaneously."""
 
 SAMPLES_S = 0.95
-"""Least time between two frames that only show samples: a little less than they are apart."""
+"""Minimum seconds between two frames that only show samples: a little less than the sampling interval."""
 
 CLOCKS_S = 1.25
-"""Without any news: ages and countdowns go on. More than samples are apart, so that these set the pace."""
+"""Seconds until a frame without news, for ages and countdowns. More than the sampling interval, so that samples set the
+pace."""
 
 
 class Beat:
-    """Calls `due` when a frame is to be made: soon after what matters, once a second after samples, and for clocks.
+    """Calls `due` if a frame is due: soon after important events, once per second after samples, and for clocks.
 
-    Nothing polls. What happens within one frame is painted together. Used in the thread of a running event loop.
+    Nothing polls; everything within one frame is painted together. Must be used in the thread of a running event loop.
     """
 
     def __init__(self, due: Callable[[], None]) -> None:
@@ -195,23 +198,23 @@ class Beat:
         self._last = float("-inf")
 
     def stir(self, sample: bool) -> None:
-        """Something has come: a sample, or what matters more."""
+        """Schedule a frame for a sample, or for an important event."""
         now = asyncio.get_running_loop().time()
         wait, apart = (GATHER_S, SAMPLES_S) if sample else (SOON_S, APART_S)
         self._call_at(max(now + wait, self._last + apart))
 
     def at_once(self) -> None:
-        """As soon as the loop is free: nothing is on the screen yet."""
+        """Schedule a frame as soon as the loop is free, since the screen is still empty."""
         self._call_at(asyncio.get_running_loop().time())
 
     def beaten(self) -> None:
-        """A frame was made: the next one at the latest when clocks move."""
+        """Record a frame, and schedule the next one for clocks."""
         self.stop()
         self._last = asyncio.get_running_loop().time()
         self._call_at(self._last + CLOCKS_S)
 
     def stop(self) -> None:
-        """No more frames until something comes."""
+        """Schedule no more frames until the next event."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -230,7 +233,7 @@ class Beat:
 
 
 class LinePane(Protocol):
-    """What a pane is to the painter: lines, and where they are on the screen."""
+    """The painter's view of a pane: lines, and their place on the screen."""
 
     retitled: bool
 
@@ -246,19 +249,19 @@ class LinePane(Protocol):
 
 
 class Painter:
-    """Puts lines of panes straight into the picture of the terminal.
+    """Puts lines of panes directly into the picture of the terminal.
 
-    Textual paints by widget, through a message and a timer for each and a composition of all that overlaps: most of
-    what a cockpit costs that changes thirty rows a second. Rows of a pane that nothing can stand in front of need none
-    of it: where they are is known, and they look as Textual would have written them. Everything else, and every doubt,
-    is left to Textual.
+    Textual paints by widget, with a message and a timer for each, and composes all overlapping widgets. That is most of
+    the cost of a cockpit that changes thirty rows per second. The painter skips it for rows of unobstructed panes: their
+    place is known, and they look as Textual would have drawn them. Everything else, and every doubtful case, is left to
+    Textual.
     """
 
     def __init__(self, app: PacedApp) -> None:
         self._app = app
 
     def take(self, pane: LinePane, lines: Iterable[int]) -> bool:
-        """These lines of the pane, counted from its top, are to be painted; False when Textual has to do it."""
+        """Paint these lines of the pane, counted from its top; return False if Textual has to do it."""
         if not self._reaches(pane):
             return False
         app = self._app
@@ -270,7 +273,7 @@ class Painter:
         return True
 
     def take_bar(self, pane: LinePane, bar: ScrollBar) -> bool:
-        """The scrollbar of the pane is to be painted; False when Textual has to do it."""
+        """Paint the pane's scrollbar; return False if Textual has to do it."""
         if not self._reaches(pane):
             return False
         app, region = self._app, bar.region
@@ -281,11 +284,11 @@ class Painter:
         return True
 
     def _reaches(self, pane: LinePane) -> bool:
-        """Whether the terminal is ours, and no dialog, notification or change of the layout is in the way."""
+        """Whether the app owns the terminal, and no dialog, notification or change of the layout is in the way."""
         app = self._app
         if not (app.pacer.active and app.is_running and app.return_code is None):
             return False
-        # Private names of Textual's: a version that has others is a doubt, too.
+        # These names are private to Textual: a version without them also counts as doubtful.
         if getattr(app, "_batch_count", 1) or getattr(app, "_notifications", True):
             return False
         if app.screen is not pane.screen or not pane.display or pane.retitled:
@@ -295,17 +298,17 @@ class Painter:
 
 
 LEAVE_S, LEAVE_MOST_S = 0.5, 3.0
-"""How long the end waits for answers of a terminal that is fast, and of one that is slow."""
+"""Maximum seconds to wait at exit for answers of a fast and of a slow terminal."""
 
 
 class CalmDriver(LinuxDriver):
-    """Textual's driver with an input thread that sleeps until there is input, or, after input, an escape is due.
+    """Textual's driver with an input thread that sleeps until there is input or an escape is due.
 
-    Textual's wakes up ten times a second to see whether it is to end, and whether an escape stands alone.
+    Textual's thread wakes up ten times per second to check whether it has to end, and for a single escape.
     """
 
     _bell: tuple[int, int] | None = None
-    """A pipe that is written to when the thread is to end."""
+    """A pipe; writing to it ends the thread."""
 
     def start_application_mode(self) -> None:
         self._close_bell()
@@ -313,7 +316,8 @@ class CalmDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def disable_input(self) -> None:
-        """See Driver.disable_input; called twice at an end, the second time with the shell's screen and modes back."""
+        """See Driver.disable_input. Called twice at exit, the second time after the shell's screen and modes are
+        restored."""
         if self._bell is None:
             super().disable_input()
             return
@@ -323,11 +327,11 @@ class CalmDriver(LinuxDriver):
         self._take_answers()
 
     def _take_answers(self) -> None:
-        """Wait for what the terminal still has to answer: later it would be typed into the shell."""
+        """Wait for the terminal's pending answers, which the shell would otherwise receive as input."""
         pacer = getattr(self._app, "pacer", None)
         if pacer is None or not (pacer.owes or pacer.rtt is not None):
             return
-        self.write(ASK)  # answered last, so that nothing else is on its way
+        self.write(ASK)  # answered last, so that no other answer is pending
         patience = min(LEAVE_MOST_S, max(LEAVE_S, 4 * (pacer.rtt or 0.0)))
         take_answers(self.fileno, 1 + pacer.owes, patience)
 
@@ -337,7 +341,7 @@ class CalmDriver(LinuxDriver):
             os.close(end)
 
     def run_input_thread(self) -> None:
-        """As LinuxDriver.run_input_thread, without the timer."""
+        """Run as LinuxDriver.run_input_thread does, without the timer."""
         if self._bell is None:
             return
         bell = self._bell[0]
@@ -349,7 +353,7 @@ class CalmDriver(LinuxDriver):
             patience = None
             if ready:
                 if not ready[self.fileno] & select.POLLIN:
-                    return  # the terminal has gone
+                    return  # the terminal was closed
                 try:
                     data = os.read(self.fileno, 4096)
                 except OSError:
@@ -367,27 +371,28 @@ ASK = "\x1b[6n"
 """Device status report 6 (ECMA-48): the terminal answers with the cursor's position."""
 
 FEWEST, FIRST, MOST = 256, 4096, 1 << 16
-"""Bytes in a batch; of the first one, too: a slow link is not to be filled before it is known to be slow."""
+"""Minimum, initial and maximum bytes per batch. The initial size protects a slow link until its speed is known."""
 
 FAST_S, SLOW_S = 0.05, 0.15
-"""Batches that take so much longer than the fastest answer double the next batch, or make it smaller."""
+"""Delays over the fastest answer below which the next batch doubles, and above which it shrinks."""
 
 PATIENCE_S, MOST_PATIENCE_S = 10.0, 320.0
-"""A terminal that has not answered by then gets one batch more; the next one after twice the time."""
+"""Seconds without an answer before one more batch is sent; doubled each time up to the maximum."""
 
 GREETING_S = 1.0
-"""The same for the first question of all: most terminals answer in milliseconds, and some never."""
+"""Patience for the very first question: most terminals answer in milliseconds, and some never."""
 
 DEAF_S = 3.0
-"""A key that comes so long after a question shows that its answer was lost."""
+"""A key so many seconds after a question shows that its answer was lost."""
 
 
 class Pacer:
-    """Writes no faster than the terminal takes it: one batch in flight, its size set by how long it took.
+    """Writes no faster than the terminal reads: one batch in flight, its size set by the round-trip time.
 
-    Without this a slow link fills with old frames, and every key waits behind them. After each batch the terminal is
-    asked where its cursor is (`ESC[6n`); its answer says that all before it has arrived. One that has never answered
-    within PATIENCE_S gets everything at once, until it does answer; one that stopped to answer is not written to.
+    Without this a slow link fills with old frames, and every key waits for them. After each batch the pacer requests the
+    cursor's position (`ESC[6n`); the answer confirms that everything before it has arrived. A terminal that has never
+    answered within PATIENCE_S gets all output at once until it answers. A terminal that stops answering gets no more
+    output.
     """
 
     def __init__(
@@ -396,14 +401,14 @@ class Pacer:
         write: Callable[[str], None],
         clock: Callable[[], float] = clock.monotonic,
     ) -> None:
-        """`take` gives at most so many bytes of what is to be written; `write` writes them."""
+        """Create the pacer. `take` returns at most so many bytes of pending output; `write` writes them."""
         self.active = False
-        """Whether there is a terminal of our own."""
+        """Whether the app owns a terminal."""
         self.budget = FIRST
         self.rtt: float | None = None
-        """Seconds that the last batch took to arrive."""
+        """Round-trip seconds of the last batch."""
         self.mute = False
-        """Whether the terminal has never answered, although there was time."""
+        """Whether the terminal has never answered, although it had time to."""
         self._least: float | None = None
         """The fastest answer."""
         self._take = take
@@ -412,13 +417,13 @@ class Pacer:
         self._depth = 0
         self._asked: float | None = None
         self._sent = 0
-        """Characters of the batch that is on its way."""
+        """Characters of the batch in flight."""
         self._patience = GREETING_S
         self._begun = False
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What is painted inside leaves as one batch."""
+        """Send everything painted inside as one batch."""
         self._depth += 1
         try:
             yield
@@ -428,21 +433,21 @@ class Pacer:
 
     @property
     def owes(self) -> bool:
-        """Whether the terminal may still answer."""
+        """Whether an answer of the terminal is pending."""
         return self._asked is not None
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is still on its way."""
+        """Whether a batch is in flight."""
         return self._asked is not None and not self.mute
 
     def greet(self) -> None:
-        """Begin: ask before anything is written, so that the first answer tells how far away the terminal is."""
+        """Start with a question before any output, so that the first answer measures the terminal's latency."""
         self.active = True
         self._ask("")
 
     def pump(self) -> None:
-        """Let the next batch go, unless one is still on its way."""
+        """Send the next batch, unless one is in flight."""
         if self._depth or not self.active:
             return
         overdue = self._asked is not None and self._clock() - self._asked >= self._patience
@@ -463,27 +468,27 @@ class Pacer:
         self._write(text + ASK)
 
     def answered(self) -> None:
-        """The terminal has taken the batch."""
+        """Record that the terminal has read the batch."""
         if self._asked is None:
             return
         took = self.rtt = self._clock() - self._asked
         self._least = took if self._least is None else min(self._least, took)
         self._asked, self.mute, self._patience = None, False, PATIENCE_S
-        if took - self._least < FAST_S and 2 * self._sent > self.budget:  # a small one is always fast
+        if took - self._least < FAST_S and 2 * self._sent > self.budget:  # a small batch is always fast
             self.budget = min(MOST, self.budget * 2)
         elif took - self._least > SLOW_S:
             self.budget = max(FEWEST, self.budget // 2, round(self.budget * FAST_S / took))
         self.pump()
 
     def typed(self) -> None:
-        """A key came: somebody sits at the terminal."""
+        """Record a key, which shows that the terminal is in use."""
         if self._asked is not None and self._clock() - self._asked >= DEAF_S:
             self._asked = None
             self.pump()
 
 
 class PacedApp(App[None]):
-    """Keeps a picture of its terminal, and writes what changed in it no faster than the terminal takes it."""
+    """Keeps a picture of its terminal, and writes changes no faster than the terminal reads them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -492,17 +497,17 @@ class PacedApp(App[None]):
         self.pacer = Pacer(self._taken, self.write)
 
     def paint_anew(self) -> None:
-        """Somebody else has written to the terminal."""
+        """Repaint everything after another program has written to the terminal."""
         self.picture.forget()
         self.pacer.pump()
 
     @property
     def colours(self) -> ColorSystem:
-        """What the terminal knows of colours."""
+        """The terminal's color system."""
         return self.console._color_system or ColorSystem.TRUECOLOR
 
     def _taken(self, budget: int) -> str:
-        """A batch, with the cursor where it belongs."""
+        """Return a batch, with the cursor at its place."""
         text = self.picture.take(budget)
         if not text:
             return ""
@@ -511,7 +516,7 @@ class PacedApp(App[None]):
         return f"{SYNC_START}{text}{SYNC_END}" if getattr(self, "_sync_available", False) else text
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """What Textual has composed goes into the picture; see `App._display`."""
+        """Put Textual's composition into the picture; see `App._display`."""
         if not self.pacer.active or not isinstance(renderable, LayoutUpdate | ChopsUpdate):
             super()._display(screen, renderable)
             return
@@ -531,7 +536,7 @@ class PacedApp(App[None]):
             self.picture.put(update.region.x, y, segments, self.colours)
 
     def _put_chops(self, update: ChopsUpdate) -> None:
-        """As ChopsUpdate.render_segments writes it."""
+        """Do the same as ChopsUpdate.render_segments."""
         for y, begin, end in update.spans:
             for to, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
                 if strip is not None and x <= end and to > begin:
@@ -541,7 +546,7 @@ class PacedApp(App[None]):
                     )
 
     async def on_event(self, event: Event) -> None:
-        """What a key causes is written first, until the next frame that it did not cause."""
+        """Give output caused by a key priority over the rest, until the next frame."""
         if isinstance(event, Key | MouseDown | MouseScrollDown | MouseScrollUp | Paste):
             self.picture.hurried = True
             self.pacer.typed()
@@ -550,7 +555,7 @@ class PacedApp(App[None]):
         await super().on_event(event)
 
     def write(self, text: str) -> None:
-        """To the terminal, after what was written before."""
+        """Write to the terminal, after previous output."""
         if self._driver is not None:
             self._driver.write(text)
 

@@ -1,6 +1,6 @@
-"""What the terminal shows and what it is to show: the difference is written, in pieces, what a key has caused first.
+"""The shown and the wanted content of the terminal; writes the difference in pieces, output caused by a key first.
 
-Lines are kept cell by cell. A cell is a character with its ink; the second half of a wide character has no text.
+Lines are stored cell by cell. A cell is a character with its ink; the second half of a wide character has no text.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from rich.style import Style
 from textual.strip import SGR_STYLES
 
 GAP = 5
-"""Cells between two changes that are written again rather than jumped over: a jump takes as many bytes."""
+"""Maximum unchanged cells between two changes that are rewritten: a cursor jump takes as many bytes."""
 
 PIECE = 48
-"""Most cells that are written before the bytes are counted again."""
+"""Maximum cells that are written before the bytes are counted again."""
 
 
 class Ink(NamedTuple):
-    """How a cell is drawn: parameters of SGR (ECMA-48, 8.3.117)."""
+    """Drawing attributes of a cell: parameters of SGR (ECMA-48, 8.3.117)."""
 
     fore: str = "39"
     back: str = "49"
     marks: str = ""
-    """Bold, underlined, …; only a reset takes them away."""
+    """Bold, underlined, …; only a reset removes them."""
 
 
 Cell = tuple[str, Ink]
 PLAIN = Ink()
 _BLANK: Cell = (" ", PLAIN)
 _UNKNOWN: Cell = ("\0", PLAIN)
-"""What no cell is: nobody knows what the terminal shows there."""
+"""A value that no cell has, for unknown content of the terminal."""
 _inks: dict[Ink, Ink] = {PLAIN: PLAIN}
-"""Each ink once, so that comparing cells is comparing identities."""
+"""Each ink once, so that inks can be compared by identity."""
 _BLANK_MARKS = (3, 6, 8, 9, 12)
-"""Bits of marks that are seen on a blank: underlined, reverse, struck through, underlined twice, overlined."""
+"""Bits of attributes that are visible on blanks: underline, reverse, strike, double underline, overline."""
 _SEEN_ON_BLANKS = frozenset(SGR_STYLES[bit] for bit in _BLANK_MARKS)
-"""What they are written as."""
+"""SGR codes of these attributes."""
 
 
 class Pen(dict[str, Cell]):
-    """The cells of characters that one style draws in a column each, every one made once; KeyError for all others."""
+    """Cached cells of the single-column characters of one style; KeyError for all other characters."""
 
     def __init__(self, ink: Ink, blank: Ink) -> None:
-        """`blank` is how it draws blanks, of which the colour is not seen."""
+        """Create the pen; `blank` is the ink of its blanks, whose text colour is invisible."""
         self.ink = _inks.setdefault(ink, ink)
         super().__init__({" ": (" ", _inks.setdefault(blank, blank))})
 
@@ -61,34 +61,34 @@ class Pen(dict[str, Cell]):
         return cell
 
     def cells(self, text: str) -> list[Cell]:
-        """A text cell by cell; as many as it is wide."""
+        """Return a text cell by cell, as many cells as its width."""
         try:
             return list(map(self.__getitem__, text))
         except KeyError:
             return self._odd_cells(text)
 
     def _odd_cells(self, text: str) -> list[Cell]:
-        """Where a character has another width than one."""
+        """Return the cells of a text with characters of another width than one."""
         ink, cells = self.ink, list[Cell]()
         for char in text:
             width = cell_len(char)
             if width and char >= " ":
                 cells.append(self[" "] if char == " " else (char, ink))
                 cells += [("", ink)] * (width - 1)
-            elif cells and char > "\x7f":  # a mark on the letter before
+            elif cells and char > "\x7f":  # a combining mark
                 at = len(cells) - 1
                 while not cells[at][0]:
                     at -= 1
                 cells[at] = (cells[at][0] + char, cells[at][1])
         width = cell_len(text)
-        if len(cells) != width:  # joined characters: one cell has them all
+        if len(cells) != width:  # joined characters share one cell
             cells = [(text, ink), *[("", ink)] * (width - 1)] if width else []
         return cells
 
 
 @lru_cache(4096)
 def pen(style: Style | None, colours: ColorSystem) -> Pen:
-    """What a style draws with."""
+    """Return the pen of a style."""
     if style is None:
         return Pen(PLAIN, PLAIN)
     attributes = style._attributes & style._set_attributes
@@ -104,29 +104,29 @@ def pen(style: Style | None, colours: ColorSystem) -> Pen:
 
 
 class Picture:
-    """The screen of a terminal, as it is to be and as it is."""
+    """The wanted and the shown content of a terminal."""
 
     def __init__(self) -> None:
         self.size = (0, 0)
         """Columns and lines."""
         self.hurried = False
-        """Whether what is put now was caused by a key: it is written before all that was not."""
+        """Whether the current output was caused by a key, and is therefore written first."""
         self._wanted: list[list[Cell]] = []
         self._shown: list[list[Cell]] = []
         self._dirty: dict[int, None] = {}
         """Lines that may differ; the oldest first."""
         self._urgent: set[int] = set()
-        """Those of them that a key has caused."""
+        """Dirty lines that a key has caused."""
 
     def resize(self, width: int, height: int) -> None:
-        """Another size: nobody knows what the terminal shows."""
+        """Resize the picture, and forget the shown content."""
         if (width, height) != self.size:
             self.size = (width, height)
             self._wanted = [[_BLANK] * width for _ in range(height)]
             self.forget()
 
     def forget(self) -> None:
-        """Somebody else may have written to the terminal: all of it is written again."""
+        """Mark everything as unknown, since another program may have written to the terminal."""
         width, height = self.size
         self._shown = [[_UNKNOWN] * width for _ in range(height)]
         self._dirty = dict.fromkeys(range(height))
@@ -134,11 +134,11 @@ class Picture:
 
     @property
     def due(self) -> bool:
-        """Whether something may still be to be written."""
+        """Whether there may be output to write."""
         return bool(self._dirty)
 
     def put(self, x: int, y: int, segments: Iterable[Segment], colours: ColorSystem) -> None:
-        """These are to stand from column `x` of line `y` on; what lies outside is left out."""
+        """Draw segments from column `x` of line `y` on; cells outside are dropped."""
         cells: list[Cell] = []
         for segment in segments:
             if not segment.control:
@@ -164,7 +164,7 @@ class Picture:
             self._urgent.add(y)
 
     def take(self, budget: int) -> str:
-        """At most about so many characters that make the terminal show more of what it is to show; "" when it does.
+        """Return about `budget` characters of output that updates the terminal; "" if it is up to date.
 
         The terminal's ink is plain before and after.
         """
@@ -179,13 +179,13 @@ class Picture:
         return "".join(pieces)
 
     def _in_order(self) -> list[int]:
-        """What a key has caused: the header and the titles of panes that come or go first, then from the top."""
+        """Return the lines of a key: header and titles of appearing or disappearing panes first, then top to bottom."""
         first = next((y for y, line in enumerate(self._wanted) if _is_title(line)), 0)
         titles = {y for y in self._urgent if _is_title(self._wanted[y]) or _is_title(self._shown[y])}
         return sorted(self._urgent, key=lambda y: (y > first and y not in titles, y))
 
     def _write_line(self, y: int, pen: _Pen, budget: int) -> bool:
-        """Write what differs in a line; False where the budget came to its end before."""
+        """Write the differences of a line; return False if the budget ran out."""
         wanted, shown = self._wanted[y], self._shown[y]
         for begin, end in _changes(wanted, shown):
             at = begin
@@ -200,12 +200,12 @@ class Picture:
 
 
 def _is_title(line: list[Cell]) -> bool:
-    """Whether a line is the upper edge of a pane, with its name."""
+    """Whether a line is the upper edge of a pane, with its title."""
     return ("─" in (texts := [text for text, _ in line])) and any(map(str.isalpha, texts))
 
 
 def _changes(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]:
-    """Runs of cells that are to be written: first column, and that after the last."""
+    """Return runs of cells to write: first column, and the one after the last."""
     if wanted == shown:
         return []
     runs: list[tuple[int, int]] = []
@@ -227,14 +227,14 @@ def _changes(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]:
 
 
 def _whole(wanted: list[Cell], shown: list[Cell], end: int) -> int:
-    """The first column from `end` on where neither what is to be nor what is has a second half of a character."""
+    """Return the first column from `end` on that is no second half of a wide character, wanted or shown."""
     while end < len(wanted) and not (wanted[end][0] and shown[end][0]):
         end += 1
     return end
 
 
 def _part(line: list[Cell], at: int) -> None:
-    """A character that is cut at this column is gone: blanks stand where its halves stood."""
+    """Replace a wide character that is cut at this column by blanks."""
     if not 0 < at < len(line) or line[at][0]:
         return
     begin, end = at, at
@@ -247,7 +247,7 @@ def _part(line: list[Cell], at: int) -> None:
 
 
 def _cut(cells: list[Cell], start: int, end: int) -> list[Cell]:
-    """Cells from `start` to `end`; halves of characters that are cut are blank."""
+    """Return the cells from `start` to `end`; halves of cut characters are blank."""
     _part(cells, start)
     _part(cells, end)
     return cells[start:end]
@@ -255,7 +255,7 @@ def _cut(cells: list[Cell], start: int, end: int) -> list[Cell]:
 
 @lru_cache(4096)
 def _blank_of(ink: Ink) -> Ink | None:
-    """The ink of blanks that look as if this one had drawn them; None where it is seen on them."""
+    """Return the ink of blanks that look like this ink's blanks; None if its attributes are visible on blanks."""
     if _SEEN_ON_BLANKS.intersection(ink.marks.split(";")):
         return None
     return _inks.setdefault(Ink(back=ink.back), Ink(back=ink.back))
@@ -273,7 +273,7 @@ class _Pen:
     def write(self, x: int, y: int, cells: Sequence[Cell]) -> None:
         runs = self._runs(cells)
         inks = {ink: at for at, (_, _, ink) in reversed(list(enumerate(runs)))}
-        if len(runs) > 2 * len(inks):  # a jump takes fewer bytes than another ink
+        if len(runs) > 2 * len(inks):  # a jump takes fewer bytes than a change of ink
             runs.sort(key=lambda run: inks[run[2]])
         for start, end, ink in runs:
             self._go(x + start, y)
@@ -282,7 +282,10 @@ class _Pen:
             self._at = (x + end, y)
 
     def _runs(self, cells: Sequence[Cell]) -> list[tuple[int, int, Ink]]:
-        """Neighbours that one ink draws, of blanks only the ground is seen: first cell, that after the last, ink."""
+        """Return runs of cells that one ink can draw; of blanks only the background counts.
+
+        Each run is the first cell, the one after the last, and the ink.
+        """
         runs: list[tuple[int, int, Ink]] = []
         start, count, ink = 0, len(cells), self._ink
         while start < count:
@@ -303,7 +306,7 @@ class _Pen:
             self._put(f"\x1b[{x + 1}G" if line == y else f"\x1b[{y + 1};{x + 1}H")
 
     def ink(self, ink: Ink) -> None:
-        """Draw with it from here on."""
+        """Switch to this ink."""
         old, self._ink = self._ink, ink
         if old is ink or old == ink:
             return

@@ -1,7 +1,8 @@
-"""Keys that arrive together act one after the other, as if they had been typed slowly.
+"""Handles keys that arrive together one after the other, as if the user typed them slowly.
 
-Over a slow link "/error" arrives at once. Textual hands every key to the widget that has the focus at that moment, and
-the prompt that the first key opens has it only some messages later: the others would be lost, or would be commands.
+Over a slow link "/error" arrives at once. Textual sends every key to the currently focused widget, but the prompt that
+the first key opens gets the focus only some messages later. Without this module the other keys would be lost, or would
+run commands.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from textual.widget import Widget
 from .background import BackgroundApp
 
 READY_S = 1.0
-"""Longest wait for a key to act, and for what it opened to take keys: then the next one acts all the same."""
+"""Maximum seconds to wait for a key's action and for the focus of a screen that it opened."""
 POLL_S = 0.01
-"""Between two looks whether a screen that was opened has the focus: Textual has no event for that."""
+"""Poll interval in seconds for the focus of an opened screen: Textual has no event for it."""
 
 
 class TypeAheadApp(BackgroundApp):
-    """Hands out the next key when the one before it has acted and what that opened has the focus."""
+    """Delivers the next key after the previous key's action is complete and the opened screen has the focus."""
 
     _waiting: deque[Key] | None = None
-    """Keys behind the one that is acting; None while none is."""
+    """Keys that wait for the current one; None if no key is being handled."""
 
     async def on_event(self, event: Event) -> None:
         if not isinstance(event, Key) or event.is_forwarded:
@@ -37,21 +38,23 @@ class TypeAheadApp(BackgroundApp):
             await self._act(event)
 
     async def _act(self, key: Key) -> None:
-        """Hand out a key; in the app's own task, as Textual does it."""
+        """Deliver a key in the app's own task, as Textual does."""
         screen, target = self.screen, self.focused or self.screen
         await super().on_event(key)
         self.parts.once("type-ahead", self._acted(target, screen))
 
     async def _acted(self, target: Widget, before: Screen[object]) -> None:
-        """Wait until the key has acted, and until a screen that it opened takes keys."""
+        """Wait until the key's action is complete, and until an opened screen has the focus."""
         try:
             async with asyncio.timeout(READY_S):
                 await _bubbled(target)
-                await _bubbled(target)  # a message that the key made, as that of a submitted line
+                await _bubbled(
+                    target
+                )  # also a message that the key caused, such as that of a submitted line
                 while self.is_running and self.screen is not before and not self._takes_keys():
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            pass  # the next key acts all the same
+            pass  # deliver the next key anyway
         finally:
             self.call_later(self._go_on)
 
@@ -66,7 +69,7 @@ class TypeAheadApp(BackgroundApp):
 
 
 async def _bubbled(target: Widget) -> None:
-    """Wait until what `target` was sent has passed it and all that it is in, up to the app."""
+    """Wait until messages sent to `target` have passed it and all its ancestors, up to the app."""
     for pump in target.ancestors_with_self:
         passed = asyncio.Event()
         if pump.call_later(passed.set):

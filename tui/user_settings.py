@@ -1,7 +1,7 @@
-"""What a user chose to see, kept in `settings.toml`: theme, hosts, columns, curves. Reading it is cheap and never fails.
+"""The user's view settings in `settings.toml`: theme, hosts, columns, curves. Reading them is cheap and never fails.
 
-A choice is written into the file as it is then, under a lock: what another cockpit or an editor has written meanwhile
-stays, comments, too. A file that is no TOML, or that others can write, is left as it is.
+Each change is written into the current file under a lock, so that changes and comments by other cockpits or editors
+stay. A file that is invalid TOML, or that other users can write, is not changed.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ TEXTUAL_THEMES = (
     "ansi-dark",
     "ansi-light",
 )
-"""Those of Textual, which has the colours of its own parts from them; by name, as importing them takes long."""
+"""Themes of Textual; listed by name, since importing them is slow."""
 ALL_THEMES = (*THEMES, *TEXTUAL_THEMES)
 
 MOST_HOSTS = 32
-"""Hosts that are asked for their runs."""
+"""Maximum number of hosts that are queried for their runs."""
 
 
 class UserSettings(Struct, frozen=True):
-    """What is in the file; "", () and False stand for distui's own choice."""
+    """The content of the file; "", () and False mean distui's own choice."""
 
     theme: str = ""
     hosts: tuple[str, ...] = ()
-    """Whose runs the list of runs shows, beside those of this machine."""
+    """Hosts whose runs the run list shows in addition to those of this machine."""
     columns: tuple[str, ...] = ()
     sort: str = ""
     reverse: bool = False
@@ -71,32 +71,32 @@ class UserSettings(Struct, frozen=True):
     gpu_sort: str = ""
     gpu_reverse: bool = False
     metrics: tuple[str, ...] = ()
-    """That the curves draw."""
+    """Metrics that the curves draw."""
     window: str = ""
     log_scale: bool = False
 
     def of_view(self) -> dict[str, Any]:
-        """The fields of `ViewOptions` that differ from its own defaults."""
+        """Return the fields that override defaults of `ViewOptions`."""
         return {name: value for name in OF_VIEW if (value := getattr(self, name))}
 
 
 OF_VIEW = ("columns", "sort", "reverse", "gpu_columns", "gpu_sort", "gpu_reverse", "window", "log_scale")
-"""Fields that `ViewOptions` has by the same name."""
+"""Fields that `ViewOptions` has under the same name."""
 
 
 class SettingGuide(Struct, frozen=True):
-    """What a key of the file is for."""
+    """The documentation of a key of the file."""
 
     about: str
     """A sentence without a final period."""
     wants: str
-    """What its value has to be, behind "has to be"."""
+    """Description of valid values, after "has to be"."""
     example: Any
-    """A value that it may have."""
+    """An example of a valid value."""
     default: Any = None
-    """The value that it has where nobody sets one; None: distui chooses by what it sees."""
+    """The default value; None if distui chooses one at run time."""
     without: str = ""
-    """What happens without it, where no value says so."""
+    """The behaviour without the key, if no single value describes it."""
 
 
 class SettingKey(SettingGuide, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ def _choice(
     default: str | None = None,
     without: str = "",
 ) -> SettingKey:
-    """One of some names."""
+    """Return a key for one of some names."""
     wants = f"one of {', '.join(names)}"
     return SettingKey(about, wants, example, default, without, field=field, fits=_among(names))
 
@@ -192,7 +192,7 @@ KEYS: dict[str, SettingKey] = {
     ),
     "curves.log_scale": _flag("log_scale", "logarithmic axes"),
 }
-"""By their names in the file."""
+"""The keys by their names in the file."""
 
 OF_RUNS: dict[str, Callable[[Any, Path], tuple[str, ...]]] = {
     launch_settings.SECTION: lambda table, path: launch_settings.of_table(table, path).problems,
@@ -201,7 +201,7 @@ OF_RUNS: dict[str, Callable[[Any, Path], tuple[str, ...]]] = {
     log_settings.SECTION: lambda table, path: log_settings.of_table(table, path).problems,
     retention.SECTION: lambda table, path: retention.of_table(table, path).problems,
 }
-"""Sections that runs and launches read, and not the cockpit alone."""
+"""Sections that runs and launches also read."""
 
 SECTIONS = frozenset(name.partition(".")[0] for name in KEYS if "." in name)
 
@@ -210,7 +210,7 @@ NAMES = {key.field: name for name, key in KEYS.items()}
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[UserSettings, list[str]]:
-    """What is chosen, and a sentence for each thing in the file that cannot be used."""
+    """Return the settings, and a sentence for each unusable part of the file."""
     if not os.path.lexists(path):
         return UserSettings(), []
     try:
@@ -220,7 +220,7 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[UserSetti
 
 
 def settings_of(document: Mapping[str, Any], path: Path) -> tuple[UserSettings, list[str]]:
-    """The same of a document. Pure."""
+    """Return the settings of a document, and its problems. Pure."""
     chosen: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in _flat(document).items():
@@ -245,7 +245,7 @@ def _unknown(name: str) -> str:
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
-    """By dotted names; what is no section is a value, also where it is a table."""
+    """Return the values by dotted name. A name that is no section is one value, even if it is a table."""
     flat: dict[str, Any] = {}
     for name, value in document.items():
         if name in SECTIONS and isinstance(value, Mapping):
@@ -256,11 +256,11 @@ def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:
-    """Write these fields of `UserSettings` into the file; a field with distui's own choice is taken out of it.
+    """Write these fields of `UserSettings` into the file; a field with distui's own choice is removed from it.
 
-    Raises SettingsError; the file is then as it was.
+    Raises SettingsError; the file is then unchanged.
     """
-    import tomlkit  # slow to load, and few change anything
+    import tomlkit  # slow to load and rarely needed
     from tomlkit.exceptions import TOMLKitError
 
     try:
@@ -268,7 +268,7 @@ def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os
             document = tomlkit.parse(settings_text(path, environ) if os.path.lexists(path) else "")
             for field, value in changes.items():
                 _put(document, NAMES[field], value, path)
-            target = Path(os.path.realpath(path))  # a link stays one
+            target = Path(os.path.realpath(path))  # keeps a symbolic link
             file_io.write_atomically(target, tomlkit.dumps(document).encode("utf-8"))
     except SettingsError as error:
         raise SettingsError(f"the choice is not kept: {error}") from None
@@ -282,7 +282,7 @@ def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os
 
 
 def _put(document: MutableMapping[str, Any], name: str, value: Any, path: Path) -> None:
-    """Change one value of a document; a section that is then empty goes, too. Raises SettingsError."""
+    """Change one value of a document, and remove a section that becomes empty. Raises SettingsError."""
     section, _, key = name.rpartition(".")
     table: Any = document
     if section:
