@@ -1,4 +1,4 @@
-"""Findings on a plan, on files and on commands, before money is spent. Pure: texts and values in, findings out."""
+"""Check plans, files and commands before a launch costs money. Pure: texts and values in, findings out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 
 Exists = Callable[[str], bool]
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".sbatch", ".slurm", ".py")
-"""Of files that can be looked at."""
+"""Suffixes of files that lint can check."""
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
 _SHEBANG = re.compile(r"#!.*?\b(python|(?:ba|da|z|k)?sh)[\d.]*\b")
 _LAUNCHER = re.compile(r"\b(torchrun|accelerate launch|deepspeed|torch\.distributed\.(run|launch))\b")
@@ -58,10 +58,10 @@ def lint_file(
     presets: Library | None = None,
     facts: script.ScriptFacts | None = None,
 ) -> list[Finding]:
-    """What is wrong with a file, the worst first. Raises PresetError for YAML without PyYAML.
+    """Check a file, and return the worst findings first. Raises PresetError for YAML without PyYAML.
 
-    `exists`: whether there is a file, seen from this one; `presets`: the library of those that there are;
-    `facts`: how it is going to run, if it is a script.
+    `exists` returns True if a file exists, by its path relative to this one. `presets` is the library of existing
+    presets. `facts`: the planned launch, for a script.
     """
     try:
         text = _text(data)
@@ -72,16 +72,16 @@ def lint_file(
 
 
 def lint_text(text: str, exists: Exists | None = None) -> list[Finding]:
-    """What is wrong with a command line or a shell script, the worst first. Never raises."""
+    """Check a command line or a shell script, and return the worst findings first. Never raises."""
     return worst_first(launches.check_text(text, Surroundings(exists=exists)))
 
 
 def lint_command(
     text: str, exists: Exists, read: Callable[[str], bytes | None], gpus: bool | None = None
 ) -> list[Finding]:
-    """What is wrong with a command line and the files that it names, the worst first. Raises PresetError.
+    """Check a command line and the files that it names, and return the worst findings first. Raises PresetError.
 
-    `exists`, `read`: of a file, seen from where the command is going to run; `gpus`: whether there are any.
+    `exists` and `read` take paths relative to the command's directory. `gpus`: True if there are GPUs.
     """
     findings = launches.check_text(text, Surroundings(exists=exists))
     for file in launches.named_files(text):
@@ -100,7 +100,7 @@ def lint_command(
 
 
 def _text(data: bytes) -> str:
-    """Raises Unreadable."""
+    """Decode a file. Raises Unreadable."""
     if len(data) > MOST_BYTES:
         raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB, which no file is that lint knows")
     return decoded(data)
@@ -113,7 +113,7 @@ def _checked(
     library: Library | None,
     facts: script.ScriptFacts | None,
 ) -> list[Finding]:
-    """Raises Unreadable."""
+    """Check a file by its kind. Raises Unreadable."""
     match _kind(name, text):
         case "python":
             return script.check(text, name, facts)
@@ -131,7 +131,7 @@ def _checked(
 
 
 def _kind(name: str, text: str) -> str:
-    """The kind of a file, by its suffix, else by its first line."""
+    """Return the kind of a file, by its suffix, else by its content."""
     lower = name.lower()
     if lower.endswith(".py"):
         return "python"
@@ -149,7 +149,7 @@ def _kind(name: str, text: str) -> str:
 
 
 def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> list[Finding]:
-    """The findings on a file of accelerate's, DeepSpeed's or SkyPilot's, recognised by its keys."""
+    """Check a file of accelerate, DeepSpeed or SkyPilot, which its keys identify."""
     findings: list[Finding] = []
     recognised = False
     for document in documents:
@@ -174,7 +174,7 @@ def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> 
 def lint_task(
     name: str, data: bytes, wish: Resources, nnodes: int | None = None, exists: Exists | None = None
 ) -> list[Finding]:
-    """What is wrong with a SkyPilot task, with what a launch says of its nodes in it, the worst first.
+    """Check a SkyPilot task together with the launch options, and return the worst findings first.
 
     Raises PresetError for YAML without PyYAML.
     """
@@ -206,7 +206,7 @@ _KEY = re.compile(r"\s*+([A-Za-z0-9_\-.\"' ]++)\s*+=")
 
 
 def is_preset(document: Mapping[str, Any]) -> bool:
-    """Whether a TOML document looks like a preset, or like a project's presets."""
+    """Return True if a TOML document looks like a preset, or like a project's presets."""
     keys = {"base", "preset", *model.tables(), *(path for path in model.fields() if "." not in path)}
     return bool(keys & document.keys()) and not {"project", "tool", "build-system"} & document.keys()
 
@@ -214,7 +214,7 @@ def is_preset(document: Mapping[str, Any]) -> bool:
 def check_preset(
     document: Mapping[str, Any], text: str, file: str, bases: Library | None = None
 ) -> list[Finding]:
-    """Everything about one file. `bases`: the presets that there are; None: nothing is said of what it builds on."""
+    """Check one preset file. `bases`: the existing presets, or None to skip the check of base presets."""
     lines = _lines(text)
     stem = file.rsplit("/", 1)[-1]
     findings: list[Finding] = []
@@ -245,7 +245,7 @@ def _preset(
     prefix: str,
     bases: Library | None,
 ) -> list[Finding]:
-    """One preset; what it is together with what it builds on only where its own values are right."""
+    """Check one preset. If its own values are valid, check it together with its base presets."""
     findings: list[Finding] = []
     for path, value in itertools.islice(_values(table), lint_rules.MOST):
         findings += _value(path, value, _at(file, lines, prefix + path))
@@ -264,7 +264,7 @@ def _preset(
 
 
 def _values(table: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Path and value of every entry of a preset."""
+    """Yield path and value of every entry of a preset."""
     for key, value in table.items():
         if key in model.tables() and isinstance(value, dict):
             yield from ((f"{key}.{inner}", part) for inner, part in value.items())
@@ -292,7 +292,7 @@ def _value(path: str, value: object, where: str) -> list[Finding]:
 
 
 def _whole(name: str, table: Mapping[str, Any], file: str, bases: Library) -> Iterator[Finding]:
-    """The preset together with what it builds on."""
+    """Check the preset together with its base presets."""
     own = Definition(name=name, origin=f"user {file}", where=file, table=table)
     below = tuple(
         entry for entry in bases.definitions.get(name, ()) if file.rsplit("/", 1)[-1] not in entry.where
@@ -305,7 +305,7 @@ def _whole(name: str, table: Mapping[str, Any], file: str, bases: Library) -> It
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Dotted key → line, for the keys that stand at the begin of a line."""
+    """Return the line of each dotted key at the beginning of a line."""
     made: dict[str, int] = {}
     header = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -323,7 +323,7 @@ def _plain_key(key: str) -> str:
 
 
 def _at(file: str, lines: Mapping[str, int], path: str) -> str:
-    """The line of a path, or of the table that it stands in."""
+    """Return the line of a path, or of the table that contains it."""
     while path not in lines and "." in path:
         path = path.rpartition(".")[0]
     return f"{file}:{lines[path]}" if path in lines else file
@@ -342,10 +342,10 @@ def lint_plan(
     managed: bool = False,
     hosts: int | None = None,
 ) -> list[Finding]:
-    """What is wrong with a plan, the worst first.
+    """Check a plan, and return the worst findings first. Never raises.
 
-    `source`: the script's text; `beside`: the files that it imports from its folder, None for those that are too
-    large to be read; `resources` where SkyPilot brings the nodes; `hosts`: how many are named. Never raises.
+    `source`: the script's text. `beside`: its imported files from the same folder, None for files that are too large.
+    `resources`: set if SkyPilot provides the nodes. `hosts`: number of named hosts.
     """
     seen = _seen(source)
     findings = [
@@ -374,7 +374,7 @@ def lint_plan(
 
 
 def refusal(message: str) -> Finding:
-    """Why no plan can be made, as a finding: the message of a PlanError."""
+    """Convert the message of a PlanError to a finding."""
     if message.startswith("batch."):
         id = "L17"
     elif message.startswith("mesh"):
@@ -411,8 +411,8 @@ def _of_hosts(pattern: str, name: str) -> str:
 
 
 def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
-    """What the strategy costs or saves on so many ranks."""
-    if not plan.strategy:  # any command
+    """Report costs of the strategy on this number of ranks."""
+    if not plan.strategy:  # a plain command
         return
     how, nproc = preset.strategy, plan.nproc_per_node or 0
     replicas = plan.mesh.get("dp_replicate", 1)
@@ -453,7 +453,7 @@ def _launcher(preset: Preset) -> Iterator[Finding]:
 
 
 def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
-    """DeepSpeed's configuration: what is written for it, else what the preset adds to it."""
+    """Check DeepSpeed's written configuration, or else the preset's table."""
     filled = None if seen is None else script.fills_in(seen)
     world = worker_group.data_ranks(plan.mesh) if plan.mesh else None
     written = [name for name in plan.files if name.endswith(".json")]
@@ -466,7 +466,7 @@ def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -
             findings = config_files.check_deepspeed(document, name, world, filled_in=filled)
             yield from (
                 finding for finding in findings if finding.id not in ("L20", "L32")
-            )  # said of the fields already
+            )  # reported for the fields
     if preset.deepspeed and not written:
         yield from config_files.check_deepspeed(
             plain(preset.deepspeed), "deepspeed", world, filled_in=filled
@@ -474,7 +474,7 @@ def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -
 
 
 def _optimizer(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
-    """A script whose optimizer is in a configuration that it is not launched with."""
+    """Report a script whose optimizer is missing in the launched configuration."""
     if (
         seen is None
         or preset.strategy.kind != "deepspeed"
@@ -493,7 +493,7 @@ def _optimizer(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -
 
 
 def _seen(source: str | bytes | None) -> script.ScriptContents | None:
-    """What there is in the script; None where there is none, or it cannot be read."""
+    """Analyse the script. Return None if it is missing or unreadable."""
     try:
         return None if source is None else script.inspect(source)
     except Unreadable:
@@ -501,7 +501,7 @@ def _seen(source: str | bytes | None) -> script.ScriptContents | None:
 
 
 def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | None) -> Iterator[Finding]:
-    """Where the plan is to run."""
+    """Check the nodes of the plan."""
     if managed:
         text = (
             "A managed job has no ssh to its nodes: ranks and GPUs are not seen, nor restarted from here."
@@ -541,7 +541,7 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
 
 
 def _path(plan: Plan, resources: Resources | None, source: str | bytes | None) -> Iterator[Finding]:
-    """A script that is here, for nodes that may not have it."""
+    """Report an absolute local script path for nodes that may not have the file."""
     script_ = next((word for word in plan.command if not word.startswith("-")), "")
     if resources is not None and source is not None and script_.startswith("/"):
         text = f"{script_} is a path of this machine, and nothing copies it: are the nodes known to have it, too?"
@@ -549,7 +549,7 @@ def _path(plan: Plan, resources: Resources | None, source: str | bytes | None) -
 
 
 def _plain_gpus(resources: Resources) -> bool:
-    """Whether a network tier brings nothing to any accelerator that is asked for."""
+    """Return True if no requested accelerator benefits from a network tier."""
     return config_files.are_plain(
         {skypilot.gpus(text)[0] for text in skypilot.accelerators(resources) if text}
     )
@@ -588,14 +588,14 @@ def _sizes(plan: Plan, preset: Preset, sources: Sequence[str | bytes | None]) ->
 
 
 def _parallel_sizes(plan: Plan) -> Iterator[Finding]:
-    """Megatron-LM's and NeMo's sizes among the script's arguments against the ranks."""
+    """Check Megatron-LM's and NeMo's sizes in the script's arguments against the ranks."""
     asked = None if plan.obeys or not plan.strategy else megatron.read(plan.command[1:])
     if asked is not None:
         yield from launches.parallel_sizes(asked, plan.nnodes * (plan.nproc_per_node or 1), "")
 
 
 def _command(plan: Plan, resources: Resources | None) -> Iterator[Finding]:
-    """The command of `distui exec`, or the `run:` of a task."""
+    """Check the command of `distui exec`, or the `run:` of a task."""
     if plan.strategy:
         return
     text = plan.files.get(skypilot.TASK_SCRIPT)

@@ -1,4 +1,4 @@
-"""Rules about configuration files: Hugging Face accelerate's, DeepSpeed's, and SkyPilot's tasks."""
+"""Rules for configuration files: Hugging Face accelerate, DeepSpeed, and SkyPilot tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TYPES = (
     *("MULTI_HPU", "MULTI_NEURON", "DEEPSPEED", "FSDP", "TP", "XLA", "TPU", "MEGATRON_LM"),
 )
 SHARDINGS: tuple[str, ...] = get_args(Sharding)
-"""Also by their numbers, from 1."""
+"""Also valid as numbers, from 1."""
 WRAPS = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 STATE_DICTS = ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT")
 PREFETCHES = ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH")
@@ -33,7 +33,7 @@ ACCELERATE_KEYS = (
     *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_env", "tpu_vm", "command_file"),
     *("commands", "dynamo_config", "fp16", "dynamo_backend", "parallelism_config"),
 )
-"""Of the releases up to 1.15; `fp16` and `dynamo_backend` are old, and taken."""
+"""Keys of the releases up to 1.15. `fp16` and `dynamo_backend` are old, but accepted."""
 FSDP_KEYS = (
     *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_offload_params"),
     *("fsdp_auto_wrap_policy", "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params"),
@@ -44,7 +44,7 @@ FSDP_KEYS = (
 
 
 def check_accelerate(document: MarkupNode, file: str, gpus: int | None = None) -> list[Finding]:
-    """Everything about one file. `gpus`: of each machine, where that is known."""
+    """Check one file of accelerate. `gpus`: GPUs per machine, if known."""
     if document.text("compute_environment") == "AMAZON_SAGEMAKER":
         return []
     return once(
@@ -138,7 +138,7 @@ def _fsdp(document: MarkupNode, file: str) -> Iterator[Finding]:
 
 
 def sharding_name(node: MarkupNode | None) -> str:
-    """FULL_SHARD and so on, also where it is written as a number."""
+    """Return the sharding name, such as FULL_SHARD, also for its number."""
     if node is None:
         return ""
     text = node.shown
@@ -146,7 +146,7 @@ def sharding_name(node: MarkupNode | None) -> str:
 
 
 def _deepspeed(document: MarkupNode, file: str) -> Iterator[Finding]:
-    """The short form of DeepSpeed's settings that accelerate has."""
+    """Check accelerate's short form of DeepSpeed settings."""
     section = document.get("deepspeed_config")
     stage = section.number("zero_stage") if section is not None else None
     if section is None or stage is None:
@@ -218,11 +218,11 @@ BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
 DEVICES = ("none", "cpu", "nvme")
 STAGES = ("0", "1", "2", "3")
 NEEDS = {"offload_param": 3, "offload_optimizer": 1}
-"""The lowest stage that looks at each."""
+"""Lowest stage that supports each offload."""
 
 
 def is_config(document: MarkupNode) -> bool:
-    """Whether a document looks like DeepSpeed's; other programs have some of its keys, too, with plain values."""
+    """Return True if a document looks like DeepSpeed's. Other programs use some of its keys, but with plain values."""
     tables = (document.get(key) for key in ("bf16", "fp16", "bfloat16", "scheduler"))
     return bool({"zero_optimization", *BATCH[:2]} & document.mapping.keys()) or any(
         table and table.mapping for table in tables
@@ -232,9 +232,10 @@ def is_config(document: MarkupNode) -> bool:
 def check_deepspeed(
     document: MarkupNode, file: str, world: int | None = None, *, filled_in: bool | None = None
 ) -> list[Finding]:
-    """Everything about one configuration. `world`: data-parallel ranks; `filled_in`: whether "auto" will be replaced.
+    """Check one DeepSpeed configuration.
 
-    None: not known.
+    `world`: data-parallel ranks, or None if unknown. `filled_in`: True if a library will replace "auto", None if
+    unknown.
     """
     return once(
         [
@@ -359,7 +360,7 @@ SKYPILOT_KEYS = (
     "experimental",
     "_metadata",
 )
-"""Of release 0.14."""
+"""Keys of release 0.14."""
 SKYPILOT_RESOURCES = (
     "cloud",
     "region",
@@ -390,10 +391,10 @@ SKYPILOT_RESOURCES = (
     "spot_recovery",
 )
 SKYPILOT_MARKS = frozenset({"run", "setup", "resources", "num_nodes", "file_mounts", "workdir"})
-"""By which a file is known for a task."""
+"""Keys that identify a file as a task."""
 TIERS = ("standard", "best")
 TIERLESS = ("slurm", "ssh")
-"""Infras that do nothing with a network tier (release 0.14)."""
+"""Infras that ignore a network tier (release 0.14)."""
 PLAIN_GPUS = frozenset(
     {
         "L4",
@@ -422,21 +423,21 @@ PLAIN_GPUS = frozenset(
         "RTX6000-ADA",
     }
 )
-"""Accelerators whose machines have no faster network that a tier could bring."""
+"""Accelerators whose machines have no faster network for a tier to select."""
 NETWORKS = re.compile(
     r"(^|[/._-])(efa|rdma|infiniband|ib|roce|hostdev|mlnxnics|sriov\w*)\b|networking\.gke\.io", re.I
 )
-"""In the keys and values of a pod's configuration: devices and annotations of a fast network."""
+"""Matches devices and annotations of a fast network in the keys and values of a pod configuration."""
 OTHER_MAKERS = re.compile(r"(MI\d|TPU|GAUDI|HPU|TRAINIUM|INFERENTIA|ASCEND)", re.I)
-"""With what the names of accelerators begin that are not NVIDIA's."""
+"""Prefixes of accelerators that are not NVIDIA's."""
 MIN_TORCH = (2, 7)
-"""What distui needs on the nodes."""
+"""Oldest torch that distui supports on the nodes."""
 
 
 def check_skypilot(
     task: MarkupNode, file: str, exists: Callable[[str], bool] | None = None
 ) -> list[Finding]:
-    """Everything about one task. `exists`: whether there is a file, seen from the task."""
+    """Check one task. `exists` returns True if a file exists, by its path relative to the task."""
     nnodes = task.number("num_nodes") or (1 if "num_nodes" not in task.mapping else None)
     env = {name: _text_of(node) for name, node in _envs(task)}
     around = Surroundings(
@@ -481,7 +482,7 @@ def _wishes(task: MarkupNode) -> list[MarkupNode]:
 
 
 def gpus(task: MarkupNode) -> int | None:
-    """Accelerators of each node; 0 where none is asked for, None where they differ or cannot be known."""
+    """Return the accelerators per node, 0 if none is requested, or None if they differ or are unknown."""
     wishes = _wishes(task)
     counts = {count for wish in wishes for count in _counts(wish.get("accelerators"))}
     if counts:
@@ -493,7 +494,7 @@ def gpus(task: MarkupNode) -> int | None:
 
 
 def _counts(node: MarkupNode | None) -> Iterator[int | None]:
-    """The numbers that `accelerators` names: "H100:8", {H100: 8}, or a list of such."""
+    """Yield the numbers in `accelerators`: "H100:8", {H100: 8}, or a list of such values."""
     if node is None:
         return
     for item in node.items:
@@ -509,7 +510,7 @@ def _counts(node: MarkupNode | None) -> Iterator[int | None]:
 
 
 def _task_names(task: MarkupNode, file: str) -> Iterator[Finding]:
-    if "working_dir" not in task.mapping:  # an oumi job: nearly a task, with keys of its own
+    if "working_dir" not in task.mapping:  # an oumi job is similar to a task, but has more keys
         yield from lint_rules.keys(file, task, SKYPILOT_KEYS, "A SkyPilot task", refuses=True)
     nodes = task.get("num_nodes")
     if nodes is not None and (task.number("num_nodes") or 0) < 1:
@@ -550,12 +551,12 @@ def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Find
 def _network(
     task: MarkupNode, wishes: list[MarkupNode], file: str, nnodes: int | None
 ) -> Iterator[Finding]:
-    """Several nodes with GPUs on the plain network."""
+    """Report several GPU nodes on the plain network."""
     infras = {(res.text("infra") or res.text("cloud")).partition("/")[0].lower() for res in wishes} - {""}
     if (nnodes or 1) < 2 or gpus(task) == 0 or (infras and infras <= set(TIERLESS)):
         return
     if any(wish.get("network_tier") and wish.text("network_tier") != "standard" for wish in wishes):
-        return  # also where it is a wrong one: L7 says so
+        return  # including an invalid tier, which L7 reports
     if are_plain({name for wish in wishes for name in _names_of(wish.get("accelerators"))}) or _own_network(
         task
     ):
@@ -567,7 +568,7 @@ def _network(
 
 
 def other_makers(name: str, where: str) -> Iterator[Finding]:
-    """An accelerator whose driver distui does not ask."""
+    """Report an accelerator of another vendor, whose driver distui does not read."""
     if OTHER_MAKERS.match(name):
         text = f"{name} is not NVIDIA's: distui's GPU values are those of NVIDIA's driver alone."
         yield issue("L55", where, text, value=name)
@@ -578,7 +579,7 @@ def are_plain(gpus: Collection[str]) -> bool:
 
 
 def _names_of(node: MarkupNode | None) -> Iterator[str]:
-    """The accelerators that a task names, in any spelling."""
+    """Yield the accelerators that a task names, in any spelling."""
     if node is None:
         return
     yield from node.mapping
@@ -589,7 +590,7 @@ def _names_of(node: MarkupNode | None) -> Iterator[str]:
 
 
 def _own_network(task: MarkupNode) -> bool:
-    """Whether the task asks for a fast network by itself, in the configuration of its pods."""
+    """Return True if the task's pod configuration requests a fast network."""
     for path in (("config", "kubernetes"), ("experimental", "config_overrides", "kubernetes")):
         pods = task.get(*path, "pod_config")
         for key, node in walk(pods) if pods else ():
@@ -606,7 +607,7 @@ _BOUND = re.compile(r"(?<![<>=~!])(===?|~=|<=?|=)\s*(\d+(?:\.(?:\d+|\*))*)")
 
 
 def old_torch(node: MarkupNode | None, file: str) -> Iterator[Finding]:
-    """Commands that install a torch older than MIN_TORCH."""
+    """Report commands that install a torch older than MIN_TORCH."""
     if node is None or not isinstance(node.value, str):
         return
     for command in shell.read_commands(node.value, node.text_line or 1):
@@ -620,7 +621,7 @@ def old_torch(node: MarkupNode | None, file: str) -> Iterator[Finding]:
 
 
 def _too_old(bounds: str) -> bool:
-    """Whether every version within the bounds is older than MIN_TORCH."""
+    """Return True if every version within the bounds is older than MIN_TORCH."""
     for relation, version in _BOUND.findall(bounds):
         parts = version.split(".")
         numbers = [int(part) for part in parts if part.isdecimal()]

@@ -1,4 +1,4 @@
-"""Rules about the calls by which a training script takes its GPU: none that is there, or the wrong one."""
+"""Rules for the calls that select a training script's GPU: a missing GPU, or the wrong one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .lint_rules import issue
 SET_DEVICE = "torch.cuda.set_device"
 INIT_GROUP = "torch.distributed.init_process_group"
 _ASKS = re.compile(r"cuda|gpu|device|accelerator|is_available|backend|nccl|cpu", re.I)
-"""In the condition of an `if`: what may ask whether there is a GPU."""
+"""Words in the condition of an `if` that may check for a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedCall:
-    """One call of a script, and what decides about it."""
+    """One call of a script, and the conditions around it."""
 
     full: str
     node: ast.Call
     tests: tuple[str, ...]
-    """Conditions around it, outermost first; "try" where its failure is caught."""
+    """Conditions, outermost first. "try" means that its failure is caught."""
 
 
 def calls(tree: ScriptTree, names: Names) -> list[GuardedCall]:
-    """The calls that this module asks for, in the order of the text."""
+    """Return the script's calls of SET_DEVICE and INIT_GROUP, in source order."""
     found: list[GuardedCall] = []
     stack: list[tuple[ast.AST, tuple[str, ...]]] = [(tree.module, ())]
     while stack:
@@ -52,9 +52,9 @@ def _tests(node: ast.AST) -> tuple[str, ...]:
 
 
 def without_gpu(made: Sequence[GuardedCall], asks: bool, file: str) -> Iterator[Finding]:
-    """The first call that fails where no GPU is; nothing where a condition may ask for one.
+    """Report the first call that fails without a GPU. Calls in a condition that may check for a GPU are skipped.
 
-    `asks`: whether the script asks anywhere whether there is a GPU.
+    `asks`: True if the script checks for a GPU anywhere.
     """
     for call in filter(_takes_gpu, made):
         if any(test == "try" or _ASKS.search(test) for test in call.tests):
@@ -76,7 +76,7 @@ def _takes_gpu(call: GuardedCall) -> bool:
 def global_rank(
     made: Sequence[GuardedCall], values: Values, file: str, nnodes: int | None
 ) -> Iterator[Finding]:
-    """Calls that take the number of a rank in the whole job for the number of a GPU."""
+    """Report calls that use the global rank as a GPU number."""
     for call in made:
         if call.full != SET_DEVICE or len(call.node.args) != 1 or nnodes == 1:
             continue
@@ -88,7 +88,7 @@ def global_rank(
 
 
 def _rank(node: ast.expr, values: Values, deep: int = 0) -> str:
-    """How an expression asks for the global rank; "" where it does not, or does something with it."""
+    """Return the expression that reads the global rank, or "" if there is none, or if it is only an operand."""
     if isinstance(node, ast.Name) and deep < 4:
         assigned = values.assigned.get(node.id, [])
         return _rank(assigned[0], values, deep + 1) if len(assigned) == 1 else ""

@@ -1,4 +1,4 @@
-"""Rules about the command lines of torchrun, accelerate and DeepSpeed, and about a shell text as a whole."""
+"""Rules for the command lines of torchrun, accelerate and DeepSpeed, and for shell texts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .lint_rules import DEFAULT_PORT, HERE, issue, once
 from .shell import Command, LauncherCall, Setting, ShellText, Surroundings, Word
 
 BROUGHT = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
-"""With what a variable's name begins that DeepSpeed brings to other nodes."""
+"""Prefixes of variables that DeepSpeed exports to other nodes."""
 SHELLS_OWN = frozenset(
     {"PATH", "HOME", "PS1", "LD_LIBRARY_PATH", "DS_ENV_FILE", "PDSH_RCMD_TYPE", "PDSH_SSH_ARGS_APPEND"}
 )
 MOST_BESIDE = 100
-"""Commands in the background that are looked at."""
+"""Most background commands to check."""
 CONFIGS = ("config_file", "deepspeed", "deepspeed_config", "deepspeed_config_file", "hostfile")
 
 
 def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Finding]:
-    """Everything about a shell text. Never raises."""
+    """Check a shell text with all rules. Never raises."""
     if len(text) > shell.MOST_TEXT:
         what = f"is too large to be read (more than {shell.MOST_TEXT >> 10} KiB): nothing in it was checked"
         return [issue("L41", around.at(first_line), f"The text {what}.", severity="warning", remedy="")]
@@ -49,7 +49,7 @@ def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
 
 
 def _order(script: ShellText, around: Surroundings) -> Iterator[Finding]:
-    """Commands that come too late: behind `exec`, or behind a launcher that they should accompany."""
+    """Find commands that run too late: after `exec`, or after a launcher that they should accompany."""
     first = [call for call in script.launches if not call.command.background]
     shell = next((call for call in first if call.replaces and not call.command.branch), None)
     never = next((cmd for cmd in script.commands if shell and _behind(cmd, shell)), None)
@@ -68,7 +68,7 @@ def _order(script: ShellText, around: Surroundings) -> Iterator[Finding]:
 
 
 def _behind(later: Command, launch: LauncherCall) -> bool:
-    """Whether a command is reached by what comes behind a launcher, in its branch or around it."""
+    """Return True if a command follows a launcher, in its branch or an enclosing one."""
     branch = launch.command.branch
     same = min(len(later.branch), len(branch))
     return later.line > launch.line and later.branch[:same] == branch[:same]
@@ -89,7 +89,7 @@ def _started(script: ShellText, around: Surroundings) -> Iterator[Finding]:
 
 
 def _options(words: Sequence[Word]) -> dict[str, Word]:
-    """Options by name with `_`, the word behind each; those of the script are among them."""
+    """Return the options by name with `_`, and their values. Options of the script are included."""
     flags: dict[str, Word] = {}
     for at, word in enumerate(words):
         if word.text.startswith("-"):
@@ -128,7 +128,7 @@ def _accelerate(flags: Mapping[str, Word], around: Surroundings) -> Iterator[Fin
 
 
 def total_of_machines(total: int, machines: int, gpus: int | None, where: str) -> Iterator[Finding]:
-    """accelerate's num_processes, which is the number of ranks on all machines together."""
+    """Check accelerate's num_processes, the number of ranks on all machines together."""
     value = f"num_processes = {total}"
     if total % machines or (gpus and total != machines * gpus):
         each = f"{total} ÷ {machines} machines" + (
@@ -196,7 +196,7 @@ def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
 
 
 def _megatron(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    """Parallel sizes behind a torchrun whose number of ranks is written out."""
+    """Check Megatron's parallel sizes after a torchrun with a literal number of ranks."""
     if launch.program != "torchrun" or launch.legacy:
         return
     asked, options = megatron.read([word.text for word in launch.words]), read_options(launch.words)
@@ -211,17 +211,17 @@ def _megatron(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
 
 
 def parallel_sizes(asked: megatron.MegatronArguments, world: int, where: str) -> Iterator[Finding]:
-    """What does not fit of Megatron's sizes; `where`: their place, "" for the arguments themselves."""
+    """Report Megatron sizes that do not fit. `where`: their place, or "" for the arguments."""
     for hit in megatron.misfits(asked, world):
         yield issue("L54", where or hit.where, hit.text, value=hit.value, remedy=hit.remedy)
 
 
 SKY_VERBS = (("launch",), ("exec",), ("jobs", "launch"), ("serve", "up"))
-"""Of `sky`, whose argument is the file of a task."""
+"""Verbs of `sky` whose argument is the file of a task."""
 
 
 NO_SCRIPT = frozenset({"-m", "--module", "--no-python"})
-"""Options of launchers, by which no script of Python's is named."""
+"""Options of launchers that announce no Python script file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +231,11 @@ class NamedFile:
     is_script: bool
     nnodes: int | None = None
     nproc: int | None = None
-    """Nodes, and ranks of each, where a torchrun in front of a script writes them out."""
+    """Nodes and ranks per node, if a torchrun before the script gives literal numbers."""
 
 
 def named_files(text: str) -> list[NamedFile]:
-    """The files that the commands of a text read: configurations, tasks and scripts. Never raises."""
+    """Return the files that the commands of a text read: configurations, tasks and scripts. Never raises."""
     script = shell.read_script(text)
     named: list[NamedFile] = []
     for launch in script.launches:
@@ -260,28 +260,28 @@ def named_files(text: str) -> list[NamedFile]:
 
 @dataclass(slots=True)
 class Options:
-    """What a command line says in front of the script."""
+    """The options of a command line before the script."""
 
     values: dict[str, Word] = field(default_factory=dict)
     switches: dict[str, Word] = field(default_factory=dict)
     unknown: list[Word] = field(default_factory=list)
     opaque: bool = False
-    """Whether a variable may hold further options."""
+    """True if a variable may hold further options."""
     script: Word | None = None
 
     def number(self, name: str) -> int | None:
-        """The whole number of an option, None where there is none."""
+        """Return the whole number of an option, or None."""
         word = self.values.get(name)
         return whole(word.text) if word else None
 
     def literal(self, name: str) -> str:
-        """The value of an option, "" where there is none or a shell has still to make it."""
+        """Return the value of an option, or "" if it is missing or contains variables."""
         word = self.values.get(name)
         return word.text if word and word.literal else ""
 
 
 def read_options(words: Sequence[Word]) -> Options:
-    """The options of `words`, which follow the program's name."""
+    """Parse the options of `words`, which follow the program's name."""
     made, left = Options(), deque(words)
     while left:
         word = left.popleft()
@@ -293,7 +293,7 @@ def read_options(words: Sequence[Word]) -> Options:
             if word.literal or text.endswith(".py"):
                 made.script = word
                 break
-            made.opaque = True  # "$OPTIONS", or a script's name: what follows is told by the next word
+            made.opaque = True  # "$OPTIONS", or a script's name: the next word decides
             if not left or not left[0].text.startswith("-"):
                 break
             continue
@@ -303,7 +303,7 @@ def read_options(words: Sequence[Word]) -> Options:
 
 
 def _take(made: Options, word: Word, left: deque[Word]) -> None:
-    """One option, and its value from what is left."""
+    """Read one option, and its value from the remaining words."""
     name, equals, value = word.text.partition("=")
     if name in ("-m", "-h"):
         made.switches["module" if name == "-m" else "help"] = word
@@ -321,15 +321,15 @@ def _take(made: Options, word: Word, left: deque[Word]) -> None:
             made.values[full] = left.popleft()
     elif "$" in name:
         made.opaque = True
-    elif made.opaque:  # of a script whose name is in a variable
+    elif made.opaque:  # an option of a script whose name is in a variable
         left.clear()
     else:
         made.unknown.append(word)
-        if left and not left[0].literal:  # its value, or the script: what follows is not told apart
+        if left and not left[0].literal:  # its value, or the script: the rest is ambiguous
             made.opaque = True
             left.clear()
         if not equals and len(left) > 1 and not left[0].text.startswith("-") and not _is_script(left[0]):
-            left.popleft()  # its value, as far as one can tell
+            left.popleft()  # its value, as far as the parser can know
 
 
 def _is_script(word: Word) -> bool:
@@ -340,18 +340,18 @@ _SPELLINGS = {key: option for option in VALUES | SWITCHES for key in (option, op
 
 
 def _full_option(name: str) -> str:
-    """The option that argparse takes `name` for: itself, or the only one that begins so; "" for none."""
+    """Return the option that argparse matches to `name`: itself, or the only one with this prefix, or ""."""
     if not name.startswith("--"):
         return ""
     plain = name[2:].replace("_", "-")
     if plain in VALUES | SWITCHES:
         return plain
     starting = [option for key, option in _SPELLINGS.items() if plain and key.startswith(name[2:])]
-    return starting[0] if len(starting) == 1 else ""  # argparse takes two spellings for an ambiguity
+    return starting[0] if len(starting) == 1 else ""  # argparse treats two spellings as ambiguous
 
 
 def unknown_option(name: str, where: str) -> Finding:
-    """An option that torchrun does not have, with the one that is probably meant."""
+    """Report an option that torchrun does not have, with the most similar one."""
     plain = name.lstrip("-").partition("=")[0].replace("_", "-")
     near = nearest(plain, sorted(VALUES | SWITCHES), 0.7)
     text = f"torchrun has no option {name} and ends with an error."
@@ -359,7 +359,7 @@ def unknown_option(name: str, where: str) -> Finding:
 
 
 STATIC_ONLY = ("node-rank", "master-addr", "master-port")
-"""What the c10d and etcd rendezvous do not look at."""
+"""Options that the c10d and etcd rendezvous ignore."""
 
 
 def check_torchrun(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
@@ -385,7 +385,7 @@ def _mixed(options: Options, around: Surroundings) -> Iterator[Finding]:
 
 
 def _counts(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    """Numbers of nodes and ranks against those that there are."""
+    """Compare the numbers of nodes and ranks with the available ones."""
     nproc, nodes = options.values.get("nproc-per-node"), options.number("nnodes")
     if nproc and nproc.text == "gpu" and (around.gpus == 0 or around.env.get("CUDA_VISIBLE_DEVICES") == ""):
         text = 'There is no GPU: torchrun ends with "Cuda is not available".'
@@ -409,7 +409,7 @@ def _counts(options: Options, launch: LauncherCall, around: Surroundings) -> Ite
 
 
 def ranks_of_node(ranks: int, around: Surroundings, where: str, option: str) -> Iterator[Finding]:
-    """So many ranks on nodes of so many GPUs."""
+    """Compare a number of ranks per node with its GPUs."""
     if not around.gpus or ranks == around.gpus:
         return
     if ranks > around.gpus:
@@ -432,7 +432,7 @@ def _port(options: Options, around: Surroundings) -> Iterator[Finding]:
 
 
 def _rendezvous(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    """Whether several nodes have one place to meet."""
+    """Check that several nodes have a common rendezvous address."""
     nodes = options.values.get("nnodes")
     if nodes is None or options.opaque or any(name.startswith("PET_") for name in around.env):
         return
@@ -444,12 +444,12 @@ def _rendezvous(options: Options, launch: LauncherCall, around: Surroundings) ->
 
 
 def _is_head(options: Options, static: bool, around: Surroundings) -> bool:
-    """Whether the line is for the first node alone, which may call itself localhost."""
+    """Return True if the line runs only on the first node, which may use localhost."""
     return static and options.literal("node-rank") == "0" and not around.every_node
 
 
 def _lost(options: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
-    """Why the nodes would not find each other: line (0: the command's) and sentence."""
+    """Yield the reasons why the nodes would not find each other, as line (0: the command's) and sentence."""
     if "standalone" in options.switches:
         yield options.switches["standalone"].line, "--standalone makes each node meet itself."
         return

@@ -1,7 +1,6 @@
-"""The lint rules by id, and the checks that all kinds of files share: of keys, values and variables.
+"""The lint rules by ID, and checks for keys, values and variables that several kinds of files share.
 
-The ids are stable: new ones are added behind. L1 to L14 are traps that stand in widely copied recipes; docs/lint.md is
-this table for a reader.
+The IDs are stable: append new rules. L1 to L14 are mistakes in widely copied recipes. docs/lint.md shows this table.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from ..text_formats import MarkupNode, place, whole
 class LintRule:
     id: str
     severities: tuple[Severity, ...]
-    """The worst first; the others where less is known, or less is lost."""
+    """The worst first. The others apply if less is known or less is lost."""
     what: str
-    """What it finds, a few words."""
+    """What the rule finds, in a few words."""
     repair: str
-    """What to do in general, a sentence."""
+    """The general remedy, one sentence."""
 
 
 Severities = tuple[Severity, ...]
@@ -143,9 +142,9 @@ def issue(
     near: str = "",
     severity: Severity | None = None,
 ) -> Finding:
-    """A finding of the rule `id`; `remedy` and `severity` where the rule's own do not say it best.
+    """Return a finding of the rule `id`. `remedy` and `severity` override the rule's own.
 
-    `near`: the name that was probably meant, which is the best remedy; "" for none.
+    `near`: the name that was probably meant, as the remedy, or "".
     """
     rule = RULES[id]
     worst = severity or rule.severities[0]
@@ -166,14 +165,14 @@ def issue(
 
 
 def once(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding of a rule for each place and value."""
+    """Keep one finding per rule, place and value."""
     return list({(finding.id, finding.where, finding.value): finding for finding in findings}.values())
 
 
 def choice(
     file: str, node: MarkupNode | None, path: str, allowed: Iterable[str], program: str
 ) -> Iterator[Finding]:
-    """A text that has to be one of some, whatever its case."""
+    """Check that a text is one of the allowed values. Case is ignored."""
     if node is None or node.value is None:
         return
     options = list(allowed)
@@ -193,9 +192,9 @@ def choice(
 def keys(
     file: str, node: MarkupNode, allowed: Iterable[str], program: str, *, refuses: bool
 ) -> Iterator[Finding]:
-    """Keys that a program does not have.
+    """Report keys that a program does not have.
 
-    What it does not refuse it ignores: of those only the ones that look misspelt are named, the others may be notes.
+    If the program ignores unknown keys, only keys that look misspelt are reported: the others may be notes.
     """
     options = list(allowed)
     for key, part in node.mapping.items():
@@ -208,10 +207,10 @@ def keys(
 
 
 HERE = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(:\d+)?")
-"""An address that is another place on each node."""
+"""An address that is local to each node."""
 DEFAULT_PORT = "29500"
 OLD_NAMES = ("NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING")
-"""torch still reads them, under TORCH_ in front since 2.2."""
+"""torch still reads them. Since 2.2 their names begin with TORCH_."""
 SLOW: Mapping[str, tuple[str, str]] = {
     "CUDA_LAUNCH_BLOCKING": ("1", "makes the CPU wait for every kernel"),
     "NCCL_P2P_DISABLE": ("1", "keeps GPUs of a node from NVLink and PCIe peer access"),
@@ -223,15 +222,15 @@ PLACEHOLDER = re.compile(
     r"|<.*>|\*+|x{3,}|\.{2,}|…|your.*|change.?me|replace.?me|todo|none|null|dummy|true|false|\d{1,7}|[/~.].*",
     re.I,
 )
-"""What stands where a secret is still to be written, and what is none: a short number, the path of a file."""
+"""Values that are not secrets: placeholders, short numbers, and paths of files."""
 SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
 MOST_SOCKETS = 64
 MOST = 500
-"""Variables of one place that are looked at."""
+"""Most variables per place to check."""
 
 
 def check_variables(name: str, value: str, where: str, nnodes: int | None = None) -> Iterator[Finding]:
-    """What is wrong with one variable. A value with a `$` in it is not known; `nnodes` None: nor are the nodes."""
+    """Check one variable. A value with a `$` is unknown. `nnodes`: number of nodes, or None if unknown."""
     literal = "$" not in value and "`" not in value
     shown = value if where.endswith(name) else f"{name}={value}"
     if re.fullmatch(r"(TORCH_)?NCCL_TIMEOUT\w*", name):
@@ -253,7 +252,7 @@ def check_variables(name: str, value: str, where: str, nnodes: int | None = None
 def check_all(
     env: Mapping[str, str], where: Callable[[str], str], nnodes: int | None = None
 ) -> Iterator[Finding]:
-    """All of `env`, and what two of them are together; `where` says where a variable stands."""
+    """Check all of `env`, and combinations of two. `where` returns the place of a variable."""
     for name, value in itertools.islice(env.items(), MOST):
         yield from check_variables(name, value, where(name), nnodes)
     counts = [whole(env.get(name, "")) or 0 for name in SOCKETS]
@@ -264,7 +263,7 @@ def check_all(
 
 
 def in_plain_text(name: str, value: str, where: str) -> Iterator[Finding]:
-    """A secret whose value stands in a file."""
+    """Report a secret in plain text."""
     open_value = value.strip("'\"")
     if not secrets.is_secret(name) or "$" in value or PLACEHOLDER.fullmatch(open_value):
         return
@@ -296,7 +295,7 @@ def _nccl(name: str, value: str, where: str, literal: bool) -> Iterator[Finding]
 
 
 def _loose(fact: nccl.NcclVariable, value: str, where: str) -> Iterator[Finding]:
-    """Values that NCCL takes for something other than they look like."""
+    """Report values that NCCL interprets in an unexpected way."""
     if fact.kind == "level" and value.isdecimal():
         text = f"{fact.name}={value} is the number that older NCCL used for a level."
         remedy = f"Write one of {', '.join(fact.values)}."
@@ -309,7 +308,7 @@ def _loose(fact: nccl.NcclVariable, value: str, where: str) -> Iterator[Finding]
 
 
 def _misspelt(name: str) -> bool:
-    """Whether a name outside of the families is one of theirs but for a letter or two."""
+    """Return True if a name without the right prefix is a misspelt NCCL or torch variable."""
     parts = name.upper().split("_")
     first = parts[parts[0] == "TORCH"] if parts[1:] else ""
     if not 3 <= len(first) <= 5 or _alike(first, "NCCL") < 0.7 or first == "NCCL" == name[:4]:

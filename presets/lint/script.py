@@ -1,4 +1,4 @@
-"""Rules about a training script: its syntax tree, sizes that the mesh does not divide, missing checkpoints."""
+"""Rules for a training script: its syntax tree, model sizes that the mesh does not divide, missing checkpoints."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ SIZE_NAMES: Mapping[str, frozenset[str]] = {
     "features": frozenset({"width", "dim", "d_model", "n_embd", "hidden_size", "embed_dim"}),
     "characters or tokens": frozenset({"vocab", "vocab_size", "vocabulary", "n_vocab"}),
 }
-"""What a size counts → names of options and constants that give it."""
+"""Counted things → names of options and constants with their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A number that the script has."""
+    """A number in the script."""
 
     count: int
     what: str
     name: str
-    """Of the option or constant."""
+    """Name of the option or constant."""
 
 
 def check_sizes(
     sources: Sequence[str | bytes | None], args: Sequence[str], mesh: Mapping[str, int], preset: Preset
 ) -> Iterator[Finding]:
-    """`sources`: the script, and the files beside it that it imports; `args`: the script's own. Never raises."""
+    """Check the model's sizes against the mesh. Never raises.
+
+    `sources`: the script and its imported files from the same folder. `args`: the script's arguments.
+    """
     scripts = list(_parsed(sources))
     if any(script.find(PARALLELIZE, COPY) for script in scripts):
         sizes = dict(_sizes(scripts, args))
@@ -64,7 +67,7 @@ def _parsed(sources: Sequence[str | bytes | None]) -> Iterator[Script]:
 
 
 def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str, Size]]:
-    """Sizes by what they count: from options that the script declares, else from constants."""
+    """Yield sizes from the script's options, or from its constants if there is no option."""
     by_script = [Values(script, args) for script in scripts]
     for what, names in SIZE_NAMES.items():
         options = [
@@ -84,7 +87,7 @@ def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str
 
 
 def _number(value: object) -> int:
-    """A number above 0, else 0."""
+    """Return a number above 0, else 0."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 12:
         return int(value)
     return value if type(value) is int and value > 0 else 0
@@ -130,7 +133,7 @@ _NONE = Size(0, "", "")
 
 
 def _divided(size: Size | None, dimension: str, ranks: int, of: int = 1) -> Iterator[Finding]:
-    """`of`: parts into which the size is cut first."""
+    """Check that `ranks` divide a size. `of`: parts that the size is cut into first."""
     count = size.count // of if size else 0
     if size is None or ranks < 2 or count % ranks == 0:
         return
@@ -155,10 +158,10 @@ SIGNS = (
     "output_dir",
     "save_steps",
 )
-"""Words of scripts and command lines that save their state."""
+"""Words in scripts and command lines that save their state."""
 
 SAVING_NAMES = ("save", "checkpoint", "ckpt", "trainer")
-"""The same in the names that a Python script uses."""
+"""Parts of names in Python scripts that save their state."""
 
 
 def saves(text: str) -> bool:
@@ -183,24 +186,24 @@ ALONE = sys.stdlib_module_names | {
     "PIL",
     "pandas",
 }
-"""Imports that cannot make ranks speak to each other."""
+"""Imports that do not connect ranks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptFacts:
-    """How the script is going to run. None: not known."""
+    """The planned launch of the script. None means unknown."""
 
     nproc: int | None = None
     nnodes: int | None = None
     strategy: str | None = None
-    """Of the preset."""
+    """Strategy of the preset."""
     preset: str = ""
     gpus: bool | None = None
-    """Whether the ranks have GPUs."""
+    """True if the ranks have GPUs."""
 
     @property
     def world(self) -> int:
-        """Ranks, 1 where it is not known."""
+        """Return the number of ranks, or 1 if it is unknown."""
         return (self.nproc or 1) * (self.nnodes or 1)
 
 
@@ -211,14 +214,14 @@ class ScriptContents:
     writes: list[Write] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)
     calls: list[tuple[str, int, bool]] = field(default_factory=list)
-    """Full name, line, and whether an `if` decides."""
+    """Full name, line, and True if an `if` decides about the call."""
     mentioned: set[str] = field(default_factory=set)
     """Last parts of all attributes and names."""
     gpu_calls: Sequence[GuardedCall] = ()
 
 
 def inspect(source: str | bytes) -> ScriptContents:
-    """Raises Unreadable."""
+    """Analyse a script. Raises Unreadable."""
     return _contents(parse(source))
 
 
@@ -244,7 +247,7 @@ def _contents(script: Script) -> ScriptContents:
 
 
 def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> list[Finding]:
-    """Everything about one script. Never raises."""
+    """Check one script with all rules. Never raises."""
     facts = facts or ScriptFacts()
     try:
         seen = inspect(source)
@@ -266,14 +269,14 @@ def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> l
 
 
 def _unread(file: str, why: str, line: int = 0) -> Finding:
-    """That a script was not read, as a finding."""
+    """Report that a script was not read."""
     where = f"{file}:{line}" if line else file
     text = f"{file} {why}: nothing in it was checked."
     return issue("L41", where, text, severity="warning", remedy="")
 
 
 def too_large(files: Sequence[str]) -> Iterator[Finding]:
-    """That files which the script imports were not read, as one finding; nothing where there are none."""
+    """Report in one finding the imported files that were too large to read. Yields nothing for []."""
     if files:
         text = f"Too large to be read with the script that imports them: {listed(files)}; nothing in them was checked."
         yield issue("L41", files[0], text, severity="warning", remedy="")
@@ -301,7 +304,7 @@ def _launchers_own(seen: ScriptContents, file: str, facts: ScriptFacts) -> Itera
     spawns = any(full in SPAWNS for full, _, _ in seen.calls)
     for var in seen.writes:
         if var.gentle or var.name not in (*COMPUTED, *(() if spawns else RENDEZVOUS)):
-            continue  # ranks that the script starts itself have to be told where to meet
+            continue  # ranks that the script starts need these variables
         where, several = f"{file}:{var.line}", (facts.nnodes or 1) > 1
         if several and var.name == "MASTER_ADDR" and var.value is not None and HERE.fullmatch(var.value):
             text = f"{var.name} becomes {var.value} on every node: the nodes do not find each other."
@@ -321,7 +324,7 @@ def _spawns(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Fin
 
 
 def _own(seen: ScriptContents) -> Iterator[tuple[str, str, int]]:
-    """Strategy, what the script does, line: for each strategy that it takes itself."""
+    """Yield strategy, description and line of each strategy that the script applies itself."""
     for full, line, _ in seen.calls:
         kind, what = wraps(full)
         if kind:
@@ -341,7 +344,7 @@ def _strategy(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[F
 
 
 def check_imported(source: str | bytes, file: str, facts: ScriptFacts) -> list[Finding]:
-    """Of a file that the script imports: a strategy other than the preset's, and that it takes a GPU. Never raises."""
+    """Check an imported file: a strategy that differs from the preset's, and the use of GPUs. Never raises."""
     try:
         seen = inspect(source)
     except Unreadable as error:
@@ -351,7 +354,7 @@ def check_imported(source: str | bytes, file: str, facts: ScriptFacts) -> list[F
 
 
 def fills_in(seen: ScriptContents) -> bool | None:
-    """Whether something puts numbers in place of DeepSpeed's "auto" for this script; None: not known."""
+    """Return True if a library replaces DeepSpeed's "auto" for this script, or None if unknown."""
     if any(full == "deepspeed.initialize" for full, _, _ in seen.calls):
         return False
     tops = {module.split(".")[0] for module in seen.names.imported}
@@ -369,11 +372,11 @@ def _without_gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterato
 
 
 WRAPPERS = frozenset({"DDP", "FSDP", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"})
-"""Names by which torch's wrappers go."""
+"""Names of torch's wrappers."""
 
 
 def _old(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
-    """FSDP1, and wrappers that nothing imports."""
+    """Report FSDP1, and wrappers that are not imported."""
     for full, line, _ in seen.calls:
         if wraps(full)[0] == "fsdp1":
             text = "FullyShardedDataParallel is FSDP1, which torch has deprecated: FSDP2 is fully_shard."
@@ -388,7 +391,7 @@ def _old(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Findin
 
 
 def _bound(tree: ScriptTree) -> frozenset[str]:
-    """Names that a text binds; all of WRAPPERS where an import with a star may bind them."""
+    """Return the names that a script binds, and all of WRAPPERS if a star import may bind them."""
     names: set[str] = set()
     for node in tree.nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -405,11 +408,11 @@ def _bound(tree: ScriptTree) -> frozenset[str]:
 QUIET = frozenset(
     {"no_sync", "set_requires_gradient_sync", "require_backward_grad_sync", "set_is_last_backward"}
 )
-"""How a script keeps gradients to itself until the last pass."""
+"""Names that show that a script exchanges gradients only in its last pass."""
 
 
 def _passes(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
-    """A loop with a backward pass in each turn and an optimizer step in every n-th, under a wrapper that exchanges."""
+    """Report gradients that are exchanged in every pass, although only every n-th pass ends with an optimizer step."""
     kinds = {kind for kind, _, _ in _own(seen)}
     if not kinds & {"ddp", "fsdp1", "fsdp2"} or "deepspeed" in kinds or QUIET & seen.mentioned:
         return
@@ -424,11 +427,11 @@ def _passes(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Fin
 
 
 Position = tuple[int, int]
-"""Line, and column in it."""
+"""Line and column."""
 
 
 def _method(tree: ScriptTree, name: str) -> list[Position]:
-    """Where methods of that name are called, in the order of the text."""
+    """Return the positions of calls to methods of this name, in source order."""
     called = (
         call
         for call in tree.of(ast.Call)
@@ -438,7 +441,7 @@ def _method(tree: ScriptTree, name: str) -> list[Position]:
 
 
 def _within(body: Sequence[ast.stmt], positions: Sequence[Position]) -> Sequence[Position]:
-    """Those of the positions, which are in order, that lie in some statements, which follow one another."""
+    """Return the sorted positions that lie within consecutive statements."""
     first, last = body[0], body[-1]
     end = (last.end_lineno or last.lineno, last.end_col_offset or 0)
     begin = bisect_left(positions, (first.lineno, first.col_offset))
@@ -446,7 +449,7 @@ def _within(body: Sequence[ast.stmt], positions: Sequence[Position]) -> Sequence
 
 
 def _every_nth(test: ast.expr) -> bool:
-    """Whether a condition is true in every n-th turn only: `(i + 1) % n == 0`."""
+    """Return True for a condition that holds only every n-th time: `(i + 1) % n == 0`."""
     return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(test))
 
 
@@ -474,7 +477,7 @@ def _left_open(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[
 
 
 def nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """Every node, and whether an `if` other than `if __name__ == "__main__"` (or an `except`) decides about it."""
+    """Yield every node, and True if an `if` (except `if __name__ == "__main__"`) or an `except` decides about it."""
     stack: list[tuple[ast.AST, bool]] = [(tree, False)]
     while stack:
         node, decided = stack.pop()
@@ -492,18 +495,18 @@ def _is_main(node: ast.AST) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A variable that the script puts into its environment."""
+    """An environment variable that the script sets."""
 
     name: str
     value: str | None
-    """None: computed."""
+    """None for a computed value."""
     line: int
     gentle: bool
-    """Whether it is left alone where it is set, or an `if` decides."""
+    """True if an existing value stays, or an `if` decides."""
 
 
 def writes(node: ast.AST, names: Names, decided: bool) -> Iterator[Write]:
-    """What one node puts into os.environ."""
+    """Yield the variables that one node sets in os.environ."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Subscript) and names.full(target.value) == "os.environ":
@@ -531,7 +534,7 @@ def _write(key: ast.expr | None, value: ast.expr, line: int, gentle: bool) -> It
 
 
 def reads(node: ast.AST, names: Names) -> str:
-    """The variable that one node reads from the environment; "" for none."""
+    """Return the environment variable that one node reads, or ""."""
     key: ast.AST | None = None
     if (
         isinstance(node, ast.Call)

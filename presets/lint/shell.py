@@ -1,7 +1,7 @@
-"""Shell scripts as commands, and which of them launch a training. No shell is run.
+"""Parse shell scripts into commands, and find the commands that launch a training. No shell runs.
 
-Quotes, continued lines, comments, here-documents, substitutions and groups are read, enough to see who starts what and
-in which environment. Nothing raises: what cannot be understood ends a command.
+The parser reads quotes, continued lines, comments, here-documents, substitutions and groups: enough to see the programs
+of a script and their environment. It never raises. A construct that it does not know ends a command.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _CLOSING = frozenset({"fi", "done", "esac"})
 _SKIPPED = frozenset({"!", "{", "}", "time", "in", *_BRANCH, *_CLOSING})
 _ENDS = ";\n&|()"
 MOST_DEPTH = 50
-"""Of substitutions, and of branches, inside each other."""
+"""Deepest nesting of substitutions, and of branches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word, its quotes removed; what a shell would put in for `$…` is left as it is written."""
+    """One word without its quotes. A `$…` in it is kept as written."""
 
     text: str
     line: int
 
     @property
     def literal(self) -> bool:
-        """Whether the shell would change nothing in it."""
+        """Return True if the shell would expand nothing in it."""
         return "$" not in self.text and "`" not in self.text
 
 
@@ -43,7 +43,7 @@ class Command:
     words: tuple[Word, ...]
     background: bool
     branch: tuple[int, ...]
-    """Numbers of the branches of if, while, case… that it stands in, the outermost first."""
+    """Numbers of the enclosing branches of if, while, case…, the outermost first."""
 
     @property
     def line(self) -> int:
@@ -51,12 +51,12 @@ class Command:
 
 
 MOST_TEXT = 128 << 10
-"""Letters of a text that is read: Linux passes no longer one to `bash -c`."""
+"""Longest text to read, in characters. Linux passes no longer argument to `bash -c`."""
 
 
-@functools.lru_cache(maxsize=8)  # a plan asks for the same text several times
+@functools.lru_cache(maxsize=8)  # a plan reads one text several times
 def read_commands(text: str, first_line: int = 1) -> Sequence[Command]:
-    """The commands of a script, in order; none of one that is longer than MOST_TEXT."""
+    """Return the commands of a script in order, or none if the script is longer than MOST_TEXT."""
     if len(text) > MOST_TEXT:
         return []
     return _ShellReader(text.replace("\r\n", "\n"), first_line).commands()
@@ -70,11 +70,11 @@ class _ShellReader:
         self._branches = 0
         self._done: list[Command] = []
         self._since, self._groups = 0, list[int]()
-        """Where in `_done` the list began that an `&` would send to the background; the same of open groups."""
+        """Index in `_done` of the first command that an `&` would send to the background, and those of open groups."""
         self._background: Counter[int] = Counter()
-        """Places in `_done` behind which one list more is in the background, or one less."""
+        """Index in `_done` → change of the number of enclosing background lists."""
         self._joined = False
-        """Whether a list goes on behind `|`, `&&` or `||`."""
+        """True after `|`, `&&` or `||`, which continue a list."""
 
     def commands(self) -> list[Command]:
         words: list[Word] = []
@@ -156,7 +156,7 @@ class _ShellReader:
         return Word("".join(parts), line)
 
     def _part(self, letter: str) -> str:
-        """The next piece of a word, quotes removed."""
+        """Return the next part of a word without its quotes."""
         match letter:
             case "\\":
                 return self._skip(2)[1:].replace("\n", "")
@@ -190,7 +190,7 @@ class _ShellReader:
         return "".join(parts)
 
     def _group(self, depth: int) -> str:
-        """What stands between parentheses, with them."""
+        """Return a parenthesized group with its parentheses."""
         parts = [self._skip(1)]
         while self._at < len(self._text):
             letter = self._text[self._at]
@@ -206,7 +206,7 @@ class _ShellReader:
         return "".join(parts)
 
     def _command(self, words: list[Word]) -> None:
-        """Add the command of some words, without the shell's own and without redirections."""
+        """Append the command in these words without shell keywords and redirections."""
         begin = 0
         while begin < len(words) and words[begin].text in _SKIPPED | _OPENING:
             self._step(words[begin].text)
@@ -223,7 +223,7 @@ class _ShellReader:
             self._done.append(Command(tuple(kept), False, tuple(self._branch[:MOST_DEPTH])))
 
     def _step(self, word: str) -> None:
-        """Enter a branch or group, go on to the next, or leave it."""
+        """Enter a branch or group, change to its next branch, or leave it."""
         if word == "{":
             self._groups.append(self._since)
         elif word == "}" and self._groups:
@@ -248,7 +248,7 @@ SUBCOMMANDS = {
     "pixi": "run",
     "oumi": "distributed",
 }
-"""Programs of which only one subcommand starts a program: `conda activate deepspeed` starts none."""
+"""Programs that start another program by only one subcommand: `conda activate deepspeed` starts none."""
 WRAPPERS = SUBCOMMANDS.keys() | {
     "exec",
     "nohup",
@@ -266,7 +266,7 @@ WRAPPERS = SUBCOMMANDS.keys() | {
     "nsys",
     "script",
 }
-"""Programs that start the one that follows, behind options of their own."""
+"""Programs that start the program after their options."""
 NAMING = frozenset(
     {
         "-n",
@@ -288,35 +288,35 @@ NAMING = frozenset(
         "--container-image",
     }
 )
-"""Options of wrappers whose value is a name, be it that of a launcher."""
+"""Options of wrappers whose value is a name, which may equal that of a launcher."""
 EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 LONGEST = 200
-"""Letters of a value that is put in where its variable stands."""
+"""Longest value, in characters, that replaces a variable."""
 MOST_LAUNCHES = 100
-"""Of a text: more are not looked at."""
+"""Most launches to read per text."""
 MOST_SPELLED = 20_000
-"""Letters of a command line that is put together from variables."""
+"""Longest command line, in characters, to build from variables."""
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What is known of where a text runs. None: nothing."""
+    """The known context of a text. None means unknown."""
 
     file: str = ""
-    """As it is named in a finding."""
+    """Name of the file in findings."""
     nnodes: int | None = None
     gpus: int | None = None
-    """Of each node."""
+    """Per node."""
     env: Mapping[str, str] = field(default_factory=dict)
     every_node: bool = False
-    """Whether each node runs this same text."""
+    """True if each node runs this text."""
     own_nodes: bool = False
-    """Whether nobody else's jobs are on the nodes."""
+    """True if no jobs of other users are on the nodes."""
     exists: Callable[[str], bool] | None = None
-    """Whether there is a file of that name, seen from where the text is."""
+    """Return True if a file exists, by its path relative to the text's folder."""
 
     def at(self, line: int) -> str:
         return f"{self.file}:{line}" if self.file else f"line {line}"
@@ -324,7 +324,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A variable that the text sets."""
+    """A variable assignment of the text."""
 
     name: str
     value: str
@@ -336,12 +336,12 @@ class Setting:
 class LauncherCall:
     program: Program
     words: tuple[Word, ...]
-    """Behind the program's name (and `launch`)."""
+    """The words after the program's name (and `launch`)."""
     command: Command
     legacy: bool = False
-    """torch.distributed.launch, which has options of its own."""
+    """torch.distributed.launch, which has other options."""
     completed: bool = False
-    """Whether a wrapper adds the numbers of nodes and ranks (`oumi distributed`)."""
+    """True if a wrapper adds the numbers of nodes and ranks (`oumi distributed`)."""
 
     @property
     def line(self) -> int:
@@ -349,7 +349,7 @@ class LauncherCall:
 
     @property
     def replaces(self) -> bool:
-        """Whether the shell itself becomes the launcher."""
+        """Return True if the launcher replaces the shell."""
         return self.command.words[0].text == "exec"
 
 
@@ -362,7 +362,7 @@ class ShellText:
 
 
 def read_script(text: str, first_line: int = 1, env: Mapping[str, str] | None = None) -> ShellText:
-    """What a text says. `env`: variables that are set when it starts. Never raises."""
+    """Parse a text. `env`: variables that are set when it starts. Never raises."""
     commands = read_commands(text, first_line)
     settings = [setting for command in commands for setting in _settings(command)]
     values = _certain(settings, env or {})
@@ -375,7 +375,7 @@ def read_script(text: str, first_line: int = 1, env: Mapping[str, str] | None = 
 def _all_launches(
     command: Command, values: Mapping[str, str], whole: Mapping[str, Setting]
 ) -> Iterator[LauncherCall]:
-    """The launcher that a command starts itself, by `bash -c`, or by a variable that holds a whole command line."""
+    """Yield the launchers that a command starts: directly, by `bash -c`, or by a variable that holds a command line."""
     yield from _launches(_expanded(command, values))
     texts = [word.text for word in command.words]
     inner = [
@@ -394,7 +394,7 @@ def _all_launches(
 
 
 def _spelled(value: str, whole: Mapping[str, Setting]) -> str:
-    """A command line with the variables put in that it is made of."""
+    """Return a command line with its variables expanded."""
     for _ in range(2):
         longer = _VARIABLE.sub(
             lambda match: whole[name].value if (name := match[1] or match[2]) in whole else match[0], value
@@ -404,7 +404,7 @@ def _spelled(value: str, whole: Mapping[str, Setting]) -> str:
 
 
 def _settings(command: Command) -> Iterator[Setting]:
-    """Variables that a command sets: alone, with export, or in front of a program."""
+    """Yield the variables that a command sets: by an assignment, by export, or before a program."""
     words = command.words
     exported = words[0].text in EXPORTS or not ASSIGNMENT.match(words[-1].text) or words[0].text == "env"
     for word in words[words[0].text in (*EXPORTS, "env") :]:
@@ -417,7 +417,7 @@ def _settings(command: Command) -> Iterator[Setting]:
 
 
 def _certain(settings: Sequence[Setting], env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that have one literal value in the whole text."""
+    """Return the variables that have one literal value in the whole text."""
     values: dict[str, str | None] = {**env}
     for setting in settings:
         unsure = "$" in setting.value or "`" in setting.value or len(setting.value) > LONGEST
@@ -435,7 +435,7 @@ def _expanded(command: Command, values: Mapping[str, str]) -> Command:
 
 
 def _launches(command: Command) -> Iterator[LauncherCall]:
-    """The launcher that a command starts; none or one."""
+    """Yield the launcher that a command starts, if any."""
     for at in _starts(command.words):
         launcher = _program([word.text for word in command.words[at : at + 3]])
         if launcher is not None:
@@ -447,9 +447,10 @@ def _launches(command: Command) -> Iterator[LauncherCall]:
 
 
 def _starts(words: Sequence[Word]) -> Iterator[int]:
-    """Where a program may begin: behind assignments, and anywhere behind wrappers but in the value of an option.
+    """Yield each index that may begin a program: after assignments, and after wrappers.
 
-    A wrapper of SUBCOMMANDS starts nothing before its subcommand, which is `needed` until it comes.
+    Values of a wrapper's options are skipped. A wrapper of SUBCOMMANDS starts nothing before its subcommand, which is
+    `needed` until it is read.
     """
     at, needed, wrapped = 0, "", False
     while at < len(words):
@@ -466,7 +467,7 @@ def _starts(words: Sequence[Word]) -> Iterator[int]:
 
 
 def _program(texts: Sequence[str]) -> tuple[Program, int, bool] | None:
-    """The launcher with which some words begin, how many words name it, and whether it is torch's old one."""
+    """Return the launcher at the start of these words, how many words name it, and whether it is torch's old one."""
     name = texts[0].rsplit("/", 1)[-1] if texts else ""
     if name == "torchrun":
         return "torchrun", 1, False
