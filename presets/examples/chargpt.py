@@ -36,24 +36,24 @@ except ImportError:  # this Python has no distui: the one file is found where di
 
 CORPUS_BYTES = 4_000_000
 VOCABULARY = 128
-"""ASCII; every other byte reads as "?"."""
+"""ASCII. Every other byte becomes "?"."""
 SIZES = ("layers", "width", "heads", "block")
-"""Options that make the model; a checkpoint of other ones is refused."""
+"""Options of the model's shape. A checkpoint with other values is refused."""
 KEPT = 2
-"""Checkpoints that stay: the newest, and one more should it be damaged."""
+"""Checkpoints to keep: the newest, and one more in case it is damaged."""
 DAMAGED = (
     *(RuntimeError, OSError, EOFError, UnpicklingError, ValueError, LookupError, TypeError, AttributeError),
     *(AssertionError, struct.error),
 )
-"""What torch.load raises for files with any bytes wrong."""
+"""Exceptions that torch.load raises for corrupt files."""
 STOPPED_FOR_PEERS = 75
-"""Exit code (EX_TEMPFAIL) of a rank that stopped because another one was asked to: not a success."""
+"""Exit code (EX_TEMPFAIL) of a rank that stopped because another rank was asked to. Not a success."""
 WRONG_SETTINGS = 78
-"""Exit code (EX_CONFIG) of a rank whose settings cannot work: starting it again would not help."""
+"""Exit code (EX_CONFIG) of a rank with invalid settings, which a restart would not fix."""
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """One transformer block: look at the characters before, then think about each."""
+    """One transformer block: causal attention over the earlier characters, then an MLP per character."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -98,18 +98,18 @@ class CharGPT(nn.Module):  # type: ignore[misc]
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy, nats a character, of predicting `y` from `x`, both (batch, time)."""
+        """Return the mean cross-entropy of predicting `y` from `x`, both (batch, time), in nats per character."""
         h = self.embed(x)
         for block in self.blocks:
             h = block(h)
         return self.loss(self.logits(h), y)
 
     def embed(self, x: torch.Tensor) -> torch.Tensor:
-        """What the first block gets."""
+        """Return the input of the first block."""
         return self.characters(x) + self.positions(preset.positions(x.shape[1]))
 
     def logits(self, h: torch.Tensor) -> torch.Tensor:
-        """From the last block's output."""
+        """Compute the logits from the last block's output."""
         return self.head(self.norm(h))
 
     @staticmethod
@@ -119,7 +119,7 @@ class CharGPT(nn.Module):  # type: ignore[misc]
 
 
 def corpus() -> torch.Tensor:
-    """The standard library's sources, about CORPUS_BYTES of them, as character codes."""
+    """Return about CORPUS_BYTES of the standard library's sources, as character codes."""
     text = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += path.read_bytes()
@@ -130,8 +130,7 @@ def corpus() -> torch.Tensor:
 
 
 def batch_of(step: int, data: torch.Tensor, args: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's samples of one step. They depend on seed, step and data-parallel rank alone, so a resumed run
-    sees what an unbroken one would have seen."""
+    """Return this rank's samples, which depend only on seed, step and data rank: a resumed run gets the same ones."""
     seed = args.seed * 1_000_003 + step * preset.data_ranks() + preset.data_rank()
     count = preset.batch_size(args.batch)
     dice = torch.Generator().manual_seed(seed)
@@ -141,27 +140,27 @@ def batch_of(step: int, data: torch.Tensor, args: argparse.Namespace) -> tuple[t
 
 
 def own_folder() -> Path:
-    """Where this run keeps its checkpoints: the same folder for all of its attempts, and no other run's."""
-    name = os.environ.get("DISTUI_RUN_ID", "").partition(".n")[0]  # behind it, the number of the node
+    """Return this run's checkpoint folder: equal for all attempts of the run, different from other runs."""
+    name = os.environ.get("DISTUI_RUN_ID", "").partition(".n")[0]  # the node's number follows
     if (
         not name and "TORCHELASTIC_RUN_ID" in os.environ
-    ):  # torchrun without distui: its process starts the ranks anew
+    ):  # torchrun without distui: one process restarts the ranks
         parent = os.getppid()
         began = "0"
-        with suppress(OSError):  # a pid alone comes again
+        with suppress(OSError):  # pids are reused
             began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
         name = f"torchrun-{parent}-{began}"
     return Path("checkpoints") / (name or time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}"))
 
 
 class Checkpoints:
-    """A folder of files `step-<n>.pt`, each whole: written under another name, then renamed."""
+    """A folder of files `step-<n>.pt`. Each is written under another name, then renamed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def write(self, step: int, state: dict[str, Any]) -> None:
-        """Write one and drop the oldest."""
+        """Write a checkpoint and delete the oldest."""
         self.folder.mkdir(parents=True, exist_ok=True)
         final = self.folder / f"step-{step:08d}.pt"
         partial = final.with_suffix(f".tmp-{os.getpid()}")
@@ -171,11 +170,11 @@ class Checkpoints:
             os.fsync(file.fileno())
         partial.replace(final)
         for old in sorted(self.folder.glob("step-*.pt"), key=lambda path: path.stat().st_mtime_ns)[:-KEPT]:
-            old.unlink()  # the oldest, not the lowest step: a higher one may be damaged, or another run's
+            old.unlink()  # the oldest, not the lowest step: a higher step may be damaged or from another run
         say(f"checkpoint {final}")
 
     def newest(self) -> dict[str, Any] | None:
-        """The newest that can be read, or None; one damaged on the disk is passed over."""
+        """Return the newest readable checkpoint, or None. A damaged one is skipped."""
         for path in sorted(self.folder.glob("step-*.pt"), reverse=True):
             try:
                 state: object = torch.load(path, map_location="cpu", weights_only=True)
@@ -190,11 +189,11 @@ class Checkpoints:
 
 
 class Stop:
-    """SIGTERM as a flag, and a way out for a rank that cannot look at it; SIGUSR1 as a flag that asks for a save.
+    """Handle SIGTERM as a flag with a deadline, and SIGUSR1 as a flag that requests a checkpoint.
 
     A rank that waits in a collective runs no Python signal handler. But C writes the signal to the
-    wakeup descriptor at once, and a thread reads it there: if the loop has not looked at the flag within
-    `patience_s`, the other ranks are gone or stuck, and the process ends with the checkpoints it has.
+    wakeup descriptor at once, and a thread reads it there: if the loop has not checked the flag within
+    `patience_s`, the other ranks exited or hang, and the process exits with its last checkpoint.
     """
 
     def __init__(self) -> None:
@@ -217,17 +216,17 @@ class Stop:
 
 
 def rank() -> int:
-    """This process among all."""
+    """Return this process's rank."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def first_attempt() -> bool:
-    """Whether this worker group is the first one of its run."""
+    """Return True if this worker group is the first one of its run."""
     return os.environ.get("DISTUI_ATTEMPT", "1") == "1"
 
 
@@ -252,7 +251,7 @@ def agree(loss: torch.Tensor, stop: bool, save: bool = False) -> tuple[float, bo
 
 
 class Training:
-    """What the loop changes: model, optimizer, and how many steps they have behind them."""
+    """The state of the loop: model, optimizer, and the number of completed steps."""
 
     def __init__(self, args: argparse.Namespace, stop: Stop, net: nn.Module) -> None:
         self.args, self.stop, self.step, self.data = args, stop, 0, corpus()
@@ -262,7 +261,7 @@ class Training:
         self.printed, self.saved = (time.monotonic(), 0), 0
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint; rank 0 reads it and the others get it from there."""
+        """Continue from the newest checkpoint. Rank 0 reads it and sends it to the other ranks."""
         more = preset.load_saved(self.model, self.optimizer, self.wanted() if rank() == 0 else None)
         for name, size in more.get("sizes", {}).items():
             if size != self.sizes[name]:
@@ -278,7 +277,7 @@ class Training:
                 say(f"nothing to do: {self.step} steps are done, and --steps asks for {self.args.steps}")
 
     def wanted(self) -> dict[str, Any] | None:
-        """The checkpoint to go on from: this run's own, else one of the folder that --resume names."""
+        """Return the checkpoint to continue from: this run's own, else one from the folder of --resume."""
         if self.args.resume == "never":
             return None
         saved = self.checkpoints.newest()
@@ -292,7 +291,7 @@ class Training:
         return saved
 
     def run(self) -> bool:
-        """Train to the last step, or until the ranks are asked to stop. False: other ranks are gone."""
+        """Train to the last step, or until the ranks are asked to stop. Return False if other ranks exited."""
         while self.step < self.args.steps:
             began = time.monotonic()
             try:
@@ -307,13 +306,13 @@ class Training:
             except RuntimeError:
                 if not self.stop.asked.wait(1.0):
                     raise
-                return False  # the others stopped because they were asked to, as this rank was
+                return False  # the other ranks were also asked to stop
             self.stop.patience_s = max(2.0, 3 * (time.monotonic() - began))
             self.stop.asked.wait(self.args.step_delay)
         return True
 
     def advance(self) -> torch.Tensor:
-        """One step. Returns this rank's loss."""
+        """Run one step. Return this rank's loss."""
         if self.step == self.args.hang_at and rank() == world_size() - 1 and first_attempt():
             self.hang()
         self.optimizer.zero_grad()
@@ -323,12 +322,12 @@ class Training:
         return loss
 
     def hang(self) -> None:
-        """Sleep, as a rank does that waits for a lock or a file system; the others wait for it in their collective."""
+        """Sleep, like a rank that waits for a lock or a file system. The other ranks block in their collective."""
         say(f"rank {rank()} sleeps at step {self.step}, for demonstration")
         self.stop.asked.wait()
 
     def report(self, loss: float) -> None:
-        """Print and save, where it is time to."""
+        """Print and save if a line or a checkpoint is due."""
         if rank() == 0 and self.step % self.args.log_every == 0:
             now, (then, step) = time.monotonic(), self.printed
             samples = (self.step - step) * preset.batch_size(self.args.batch) * preset.data_ranks()
@@ -339,7 +338,10 @@ class Training:
             self.save()
 
     def save(self) -> None:
-        """Every rank gives its part, rank 0 writes. Nothing to do where this step was saved already."""
+        """Save the state: every rank contributes its part, and rank 0 writes.
+
+        Do nothing if this step was saved before.
+        """
         if self.step == self.saved:
             return
         state = preset.state_for_saving(self.model, self.optimizer, step=self.step, sizes=self.sizes)
@@ -349,7 +351,7 @@ class Training:
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's own sources.")
     add = parser.add_argument
     add("--steps", type=int, default=1000, help="steps to have done at the end")
@@ -379,7 +381,7 @@ def options() -> argparse.Namespace:
 
 
 def main(model: type[CharGPT] = CharGPT) -> int:
-    """Build, resume, train, save, leave. Returns the exit code."""
+    """Build, resume, train, save and exit. Return the exit code."""
     args, stop = options(), Stop()
     torch.manual_seed(args.seed)
     training = Training(args, stop, model(args.layers, args.width, args.block, args.heads))
@@ -387,18 +389,18 @@ def main(model: type[CharGPT] = CharGPT) -> int:
     training.resume()
     together = training.run()
     stop.noticed.set()
-    # Where the others are gone, only a rank that has the whole state by itself can save it.
+    # If the other ranks exited, only a rank with the complete state can save it.
     if together or preset.strategy() == "ddp":
         training.save()
     done = training.step >= args.steps
     del training
     preset.finish(together)
-    # A rank that was not asked itself must not look like a success to its launcher.
+    # A rank that was not asked to stop must not exit with 0.
     return 0 if done or stop.asked.wait(5.0) else STOPPED_FOR_PEERS
 
 
 def refused(script: str, error: Exception) -> int:
-    """Say what cannot work. Returns the exit code."""
+    """Print the reason for the refusal. Return the exit code."""
     sys.stderr.write(f"{script}: {error}\n")
     return WRONG_SETTINGS
 

@@ -37,7 +37,7 @@ class Experts(nn.Module):  # type: ignore[misc]
 
 
 class Mixture(nn.Module):  # type: ignore[misc]
-    """Sends each token to the expert that the router likes best, and weighs its answer by how much it does."""
+    """Sends each token to the expert with the highest router score, and scales its output by this score."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Mixture(nn.Module):  # type: ignore[misc]
 
 
 class Block(chargpt.Block):  # type: ignore[misc]
-    """A block with a mixture where the other one has two layers."""
+    """A block with a mixture instead of the two-layer MLP."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)

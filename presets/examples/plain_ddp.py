@@ -1,9 +1,9 @@
-"""A plain DDP script that knows nothing of distui: what most people already have.
+"""A plain DDP script without distui: what most people already have.
 
     torchrun --nproc-per-node 2 plain_ddp.py --steps 100
 
-A tiny network learns y = sum(x); without --steps it trains until it is ended. It has no SIGTERM
-handler, no checkpoint and no import beyond torch.
+A tiny network learns y = sum(x). Without --steps it trains until it is stopped. It has no SIGTERM handler, no
+checkpoint and no import except torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train a tiny network with plain DDP.")
     parser.add_argument("--steps", type=int, default=0, help="optimizer steps; 0: until ended")
     parser.add_argument("--batch", type=int, default=64, help="samples a rank and step")
@@ -51,7 +51,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
 
 
 def main() -> None:
-    """Join the group, train, leave."""
+    """Join the group, train, and leave."""
     args = options()
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
@@ -60,7 +60,7 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     print(f"rank {dist.get_rank()} of {dist.get_world_size()} on {device}, pid {os.getpid()}", flush=True)
     train(args, device)
-    # DDP's threads must be gone before the interpreter is: free the model, meet, then leave.
+    # DDP's threads must end before the interpreter does: free the model, wait for the others, and leave.
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A stand-in for a training where there is no torch: one process of plain Python that fits a line, and prints losses.
+"""A training without torch: one process of plain Python that fits a line and prints losses.
 
     python without_torch.py --steps 100
 
@@ -13,7 +13,7 @@ import time
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Fit a line in plain Python.")
     parser.add_argument("--steps", type=int, default=2000, help="steps of gradient descent")
     parser.add_argument("--step-delay", type=float, default=0.05, help="seconds to wait in each step")
