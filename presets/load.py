@@ -1,4 +1,4 @@
-"""Presets by name: builtin < user < project < --set, where each value came from; and presets as text."""
+"""Load presets by name (builtin < user < project < --set), with the origin of each value, and write them as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .secrets import holds_secret, mask
 from .text_formats import DEEPEST, decode_toml, parse_toml, toml_escaped, toml_literal, toml_pair
 
 PROJECT_FILE = "distui.toml"
-"""Looked for in the working directory and every directory above it."""
+"""Searched in the working directory and every directory above it."""
 
 BUILTIN = (
     "single",
@@ -51,27 +51,27 @@ BUILTIN = (
     "moe",
     "context",
 )
-"""The presets that ship, in the order in which they are listed."""
+"""The shipped presets, in the order of the list."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""How a preset may be called: it is a file name and a TOML key."""
+"""Valid names of a preset, which is a file name and a TOML key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Definition:
-    """One place that says something about one preset."""
+    """One place that defines one preset."""
 
     name: str
     origin: str
-    """For a person: "builtin ddp.toml", "user /…/mine.toml", "project /…/distui.toml"."""
+    """Shown to users: "builtin ddp.toml", "user /…/mine.toml", "project /…/distui.toml"."""
     where: str
-    """For a sentence: the file, and the table in it."""
+    """Shown in sentences: the file, and the table in it."""
     table: Mapping[str, Any]
-    """What TOML made of it."""
+    """The parsed TOML table."""
 
     @property
     def base(self) -> str | None:
-        """The preset it builds on, when it says so. Raises PresetError."""
+        """Return the preset that this one builds on, or None. Raises PresetError."""
         base = self.table.get("base")
         if base is not None and not isinstance(base, str):
             raise PresetError(f"{self.where}: base takes the name of a preset, not {model.show(base)}")
@@ -80,14 +80,14 @@ class Definition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
-    """Every preset that can be seen from a directory."""
+    """Every preset that is visible from a directory."""
 
     definitions: Mapping[str, tuple[Definition, ...]]
-    """By name, the builtin one first, the one that decides last."""
+    """Definitions by name: the builtin one first, the one with the highest priority last."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """User presets whose file cannot be read, by name, with the sentence that says why."""
+    """Unreadable user presets: name → one sentence with the reason."""
     passed: tuple[str, ...] = ()
-    """Files that were found and do not count, a sentence each."""
+    """One sentence per file that was found and ignored."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,12 +95,12 @@ class Library:
 
 
 def user_dir(env: Mapping[str, str]) -> Path:
-    """Where the user's presets lie, by XDG_CONFIG_HOME and HOME of `env`."""
+    """Return the folder of the user's presets, by XDG_CONFIG_HOME and HOME of `env`."""
     return trusted_files.config_dir(env) / "presets"
 
 
 def library(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Library:
-    """What is there. Raises PresetError when the project file is the user's own and cannot be read."""
+    """Find all presets. Raises PresetError if the project file belongs to the user and is unreadable."""
     env = os.environ if env is None else env
     definitions: dict[str, tuple[Definition, ...]] = {}
     search = _Search.begin(env)
@@ -118,9 +118,9 @@ def load(
     env: Mapping[str, str] | None = None,
     presets: Library | None = None,
 ) -> Loaded:
-    """The preset `name` with `overrides` ("strategy.kind=ddp") on top. Raises PresetError.
+    """Load the preset `name`, changed by `overrides` ("strategy.kind=ddp"). Raises PresetError.
 
-    `presets` is the library to search; None reads the one seen from `cwd` with the environment `env`.
+    `presets` is the library to search. None reads the library of `cwd` with the environment `env`.
     """
     presets = library(cwd, env) if presets is None else presets
     layer = _Layer()
@@ -141,14 +141,14 @@ def load(
 
 
 def check_name(name: str) -> str:
-    """`name`, when a preset may be called so. Raises PresetError."""
+    """Return `name` if it is a valid preset name. Raises PresetError."""
     if not NAME.fullmatch(name):
         raise PresetError(f"{name!r} is no name for a preset: take letters, digits, dots, _ and -")
     return name
 
 
 class _Layer:
-    """Values by path, the later put over the earlier."""
+    """Values by path. Later values replace earlier ones."""
 
     def __init__(self) -> None:
         self.values: dict[str, model.Value] = {}
@@ -164,14 +164,14 @@ class _Layer:
             self.origins[path] = origin
 
     def _forget_options(self, kind: model.Value) -> None:
-        """Drop options of the former strategy, which nobody set for the new one."""
+        """Delete options of the previous strategy, which were not set for the new one."""
         others = model.options_of(None) - model.options_of(str(kind))
         for path in others & self.values.keys():
             del self.values[path], self.origins[path]
 
 
 def _chain(presets: Library, name: str, depth: int, above: tuple[str, ...]) -> list[Definition]:
-    """The definitions of `name` below `depth`, with those of its bases before each."""
+    """Return the definitions of `name` below `depth`, each after those of its bases."""
     if name in presets.problems:
         raise PresetError(presets.problems[name])
     if name not in presets.definitions:
@@ -215,7 +215,7 @@ def _unknown_key(key: str) -> str:
 
 
 def _override(text: str) -> tuple[str, object]:
-    """Path and value of one --set."""
+    """Return path and value of one --set."""
     path, equals, raw = text.partition("=")
     path = path.strip().removeprefix("preset.")
     if not equals or not path:
@@ -238,7 +238,7 @@ def _override(text: str) -> tuple[str, object]:
 
 
 def _nested(table: str, inner: str, raw: str) -> tuple[str, object]:
-    """--set deepspeed.zero_optimization.stage=2: the value inside its tables, the first key in the path."""
+    """Nest the value of --set deepspeed.zero_optimization.stage=2. The path keeps the first key."""
     first, *deeper = inner.split(".")
     if len(deeper) > DEEPEST:
         raise PresetError(f"--set {table}.{first}: nested more than {DEEPEST} deep")
@@ -260,7 +260,7 @@ def _builtin() -> Iterator[Definition]:
 
 
 class _NothingThere(PresetError):
-    """What has the name of a file holds no text."""
+    """The path of a file is a broken link or not a regular file."""
 
 
 @dataclass(slots=True)
@@ -271,14 +271,14 @@ class _Search:
 
     @classmethod
     def begin(cls, env: Mapping[str, str]) -> _Search:
-        """With what the user trusts; where that cannot be read, nothing is trusted."""
+        """Create a search with the user's trusted files. If that list is unreadable, no file is trusted."""
         try:
             return cls({entry.path: entry.sha256 for entry in trusted_files.entries(env)})
         except PresetError as error:
             return cls({}, passed=[sentence(str(error))])
 
     def users(self, folder: Path) -> Iterator[Definition]:
-        """A file that cannot be read spoils only the preset of its name."""
+        """Yield the user's presets. An unreadable file affects only the preset of its name."""
         try:
             names = sorted(name for name in os.listdir(folder) if name.endswith(".toml"))
         except FileNotFoundError:
@@ -297,7 +297,7 @@ class _Search:
                 yield Definition(name=name, origin=f"user {file}", where=str(file), table=table)
 
     def project(self, cwd: Path) -> Iterator[Definition]:
-        """The presets of the nearest project file that counts."""
+        """Yield the presets of the nearest accepted project file."""
         for folder in (cwd, *cwd.parents):
             file = folder / PROJECT_FILE
             try:
@@ -310,7 +310,7 @@ class _Search:
                 return
 
     def read(self, file: Path) -> dict[str, Any] | None:
-        """What stands in a file; None where it does not count, which is noted. Raises PresetError."""
+        """Return the file's content, or None (with a note) if the file is not trusted. Raises PresetError."""
         try:
             return decode_toml(trusted_files.read(file, self.trusted), str(file))
         except trusted_files.PassedOver as error:
@@ -328,16 +328,16 @@ class _Search:
 
 
 def read_own(file: Path, env: Mapping[str, str] | None = None) -> tuple[dict[str, Any] | None, list[str]]:
-    """A further file of the user's configuration, as far as it counts: its document, and what was passed over.
+    """Read another configuration file of the user.
 
-    Raises PresetError.
+    Return its document, and notes on ignored files. Raises PresetError.
     """
     search = _Search.begin(os.environ if env is None else env)
     return search.read(file), search.passed
 
 
 def _is_there(file: Path) -> bool:
-    """Whether something has the name; a folder that may not be searched holds nothing for this user."""
+    """Return True if the path exists. A folder that this user may not search is empty for this user."""
     try:
         os.lstat(file)
     except OSError:
@@ -364,7 +364,7 @@ DEFAULT = "default"
 
 
 def entries(library: Library) -> tuple[list[Loaded], list[str]]:
-    """Every preset of `library` that can be loaded, and a sentence for each that cannot."""
+    """Load every preset of `library`, and return a sentence for each that cannot be loaded."""
     loaded, problems = [], list(library.problems.values())
     for name in library.names:
         if name in library.problems:
@@ -377,7 +377,7 @@ def entries(library: Library) -> tuple[list[Loaded], list[str]]:
 
 
 def list_text(loaded: list[Loaded]) -> str:
-    """Name, title and summary of each. Ends with a newline."""
+    """Return name, title and summary of each preset. Ends with a newline."""
     width = max((len(entry.preset.name) for entry in loaded), default=0)
     lines = []
     for preset in (entry.preset for entry in loaded):
@@ -403,7 +403,7 @@ class ShownPreset(TypedDict):
 
 
 def list_dict(loaded: list[Loaded]) -> list[ListedPreset]:
-    """The same for `--json`."""
+    """Return the list for `--json`."""
     return [
         {"name": p.name, "title": p.title, "summary": p.summary, "strategy": p.strategy.kind}
         for p in (entry.preset for entry in loaded)
@@ -411,11 +411,11 @@ def list_dict(loaded: list[Loaded]) -> list[ListedPreset]:
 
 
 def show_text(loaded: Loaded) -> str:
-    """The whole preset as TOML that loads again, each value with its origin; secrets are masked."""
+    """Return the whole preset as TOML that loads again. Each value has its origin, and secrets are masked."""
     strategy, lines = loaded.preset.strategy, [f"# preset {loaded.preset.name}"]
     for table, values in _grouped(loaded):
         lines += ["", f"[{table}]"] if table else []
-        # A line break in the name of a file would end the comment.
+        # A line break in a file name would end the comment.
         lines += [f"{toml_pair(key, value)}  # {toml_escaped(origin)}" for key, value, origin in values]
         if table == "strategy":
             names = STRATEGY_OPTIONS[strategy.kind]
@@ -424,7 +424,7 @@ def show_text(loaded: Loaded) -> str:
 
 
 def show_dict(loaded: Loaded) -> ShownPreset:
-    """The same for `--json`: `values` and `origins` by field path."""
+    """Return values and origins by field path for `--json`."""
     values = {
         f"{table}.{key}" if table else key: list(value) if isinstance(value, tuple) else value
         for table, rows in _grouped(loaded)
@@ -435,7 +435,7 @@ def show_dict(loaded: Loaded) -> ShownPreset:
 
 
 def new_text(name: str, base: Loaded) -> str:
-    """A preset file `name` to edit: it builds on `base`, whose values stand there as comments."""
+    """Return an editable preset file `name`, based on `base`, with base's values as comments."""
     lines = [
         f"# Preset {name}: everything of {base.preset.name} but what is written here without a # in front.",
         f"base = {toml_literal(base.preset.name)}",
@@ -451,7 +451,7 @@ def new_text(name: str, base: Loaded) -> str:
 
 
 def _grouped(loaded: Loaded) -> Iterator[tuple[str, list[tuple[str, model.Value, str]]]]:
-    """Tables with their (key, value, origin); the first is "", for what stands before any table."""
+    """Return the tables with their (key, value, origin). The table "" has the top-level values."""
     tables: dict[str, list[tuple[str, model.Value, str]]] = {"": []}
     for path, value in model.flat(loaded.preset).items():
         table, _, key = path.rpartition(".") if path in model.fields() else path.partition(".")
@@ -462,7 +462,7 @@ def _grouped(loaded: Loaded) -> Iterator[tuple[str, list[tuple[str, model.Value,
 
 
 def saved_text(name: str, base: str, overrides: Sequence[str], library: Library, summary: str = "") -> str:
-    """The file of a preset `name` that is `base` with `overrides` ("mesh.tp=2"). Ends with a newline.
+    """Return the file of a preset `name` that is `base` with `overrides` ("mesh.tp=2"). Ends with a newline.
 
     Values of variables named like secrets are left out, and a comment says so. Raises PresetError.
     """
@@ -490,7 +490,7 @@ def saved_text(name: str, base: str, overrides: Sequence[str], library: Library,
 
 
 def check_saved(name: str, base: str, text: str, library: Library) -> None:
-    """Raises PresetError where the saved file would not load: above all where names go in a circle."""
+    """Raise PresetError if the saved file would not load, above all if its bases form a circle."""
     below = tuple(item for item in library.definitions.get(name, ()) if not item.origin.startswith("user "))
     if name == base and not below:
         raise PresetError(f"preset {name} cannot build on itself: choose another name")
@@ -502,7 +502,7 @@ def check_saved(name: str, base: str, text: str, library: Library) -> None:
 
 
 def _override_path(override: str) -> str:
-    """Path of the value that an override changes, as model.flat has it."""
+    """Return the path, as in model.flat, of the value that an override changes."""
     path = override.partition("=")[0].strip().removeprefix("preset.")
     table, _, inner = path.partition(".")
     return f"{table}.{inner.partition('.')[0]}" if table in model.NESTED else path

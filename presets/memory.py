@@ -1,9 +1,9 @@
-"""The memory estimate: what a training needs on each GPU, from model, batch, precision and sharding. Pure.
+"""Estimate the memory of a training per GPU, from model, batch, precision and sharding. Pure.
 
-Model states as in "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari and others, 2020,
-section 3); activations as in "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti and others,
-2022, sections 4 and 5), with the attention scores left out, which fused attention does not keep. Compared with what was
-allocated in tests/inrank/test_memory_measured.py.
+Model states follow "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari and others,
+2020, section 3). Activations follow "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti and
+others, 2022, sections 4 and 5), without the attention scores, which fused attention does not keep.
+tests/inrank/test_memory_measured.py compares the estimates with allocated memory.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .worker_group import dimensions
 from .workload import FORMATS, GPU, USABLE, Device, Format, Shape
 
 BUCKET = 500_000_000
-"""Elements that DeepSpeed reduces or gathers at a time where its configuration says nothing else."""
+"""Elements that DeepSpeed reduces or gathers at a time by default."""
 LIVE = 1_000_000_000
-"""Elements of gathered parameters that DeepSpeed's stage 3 keeps where its configuration says nothing else."""
+"""Elements of gathered parameters that DeepSpeed's stage 3 keeps by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,46 +28,46 @@ class Layout:
     """One rank's part of a training."""
 
     engine: Literal["torch", "fsdp", "deepspeed"]
-    """Who divides: "torch" leaves the model whole on each rank of the data."""
+    """Library that shards the model. "torch" keeps a full model on each data-parallel rank."""
     data: int = 1
-    """Ranks over which what is divided is divided."""
+    """Ranks that share one sharded copy."""
     weights: bool = False
     gradients: bool = False
     optimizer: bool = False
     by_tensor: bool = False
-    """Whether the optimizer is divided by whole tensors, as `ZeroRedundancyOptimizer` does."""
+    """True if the optimizer is divided by whole tensors, as in `ZeroRedundancyOptimizer`."""
     kept: int | None = None
-    """fsdp: ranks over which the gathered weights are divided between forward and backward; None: all of `data`."""
+    """fsdp: ranks that divide the gathered weights between forward and backward. None means all of `data`."""
     buckets: bool = False
-    """A second copy of the gradients, to be reduced."""
+    """True if the gradients have a second copy, for the reduction."""
     lasting: bool = False
-    """Whether gradients keep their memory from step to step or from pass to pass, as in buckets."""
+    """True if gradients keep their memory between steps or passes, as in buckets."""
     accumulates: bool = False
-    """fsdp: several backward passes before the gradients travel, whole until then."""
+    """fsdp: several backward passes accumulate full gradients before their reduction."""
     compute: int | None = None
-    """Bytes of a number in forward and backward; None: as the weights."""
+    """Bytes per number in forward and backward. None means the size of the weights."""
     tp: int = 1
     sequence_parallel: bool = False
     cp: int = 1
     pp: int = 1
     pieces: int = 1
-    """Of a batch, in a pipeline."""
+    """Microbatches of a batch, in a pipeline."""
     flying: int = 1
-    """Pieces that the first stage holds at once."""
+    """Most microbatches that the first stage holds."""
     flying_last: int = 1
-    """Pieces that the last stage holds at once."""
+    """Most microbatches that the last stage holds."""
     foreach: bool = True
-    """Whether the optimizer may update all parameters at once."""
+    """True if the optimizer may update all parameters at once."""
     optimizer_at: Offload = "none"
     weights_at: Offload = "none"
     bucket: int = BUCKET
     live: int = LIVE
     notes: tuple[str, ...] = ()
-    """What the estimate leaves out, a sentence each."""
+    """Limits of the estimate, one sentence each."""
 
 
 def layout_of(preset: Preset, ranks: int) -> Layout:
-    """What `preset` does on so many ranks. Raises PlanError where they do not fit its mesh."""
+    """Return the layout of `preset` on `ranks` ranks. Raises PlanError if they do not fit its mesh."""
     kind = preset.strategy.kind
     if kind == "single":
         return Layout(engine="torch", compute=_compute(preset), lasting=preset.batch.accumulation > 1)
@@ -76,13 +76,13 @@ def layout_of(preset: Preset, ranks: int) -> Layout:
 
 
 def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
-    """DDP, ZeRO-1, FSDP1 and FSDP2, with the dimensions of the mesh."""
+    """Return the layout of DDP, ZeRO-1, FSDP1 and FSDP2, with the dimensions of the mesh."""
     kind, pp, tp = preset.strategy.kind, preset.mesh.pp, preset.mesh.tp
     sharded = kind in ("fsdp1", "fsdp2") and preset.strategy.sharding != "NO_SHARD"
     pieces = (preset.mesh.microbatches or 2 * pp) if pp > 1 else 1
     everything = preset.mesh.schedule == "gpipe"
     several = preset.batch.accumulation > 1 or pp > 1  # backward passes before a step
-    in_buckets = kind in ("ddp", "zero1") and pp == 1  # a pipeline's replicas average by themselves
+    in_buckets = kind in ("ddp", "zero1") and pp == 1  # the replicas of a pipeline average without buckets
     offload: Offload = "cpu" if preset.strategy.cpu_offload else "none"
     moe = "Which parameters are experts is not known here: counted as if none were divided."
     return Layout(
@@ -104,7 +104,7 @@ def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
         pieces=pieces,
         flying=pieces
         if everything
-        else min(pp + 1, pieces),  # torch's first stage holds one more than stages
+        else min(pp + 1, pieces),  # torch's first stage holds one more microbatch
         flying_last=pieces if everything else 1,
         foreach=max(tp, preset.mesh.ep) == 1,
         optimizer_at=offload,
@@ -114,7 +114,7 @@ def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
 
 
 def _data(kind: str, sizes: Mapping[str, int]) -> int:
-    """Ranks that share one copy of what is divided: those with other samples, or other pieces of the same."""
+    """Return the number of ranks that share one sharded copy: all data-parallel and context-parallel ranks."""
     if kind == "zero1":
         return math.prod(sizes.values())
     return sizes.get("dp_shard", sizes.get("dp", 1)) * sizes.get("cp", 1)
@@ -130,7 +130,7 @@ def _kept(preset: Preset) -> int | None:
 
 
 def _compute(preset: Preset) -> int | None:
-    """Bytes of a number where the preset asks for half precision."""
+    """Return the bytes per number if the preset computes in half precision, else None."""
     return None if preset.precision.param == "fp32" else 2
 
 
@@ -153,72 +153,71 @@ def _deepspeed(preset: Preset, ranks: int) -> Layout:
 
 
 def _number(preset: Preset, key: str, usual: int) -> int:
-    """A number from the preset's table [deepspeed.zero_optimization]."""
+    """Return a number from the preset's table [deepspeed.zero_optimization], or the default `usual`."""
     zero = preset.deepspeed.get("zero_optimization")
     value = zero.get(key) if isinstance(zero, Mapping) else None
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else usual
 
 
 OUTSIDE = 4
-"""Numbers kept for the backward pass for each position and unit of the hidden size, outside the divided matrices of a
-layer: input and output of two norms."""
+"""Numbers kept for backward per position and hidden unit, outside a layer's matrices: input and output of two norms."""
 INSIDE = 12
-"""The same inside them: query, key, value, what attention saw, four for the MLP and four for its activation."""
+"""Those inside the matrices: query, key, value, attention output, four for the MLP and four for its activation."""
 MASKS = 2
-"""Bytes of two dropout masks, in any format."""
+"""Bytes of two dropout masks in any format."""
 AUTOCAST = 4
-"""Bytes more under autocast: the norms' outputs stay in 32 bit, too."""
+"""More bytes under autocast, because the norms' outputs also stay in fp32."""
 LOGIT_KEPT = 4
-"""For each position and word: the logarithms of the softmax in 32 bit."""
+"""Bytes per logit that forward keeps: the log-softmax in fp32."""
 LOGIT_BYTES = 12
-"""The same where the loss is differentiated: these, and two gradients in 32 bit."""
+"""Bytes per logit during the loss backward pass: the log-softmax and two fp32 gradients."""
 MOMENT = 4
-"""Bytes of one of Adam's moments."""
+"""Bytes per parameter of one of Adam's moments."""
 HOST_COPIES = 1.5
-"""DeepSpeed's own estimate for the host: so many times what it offloads, for its pinned buffers."""
+"""DeepSpeed's own estimate of host memory: a multiple of the offloaded bytes, for its pinned buffers."""
 HOST_OPTIMIZER = 16
-"""Bytes of a parameter that DeepSpeed offloads with the optimizer: weight, gradient and two moments in 32 bit."""
+"""Bytes per parameter that DeepSpeed offloads with the optimizer: weight, gradient and two moments in fp32."""
 
 ALONE = Layout(engine="torch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryStrategy:
-    """One way to spread a model over the ranks, and how distui does it."""
+    """One way to distribute a model over the ranks, and the preset for it."""
 
     key: str
     title: str
     words: str
-    """Of `distui launch`: a shipped preset and its options."""
+    """Arguments of `distui launch`: a shipped preset and its options."""
     why: str
     preset: Preset
-    """What of that preset memory depends on."""
+    """The preset's fields that memory depends on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """Bytes on each GPU."""
+    """Bytes per GPU, unless an attribute says otherwise."""
 
     strategy: MemoryStrategy
     weights: float
     gradients: float
     optimizer: float
     activations: float
-    """Beyond the gradients: where each step frees these, they come in backward as the activations go."""
+    """Activations, except the bytes that gradients reuse as backward frees activations."""
     buffers: float
-    """Buckets, gathered layers, what the optimizer's step needs beyond the activations, and the device's own."""
+    """Buckets, gathered layers, memory of the optimizer step beyond the activations, and the CUDA context."""
     limit: float
-    """Of the GPU."""
+    """Memory of the GPU."""
     kept: float = 0.0
-    """Activations by themselves."""
+    """All activations."""
     host: float = 0.0
-    """Bytes of host memory for each rank."""
+    """Bytes of host memory per rank."""
     host_limit: float | None = None
-    """Bytes of host memory that each rank may take; None: not known."""
+    """Bytes of host memory available per rank, or None if unknown."""
     disk: float = 0.0
-    """Bytes on a local disk for each rank."""
+    """Bytes of local disk per rank."""
     notes: tuple[str, ...] = ()
-    """What the numbers do not say, a sentence each."""
+    """Limits of the estimate, one sentence each."""
 
     @property
     def states(self) -> float:
@@ -230,7 +229,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """On the GPU, and in host memory where its size is known."""
+        """Return True if the estimate fits on the GPU, and in host memory if its size is known."""
         return self.total <= USABLE * self.limit and (
             self.host_limit is None or self.host <= self.host_limit
         )
@@ -239,9 +238,9 @@ class Estimate:
 def estimate(
     strategy: MemoryStrategy, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
 ) -> Estimate:
-    """One strategy on so many ranks; the sum of its components is a rank's peak. `limit`: bytes of a GPU.
+    """Estimate one strategy on `ranks` ranks. The sum of the components is a rank's peak.
 
-    Raises PlanError where the mesh of the strategy does not divide the ranks.
+    `limit`: bytes of a GPU. Raises PlanError if the strategy's mesh does not divide the ranks.
     """
     layout = layout_of(strategy.preset, ranks)
     mine, data = held(layout, model), layout.data
@@ -272,10 +271,10 @@ def estimate(
 def estimate_for(
     preset: Preset, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
 ) -> Estimate:
-    """Any preset on so many ranks in all, as it is: with its mesh, its offloading and its number formats.
+    """Estimate any preset on `ranks` ranks in total, with its mesh, offloading and number formats.
 
-    `limit`: bytes of a GPU; `format_for` says which format the preset implies. Raises PlanError where the mesh does
-    not divide the ranks.
+    `limit`: bytes of a GPU. `format_for` returns the preset's format. Raises PlanError if the mesh does not divide the
+    ranks.
     """
     strategy = MemoryStrategy(
         key=preset.name,
@@ -290,8 +289,10 @@ def estimate_for(
 
 
 def format_for(preset: Preset) -> Format:
-    """The format of a preset's model states: as the script makes them, fp32 by default; DeepSpeed in half
-    precision casts them and keeps a copy in fp32."""
+    """Return the format of a preset's model states: the script's, which is fp32 by default.
+
+    DeepSpeed in half precision casts them and keeps a copy in fp32.
+    """
     half = preset.strategy.kind == "deepspeed" and preset.precision.param != "fp32"
     return FORMATS["mixed" if half else "fp32"]
 
@@ -302,8 +303,11 @@ def _updated(layout: Layout, model: Shape, mine: float) -> float:
 
 
 def _shared(layout: Layout, model: Shape, form: Format, gradients: float, kept: float) -> float:
-    """Bytes that activations have first and gradients later: in backward, these come as those go. Not where gradients
-    outlive the step, nor the first of them, the head's, nor a layer that is computed again last."""
+    """Return the bytes that activations use first and gradients reuse during backward.
+
+    Nothing is reused if gradients outlive the step. The head's gradients, and a layer that is recomputed last, are not
+    reused either.
+    """
     if layout.lasting:
         return 0.0
     head = form.gradients * model.rest / 2 / (layout.data if layout.gradients else 1)
@@ -312,8 +316,10 @@ def _shared(layout: Layout, model: Shape, form: Format, gradients: float, kept: 
 
 
 def _after(layout: Layout, model: Shape, mine: float, form: Format, device: Device) -> float:
-    """Bytes that are needed when the activations are gone: Adam at work holds a moment more, and the replicas of a
-    pipeline two copies of the gradients while they average them."""
+    """Return the bytes needed after the activations are freed.
+
+    Adam's step holds one more moment. The replicas of a pipeline hold two copies of the gradients while they average.
+    """
     step = MOMENT * _updated(layout, model, mine) if device.foreach and layout.foreach else 0.0
     copies = (
         2 * form.gradients * mine if layout.pp > 1 and layout.engine == "torch" and layout.data > 1 else 0.0
@@ -322,7 +328,7 @@ def _after(layout: Layout, model: Shape, mine: float, form: Format, device: Devi
 
 
 def held(layout: Layout, model: Shape) -> float:
-    """Parameters of one rank's stage and part of each matrix, whole; tensor parallelism leaves the embedding."""
+    """Return the parameters of one rank's pipeline stage. Tensor parallelism does not divide the embedding."""
     if layout.pp == 1:
         return (model.parameters - model.rest / 2) / layout.tp + model.rest / 2
     end = model.rest / 2
@@ -330,17 +336,17 @@ def held(layout: Layout, model: Shape) -> float:
 
 
 def compute_bytes(layout: Layout, form: Format) -> int:
-    """Bytes of a number in forward and backward."""
+    """Return the bytes per number in forward and backward."""
     return form.weights if layout.compute is None else min(layout.compute, form.weights)
 
 
 def autocasts(layout: Layout, form: Format) -> bool:
-    """Whether weights are cast in each forward pass, not gathered in the format of the computation."""
+    """Return True if each forward pass casts the weights, instead of gathering them in the compute format."""
     return layout.engine == "torch" and compute_bytes(layout, form) < form.weights
 
 
 def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
-    """Bytes that one GPU keeps between forward and backward, and the gradients of the logits with them."""
+    """Return the bytes per GPU that are kept between forward and backward, with the gradients of the logits."""
     positions = _positions(model, layout)
     layer = _layer(model, form, layout) * positions
     entry = compute_bytes(layout, form) * positions * model.hidden
@@ -348,8 +354,8 @@ def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
         entry /= layout.tp
     count = math.ceil(model.layers / layout.pp)
     kept = entry * count if model.recompute else layer * count
-    work = layer if model.recompute else 0.0  # one layer is whole again while its gradients are computed
-    work += 2 * held(layout, model) * autocasts(layout, form)  # the weights as they were cast
+    work = layer if model.recompute else 0.0  # one recomputed layer is complete during its backward
+    work += 2 * held(layout, model) * autocasts(layout, form)  # the cast weights
     words = positions * model.vocab
     first = kept * layout.flying + work
     last = kept * layout.flying_last + work
@@ -358,22 +364,22 @@ def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
 
 
 def _positions(model: Shape, layout: Layout) -> float:
-    """Positions that one rank takes at once."""
+    """Return the positions that one rank processes at a time."""
     return model.seq * max(1.0, model.micro_batch / layout.pieces) / layout.cp
 
 
 def _layer(model: Shape, form: Format, layout: Layout) -> float:
-    """Bytes of one layer for each of this rank's positions."""
+    """Return the bytes of one layer per position of this rank."""
     number = compute_bytes(layout, form)
     outside: float = OUTSIDE * number + MASKS + (AUTOCAST if autocasts(layout, form) else 0)
-    gathered = 2 * number * (layout.cp - 1)  # keys and values of the other ranks' positions
+    gathered = 2 * number * (layout.cp - 1)  # keys and values from the other ranks
     if layout.sequence_parallel:
         outside /= layout.tp
     return model.hidden * (outside + (INSIDE * number + gathered) / layout.tp)
 
 
 def _resident(layout: Layout, form: Format) -> tuple[float, float]:
-    """Bytes of a parameter's weight and gradient that rest on the GPU."""
+    """Return the bytes per parameter of weight and gradient that stay on the GPU."""
     if layout.weights_at != "none":
         return 0.0, 0.0
     gradients = 0.0 if layout.optimizer_at != "none" and layout.gradients else float(form.gradients)
@@ -383,7 +389,7 @@ def _resident(layout: Layout, form: Format) -> tuple[float, float]:
 
 
 def _buffers(layout: Layout, model: Shape, form: Format, mine: float) -> float:
-    """Bytes of buckets and of what is gathered."""
+    """Return the bytes of buckets and gathered parameters."""
     if layout.engine == "torch":
         return form.gradients * mine * layout.buckets
     if layout.engine == "deepspeed":
@@ -393,8 +399,11 @@ def _buffers(layout: Layout, model: Shape, form: Format, mine: float) -> float:
 
 
 def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> float:
-    """What FSDP holds whole: this layer and the next, one layer's gradients and their copy to be reduced, and what
-    stands outside the layers, which stays from forward to backward."""
+    """Return the bytes that FSDP holds unsharded.
+
+    They are two layers, one layer's gradients and their reduction copy, and the parameters outside the layers, which
+    stay gathered from forward to backward.
+    """
     number, layer = compute_bytes(layout, form), model.layer / layout.tp
     rest = min(model.rest, mine) / (1 if layout.pp == 1 else 2)
     whole = (number + form.gradients) * layer + number * rest / 2  # gradients; half: the head's
@@ -405,12 +414,12 @@ def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> float:
         whole += number * (2 * layer + rest)
         if layout.kept is not None and layout.kept < layout.data:
             whole += number * mine / layout.kept
-    # several passes: gradients are whole until the last one, and shards come only as they go
+    # Several passes: gradients stay unsharded until the last pass, which frees them as it adds shards.
     return whole + max(0.0, number - form.gradients / layout.data) * mine * layout.accumulates
 
 
 def _elsewhere(layout: Layout, form: Format, mine: float) -> tuple[float, float]:
-    """Bytes of one rank in host memory and on disk."""
+    """Return the bytes of one rank in host memory and on disk."""
     if layout.engine == "fsdp":
         states = form.weights + form.gradients + form.optimizer
         return (states * mine / layout.data if layout.weights_at == "cpu" else 0.0), 0.0

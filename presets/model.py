@@ -1,4 +1,7 @@
-"""The preset: its parts, the schema of its fields, and its description in words."""
+"""The preset: its parts, the schema of its fields, and the help texts of its fields.
+
+The docstrings of the fields are help texts of the screens: see `help_of`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .finding import PresetError, nearest_or_all
 StrategyKind = Literal["single", "ddp", "zero1", "fsdp1", "fsdp2", "deepspeed"]
 Dtype = Literal["fp32", "bf16", "fp16"]
 Sharding = Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"]
-"""FSDP1's names; what each divides stands at Strategy.sharding."""
+"""FSDP1's names. Strategy.sharding describes them."""
 Offload = Literal["none", "cpu", "nvme"]
 
 LAYERS = ("activation_checkpointing", "compile")
@@ -38,7 +41,7 @@ STRATEGY_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "fsdp2": ("reshard_after_forward", "wrap", "cpu_offload", *LAYERS),
     "deepspeed": ("stage", "offload_optimizer", "offload_param", "nvme_path"),
 }
-"""Which options of Strategy act in which kind; zero1 is DDP with a partitioned optimizer."""
+"""Options of Strategy that act in each kind. zero1 is DDP with a partitioned optimizer."""
 MESH_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "single": (),
     "ddp": ("pp", "ep", "cp", "schedule", "microbatches"),
@@ -47,7 +50,7 @@ MESH_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "fsdp2": ("pp", "dp_replicate", "cp", "tp", "sequence_parallel", "schedule", "microbatches"),
     "deepspeed": (),
 }
-"""Which fields of Mesh go with which kind of Strategy."""
+"""Fields of Mesh that act in each kind of Strategy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,11 +101,11 @@ class Strategy:
     """deepspeed: the folder for what is offloaded to "nvme": on a local disk, on every node."""
 
     def extras(self) -> tuple[str, ...]:
-        """What is done beyond spreading the model: options that are on."""
+        """Return the enabled options that do more than distribute the model."""
         return tuple(name for name in (*LAYERS, "powersgd_rank") if getattr(self, name))
 
     def options(self) -> dict[str, object]:
-        """The options that act in this kind, without None and what is off by default: what `parallelize()` receives."""
+        """Return this kind's options without None and disabled layer options: the arguments of `parallelize()`."""
         pairs = ((name, getattr(self, name)) for name in STRATEGY_OPTIONS[self.kind])
         return {name: value for name, value in pairs if value is not None and (value or name not in LAYERS)}
 
@@ -130,7 +133,7 @@ class Mesh:
 
     @staticmethod
     def takers(option: str) -> list[str]:
-        """Kinds of strategy that go with a field of this class."""
+        """Return the kinds of strategy that support a field of this class."""
         return [kind for kind, options in MESH_OPTIONS.items() if option in options]
 
 
@@ -252,23 +255,25 @@ class Preset:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """A preset and where each of its values comes from."""
+    """A preset with the origin of each of its values."""
 
     preset: Preset
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Field path ("strategy.kind", "env.OMP_NUM_THREADS") → file or option that set it last. A path that
-    is missing here holds the model's own default."""
+    """Field path ("strategy.kind", "env.OMP_NUM_THREADS") → file or option that set it last.
+
+    Default values have no entry.
+    """
     sources: tuple[str, ...] = ()
-    """The files beside the builtin ones that the preset comes from: "user FILE", "project FILE"."""
+    """The files that define the preset, except the builtin ones: "user FILE", "project FILE"."""
     notes: tuple[str, ...] = ()
-    """Files that were found and passed over, a sentence each."""
+    """One sentence per file that was found and ignored."""
 
 
 FREE = ("nccl", "env")
-"""Tables that take any variable's name: what stands in them becomes text."""
+"""Tables that accept any variable name. Their values become texts."""
 
 NESTED = ("hosts", "deepspeed", "accelerate", "sky")
-"""Tables of tables: variables by host, and what has the shape of another program's own file, with any keys."""
+"""Tables of tables with any keys: variables per host, and configurations of other programs."""
 
 LEAST: Mapping[str, float] = {
     "strategy.bucket_cap_mb": 1,
@@ -292,15 +297,15 @@ LEAST: Mapping[str, float] = {
     "restart.backoff_max_s": 0,
     "restart.reset_after_s": 0,
 }
-"""Smallest number a field takes."""
+"""Smallest number that a field accepts."""
 
 Value = str | bool | int | float | tuple[str, ...] | Mapping[str, Any] | list[Any]
-"""What a field holds in the end; mappings and lists only in NESTED."""
+"""Types of field values. Mappings and lists occur only in NESTED."""
 
 
 @functools.cache
 def fields() -> Mapping[str, Any]:
-    """Path of every field with a fixed name, as in "strategy.kind" or "hook", and its type."""
+    """Return the type of each field with a fixed name, by its path ("strategy.kind", "hook")."""
     types: dict[str, Any] = {}
     for name, hint in get_type_hints(Preset).items():
         if name in ("name", *FREE, *NESTED):
@@ -314,12 +319,12 @@ def fields() -> Mapping[str, Any]:
 
 @functools.cache
 def tables() -> tuple[str, ...]:
-    """Names of the tables of a preset file, in order."""
+    """Return the names of the tables of a preset file, in order."""
     return (*dict.fromkeys(path.split(".")[0] for path in fields() if "." in path), *FREE, *NESTED)
 
 
 def accept(path: str, value: object, where: str) -> Value:
-    """`value` as the field `path` holds it. `where` names the file for the sentence of the PresetError."""
+    """Convert `value` to the type of the field `path`. `where` names the file in the text of a PresetError."""
     table, _, variable = path.partition(".")
     if table in FREE and variable:
         return _accept_variable(table, variable, value, where)
@@ -357,7 +362,7 @@ def _accept_variable(table: str, variable: str, value: object, where: str) -> st
 
 
 def _accept_host(path: str, value: object, where: str) -> dict[str, str]:
-    """Variables for one pattern of host names."""
+    """Convert the variables for one pattern of host names."""
     if not isinstance(value, Mapping):
         raise PresetError(
             f"{where}: {path} is a table of variables: write [{path}], and NAME = VALUE below"
@@ -369,7 +374,7 @@ def _accept_host(path: str, value: object, where: str) -> dict[str, str]:
 
 
 def _accept_nested(path: str, value: object, where: str) -> Value:
-    """JSON's kinds of value; a date, which TOML has too, is none of them."""
+    """Accept the types of JSON. TOML's dates are refused."""
     if isinstance(value, Mapping):
         return {str(key): _accept_nested(f"{path}.{key}", part, where) for key, part in value.items()}
     if isinstance(value, list):
@@ -382,7 +387,7 @@ def _accept_nested(path: str, value: object, where: str) -> Value:
 
 
 def merged(below: Value, above: Value) -> Value:
-    """Two values of a NESTED table, the tables in them merged key by key."""
+    """Merge two values of a NESTED table, tables key by key."""
     if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
         return above
     both = {key: merged(below[key], above[key]) for key in below.keys() & above.keys()}
@@ -390,13 +395,11 @@ def merged(below: Value, above: Value) -> Value:
 
 
 def belongs(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
-    """Raises PresetError when an option was set that does nothing in the preset's strategy."""
+    """Raise PresetError if an option is set that the preset's strategy ignores."""
     kind = str(values.get("strategy.kind", Strategy().kind))
     for path in values:
         option = path.removeprefix("strategy.")
-        if (
-            option in (path, "kind") or option in STRATEGY_OPTIONS[kind]
-        ):  # the mesh is checked with the plan
+        if option in (path, "kind") or option in STRATEGY_OPTIONS[kind]:  # the plan checks the mesh
             continue
         takers = ", ".join(name for name, options in STRATEGY_OPTIONS.items() if option in options)
         raise PresetError(
@@ -405,7 +408,7 @@ def belongs(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
 
 
 def fits(hint: Any, value: object) -> bool:
-    """Whether `value` is of the type `hint` (only the kinds of type that model.py uses)."""
+    """Return True if `value` is of the type `hint`. Supports only the types of this module."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return any(fits(part, value) for part in get_args(hint))
@@ -421,7 +424,7 @@ def fits(hint: Any, value: object) -> bool:
 
 
 def words(hint: Any) -> str:
-    """The type `hint` for a person."""
+    """Describe the type `hint` in words."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return ", or ".join(words(part) for part in get_args(hint) if part is not type(None))
@@ -435,7 +438,7 @@ def words(hint: Any) -> str:
 
 
 def show(value: object) -> str:
-    """A value that was found in a file, as it may stand in a sentence."""
+    """Return a value from a file as a sentence quotes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
@@ -446,7 +449,7 @@ def show(value: object) -> str:
 
 
 def build(name: str, values: Mapping[str, Value]) -> Preset:
-    """The preset `name` of values that `accept` let through."""
+    """Build the preset `name` from values that `accept` returned."""
     hints = get_type_hints(Preset)
     parts: dict[str, Any] = {key: {} for key in tables()}
     plain: dict[str, Any] = {}
@@ -466,7 +469,7 @@ def build(name: str, values: Mapping[str, Value]) -> Preset:
 
 
 def flat(preset: Preset) -> dict[str, Value | None]:
-    """Every value of `preset` by its path, options that belong to another kind of strategy left out."""
+    """Return every value of `preset` by its path, without options of other strategies."""
     skipped = options_of(None) - options_of(preset.strategy.kind)
     values: dict[str, Value | None] = {}
     for path in fields():
@@ -480,7 +483,7 @@ def flat(preset: Preset) -> dict[str, Value | None]:
 
 
 def options_of(kind: str | None) -> set[str]:
-    """Paths of the options that act in a kind of strategy; None: in any."""
+    """Return the paths of options that act in a kind of strategy, or in any kind for None."""
     kinds = STRATEGY_OPTIONS if kind is None else (kind,)
     return {f"strategy.{name}" for kind in kinds for name in STRATEGY_OPTIONS[kind]} | {
         f"mesh.{name}" for kind in kinds for name in MESH_OPTIONS[kind]
@@ -488,9 +491,9 @@ def options_of(kind: str | None) -> set[str]:
 
 
 def help_of(path: str) -> str:
-    """The text under a field ("strategy.kind"), on one line; a table ("strategy") has one, too. "" for no field.
+    """Return the help text of a field ("strategy.kind") or table ("strategy") on one line, or "" if it is unknown.
 
-    Variables and keys of tables that take any name ("nccl.NCCL_ALGO") get the text of their table.
+    Variables and keys of tables with free names ("nccl.NCCL_ALGO") get the text of their table.
     """
     text = _texts().get(path)
     return text if text is not None else _texts().get(path.partition(".")[0], "")
@@ -498,7 +501,7 @@ def help_of(path: str) -> str:
 
 @functools.cache
 def _texts() -> Mapping[str, str]:
-    """Path of every field and table → its text. Read once: nothing else keeps these docstrings."""
+    """Return the help text of every field and table by its path, parsed from this module's source."""
     source = resources.files(__package__).joinpath("model.py").read_text("utf-8")
     classes = {
         node.name: dict(_fields(node)) for node in ast.parse(source).body if isinstance(node, ast.ClassDef)
@@ -512,7 +515,7 @@ def _texts() -> Mapping[str, str]:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Name and docstring of each field of a class."""
+    """Yield the name and docstring of each field of a class."""
     for statement, after in zip(node.body, node.body[1:], strict=False):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             text = after.value if isinstance(after, ast.Expr) else None

@@ -1,4 +1,4 @@
-"""NCCL's variables (nccl.toml), levels and subsystems of its log, and named sets of settings (nccl_presets.toml)."""
+"""NCCL's variables (nccl.toml), its log levels and subsystems, and NCCL presets (nccl_presets.toml)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from .plurals import plural
 
 
 class NcclError(ValueError):
-    """A level or a list of subsystems that NCCL would not understand; the text is one sentence."""
+    """NCCL would not understand a level or a list of subsystems. The text is one sentence."""
 
 
 LEVELS = ("VERSION", "WARN", "INFO", "TRACE")
-"""Values of NCCL_DEBUG, from the quietest. TRACE says more than INFO only in builds made for it."""
+"""Values of NCCL_DEBUG, the quietest first. TRACE prints more than INFO only in trace builds."""
 
 LATER_LEVELS = ("ATTN",)
-"""Those of NCCL 2.32, which an older one takes for no level at all: taken, and never offered."""
+"""Levels of NCCL 2.32 that older versions ignore: accepted, but never suggested."""
 
 NEWEST = "2.32"
-"""The NCCL up to whose documentation the catalogue goes."""
+"""Newest NCCL version whose documentation the catalogue covers."""
 
 DEFAULT_SUBSYS = "INIT,BOOTSTRAP,ENV"
-"""What NCCL prints at INFO when NCCL_DEBUG_SUBSYS is not set."""
+"""Subsystems that NCCL prints at INFO if NCCL_DEBUG_SUBSYS is unset."""
 
 FLOOD_BYTES = 50e6
-"""Bytes a second of a node's NCCL logs from which on a level that was set live is taken back."""
+"""Log rate of a node, in bytes per second, above which a live level is reset."""
 
 LINE_BYTES = 190
-"""Of a line of COLL, with its pointers and stream; other lines are shorter."""
+"""Bytes per line of COLL, with its pointers and stream. Other lines are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Subsystem:
 
     name: str
     since: str
-    """NCCL version it came with."""
+    """First NCCL version with it."""
     text: str
-    """What it prints and what that costs, in a sentence."""
+    """One sentence on its output and the cost."""
     lines: float = 0.0
-    """Lines a collective a rank on a running job; 0: it writes at start and end, or with each connection."""
+    """Lines per collective and rank of a running job. 0 means output only at start, end and connection setup."""
 
 
 SUBSYSTEMS = (
@@ -96,25 +96,25 @@ SUBSYSTEMS = (
 class NcclVariable:
     name: str
     kind: str = "text"
-    """What it takes: "flag", "torch", "int", "number", "word", "level", "text", "debug", "mask" (see nccl.toml)."""
+    """Type of its values: "flag", "torch", "int", "number", "word", "level", "text", "debug", "mask" (see nccl.toml)."""
     scope: str = "restart"
-    """When a change acts: "live", "communicator" (new ones) or "restart"."""
+    """Effect of a change: "live", "communicator" (new ones) or "restart"."""
     since: str = ""
-    """First NCCL version ("torch N": torch version) that has it; "" when it is older than the record."""
+    """First NCCL version ("torch N": torch version) with it, or "" if it is older than the record."""
     default: str = ""
-    """What NCCL does without it; "" when it decides by itself."""
+    """Behaviour if it is unset, or "" if NCCL decides at run time."""
     values: tuple[str, ...] = ()
     least: int | None = None
     most: int | None = None
     meaning: str = ""
-    """What it does and when to touch it, in a sentence or two; "" for a variable of the sources alone."""
+    """One or two sentences on its effect and use, or "" for a variable that only the sources mention."""
     until: str = ""
-    """Last NCCL version that read it; "" while it is read."""
+    """Last NCCL version that read it, or "" for a current variable."""
 
 
 @functools.cache
 def catalogue() -> Mapping[str, NcclVariable]:
-    """Every known variable by name."""
+    """Return every known variable by name."""
     data = dict(_file())
     other, removed, _ = data.pop("other"), data.pop("removed"), data.pop("plugins")
     variables = {name: _variable(name, facts) for name, facts in data.items()}
@@ -133,7 +133,7 @@ def _variable(name: str, facts: Mapping[str, Any]) -> NcclVariable:
 
 
 def covers(name: str) -> bool:
-    """Whether `name` looks like one of these variables, and is to be checked."""
+    """Return True if `name` looks like one of these variables and needs a check."""
     return name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_"))
 
 
@@ -142,11 +142,11 @@ SCOPES = {
     "communicator": "read for each new communicator",
     "restart": "read once in a process",
 }
-"""What `NcclVariable.scope` means."""
+"""Meaning of `NcclVariable.scope`."""
 
 
 def described(name: str) -> list[NcclVariable]:
-    """The variable of that name, or all that begin with it where it ends with _; NCCL_ may be left out."""
+    """Return the variable `name`, or all that begin with a name ending in _. The prefix NCCL_ is optional."""
     full = full_name(name.upper())
     if full.endswith("_"):
         return [entry for entry in catalogue().values() if entry.name.startswith(full)]
@@ -154,7 +154,7 @@ def described(name: str) -> list[NcclVariable]:
 
 
 def facts(entry: NcclVariable) -> str:
-    """What it takes, what it does by itself, which versions have it, and when a change acts."""
+    """Describe a variable's values, default, versions, and the effect of a change."""
     values, maker = takes(entry), "" if entry.since.startswith("torch") else "NCCL "
     parts = [
         values and f"takes {values}",
@@ -166,20 +166,20 @@ def facts(entry: NcclVariable) -> str:
 
 
 def full_name(name: str) -> str:
-    """`name` with the NCCL_ that a user may leave out."""
+    """Return `name` with the prefix NCCL_, which a user may leave out."""
     return name if covers(name.upper()) or of_plugin(name) else f"NCCL_{name}"
 
 
 def of_plugin(name: str) -> bool:
-    """Whether `name` begins as the variables of a plug-in, or of a library or an image around NCCL, do."""
+    """Return True if `name` has the prefix of a plug-in, or of a library or image around NCCL."""
     return name.startswith(tuple(_file()["plugins"]["names"]))
 
 
 def check(name: str, value: str) -> str | None:
-    """What is surely wrong with setting the variable `name` to `value`, as a sentence; None when nothing is.
+    """Return a sentence if setting the variable `name` to `value` is surely wrong, else None.
 
-    A name that is not in the catalogue is right, as newer NCCLs and plug-ins have their own, unless it is the slip of
-    a hand: of all pairs of names in the catalogue one is as alike as that. `doubt` has what is to be said of it.
+    Names outside the catalogue are accepted, because newer NCCLs and plug-ins have their own. Typing errors are
+    refused: only one pair of names in the catalogue is that similar. `doubt` covers other unknown names.
     """
     entry = catalogue().get(name)
     if entry is None:
@@ -195,23 +195,21 @@ def check(name: str, value: str) -> str | None:
 
 
 def slip(name: str) -> str:
-    """The variable that `name` is but for capitals or `misspells`; "" where there is none, and for a right name."""
+    """Return the variable that `name` misspells (`misspells`, or capitals), or "". A correct name gives ""."""
     if name in catalogue():
         return ""
     upper = name.upper()
-    long = (
-        near for near in _read() if len(near) >= len("NCCL_DEBUG")
-    )  # among three letters one says little
+    long = (near for near in _read() if len(near) >= len("NCCL_DEBUG"))  # short names are too similar
     return upper if upper in catalogue() else next((near for near in long if misspells(upper, near)), "")
 
 
 def _read() -> Iterator[str]:
-    """The names that the newest versions read."""
+    """Yield the names that the newest versions read."""
     return (entry.name for entry in catalogue().values() if not entry.until)
 
 
 def doubt(name: str) -> str:
-    """Why setting the variable `name` may do nothing, as a sentence; "" where it is read, or is none of NCCL's."""
+    """Return a sentence if setting the variable `name` may have no effect, else ""."""
     entry = catalogue().get(name)
     if entry is not None:
         return f"{name} is no longer read: NCCL {entry.until} was the last that did." if entry.until else ""
@@ -224,7 +222,7 @@ def doubt(name: str) -> str:
 
 
 def doubts(names: Iterable[str]) -> list[str]:
-    """The doubts about those of `names` that are NCCL's, each with the name that was probably meant."""
+    """Return the doubts about these names, each with a suggested name."""
     texts = {name: text for name in names if (text := doubt(name))}
     return [
         f"{text} Did you mean {near}?" if (near := likely(name)) else text for name, text in texts.items()
@@ -233,9 +231,9 @@ def doubts(names: Iterable[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=1000)
 def likely(name: str) -> str:
-    """The variable that was probably meant by `name`, which is none; "" where none is like it.
+    """Return the variable that an unknown `name` probably means, or "".
 
-    The words that both begin and end with do not count: INSPECTOR_ENABLE is not like WIN_ENABLE.
+    Words that begin or end both names do not count: INSPECTOR_ENABLE is not similar to WIN_ENABLE.
     """
     word = name.upper()[:60]
     if name in catalogue():
@@ -254,7 +252,7 @@ def _alike(word: str, name: str) -> bool:
 
 
 def parse_level(text: str) -> str:
-    """One of LEVELS or LATER_LEVELS, however it is written. Raises NcclError."""
+    """Return one of LEVELS or LATER_LEVELS in capitals. Raises NcclError."""
     level = text.strip().upper()
     if level not in (*LEVELS, *LATER_LEVELS):
         raise NcclError(
@@ -264,9 +262,9 @@ def parse_level(text: str) -> str:
 
 
 def parse_subsys(text: str) -> str:
-    """The list as NCCL reads it: "INIT,NET", or "^COLL" for all but COLL; "" gives DEFAULT_SUBSYS.
+    """Return the list in NCCL's form: "INIT,NET", or "^COLL" for all but COLL. "" gives DEFAULT_SUBSYS.
 
-    Raises NcclError for a name that NCCL would silently leave out.
+    Raises NcclError for a name that NCCL would silently ignore.
     """
     wanted = text.strip().upper()
     if not wanted:
@@ -280,21 +278,21 @@ def parse_subsys(text: str) -> str:
 
 
 def subsystems(version: str | None = None) -> tuple[Subsystem, ...]:
-    """The subsystems that NCCL `version` ("2.21.5") has; all of them when it is not known."""
+    """Return the subsystems of NCCL `version` ("2.21.5"), or all subsystems for None."""
     if version is None:
         return SUBSYSTEMS
     return tuple(subsys for subsys in SUBSYSTEMS if version_key(subsys.since) <= version_key(version))
 
 
 def disk_reserve(total: int) -> int:
-    """Bytes that are to stay free on a disk of `total` bytes: 5 %, and 2 GiB at least."""
+    """Return the bytes to keep free on a disk of `total` bytes: 5 %, and at least 2 GiB."""
     return max(total // 20, 2 << 30)
 
 
 def flood_rate(level: str, subsys: str, collectives: float, ranks: int) -> float:
-    """Bytes a second that `ranks` ranks write that call so many collectives a second; 0.0 where it is next to none.
+    """Return the log rate, in bytes per second, of `ranks` ranks with `collectives` per second, or 0.0 if negligible.
 
-    Raises NcclError for a level or a list that NCCL would not understand.
+    Raises NcclError for an invalid level or list.
     """
     if parse_level(level) not in ("INFO", "TRACE"):
         return 0.0
@@ -302,9 +300,9 @@ def flood_rate(level: str, subsys: str, collectives: float, ranks: int) -> float
 
 
 def cost(level: str, subsys: str, collectives: float = 200.0, ranks: int = 8) -> str:
-    """What a level costs, in words: "COLL: a line a collective a rank; at 200 collectives/s × 8 ranks ≈ 0.3 MB/s".
+    """Describe a level's cost: "COLL: a line a collective a rank; at 200 collectives/s × 8 ranks ≈ 0.3 MB/s".
 
-    "" where it writes only at the start, at the end, and with new connections. Raises NcclError.
+    Returns "" if it prints only at start, end and connection setup. Raises NcclError.
     """
     rate = flood_rate(level, subsys, collectives, ranks)
     if not rate:
@@ -319,7 +317,7 @@ def cost(level: str, subsys: str, collectives: float = 200.0, ranks: int = 8) ->
 
 
 def _flooding(level: str, subsys: str) -> list[Subsystem]:
-    """The subsystems of a list, as `parse_subsys` takes it, that write for each collective."""
+    """Return the subsystems of a list that print for each collective."""
     wanted = parse_subsys(subsys)
     names = set(wanted.removeprefix("^").split(","))
     if wanted.startswith("^"):
@@ -331,7 +329,7 @@ def _flooding(level: str, subsys: str) -> list[Subsystem]:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """A version as numbers that compare; what is not a number ends it ("2.21.5+cuda12.4" → 2, 21, 5)."""
+    """Return a version as comparable numbers, up to the first other part ("2.21.5+cuda12.4" → 2, 21, 5)."""
     numbers: list[int] = []
     for part in version.split("+", 1)[0].split("."):
         if not part.isdecimal():
@@ -349,7 +347,7 @@ def _unknown_subsystem(name: str) -> str:
 
 
 def _slipped(name: str) -> str | None:
-    """Why a name that is not in the catalogue is not taken; None where it is."""
+    """Return why a name outside the catalogue is refused, or None if it is accepted."""
     near = slip(name)
     if not near and (covers(name) or of_plugin(name)):
         return None
@@ -360,7 +358,7 @@ def _slipped(name: str) -> str | None:
 
 
 def takes(entry: NcclVariable) -> str:
-    """What values `entry` takes, in words; "" for any."""
+    """Describe the valid values of `entry`, or "" for any."""
     match entry.kind:
         case "flag":
             return "0 or 1"
@@ -378,7 +376,7 @@ def takes(entry: NcclVariable) -> str:
 
 
 def _fits(entry: NcclVariable, value: str) -> bool:
-    """Whether `entry` takes `value`; NCCL_DEBUG and NCCL_DEBUG_SUBSYS have checks of their own."""
+    """Return True if `value` is valid for `entry`. NCCL_DEBUG and NCCL_DEBUG_SUBSYS have separate checks."""
     match entry.kind:
         case "flag":
             return value in ("0", "1")
@@ -428,19 +426,19 @@ class NcclPreset:
 
     @property
     def live(self) -> bool:
-        """Whether a running process can be told all of it (NCCL 2.24 and newer)."""
+        """Return True if a running process can apply all of it (NCCL 2.24 and newer)."""
         return all(catalogue()[name].scope == "live" for name in self.env)
 
 
 @functools.cache
 def nccl_presets() -> Mapping[str, NcclPreset]:
-    """All of them, in the file's order."""
+    """Return all NCCL presets in the file's order."""
     data = tomllib.loads(resources.files(__package__).joinpath("nccl_presets.toml").read_text("utf-8"))
     return {name: NcclPreset(name=name, **facts) for name, facts in data.items()}
 
 
 def combined(names: Sequence[str]) -> dict[str, str]:
-    """The variables of several. Raises PlanError for an unknown name, and for two that contradict each other."""
+    """Return the variables of several presets. Raises PlanError for an unknown name and for contradicting values."""
     env: dict[str, str] = {}
     preset_of: dict[str, str] = {}
     for name in names:
@@ -463,7 +461,7 @@ def _get(name: str) -> NcclPreset:
 
 
 def notes(names: Sequence[str], before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """What each changes, a sentence each. `before`: the environment without them; `after`: as it will be."""
+    """Return a sentence per preset on its changes. `before` is the environment without them, `after` the final one."""
     return [
         f"{name}: {', '.join(_change(*pair, before, after) for pair in _get(name).env.items())}."
         for name in names

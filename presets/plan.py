@@ -1,4 +1,4 @@
-"""The plan: what the user requested and what the host offers, resolved to one command for each node."""
+"""Make the plan: the user's request and the host's resources, resolved to one command per node."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from .secrets import holds_secret, mask_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What the user asked for beside the preset. None: as the preset says."""
+    """The user's request in addition to the preset. None means the preset's value."""
 
     script: str | None = None
-    """Script, module (`module`) or program (`no_python`); None only in a request for a command."""
+    """Script, module (`module`) or program (`no_python`). None only in a request for a command."""
     args: tuple[str, ...] = ()
     module: bool = False
-    """`script` is a module, run as `python -m` does."""
+    """`script` is a module, run as with `python -m`."""
     no_python: bool = False
-    """`script` is a program that is executed itself."""
+    """`script` is a program that is executed without Python."""
     name: str | None = None
-    """Name of the run; None: that of the script."""
+    """Name of the run, or None for the script's name."""
     python: str | None = None
-    """Interpreter; None: `Place.python`."""
+    """Interpreter, or None for `Place.python`."""
     nnodes: int | str | None = None
     """A number, or "MIN:MAX" for an elastic run."""
     nproc_per_node: int | str | None = None
@@ -51,65 +51,65 @@ class Request:
     env: Mapping[str, str] = field(default_factory=dict)
     nccl: Mapping[str, str] = field(default_factory=dict)
     nccl_presets: tuple[str, ...] = ()
-    """Names of settings of NCCL; `env` and `nccl` win over them."""
+    """Names of NCCL presets. `env` and `nccl` have priority."""
     hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Pattern of host names → variables of those nodes alone."""
+    """Pattern of host names → variables only for those nodes."""
     hook: bool | None = None
     adopt: bool = False
-    """Whether the hook applies the preset at the script's own DistributedDataParallel call."""
+    """True if the hook applies the preset at the script's own DistributedDataParallel call."""
     signals: tuple[str, ...] = ()
-    """Regular expressions that read training signals in the output of the ranks."""
+    """Regular expressions for training signals in the output of the ranks."""
     grace_s: float | None = None
     save_on: str | None = None
-    """What asks the script to save: see `save_on`."""
+    """How to request a checkpoint from the script: see `save_on`."""
     restart_limit: int | None = None
     log_cap: int | None = None
     notify: tuple[str, ...] = ()
-    """Ways on which notices go, each with its rules: "team:hang,gave-up"; (): as the settings say."""
+    """Notification channels with their rules ("team:hang,gave-up"), or () for the settings' channels."""
 
     @property
     def wished(self) -> dict[str, str]:
-        """All variables that were asked for. Raises PlanError."""
+        """Return all requested variables. Raises PlanError."""
         return {**nccl.combined(self.nccl_presets), **self.env, **self.nccl}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Facts of where the run will be, measured by the caller."""
+    """Facts about the place of the run, measured by the caller."""
 
     run: str
     run_dir: str
     """Absolute."""
     port: int
-    """A port for the rendezvous that is free on the head."""
+    """A free port on the head for the rendezvous."""
     ras_port: int
     """A free port for NCCL's RAS."""
     gpus: int
-    """GPUs that the driver names on this node, before CUDA_VISIBLE_DEVICES."""
+    """GPUs that the driver reports on this node, before CUDA_VISIBLE_DEVICES."""
     cores: int
     """Cores that this process may use."""
     cwd: str
     python: str
     """Interpreter of the training environment."""
     host: str = "127.0.0.1"
-    """Address of the rendezvous, where there is one node."""
+    """Address of the rendezvous in a run of one node."""
     nodes: int | None = 1
-    """Nodes that there are; None: as many as asked for."""
+    """Available nodes, or None for as many as requested."""
     script_exists: bool = True
-    """False when the caller looked for the script and did not find it."""
+    """False if the caller did not find the script."""
     script_source: str | bytes | None = None
-    """Text (or raw bytes) of the script; None when it cannot be read."""
+    """Text (or raw bytes) of the script, or None if it is unreadable."""
     script_beside: Mapping[str, str | bytes | None] = field(default_factory=dict)
-    """Files beside the script that it imports: path from there → text; None: too large to be read."""
+    """Imported files of the script's folder: relative path → text, or None if the file is too large."""
     script_config: str | bytes | None = None
-    """The script's own configuration of DeepSpeed (`script_support.own_config`); None when it cannot be read."""
+    """The script's own DeepSpeed configuration (`script_support.own_config`), or None if it is unreadable."""
     user_env: Mapping[str, str] = field(default_factory=dict)
     """`worker_group.inherited_env` of the user's own environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Exactly what runs. `--dry-run`, the launch screen and the runner use this same value."""
+    """Exactly what runs: `--dry-run`, the launch screen and the runner use one Plan."""
 
     run: str
     """Id of the run."""
@@ -119,60 +119,59 @@ class Plan:
     preset: str
     strategy: str
     launcher: str
-    """"torchrun" (torch's own elastic launcher) or "command" (any program, also another launcher, as it is)."""
+    """ "torchrun" (torch's own elastic launcher) or "command" (any program, or another launcher, unchanged)."""
     python: str
-    """Interpreter of the training environment; "" for a command."""
+    """Interpreter of the training environment, or "" for a command."""
     cwd: str
     argv: tuple[str, ...]
-    """torchrun: its arguments, from `--nnodes` to the script's own. command: the command."""
+    """torchrun: its arguments, from `--nnodes` to the script's arguments. command: the command."""
     command: tuple[str, ...]
-    """The user's part alone: script and arguments, or the command."""
+    """Only the user's part: script and arguments, or the command."""
     env: Mapping[str, str]
     """Added to the environment of the launcher and of every rank."""
     hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Pattern of host names → variables that the nodes of such a name get on top; see `render.for_host`."""
+    """Pattern of host names → additional variables of the matching nodes. See `render.for_host`."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files written before the start: path relative to the run directory → text."""
+    """Files to write before the start: path relative to the run directory → text."""
     nnodes: int = 1
     nnodes_min: int | None = None
-    """An elastic run goes on with as few nodes; None: `nnodes`, always."""
+    """Fewest nodes of an elastic run. None means always `nnodes`."""
     node: int = 0
-    """Number of the node this plan is for, from 0; a plan for several nodes is made into one for each by
-    `render.for_node`."""
+    """Number of this plan's node, from 0. `render.for_node` derives it from the plan of all nodes."""
     nproc_per_node: int | None = None
     backend: str | None = None
-    """"nccl" or "gloo"; None for a command."""
+    """ "nccl" or "gloo", or None for a command."""
     mesh: Mapping[str, int] = field(default_factory=dict)
-    """Named dimensions of the ranks and their sizes, outermost first. For a command empty, or `megatron.of_command`."""
+    """Named dimensions of the ranks and their sizes, outermost first. A command has none, or `megatron.of_command`."""
     batch: str = ""
-    """The arithmetic of one optimizer step's samples; "" where it is the script's own."""
+    """The product that gives the samples per optimizer step, or "" if the script decides it."""
     obeys: str | None = None
-    """How the script obeys the preset's strategy, as a sentence; None when nothing was found."""
+    """One sentence on how the script obeys the preset's strategy, or None if it does not."""
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     grace_s: float = 30.0
     """Seconds between SIGTERM and SIGKILL."""
     save_on: str = ""
-    """What asks the script to save: "SIGUSR1", or "FILE:PATH" from `cwd`; "" where nothing does."""
+    """How to request a checkpoint: "SIGUSR1", or "FILE:PATH" relative to `cwd`, or "" if impossible."""
     hook: bool = True
-    """Whether the hook is injected into the ranks."""
+    """True if the hook is injected into the ranks."""
     signals: tuple[str, ...] = ()
     """Patterns of training signals in the output: see `signal_patterns`."""
     notify: tuple[str, ...] = ()
-    """Ways on which notices go, each with its rules; () for none. Addresses are in the settings alone."""
+    """Notification channels with their rules, or (). Only the settings hold addresses."""
     log_cap: int = 0
-    """Bytes of a log on disk beyond which its middle is left out; 0: never."""
+    """Largest log on disk, in bytes. The middle of a larger log is removed. 0 means no limit."""
     notes: tuple[str, ...] = ()
-    """What the user should know before the start, a sentence each."""
+    """One sentence per fact that the user should know before the start."""
     passed: tuple[str, ...] = ()
-    """Those of the notes that name files which were found and do not count."""
+    """The notes about configuration files that were found and ignored."""
     sources: tuple[str, ...] = ()
-    """Files beside the builtin ones that the preset comes from."""
+    """Files that define the preset, except the builtin ones."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Name of a variable of `env` → where it comes from, see `worker_group.env_origins`; of `hosts`: "PATTERN:NAME"."""
+    """Name of a variable of `env` → its origin (`worker_group.env_origins`). Keys for `hosts` are "PATTERN:NAME"."""
 
 
 def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
-    """The plan of one run of a script under a preset. Raises PlanError."""
+    """Plan one run of a script under a preset. Raises PlanError."""
     script = _script(request, place)
     preset = _adapted(loaded.preset, request)
     wished = {**preset.env, **preset.nccl.env, **request.wished}
@@ -246,7 +245,7 @@ def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, s
 def _inspect(
     preset: Preset, request: Request, place: Place, backend: str, sizes: Mapping[str, int]
 ) -> Obeys:
-    """What the script makes of the preset. Raises PlanError."""
+    """Determine how the script obeys the preset. Raises PlanError."""
     if request.adopt:
         texts = {"": place.script_source, **place.script_beside}
         return adopt.adopted(preset, request.script or "the script", texts, python=not request.no_python)
@@ -273,7 +272,7 @@ class OwnConfig(NamedTuple):
     """The script's own configuration of DeepSpeed."""
 
     path: str = ""
-    """"" where there is none that could be read."""
+    """ "" if there is no readable configuration."""
     values: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -288,7 +287,7 @@ def _own_config(request: Request, place: Place) -> OwnConfig:
 
 
 def _megatron(request: Request, obeyed: Obeys, sizes: dict[str, int]) -> tuple[Obeys, dict[str, int]]:
-    """What is known of a script, and the mesh, where its arguments are Megatron-LM's or NeMo's."""
+    """Return the result for the script and the mesh, corrected if its arguments are Megatron-LM's or NeMo's."""
     asked = megatron.read(request.args) if obeyed.how is None and obeyed.reader is None else None
     if asked is None:
         return obeyed, sizes
@@ -299,14 +298,14 @@ def _megatron(request: Request, obeyed: Obeys, sizes: dict[str, int]) -> tuple[O
 
 
 def _mesh(preset: Preset, nproc: int) -> dict[str, int]:
-    """The mesh of all ranks; that of the fewest of an elastic run must exist, too. Raises PlanError."""
+    """Return the mesh of all ranks. The fewest ranks of an elastic run must also have a mesh. Raises PlanError."""
     if preset.topology.nnodes_min is not None:
         worker_group.dimensions(preset, preset.topology.nnodes_min * nproc)
     return worker_group.dimensions(preset, preset.topology.nnodes * nproc)
 
 
 def contract(preset: Preset, backend: str) -> dict[str, str]:
-    """What `parallelize()` reads."""
+    """Return the variables that `parallelize()` reads."""
 
     def text(values: Mapping[str, object]) -> str:
         return json.dumps({name: part for name, part in values.items() if part is not None}, sort_keys=True)
@@ -327,11 +326,11 @@ def contract(preset: Preset, backend: str) -> dict[str, str]:
 def _rank_env(
     preset: Preset, request: Request, place: Place, wished: Mapping[str, str], ranks: worker_group.Ranks
 ) -> tuple[dict[str, str], list[str]]:
-    """Environment of every rank, and what the user should know about it. Raises PlanError."""
+    """Return the environment of every rank, and notes for the user. Raises PlanError."""
     env, notes = _layered(request, place, {**preset.env, **preset.nccl.env}, wished)
     notes += _secret_notes(request.args)
     if ranks.nproc > 1 and "OMP_NUM_THREADS" not in {**place.user_env, **wished}:
-        env["OMP_NUM_THREADS"] = "1"  # torchrun would do so itself, with a long warning
+        env["OMP_NUM_THREADS"] = "1"  # torchrun would set it with a long warning
         notes.append(
             "OMP_NUM_THREADS=1 in each rank, as torchrun sets it; --env OMP_NUM_THREADS=N for more."
         )
@@ -346,9 +345,9 @@ def _rank_env(
 def _layered(
     request: Request, place: Place, base: Mapping[str, str], wished: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """The environment by its layers, and what there is to say of them. `base`: what was wished before the request.
+    """Return the environment from its layers, and notes for the user. Raises PlanError.
 
-    Raises PlanError.
+    `base`: the variables before the request.
     """
     _check_env(request, wished)
     common = worker_group.common_env(place.run, place.ras_port)
@@ -372,7 +371,7 @@ def _node_notes(shape: Topology, port: int) -> tuple[str, ...]:
 
 
 def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Plan:
-    """The plan of any program, supervised as it is, restarted only if asked. Raises PlanError."""
+    """Plan any program, which runs unchanged and restarts only on request. Raises PlanError."""
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`")
     env, notes = _layered(request, place, {}, request.wished)
@@ -439,7 +438,7 @@ def _name(request: Request) -> str:
 
 
 def _adapted(preset: Preset, request: Request) -> Preset:
-    """The preset with the values of the request."""
+    """Return the preset with the values of the request."""
     shape, launcher, restart = preset.topology, preset.launcher, preset.restart
     if request.nnodes is not None:
         fewest, nnodes = worker_group.parse_nnodes(request.nnodes)
@@ -471,7 +470,7 @@ def _launch(preset: Preset, request: Request, place: Place, nproc: int, script: 
 
 
 def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[str, dict[str, str]]:
-    """What is for some nodes alone, the request's last, so that it wins. Raises PlanError."""
+    """Return the variables of single nodes. The request comes last, so that it has priority. Raises PlanError."""
     patterns = [*(name for name in preset if name not in request.hosts), *request.hosts]
     hosts = {name: {**preset.get(name, {}), **request.hosts.get(name, {})} for name in patterns}
     for pattern, variables in hosts.items():
@@ -490,7 +489,7 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
 
 
 def _check_env(request: Request, wished: Mapping[str, str]) -> None:
-    """Raises PlanError for a variable that no plan may hold."""
+    """Raise PlanError for a variable that no plan may hold."""
     on_hosts = [pair for env in request.hosts.values() for pair in env.items() if nccl.covers(pair[0])]
     for name, value in (*request.nccl.items(), *on_hosts):
         problem = nccl.check(name, value)
@@ -503,13 +502,13 @@ def _check_env(request: Request, wished: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wired:
-    """How the ranks are started."""
+    """The part of a plan that depends on the launcher."""
 
     launcher: str
-    """"torchrun", or "command": a launcher that runs as it is."""
+    """ "torchrun", or "command" for a launcher that runs unchanged."""
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    """Added to what the plan says anyway."""
+    """Variables to add to the plan's environment."""
     files: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -524,9 +523,9 @@ def wire(
     env: Mapping[str, str],
     scripts: OwnConfig = NO_CONFIG,
 ) -> Wired:
-    """Everything of a start that depends on the launcher or on who reads the preset. `env`: the plan's so far.
+    """Return the parts of a plan that depend on the launcher or on the reader of the preset.
 
-    `python` starts a launcher of another program's. Raises PlanError.
+    `env` is the plan's environment so far. `python` starts another program's launcher. Raises PlanError.
     """
     merged = scripts.values if scripts.path and obeys.how and obeys.reader == "deepspeed" else None
     files, made = _deepspeed_config(preset, obeys, merged)
@@ -541,7 +540,7 @@ def wire(
         added |= deepspeed.environment(backend, where)
     notes = _reader_notes(preset, obeys, made)
     notes += () if merged is None else deepspeed.merge_notes(scripts.path, merged, made)
-    # What the user wished for wins: the preset's fields are only where these come from.
+    # The user's variables have priority over the preset's fields.
     added = {name: value for name, value in added.items() if name not in env}
     if preset.launcher.kind == "torchrun":
         return Wired(
@@ -557,7 +556,7 @@ def wire(
 def _deepspeed_config(
     preset: Preset, obeys: Obeys, own: Mapping[str, Any] | None
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """DeepSpeed's configuration as a file of the run directory, and its values. Raises PlanError."""
+    """Return DeepSpeed's configuration as a file of the run directory, and its values. Raises PlanError."""
     if preset.strategy.kind != "deepspeed":
         return {}, {}
     reader: deepspeed.Reader = obeys.reader if obeys.reader in ("trainer", "accelerate") else "deepspeed"
@@ -575,7 +574,7 @@ def _own(
     files: dict[str, str],
     notes: tuple[str, ...],
 ) -> Wired:
-    """`accelerate launch` or `deepspeed`, as a command. Raises PlanError."""
+    """Wire `accelerate launch` or `deepspeed` as a command. Raises PlanError."""
     kind = preset.launcher.kind
     if launch.nnodes_min is not None:
         raise PlanError(
@@ -592,7 +591,7 @@ def _own(
 
 
 def _with_options(launch: torchrun.Launch, obeys: Obeys, where: str) -> torchrun.Launch:
-    """The script's own arguments, with those by which it takes DeepSpeed's configuration."""
+    """Add the options through which the script takes DeepSpeed's configuration."""
     script, *args = launch.command
     replaced = deepspeed.with_config(args, where) if obeys.how and obeys.reader == "deepspeed" else None
     if replaced is not None:
@@ -603,7 +602,7 @@ def _with_options(launch: torchrun.Launch, obeys: Obeys, where: str) -> torchrun
 
 
 def _torchrun(launch: torchrun.Launch) -> tuple[str, ...]:
-    """Raises PlanError."""
+    """Return torchrun's arguments. Raises PlanError."""
     refused = torchrun.own_option(launch.extra)
     if refused:
         raise PlanError(
@@ -622,10 +621,7 @@ def _idle(launch: torchrun.Launch) -> tuple[str, ...]:
 
 
 def _reader_notes(preset: Preset, obeys: Obeys, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Parts of the preset that do not reach a script which obeys otherwise than by parallelize().
-
-    `config`: DeepSpeed's configuration.
-    """
+    """Return notes on parts of the preset that reach only scripts with parallelize()."""
     if obeys.how is None or obeys.reader in ("parallelize", "adopt"):
         return ()
     strategy, notes = preset.strategy, []

@@ -1,4 +1,4 @@
-"""Which preset: the strategies compared, what to change when a model does not fit, and a guide by questions. Pure."""
+"""Choose a preset: compare strategies, suggest changes if a model does not fit, and ask questions. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .model import Batch, Mesh, Precision, Preset, Strategy
 from .workload import FORMATS, GB, Format, NodeGpus, Shape, parse_gpus, shape
 
 MOST_RANKS = 1 << 17
-"""No more are tried."""
+"""Most ranks to try."""
 SHORTEST = 128
-"""Positions below which no shorter sequence is tried."""
+"""Shortest sequence to try, in positions."""
 HUGE = 40 * GB
-"""Parameters from which dividing each matrix product pays on many nodes."""
+"""Parameters above which tensor parallelism pays off on many nodes."""
 
 
 def _preset(mesh: Mesh | None = None, precision: Precision | None = None, **how: Any) -> Preset:
@@ -65,7 +65,7 @@ STRATEGIES: Sequence[MemoryStrategy] = (
         why="everything in shards, the least memory and half as much traffic again",
     ),
 )
-"""What needs no more than data parallelism, from the simplest on."""
+"""Strategies with only data parallelism, the simplest first."""
 
 OFFLOADED: Sequence[MemoryStrategy] = (
     MemoryStrategy(
@@ -94,16 +94,16 @@ OFFLOADED: Sequence[MemoryStrategy] = (
         why="all states rest on a local disk of each node: very slow, for what has no room elsewhere",
     ),
 )
-"""What rests outside the GPUs, the fastest first."""
+"""Strategies that offload to host memory or disk, the fastest first."""
 
 
 def simple(ranks: int) -> list[MemoryStrategy]:
-    """Those of STRATEGIES that make sense with so many ranks."""
+    """Return the entries of STRATEGIES that suit this number of ranks."""
     return [strategy for strategy in STRATEGIES if (strategy.key == "single") == (ranks == 1)]
 
 
 def hybrid(nodes: int) -> MemoryStrategy:
-    """Shards inside a node, a replica of them a node."""
+    """Return the strategy with shards inside a node and one replica per node."""
     return MemoryStrategy(
         key="hsdp",
         title="HSDP",
@@ -114,7 +114,7 @@ def hybrid(nodes: int) -> MemoryStrategy:
 
 
 def tensor(ranks: int) -> MemoryStrategy:
-    """Each matrix divided over `ranks` of a node, the rest of it as ZeRO-3."""
+    """Return the strategy that divides each matrix over `ranks` of a node, and the rest as in ZeRO-3."""
     return MemoryStrategy(
         key="tp",
         title=f"ZeRO-3 + TP {ranks}",
@@ -125,7 +125,7 @@ def tensor(ranks: int) -> MemoryStrategy:
 
 
 def pipeline(stages: int) -> MemoryStrategy:
-    """The layers cut into stages; two pieces of a batch for each."""
+    """Return the strategy with `stages` pipeline stages and two microbatches per stage."""
     return MemoryStrategy(
         key="pp",
         title=f"PP {stages}",
@@ -140,16 +140,16 @@ def _set(name: str, value: int, shipped: int) -> str:
 
 
 def compare(model: Shape, form: Format, ranks: int, limit: float) -> list[Estimate]:
-    """The strategies of data parallelism that make sense with so many ranks, from the simplest on."""
+    """Estimate the strategies with only data parallelism that suit this number of ranks, the simplest first."""
     return [estimate(strategy, model, form, ranks, limit) for strategy in simple(ranks)]
 
 
 def survey(
     model: Shape, form: Format, per_node: int, nodes: int, limit: float, host_limit: float | None = None
 ) -> list[Estimate]:
-    """All strategies that make sense on so many nodes of so many GPUs, from the simplest on.
+    """Estimate all strategies that suit these nodes, the simplest first.
 
-    `limit`: bytes of a GPU; `host_limit`: bytes of host memory of a node, None where that is not known.
+    `limit`: bytes of a GPU. `host_limit`: bytes of a node's host memory, or None if unknown.
     """
     ranks = per_node * nodes
 
@@ -167,19 +167,19 @@ def survey(
 def _least(
     make: Callable[[int], MemoryStrategy], sizes: Sequence[int], weigh: Callable[[MemoryStrategy], Estimate]
 ) -> list[Estimate]:
-    """The smallest size that fits, else the one that needs least; none where there is no size."""
+    """Return the smallest size that fits, else the one with the least memory, or [] without sizes."""
     estimates = [weigh(make(size)) for size in sizes]
     fitting = [each for each in estimates if each.fits]
     return (fitting or sorted(estimates, key=lambda each: each.total))[:1]
 
 
 def _products(per_node: int, model: Shape) -> list[int]:
-    """Numbers of ranks of a node over which a matrix may be divided."""
+    """Return the numbers of ranks of a node that can divide a matrix."""
     return [size for size in _powers(per_node) if per_node % size == 0 and model.hidden % size == 0]
 
 
 def _stages(ranks: int, model: Shape) -> list[int]:
-    """Numbers of stages into which the layers may be cut."""
+    """Return the possible numbers of pipeline stages."""
     return [size for size in _powers(min(ranks, model.layers)) if ranks % size == 0]
 
 
@@ -188,7 +188,7 @@ def _powers(most: int) -> Iterable[int]:
 
 
 def needed(model: Shape, form: Format, limit: float) -> int | None:
-    """The fewest ranks on which ZeRO-3 fits; None where no number helps: what is not in shards is too much."""
+    """Return the fewest ranks that ZeRO-3 fits on, or None if its unsharded part is already too large."""
 
     def fits(ranks: int) -> bool:
         return estimate(STRATEGIES[-1], model, form, ranks, limit).fits
@@ -207,11 +207,11 @@ class Remedy:
     """One change, and the simplest strategy that fits with it."""
 
     change: str
-    """What to do, the beginning of a sentence."""
+    """The advice, as the beginning of a sentence."""
     options: str
-    """Of `distui advise`, to see its table; "" where there are none."""
+    """Options of `distui advise` that show the change in its table, or ""."""
     estimate: Estimate | None
-    """None: of ZeRO-3 on more GPUs."""
+    """None for advice to use ZeRO-3 on more GPUs."""
 
     @property
     def text(self) -> str:
@@ -222,12 +222,12 @@ class Remedy:
 
 
 def on_gpus(estimates: list[Estimate]) -> Estimate | None:
-    """The simplest that fits with everything on the GPUs."""
+    """Return the simplest estimate that fits completely on the GPUs."""
     return next((row for row in estimates if row.fits and not row.host and not row.disk), None)
 
 
 def remedies(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> list[Remedy]:
-    """Changes after which something fits without host memory or disk, the cheapest first; [] where none helps."""
+    """Return changes that make the model fit without host memory or disk, the cheapest first."""
     return list(_tried(model, form, per_node, nodes, limit))
 
 
@@ -235,7 +235,7 @@ def _tried(model: Shape, form: Format, per_node: int, nodes: int, limit: float) 
     def simplest(changed: Shape, passes: int = 1) -> Estimate | None:
         rows = survey(changed, form, per_node, nodes, limit)
         if passes > 1:
-            # a pipeline accumulates by itself
+            # a pipeline already accumulates its microbatches
             plain = [row for row in rows if row.strategy.preset.mesh.pp == 1]
             rows = [_accumulating(row, changed, form, per_node * nodes, passes) for row in plain]
         return on_gpus(rows)
@@ -258,7 +258,7 @@ def _tried(model: Shape, form: Format, per_node: int, nodes: int, limit: float) 
 
 
 def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) -> Remedy | None:
-    """The same batch in as few passes as fit."""
+    """Suggest the fewest passes over smaller batches that fit."""
     for passes in _divisors(model.micro_batch):
         size = model.micro_batch // passes
         if fit := simplest(replace(model, micro_batch=size), passes):
@@ -272,7 +272,7 @@ def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) ->
 
 
 def _shorter(model: Shape, simplest: Callable[[Shape], Estimate | None], also: str) -> Remedy | None:
-    """The longest sequence that fits, with one sequence at a time."""
+    """Suggest the longest sequence that fits, with one sequence per batch."""
     seq = model.seq // 2
     while seq >= SHORTEST:
         if fit := simplest(replace(model, seq=seq, micro_batch=1)):
@@ -285,7 +285,7 @@ def _shorter(model: Shape, simplest: Callable[[Shape], Estimate | None], also: s
 
 
 def _more(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> Remedy | None:
-    """More of the same GPUs, for the model as it is, else with as little as possible kept."""
+    """Suggest more GPUs of the same type, for the unchanged model or with the least activations."""
     for changed in (model, replace(model, recompute=True, micro_batch=1)):
         ranks = needed(changed, form, limit)
         if ranks is not None and ranks > per_node * nodes:
@@ -307,7 +307,7 @@ def _accumulating(plain: Estimate, model: Shape, form: Format, ranks: int, passe
 
 
 def _divisors(number: int) -> list[int]:
-    """Divisors above 1, the smallest first."""
+    """Return the divisors above 1, the smallest first."""
     small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
     return sorted({*small, *(number // each for each in small)} - {1})
 
@@ -365,7 +365,7 @@ QUESTIONS = (
     ),
     _question("experts", "Has the model mixture-of-experts layers?", no="no", yes="yes"),
 )
-"""In the order in which they are asked."""
+"""In the order of the guide."""
 
 Answers = Mapping[str, str]
 """Key of a question → key of the choice."""
@@ -375,18 +375,18 @@ Answers = Mapping[str, str]
 class Recommendation:
     preset: str
     reasons: tuple[str, ...]
-    """Sentences; numbers are for weights in 16 bit and layers that are recomputed."""
+    """Sentences. Numbers assume 16-bit weights and recomputed layers."""
     nproc: int
-    """Ranks on each node."""
+    """Ranks per node."""
     nodes: int
     params: str
-    """As the memory estimate takes it: "8B"."""
+    """In the form of the memory estimate: "8B"."""
     hardware: str
     """The GPUs of a node: "8xA10"."""
     seq: str
-    """Positions of a sequence, as they were counted."""
+    """Positions of a sequence in the estimate."""
     format: str
-    """Number formats as they were counted, a name of memory.FORMATS; layers were counted as recomputed."""
+    """Number formats in the estimate, a key of memory.FORMATS. Layers are recomputed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -396,7 +396,7 @@ class _Case:
     gpus: NodeGpus
     nodes: int
     candidates: list[tuple[str, Estimate]]
-    """Presets that a script of this kind can obey, from the simplest on."""
+    """Presets that this kind of script can obey, the simplest first."""
 
     @property
     def ranks(self) -> int:
@@ -404,12 +404,12 @@ class _Case:
 
     @property
     def limit(self) -> float:
-        """Bytes of a GPU."""
+        """Memory of a GPU in bytes."""
         return self.gpus.memory_gb * GB
 
     @property
     def first(self) -> tuple[str, Estimate] | None:
-        """The simplest that fits."""
+        """Return the simplest candidate that fits."""
         return next((candidate for candidate in self.candidates if candidate[1].fits), None)
 
     def says(self, question: str, *choices: str) -> bool:
@@ -417,7 +417,7 @@ class _Case:
 
 
 def recommend(answers: Answers) -> Recommendation:
-    """The preset for these answers, one for each question. Raises PlanError."""
+    """Recommend a preset. `answers` has one answer per question. Raises PlanError."""
     for question in QUESTIONS:
         if answers.get(question.key) not in [choice.key for choice in question.choices]:
             raise PlanError(f"The guide has no answer to: {question.text}")
@@ -470,11 +470,11 @@ _STAGES = tuple(
     )
     for stage, why in _SHARDED.items()
 )
-"""What of the shipped presets memory depends on."""
+"""The fields of the shipped presets that memory depends on."""
 
 
 def _decide(case: _Case) -> tuple[str, list[str]]:
-    """Preset and reasons: by the script first, then by the model's kind, then by what fits."""
+    """Return preset and reasons: first by the script, then by the kind of model, then by memory."""
     if case.says("script", "own"):
         return _own(case)
     if case.says("script", "trainer", "deepspeed"):
@@ -547,7 +547,7 @@ def _fitting(case: _Case) -> tuple[str, list[str]]:
 
 
 def _replicated(case: _Case) -> Estimate:
-    """Shards inside a node, a replica of them a node."""
+    """Estimate shards inside a node with one replica per node."""
     return estimate(hybrid(case.nodes), case.model, FORMATS["bf16"], case.ranks, case.limit)
 
 

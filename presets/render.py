@@ -1,4 +1,4 @@
-"""A plan as text, as JSON and back, and as the plans of its nodes."""
+"""Convert a plan to text, to JSON and back, and to the plans of its nodes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .sanitize import clean_whole, quoted
 from .secrets import MASK, SECRET_WORDS, holds_secret, mask, mask_text, mask_words
 
 LOG_CAP = "--log-cap"
-"""In the origins of a plan: the file of settings that has its cap of logs."""
+"""Key in a plan's origins for the settings file that sets its log cap."""
 LISTED = 64
-"""Ranks whose coordinates are printed."""
+"""Most ranks to print with their coordinates."""
 
 
 def _command(plan: Plan) -> tuple[str, ...]:
@@ -30,12 +30,15 @@ def _command(plan: Plan) -> tuple[str, ...]:
 
 
 def command_line(plan: Plan) -> str:
-    """The plan's argv as a line for a POSIX shell, secrets masked; nothing in it acts on a terminal."""
+    """Return the plan's argv as a line for a POSIX shell, with secrets masked and terminal control characters quoted."""
     return " ".join(quoted(word) for word in _command(plan))
 
 
 def render(plan: Plan, more: Sequence[str] = ()) -> str:
-    """What `--dry-run` prints: all of the plan, secrets masked. Ends with a newline. `more`: lines on what starts."""
+    """Return the output of `--dry-run`: the whole plan, with secrets masked.
+
+    Ends with a newline. `more`: additional lines.
+    """
     lines = [*_head(plan), "", f"  {command_line(plan)}"]
     lines += ["", f"environment ({len(plan.env)} variables beside what is inherited)"]
     lines += [
@@ -65,12 +68,12 @@ def render(plan: Plan, more: Sequence[str] = ()) -> str:
 
 
 def _variable(name: str, value: str, origin: str) -> str:
-    """ "  NAME=value  # where it comes from"."""
+    """Return "  NAME=value  # origin"."""
     return f"  {name}={quoted(mask(name, value))}" + (f"  # {origin}" if origin else "")
 
 
 def named(plan: Plan) -> str:
-    """The preset with the files that it comes from, where it is not a builtin one as it ships."""
+    """Return the preset's name, with its files unless it is an unchanged builtin preset."""
     return f"{plan.preset} ({', '.join(plan.sources)})" if plan.sources else plan.preset
 
 
@@ -101,13 +104,13 @@ def _head(plan: Plan) -> list[str]:
 
 
 def _own_mesh(sizes: Mapping[str, int]) -> str:
-    """That of a command, whose ranks are not known before it runs."""
+    """Describe the mesh of a command, whose ranks are unknown before it runs."""
     parts = [f"{name} {'…' if name == 'dp' else size}" for name, size in sizes.items()]
     return f"{' × '.join(parts)}, by the command's own arguments: dp has the ranks that are left"
 
 
 def _coordinates(sizes: Mapping[str, int]) -> list[str]:
-    """A line for each of the first ranks."""
+    """Return one line per rank, for the first ranks."""
     world = math.prod(sizes.values())
     lines = []
     for rank in range(min(world, LISTED)):
@@ -119,7 +122,7 @@ def _coordinates(sizes: Mapping[str, int]) -> list[str]:
 
 
 def _ranks(nnodes: int, fewest: int | None, nproc: int) -> str:
-    """ "16 = nnodes 2 × nproc_per_node 8"; of an elastic run the least, too."""
+    """Return "16 = nnodes 2 × nproc_per_node 8", or the range of an elastic run."""
     if fewest is None:
         return f"{nnodes * nproc} = nnodes {nnodes} × nproc_per_node {nproc}"
     return f"{fewest * nproc} to {nnodes * nproc} = nnodes {fewest} to {nnodes} × nproc_per_node {nproc}"
@@ -136,7 +139,7 @@ def _policy(policy: RestartPolicy) -> str:
 
 
 def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
-    """The plan as JSON values. `masked` hides secret values: for whatever is shown or exported."""
+    """Return the plan as JSON values. `masked` hides secrets, for output and export."""
     document: dict[str, Any] = {}
     for item in dataclasses.fields(plan):
         value = getattr(plan, item.name)
@@ -158,12 +161,15 @@ def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
 
 
 def _without_values(env: Mapping[str, str]) -> dict[str, str]:
-    """All of a value goes where some of it is secret: what is written down is a value, or that there was one."""
+    """Replace each value that contains a secret by MASK, never only a part of it."""
     return {name: MASK if holds_secret(name, value) else value for name, value in env.items()}
 
 
 def hidden(plan: Plan) -> dict[str, str]:
-    """What the plan's masked JSON leaves out, as environment for whoever executes it; never to be written down."""
+    """Return the values that the plan's masked JSON hides, as environment of the executing process.
+
+    Never write them down.
+    """
     shown = plan_to_json(plan, masked=True)
     env = {name: value for name, value in plan.env.items() if shown["env"][name] == MASK}
     parts = {
@@ -182,7 +188,7 @@ def _at(part: Any, key: str) -> str:
 
 
 def revealed(plan: Plan, env: Mapping[str, str]) -> Plan:
-    """A plan read from its masked JSON with the words and texts that `hidden` gave; those not there stay masked."""
+    """Return a plan from masked JSON with the texts from `hidden`. Missing texts stay masked."""
     try:
         words = json.loads(env.get(SECRET_WORDS) or "{}")
         argv, command = (
@@ -197,12 +203,12 @@ def revealed(plan: Plan, env: Mapping[str, str]) -> Plan:
 
 
 def unknown_words(plan: Plan) -> list[str]:
-    """Arguments of a plan that hold a secret whose value is not there."""
+    """Return the arguments of a plan with a secret whose value is missing."""
     return [word for word in plan.argv if MASK in word]
 
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:
-    """The plan that `plan_to_json` wrote; fields it does not know are left out. Raises PlanError."""
+    """Return the plan that `plan_to_json` wrote. Unknown fields are ignored. Raises PlanError."""
     fields = {item.name for item in dataclasses.fields(Plan)}
     values = {name: value for name, value in document.items() if name in fields}
     policy = {item.name for item in dataclasses.fields(RestartPolicy)}
@@ -217,7 +223,7 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
 
 
 def ports(plan: Plan) -> str:
-    """What listens where once the plan runs."""
+    """Describe the ports that the running plan opens."""
     if plan.launcher != "torchrun":
         return "none of distui's; what the command opens is its own"
     if plan.nnodes == 1 and not plan.hook:
@@ -237,11 +243,11 @@ def ports(plan: Plan) -> str:
 
 
 PORTS = range(20000, 30000)
-"""Where the rendezvous port of a run on several nodes is chosen: below what kernels give out (32768 on Linux)."""
+"""Range of the rendezvous port of a run on several nodes: below the kernel's ephemeral ports (32768 on Linux)."""
 
 
 def rendezvous_port(run8: str) -> int:
-    """A port by the run's eight hex digits: nobody can look on the head, before there is one, which are free."""
+    """Return a port from the run's eight hex digits, because free ports of the future head are not known yet."""
     return PORTS[int(run8, 16) % len(PORTS)]
 
 
@@ -250,14 +256,14 @@ def part_id(run: str, node: int) -> str:
 
 
 def part_run8(run8: str, node: int) -> str:
-    """The stem of that part's socket names: known without asking the node."""
+    """Return the stem of that part's socket names, which is known without a question to the node."""
     return f"{run8}n{node}"
 
 
 def for_host(plan: Plan, host: str) -> Plan:
-    """`plan` with the variables of every pattern in `plan.hosts` that the host's name fits, the last one first.
+    """Return `plan` with the variables of each pattern in `plan.hosts` that matches the host. Later patterns win.
 
-    A name fits with and without its domain; patterns as a shell's, in lower case.
+    A pattern is a shell pattern in lower case, which may match the name with or without its domain.
     """
     names = {host.lower(), host.lower().split(".", 1)[0]}
     added: dict[str, str] = {}
@@ -272,10 +278,10 @@ def for_host(plan: Plan, host: str) -> Plan:
 
 
 def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd: str, python: str) -> Plan:
-    """The plan of node number `node`, whose address is `addresses[node]`; `addresses[0]` is the head's.
+    """Return the plan of node number `node` at `addresses[node]`. `addresses[0]` is the head's address.
 
-    The part is a run of its own (its id, its marker in the ranks' environment), the rendezvous is the whole
-    run's. Raises PlanError when there is no such node.
+    The part is a separate run with its own ID and marker in the ranks' environment. The rendezvous is that of the whole
+    run. Raises PlanError if there is no such node.
     """
     if not 0 <= node < min(plan.nnodes, len(addresses)):
         raise PlanError(
@@ -308,7 +314,7 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
 def placed_argv(
     launcher: str, words: Sequence[str], command: Sequence[str], node: int, addresses: Sequence[str]
 ) -> tuple[str, ...]:
-    """The command line of node number `node`; the user's own words, `command`, are left alone."""
+    """Return the command line of node number `node`. The user's own words, `command`, stay unchanged."""
     if launcher == "torchrun":
         return torchrun.placed(words, addresses[0], addresses[node], node)
     own = len(words) - len(command)
@@ -316,7 +322,7 @@ def placed_argv(
 
 
 def placed_files(texts: Mapping[str, str], node: int, addresses: Sequence[str]) -> dict[str, str]:
-    """The files of node number `node`."""
+    """Return the files of node number `node`."""
     return {
         name: _filled(text, node, addresses)
         if name == deepspeed.HOST_FILE or name.startswith("accelerate/")
@@ -326,7 +332,7 @@ def placed_files(texts: Mapping[str, str], node: int, addresses: Sequence[str]) 
 
 
 def moved_paths(texts: Mapping[str, str], names: Sequence[str], before: str, after: str) -> dict[str, str]:
-    """`texts` with the paths of the files `names` in another run directory."""
+    """Return `texts` with the paths of the files `names` moved to another run directory."""
     made = dict(texts)
     for name in names:
         made = {key: text.replace(f"{before}/{name}", f"{after}/{name}") for key, text in made.items()}

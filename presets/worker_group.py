@@ -1,7 +1,7 @@
-"""The worker group of a plan: its nodes and ranks, its mesh, the arithmetic of a batch, the environment of a rank.
+"""The worker group of a plan: nodes, ranks, mesh, batch arithmetic, and the environment of a rank.
 
-Four layers make that environment, the later wins: what distui sets so that a run can be watched and restarted, what the
-user's shell already holds under those names, the preset, the request. Then what nobody may change.
+The environment has four layers, and later layers have priority: the variables that distui needs to watch and restart a
+run, the values of these variables in the user's shell, the preset, and the request. Some variables are reserved.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from .model import Batch, Preset
 
 WITH = {"schedule": "pp", "microbatches": "pp", "sequence_parallel": "tp"}
-"""Option of Mesh → the dimension without which it does nothing."""
+"""Option of Mesh → the dimension that it needs."""
 
 
 def dimensions(preset: Preset, world: int) -> dict[str, int]:
-    """Name → size, outermost first; the rank runs fastest in the last. Sizes of 1 are left out, but for the data's.
+    """Return the mesh as name → size, outermost first. Consecutive ranks differ in the last dimension.
 
-    Data parallelism gets what is left: "dp_shard" where the model is in shards, else "dp". Raises PlanError.
+    The remaining ranks are data-parallel: "dp_shard" if the model is sharded, else "dp". Other sizes of 1 are left out.
+    Raises PlanError.
     """
     check_mesh(preset)
     mesh, kind = preset.mesh, preset.strategy.kind
@@ -42,7 +43,7 @@ def dimensions(preset: Preset, world: int) -> dict[str, int]:
 
 
 def check_mesh(preset: Preset) -> None:
-    """Raises PlanError where the strategy has no use for a dimension, or an option lacks its dimension."""
+    """Raise PlanError if the strategy does not support a dimension, or an option lacks its dimension."""
     mesh, kind = preset.mesh, preset.strategy.kind
     for name in ("pp", "dp_replicate", "ep", "cp", "tp"):
         takers = mesh.takers(name)
@@ -75,7 +76,7 @@ def check_mesh(preset: Preset) -> None:
 
 
 def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:
-    """Where `rank` is in each dimension."""
+    """Return the position of `rank` in each dimension."""
     position = {}
     for name, size in reversed(list(sizes.items())):
         rank, position[name] = divmod(rank, size)
@@ -83,19 +84,19 @@ def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:
 
 
 def mesh_text(sizes: Mapping[str, int]) -> str:
-    """ "8 = pp 2 × dp_shard 2 × tp 2"."""
+    """Describe a mesh: "8 = pp 2 × dp_shard 2 × tp 2"."""
     return f"{math.prod(sizes.values())} = {' × '.join(f'{name} {size}' for name, size in sizes.items())}"
 
 
 def data_ranks(sizes: Mapping[str, int]) -> int:
-    """How many ranks see different samples."""
+    """Return the number of ranks with different samples."""
     return math.prod(sizes.get(name, 1) for name in ("dp", "dp_shard", "dp_replicate", "ep"))
 
 
 def check_batch(batch: Batch, sizes: Mapping[str, int]) -> str | None:
-    """The arithmetic of a step, "64 = micro 4 × accumulation 2 × 8 data-parallel ranks"; None where micro is not said.
+    """Return "micro 4 × accumulation 2 × 8 data-parallel ranks = 64", or None if micro is not set.
 
-    Raises PlanError where `batch.total` is another number.
+    Raises PlanError if `batch.total` is a different number.
     """
     if batch.micro is None:
         if batch.total is not None:
@@ -129,21 +130,21 @@ def _round_up(world: int, product: int) -> int:
 
 
 CPU_RANKS_PER_CORE = 8
-"""More ranks a core than this is taken for a typing error."""
+"""Most ranks per core. A larger number is considered a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """What a topology comes to on one node."""
+    """Ranks and backend of a topology."""
 
     nproc: int
-    """On one node."""
+    """Ranks per node."""
     backend: Literal["nccl", "gloo"]
     notes: tuple[str, ...] = ()
 
 
 def parse_nproc(text: int | str) -> int | Literal["gpu", "cpu", "auto"]:
-    """A number of ranks or "gpu", "cpu", "auto". Raises PlanError."""
+    """Parse a number of ranks, or "gpu", "cpu", "auto". Raises PlanError."""
     match text:
         case "gpu" | "cpu" | "auto":
             return text
@@ -157,7 +158,7 @@ def parse_nproc(text: int | str) -> int | Literal["gpu", "cpu", "auto"]:
 
 
 def parse_nnodes(text: int | str) -> tuple[int | None, int]:
-    """Fewest and most nodes of "N" (fewest None) or "MIN:MAX", an elastic run. Raises PlanError."""
+    """Return fewest and most nodes of "N" (fewest is None) or of an elastic "MIN:MAX". Raises PlanError."""
     low, colon, high = str(text).partition(":")
     try:
         fewest, most = int(low), int(high) if colon else int(low)
@@ -169,7 +170,7 @@ def parse_nnodes(text: int | str) -> tuple[int | None, int]:
 
 
 def check_nodes(preset: Preset, nodes: int | None) -> None:
-    """Raises PlanError unless `nodes` machines (None: as many as asked for) can hold the preset."""
+    """Raise PlanError unless the preset fits on `nodes` machines. None means as many as requested."""
     nnodes, fewest = preset.topology.nnodes, preset.topology.nnodes_min
     if nnodes < 1:
         raise PlanError(f"nnodes {nnodes} starts nothing: give 1")
@@ -185,13 +186,14 @@ def check_nodes(preset: Preset, nodes: int | None) -> None:
 
 
 SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
-"""By 1 NCCL, from 2.30 on, takes several ranks on one GPU."""
+"""1 lets NCCL (2.30 and newer) run several ranks on one GPU."""
 
 
 def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None, env: Mapping[str, str]) -> Ranks:
-    """Ranks and backend of `preset` on each node, with that many GPUs and cores there.
+    """Return ranks and backend of `preset` on a node with these GPUs and cores. Raises PlanError.
 
-    `nodes` there are, None: as many as asked for. `env`: which GPUs are visible, and may be shared. Raises PlanError.
+    `nodes`: available nodes, or None for as many as requested. `env` says which GPUs are visible, and if ranks share
+    one.
     """
     check_nodes(preset, nodes)
     gpus = visible_gpus(gpus, env)
@@ -241,18 +243,18 @@ def _backend_notes(gpus: int, asked: int | str, nproc: int, where: str) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One node's place among the nodes of a job."""
+    """The place of a node among the nodes of a job."""
 
     node: int
-    """From 0; the head is 0."""
+    """Node number. The head is 0."""
     addresses: tuple[str, ...]
-    """Of every node, by number; the others reach it there."""
+    """Address of every node by number, reachable from the other nodes."""
     source: str
-    """"SkyPilot" or "the launch"."""
+    """ "SkyPilot" or "the launch"."""
 
 
 def seat(env: Mapping[str, str], nnodes: int, nnodes_min: int | None = None) -> Seat:
-    """This node's seat by SkyPilot's variables. Raises PlanError when they do not say, or contradict the plan."""
+    """Return this node's seat from SkyPilot's variables. Raises PlanError if they are missing or contradict the plan."""
     if "SKYPILOT_NODE_RANK" not in env:
         raise PlanError("Nothing says which node this is: SKYPILOT_NODE_RANK is unset")
     addresses = tuple(env.get("SKYPILOT_NODE_IPS", "").split())
@@ -266,12 +268,12 @@ def seat(env: Mapping[str, str], nnodes: int, nnodes_min: int | None = None) -> 
 
 
 def given_seat(node: int, addresses: Sequence[str], nnodes: int, nnodes_min: int | None = None) -> Seat:
-    """The seat that the launch itself gave. Raises PlanError."""
+    """Return the seat that the launch assigned. Raises PlanError."""
     return check_seat(Seat(node, tuple(addresses), "the launch"), nnodes, nnodes_min)
 
 
 def check_seat(seat: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
-    """`seat`, if the plan fits it. Raises PlanError."""
+    """Return `seat` if it fits the plan. Raises PlanError."""
     count, least = len(seat.addresses), nnodes if nnodes_min is None else nnodes_min
     if not 0 <= seat.node < count:
         raise PlanError(f"{seat.source} says that this is node {seat.node} of {count}: that cannot be")
@@ -284,7 +286,7 @@ def check_seat(seat: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:
-    """The number in a variable, None without one. Raises PlanError for anything else."""
+    """Return the number in a variable, or None if it is empty. Raises PlanError for other text."""
     text = env.get(name, "").strip()
     if not text:
         return None
@@ -294,26 +296,26 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
 
 
 WATCHED: Mapping[str, str] = {
-    # The ranks must not share the launcher's store: a restarted group would read the addresses of the
-    # group before it, and hang. The launcher itself reads this variable too.
+    # The ranks must not share the launcher's store: a restarted group would read the addresses of the previous group,
+    # and hang. The launcher reads this variable too.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    # NCCL and Python buffer stdout; a killed rank would take its last lines with it.
+    # NCCL and Python buffer stdout, and a killed rank would lose its last lines.
     "PYTHONUNBUFFERED": "1",
-    # All three present from the start: a live switch then replaces entries instead of growing the
-    # environment under a thread that reads it, and NCCL 2.24 to 2.26 keep the old mask when it is unset.
+    # All three are set from the start: a live switch then replaces entries instead of growing the environment while
+    # another thread reads it, and NCCL 2.24 to 2.26 keep the old mask when it is unset.
     "NCCL_DEBUG": "WARN",
     "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV",
     "NCCL_DEBUG_TIMESTAMP_LEVELS": "ALL",
-    # The flight recorder, under its name and the one before torch 2.8.
+    # The flight recorder, under its current name and its name before torch 2.8.
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-    # CUDA then counts GPUs as the driver does, so that a rank's number names the same GPU everywhere.
+    # CUDA then numbers GPUs like the driver.
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
-"""Set for every launcher, each overridable by the user."""
+"""Set for every launcher. The user can override each."""
 
 PER_RANK = frozenset({"NCCL_DEBUG_FILE", "TORCHELASTIC_ERROR_FILE"})
-"""The runner gives each rank its own value."""
+"""The runner sets a different value per rank."""
 
 LAUNCHER_OWN = frozenset(
     {
@@ -334,28 +336,27 @@ LAUNCHER_OWN = frozenset(
         "TORCHELASTIC_USE_AGENT_STORE",
     }
 )
-"""The launcher computes these for each rank."""
+"""The launcher computes these per rank."""
 
 INSIDE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
-"""Set for torchrun on one node: ranks that have only each other need not listen where others can connect. Whoever says
-otherwise, in the shell too, is obeyed."""
+"""Set for torchrun on one node, so that ranks listen only on loopback. The user and the shell can override them."""
 
 INHERITED = (*WATCHED, *INSIDE, "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", *sorted(PER_RANK))
-"""Names whose value in the user's own environment changes a plan."""
+"""Variables whose value in the user's environment changes a plan."""
 
 
 def inherited_env(user: Mapping[str, str]) -> dict[str, str]:
-    """The part of the user's environment that a plan depends on: what a Place holds."""
+    """Return the user's variables that a plan depends on, for Place.user_env."""
     return {name: user[name] for name in INHERITED if name in user}
 
 
 def common_env(run: str, ras_port: int) -> dict[str, str]:
-    """What every rank gets before anyone's wishes."""
+    """Return the first layer: the variables of every rank before the user's."""
     return {**WATCHED, "NCCL_RAS_ADDR": f"localhost:{ras_port}", "DISTUI_RUN_ID": run}
 
 
 def env_refusal(wished: Mapping[str, str]) -> str | None:
-    """Why a variable of `wished` cannot be given to every rank, as a sentence; None when all can."""
+    """Return one sentence if a variable of `wished` cannot be given to every rank, else None."""
     for name, value in wished.items():
         if not name.isprintable() or set(name) & {"=", " "} or name[:1] in ("", "-"):
             return f"{name!r} is not a name for an environment variable: take letters, digits and _"
@@ -371,13 +372,13 @@ def env_refusal(wished: Mapping[str, str]) -> str | None:
 def layered_env(
     common_env: Mapping[str, str], user: Mapping[str, str], wished: Mapping[str, str]
 ) -> dict[str, str]:
-    """`common_env`, where the user's shell `user` holds another value that one, then `wished`."""
+    """Return `common_env`, overridden by its variables in the user's shell `user`, and then by `wished`."""
     kept = {name: user[name] for name in common_env if name in WATCHED and name in user}
     return {**common_env, **kept, **{k: v for k, v in wished.items() if k not in PER_RANK}}
 
 
 def env_notes(env: Mapping[str, str], user: Mapping[str, str], wished: Mapping[str, str]) -> list[str]:
-    """What the user should know about the layers, a sentence each."""
+    """Return one sentence per fact about the layers that the user should know."""
     lines = [
         f"{name}={env[name]} comes from your environment."
         for name in WATCHED
@@ -391,7 +392,7 @@ def env_notes(env: Mapping[str, str], user: Mapping[str, str], wished: Mapping[s
 
 
 def visible_gpus(gpus: int, env: Mapping[str, str]) -> int:
-    """How many of `gpus` CUDA_VISIBLE_DEVICES in `env` leaves; CUDA reads up to its first bad entry."""
+    """Return how many of `gpus` CUDA_VISIBLE_DEVICES leaves visible. CUDA stops at its first invalid entry."""
     listed = env.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return gpus
@@ -404,17 +405,18 @@ def visible_gpus(gpus: int, env: Mapping[str, str]) -> int:
 
 
 OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
-"""Taken away where torch is 2.9 or newer, which warns of it: see inrank/joining.py."""
+"""Removed if torch is 2.9 or newer, which warns about it: see inrank/joining.py."""
 SHELL, PRESET, COMMAND_LINE, DISTUI, TORCH = "shell", "preset", "command line", "distui", "torch"
-"""Where a variable of a rank comes from."""
+"""Origins of a rank's variables."""
 
 
 def env_origins(
     env: Mapping[str, str], user: Mapping[str, str], preset: Mapping[str, str], asked: Mapping[str, str]
 ) -> dict[str, str]:
-    """Where each variable of `env` comes from.
+    """Return the origin of each variable of `env`.
 
-    `user`: what the shell holds; `preset`: name → file or option that set it in the preset; `asked`: of the request.
+    `user`: the user's shell. `preset`: name → file or option that set it in the preset. `asked`: the request's
+    variables.
     """
     sources = {}
     for name in env:

@@ -1,4 +1,4 @@
-"""What a memory estimate is about: the model and its batch, number formats, GPUs as users name them. Pure."""
+"""Input of a memory estimate: model, batch, number formats, and GPUs by their common names. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .text_formats import Unreadable
 
 GB = 10**9
 CONTEXT_BYTES = 1.5 * GB
-"""CUDA context, kernels and NCCL's buffers on each GPU: a rough constant."""
+"""CUDA context, kernels and NCCL's buffers per GPU, a rough constant."""
 USABLE = 0.92
-"""Share of a GPU's memory that an allocator fills before it fails for fragments."""
+"""Share of a GPU's memory that the allocator can use before fragmentation causes a failure."""
 VOCABULARY = 32_000
-"""Words of a model that says nothing else."""
+"""Default vocabulary size."""
 FEWEST = 100_000
-"""Parameters of the smallest model that somebody means by a bare number."""
+"""Smallest plausible number of parameters without a unit."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """Bytes of model states for each parameter."""
+    """Bytes of model states per parameter."""
 
     name: str
     weights: int
     gradients: int
     optimizer: int
-    """Adam's two moments in 32 bit, and a 32 bit copy of the weights where there is one."""
+    """Adam's two moments in fp32, and an fp32 copy of the weights if there is one."""
     text: str
 
 
@@ -53,12 +53,12 @@ FORMATS: Mapping[str, Format] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """What a device adds to what is computed on it."""
+    """A device's own memory use."""
 
     context: float
-    """Bytes before the first tensor."""
+    """Bytes in use before the first tensor."""
     foreach: bool
-    """Whether torch's Adam updates all parameters at once by default, with a further copy of one moment meanwhile."""
+    """True if torch's Adam updates all parameters at once by default, which needs another copy of one moment."""
 
 
 GPU = Device(context=CONTEXT_BYTES, foreach=True)
@@ -76,17 +76,17 @@ class Shape:
     seq: int = 2048
     """Positions of a sequence."""
     micro_batch: int = 1
-    """Sequences that one GPU takes at once."""
+    """Sequences per GPU and pass."""
     recompute: bool = False
     """Activation checkpointing of every layer."""
     outside: int | None = None
-    """Parameters outside the layers. None: an embedding and a head of `vocab` × `hidden`."""
+    """Parameters outside the layers. None means an embedding and a head of `vocab` × `hidden`."""
     largest: int | None = None
-    """Parameters of the largest tensor. None: as usual."""
+    """Parameters of the largest tensor. None means the typical size."""
 
     @property
     def rest(self) -> int:
-        """Parameters outside the layers."""
+        """Return the parameters outside the layers."""
         usual = min(2 * self.vocab * self.hidden, self.parameters // 2)
         return usual if self.outside is None else self.outside
 
@@ -96,13 +96,13 @@ class Shape:
 
     @property
     def tensor(self) -> float:
-        """Parameters of the largest tensor, which nothing divides that hands out whole tensors."""
+        """Return the parameters of the largest tensor, the smallest unit of division by whole tensors."""
         usual = max(self.rest / 2, min(4 * self.hidden**2, self.layer))
         return usual if self.largest is None else self.largest
 
 
 def parse_parameters(text: str) -> int:
-    """ "7B", "350M", "1.3b", "124_000_000" → a number. Raises PlanError."""
+    """Parse "7B", "350M", "1.3b", "124_000_000" to a number. Raises PlanError."""
     cleaned = text.strip().replace("_", "").replace(",", "").upper()
     unit = cleaned[-1:] if cleaned[-1:] in "KMBT" else ""
     if not unit and cleaned.replace(".", "", 1).isdecimal() and 0 < float(cleaned) < FEWEST:
@@ -119,7 +119,7 @@ def parse_parameters(text: str) -> int:
 def shape(
     parameters: int, layers: int | None = None, hidden: int | None = None, vocab: int = VOCABULARY
 ) -> Shape:
-    """A transformer with this many parameters; missing dimensions take typical values.
+    """Return a transformer with this many parameters. Missing dimensions get typical values.
 
     A layer has 12 h² parameters, and the usual hidden size is 128 times the number of layers (7B: 4096 × 32).
     """
@@ -148,19 +148,19 @@ _DEFINES = (
     ast.Assert,
     ast.Raise,
 )
-"""Statements with which a module defines things."""
+"""Statements that define names in a module."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """What a model built on the meta device has."""
+    """Sizes of a model that was built on the meta device."""
 
     name: str
-    """Of the class or function."""
+    """Name of the class or function."""
     parameters: int
     trainable: int
     layers: int
-    """Outermost members of module lists, which are what FSDP gathers one by one."""
+    """Outermost members of module lists, which FSDP gathers one by one."""
     hidden: int | None
     vocab: int | None
     largest: int
@@ -182,7 +182,7 @@ class Counted:
 
 
 def parse_script(text: str) -> tuple[str, str | None]:
-    """Path and name of "PATH[:NAME]". Raises PlanError."""
+    """Return path and name of "PATH[:NAME]". Raises PlanError."""
     path, colon, name = text.rpartition(":")
     if not colon or "/" in name or name.endswith(".py"):
         path, name = text, ""
@@ -194,7 +194,7 @@ def parse_script(text: str) -> tuple[str, str | None]:
 
 
 def parse_model_args(text: str) -> dict[str, object]:
-    """The values of "layers=3,width=96,activation=gelu". Raises PlanError."""
+    """Return the values of "layers=3,width=96,activation=gelu". Raises PlanError."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
     except (SyntaxError, ValueError):
@@ -210,7 +210,7 @@ def parse_model_args(text: str) -> dict[str, object]:
 
 
 def _value(text: str, node: ast.expr) -> object:
-    """A literal, or a word as it stands. Raises PlanError."""
+    """Return a literal, or a bare word as text. Raises PlanError."""
     if isinstance(node, ast.Name):
         return node.id
     try:
@@ -223,9 +223,9 @@ def _value(text: str, node: ast.expr) -> object:
 
 
 def acts_on_import(source: str | bytes) -> str | None:
-    """Why a script must not be imported to look at its model, as the end of a sentence; None where it may be.
+    """Return why a script must not be imported to inspect its model, as the end of a sentence, or None.
 
-    A script that does things at its top level, and has no `if __name__ == "__main__":`, would train.
+    A script with actions at its top level, and without `if __name__ == "__main__":`, would train.
     """
     try:
         body = read(source).module.body
@@ -244,7 +244,7 @@ def _names_main(test: ast.expr) -> bool:
 
 
 def _acting(body: Iterable[ast.stmt]) -> Iterator[int]:
-    """Lines of statements that do more than define."""
+    """Yield the lines of statements that do more than define names."""
     for node in body:
         if isinstance(node, ast.If | ast.Try | ast.With):
             parts = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
@@ -260,7 +260,7 @@ def _acting(body: Iterable[ast.stmt]) -> Iterator[int]:
 def shape_of(
     counted: Counted, layers: int | None = None, hidden: int | None = None, vocab: int | None = None
 ) -> Shape:
-    """The counted model; what is given wins. Raises PlanError where it does not look like a transformer."""
+    """Return the shape of the counted model. Explicit values have priority. Raises PlanError if no layers are known."""
     layers, hidden = layers or counted.layers, hidden or counted.hidden
     if not layers or not hidden:
         missing = " and ".join(
@@ -275,7 +275,7 @@ def shape_of(
 
 
 def counted_from(answer: Mapping[str, object]) -> Counted:
-    """What the training environment's interpreter answered. Raises PlanError."""
+    """Parse the answer of the training environment's interpreter. Raises PlanError."""
     try:
         return Counted(**answer)  # type: ignore[arg-type]
     except TypeError:
@@ -316,7 +316,7 @@ MEMORY_GB: Mapping[str, int] = {
     "V100": 16,
     "V100-32GB": 32,
 }
-"""GB (10⁹ bytes) on each, from the makers' data sheets; names as SkyPilot's catalogue has them."""
+"""GB (10⁹ bytes) per GPU, from the data sheets. Names are those of SkyPilot's catalogue."""
 
 _GPUS = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([A-Za-z][A-Za-z0-9-]*)(?::(\d+))?")
 _OWN_SIZE = re.compile(r"-(\d+)GB?$", re.IGNORECASE)
@@ -327,11 +327,11 @@ class NodeGpus:
     name: str
     count: int
     memory_gb: float
-    """GB (10⁹ bytes) on each."""
+    """GB (10⁹ bytes) per GPU."""
 
 
 def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
-    """What "8xA100-80GB" or "A100-80GB:8" means; `memory_gb` where a GPU is not known by name. Raises PlanError."""
+    """Parse "8xA100-80GB" or "A100-80GB:8". `memory_gb` is for GPUs with an unknown name. Raises PlanError."""
     match = _GPUS.fullmatch(text.strip())
     counts = [int(part) for part in match.group(1, 3) if part is not None] if match else []
     if match is None or len(counts) > 1 or 0 in counts:
@@ -353,7 +353,7 @@ def _size_in_name(name: str) -> int | None:
 
 
 def name_of_gpu(model: str) -> str:
-    """ "NVIDIA A100-SXM4-80GB" → "A100-80GB"; "" where no known GPU is meant."""
+    """Return "A100-80GB" for "NVIDIA A100-SXM4-80GB", or "" for an unknown GPU."""
     words = set(re.split(r"[\s-]+", model.upper().replace("GEFORCE ", "").replace("RTX ", "RTX")))
     sizes = {word for word in words if re.fullmatch(r"\d+GB", word)}
     fitting = [name for name in MEMORY_GB if set(name.split("-")) <= words]
