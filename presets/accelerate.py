@@ -1,7 +1,7 @@
-"""Accelerate: the environment its scripts obey under any launcher, and the YAML and argv of `accelerate launch`.
+"""Accelerate: the environment for its scripts under any launcher, and YAML and argv of `accelerate launch`.
 
-Names and values: accelerate 1.15 (`utils/launch.py`, `utils/dataclasses.py`, `commands/config/config_args.py` there).
-One mapping in the shape of its YAML is the source of all three, so that they cannot say different things.
+Names and values: accelerate 1.15 (`utils/launch.py`, `utils/dataclasses.py`, `commands/config/config_args.py`). All
+three outputs come from one mapping in the form of its YAML, so that they cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .model import Preset
 from .torchrun import Launch
 
 MODULE = "accelerate.commands.launch"
-"""What `python -m` executes."""
+"""Module for `python -m`."""
 
 HEAD, NODE = "{head}", "{node}"
-"""What stands in the plan for several nodes: address of the head, number of the node."""
+"""Placeholders in a plan for several nodes: address of the head, number of the node."""
 
 IN_THE_FILE = (
     "zero_stage",
@@ -31,7 +31,7 @@ IN_THE_FILE = (
     "offload_param_nvme_path",
     "zero3_save_16bit_model",
 )
-"""Keys of `deepspeed_config` that Accelerate refuses beside a DeepSpeed file, which distui always writes."""
+"""Keys of `deepspeed_config` that Accelerate refuses together with a DeepSpeed file, which distui always writes."""
 
 _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 _RENAMED = {"fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP"}
@@ -41,9 +41,10 @@ _TO_PARALLEL = "parallelism_config_"
 def config(
     preset: Preset, launch: Launch, backend: str, deepspeed_file: str, *, own_precision: bool = False
 ) -> dict[str, Any]:
-    """accelerate's YAML as values, with the table [accelerate] over what the fields make; for node 0.
+    """Return accelerate's YAML for node 0 as values: the fields' values, overridden by the table [accelerate].
 
-    `deepspeed_file`: path of DeepSpeed's configuration; `own_precision`: the script decides. Raises PlanError.
+    `deepspeed_file`: path of DeepSpeed's configuration. `own_precision`: the script decides the precision. Raises
+    PlanError.
     """
     kind, world = preset.strategy.kind, launch.nnodes * launch.nproc_per_node
     made: dict[str, Any] = {
@@ -76,7 +77,10 @@ def config(
 
 
 def _type(kind: str, world: int, backend: str) -> str:
-    """On CPU too MULTI_GPU: of all types only that, FSDP and DEEPSPEED make `accelerate launch` start several ranks."""
+    """Return distributed_type.
+
+    On CPU it is MULTI_GPU, because `accelerate launch` starts several ranks for few other types.
+    """
     if kind == "deepspeed":
         return "DEEPSPEED"
     if kind in ("fsdp1", "fsdp2") and backend != "gloo":
@@ -91,7 +95,7 @@ def _fsdp(preset: Preset) -> dict[str, Any]:
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_offload_params": strategy.cpu_offload,
         "fsdp_cpu_ram_efficient_loading": True,
-        # `accelerate launch` asks for it beside efficient loading, also where FSDP2 has no use for it.
+        # `accelerate launch` requires it with efficient loading, although FSDP2 does not need it.
         "fsdp_sync_module_states": True,
     }
     if strategy.wrap:
@@ -115,7 +119,7 @@ def _hybrid(preset: Preset, world: int) -> dict[str, Any]:
 
 
 def _deepspeed(preset: Preset, path: str) -> dict[str, Any]:
-    """Raises PlanError for keys that Accelerate would refuse."""
+    """Return the deepspeed_config. Raises PlanError for keys that Accelerate would refuse."""
     own = preset.accelerate.get("deepspeed_config")
     for key in IN_THE_FILE:
         if isinstance(own, Mapping) and key in own:
@@ -131,10 +135,10 @@ def _deepspeed(preset: Preset, path: str) -> dict[str, Any]:
 
 
 def environment(config: Mapping[str, Any]) -> dict[str, str]:
-    """What `accelerate launch` would give each rank for this configuration: for scripts under any other launcher."""
+    """Return the variables that `accelerate launch` would set per rank, for scripts under another launcher."""
     env = {"ACCELERATE_MIXED_PRECISION": str(config.get("mixed_precision") or "no")}
     kind = config.get("distributed_type")
-    # Without it Accelerate takes each rank on CPU for a world of its own; with it, it knows no DeepSpeed.
+    # Without it, Accelerate on CPU takes each rank for a separate world. With it, Accelerate ignores DeepSpeed.
     if config.get("use_cpu") and kind != "DEEPSPEED":
         env["ACCELERATE_USE_CPU"] = "true"
     for key, name in (
@@ -186,11 +190,11 @@ def _text(value: Any) -> str:
 
 
 def files(config: Mapping[str, Any]) -> dict[str, str]:
-    """The YAML of each node, by its path in the run directory: one where there is one node."""
+    """Return the YAML of each node, by its path in the run directory."""
     nodes = int(config.get("num_machines") or 1)
     if (
         config.get("distributed_type") == "DEEPSPEED"
-    ):  # beside DeepSpeed's file Accelerate takes it as a flag alone
+    ):  # with DeepSpeed's file Accelerate accepts it only as a flag
         config = {key: value for key, value in config.items() if key != "mixed_precision"}
     if nodes == 1:
         return {"accelerate.yaml": text_formats.write_yaml(config)}

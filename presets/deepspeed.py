@@ -1,4 +1,4 @@
-"""DeepSpeed: its configuration from a preset, and what its own launcher needs: argv, hostfile, environment file.
+"""DeepSpeed: its configuration from a preset, and argv, hostfile and environment for its launcher.
 
 Keys and options: DeepSpeed 0.19 (`deepspeed/runtime/config.py`, `deepspeed/launcher/runner.py`).
 """
@@ -16,31 +16,31 @@ from .secrets import mask_text
 from .torchrun import Launch
 
 MODULE = "deepspeed.launcher.runner"
-"""What `python -m` executes: the program `deepspeed`."""
+"""Module for `python -m`: the program `deepspeed`."""
 
 CONFIG_FILE = "ds_config.json"
 HOST_FILE = "hostfile"
-"""In the run directory."""
+"""Both lie in the run directory."""
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
-"""Path of the configuration, for a script that asks for it."""
+"""Variable with the configuration's path, for a script that reads it."""
 OPTION = "--deepspeed_config"
-"""By which a script takes its configuration from the command line."""
+"""Command-line option for the configuration of a script."""
 HEAD, NODE = "{head}", "{node}"
 
 Reader = Literal["deepspeed", "accelerate", "trainer"]
-"""Who reads the configuration; the latter two fill in what is "auto"."""
+"""Program that reads the configuration. The latter two replace "auto"."""
 
 
 def address(node: int) -> str:
-    """What stands in the plan for the address of a node."""
+    """Return the placeholder for the address of a node in a plan."""
     return f"{{address {node}}}"
 
 
 def config(preset: Preset, reader: Reader, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """DeepSpeed's configuration, with the table [deepspeed] over what the fields make. Raises PlanError.
+    """Return DeepSpeed's configuration: the fields' values, overridden by the table [deepspeed]. Raises PlanError.
 
-    `own`: the script's own one, which stays below wherever the preset has a value.
+    `own`: the script's configuration, which the preset's values override.
     """
     made: dict[str, Any] = {
         **_batch(preset, reader),
@@ -61,7 +61,7 @@ def text(made: Mapping[str, Any]) -> str:
 
 
 def parsed(source: str | bytes | None) -> dict[str, Any] | None:
-    """A script's own configuration; None where there is none that is JSON of DeepSpeed's form."""
+    """Parse a script's own configuration. Return None if it is missing or no JSON object."""
     try:
         value = None if source is None else json.loads(source)
     except (ValueError, RecursionError):
@@ -72,11 +72,11 @@ def parsed(source: str | bytes | None) -> dict[str, Any] | None:
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 FORMATS = ("bf16", "fp16", "amp")
 OFFLOADS = ("offload_optimizer", "offload_param", "cpu_offload", "cpu_offload_params")
-"""Of `zero_optimization`, the last two by their old names."""
+"""Keys of `zero_optimization`. The last two are old names."""
 
 
 def _over(own: Mapping[str, Any], made: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """The script's own configuration, with strategy, precision and batch of the preset in it."""
+    """Return the script's configuration with strategy, precision and batch of the preset."""
     below = {"bf16" if key == "bfloat16" else key: value for key, value in own.items()}
     for name in FORMATS:
         if name not in made and isinstance(below.get(name), Mapping):
@@ -102,7 +102,7 @@ def _over(own: Mapping[str, Any], made: Mapping[str, Any], preset: Preset) -> di
 
 
 def merge_notes(path: str, own: Mapping[str, Any], made: Mapping[str, Any]) -> tuple[str, ...]:
-    """What became of a script's own configuration, the file `path`, a sentence each."""
+    """Return a sentence on the merge of a script's configuration `path`, and a second one if it holds a secret."""
     kept = [key for key, value in own.items() if made.get(key) == value]
     changed = [f"{name} {before} → {after}" for name, before, after in _changes(own, made)]
     added = [key for key in made if key not in own]
@@ -116,7 +116,7 @@ def merge_notes(path: str, own: Mapping[str, Any], made: Mapping[str, Any]) -> t
 
 
 def _changes(own: object, made: object, path: str = "") -> list[tuple[str, str, str]]:
-    """Dotted path, value before and after of what differs from `own`."""
+    """Return dotted path, old and new value of each difference from `own`."""
     if isinstance(own, Mapping) and isinstance(made, Mapping):
         inner = ((f"{path}.{key}".lstrip("."), value, made.get(key)) for key, value in own.items())
         return [change for name, value, after in inner for change in _changes(value, after, name)]
@@ -131,10 +131,10 @@ def _brief(value: object) -> str:
 
 
 def _batch(preset: Preset, reader: Reader) -> dict[str, Any]:
-    """Accelerate and the Trainer know the batch by the script's data loader; DeepSpeed itself asks for it."""
+    """Return the batch keys. DeepSpeed requires numbers; Accelerate and the Trainer take them from the data loader."""
     steps = preset.batch.accumulation
     if "train_batch_size" in preset.deepspeed and preset.batch.micro is None and steps == 1:
-        return {}  # the rest is said there, too, or worked out by DeepSpeed
+        return {}  # [deepspeed] has the other values, or DeepSpeed computes them
     if reader == "deepspeed":
         return {
             "train_micro_batch_size_per_gpu": preset.batch.micro or 1,
@@ -145,13 +145,13 @@ def _batch(preset: Preset, reader: Reader) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": steps if steps > 1 else "auto",
     }
-    # Accelerate's own "auto" is 1.0, for scripts that never clip, too; the Trainer's is its max_grad_norm.
+    # Accelerate replaces "auto" with 1.0, even for scripts that never clip. The Trainer uses its max_grad_norm.
     return {**made, "gradient_clipping": "auto"} if reader == "trainer" else made
 
 
 def _precision(preset: Preset, reader: Reader) -> dict[str, Any]:
     param, reduce = preset.precision.param, preset.precision.reduce
-    if reader == "trainer":  # which refuses any other word than that of its own arguments
+    if reader == "trainer":  # it refuses a value that differs from its arguments
         return {name: {"enabled": "auto"} for name in ("bf16", "fp16")}
     made: dict[str, Any] = {}
     if param != "fp32":
@@ -177,7 +177,7 @@ def _zero(strategy: Strategy) -> dict[str, Any]:
 
 
 def _check_offload(name: str, device: str, strategy: Strategy) -> None:
-    """Raises PlanError."""
+    """Raise PlanError if the stage or path does not allow this offload."""
     least = 3 if name == "offload_param" or device == "nvme" else 1
     if strategy.stage < least:
         raise PlanError(
@@ -192,7 +192,7 @@ def _check_offload(name: str, device: str, strategy: Strategy) -> None:
 
 
 def with_config(args: Sequence[str], path: str) -> tuple[str, ...] | None:
-    """A script's arguments with another file of DeepSpeed's configuration; None where they name none."""
+    """Return a script's arguments with another path of DeepSpeed's configuration, or None if they name none."""
     at = option_at(args)
     if at is None:
         return None
@@ -201,17 +201,17 @@ def with_config(args: Sequence[str], path: str) -> tuple[str, ...] | None:
 
 
 def option_at(args: Sequence[str]) -> int | None:
-    """Where OPTION stands among a script's arguments; None: nowhere."""
+    """Return the index of OPTION in a script's arguments, or None."""
     return next((at for at, word in enumerate(args) if word.partition("=")[0] == OPTION), None)
 
 
 def environment(backend: str, path: str) -> dict[str, str]:
-    """For every rank. DeepSpeed takes a machine for one with GPUs unless it is told."""
+    """Return the variables of every rank. By default DeepSpeed assumes that a machine has GPUs."""
     return {VARIABLE: path, **({"DS_ACCELERATOR": "cpu"} if backend == "gloo" else {})}
 
 
 def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
-    """The launcher's command line on one node; on several each node starts its own ranks."""
+    """Return the launcher's command line on one node. With several nodes, each node starts its own ranks."""
     form = []
     if launch.module:
         form.append("--module")
@@ -228,12 +228,12 @@ def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
     )
     rest = (*launch.extra, *form, *launch.command)
     if launch.nnodes == 1:
-        return (*base, "--hostfile", "/dev/null", *rest)  # a file of an earlier job must not count
+        return (*base, "--hostfile", "/dev/null", *rest)  # ignore the hostfile of an earlier job
     place = ("--hostfile", f"{run_dir}/{HOST_FILE}", "--master_addr", HEAD, "--no_ssh", "--node_rank", NODE)
     return (*base, *place, *rest)
 
 
 def files(launch: Launch) -> dict[str, str]:
-    """What the launcher reads, by path in the run directory; nothing for one node."""
+    """Return the files that the launcher reads, by path in the run directory. One node needs none."""
     lines = (f"{address(node)} slots={launch.nproc_per_node}\n" for node in range(launch.nnodes))
     return {} if launch.nnodes == 1 else {HOST_FILE: "".join(lines)}

@@ -1,4 +1,4 @@
-"""Findings on presets, plans and files, the errors that refuse them, and hints for names that do not exist."""
+"""Findings about presets, plans and files, their errors, and hints for unknown names."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Literal, TypedDict
 
 
 class PresetError(Exception):
-    """A preset cannot be read or found; the text is one sentence that says where and what to do."""
+    """A preset cannot be read or found. The text is one sentence with the place and the remedy."""
 
 
 class PlanError(Exception):
-    """No plan can be made; the text is one sentence that says what was wrong and what to do."""
+    """No plan can be made. The text is one sentence with the problem and the remedy."""
 
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[str, ...] = ("error", "warning", "note")
-"""From the worst."""
+"""Worst first."""
 Role = Literal["cause", "hint", "symptom", "fact", "trace", "noise"]
 ROLES: tuple[str, ...] = ("cause", "hint", "symptom", "fact", "trace", "noise")
-"""From what explains a failure to what says nothing."""
+"""Most relevant first."""
 NO_VERDICT = "hang-no-verdict"
-"""Of the notes, the one that a user waits for."""
+"""The only note that a user waits for."""
 
 
 class LaunchFinding(TypedDict):
@@ -53,45 +53,45 @@ class RunFinding(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A statement with its evidence, of lint, doctor, the detectors and the rules of logs."""
+    """A statement with its evidence, from lint, doctor, the detectors and the log rules."""
 
     id: str
-    """Stable, as "L9" or "hang-python"; the documentation lists all of them."""
+    """Stable, such as "L9" or "hang-python". The documentation lists all of them."""
     severity: str
-    """"error": it does not work, or not as it says; "warning": it costs time or money; "note": worth knowing."""
+    """Severity: "error" does not work as written, "warning" costs time or money, "note" is worth knowing."""
     text: str
-    """What is wrong and why, a sentence."""
+    """One sentence with the problem and its reason."""
     _: KW_ONLY
     role: str = "cause"
-    """Of `ROLES`: what it has to do with a failure."""
+    """One of `ROLES`: the relation to a failure."""
     rank: int | None = None
     node: int | None = None
     remedy: str = ""
-    """What to do, a sentence; "" where nothing has to be done."""
+    """One sentence with the remedy, or "" if nothing has to be done."""
     evidence: tuple[str, ...] = ()
-    """A sentence or a line each: what the statement rests on."""
+    """Sentences or lines that support the statement."""
     ranks: tuple[int, ...] = ()
-    """All ranks that it is about, where that is not `rank` alone."""
+    """All affected ranks, if there are more than `rank`."""
     since: float | None = None
-    """Unix time from which it holds; the text itself names no age, so that it stays the same while it holds."""
+    """Unix time of the beginning. The text contains no age, so that it does not change."""
     where: str = ""
-    """The line, field, variable or node that it is about; "" for the whole."""
+    """The line, field, variable or node with the problem, or "" for the whole."""
     value: str = ""
-    """What stands or was measured there."""
+    """The value or measurement at that place."""
 
     @property
     def alarm(self) -> bool:
-        """Whether somebody should act; a note is only worth knowing."""
+        """Return True if a user should act. A note is only worth knowing."""
         return self.severity != "note"
 
     def as_lines(self) -> list[str]:
-        """As lint, plan and doctor print it: severity, id, place and value; below it what is wrong, and what to do."""
+        """Return the lines that lint, plan and doctor print: severity, id, place and value, then text and remedy."""
         head = " ".join(filter(None, (self.severity, self.id, self.where, self.value)))
         return [head, f"    {self.text}", *([f"    → {self.remedy}"] if self.remedy else [])]
 
     @property
     def quiet(self) -> bool:
-        """Whether it stands behind and is shown dim: a note that nobody waits for."""
+        """Return True if the finding is sorted last and shown dim: a note other than NO_VERDICT."""
         return not self.alarm and self.id != NO_VERDICT
 
     def as_dict(self) -> LaunchFinding:
@@ -120,7 +120,7 @@ class Finding:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """By severity, then causes before hints before symptoms; the earlier ones first, else as they were found."""
+    """Sort by severity, then causes before hints before symptoms, then by time. The sort is stable."""
     return sorted(findings, key=_order)
 
 
@@ -131,24 +131,24 @@ def _order(finding: Finding) -> tuple[int, bool, int, float]:
 
 
 def failed(findings: Iterable[Finding]) -> bool:
-    """Whether an error is among them: what `lint` and `doctor` return 1 for."""
+    """Return True if an error is among them. `lint` and `doctor` then exit with 1."""
     return any(finding.severity == "error" for finding in findings)
 
 
 def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str:
-    """The name most like `word`; "" where none has at least that share in common with it, 0 to 1."""
+    """Return the name most similar to `word`, or "" if no similarity reaches `least` (0 to 1)."""
     return next(iter(nearest_names(word, names, least, 1)), "")
 
 
 def nearest_names(word: str, names: Iterable[str], least: float, most: int) -> list[str]:
-    """Up to `most` of the names that `nearest` means, the most alike first."""
-    import difflib  # needed where a user has misspelt something
+    """Return up to `most` similar names, the most similar first."""
+    import difflib  # needed only after a misspelling
 
     return difflib.get_close_matches(word, list(names), n=most, cutoff=least)
 
 
 def misspells(word: str, name: str) -> bool:
-    """Whether `word` is `name` but for one letter too many, missing or wrong, or two that changed places."""
+    """Return True if one letter is added, missing or wrong, or two letters are swapped."""
     while word and name and word[0] == name[0]:
         word, name = word[1:], name[1:]
     while word and name and word[-1] == name[-1]:
@@ -157,13 +157,13 @@ def misspells(word: str, name: str) -> bool:
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """The question "did you mean NAME?"; "" where no name is near."""
+    """Return the question "did you mean NAME?", or "" if no name is similar."""
     near = nearest(word, names)
     return near and f"did you mean {near}?"
 
 
 def nearest_or_all(word: str, names: Iterable[str]) -> str:
-    """The end of a sentence about an unknown `word`: the question, or all names there are."""
+    """Return the end of a sentence about an unknown `word`: the question, or a list of all names."""
     choices = list(names)
     all_of_them = f"there are {', '.join(choices)}" if len(choices) < 16 else ""
     hint = did_you_mean(word, choices) or all_of_them
@@ -171,5 +171,5 @@ def nearest_or_all(word: str, names: Iterable[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """A message with a full stop at its end, unless it has an end of its own."""
+    """Add a full stop, unless the message ends with other punctuation."""
     return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -1,6 +1,6 @@
-"""Presets made from accelerate's YAML, DeepSpeed's JSON, SkyPilot's tasks, and from the plan of a run.
+"""Create presets from accelerate's YAML, DeepSpeed's JSON, SkyPilot's tasks, and the plan of a run.
 
-What the fields of a preset cannot hold stays in its tables [accelerate], [deepspeed] and [sky], key by key.
+Values without a field go to the tables [accelerate], [deepspeed] and [sky], key by key.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task was expected"
 def import_preset(
     name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None
 ) -> tuple[Imported, list[Finding]]:
-    """The preset of the file `name`, and what lint finds in it. Raises PresetError.
+    """Import the file `name`. Return the preset and lint's findings. Raises PresetError.
 
-    `read`: a file that this one names, seen from its folder; None where it cannot be read.
+    `read` returns a file that this one names, by its path relative to this one's folder, or None if it is unreadable.
     """
     try:
         document = _document(name, data)
@@ -47,7 +47,7 @@ def import_preset(
 
 
 def _document(name: str, data: bytes) -> MarkupNode:
-    """Raises Unreadable, and PresetError for several documents."""
+    """Parse the file. Raises Unreadable, and PresetError for several documents."""
     if len(data) > MOST_BYTES:
         raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB")
     text = decoded(data)
@@ -65,22 +65,22 @@ def _is_yaml(name: str) -> bool:
 
 @dataclass(slots=True)
 class Imported:
-    """A preset's values by field path, as they are found."""
+    """A preset's values by field path, collected during the import."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """ "strategy.kind", "env.OMP_NUM_THREADS", "deepspeed.gradient_clipping"; a nested table as mappings."""
+    """Keys such as "strategy.kind", "env.OMP_NUM_THREADS", "deepspeed.gradient_clipping". Nested tables are mappings."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know, a sentence each: it stands in the file, too."""
+    """One sentence per fact that the user should know. The file repeats them."""
     base: str = ""
-    """The preset that it builds on; "" for none."""
+    """The preset that it builds on, or ""."""
 
     def put(self, path: str, value: object) -> None:
-        """Say one value; None is nothing to say."""
+        """Set a value. None is ignored."""
         if value is not None:
             self.values[path] = value
 
     def keep(self, table: str, rest: Mapping[str, Any]) -> None:
-        """Keep the other program's own keys; null, which TOML has not, is each program's word for its default."""
+        """Keep the other program's keys. Null is left out, because it means the default, and TOML has no null."""
         for key, value in rest.items():
             kept = _without_null(value)
             if kept is not None and kept != {}:
@@ -88,7 +88,7 @@ class Imported:
                 self.values[path] = model.merged(self.values.get(path, {}), kept)
 
     def variables(self, table: str, env: Mapping[str, Any]) -> None:
-        """Environment variables; secrets are left out, and named."""
+        """Add environment variables. Secrets are left out with a note."""
         for name, value in env.items():
             if is_secret(str(name)):
                 self.notes.append(
@@ -99,7 +99,7 @@ class Imported:
 
 
 def text(name: str, source: str, draft: Imported) -> str:
-    """The preset file `name`. Every value is checked as when it is loaded. Raises PresetError."""
+    """Return the preset file `name`. Every value is checked as in loading. Raises PresetError."""
     lines = [f"# Imported from {toml_escaped(source)}."]
     lines += [f"# {toml_escaped(note)}" for note in draft.notes]
     if draft.base:
@@ -128,20 +128,20 @@ def _without_null(value: Any) -> Any:
 
 
 def table_of(document: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A table of a document as a copy; empty where there is none."""
+    """Return a copy of a document's table, or an empty one."""
     table = document.get(key)
     return dict(table) if isinstance(table, Mapping) else {}
 
 
 def whole(value: object) -> int | None:
-    """A whole number, also one that is written as a text."""
+    """Return a whole number, also from a text."""
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def truth(value: object) -> bool | None:
-    """True or false, also as the texts that YAML's writers make of them; None for anything else."""
+    """Return a boolean, also from the texts that YAML writers use, or None for other values."""
     if isinstance(value, bool):
         return value
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -149,13 +149,13 @@ def truth(value: object) -> bool | None:
 
 
 KINDS = {"NO": "single", "FSDP": "fsdp1", "DEEPSPEED": "deepspeed"}
-"""distributed_type → kind of strategy; MULTI_… is ddp."""
+"""distributed_type → kind of strategy. MULTI_… is ddp."""
 PLACED = ("machine_rank", "main_process_ip", "main_process_port")
-"""Keys that are the nodes' own: distui knows them anew at each launch."""
+"""Keys that depend on the node. distui determines them at each launch."""
 
 
 def from_accelerate(document: Mapping[str, Any], source: str) -> Imported:
-    """The preset of accelerate's YAML. Raises PresetError."""
+    """Import accelerate's YAML. Raises PresetError."""
     draft, rest = Imported(), dict(document)
     kind = _kind(rest, source)
     draft.put("strategy.kind", kind)
@@ -178,7 +178,7 @@ def from_accelerate(document: Mapping[str, Any], source: str) -> Imported:
 
 
 def _kind(rest: dict[str, Any], source: str) -> str:
-    """Raises PresetError."""
+    """Return the kind of strategy. Raises PresetError."""
     place = rest.pop("compute_environment", "LOCAL_MACHINE")
     if place != "LOCAL_MACHINE":
         raise PresetError(f"{source}: compute_environment is {place}: only LOCAL_MACHINE can be a preset")
@@ -194,7 +194,7 @@ def _kind(rest: dict[str, Any], source: str) -> str:
 
 
 def _accelerate_precision(rest: dict[str, Any], draft: Imported) -> None:
-    """Accelerate sums gradients in the format in which it computes."""
+    """Import the precision. Accelerate sums gradients in the format of the computation."""
     mixed = str(rest.get("mixed_precision") or "no")
     param = {"no": "fp32", "False": "fp32", "bf16": "bf16", "fp16": "fp16"}.get(mixed)
     if param is not None:
@@ -226,7 +226,10 @@ def _machines(rest: dict[str, Any], draft: Imported, kind: str) -> None:
 
 
 def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
-    """Where the file is silent, what `accelerate launch` takes then, which the fields alone would not mean."""
+    """Import FSDP's options.
+
+    Missing keys get the defaults of `accelerate launch`, which differ from those of the fields.
+    """
     table.pop("fsdp_version", None)
     offload = truth(table.pop("fsdp_offload_params", False))
     draft.put("strategy.cpu_offload", bool(offload))
@@ -253,7 +256,7 @@ def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
 
 
 def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, Any]:
-    """Keys of accelerate become fields; the rest of the table stays."""
+    """Import the keys of accelerate that have fields. Return the rest of the table."""
     if "deepspeed_config_file" in table:
         draft.notes.append(
             f"Its DeepSpeed configuration stays the file {table['deepspeed_config_file']}: import that one, too, "
@@ -278,14 +281,14 @@ def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, A
 
 
 def from_deepspeed(document: Mapping[str, Any], source: str) -> Imported:
-    """The preset of DeepSpeed's JSON. Raises PresetError."""
+    """Import DeepSpeed's JSON. Raises PresetError."""
     draft, rest = Imported(), dict(document)
     draft.put("strategy.kind", "deepspeed")
     zero = rest.pop("zero_optimization", {})
     if zero is True or not isinstance(zero, Mapping):
         raise PresetError(f"{source}: zero_optimization is {zero!r}: a table with a stage was expected")
     kept: dict[str, Any] = {**_batch(rest, draft), **_deepspeed_precision(rest, draft)}
-    # Where the file is silent, DeepSpeed's own default, which the fields alone would not mean.
+    # A missing key means DeepSpeed's own default, which differs from the field's.
     rest.setdefault("zero_allow_untested_optimizer", False)
     left = _zero(dict(zero), draft, rest)
     draft.keep("deepspeed", {**kept, **rest, "zero_optimization": left})
@@ -311,7 +314,7 @@ def _zero(zero: dict[str, Any], draft: Imported, rest: dict[str, Any]) -> dict[s
 
 
 def _batch(rest: dict[str, Any], draft: Imported) -> dict[str, Any]:
-    """A total without its parts, or beside them, is DeepSpeed's to work out; "auto" is what distui says by itself."""
+    """Import the batch sizes. Values that DeepSpeed must compute are kept; "auto" is distui's default."""
     sizes = {name: rest.pop(name) for name in config_files.BATCH if name in rest}
     sizes = {name: value for name, value in sizes.items() if value != "auto"}
     if "train_batch_size" in sizes:
@@ -343,14 +346,11 @@ def _deepspeed_precision(rest: dict[str, Any], draft: Imported) -> dict[str, Any
 
 
 OURS = ("run", "name", "secrets", "envs", "num_nodes", "service", "pool")
-"""Keys that are no part of a preset, or become fields."""
+"""Keys that are no part of a preset, or that become fields."""
 
 
 def from_skypilot(document: Mapping[str, Any], read: Callable[[str], bytes | None]) -> Imported:
-    """The preset of a task, and of the DeepSpeed configuration that its `run:` names. What cannot be kept is noted.
-
-    Raises PresetError.
-    """
+    """Import a task, and the DeepSpeed configuration that its `run:` names. Losses are noted. Raises PresetError."""
     run = str(document.get("run") or "")
     named = next((file.path for file in named_files(run) if file.path.endswith(".json")), "")
     config = deepspeed.parsed(read(named)) if named else None
@@ -383,14 +383,14 @@ def _is_nccl(name: str, value: object) -> bool:
 
 
 MADE = ("DISTUI_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
-"""Beginnings of variables that the fields make."""
+"""Prefixes of variables that the fields produce."""
 MADE_NAMES = ("NCCL_RAS_ADDR", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "DS_ACCELERATOR")
 
 
 def from_plan(
     plan: Plan, changes: Iterable[Mapping[str, str | None]], source: str, presets: Iterable[str]
 ) -> Imported:
-    """The preset of a plan. `changes`: of the environment, by attempt; `presets`: presets that there are.
+    """Import a plan. `changes`: changes of the environment per attempt. `presets`: names of existing presets.
 
     Raises PresetError for the plan of a command, which has no preset's values.
     """

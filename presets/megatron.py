@@ -1,7 +1,7 @@
-"""Megatron-LM's and NeMo's parallel sizes, which a script has among its own arguments: mesh, and whether they fit.
+"""Parallel sizes of Megatron-LM and NeMo in a script's arguments: the mesh, and checks of the sizes.
 
-Names and rules: Megatron-LM's arguments and `parallel_state` (tensor parallelism innermost, then context, data and
-pipeline; experts are groups of their own over the same ranks), NeMo's overrides (`trainer.strategy.NAME=2`).
+Names and rules follow Megatron-LM's arguments and `parallel_state` (tensor parallelism innermost, then context, data
+and pipeline; experts are separate groups of the same ranks), and NeMo's overrides (`trainer.strategy.NAME=2`).
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ SIZES: Mapping[str, str] = {
 }
 """Name of an argument → dimension."""
 COUNTS = ("num_attention_heads", "num_query_groups", "num_experts", "micro_batch_size", "global_batch_size")
-"""Names of arguments that sizes must divide, or that count samples."""
+"""Arguments that a size must divide, or that count samples."""
 DATA_OUTSIDE = "use_tp_pp_dp_mapping"
-"""By which data parallelism is the outermost dimension, not the pipeline."""
+"""Argument that makes data parallelism the outermost dimension instead of the pipeline."""
 ELSEWHERE = ("yaml_cfg", "use_checkpoint_args", "factory")
-"""Arguments by which sizes may come from elsewhere."""
+"""Arguments that may load sizes from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class MegatronArguments:
     words: Mapping[str, str]
-    """Name with `_` → the word as it is written, of SIZES that are given as a number."""
+    """Name with `_` → the word on the command line, for each of SIZES with a number."""
     sizes: Mapping[str, int]
-    """Dimension → size, of those that are given."""
+    """Dimension → size, for the sizes on the command line."""
     counts: Mapping[str, int]
     data_outside: bool = False
     elsewhere: str = ""
-    """The argument by which further sizes may come from elsewhere; "" for none."""
+    """The argument that may load further sizes, or ""."""
 
     def size(self, dimension: str) -> int:
-        """1 where it is not given; experts have the tensor parallelism of the other layers."""
+        """Return a size, 1 by default. Experts default to the tensor parallelism of the other layers."""
         return self.sizes.get(dimension, self.size("tp") if dimension == "etp" else 1)
 
     @property
     def text(self) -> str:
-        """ "tp 2 × pp 4"."""
+        """Return "tp 2 × pp 4"."""
         return " × ".join(f"{name} {size}" for name, size in self.sizes.items())
 
 
 def read(args: Sequence[str]) -> MegatronArguments | None:
-    """The sizes among a script's arguments; None where there are none."""
+    """Return the sizes in a script's arguments, or None if there are none."""
     values = dict(_values(args))
     words = {name: values[name][0] for name in SIZES if name in values and _number(values[name][1])}
     if not words:
@@ -68,7 +68,7 @@ def _number(text: str) -> int:
 
 
 def _values(args: Sequence[str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Last part of a name with `_` → the word that gives it, and its value: --name 2, --name=2, a.b.name=2."""
+    """Yield the last part of a name with `_` → its word and value: --name 2, --name=2, a.b.name=2."""
     for at, word in enumerate(args):
         name, equals, value = word.partition("=")
         if not name.startswith("--") and not equals:
@@ -79,9 +79,9 @@ def _values(args: Sequence[str]) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def dimensions(asked: MegatronArguments, world: int) -> dict[str, int]:
-    """Name → size, outermost first, as Megatron numbers its ranks; {} where the sizes do not divide `world`.
+    """Return name → size, outermost first, in Megatron's rank order, or {} if the sizes do not divide `world`.
 
-    Experts are a dimension where their groups lie within data parallelism alone.
+    Experts are a dimension only if their groups lie within data parallelism.
     """
     pp, cp, tp, ep = (asked.size(name) for name in ("pp", "cp", "tp", "ep"))
     data, left = divmod(world, pp * cp * tp)
@@ -94,7 +94,7 @@ def dimensions(asked: MegatronArguments, world: int) -> dict[str, int]:
 
 
 def of_command(words: Sequence[str]) -> dict[str, int]:
-    """The mesh of any command, {} for none. Data parallelism, 1 here, takes the ranks that there are when it runs."""
+    """Return the mesh of any command, or {}. Data parallelism is 1 here, and gets the available ranks at run time."""
     asked = read(words)
     if asked is None:
         return {}
@@ -103,7 +103,7 @@ def of_command(words: Sequence[str]) -> dict[str, int]:
 
 
 def note(script: str, asked: MegatronArguments, sizes: Mapping[str, int]) -> str:
-    """How the script divides its model, as a sentence."""
+    """Return one sentence on how the script divides its model."""
     lead = f"{script} divides its model by its own arguments ({asked.text}): the preset's strategy does not change that"
     if not sizes:
         return f"{lead}, and its mesh is not known, because they do not divide the ranks."
@@ -126,14 +126,14 @@ class Misfit:
     """A size that does not fit."""
 
     where: str
-    """The argument, as it is written."""
+    """The argument as written."""
     value: str
     text: str
     remedy: str
 
 
 def misfits(asked: MegatronArguments, world: int) -> Iterator[Misfit]:
-    """What Megatron refuses of these sizes on so many ranks."""
+    """Yield the sizes that Megatron refuses on this number of ranks."""
     dense, experts = ("tp", "cp", "pp"), ("etp", "ep", "pp")
     for names in (dense, experts) if {"ep", "etp"} & asked.sizes.keys() else (dense,):
         product = math.prod(asked.size(name) for name in names)
@@ -149,7 +149,7 @@ def misfits(asked: MegatronArguments, world: int) -> Iterator[Misfit]:
 
 
 def _divided(asked: MegatronArguments, world: int) -> Iterator[Misfit]:
-    """Counts of the model and of the batch."""
+    """Check the counts of the model and of the batch."""
     for name, dimension in (("num_attention_heads", "tp"), ("num_experts", "ep")):
         count, size = asked.counts.get(name, 0), asked.size(dimension)
         if count % size:

@@ -1,7 +1,7 @@
-"""Bytes from elsewhere → text that is safe on a terminal: the one cleaner for logs, names, presets and messages.
+"""Convert foreign bytes to text that is safe on a terminal: for logs, names, presets and messages.
 
-Escape sequences as in ECMA-48 (CSI, OSC, DCS, SOS, PM, APC, and the two-character ones), in 7-bit and
-8-bit form.
+Removes the escape sequences of ECMA-48 (CSI, OSC, DCS, SOS, PM, APC, and two-character sequences), in 7-bit and 8-bit
+form.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 import shlex
 
 WIDTH = 2000
-"""Most characters of one line; the rest is `…` and the line's true length."""
+"""Longest line, in characters. `…` and the true length replace the rest."""
 LONGEST = 1 << 20
-"""Most characters of a line that must not be cut: of a plan, a sentence, a path. More than an argument can have."""
+"""Longest line, in characters, if it must stay complete (plan, sentence, path). No argument is longer."""
 TAB = 8
 _ORDINARY = """
     a absent all allocations an and another argument arguments as asking at attempt autostop both call
@@ -28,20 +28,22 @@ _ORDINARY = """
     when where which with without world would wrap write you your
 """
 OPENERS = frozenset(_ORDINARY.split())
-"""Ordinary words with which our messages begin. Any other first word may be a name, of a host, a run, a file or a
-program, and stays as it is written."""
-_PERIOD = re.compile(r"(?<=[^\s./~])\.\Z")  # neither of "…" in dots nor of a path
+"""Ordinary first words of our messages.
+
+Any other first word may be a name (host, run, file, program) and keeps its case.
+"""
+_PERIOD = re.compile(r"(?<=[^\s./~])\.\Z")  # no period of "…" in dots, and none of a path
 
 # Strings (OSC, DCS, …) end before the next introducer, so that a flood of them costs linear time.
 _CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
-_OTHER = r"\x1b[ -/]*[0-~]?"  # also the introducer of a string that never ends: its text stays visible
+_OTHER = r"\x1b[ -/]*[0-~]?"  # also the introducer of an unterminated string, whose text stays visible
 ESCAPE = re.compile(f"{_CSI}|{_STRING}|{_OTHER}")
-"""An escape sequence, or what is there of it."""
-# NUL and its kin get a picture; what would turn, hide or break a line gets the replacement character.
+"""An escape sequence, or its beginning."""
+# NUL and its kin get a picture. Characters that turn, hide or break a line become U+FFFD.
 _PICTURES: dict[int, str | None] = {code: chr(0x2400 + code) for code in range(0x20)}
 _PICTURES |= {0x08: None, 0x0B: " ", 0x0C: " ", 0x7F: "\u2421"}
-# What takes no room hides text in a name: blanks of no width, marks of annotations, and the tag letters.
+# Zero-width characters can hide text in a name: blanks, annotation marks, tag letters.
 _PICTURES |= dict.fromkeys(
     (
         *range(0x80, 0xA0),
@@ -62,12 +64,11 @@ _UNPRINTABLE = re.compile(f"[{re.escape(''.join(map(chr, _PICTURES)))}]")
 
 
 def clean_line(raw: bytes, width: int = WIDTH, length: int | None = None) -> str:
-    """One line, without its newline, as printable text of about `width` characters.
+    """Return one line as printable text of about `width` characters, without its newline.
 
-    Invalid UTF-8 becomes U+FFFD, escape sequences go, other controls become visible, tabs become blanks,
-    and of a progress bar (`\\r`) the last state stays. A longer line ends with `…` and its length in
-    bytes: `length` where the caller knows that `raw` is only a part of it. Markup such as `[red]` is text
-    like any other: show the result as literal text.
+    Invalid UTF-8 becomes U+FFFD, escape sequences are removed, other controls become visible, and tabs become blanks. A
+    progress bar (`\\r`) keeps its last state. A longer line ends with `…` and its length in bytes. `length` is the true
+    length if `raw` is only a part. Markup such as `[red]` stays: show the result as literal text.
     """
     shown, cut = _last_state(raw.rstrip(b"\r\n"), width)
     if not (shown.isascii() and shown.isprintable()):
@@ -79,7 +80,7 @@ def clean_line(raw: bytes, width: int = WIDTH, length: int | None = None) -> str
 
 
 def clean_lines(data: bytes, width: int = WIDTH) -> list[str]:
-    """Every line of `data`; a newline at the end opens no further line."""
+    """Clean every line of `data`. A final newline starts no line."""
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -87,19 +88,19 @@ def clean_lines(data: bytes, width: int = WIDTH) -> list[str]:
 
 
 def clean_text(text: str, width: int = WIDTH) -> str:
-    """`clean_line` for text that is already decoded: names, commands, messages from elsewhere."""
+    """Apply `clean_line` to decoded text: names, commands, foreign messages."""
     return clean_line(text.replace("\n", " ").encode("utf-8", "replace"), width)
 
 
 def clean_whole(text: str) -> str:
-    """Text of several lines, each cleaned and none cut; a newline at its end stays."""
+    """Clean each line of a text without cutting. A final newline stays."""
     return "\n".join(clean_text(line, LONGEST) for line in text.split("\n"))
 
 
 def as_message(text: str) -> str:
-    """A message in the product's one style: in sentence case, and a single line without a final period.
+    """Return a message in the product's style: sentence case, and no final period on a single line.
 
-    Only one of OPENERS gets a capital: any other first word may be a name. Several lines keep their periods.
+    Only words of OPENERS get a capital: any other first word may be a name. Several lines keep their periods.
     """
     text = text.strip()
     first = text.split(maxsplit=1)[0].rstrip(",;.!?") if text else ""
@@ -109,12 +110,12 @@ def as_message(text: str) -> str:
 
 
 def escaped_json(line: str) -> str:
-    """One line of JSON with everything that acts on a terminal as JSON's own escape; it means the same."""
+    """Escape terminal control characters in a line of JSON. The value stays equal."""
     return _UNPRINTABLE.sub(lambda match: json.dumps(match[0])[1:-1], line)
 
 
 def quoted(text: str) -> str:
-    """A word for a POSIX shell; one that cannot be printed as it is, as bash reads it: $'\\x1b]0;'."""
+    """Quote a word for a POSIX shell, or for bash if it is not printable: $'\\x1b]0;'."""
     if text.isprintable():
         return shlex.quote(text)
     shown = "".join(char if char.isprintable() and char not in "\\'" else _escaped(char) for char in text)
@@ -125,7 +126,7 @@ def _escaped(char: str) -> str:
     code = ord(char)
     if char in "\\'":
         return f"\\{char}"
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     if code < 0x80:
         return f"\\x{code:02x}"
@@ -133,8 +134,8 @@ def _escaped(char: str) -> str:
 
 
 def _last_state(raw: bytes, width: int) -> tuple[str, bool]:
-    """The last part between `\\r` that shows anything, and whether more than enough of it was cut off."""
-    enough = 8 * width + 256  # room for escape sequences and four bytes a character
+    """Return the last visible part between `\\r`, and True if more than enough of it was cut off."""
+    enough = 8 * width + 256  # room for escape sequences and four bytes per character
     for _ in range(8):
         head, bar, part = raw.rpartition(b"\r")
         text = part[:enough].decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""How a script is asked to save on demand: by a signal, or by a file that is touched. Pure."""
+"""Ways to request a checkpoint from a script: a signal, or a touched file. Pure."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ TAKEN = {
     "SIGCHLD": "the kernel sends it when a child ends",
     "SIGCONT": "distui sends it to go on after a stop",
 }
-"""Signals that have another meaning already, and which."""
+"""Signals that already have another meaning → that meaning."""
 
 
 class SaveOn(NamedTuple):
-    """The way to ask; one of the two is set."""
+    """How to request a checkpoint. Exactly one field is set."""
 
     signal: str = ""
-    """With SIG: "SIGUSR1"."""
+    """With the prefix SIG, such as "SIGUSR1"."""
     file: str = ""
     """Absolute, or relative to the working directory of the ranks."""
 
     @property
     def words(self) -> str:
-        """What is done to the ranks."""
+        """Return the action as the end of a sentence."""
         return f"{self.signal} to every rank" if self.signal else f"the file {self.file} is touched"
 
 
 def checked(text: str, where: str = "--save-on") -> str:
-    """As it is kept in a plan: "SIGUSR1", "FILE:save.now", or "" for nothing. Raises PlanError."""
+    """Return the form that plans keep: "SIGUSR1", "FILE:save.now", or "". Raises PlanError."""
     text = text.strip()
     if not text:
         return ""
@@ -64,7 +64,7 @@ def _path(path: str, where: str) -> str:
 
 
 def parse(kept: str) -> SaveOn | None:
-    """What a plan keeps; None where the script does not say how, or the text is none of this version."""
+    """Parse the form that a plan keeps. Return None for "", and for a text of another version."""
     try:
         kept = checked(kept)
     except PlanError:

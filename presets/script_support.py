@@ -1,7 +1,4 @@
-"""Which parts of a preset a script obeys, by its syntax tree: its calls, their full names, values of arguments.
-
-Nothing is executed.
-"""
+"""Determine which parts of a preset a script obeys, from its syntax tree. The script is not executed."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ from .script_tree import MOST_FILES, ScriptTree, read
 from .text_formats import Unreadable
 
 _DEEPEST = 8
-"""Names that are followed from one assignment to the next."""
+"""Longest chain of assignments to follow."""
 _EMPTY = ("", "none", "None", "null", "False", "false")
-"""Words of a command line that give nothing."""
+"""Option values that count as no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option that the script declares with argparse."""
+    """An argparse option of the script."""
 
     names: tuple[str, ...]
-    """With their dashes, the one that a sentence names last."""
+    """With their dashes. The last one is the name in sentences."""
     dest: str
     action: str
     default: ast.expr | None
@@ -39,21 +36,21 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is known of an argument's value."""
+    """A statically known argument value."""
 
     given: bool | None
-    """Whether it is something else than None and False; None: that shows only when the script runs."""
+    """False for None and False, True for any other value, None if only running the script shows it."""
     literal: object = None
-    """Where it is given as a number or a text."""
+    """The value, if it is a number or a text."""
     unless: str = ""
-    """What would make it another one, as the end of "unless …"."""
+    """What would change the value, as the end of "unless …"."""
 
 
 FALSE = Value(False)
 
 
 class Values:
-    """The values in one script that is launched with `args`."""
+    """Evaluates expressions of one script that is launched with `args`."""
 
     def __init__(self, script: Script, args: Sequence[str]) -> None:
         self.options, self.assigned = script.options, script.assigned
@@ -63,7 +60,7 @@ class Values:
         self._words = _words_of_options(script.options, args)
 
     def of(self, node: ast.expr, deep: int = 0) -> Value:
-        """What an expression comes to."""
+        """Return the value of an expression."""
         named = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
         unknown = Value(None, unless=f"{_short(node)} {'is set' if named else 'comes to something'}")
         if isinstance(node, ast.Constant):
@@ -81,12 +78,12 @@ class Values:
         return self.of(values[0], deep + 1) if len(values) == 1 and deep < _DEEPEST else unknown
 
     def option(self, dest: str) -> Option | None:
-        """The option that fills this name in what the parser returns; None where none, or several do."""
+        """Return the only option with this `dest` in the parser's namespace, or None for no option and for several."""
         options = self._by_dest.get(dest, [])
         return options[0] if len(options) == 1 else None
 
     def of_option(self, option: Option, deep: int = 0) -> Value:
-        """What an option comes to in this launch."""
+        """Return the value of an option in this launch."""
         word = self._words.get(option)
         if option.action in ("store_true", "store_false"):
             on = (word is not None) == (option.action == "store_true")
@@ -98,7 +95,7 @@ class Values:
 
 
 def _words_of_options(options: Sequence[Option], args: Sequence[str]) -> dict[Option, str]:
-    """The word that a command line gives to each option, "" where it gives the option alone."""
+    """Return the argument that a command line gives to each option, or "" for an option without one."""
     words: dict[Option, str] = {}
     for at, word in enumerate(args):
         name, equals, value = word.partition("=")
@@ -110,7 +107,7 @@ def _words_of_options(options: Sequence[Option], args: Sequence[str]) -> dict[Op
 
 
 def _meant(word: str, options: Sequence[Option]) -> list[Option]:
-    """The options that argparse takes a word for: also a beginning that no other option has."""
+    """Return the options that argparse matches to a word, also by an unambiguous prefix."""
     exact = [option for option in options if word in option.names]
     if exact or not word.startswith("--") or len(word) < 3:
         return exact
@@ -140,7 +137,7 @@ def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Assign):
         for target in node.targets:
             for name in ast.walk(target):
-                if isinstance(name, ast.Name):  # of a tuple it is a part: whatever it is, it is no literal
+                if isinstance(name, ast.Name):  # part of a tuple: never a literal
                     yield name.id, node.value if isinstance(target, ast.Name) else name
     elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
         if isinstance(node.target, ast.Name) and node.value is not None:
@@ -159,7 +156,7 @@ def _key(node: ast.Attribute | ast.Subscript) -> str:
 
 
 def _reads(node: ast.expr) -> bool:
-    """Whether a call asks for a value rather than making one: os.environ.get("X"), getattr(args, "x"), bool(x)."""
+    """Return True if a call reads a value and creates none: os.environ.get("X"), getattr(args, "x"), bool(x)."""
     return isinstance(node, ast.Call) and not _last(node.func)[:1].isupper() and _last(node.func) != "dict"
 
 
@@ -170,9 +167,9 @@ def _short(node: ast.expr) -> str:
 
 PARALLELIZE = "distui.runners.inrank.parallelize.parallelize"
 STEPS = "distui.runners.inrank.parallelize.forward_backward"
-"""distui's own calls; the second leaves the order of forward and backward passes to the preset."""
+"""distui's own calls. A script that calls the second one lets the preset order forward and backward passes."""
 COPY, COPIED_STEPS = "parallelize.parallelize", "parallelize.forward_backward"
-"""The same, from a copy of the folder beside the script."""
+"""The two calls, from a copy of the folder next to the script."""
 
 FRAMEWORKS: Mapping[str, tuple[str, str, str]] = {
     "DistributedDataParallel": ("torch.nn", "ddp", "wraps its model in DistributedDataParallel"),
@@ -191,11 +188,10 @@ FRAMEWORKS: Mapping[str, tuple[str, str, str]] = {
     "initialize": ("deepspeed", "deepspeed", "hands its model to DeepSpeed (deepspeed.initialize)"),
     "Accelerator": ("accelerate", "", "leaves it to Accelerate (Accelerator)"),
 }
-"""Last part of a call's full name → package that it comes from, the kind of strategy that it is, "" for none by itself,
-and what a script that calls it does."""
+"""Last part of a call's full name → its package, its kind of strategy ("" for none), and what a calling script does."""
 
 TRAINERS = ("transformers", "trl")
-"""Packages whose classes called …Trainer go through Accelerate."""
+"""Packages whose classes …Trainer use Accelerate."""
 LIGHTNING = ("lightning", "pytorch_lightning")
 """Packages whose Trainer is Lightning's."""
 
@@ -203,14 +199,14 @@ LIGHTNING = ("lightning", "pytorch_lightning")
 @dataclass(frozen=True, slots=True)
 class ScriptCall:
     full: str
-    """Full dotted name; "" when no import explains it."""
+    """Full dotted name, or "" if no import explains it."""
     last: str
-    """Its last part as it is written there, explained or not."""
+    """Last part of the name in the source."""
     line: int
     node: ast.Call
 
     def keyword(self, *names: str) -> ast.keyword | None:
-        """The first keyword argument of one of these names that is neither None nor False."""
+        """Return the first keyword argument of one of these names that is neither None nor False."""
         for keyword in self.node.keywords:
             nothing = isinstance(keyword.value, ast.Constant) and keyword.value.value in (None, False)
             if keyword.arg in names and not nothing:
@@ -218,30 +214,30 @@ class ScriptCall:
         return None
 
     def first_text(self) -> str:
-        """Its first argument, where that is a text; else ""."""
+        """Return the first argument if it is a text, else ""."""
         first = self.node.args[0] if self.node.args else None
         return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Script:
-    """What there is to know about a script's text."""
+    """The facts of a script's source."""
 
     calls: tuple[ScriptCall, ...]
-    """In the order of the text."""
+    """In source order."""
     texts: frozenset[str]
     options: tuple[Option, ...]
     assigned: Mapping[str, Sequence[ast.expr]]
-    """By name: what is assigned to it."""
+    """Name → the expressions assigned to it."""
     tree: ScriptTree
 
     def find(self, *fulls: str) -> ScriptCall | None:
-        """The first call of one of these full names."""
+        """Return the first call of one of these full names."""
         return next((call for call in self.calls if call.full in fulls), None)
 
 
 def parse(source: str | bytes) -> Script:
-    """Read a script. Raises Unreadable."""
+    """Parse a script. Raises Unreadable."""
     return _script(read(source))
 
 
@@ -264,7 +260,7 @@ def _script(tree: ScriptTree) -> Script:
 
 
 def local_imports(source: str | bytes) -> list[str]:
-    """Paths, seen from the script's folder, of the files that it would import if they are there. Never raises."""
+    """Return paths, relative to the script's folder, that its imports would load if they exist. Never raises."""
     try:
         tree = read(source)
     except Unreadable:
@@ -281,7 +277,7 @@ def local_imports(source: str | bytes) -> list[str]:
 
 
 def framework(full: str) -> str | None:
-    """What a script does that calls this; None where it implies no strategy."""
+    """Return what a script does that calls this name, or None if the call implies no strategy."""
     package, _, last = full.rpartition(".")
     top = package.split(".", 1)[0]
     if last in ("Trainer", "Fabric") and top in LIGHTNING:
@@ -292,7 +288,7 @@ def framework(full: str) -> str | None:
 
 
 def wraps(full: str) -> tuple[str, str]:
-    """The kind of strategy that a call of this name is, and what a script does by it; "" for none."""
+    """Return the strategy kind of a call and what a calling script does, or two empty texts."""
     package, _, last = full.rpartition(".")
     home, kind, what = FRAMEWORKS.get(last, ("", "", ""))
     inside = home and (package == home or package.startswith(f"{home}."))
@@ -306,17 +302,17 @@ def _last(node: ast.expr) -> str:
 
 
 MOST_STARS = 50
-"""Modules imported with a star in which a name is looked for."""
+"""Most star imports to search for a name."""
 
 
 class Names:
-    """What the imports of a script make of a name; `relative`: also those from beside the script."""
+    """Resolves names by the imports of a script. `relative`: also by relative imports."""
 
     def __init__(self, tree: ScriptTree, *, relative: bool = True) -> None:
         self._names: dict[str, str] = {}
         self._stars: list[str] = []
         self.imported: dict[str, int] = {}
-        """Module as it is written, with dots in front where it is relative → line of its first import."""
+        """Module as written, with its leading dots → line of its first import."""
         for node in tree.of(ast.Import, ast.ImportFrom):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -333,7 +329,7 @@ class Names:
                         self._names.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
 
     def full(self, node: ast.AST) -> str:
-        """The dotted name behind `node`, "" when no import explains it; a starred import may."""
+        """Return the full dotted name of `node`, or "" if no import explains it. A star import may."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -348,7 +344,7 @@ class Names:
 
 
 class _FrameworkNames(Names):
-    """With subclasses of what wraps a model; a starred import explains only names that mean something here."""
+    """Resolves also subclasses of classes that wrap a model. A star import explains only names that distui knows."""
 
     def __init__(self, tree: ScriptTree) -> None:
         super().__init__(tree, relative=False)
@@ -364,7 +360,7 @@ class _FrameworkNames(Names):
 NOTHING = "obeys nothing: the preset sets only flags and environment"
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
-"""By which a DeepSpeed script may ask for the configuration itself (deepspeed.VARIABLE)."""
+"""Environment variable that holds the path of DeepSpeed's configuration (deepspeed.VARIABLE)."""
 CLAIMED = (
     "fsdp_plugin",
     "deepspeed_plugin",
@@ -375,52 +371,52 @@ CLAIMED = (
 )
 """Arguments of Accelerator that decide the strategy."""
 TRAINER_CLAIMED = ("fsdp", "fsdp_config", "deepspeed")
-"""Arguments of TrainingArguments that do so; also options, where the script reads its own from the command line."""
+"""Arguments of TrainingArguments that decide the strategy, and options with these names."""
 NO_WAY = {"pp": "mesh.pp", "ep": "mesh.ep", "cp": "mesh.cp", "tp": "mesh.tp"}
-"""Dimensions of a mesh that Accelerate does not make of a model by itself."""
+"""Mesh dimensions that Accelerate does not apply to a model."""
 
 Reader = Literal["parallelize", "accelerate", "trainer", "deepspeed", "adopt"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requirements:
-    """What the preset wants of the script."""
+    """The preset's demands on the script."""
 
     kind: StrategyKind = "ddp"
     backend: str = "nccl"
     mesh: Sequence[str] = ()
-    """Names of the dimensions that there are."""
+    """Names of the mesh dimensions."""
     args: Sequence[str] = ()
     """The script's own arguments."""
     accumulation: int = 1
-    """Backward passes before each optimizer step."""
+    """Backward passes per optimizer step."""
     options: Sequence[str] = ()
-    """Names of the options of the strategy that act on layers or on how gradients travel, and are on."""
+    """Enabled strategy options that act on layers or on the transfer of gradients."""
     beside: Mapping[str, str | bytes | None] = field(default_factory=dict)
-    """Files beside the script that it imports: name → text; None: too large to be read."""
+    """Imported files of the script's folder: name → text, or None for a file that is too large."""
     own_config: str = ""
-    """The script's own configuration of DeepSpeed, where it could be read: see `own_config`."""
+    """The script's own DeepSpeed configuration, if it was readable. See `own_config`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obeys:
     how: str | None
-    """How the script obeys the preset's strategy; None when it does not."""
+    """How the script obeys the preset's strategy, or None if it does not."""
     why: str
     """One sentence with the reason."""
     reader: Reader | None = None
-    """By what it would obey some preset, if not this one; None: by nothing that distui knows."""
+    """Mechanism through which the script can obey some preset, even if not this one. None if distui knows none."""
     options: tuple[str, ...] = ()
-    """Options of the script that are to be given, the last with the path of DeepSpeed's configuration behind it."""
+    """Options to add to the script's arguments. The path of DeepSpeed's configuration follows the last one."""
     casts: bool = False
-    """Whether the script itself makes anything bf16 or fp16, as far as its names say."""
+    """True if the script's names suggest that it casts to bf16 or fp16."""
 
 
 USUAL = Requirements()
 
 
 def inspect(script: str | None, source: str | bytes | None, asked: Requirements = USUAL) -> Obeys:
-    """Look at the text (or bytes) `source` of `script`. Never raises."""
+    """Inspect the text (or bytes) `source` of `script`. Never raises."""
     name = script or "the command"
     if source is None:
         return Obeys(None, f"{name} could not be read as a script, so what it obeys is unknown.")
@@ -452,7 +448,7 @@ def inspect(script: str | None, source: str | bytes | None, asked: Requirements 
 
 
 def listed(files: Sequence[str]) -> str:
-    """ "a.py, b.py and 3 more"."""
+    """Join file names: "a.py, b.py and 3 more" for a long list."""
     more = f" and {len(files) - 3} more" if len(files) > 3 else ""
     return f"{', '.join(files[:3])}{more}"
 
@@ -465,7 +461,7 @@ def _is_readable(source: str | bytes | None) -> bool:
 
 
 def _parallelize(name: str, call: ScriptCall, asked: Requirements, steps: bool) -> Obeys:
-    """`steps`: whether the script calls forward_backward(), too."""
+    """Return the answer for a script that calls parallelize(). `steps`: it also calls forward_backward()."""
     lead = f"{name} calls parallelize() in line {call.line}"
     if asked.kind == "deepspeed":
         return Obeys(None, f"{lead}, which is not DeepSpeed: take fsdp2, or zero1.", "parallelize")
@@ -494,7 +490,7 @@ def _theirs(lead: str, script: Script, call: ScriptCall, asked: Requirements) ->
 
 
 def _trainer(lead: str, script: Script, asked: Requirements) -> Obeys:
-    """The Trainer's own settings stand where its arguments are made, or on the command line."""
+    """Return the answer for a Trainer, whose own settings are in TrainingArguments or on the command line."""
     made = [call for call in script.calls if call.last.endswith(("TrainingArguments", "Config"))]
     values = Values(script, asked.args)
     given = _given(TRAINER_CLAIMED, asked.args)
@@ -510,7 +506,7 @@ def _trainer(lead: str, script: Script, asked: Requirements) -> Obeys:
 
 
 def _given(names: Sequence[str], args: Sequence[str]) -> str:
-    """The option of one of these names that a command line gives a value; "" for none."""
+    """Return the option of one of these names that a command line gives a value, or ""."""
     for at, word in enumerate(args):
         option, equals, value = word.partition("=")
         behind = value if equals else next(iter(args[at + 1 : at + 2]), "")
@@ -520,22 +516,25 @@ def _given(names: Sequence[str], args: Sequence[str]) -> str:
 
 
 def _on_cpu_anyway(asked: Requirements) -> bool:
-    """Where the ranks have no GPU, an Accelerator that is told so trains with DDP as it would without."""
+    """Return True if the ranks have no GPU:
+
+    `cpu=True` of an Accelerator then changes nothing, it trains with DDP anyway.
+    """
     return asked.kind in ("ddp", "single") and asked.backend == "gloo"
 
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """What a script decides itself."""
+    """Settings that the script makes itself."""
 
     sure: str = ""
-    """The keyword that decides whatever the preset says, and where; "" for none."""
+    """The keyword that overrides any preset, with its line, or ""."""
     unless: tuple[str, ...] = ()
-    """What else may decide when it runs."""
+    """Conditions under which the script may override the preset at run time."""
 
 
 def _claims(calls: Sequence[ScriptCall], names: Sequence[str], values: Values) -> _Claims:
-    """Which of the keywords of these calls are given."""
+    """Return which of these keywords the calls pass."""
     unless: list[str] = []
     for call in calls:
         for keyword in call.node.keywords:
@@ -552,7 +551,7 @@ def _claims(calls: Sequence[ScriptCall], names: Sequence[str], values: Values) -
 
 
 def _an_object(keyword: ast.keyword, value: Value, values: Values) -> bool:
-    """Whether a name is passed that is never None: nobody makes a plugin to pass nothing."""
+    """Return True if a keyword passes a name that is only assigned calls: a plugin object, never None."""
     if value.given is not None or keyword.arg == "cpu" or not isinstance(keyword.value, ast.Name):
         return False
     made = values.assigned.get(keyword.value.id, [])
@@ -586,7 +585,7 @@ def _options_of_accelerate(kind: StrategyKind) -> tuple[str, ...]:
 
 
 def _beyond_accelerate(asked: Requirements) -> str | None:
-    """Why Accelerate cannot do what is asked; None when it can."""
+    """Return why Accelerate cannot do what the preset requires, or None if it can."""
     if asked.kind == "zero1":
         return (
             "which has no ZeroRedundancyOptimizer and trains as DDP: ds-zero1 divides its optimizer state"
@@ -641,8 +640,9 @@ _CASTS = frozenset({"bfloat16", "float16", "half", "autocast"})
 
 
 def own_config(source: str | bytes | None, args: Sequence[str]) -> str:
-    """The file of DeepSpeed's configuration that a script would read by itself: of its arguments, or by its option's
-    default; "" for none. Never raises.
+    """Return the DeepSpeed configuration that a script would read without distui, or "". Never raises.
+
+    It is the file in its arguments, or the default of its option.
     """
     at = option_at(args)
     if at is not None:
@@ -657,7 +657,7 @@ def own_config(source: str | bytes | None, args: Sequence[str]) -> str:
 
 
 def _deepspeed_options(script: Script) -> tuple[str, ...]:
-    """Options by which the script takes a configuration."""
+    """Return the options through which the script takes a configuration."""
     if script.find("deepspeed.add_config_arguments") is not None:
         return ("--deepspeed", OPTION)
     for call in script.calls:

@@ -1,7 +1,7 @@
-"""Python scripts as syntax trees: each is read and walked once for everybody who looks at it, and only up to a size.
+"""Parse Python scripts up to a size limit. Each script is parsed and walked once for all readers.
 
-A plan promises an answer in a few seconds of CPU, whatever the script is. The limits count bytes and nodes, not time, so
-that all machines read the same scripts.
+A plan must be ready after a few seconds of CPU time, whatever the script. The limits count bytes and nodes, not time,
+so that all machines accept the same scripts.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TypeVar, overload
 from .text_formats import Unreadable
 
 MOST_BYTES = 1 << 19
-"""Of a script, and of a script with the files that it imports: the largest module of torch has 413 kB."""
+"""Largest script with its imported files, in bytes. torch's largest module has 413 kB."""
 MOST_NODES = 150_000
-"""The same in nodes of their syntax trees: that module has 58,000."""
+"""Most nodes in their syntax trees. That module has 58,000."""
 MOST_FILES = 50
-"""Files beside a script that are read."""
+"""Most imported files to read."""
 
 A = TypeVar("A", bound=ast.AST)
 B = TypeVar("B", bound=ast.AST)
 
 
 class InvalidSyntaxError(Unreadable):
-    """A text is not valid for this Python."""
+    """A text is not valid for this Python version."""
 
 
 class ScriptTree:
@@ -40,22 +40,20 @@ class ScriptTree:
     @overload
     def of(self, first: type[A], second: type[B]) -> Iterator[A | B]: ...
     def of(self, first: type[ast.AST], second: type[ast.AST] | None = None) -> Iterator[ast.AST]:
-        """The nodes of one or two kinds, each before those below it."""
+        """Yield the nodes of one or two kinds, parents before their children."""
         kinds = (first,) if second is None else (first, second)
         return (node for node in self.nodes if isinstance(node, kinds))
 
 
 def read(source: str | bytes) -> ScriptTree:
-    """The tree of a script. Raises Unreadable, whose line is 0 where the place is not known."""
+    """Parse a script. Raises Unreadable, with line 0 if the place is unknown."""
     found = _read(source)
     if isinstance(found, Unreadable):
         raise found.with_traceback(None)
     return found
 
 
-@functools.lru_cache(
-    maxsize=MOST_FILES + 14
-)  # a plan asks for a script and what it imports about six times
+@functools.lru_cache(maxsize=MOST_FILES + 14)  # a plan reads a script and its imports about six times
 def _read(source: str | bytes) -> ScriptTree | Unreadable:
     if len(source) > MOST_BYTES:
         return Unreadable(0, f"is too large to be read (more than {MOST_BYTES >> 10} KiB)")
@@ -82,10 +80,10 @@ def _syntax_error(error: SyntaxError) -> str:
 
 
 def syntax_tree(source: str | bytes) -> ast.Module:
-    """The tree as Python gives it. Raises SyntaxError, ValueError (a lone surrogate), RecursionError or MemoryError.
+    """Parse with Python's parser. Raises SyntaxError, ValueError (a lone surrogate), RecursionError or MemoryError.
 
-    Python 3.11.0 to 3.11.7 says SystemError where a finalizer, run by the garbage collector meanwhile, parses, too
-    (as a traceback does that it prints): https://github.com/python/cpython/issues/106905.
+    Python 3.11.0 to 3.11.7 raises SystemError if the garbage collector runs a finalizer that also parses (printing a
+    traceback does): https://github.com/python/cpython/issues/106905.
     """
     text = source.removeprefix("\ufeff") if isinstance(source, str) else source
     with warnings.catch_warnings():
@@ -93,14 +91,14 @@ def syntax_tree(source: str | bytes) -> ast.Module:
         try:
             return ast.parse(text)
         except SystemError:
-            gc.collect()  # no finalizer is left that the next try could meet
+            gc.collect()  # run the remaining finalizers before the second try
             return ast.parse(text)
 
 
 def within_limits(script: str | bytes, beside: Iterable[tuple[str, bytes]]) -> dict[str, bytes | None]:
-    """The files that a script imports, as far as they fit into the limits together with it.
+    """Return the imported files of a script that fit into the limits together with it.
 
-    One that does not is None; behind MOST_FILES only the first one.
+    Files that do not fit are None. The first file after MOST_FILES is None, and later ones are left out.
     """
     fits: dict[str, bytes | None] = {}
     size, nodes = len(script), _count(script)
@@ -116,6 +114,6 @@ def within_limits(script: str | bytes, beside: Iterable[tuple[str, bytes]]) -> d
 
 
 def _count(source: str | bytes) -> int:
-    """Nodes of a script; 0 for what is no Python."""
+    """Return the nodes of a script, or 0 if it is not Python."""
     found = _read(source)
     return 0 if isinstance(found, Unreadable) else len(found.nodes)

@@ -1,6 +1,6 @@
-"""What is a secret, by its name, its shape or its place in a text, and how it is shown. Pure.
+"""Find secrets by name, shape or position in a text, and mask them. Pure.
 
-Python 3.9 and the standard library alone: runners/inrank loads this file. Shapes of values are those of
+Limited to Python 3.9 and its standard library, because runners/inrank loads this file. The value shapes are those of
 detect-secrets 1.5 (Apache-2.0), and of the services that trainings use.
 """
 
@@ -17,9 +17,9 @@ from typing import Any
 from .sanitize import ESCAPE
 
 MASK = "***"
-"""Stands in place of a secret value."""
+"""Replaces a secret value."""
 SECRET_WORDS = "DISTUI_SECRET_WORDS"
-"""Variable in which words of a command and texts of files that hold secrets reach whoever executes a plan, as JSON."""
+"""Variable that passes words and file texts with secrets to the process that runs a plan, as JSON."""
 
 
 def _set(text: str) -> frozenset[str]:
@@ -29,27 +29,27 @@ def _set(text: str) -> frozenset[str]:
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """Words of a name: HF_TOKEN, hf-token, hfToken."""
 _TAILS = _set("PROD PRODUCTION DEV TEST STAGING OLD NEW BACKUP READ WRITE RO RW V VALUE BASE PEM")
-"""What may follow the word that counts: HF_TOKEN_READ, API_KEY_2."""
+"""Words that may follow the deciding word: HF_TOKEN_READ, API_KEY_2."""
 _PLURALS = _set("TOKENS KEYS PASSWORDS PASSPHRASES SECRETS COOKIES CREDENTIALS CREDS WEBHOOKS")
 _PLACES = _set(
     "FILE PATH DIR FOLDER NAME PREFIX TYPE LENGTH LEN SIZE COUNT LIMIT TTL EXPIRY TIMEOUT SOCK ENV VAR"
 )
-"""A name that ends so says where a secret is, or how long: TOKEN_FILE, PASSWORD_LENGTH."""
+"""Last words of names that hold a secret's place or length: TOKEN_FILE, PASSWORD_LENGTH."""
 _ANYWHERE = ("PASSWORD", "PASSWD", "PASSPHRASE", "PASSCODE", "CREDENTIAL", "SECRET", "WEBHOOK")
-"""Parts of a word that no innocent word has."""
+"""Parts of words that occur only in names of secrets."""
 _WORDS = _set("DSN JWT AUTHORIZATION BEARER CREDS SASL") | frozenset(
     left + right
     for left in ("API", "ACCESS", "PRIVATE", "AUTH", "SSH", "AWS", "MASTER")
     for right in ("KEY", "KEYS")
 )
 _LAST = _set("KEY PSK TOKEN AUTH PAT PASS PWD COOKIE COOKIES")
-"""Words that count where a name ends with them."""
+"""Words that mark a secret at the end of a name."""
 _OF_SECRETS = _set(
     "API ACCESS AUTH PRIVATE SIGNING ENCRYPTION MASTER ACCOUNT STORAGE SSH DEPLOY SERVICE LICENSE HMAC AES RSA HF HUB "
     "GITHUB GH GITLAB GL REFRESH SESSION BEARER BOT SLACK WANDB COMET NEPTUNE NGC KAGGLE AWS AZURE GCP OPENAI "
     "ANTHROPIC CLIENT USER APP PERSONAL ID DB LOGIN SECURITY"
 )
-"""What goes before KEY, KEYS, TOKEN or TOKENS of a secret wherever they stand: AWS_ACCESS_KEY_ID, HF_TOKENS."""
+"""Words before KEY, KEYS, TOKEN or TOKENS that mark a secret anywhere in a name: AWS_ACCESS_KEY_ID, HF_TOKENS."""
 _OF_DATA = _set(
     "PAD EOS BOS UNK CLS SEP MASK IMAGE AUDIO VIDEO SPECIAL STOP START END PER NEXT FIRST LAST PREVIOUS BY EACH MAX MIN "
     "PREFIX SUFFIX NUM TOTAL INPUT OUTPUT TARGET SAMPLE LABEL TEXT CAPTION MONITOR METRIC COLUMN JSON FEATURE BATCH "
@@ -57,7 +57,7 @@ _OF_DATA = _set(
     "PROMPT CHOSEN REJECTED RESPONSE ANSWER QUESTION MESSAGE MESSAGES CONTENT REWARD SCORE FN KV RNG PRNG DATASET "
     "INSTRUCTION CONVERSATION FORWARD BACKWARD SINGLE MULTI ONE TWO SECOND LOW HIGH WORK OLD"
 )
-"""What goes before the same words where they mean something of the training: PAD_TOKEN, MONITOR_KEY, FORWARD_PASS."""
+"""Words before the same words that mark training data: PAD_TOKEN, MONITOR_KEY, FORWARD_PASS."""
 _STORES = _set(
     "DATABASE DB REDIS MONGO MONGODB POSTGRES POSTGRESQL PG MYSQL MARIADB AMQP RABBITMQ BROKER CELERY SQLALCHEMY"
 )
@@ -65,12 +65,12 @@ _NO_PASS = re.compile(
     r"(?:COM|BY|TRES|SUR|ENCOM|UNDER|OVER|LOW|HIGH|BAND|ALL|MULTI|ONE|TWO|SINGLE|PER|ASK|SUB)?PASS"
 )
 HARMLESS = frozenset({"TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "PWD", "OLDPWD", "GIT_CONFIG_KEY_"})
-"""Well-known names that contain such a word and hold no secret; without a number at their end."""
+"""Well-known names that contain such a word and hold no secret, without their trailing number."""
 
 
 @lru_cache(4096)
 def is_secret(name: str) -> bool:
-    """Whether the variable, option or field `name` holds a secret, judged by its name alone."""
+    """Return True if the variable, option or field `name` holds a secret, judged only by its name."""
     words = [word.upper() for word in _WORD.findall(name)]
     if name.upper().rstrip("0123456789") in HARMLESS or not words or words[-1] in _PLACES:
         return False
@@ -107,13 +107,13 @@ def _hidden(value: str) -> str:
 
 
 Hide = Callable[[str], str]
-"""What a secret is replaced by."""
+"""Returns the replacement of a secret."""
 
 _NOTHING = frozenset(("", MASK, "none", "null", "true", "false", "yes", "no", "0", "1"))
 _NUMBER = re.compile(r"-?[\d.]{1,7}")
 _FRACTION = re.compile(r"[-+]?\d{1,9}\.\d{1,20}(?:[eE][-+]?\d{1,3})?")
 _SPECIAL = re.compile(r"<[|/]?[\w ]{1,32}\|?>")
-"""A token of a model: `<s>`, `<|assistant|>`."""
+"""A special token of a model: `<s>`, `<|assistant|>`."""
 _REFERENCE = re.compile(r"\$\{?[A-Za-z_]\w*\}?|<[\w -]+>|%\w+%")
 _RANDOM = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_~+=-]{16,}")
 _MIXED = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^\s(){}\[\]$]{3,}")
@@ -128,7 +128,7 @@ _REST = (
     r"(?P<quoted>[^\n]{0,4096}?(?<!\\)(?:(?:(?P=b)\\){2})*)"
     r"(?:(?P=q)(?!(?<=')')(?:(?<!'')|(?<=[\s=:,(\[{]''))|\\*\Z)"
 )
-"""A string from its quote on, in whatever depth of escaping, past quotes escaped or doubled in it; or cut off."""
+"""The rest of a string after its quote, at any depth of escaping, with escaped or doubled quotes, or cut off."""
 _SCHEME = r"(?i:(?:bearer|basic|token|apikey|digest|negotiate)[ \t]+)?"
 _HINT = "(?i:token|secret|pass|pwd|key|auth|cred|webhook|dsn|jwt|pat|cookie|ur[li]|conn|bearer|sasl)"
 _BARE = r"(?:[^\s'\"\\,;&<>]|,(?=[^\s'\"]))+"
@@ -136,7 +136,7 @@ _NAME = (
     rf"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]{{3,131}}(?:{_Q})?\]?[ \t]*[=:])"
     rf"(?P<name>-{{0,2}}[A-Za-z0-9_-]{{0,64}}?{_HINT}[A-Za-z0-9_-]{{0,64}})"
 )
-# What is a text here is compiled at its first use: most processes mask nothing.
+# Patterns that are texts here are compiled on first use, because most processes mask nothing.
 _NAMED = (
     rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])(?:(?<=['\"]:)\s{{0,99}}(?=['\"])|[ \t]*))"
     rf"(?:{_OPEN}{_SCHEME}{_REST}|(?:{_Q})?{_SCHEME}(?P<bare>{_BARE}))"
@@ -147,11 +147,11 @@ _OPENED = rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])\s{{0,99}})(?=[\[{{(
 _TOKEN = rf"{_OPEN}{_REST}|[\[\]{{}}()]"
 _ITEM = rf"{_OPEN}{_REST}|(?P<bare>[^\s,:\[\]{{}}()'\"\\]+)"
 _SCANNED = 4096
-"""Characters in which the end of a list is looked for."""
+"""Longest list, in characters, whose end is searched."""
 _COLON = re.compile(r"\s*:")
 _GLUED_ON = re.compile(r"[^\s,;:&'\"\\\[\](){}]")
 _AT_START = re.compile(r"(?:\A|[\n{(\[,='\"])[ \t]*(?:- )?\Z")
-"""Before the name of a field in YAML; before a word of a sentence stand others."""
+"""Text before the name of a YAML field. Other words precede a word of a sentence."""
 _OPTION = (
     rf"(?<![\w-])(?P<name>--?[A-Za-z0-9_.-]{{0,64}}?(?i:{_HINT}|pw)[A-Za-z0-9_-]{{0,64}})"
     rf"(?P<sep>[ \t]+|{_Q},\s*(?=\\*['\"]))(?:{_OPEN}{_REST}|(?P<bare>{_BARE}))"
@@ -161,7 +161,7 @@ _USER = (
     r"(://)([^/\s:@'\"]{0,256}:[^/\s'\"]{1,512}|[A-Za-z0-9_~.-]{20,512}"
     r"|(?:(?<=(?i:http)://)|(?<=(?i:https)://))(?![a-z][a-z._-]{0,14}\d{0,2}@)[^/\s:@'\"?#\\]{1,512})@"
 )
-"""Also a token as the user of a web address, where that is no plain name: `git+https://X@host`."""
+"""Also matches a token as the user of a web address, if it is no plain name: `git+https://X@host`."""
 _QUERY = r"([?&;]([\w.-]{1,64})=)([^&\s'\"<>#\\]+)"
 _SIGNED = frozenset(("sig", "signature", "x-amz-signature", "x-goog-signature", "code"))
 _BEARER = r"\b((?i:bearer|basic)[ \t]+)([A-Za-z0-9._~+/-]{8,}={0,2})"
@@ -177,33 +177,33 @@ _SHAPES = (
     r"|SG\.[\w-]{16,64}\.[\w-]{16,64}|ya29\.[\w-]{16,}|eyJ[A-Za-z0-9_=-]{8,}\.[A-Za-z0-9_=-]{4,}(?:\.[A-Za-z0-9_+/=-]*)?)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]+"
 )
-"""Values that are known by how they begin, and private keys."""
+"""Values with a known prefix, and private keys."""
 _HOOK = r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)([\w/-]+)"
 _NO_FLAG = re.compile(r"[=:\s]")
 _OPTIONS = frozenset(("pwd", "pass", "pw"))
-"""Options that take a password, though a variable of that name would not, or not surely."""
+"""Options that take a password, although a variable of that name may not."""
 _ARGUMENTS = frozenset(
     (("sshpass", "-p"), ("curl", "-u"), ("curl", "--user"), ("wget", "--http-user"), ("redis-cli", "-a"))
 )
-"""Short options of well-known programs."""
+"""Short options of well-known programs that take a secret."""
 _TYPED = (
     r"(?<![\w-])((?:sshpass\b[^\n|;]{0,256}?[ \t]-p|redis-cli\b[^\n|;]{0,256}?[ \t]-a"
     r"|curl\b[^\n|;]{0,256}?[ \t](?:-[uU]|--user|--proxy-user)(?=[ \t=]*\\*['\"]?[^\s:'\"]{0,256}:))[ \t=]*)"
     rf"(?:{_OPEN}{_REST}|(?P<bare>{_BARE}))"
 )
-"""The same in the text of a command: `bash -c "curl -u me:x URL"`."""
+"""These options in the text of a command: `bash -c "curl -u me:x URL"`."""
 _GLUED = rf"(?<![\w-])((?:mysql\w*|mariadb[\w-]*)\b[^\n|;]{{0,256}}?[ \t]-p)(?=[^\s'\"-])(?P<bare>{_BARE})"
-"""`mysql -pX`: the password stands at the option itself."""
+"""`mysql -pX`: the password is part of the option's word."""
 _GLUING = re.compile(r"mysql\w*|mariadb[\w-]*")
 _CONNECTION = (
     rf"((?i:(?<![\w-])pwd[ \t]*=[ \t]*))(?P<bare>(?![$/.~]){_BARE})(?=;)"
     rf"|((?i:;[ \t]*pwd[ \t]*=[ \t]*))(?P<last>(?![$/.~]){_BARE})"
 )
-"""`Server=h;Uid=u;Pwd=X;`: there PWD is no folder."""
+"""`Server=h;Uid=u;Pwd=X;`: PWD is not a folder here."""
 _HEX40 = re.compile(r"[0-9a-f]{40}")
 _OF_GIT = re.compile(r"(?i)commit|sha|rev")
 _NESTED = 16
-"""Assignments in one word that are told apart."""
+"""Most assignments to split in one word."""
 _ASSIGNED = re.compile(r"[-+~]{0,2}[A-Za-z_][\w.@/-]*")
 
 
@@ -212,7 +212,7 @@ def _random(value: str) -> bool:
 
 
 def _harmless(name: str, value: str) -> bool:
-    """Whether a value cannot be the secret `name`: nothing, a small number, a reference to a variable."""
+    """Return True if a value cannot be the secret `name`: empty, a small number, or a reference to a variable."""
     if value.lower() in _NOTHING or _REFERENCE.fullmatch(value):
         return True
     if "PASS" in name.upper() or "PWD" in name.upper():
@@ -224,11 +224,11 @@ def _harmless(name: str, value: str) -> bool:
 
 
 Check = Callable[[str], bool]
-"""Whether a value may be a secret."""
+"""Returns True if a value may be a secret."""
 
 
 def _mixed(value: str) -> bool:
-    """Whether letters stand with digits or in turns, as in no word, path or amount."""
+    """Return True if a value mixes letters with digits or cases, unlike a word, path or amount."""
     varied = _MIXED.fullmatch(value) or (value.isalpha() and len(_TURN.findall(value)) > 1)
     return _random(value) or (bool(varied) and not (_AMOUNT.fullmatch(value) or _PLAIN.fullmatch(value)))
 
@@ -245,13 +245,13 @@ def _sure(name: str) -> bool:
 
 @lru_cache(4096)
 def _several(name: str) -> bool:
-    """Whether `name` may be that of several secrets: "tokens" is, where its values look so."""
+    """Return True if `name` may hold several secrets. "tokens" does if its values look like secrets."""
     words = [word.upper() for word in _WORD.findall(name)]
     return bool(words) and words[-1] in _PLURALS and (words == ["TOKENS"] or is_secret(name))
 
 
 def _field_tells(name: str, value: str, check: Check = _any) -> bool:
-    """Whether a field is a secret; `check` asks its value where `name` leaves doubt: "token: x" is often none."""
+    """Return True if a field is a secret. `check` judges the value if the name is ambiguous, as in "token: x"."""
     if _sure(name):
         return True
     if _SPECIAL.fullmatch(value) or not (is_secret(name) or _several(name) or name.lower() in _OPTIONS):
@@ -268,7 +268,7 @@ def _option_tells(name: str) -> bool:
 
 
 def _replaced(match: re.Match[str], hide: Hide, cut: str = "") -> str:
-    """The match with its value hidden; of a bare one what stands in `cut` stays at its end."""
+    """Return the match with its value hidden. A trailing `cut` in an unquoted value stays."""
     group = "quoted" if match["bare"] is None else "bare"
     value, start = match[group], match.start(group) - match.start()
     kept = (value.rstrip(cut) or value) if group == "bare" else value
@@ -332,7 +332,7 @@ def _has_members(name: str, mapping: bool) -> bool:
 
 
 def _closed(text: str, at: int) -> int:
-    """Where the bracket that opens at `at` is closed; 0 where that is not seen."""
+    """Return the end of the bracket that opens at `at`, or 0 if it is not found."""
     depth = 0
     for token in re.compile(_TOKEN).finditer(text, at, at + _SCANNED):
         depth += (token[0] in "[{(") - (token[0] in "]})")
@@ -342,7 +342,7 @@ def _closed(text: str, at: int) -> int:
 
 
 def _lists(text: str, hide: Hide) -> str:
-    """Values in lists, and in mappings, under the name of secrets."""
+    """Mask values in lists and mappings under the name of secrets."""
 
     def item(match: re.Match[str]) -> str:
         value = match["bare"] or match["quoted"] or ""
@@ -376,13 +376,13 @@ def _connections(text: str, hide: Hide) -> str:
 
 
 _UNSEEN = re.compile(rf"{ESCAPE.pattern}|\x08")
-"""What no terminal shows, and no cleaned text has."""
+"""Sequences that a terminal does not show. Cleaned texts have none."""
 
 
 def mask_text(text: str, hide: Hide = _hidden) -> str:
-    """A text of any kind as it may be shown: secrets by the names before them, by their shapes, in URLs and headers.
+    """Mask the secrets in any text: by the names before them, by their shapes, in URLs and in headers.
 
-    Lines whose escape sequences, such as colours, would hide a secret lose them.
+    Lines with escape sequences, such as colours, lose them if they would hide a secret.
     """
     return _mask_by_rules(_without_hiding_codes(text) if _UNSEEN.search(text) else text, hide)
 
@@ -392,7 +392,7 @@ def _without_hiding_codes(text: str) -> str:
     if _codes_hide_nothing(text, seen):
         return text
     by_line = "\n".join(map(_without_hiding_codes, text.split("\n"))) if "\n" in text else seen
-    return by_line if _codes_hide_nothing(by_line, seen) else seen  # a key may have several lines
+    return by_line if _codes_hide_nothing(by_line, seen) else seen  # a private key has several lines
 
 
 def _codes_hide_nothing(text: str, seen: str) -> bool:
@@ -432,14 +432,14 @@ def _mask_by_rules(text: str, hide: Hide = _hidden) -> str:
 
 
 def mask(name: str, value: str, hide: Hide = _hidden) -> str:
-    """`value` of the variable `name` as it may be shown; an empty value stays empty."""
+    """Mask `value` of the variable `name`. An empty value stays empty."""
     if value and is_secret(name):
         return value if value == MASK else hide(value)
     return mask_text(value, hide)
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """Whether all or some of a variable's value may be shown to nobody."""
+    """Return True if all or part of a variable's value is secret."""
     return mask(name, value) != value
 
 
@@ -451,7 +451,7 @@ def _may_be_a_value(word: str) -> bool:
 
 
 def mask_words(words: Iterable[str], hide: Hide = _hidden) -> list[str]:
-    """A command line as it may be shown, word by word."""
+    """Mask the words of a command line."""
     shown: list[str] = []
     programs: set[str] = set()
     before, expected, several = "", False, False
@@ -489,7 +489,7 @@ def mask_words(words: Iterable[str], hide: Hide = _hidden) -> list[str]:
 
 
 def _masked_word(word: str, hide: Hide) -> str:
-    """Of `--export=ALL,A=b` and its like each name is looked at, up to `_NESTED`; the rest is text like any other."""
+    """Check up to `_NESTED` names of a word such as `--export=ALL,A=b`. The rest is masked like any text."""
     before, rest = "", _connections(word, hide)
     for _ in range(_NESTED):
         name, equals, value = rest.partition("=")
@@ -509,7 +509,7 @@ def _masked_word(word: str, hide: Hide) -> str:
 
 
 def mask_value(value: Any, hide: Hide = _hidden) -> Any:
-    """A JSON value as it may be shown: its texts, command lines in lists, and texts under names of secrets."""
+    """Mask a JSON value: its texts, command lines in lists, and texts under names of secrets."""
     if isinstance(value, str):
         return mask_text(value, hide)
     if isinstance(value, (list, tuple)):
@@ -523,7 +523,7 @@ def mask_value(value: Any, hide: Hide = _hidden) -> Any:
 
 @lru_cache(4096)
 def _shown_key(key: Any) -> Any:
-    """The name of a field, which may be a text of a script."""
+    """Mask the name of a field, which may be a script's text."""
     return mask_text(key) if isinstance(key, str) else key
 
 
@@ -538,22 +538,21 @@ def _masked_member(key: str, value: Any, hide: Hide, check: Check = _any) -> Any
     return mask_value(value, hide)
 
 
-# --- what leaves this machine: secrets by rule and by value --------------------------------------------------------
+# --- output that leaves this machine: secrets by rule and by value --------------------------------------------------
 
 SHORTEST = 6
-"""Characters of a value that is looked for everywhere: a shorter one would be found in innocent words."""
+"""Shortest value, in characters, to search for everywhere. A shorter one occurs in innocent words."""
 
 
 _GAP = re.compile(rf"{ESCAPE.pattern}|[\x08\r]|\n[ \t]*|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m")
-"""What may be between two characters of a value that a program prints: colours, also as JSON and Python write them,
-a line that is drawn again, a wrapped line."""
+"""Text that may split a printed value: colours (also as JSON and Python escape them), a redrawn line, a wrapped line."""
 
 
 class Masker:
-    """Masks texts and JSON values; `count` says how often something was."""
+    """Masks texts and JSON values. `count` is the number of replacements."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """`secrets`: values that are masked wherever they stand."""
+        """Mask the values in `secrets` wherever they occur."""
         self.count = 0
         forms = {form for value in secrets if _tells(value) for form in _forms(value)}
         longest_first = sorted(forms, key=len, reverse=True)
@@ -564,7 +563,7 @@ class Masker:
         return MASK
 
     def text(self, data: bytes) -> bytes:
-        """A text of any kind and encoding."""
+        """Mask a text of any kind and encoding."""
         text = self._without_values(data.decode("utf-8", "surrogateescape"))
         return mask_text(text, self._hide).encode("utf-8", "surrogateescape")
 
@@ -576,7 +575,7 @@ class Masker:
         return self._without_split_values(text, self._values)
 
     def _without_split_values(self, text: str, values: re.Pattern[str]) -> str:
-        """Mask the values that have gaps inside. The gaps stay: colours end, and lines keep their numbers."""
+        """Mask the values with gaps inside. The gaps stay, so that colours end and line numbers do not change."""
         found = list(values.finditer(_GAP.sub("", text)))
         if not found:
             return text
@@ -593,7 +592,7 @@ class Masker:
         return "".join([*shown, text[at:]])
 
     def value(self, value: Any) -> Any:
-        """A JSON value: texts in it, command lines in lists, and whole texts whose name is that of a secret."""
+        """Mask a JSON value: its texts, command lines in lists, and texts under names of secrets."""
         return mask_value(self._plain(value), self._hide)
 
     def _plain(self, value: Any) -> Any:
@@ -606,14 +605,14 @@ class Masker:
         return value
 
     def document(self, data: bytes) -> bytes:
-        """A JSON document; as text where it is none."""
+        """Mask a JSON document, or a text if it is not JSON."""
         try:
             return json.dumps(self.value(json.loads(data)), indent=1).encode()
         except (ValueError, RecursionError):
             return self.text(data)
 
     def lines(self, data: bytes) -> bytes:
-        """JSON, one object a line; what is none is left out, as a reader of the journal would."""
+        """Mask JSON lines, one object per line. Other lines are left out, as a reader of the journal would."""
         return b"".join(self._line(line) for line in data.splitlines())
 
     def _line(self, line: bytes) -> bytes:
@@ -629,14 +628,14 @@ def _tells(value: str) -> bool:
 
 
 def _forms(value: str) -> set[str]:
-    """The value as it stands in a text, in JSON, and wrapped; bytes that are no UTF-8 also as kept texts have them."""
+    """Return the forms of a value: plain, as JSON, unwrapped, and with bytes that are not UTF-8 replaced."""
     kept = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     forms = {kept, value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     return forms | {seen for form in forms if len(seen := _GAP.sub("", form)) >= SHORTEST}
 
 
 def secrets_in(env: Mapping[str, str]) -> set[str]:
-    """Values of the variables that hold secrets, and the passwords in URLs."""
+    """Return the values of the variables that hold secrets, and the passwords in URLs."""
     values = {value for name, value in env.items() if is_secret(name) and _tells(value)}
     parts: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Patterns of training signals that a user gives: what is refused before a start. Pure."""
+"""Check the user's patterns of training signals before a launch. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from .finding import PlanError
 
 FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
-"""Groups that mean something; any other name is a value of the script's own."""
+"""Group names with a known meaning. Any other name is a value of the script."""
 
 
 def checked(patterns: Iterable[str]) -> tuple[str, ...]:
-    """The same. Raises PlanError for what is no regular expression, or names no group."""
+    """Return the patterns. Raises PlanError for an invalid regular expression, or one without a named group."""
     kept = tuple(patterns)
     for text in kept:
         try:

@@ -1,6 +1,6 @@
-"""A plan as a SkyPilot task, the preset's table [sky] under it, and a user's own task with our agent around its `run:`.
+"""Convert a plan to a SkyPilot task, with defaults from the preset's table [sky], and wrap a user's task with our agent.
 
-Keys: SkyPilot's task YAML, release 0.14 (docs.skypilot.co, "Task YAML"; checked by its own schema in the tests). Pure.
+Keys follow SkyPilot's task YAML, release 0.14 (docs.skypilot.co, "Task YAML"). Tests check them with its schema. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OWN = {
     "run": "the script behind --",
     "secrets": "--env, from your shell",
 }
-"""Keys that distui sets itself → where they are said instead."""
+"""Keys that distui sets itself → the option to use instead."""
 
 FIELDS = {
     "infra": "infra",
@@ -31,11 +31,11 @@ FIELDS = {
     "image_id": "image",
     "network_tier": "network_tier",
 }
-"""Key of a task's resources → the field of Resources that a plan reads."""
+"""Key of a task's resources → field of Resources."""
 
 
 def filled(wish: Resources, table: Mapping[str, Any]) -> Resources:
-    """`wish` with what the table says of nodes and the launch does not. Raises PlanError."""
+    """Return `wish` with the table's values for unset fields. Raises PlanError."""
     for key, instead in OWN.items():
         if key in table:
             raise PlanError(f"sky.{key} is distui's own: say it by {instead}, and take it out of [sky]")
@@ -52,7 +52,7 @@ def filled(wish: Resources, table: Mapping[str, Any]) -> Resources:
 
 
 def _accelerators(value: object) -> str:
-    """ "H100:8" of any of SkyPilot's spellings for one kind. Raises PlanError."""
+    """Return "H100:8" for any of SkyPilot's spellings of one kind. Raises PlanError."""
     if isinstance(value, Mapping) and len(value) == 1:
         ((name, count),) = value.items()
         return f"{name}:{count}"
@@ -62,20 +62,21 @@ def _accelerators(value: object) -> str:
 
 
 def completed(task: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table under the task that a launch makes: tables in it are merged, and the launch wins."""
+    """Merge the table with the task of a launch, which has priority."""
     merged = model.merged(dict(table), dict(task))
     assert isinstance(merged, Mapping)
     made = dict(merged)
     resources = dict(made.get("resources") or {})
     if (task.get("resources") or {}).get("accelerators") is not None:
-        resources["accelerators"] = task["resources"]["accelerators"]  # one kind, not both spellings merged
+        # One kind: two spellings must not merge.
+        resources["accelerators"] = task["resources"]["accelerators"]
     return {**made, "resources": resources}
 
 
 TASK_SCRIPT = "task.sh"
-"""In a part's run directory: the `run:` of the user's own task, as it was written."""
+"""File in a part's run directory with the unchanged `run:` of the user's task."""
 HOME = "~/.distui"
-"""distui's own folder on a node."""
+"""distui's folder on a node."""
 MOST_AUTOSTOP = 60 * 24 * 365
 
 CLOUDS = (
@@ -104,7 +105,7 @@ CLOUDS = (
     "vsphere",
     "yotta",
 )
-"""With what an infra of release 0.14 begins (`sky.clouds`)."""
+"""Valid first parts of an infra in release 0.14 (`sky.clouds`)."""
 
 KINDS = {str: "a text", int: "a number"}
 _COUNT = re.compile(r"\d+(?:\.\d+)?(?:\+|x)?")
@@ -122,69 +123,72 @@ _ALTERNATIVES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """What each node should be, and what is brought there. None: SkyPilot's own choice."""
+    """Requirements per node, and the files to copy. None leaves the choice to SkyPilot."""
 
     infra: str | None = None
-    """"slurm/lab/gpu", "aws/us-east-1", "k8s"; None: wherever it is cheapest."""
+    """Such as "slurm/lab/gpu", "aws/us-east-1", "k8s". None means the cheapest."""
     gpus: str | None = None
-    """"H100:8": accelerators of each node."""
+    """Accelerators per node, such as "H100:8"."""
     cpus: str | None = None
-    """"4" or "4+" of each node."""
+    """Per node, such as "4" or "4+"."""
     memory: str | None = None
-    """GiB of each node: "32", "32+", or "4x" the CPUs."""
+    """GiB per node: "32", "32+", or "4x" the CPUs."""
     spot: bool = False
-    """Nodes that the cloud may take back at any time."""
+    """Spot nodes, which the cloud may reclaim at any time."""
     region: str | None = None
     image: str | None = None
     """An image of the cloud, or "docker:NAME"."""
     network_tier: str | None = None
-    """"best" asks for the fastest network there is between the nodes; "standard"."""
+    """ "best" requests the fastest network between the nodes. The alternative is "standard"."""
     any_of: tuple[Mapping[str, str], ...] = ()
-    """Further choices, each with some of infra, gpus, cpus, memory, spot; SkyPilot takes the cheapest that is free."""
+    """Alternatives with some of infra, gpus, cpus, memory, spot. SkyPilot takes the cheapest available one."""
     workdir: str | None = None
-    """A directory here that becomes the working directory on each node."""
+    """A local directory that becomes the working directory on each node."""
     setup: str | None = None
-    """Shell commands that prepare each node, once."""
+    """Shell commands that prepare each node once."""
     mounts: Mapping[str, str] = field(default_factory=dict)
-    """Path on the nodes → path here, or s3://…, gs://…."""
+    """Path on the nodes → local path, or s3://…, gs://…."""
     autostop_min: int | None = None
-    """Minutes without a job after which the cluster is taken down; None: it stays, and is paid for."""
+    """Idle minutes before the cluster is taken down. None keeps it, at its price."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cargo:
-    """What distui brings to each node."""
+    """Files and secrets that distui sends to each node."""
 
     run: str
-    """Id of the whole run."""
+    """ID of the whole run."""
     bundle: str
     """Name of the bundle's directory."""
     source: str
-    """Directory here with the bundle, the job document and the relay's key. A file for the key, because SkyPilot hands
-    secrets to a Slurm cluster's nodes in the arguments of `srun`, where everybody there can read them (release 0.14)."""
+    """Local directory with the bundle, the job document and the relay's key.
+
+    The key is a file, because SkyPilot passes secrets to the nodes of a Slurm cluster as arguments of `srun`, which
+    every user of the node can read (release 0.14).
+    """
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variables that travel as SkyPilot's secrets."""
+    """Variables that SkyPilot passes as secrets."""
 
     @property
     def folder(self) -> str:
-        """Of the bundle, on the nodes."""
+        """Return the bundle's folder on the nodes."""
         return f"{HOME}/{self.bundle}"
 
     @property
     def command(self) -> str:
-        """What the nodes execute."""
+        """Return the command that the nodes execute."""
         return f"exec sh {self.folder}/node.sh job {self.run}\n"
 
     @property
     def mounts(self) -> dict[str, str]:
-        """One, because SkyPilot copies them one after another, each in a round to all nodes (release 0.14)."""
+        """Return one mount, because SkyPilot copies each mount to all nodes before the next one (release 0.14)."""
         return {HOME: self.source}
 
 
 def check(wish: Resources, fields: Mapping[str, str] = MappingProxyType({})) -> Resources:
-    """The wishes themselves. Raises PlanError with a sentence for what SkyPilot could not read.
+    """Return `wish` if SkyPilot can read it. Raises PlanError with one sentence.
 
-    `fields`: what the user knows an option by who typed it into a form: {"--on": "place"}.
+    `fields`: labels of a form's fields by option, such as {"--on": "place"}.
     """
     on = fields.get("--on", "--on")
     if wish.infra is not None and not _INFRA.fullmatch(wish.infra):
@@ -219,7 +223,7 @@ def check(wish: Resources, fields: Mapping[str, str] = MappingProxyType({})) -> 
 
 
 def gpus(text: str, option: str = "--gpus") -> tuple[str, int]:
-    """Name and number of a node's accelerators: "H100:8" → ("H100", 8). Raises PlanError, which names the `option`."""
+    """Return name and number per node: "H100:8" → ("H100", 8). Raises PlanError, which names the `option`."""
     name, _, count = text.partition(":")
     if not _ACCELERATOR.fullmatch(text) or count == "0":
         raise PlanError(f"{option} {text}: write NAME:COUNT, the count of one node, as in H100:8")
@@ -227,7 +231,7 @@ def gpus(text: str, option: str = "--gpus") -> tuple[str, int]:
 
 
 def check_cluster(name: str) -> str:
-    """A name that SkyPilot takes. Raises PlanError."""
+    """Return `name` if SkyPilot accepts it. Raises PlanError."""
     if not _CLUSTER.fullmatch(name) or len(name) > 60:
         raise PlanError(
             f"--cluster {name}: a letter, then letters, digits, '.', '_' and '-', not ending in one of these"
@@ -236,15 +240,15 @@ def check_cluster(name: str) -> str:
 
 
 def cluster_name(name: str, run8: str) -> str:
-    """The name of a run's own cluster: lower case, because some clouds take no other."""
+    """Return the cluster name of a run, in lower case, because some clouds accept no other."""
     kept = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:20].strip("-")
     return f"{kept if kept[:1].isalpha() else f'run-{kept}'.rstrip('-')}-{run8}"
 
 
 def task(name: str, nnodes: int, wish: Resources, cargo: Cargo, env: Mapping[str, str]) -> dict[str, Any]:
-    """The whole task of a run under a preset. `env` is for `setup`: the ranks get theirs with the plan.
+    """Return the whole task of a run under a preset. Raises PlanError.
 
-    Raises PlanError.
+    `env` is for `setup`: the ranks get their variables with the plan.
     """
     check(wish)
     made: dict[str, Any] = {"name": name, "num_nodes": nnodes, "resources": resources(wish)}
@@ -267,10 +271,10 @@ def resources(wish: Resources) -> dict[str, Any]:
 
 
 def _merged(before: Mapping[str, Any], wish: Resources) -> dict[str, Any]:
-    """The `resources:` of a task with the wishes of a launch, which hold for each alternative that the task has.
+    """Return the `resources:` of a task with the wishes of a launch, which apply to each of the task's alternatives.
 
-    SkyPilot takes what stands beside alternatives as their defaults, and not as a choice by itself: it becomes the
-    first of them, unless those of the launch only add to it.
+    SkyPilot treats keys next to alternatives as their defaults, and not as an alternative. They become the first
+    alternative, unless the launch's alternatives only add to them.
     """
     stated = _stated(wish)
     made = {**before, **stated}
@@ -289,7 +293,7 @@ def _merged(before: Mapping[str, Any], wish: Resources) -> dict[str, Any]:
 
 
 def _is_choice(own: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the user's own words are a choice beside the alternatives, and not only their defaults."""
+    """Return True if the user's keys are one of the alternatives, and not only defaults."""
     names_no_gpus = "accelerators" not in own and any("accelerators" in choice for choice in added)
     if names_no_gpus:
         return False
@@ -297,7 +301,7 @@ def _is_choice(own: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> bo
 
 
 def _stated(wish: Resources) -> dict[str, Any]:
-    """The user's own choice, in SkyPilot's words."""
+    """Return the user's choice with SkyPilot's keys."""
     pairs = {
         "infra": wish.infra if wish.region is None else f"{wish.infra or '*'}/{wish.region}",
         "accelerators": wish.gpus,
@@ -321,14 +325,14 @@ def _alternative(wish: Mapping[str, str]) -> dict[str, Any]:
 
 
 def accelerators(wish: Resources) -> list[str]:
-    """What each node may get, by each choice; "" for none."""
+    """Return each alternative's accelerators per node, or ""."""
     wanted = resources(wish)
     default = wanted.get("accelerators", "")
     return [choice.get("accelerators", default) for choice in wanted.get("any_of") or [{}]]
 
 
 def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
-    """The one task in a file that a user wrote. Raises PlanError."""
+    """Return the only task in a user's file. Raises PlanError."""
     if len(documents) != 1 or not isinstance(documents[0], Mapping):
         remedy = "name the file of a task"
         if not documents:
@@ -345,7 +349,7 @@ def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
             raise PlanError(f"{where} has {key}: which is no training; `sky` itself launches it")
     if not isinstance(config.get("run"), str) or not config["run"].strip():
         raise PlanError(f"{where} has no run: there is nothing that distui could watch")
-    if isinstance(config.get("secrets"), list):  # names of secrets that SkyPilot keeps, without values
+    if isinstance(config.get("secrets"), list):  # names of SkyPilot's own secrets, without values
         config["secrets"] = dict.fromkeys(config["secrets"])
     for key, kind in (("name", str), ("num_nodes", int), ("setup", str)):
         if not isinstance(config.get(key), (kind, NoneType)):
@@ -359,9 +363,9 @@ def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
 def wrap(
     config: Mapping[str, Any], wish: Resources, nnodes: int | None, cargo: Cargo, env: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A user's own task, key by key, with what was said on the command line, and our agent around its `run:`.
+    """Return a user's task with the options of the launch, and with our agent around its `run:`. Raises PlanError.
 
-    The text of `run:` goes into the plan as TASK_SCRIPT, unedited. Raises PlanError.
+    The plan keeps the unedited text of `run:` as TASK_SCRIPT.
     """
     check(wish)
     made = dict(config)
@@ -382,7 +386,7 @@ def wrap(
             raise PlanError(
                 f"envs.{name} has no value, and SkyPilot refuses such a task: add --env {name}=VALUE"
             )
-        del envs[name]  # it goes as a secret
+        del envs[name]  # it is passed as a secret
     if envs or "envs" in made:
         made["envs"] = envs
     if cargo.secrets:
@@ -392,16 +396,16 @@ def wrap(
 
 
 def own_command() -> tuple[str, ...]:
-    """The command of a plan that executes TASK_SCRIPT as SkyPilot would: by bash, where the job began."""
+    """Return a command that executes TASK_SCRIPT like SkyPilot: with bash, in the job's first directory."""
     return ("bash", "-c", f'exec bash "$DISTUI_RUN_DIR/{TASK_SCRIPT}"')
 
 
 _TEXTS = {"setup": "DISTUI_SECRET_SETUP", "run": "DISTUI_SECRET_RUN"}
-"""Parts of a task that are scripts, and the variable that keeps one with a secret in it."""
+"""Script parts of a task → the variable that holds a script with a secret."""
 
 
 def masked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A task as it may be shown and kept: secrets, and variables that are named like one, without their values."""
+    """Mask the secrets of a task, and its variables with names of secrets."""
     made = dict(config)
     secrets = made.get("secrets")
     if isinstance(secrets, Mapping):
@@ -422,7 +426,7 @@ def _secret_texts(config: Mapping[str, Any]) -> list[str]:
 
 
 def hidden(config: Mapping[str, Any]) -> dict[str, str]:
-    """What `masked` hides: name → value."""
+    """Return the values that `masked` hides, by name."""
     given = {name: str(value) for name, value in (config.get("secrets") or {}).items() if value is not None}
     envs = (config.get("envs") or {}).items()
     named = {name: str(value) for name, value in envs if _hides(name, value)}
@@ -430,7 +434,7 @@ def hidden(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def revealed(config: Mapping[str, Any], values: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """A masked task with its values again, and the names whose value nobody has."""
+    """Return a masked task with its values, and the names without a known value."""
     made, missing = dict(config), []
     for key in ("secrets", "envs"):
         section = made.get(key)

@@ -1,4 +1,4 @@
-"""What a user's own SkyPilot task would start: nodes, accelerators, launchers in its `run:` and their ranks. Pure."""
+"""Summarize a user's SkyPilot task: nodes, accelerators, and the launchers and ranks of its `run:`. Pure."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ OTHERS = frozenset(
         "pdsh",
     }
 )
-"""Programs that start ranks, and that distui's shim does not steer."""
+"""Programs that start ranks without distui's shim."""
 PER_NODE = ("gpu", "auto", "$SKYPILOT_NUM_GPUS_PER_NODE", "${SKYPILOT_NUM_GPUS_PER_NODE}")
-"""Values of --nproc-per-node that are the accelerators of a node."""
+"""Values of --nproc-per-node that mean the accelerators of a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLauncher:
     name: str
     line: int
-    """Of `run:`, from 1."""
+    """Line of `run:`, from 1."""
     steered: bool
-    """Whether distui knows its ranks: those of torchrun."""
+    """True if distui knows the ranks, which is the case for torchrun."""
     ranks: int | None = None
-    """Of all nodes; None where that shows only on the nodes."""
+    """Ranks of all nodes, or None if only the nodes know them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
     nnodes: int
     accelerators: str
-    """Of each node, as it is written; "" for none."""
+    """Per node, as written, or ""."""
     gpus: int | None
-    """Of each node; None where alternatives differ or SkyPilot chooses."""
+    """Per node, or None if alternatives differ or SkyPilot chooses."""
     launchers: tuple[TaskLauncher, ...]
 
     def lines(self) -> list[str]:
-        """As they are printed above the task."""
+        """Return the lines that are printed above the task."""
         total = f" = {self.nnodes * self.gpus} in all" if self.gpus and self.nnodes > 1 else ""
         each = f", each {self.accelerators}{total}" if self.accelerators else ""
         rows = [
@@ -70,7 +70,7 @@ class TaskSummary:
         return rows
 
     def document(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """Return the summary as JSON values."""
         listed = [
             {
                 "name": launcher.name,
@@ -100,7 +100,7 @@ def _row(launcher: TaskLauncher) -> str:
 
 
 def summary(config: Mapping[str, Any], nnodes: int) -> TaskSummary:
-    """What a task says; `nnodes`: as it is launched."""
+    """Summarize a task. `nnodes`: nodes of the launch."""
     node = plain(config)
     gpus = config_files.gpus(node)
     resources = config.get("resources") or {}
@@ -110,7 +110,7 @@ def summary(config: Mapping[str, Any], nnodes: int) -> TaskSummary:
 
 
 def own_mesh(run: str) -> dict[str, int]:
-    """The mesh by parallel sizes behind the first launcher of a text; {} for none."""
+    """Return the mesh from the parallel sizes of a text's first launcher with any, or {}."""
     for call in shell.read_script(run).launches:
         mesh = megatron.of_command([word.text for word in call.words])
         if mesh:
@@ -146,7 +146,7 @@ def _launchers(text: shell.ShellText, gpus: int | None, nnodes: int) -> Iterator
 
 
 def _each(call: shell.LauncherCall, gpus: int | None) -> int | None:
-    """Ranks of one node."""
+    """Return the ranks per node, or None if unknown."""
     options = launches.read_options(call.words)
     word = options.values.get("nproc-per-node")
     if word is not None:

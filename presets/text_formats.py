@@ -1,4 +1,4 @@
-"""JSON, YAML and TOML as text: read within limits, as trees that know their lines, and written."""
+"""Read JSON, YAML and TOML within limits, as trees with line numbers, and write YAML and TOML."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from .finding import PresetError
 
 MOST_BYTES = 1 << 20
-"""Larger files are refused: none that lint knows is."""
+"""Larger files are refused. No file that lint knows is larger."""
 MOST_NODES = 50_000
-"""Values of a document, every use of a YAML alias counted with all that is in it."""
+"""Most values per document. Each use of a YAML alias counts all values in it."""
 MOST_DEPTH = 60
 MOST_SHOWN = 200
-"""Letters of a value in a sentence."""
+"""Longest quoted value in a sentence, in characters."""
 
 
 class Unreadable(Exception):
-    """A text cannot be read as what it should be; the text is one sentence, `line` counts from 1 (0: not known)."""
+    """A text is not in the expected format. The text is one sentence. `line` counts from 1, and 0 means unknown."""
 
     def __init__(self, line: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -29,7 +29,7 @@ class Unreadable(Exception):
 
 
 def decoded(data: bytes) -> str:
-    """The text of a file. Raises Unreadable."""
+    """Decode the bytes of a file. Raises Unreadable."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -40,44 +40,44 @@ def decoded(data: bytes) -> str:
 
 
 def whole(text: str) -> int | None:
-    """The whole number that a text is; None where it is none, or no count of anything."""
+    """Return the whole number that a text contains, or None for any other text and for ten or more digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 @dataclass(frozen=True, slots=True)
 class MarkupNode:
     line: int
-    """Of its key, or of itself where it has none; 0 where there is no file."""
+    """Line of the key, or of the value if it has no key; 0 without a file."""
     value: Any
     """A text, number, boolean or None; a dict of texts to Nodes; a list of Nodes."""
     text_line: int = 0
-    """Where the first line of a text stands."""
+    """Line of the first line of a text."""
 
     @property
     def shown(self) -> str:
-        """Its value as a sentence quotes it: that of a list or mapping without lines, a long one cut."""
+        """Return the value as a sentence quotes it: lists and mappings without lines, long values cut."""
         text = str(bare(self))
         return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
     @property
     def mapping(self) -> dict[str, MarkupNode]:
-        """Its members, none where it is no mapping."""
+        """Return the members, or no members if the value is no mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> list[MarkupNode]:
-        """Its members in order, none where it is no list."""
+        """Return the members in order, or no members if the value is no list."""
         return self.value if isinstance(self.value, list) else []
 
     def get(self, *path: str) -> MarkupNode | None:
-        """The member at a path, None where there is none or it is null."""
+        """Return the member at a path, or None if it is missing or null."""
         at: MarkupNode | None = self
         for key in path:
             at = None if at is None else at.mapping.get(key)
         return None if at is None or at.value is None else at
 
     def number(self, *path: str) -> int | None:
-        """The whole number at a path, also when it is written as a text."""
+        """Return the whole number at a path, also if it is written as a text."""
         at = self.get(*path)
         value = None if at is None else at.value
         if isinstance(value, str):
@@ -85,18 +85,18 @@ class MarkupNode:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def text(self, *path: str) -> str:
-        """The text at a path, "" where there is none."""
+        """Return the text at a path, or "" if there is none."""
         at = self.get(*path)
         return at.value if at is not None and isinstance(at.value, str) else ""
 
     def on(self, *path: str) -> bool:
-        """Whether there is a true there, also when it is written as a text."""
+        """Return True if the value at a path is true, also if it is written as a text."""
         at = self.get(*path)
         return at is not None and (at.value is True or str(at.value).lower() == "true")
 
 
 def plain(value: object, depth: int = 0) -> MarkupNode:
-    """Values without lines as a tree."""
+    """Convert values without lines to a tree."""
     if depth > MOST_DEPTH:
         return MarkupNode(0, None)
     if isinstance(value, Mapping):
@@ -107,7 +107,7 @@ def plain(value: object, depth: int = 0) -> MarkupNode:
 
 
 def bare(node: MarkupNode) -> Any:
-    """The values of a tree, without lines."""
+    """Convert a tree to values without lines."""
     if isinstance(node.value, dict):
         return {key: bare(part) for key, part in node.value.items()}
     if isinstance(node.value, list):
@@ -116,7 +116,7 @@ def bare(node: MarkupNode) -> Any:
 
 
 def walk(node: MarkupNode, path: str = "") -> Iterator[tuple[str, MarkupNode]]:
-    """Every value with its dotted path."""
+    """Yield every value with its dotted path."""
     yield path, node
     for key, part in node.mapping.items():
         yield from walk(part, f"{path}.{key}" if path else key)
@@ -125,7 +125,7 @@ def walk(node: MarkupNode, path: str = "") -> Iterator[tuple[str, MarkupNode]]:
 
 
 def place(file: str, node: MarkupNode | None, path: str = "") -> str:
-    """Where a finding is: "file:line", or the field's path where there is no file."""
+    """Return the place of a finding: "file:line", or the field's path if there is no file."""
     if node is None or not node.line:
         return f"{file}.{path}" if file and path else path or file
     return f"{file}:{node.line}"
@@ -135,7 +135,7 @@ _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOT
 
 
 def read_json(text: str) -> MarkupNode:
-    """The document. Raises Unreadable."""
+    """Parse a JSON document. Raises Unreadable."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -146,7 +146,7 @@ def read_json(text: str) -> MarkupNode:
 
 
 class _JsonReader:
-    """Reads a text that is known to be JSON; only the lines are new."""
+    """Adds lines to a text that is already known to be valid JSON."""
 
     def __init__(self, text: str) -> None:
         self._tokens = self._scan(text)
@@ -160,7 +160,7 @@ class _JsonReader:
             yield match.group(), line
 
     def value(self, depth: int, token: tuple[str, int] | None = None, key_line: int = 0) -> MarkupNode:
-        """The next value; `token` where its first one was taken already."""
+        """Read the next value. `token`: its first token, if it was already read."""
         word, line = next(self._tokens) if token is None else token
         self._count += 1
         if depth > MOST_DEPTH or self._count > MOST_NODES:
@@ -197,12 +197,12 @@ class _JsonReader:
 
 
 Event = Any
-"""Of PyYAML, known here by the name of its class."""
+"""An event of PyYAML, recognised by the name of its class."""
 
 
 @dataclass(slots=True)
 class _OpenBranch:
-    """A mapping or list whose end has not come yet."""
+    """A mapping or list whose end was not read yet."""
 
     line: int
     anchor: str | None
@@ -210,14 +210,14 @@ class _OpenBranch:
     members: dict[str, MarkupNode] = field(default_factory=dict)
     items: list[MarkupNode] = field(default_factory=list)
     merged: list[MarkupNode] = field(default_factory=list)
-    """What `<<` brings: it stands behind the mapping's own keys."""
+    """Members from `<<`, which follow the mapping's own keys."""
     key: str | None = None
     key_line: int = 0
     size: int = 1
 
 
 class _Builder:
-    """Takes one event after another."""
+    """Builds trees from YAML events."""
 
     def __init__(self, scalar: Callable[[Event], object]) -> None:
         self._scalar = scalar
@@ -227,7 +227,7 @@ class _Builder:
         self.documents: list[MarkupNode] = []
 
     def take(self, event: Event) -> None:
-        """Raises Unreadable."""
+        """Add an event. Raises Unreadable."""
         kind, line = type(event).__name__, event.start_mark.line + 1
         match kind:
             case "DocumentStartEvent":
@@ -278,7 +278,7 @@ class _Builder:
             )
 
     def _put(self, node: MarkupNode, size: int) -> None:
-        """Add a whole value to the innermost mapping or list that is open."""
+        """Add a complete value to the innermost open mapping or list."""
         if not self._open:
             self.documents.append(node)
             return
@@ -302,7 +302,7 @@ def _key(node: MarkupNode) -> str:
 
 
 def _build(events: Iterable[Event], scalar: Callable[[Event], object]) -> list[MarkupNode]:
-    """The documents of a text; `scalar`: what a scalar event means. Raises Unreadable."""
+    """Return the documents of a text. `scalar` returns the value of a scalar event. Raises Unreadable."""
     builder = _Builder(scalar)
     for event in events:
         builder.take(event)
@@ -310,13 +310,13 @@ def _build(events: Iterable[Event], scalar: Callable[[Event], object]) -> list[M
 
 
 MOST_DIGITS = 400
-"""Of a number in YAML, which 1:1:1… makes as long as the file; a longer scalar is a text."""
+"""Longest number in YAML. A longer scalar is a text: 1:1:1… makes a number as long as the file."""
 _CORE = "tag:yaml.org,2002:"
-"""What `!!` stands for in YAML."""
+"""Expansion of `!!` in YAML."""
 
 
 def read_yaml(text: str) -> list[MarkupNode]:
-    """The documents of a YAML text. Raises Unreadable, and PresetError where there is no parser."""
+    """Parse the documents of a YAML text. Raises Unreadable, and PresetError if PyYAML is not installed."""
     try:
         import yaml
     except ImportError:
@@ -324,7 +324,7 @@ def read_yaml(text: str) -> list[MarkupNode]:
     meaning = yaml.SafeLoader("")
 
     def scalar(event: Any) -> object:
-        """What a scalar means to whoever reads the file with PyYAML; dates and the like stay texts."""
+        """Return the value that PyYAML gives a scalar. Dates and similar types stay texts."""
         if len(event.value) > MOST_DIGITS:
             return event.value
         tag = event.tag or meaning.resolve(yaml.ScalarNode, event.value, event.implicit)
@@ -332,7 +332,7 @@ def read_yaml(text: str) -> list[MarkupNode]:
             return event.value
         try:
             value: object = meaning.construct_object(yaml.ScalarNode(tag, event.value))
-        except (ValueError, IndexError, yaml.YAMLError):  # "0b_" and `!!int ""` are none
+        except (ValueError, IndexError, yaml.YAMLError):  # "0b_" and `!!int ""` are no numbers
             return event.value
         return event.value if _is_large(value) else value
 
@@ -359,9 +359,9 @@ def read_yaml(text: str) -> list[MarkupNode]:
 
 
 DEEPEST = 32
-"""Arrays and tables inside each other, and names in one dotted key: far more than any preset has."""
+"""Deepest nesting of arrays and tables, and most names in a dotted key: far more than any preset has."""
 
-# What can open a string, a comment or a level, and what ends a key. A quote of three is tried first.
+# Tokens that open a string, a comment or a level, or end a key. Triple quotes come first.
 _TOML_TOKEN = re.compile(r"\"\"\"|'''|[\"'#\[\]{}.=,\n]")
 _CLOSES = {
     '"""': re.compile(r'(?:[^"\\]|\\.|"(?!""))*+"{3,5}', re.DOTALL),
@@ -373,9 +373,9 @@ _CLOSES = {
 
 
 def too_deep(text: str) -> int | None:
-    """The line, from 1, in which a text is nested deeper than it may be; None where it never is.
+    """Return the line, from 1, that exceeds DEEPEST, or None.
 
-    What is no TOML is judged as far as it is TOML: there a parser stops.
+    A text that is not TOML is checked up to its first error, the place at which a parser stops.
     """
     at, depth, dots = 0, 0, 0
     while (match := _TOML_TOKEN.search(text, at)) is not None:
@@ -400,7 +400,7 @@ def too_deep(text: str) -> int | None:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The document. Raises Unreadable, with line 0 where the place is not known."""
+    """Parse a TOML document. Raises Unreadable, with line 0 if the place is unknown."""
     deep = too_deep(text)
     if deep is not None:
         raise Unreadable(deep, f"is nested more than {DEEPEST} deep")
@@ -413,7 +413,7 @@ def read_toml(text: str) -> dict[str, Any]:
         raise Unreadable(line, f"is not valid TOML ({reason})") from None
     except RecursionError:
         raise Unreadable(0, "is nested too deep to be read") from None
-    except ValueError as error:  # a number of thousands of digits, a date of a year that is none
+    except ValueError as error:  # a number of thousands of digits, an invalid date
         raise Unreadable(0, f"holds a value that cannot be read ({error})") from None
     if _is_large(document):
         raise Unreadable(0, "holds a number of more than 64 bits, which TOML does not have")
@@ -421,7 +421,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """The document `text`, which stands in `where`. Raises PresetError."""
+    """Parse a TOML text that comes from `where`. Raises PresetError."""
     try:
         return read_toml(text)
     except Unreadable as error:
@@ -430,7 +430,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def _is_large(value: object) -> bool:
-    """Whether a number is in it that no TOML holds; Python prints none of more than 4300 digits, as hex can give."""
+    """Return True if a value contains a number of more than 64 bits. Python refuses to print more than 4300 digits."""
     if isinstance(value, dict):
         return any(_is_large(part) for part in value.values())
     if isinstance(value, list):
@@ -439,7 +439,7 @@ def _is_large(value: object) -> bool:
 
 
 def decode_toml(data: bytes, where: str) -> dict[str, Any]:
-    """The document `data`, which must be UTF-8. Raises PresetError."""
+    """Decode UTF-8 and parse TOML. Raises PresetError."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -453,18 +453,18 @@ _BREAKS = re.compile("[\\r\\x85\\u2028\\u2029]")
 
 
 def write_yaml(value: Any) -> str:
-    """A document of YAML 1.1; ends with a newline. Keys stay in their order."""
-    import yaml  # by those who plan for Accelerate and SkyPilot alone; agents of nodes do not have it
+    """Write a YAML 1.1 document that ends with a newline. Keys keep their order."""
+    import yaml  # only plans for Accelerate and SkyPilot need it; agents of nodes lack it
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc] # PyYAML has no types
-        """Mappings and texts as a reader expects them."""
+        """Dumps without aliases, and texts of several lines as blocks."""
 
         def ignore_aliases(self, _data: Any) -> bool:
             return True
 
     def text(dumper: Any, value: str) -> Any:
         style = "|" if "\n" in value else None
-        # PyYAML reads line ends of Unicode as spaces wherever it does not escape them.
+        # PyYAML reads Unicode line ends as spaces if they are not escaped.
         return dumper.represent_scalar(_TEXT, value, style='"' if _BREAKS.search(value) else style)
 
     Dumper.add_representer(str, text)
@@ -479,7 +479,7 @@ def toml_pair(key: str, value: object) -> str:
 
 
 def toml_literal(value: object) -> str:
-    """A value as TOML writes it (TOML 1.0, basic strings)."""
+    """Return a value as a TOML literal (TOML 1.0, basic strings)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -492,7 +492,7 @@ def toml_literal(value: object) -> str:
 
 
 def toml_escaped(text: str) -> str:
-    """`text` inside a basic string, with nothing in it that acts on a terminal. JSON's escapes are TOML's, too."""
+    """Escape `text` for a basic string, including all terminal control characters. JSON's escapes are valid in TOML."""
     return "".join(map(_toml_character, json.dumps(text, ensure_ascii=False)[1:-1]))
 
 

@@ -1,6 +1,6 @@
-"""The arguments of torch's elastic launcher, as text.
+"""The command-line arguments of torch's elastic launcher.
 
-Option names: `torch.distributed.run.get_args_parser`, the same from torch 2.7 to 2.15.
+Option names: `torch.distributed.run.get_args_parser`, equal from torch 2.7 to 2.15.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MODULE = "torch.distributed.run"
-"""What `python -m` executes."""
+"""Module for `python -m`."""
 
 MAX_RESTARTS = 100
-"""More than any policy asks for: whether to restart is distui's decision, the launcher must only not
-give up before it."""
+"""More than any restart policy: distui decides about restarts, and the launcher must not give up earlier."""
 
 HEAD, LOCAL, IS_HEAD = "{head}", "{local}", "{is_head}"
-"""What stands in the plan for several nodes where each node has its own: address of the head, address of
-this node, 1 on the head and 0 elsewhere."""
+"""Placeholders in a plan for several nodes: address of the head, address of this node, 1 on the head and 0 elsewhere."""
 
 VALUES = frozenset(
     {
@@ -49,16 +47,16 @@ VALUES = frozenset(
         "log-line-prefix-template",
     }
 )
-"""Options with a value, of torch 2.7 to 2.15; `_` does for `-`."""
+"""Options with a value, of torch 2.7 to 2.15. `_` may replace `-`."""
 SWITCHES = frozenset(
     {"standalone", "module", "no-python", "run-path", "virtual-local-rank", "print-completion", "help"}
 )
 NEWER = frozenset({"log-line-prefix-template", "print-completion"})
-"""Those that torch 2.13 does not have yet."""
+"""Options that torch 2.13 does not have."""
 SHORT = {"-r": "redirects", "-t": "tee"}
 
 IDLE = frozenset({"local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"})
-"""Options that are passed on and do nothing: they choose among the ranks' output, which distui keeps all of."""
+"""Accepted options without effect: they select some of the ranks' output, and distui keeps all output."""
 
 FREE = IDLE | {
     "role",
@@ -69,45 +67,44 @@ FREE = IDLE | {
     "shutdown-timeout",
     "virtual-local-rank",
 }
-"""The other options of torchrun (2.13) that are passed on."""
+"""Other options of torchrun (2.13) that are passed on."""
 
 OWN_OPTIONS = (VALUES | SWITCHES) - FREE - NEWER - {"help"}
-"""Options that distui sets itself, or that would break what it sets (`--run-path`: the ranks would not carry their
-environment from their start)."""
+"""Options that distui sets itself, or that break them: after `--run-path`, ranks start without their environment."""
 
 OWN_LETTERS = frozenset("mrt")
-"""The same as single letters, which may stand before their value or before each other: -m, -r, -t."""
+"""Their single letters, which may precede a value or each other: -m, -r, -t."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """What the command line of one node says."""
+    """The command line of one node."""
 
     nnodes: int
     nproc_per_node: int
     run: str
-    """Rendezvous id."""
+    """Rendezvous ID."""
     host: str
-    """Address by which the ranks of a single node meet; ignored where there are several nodes."""
+    """Rendezvous address of a single node. Ignored for several nodes."""
     port: int
-    """Port of the rendezvous on the head of several nodes; the runner of a single node opens none."""
+    """Rendezvous port on the head of several nodes. The runner of a single node opens no port."""
     monitor_interval_s: float
     command: tuple[str, ...]
     """The script and its arguments."""
     nnodes_min: int | None = None
-    """Fewest nodes an elastic group goes on with; None: `nnodes`."""
+    """Fewest nodes of an elastic group. None means `nnodes`."""
     local_addr: str = ""
-    """Address of this node; "" means `host`."""
+    """Address of this node. "" means `host`."""
     module: bool = False
     no_python: bool = False
     extra: tuple[str, ...] = ()
 
 
 def argv(launch: Launch) -> tuple[str, ...]:
-    """Everything after `python -m torch.distributed.run`.
+    """Return the arguments after `python -m torch.distributed.run`.
 
-    The local address is given because torch guesses it from the host name. For several nodes the words that differ
-    from node to node hold placeholders, which `placed` fills.
+    The local address is explicit, because torch otherwise guesses it from the host name. For several nodes, arguments
+    that differ per node hold placeholders: see `placed`.
     """
     several = launch.nnodes > 1
     options = {
@@ -125,7 +122,7 @@ def argv(launch: Launch) -> tuple[str, ...]:
         flags.append("-m")
     if launch.no_python:
         flags.append("--no-python")
-    # argparse drops a "--" right after the script, unless one before it has ended the options already.
+    # argparse drops a "--" right after the script, unless an earlier one ended the options.
     if launch.command[1:2] == ("--",):
         flags.append("--")
     words = (part for pair in options.items() for part in pair if part)
@@ -133,9 +130,9 @@ def argv(launch: Launch) -> tuple[str, ...]:
 
 
 def _rendezvous(launch: Launch, several: bool) -> dict[str, str]:
-    """Options of the rendezvous; "" for one without a value. Who is the head is said: torch guesses that.
+    """Return the rendezvous options, "" for one without a value. The head is explicit, because torch would guess it.
 
-    torch's own launcher understands them; distui's runner meets in a way of its own (runners/inrank/rendezvous.py).
+    torch's own launcher uses these options. distui's runner has another rendezvous (runners/inrank/rendezvous.py).
     """
     if not several:
         return {"--standalone": "", "--rdzv-id": launch.run}
@@ -148,14 +145,14 @@ def _rendezvous(launch: Launch, several: bool) -> dict[str, str]:
 
 
 def placed(arguments: Sequence[str], head: str, local: str, node: int) -> tuple[str, ...]:
-    """`argv` of a launch on several nodes, for one of them; the script's own words are left alone."""
+    """Replace the placeholders in `argv` of several nodes for one node. The script's own words stay unchanged."""
     filled = list(arguments)
     for option, placeholder, value in (
         ("--rdzv-endpoint", HEAD, f"[{head}]" if ":" in head else head),
         ("--rdzv-conf", IS_HEAD, str(int(node == 0))),
         ("--local-addr", LOCAL, local),
     ):
-        # Ours come before whatever the user wrote, and --local-addr after all the others here.
+        # distui's options precede the user's, and --local-addr follows the other two.
         if option in filled[: filled.index("--local-addr") + 1]:
             at = filled.index(option) + 1
             filled[at] = filled[at].replace(placeholder, value)
@@ -163,13 +160,14 @@ def placed(arguments: Sequence[str], head: str, local: str, node: int) -> tuple[
 
 
 def endpoint(host: str, port: int) -> str:
-    """`HOST:PORT`, an IPv6 address in brackets."""
+    """Return `HOST:PORT`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def own_option(arguments: Sequence[str]) -> str | None:
-    """The first of `arguments` that distui sets itself, or None. Both `--a-b` and `--a_b` count, and what argparse
-    takes for one of them: a beginning of it, and single letters with a value behind.
+    """Return the first of `arguments` that distui sets itself, or None.
+
+    Both `--a-b` and `--a_b` count, and so do argparse's short forms: prefixes, and single letters with their value.
     """
     for argument in arguments:
         name = argument.split("=", 1)[0]

@@ -1,14 +1,14 @@
-"""Whose files count: XDG base directories, ownership of files found on the way, and `distui trust`.
+"""Decide which files may configure distui: XDG base directories, ownership checks, and `distui trust`.
 
-A configuration file that was found, not named, counts only where nobody else can have written it: when the file, and
-every folder on the way to it, belong to the user or to root, and nobody else may write them. A folder in which others
-may write counts where it is sticky and what was reached in it is the user's or root's. Nothing above the user's home
-directory is required of a file below it (as sshd does). A group may write where it is the user's own: of the same name,
-nobody else in it, no further access list (as Debian's ssh does). The way is walked a name at a time, each folder and
-each link held open while it is judged, so that nothing can be exchanged between the judgement and the reading.
+A configuration file that was found, not named by the user, is read only if no other user can have written it. The file
+and every folder of its path must belong to the user or to root, and no other user may have write permission. A sticky
+folder such as /tmp is accepted if the entry in it belongs to the user or to root. Folders above the user's home
+directory are not checked for files below it (as in sshd). Group write permission is accepted if the group is private:
+it has the user's name, no other member, and no access list (as in Debian's ssh). The path is walked name by name. Each
+folder and link stays open while it is checked, so that it cannot be replaced between the check and the read.
 
-Files that the user trusts although somebody else can write them stand in `trusted.json` beside the presets, as a content
-at a path: a file that changes is passed over again, whoever changed it.
+Files that the user trusts despite such permissions are listed in `trusted.json`, next to the presets, with a digest of
+their content. A file whose content changes is ignored again.
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ from pathlib import Path
 from .finding import PresetError
 
 HOMES = {"XDG_STATE_HOME": "~/.local/state", "XDG_CONFIG_HOME": "~/.config", "XDG_CACHE_HOME": "~/.cache"}
-"""The base directories, and where each is when its variable says nothing."""
+"""The base directories, and their defaults if the variable is unset."""
 
 
 def base(variable: str, env: Mapping[str, str]) -> Path:
-    """One of HOMES. A relative path is ignored, as the specification says: it would be another in each folder."""
+    """Return one of HOMES.
+
+    A relative path is ignored, as the specification requires, because it would depend on the working directory.
+    """
     given = Path(env.get(variable, "")).expanduser()
     return given if given.is_absolute() else Path(HOMES[variable]).expanduser()
 
 
 def ignored(env: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that is ignored."""
+    """Return a sentence for each variable that is ignored."""
     return [
         f"{name}={env[name]} is no absolute path, so {HOMES[name]} is used"
         for name in HOMES
@@ -51,11 +54,14 @@ def ignored(env: Mapping[str, str]) -> list[str]:
 
 
 MOST_BYTES = 1 << 20
-"""More than anybody writes by hand: a larger file is something else."""
+"""Size limit of a configuration file. Files that people write are smaller."""
 
 MOST_LINKS = 40
 _PATH: int | None = getattr(os, "O_PATH", None)
-"""None where the system has none (macOS): files and folders are opened for reading there, links are read by name."""
+"""None if the system has no O_PATH (macOS).
+
+Files and folders are then opened for reading, and links are read by name.
+"""
 _HELD = (
     (os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY if _PATH is None else _PATH) | os.O_NOFOLLOW | os.O_CLOEXEC
 )
@@ -69,62 +75,62 @@ _KINDS = (
 
 
 class PassedOver(Exception):
-    """A file does not count; the text is one sentence with path, owner, reason and remedy."""
+    """A file is ignored. The text is one sentence with path, owner, reason and remedy."""
 
 
 class NoFile(Exception):
-    """What has the name is no regular file; the text is the end of a sentence about it: "it is a folder, …"."""
+    """The path is not a regular file. The text ends a sentence about the path: "it is a folder, …"."""
 
 
 class TooLarge(NoFile):
-    """A file is larger than any that a person writes; the text ends a sentence that begins with the path."""
+    """The file is larger than MOST_BYTES. The text ends a sentence that begins with the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a file may be somebody else's."""
+    """Why another user may have written a file."""
 
     why: str
     loose: str = ""
-    """What of the user's own others may write: `chmod` mends it."""
+    """The path of the user that is writable for others, if `chmod` fixes the problem."""
 
 
 @dataclass(slots=True)
 class _Way:
-    """How far a path was walked."""
+    """The state of a walk along a path."""
 
     names: list[str]
-    """What is still to be walked, the next one last."""
+    """Names still to walk, the next one last."""
     at: str = "/"
     held: int = -1
-    """Descriptor of what `at` names."""
+    """Descriptor of `at`."""
     status: os.stat_result = field(default_factory=lambda: os.stat("/"))
     links: int = 0
     fixed: Doubt | None = None
-    """What no home directory further on takes back: it concerns a link."""
+    """A doubt about a link. Reaching the home directory does not clear it."""
     doubt: Doubt | None = None
     error: OSError | None = None
-    """Why it goes no further."""
+    """The error that ended the walk."""
 
 
 def name_of(path: str | Path) -> str:
-    """By what name a file is trusted: absolute, its folder resolved, itself not."""
+    """Return the name under which a file is trusted: its absolute path with only the folder resolved."""
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)
 
 
 def digest(data: bytes) -> str:
-    """What a trusted content is recognised by."""
-    import hashlib  # slow to import, and few have trusted a file
+    """Return the hash that identifies a trusted content."""
+    import hashlib  # slow to import, and few users trust a file
 
     return hashlib.sha256(data).hexdigest()
 
 
 def read(path: Path, trusted: Mapping[str, str]) -> bytes:
-    """The content of a file that was found. `trusted`: `name_of` a file → `digest` of the content that the user trusts.
+    """Return the content of a file that was found.
 
-    A file that does not count is not opened. Raises FileNotFoundError, PassedOver, NoFile, and OSError for a file of
-    the user's own that cannot be read.
+    `trusted` maps `name_of` a file to the `digest` of its trusted content. An untrusted file is not opened. Raises
+    FileNotFoundError, PassedOver, NoFile, and OSError if a file of the user cannot be read.
     """
     expected = trusted.get(name_of(path)) if trusted else None
     way = walk(path, through=expected is not None)
@@ -151,7 +157,7 @@ def read(path: Path, trusted: Mapping[str, str]) -> bytes:
 
 
 def content(path: Path) -> bytes:
-    """The content of a file that the user named. Raises OSError and NoFile."""
+    """Return the content of a file that the user named. Raises OSError and NoFile."""
     way = walk(path, through=True)
     try:
         return _content(way)
@@ -166,7 +172,7 @@ def _sentence(path: Path, doubt: Doubt) -> str:
 
 
 def walk(path: Path, through: bool) -> _Way:
-    """Walk to a file; `held` is the caller's to close. `through`: follow also a link of somebody else's."""
+    """Walk to a file. The caller closes `held`. `through`: also follow links that belong to other users."""
     way = _Way(_parts(os.path.abspath(path)), held=os.open("/", _HELD))
     way.status = os.fstat(way.held)
     try:
@@ -183,7 +189,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _step(way: _Way) -> None:
-    """Go on to the next name, and judge the folder in which it stands. Raises OSError."""
+    """Walk to the next name, and check the folder that contains it. Raises OSError."""
     name = way.names.pop()
     held, status = _entry(way.held, name)
     way.doubt = way.doubt or _of_folder(way, status)
@@ -197,7 +203,10 @@ def _step(way: _Way) -> None:
 
 
 def _entry(folder: int, name: str) -> tuple[int, os.stat_result]:
-    """What a folder has under a name; held is the folder itself where nothing else can be. Raises OSError."""
+    """Open an entry of a folder, and return its descriptor and status. Raises OSError.
+
+    Without O_PATH, the descriptor of a link or special file is a duplicate of the folder's.
+    """
     if _PATH is not None:
         held = os.open(name, _HELD, dir_fd=folder)
         return held, os.fstat(held)
@@ -213,7 +222,7 @@ def _entry(folder: int, name: str) -> tuple[int, os.stat_result]:
 
 
 def _follow(way: _Way, name: str, held: int, status: os.stat_result) -> None:
-    """Put what a link says before what is still to be walked. Raises OSError."""
+    """Put the names of a link's target before the names still to walk. Raises OSError."""
     try:
         target = os.readlink(name, dir_fd=way.held) if _PATH is None else os.readlink("", dir_fd=held)
     finally:
@@ -238,23 +247,22 @@ def _ours() -> tuple[int, int]:
 
 
 def _of_folder(way: _Way, entry: os.stat_result) -> Doubt | None:
-    """What is wrong with the folder that was reached, for something in it, which is judged by itself."""
+    """Return the problem with the current folder as the parent of `entry`, which `walk` checks separately."""
     if way.status.st_uid not in _ours():
         return Doubt(f"its folder {way.at} belongs to {user(way.status.st_uid)}")
     who = _writers(way)
     if not who:
         return None
     if way.status.st_mode & stat.S_ISVTX:
-        second = stat.S_ISREG(entry.st_mode) and entry.st_nlink > 1  # which anybody may have made
+        # Any user may have made a hard link.
+        second = stat.S_ISREG(entry.st_mode) and entry.st_nlink > 1
         return Doubt(f"it is a second name of a file, and {who} may write to {way.at}") if second else None
-    own = (
-        way.at if way.status.st_uid == os.geteuid() != 0 else ""
-    )  # a folder of root's is no person's alone
+    own = way.at if way.status.st_uid == os.geteuid() != 0 else ""  # the user cannot chmod a folder of root
     return Doubt(f"{who} may write to its folder {way.at}", own)
 
 
 def _of_file(way: _Way) -> Doubt | None:
-    """Why the file that was reached may be somebody else's."""
+    """Return why another user may have written the file at the end of the walk."""
     if way.names:
         return None
     if way.status.st_uid not in _ours():
@@ -265,7 +273,7 @@ def _of_file(way: _Way) -> Doubt | None:
 
 
 def _writers(way: _Way) -> str:
-    """Who else may write to what was reached; "" for nobody."""
+    """Return who else may write to the current file or folder, or "" for no other user."""
     if way.status.st_mode & stat.S_IWOTH:
         return "everybody"
     if not way.status.st_mode & stat.S_IWGRP or (_private(way.status.st_gid) and not _listed(way.held)):
@@ -274,7 +282,7 @@ def _writers(way: _Way) -> str:
 
 
 def _listed(held: int) -> bool:
-    """Whether an access list gives somebody else more than the mode says, or cannot be read on this system."""
+    """Return True if an access list may grant more than the mode shows, or if this system cannot read access lists."""
     if not hasattr(os, "getxattr"):
         return True
     with contextlib.suppress(OSError):
@@ -283,7 +291,7 @@ def _listed(held: int) -> bool:
 
 
 def _private(gid: int) -> bool:
-    """Whether a group is the user's own: of the same name, and nobody else in it. root's never is."""
+    """Return True if a group is private: it has the user's name and no other member. root's group never is."""
     with contextlib.suppress(KeyError):
         me, them = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
         alone = set(them.gr_mem) <= {me.pw_name}
@@ -293,7 +301,7 @@ def _private(gid: int) -> bool:
 
 @functools.cache
 def _home() -> tuple[int, int] | None:
-    """Device and inode of the home directory that the system has for this user."""
+    """Return device and inode of the user's home directory in the password database."""
     with contextlib.suppress(KeyError, OSError):
         status = os.stat(pwd.getpwuid(os.geteuid()).pw_dir)
         return status.st_dev, status.st_ino
@@ -301,7 +309,7 @@ def _home() -> tuple[int, int] | None:
 
 
 def user(uid: int) -> str:
-    """ "mallory", or "user 1234" for one that this machine has no name for."""
+    """Return the name of a user, or "user 1234" for an ID without a name on this machine."""
     with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
     return f"user {uid}"
@@ -314,7 +322,7 @@ def group(gid: int) -> str:
 
 
 def _content(way: _Way) -> bytes:
-    """What stands in the regular file that was reached. Raises OSError and NoFile."""
+    """Return the content of the regular file at the end of the walk. Raises OSError and NoFile."""
     if way.error is not None:
         raise way.error
     mode = way.status.st_mode
@@ -334,15 +342,15 @@ def _content(way: _Way) -> bytes:
 
 
 def _readable(held: int) -> int:
-    """A descriptor from which a regular file that is held can be read. Raises OSError."""
+    """Return a descriptor for reading a regular file that is held open. Raises OSError."""
     if _PATH is None:
         return os.dup(held)
-    # Nothing waits here: also what looks like a file may have no end or no beginning (/proc, /sys).
+    # Non-blocking, because a file of /proc or /sys that looks regular may never deliver data or never end.
     return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone whatever the umask. Raises OSError."""
+    """Create a folder and its missing parents with mode 0700, whatever the umask. Raises OSError."""
     if path.is_dir():
         return
     private_folder(path.parent)
@@ -359,19 +367,19 @@ class Trusted:
 
 
 def config_dir(env: Mapping[str, str]) -> Path:
-    """Where the user's own configuration lies, by XDG_CONFIG_HOME and HOME of `env`."""
+    """Return the user's configuration folder, by XDG_CONFIG_HOME and HOME of `env`."""
     config = env.get("XDG_CONFIG_HOME", "")
     home = Path(config) if config.startswith("/") else Path(env.get("HOME") or Path.home()) / ".config"
     return home / "distui"
 
 
 def file_of(env: Mapping[str, str]) -> Path:
-    """Where the list is kept."""
+    """Return the path of the list of trusted files."""
     return config_dir(env) / "trusted.json"
 
 
 def entries(env: Mapping[str, str]) -> tuple[Trusted, ...]:
-    """Every file that is trusted. Raises PresetError when the list cannot be read, or is not the user's own."""
+    """Return every trusted file. Raises PresetError if the list cannot be read or another user can write it."""
     file = file_of(env)
     try:
         document = json.loads(read(file, {}))
@@ -395,7 +403,7 @@ def entries(env: Mapping[str, str]) -> tuple[Trusted, ...]:
 
 
 def add(env: Mapping[str, str], path: Path, data: bytes) -> Trusted:
-    """Trust `data` at `path` from now on. Raises PresetError and OSError."""
+    """Trust `data` at `path`. Raises PresetError and OSError."""
     added = Trusted(name_of(path), digest(data), time.time())
     with alone(config_dir(env), "trusted.lock"):
         _write(env, [*(entry for entry in entries(env) if entry.path != added.path), added])
@@ -403,7 +411,7 @@ def add(env: Mapping[str, str], path: Path, data: bytes) -> Trusted:
 
 
 def remove(env: Mapping[str, str], path: Path) -> bool:
-    """Trust it no longer; whether it was trusted. Raises PresetError and OSError."""
+    """Remove `path` from the list. Return True if it was trusted. Raises PresetError and OSError."""
     name = name_of(path)
     with alone(config_dir(env), "trusted.lock"):
         before = entries(env)
@@ -416,12 +424,12 @@ def remove(env: Mapping[str, str], path: Path) -> bool:
 
 @contextmanager
 def alone(folder: Path, name: str) -> Iterator[None]:
-    """Hold the lock `name` of a private folder, made when missing: changes are made one after the other.
+    """Hold the lock `name` of a private folder, so that only one process changes its files. Raises OSError.
 
-    Raises OSError.
+    The folder is created if it is missing.
     """
     private_folder(folder)
-    # A file that nobody else can open: whoever may read a folder may hold a lock on it for ever.
+    # The lock is mode 0600: any user who can open a file may hold a lock on it.
     held = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -431,7 +439,7 @@ def alone(folder: Path, name: str) -> Iterator[None]:
 
 
 def _write(env: Mapping[str, str], files: list[Trusted]) -> None:
-    """Write the list, whole or not at all, readable by its owner alone."""
+    """Write the list atomically, readable only by its owner."""
     import tempfile
 
     document = {"files": {entry.path: {"sha256": entry.sha256, "since": entry.since} for entry in files}}
