@@ -40,14 +40,7 @@ def _listed(source: str) -> dict[str, Metric]:
 
 METRICS: dict[str, Metric] = {
     **_listed("gpu"),
-    "rank.cpu": Metric("rank CPU", "core %", 0),
-    "rank.rss": Metric("rank memory (RSS)", "B", 0),
-    "rank.read": Metric("rank disk reads", "B/s", 0),
-    "rank.write": Metric("rank disk writes", "B/s", 0),
-    "rank.gpu_mem": Metric("rank GPU memory", "B", 0),
-    "rank.step": Metric("step", "", None, None, last=True),
-    "rank.step_s": Metric("step time", "s", 0),
-    "rank.wait": Metric("waiting in collectives", "%", 0, 100),
+    **_listed("rank"),
     **_listed("host"),
     "train.loss": _training("loss"),
     "train.lr": _training("learning rate", low=0),

@@ -51,16 +51,7 @@ def _names_and_fields(source: str) -> tuple[tuple[str, str], ...]:
 
 
 _GPU = _names_and_fields("gpu")
-_RANK = (
-    ("rank.cpu", "cpu_percent"),
-    ("rank.rss", "rss_bytes"),
-    ("rank.read", "read_bps"),
-    ("rank.write", "write_bps"),
-    ("rank.gpu_mem", "gpu_mem"),
-    ("rank.step", "step"),
-    ("rank.step_s", "step_s"),
-    ("rank.wait", "wait_percent"),
-)
+_RANK = _names_and_fields("rank")
 _HOST = _names_and_fields("host")
 _TRAIN = tuple(
     (f"train.{field}", field)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..freshness import Freshness, freshness
@@ -19,6 +19,7 @@ from ..model import Gpu, RankPhase, RankSample, RunPhase, TrainingSample
 from ..progress import RATES, advance_of
 from ..state import Node, Rank, RunState
 from .gpu_quantities import GPU
+from .quantities import RANK
 from .quantity import MetricFamily, Quantity, own_family
 
 
@@ -29,153 +30,48 @@ class MetricSample(NamedTuple):
 
 
 RUN_INFO = MetricFamily("distui_run_info", "1, with the name, preset, launcher and host of the run.")
-RUN_STATE = own_family(
-    "distui_run_state", "distui.run.state", "1 for the state that the run is in, 0 for the others."
-)
-START_TIME = own_family(
-    "distui_run_start_time_seconds", "distui.run.start_time", "Unix time at which the run began.", "seconds"
-)
-ATTEMPT = own_family(
-    "distui_run_attempt", "distui.run.attempt", "Number of the current attempt, from 1 on."
-)
+RUN_STATE = own_family("distui.run.state", "1 for the state that the run is in, 0 for the others.")
+START_TIME = own_family("distui.run.start_time", "Unix time at which the run began.", "seconds")
+ATTEMPT = own_family("distui.run.attempt", "Number of the current attempt, from 1 on.")
 FAILURES = own_family(
-    "distui_run_failures_total",
     "distui.run.failures",
     "Failures that the restart policy counted.",
     otel_unit="{failure}",
     otel_kind="counter",
 )
-EXIT_CODE = own_family("distui_run_exit_code", "distui.run.exit_code", "Exit code of a run that has ended.")
+EXIT_CODE = own_family("distui.run.exit_code", "Exit code of a run that has ended.")
 FINDINGS = own_family(
-    "distui_run_findings",
     "distui.run.findings",
     "Findings that hold now, by severity.",
     otel_unit="{finding}",
     otel_kind="updowncounter",
 )
 RANKS = own_family(
-    "distui_ranks",
     "distui.ranks",
     "Ranks of the current attempt on this node, by state.",
     otel_unit="{rank}",
     otel_kind="updowncounter",
 )
-RANK_INFO = own_family(
-    "distui_rank_info", "distui.rank.info", "1, with the local rank and GPU of the rank."
-)
-
-_OF_RANK: tuple[tuple[MetricFamily, Callable[[RankSample], float | None]], ...] = (
-    (
-        own_family(
-            "distui_rank_steps_total",
-            "distui.rank.steps",
-            "Optimizer steps since the rank's process began.",
-            otel_unit="{step}",
-            otel_kind="counter",
-            of_attempt=True,
-        ),
-        lambda it: it.step,
-    ),
-    (
-        own_family(
-            "distui_rank_step_duration_seconds",
-            "distui.rank.step.duration",
-            "Mean time of a step, while steps go on.",
-            "seconds",
-        ),
-        lambda it: it.step_s,
-    ),
-    (
-        own_family(
-            "distui_rank_collective_wait_ratio",
-            "distui.rank.collective.wait",
-            "Share of time waited for other ranks in collectives.",
-            "ratio",
-        ),
-        lambda it: _share(it.wait_percent),
-    ),
-    (
-        own_family(
-            "distui_rank_cpu_cores",
-            "distui.rank.cpu.cores",
-            "CPU time of the rank and its children, in cores.",
-            "cores",
-        ),
-        lambda it: _share(it.cpu_percent),
-    ),
-    (
-        own_family(
-            "distui_rank_memory_usage_bytes",
-            "distui.rank.memory.usage",
-            "Resident memory of the rank.",
-            "bytes",
-            otel_kind="updowncounter",
-        ),
-        lambda it: it.rss_bytes,
-    ),
-    (
-        own_family(
-            "distui_rank_gpu_memory_usage_bytes",
-            "distui.rank.gpu.memory.usage",
-            "GPU memory of the rank's process.",
-            "bytes",
-            otel_kind="updowncounter",
-        ),
-        lambda it: it.gpu_mem,
-    ),
-    (
-        own_family(
-            "distui_rank_output_age_seconds",
-            "distui.rank.output.age",
-            "Time since the rank wrote any output.",
-            "seconds",
-        ),
-        lambda it: it.log_age_s,
-    ),
-)
+RANK_INFO = own_family("distui.rank.info", "1, with the local rank and GPU of the rank.")
 
 _OF_TRAINING = {
-    "loss": own_family(
-        "distui_training_loss",
-        "distui.training.loss",
-        "Newest loss that the script reports, also NaN and Inf.",
-    ),
-    "lr": own_family(
-        "distui_training_learning_rate", "distui.training.learning_rate", "Newest learning rate."
-    ),
-    "grad_norm": own_family(
-        "distui_training_gradient_norm", "distui.training.gradient_norm", "Newest norm of the gradients."
-    ),
+    "loss": own_family("distui.training.loss", "Newest loss that the script reports, also NaN and Inf."),
+    "lr": own_family("distui.training.learning_rate", "Newest learning rate."),
+    "grad_norm": own_family("distui.training.gradient_norm", "Newest norm of the gradients."),
     "tokens_s": own_family(
-        "distui_training_tokens_per_second",
-        "distui.training.tokens_per_second",
-        "Tokens a second of the whole job.",
-        otel_unit="{token}/s",
+        "distui.training.tokens_per_second", "Tokens a second of the whole job.", otel_unit="{token}/s"
     ),
     "samples_s": own_family(
-        "distui_training_samples_per_second",
-        "distui.training.samples_per_second",
-        "Samples a second of the whole job.",
-        otel_unit="{sample}/s",
+        "distui.training.samples_per_second", "Samples a second of the whole job.", otel_unit="{sample}/s"
     ),
-    "mfu": own_family(
-        "distui_training_mfu_ratio", "distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"
-    ),
-    "epoch": own_family("distui_training_epoch", "distui.training.epoch", "Epoch as the script counts."),
-    "step": own_family("distui_training_step", "distui.training.step", "Step as the script counts."),
-    "total": own_family(
-        "distui_training_steps_planned",
-        "distui.training.steps_planned",
-        "Steps after which the training is over.",
-    ),
+    "mfu": own_family("distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"),
+    "epoch": own_family("distui.training.epoch", "Epoch as the script counts."),
+    "step": own_family("distui.training.step", "Step as the script counts."),
+    "total": own_family("distui.training.steps_planned", "Steps after which the training is over."),
 }
 _DIVISORS = {"mfu": 100}
 
 _STATES = tuple(phase for phase in RunPhase if phase is not RunPhase.EXPORTED)
-
-
-def _share(percent: float | None) -> float | None:
-    return None if percent is None else percent / 100
 
 
 def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricSample]:
@@ -246,10 +142,7 @@ def _of_rank(rank: Rank, base: tuple[tuple[str, str], ...], now: float) -> Itera
         return
     if freshness(rank.sampled, now) is not Freshness.HOLDS:
         return
-    for family, value_of in _OF_RANK:
-        value = value_of(sample)
-        if value is not None:
-            yield MetricSample(family, labels, value)
+    yield from _exported(RANK, sample, labels)
 
 
 def _of_training(
@@ -279,7 +172,7 @@ def _of_gpu(gpu: Gpu, base: tuple[tuple[str, str], ...], node: Node) -> Iterator
 
 
 def _exported(
-    quantities: Iterable[Quantity], sample: Gpu, labels: tuple[tuple[str, str], ...]
+    quantities: Iterable[Quantity], sample: Gpu | RankSample, labels: tuple[tuple[str, str], ...]
 ) -> Iterator[MetricSample]:
     for quantity in quantities:
         value, family = getattr(sample, quantity.field), quantity.export
@@ -297,7 +190,7 @@ FAMILIES = (
     FINDINGS,
     RANKS,
     RANK_INFO,
-    *(family for family, _ in _OF_RANK),
+    *(quantity.export for quantity in RANK if quantity.export is not None),
     *_OF_TRAINING.values(),
     *(quantity.export for quantity in GPU if quantity.export is not None),
 )

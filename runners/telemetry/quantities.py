@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .gpu_quantities import GPU
-from .quantity import Curve, Quantity
+from .gpu_quantities import GPU, NO_GPU
+from .quantity import Curve, Holds, Quantity, TableColumn, own_family
 
 # --- nodes ---
 
@@ -28,7 +28,115 @@ HOST: tuple[Quantity, ...] = (
     Quantity("shm_used", "B", curve=Curve("host.shm", "shared memory", low=0)),
 )
 
-BY_SOURCE: dict[str, tuple[Quantity, ...]] = {"gpu": GPU, "host": HOST}
+# --- ranks ---
+
+NO_STEPS = "the script makes no optimizer steps that the hook sees; `distui lint` names the line"
+
+RANK: tuple[Quantity, ...] = (
+    Quantity(
+        "cpu_percent",
+        "core %",
+        curve=Curve("rank.cpu", "rank CPU", low=0),
+        column=TableColumn("cpu", "percent of one core, with children", 6, 4, "CPU", live=True),
+        export=own_family(
+            "distui.rank.cpu.cores",
+            "CPU time of the rank and its children, in cores.",
+            "cores",
+            divisor=100,
+        ),
+    ),
+    Quantity(
+        "rss_bytes",
+        "B",
+        curve=Curve("rank.rss", "rank memory (RSS)", "rank memory", low=0),
+        column=TableColumn("rss", "resident memory", 5, 9, "RSS"),
+        export=own_family(
+            "distui.rank.memory.usage", "Resident memory of the rank.", "bytes", otel_kind="updowncounter"
+        ),
+    ),
+    Quantity(
+        "read_bps",
+        "B/s",
+        curve=Curve("rank.read", "rank disk reads", "disk read", low=0),
+        column=TableColumn("read", "read from storage, bytes/s", 5, 25, live=True),
+    ),
+    Quantity(
+        "write_bps",
+        "B/s",
+        curve=Curve("rank.write", "rank disk writes", "disk write", low=0),
+        column=TableColumn("write", "written to storage, bytes/s", 5, 26, live=True),
+    ),
+    Quantity(
+        "gpu_mem",
+        "B",
+        limit="gpu.mem_total",
+        curve=Curve("rank.gpu_mem", "rank GPU memory", why=NO_GPU, low=0),
+        export=own_family(
+            "distui.rank.gpu.memory.usage",
+            "GPU memory of the rank's process.",
+            "bytes",
+            otel_kind="updowncounter",
+        ),
+    ),
+    Quantity(
+        "step",
+        curve=Curve("rank.step", "step", why=NO_STEPS, last=True),
+        column=TableColumn(
+            "step", "optimizer steps since the process began, not the script's own count", 7, 6, "steps"
+        ),
+        export=own_family(
+            "distui.rank.steps",
+            "Optimizer steps since the rank's process began.",
+            otel_unit="{step}",
+            otel_kind="counter",
+            of_attempt=True,
+        ),
+    ),
+    Quantity(
+        "step_s",
+        "s",
+        holds=Holds.STEPS,
+        curve=Curve("rank.step_s", "step time", why=NO_STEPS, low=0),
+        column=TableColumn("pace", "mean time of a step", 6, 5, "s/step"),
+        export=own_family(
+            "distui.rank.step.duration", "Mean time of a step, while steps go on.", "seconds"
+        ),
+    ),
+    Quantity(
+        "wait_percent",
+        "%",
+        holds=Holds.PULSES,
+        curve=Curve(
+            "rank.wait",
+            "waiting in collectives",
+            "wait share",
+            "the hook measures it by torch's flight recorder",
+            low=0,
+            high=100,
+        ),
+        column=TableColumn(
+            "wait",
+            "share of the last minute that it waited for other ranks in collectives, %",
+            4,
+            7,
+            live=True,
+        ),
+        export=own_family(
+            "distui.rank.collective.wait",
+            "Share of time waited for other ranks in collectives.",
+            "ratio",
+            divisor=100,
+        ),
+    ),
+    Quantity(
+        "log_age_s",
+        "s",
+        column=TableColumn("log", "how long ago it wrote its last line to its log", 4, 19, live=True),
+        export=own_family("distui.rank.output.age", "Time since the rank wrote any output.", "seconds"),
+    ),
+)
+
+BY_SOURCE: dict[str, tuple[Quantity, ...]] = {"gpu": GPU, "rank": RANK, "host": HOST}
 """By the first part of a curve's name."""
 
 

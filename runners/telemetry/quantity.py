@@ -144,7 +144,6 @@ UCUM = {"seconds": "s", "bytes": "By", "ratio": "1", "cores": "{cpu}"}
 
 
 def own_family(
-    name: str,
     otel: str,
     about: str,
     unit: str = "",
@@ -154,8 +153,13 @@ def own_family(
     of_attempt: bool = False,
     divisor: int = 1,
 ) -> MetricFamily:
-    """A metric that no convention has."""
-    kind = "counter" if otel_kind == "counter" else "gauge"
+    """A metric that no convention has, by its name in OpenTelemetry. `unit`: in Prometheus, if its name has one."""
+    name = otel.replace(".", "_")
+    if unit and not name.endswith(f"_{unit}"):
+        name = f"{name}_{unit}"
+    kind = "gauge"
+    if otel_kind == "counter":
+        name, kind = f"{name}_total", "counter"
     spelling = OtelSpelling(otel, otel_unit or UCUM.get(unit, ""), otel_kind, of_attempt=of_attempt)
     return MetricFamily(name, about, kind, spelling, divisor)
 
