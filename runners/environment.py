@@ -1,6 +1,6 @@
-"""The environment of a run: that of its launch, kept in the run directory, and each change that a restart made since.
+"""The environment of a run: that of its launch, in the run directory, and the changes of each restart.
 
-Values that may be secret are not written: they are in the memory of the run's own processes, and nowhere else.
+Values that may be secret are never written to disk: only the run's own processes have them in memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .inrank.env_changes import UNSET, too_much
 from .inrank.env_changes import refusal as changes_refusal
 
 FILE = "environ"
-"""As /proc/PID/environ: NAME=VALUE, each with a NUL behind it; NAME alone where the value is not written; an empty entry
-at the end, by which a file that is cut off is recognised."""
+"""File in the format of /proc/PID/environ: NAME=VALUE with a NUL after each. A value that is not written leaves only
+NAME. An empty entry marks the end, so that a cut file is recognized."""
 USERS_PYTHONPATH = "DISTUI_USER_PYTHONPATH"
-"""What PYTHONPATH was before it became that of a bundle's library: see node/boot.py."""
+"""PYTHONPATH before it was replaced for a bundle's library: see node/boot.py."""
 RESTART = "DISTUI_RESTART"
-"""The restart that an agent of a lost run is started for, as JSON."""
+"""JSON of the restart that an agent of a lost run is started for."""
 
 _OF_A_RUN = frozenset(
     f"DISTUI_{name}"
@@ -56,35 +56,35 @@ _OF_A_RUN = frozenset(
         "RESTART",
     )
 )
-"""What distui itself sets for the processes of one run: nothing for a run that is launched inside a rank."""
+"""Variables that distui sets for the processes of one run; a run that is launched inside a rank drops them."""
 
 _DAEMONS = frozenset(
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "HOSTNAME"]
 )
 _DAEMONS_PREFIXES = ("LC_", "XDG_", "DISTUI_")
 _INTERPRETERS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "LD_LIBRARY_PATH")
-"""Where this very interpreter finds itself and distui: an agent is started by the same one."""
+"""Variables that locate this interpreter and distui; an agent uses the same interpreter."""
 
 
 class Kept(Struct, frozen=True):
     values: Mapping[str, str]
     hidden: frozenset[str]
-    """Names of variables whose values are not written."""
+    """Names of variables without written values."""
 
 
 class Started(Struct):
     env: dict[str, str]
     missing: list[str] = field(default_factory=list)
-    """Names of variables whose values no process of the run has any more."""
+    """Names of variables with values that no process of the run has any more."""
 
 
 def refusal(changes: Mapping[str, str | None]) -> str:
-    """Why no restart can change this, as a sentence; "" when it can. None unsets a variable."""
+    """Why a restart cannot make these changes, as a sentence; "" if it can. None unsets a variable."""
     return changes_refusal(changes) or too_much(changes)
 
 
 def of_launch(shell: Mapping[str, str], planned: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a launch from `shell` with a plan's variables; MASK where a value is not at hand."""
+    """Merge the environment `shell` of a launch with a plan's variables; MASK if a secret's value is not available."""
     env = {name: value for name, value in shell.items() if name not in _OF_A_RUN}
     if USERS_PYTHONPATH in shell:
         env["PYTHONPATH"] = shell[USERS_PYTHONPATH]
@@ -97,22 +97,22 @@ def of_launch(shell: Mapping[str, str], planned: Mapping[str, str]) -> dict[str,
 
 
 def is_hidden(name: str, value: str) -> bool:
-    """Whether a value is left out of every file."""
+    """Whether a value must not be written to any file."""
     return value == MASK or holds_secret(name, value)
 
 
 def shown(name: str, value: str | None) -> str | None:
-    """A value as a file may hold it: all of it, or MASK."""
+    """A value for a file: itself or MASK."""
     return MASK if value is not None and is_hidden(name, value) else value
 
 
 def hidden(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that only memory may keep."""
+    """The variables of an environment that may be kept only in memory."""
     return {name: value for name, value in env.items() if value != MASK and is_hidden(name, value)}
 
 
 def write(run_dir: Path, env: Mapping[str, str]) -> None:
-    """Keep the environment of a launch, its umask with it. Raises OSError."""
+    """Write the environment of a launch, with its umask. Raises OSError."""
     env = {file_io.UMASK: f"{file_io.users_umask():03o}", **env}
     entries = [
         os.fsencode(name if is_hidden(name, value) else f"{name}={value}") for name, value in env.items()
@@ -121,7 +121,7 @@ def write(run_dir: Path, env: Mapping[str, str]) -> None:
 
 
 def read(run_dir: Path) -> Kept | None:
-    """The environment of the launch; None where the file is missing, damaged, or was cut off."""
+    """Read the environment of the launch; None if the file is missing, damaged or cut."""
     try:
         data = file_io.content(run_dir / FILE)
     except file_io.FileError:
@@ -141,7 +141,7 @@ def read(run_dir: Path) -> Kept | None:
 
 
 def of_daemon(kept: Kept | None, shell: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """What an agent starts with: what it needs itself, from the launch, not from the viewer here, and `given`."""
+    """Environment of an agent: the variables it needs, from the launch instead of the viewer, and `given`."""
     launch = shell if kept is None else kept.values
     own = {name: value for name, value in launch.items() if _is_daemons(name) and name not in _OF_A_RUN}
     interpreter = {name: shell[name] for name in _INTERPRETERS if name in shell}
@@ -155,7 +155,7 @@ def _is_daemons(name: str) -> bool:
 def of_hub(
     shell: Mapping[str, str], planned: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a hub starts with: ssh and SkyPilot as the viewer here has them; of the job's secrets only those `given`."""
+    """Environment of a hub: the viewer's here, for ssh and SkyPilot, with only those of the job's secrets in `given`."""
     withheld = {name for name, value in planned.items() if value == MASK} | _OF_A_RUN
     return {**{name: value for name, value in shell.items() if name not in withheld}, **given}
 
@@ -163,7 +163,7 @@ def of_hub(
 def of_runner(
     launch: Kept, planned: Mapping[str, str], changes: Mapping[str, str | None], secrets: Mapping[str, str]
 ) -> Started:
-    """The launch's variables, the plan's own of distui, then the changes; MASK stands for one of `secrets`."""
+    """Merge the launch's variables, the plan's DISTUI_ variables and the changes; MASK becomes a value of `secrets`."""
     env = {name: value for name, value in launch.values.items() if not name.startswith("DISTUI_")}
     env |= {name: value for name, value in planned.items() if name.startswith("DISTUI_")}
     wanted = {**dict.fromkeys(launch.hidden, MASK), **changes}
@@ -181,7 +181,7 @@ def of_runner(
 
 
 def remembered(names: Iterable[str], *processes: Mapping[str, str]) -> dict[str, str]:
-    """Values of hidden variables that living processes of the run still have; the later process wins."""
+    """Values of hidden variables that living processes of the run still have; later processes take precedence."""
     values: dict[str, str] = {}
     for process in processes:
         values |= {name: process[name] for name in names if name in process}
@@ -189,7 +189,7 @@ def remembered(names: Iterable[str], *processes: Mapping[str, str]) -> dict[str,
 
 
 def pairs(words: Sequence[str], option: str) -> dict[str, str]:
-    """`K=V` words as a mapping. Raises RunError."""
+    """Parse `K=V` words into a mapping. Raises RunError."""
     values = {}
     for word in words:
         name, equals, value = word.partition("=")

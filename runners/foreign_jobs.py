@@ -1,4 +1,4 @@
-"""Jobs on this host that distui did not start: launchers and ranks found by command line."""
+"""Jobs on this host that distui did not start: launchers by command line, ranks by environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .errors import NoSuchRunError
 from .telemetry.proc import TICKS, Stat, all_stats
 
 # -----------------------------------------------------------------------------------------------------------
-# What a command line shows of a job: which launcher it is, which script the ranks run. Pure.
+# Facts from a command line: the launcher, and the script of the ranks. Pure.
 
 
 _MODULES = {
@@ -34,7 +34,7 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def launcher_kind(argv: Sequence[str]) -> str | None:
-    """ "torchrun", "accelerate", "deepspeed" or "srun" where this is the command line of one; else None.
+    """Launcher of a command line: "torchrun", "accelerate", "deepspeed" or "srun"; None for any other program.
 
     Slurm's step daemon names itself `slurmstepd: [1234.0]`.
     """
@@ -52,13 +52,13 @@ def launcher_kind(argv: Sequence[str]) -> str | None:
 
 
 def command_of(argv: Sequence[str]) -> str:
-    """What a rank runs, in one line: script or `-m module` and arguments, without the interpreter and its secrets."""
+    """A rank's command in one line: script or `-m module` and arguments, without the interpreter, secrets masked."""
     start = _start(argv)
     return clean_text(shlex.join(mask_words(argv[start:] or argv)))
 
 
 def name_of(argv: Sequence[str]) -> str:
-    """A short name: the script's without its ending, the module's last part, else the program's."""
+    """A short name: the script without its suffix, the module's last part, or the program."""
     module, script = _entry(argv)
     if module is not None:
         return clean_text(module.rpartition(".")[2])
@@ -67,7 +67,7 @@ def name_of(argv: Sequence[str]) -> str:
 
 
 def _entry(argv: Sequence[str]) -> tuple[str | None, str | None]:
-    """(module, None) of `python -m module`, (None, script) of `python script` or `script`; else neither."""
+    """(module, None) for `python -m module`, (None, script) for `python script` or `script`; else (None, None)."""
     start = _start(argv)
     if start == 0 or start >= len(argv):
         return None, argv[0] if start == 0 and argv else None
@@ -77,7 +77,7 @@ def _entry(argv: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def _start(argv: Sequence[str]) -> int:
-    """Where script, `-m` or `-c` stands in a Python command line; 0 for any other program."""
+    """Index of the script, `-m` or `-c` in a Python command line; 0 for any other program."""
     if not argv or not os.path.basename(argv[0]).startswith(("python", "pypy")):
         return 0
     at = 1
@@ -87,10 +87,10 @@ def _start(argv: Sequence[str]) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Ranks of this user on this host, found by the environment that every launcher gives them.
-# `RANK`, `LOCAL_RANK` and `WORLD_SIZE` are what `torch.distributed` reads (init_method "env://");
-# `TORCHELASTIC_*`, `GROUP_RANK` and `LOCAL_WORLD_SIZE` come from torchrun. Ranks that a script spawns itself
-# (torch.multiprocessing) set theirs too late to be seen here: /proc shows the environment of exec.
+# Ranks of this user on this host, found by environment variables that every launcher sets. `torch.distributed` reads
+# `RANK`, `LOCAL_RANK` and `WORLD_SIZE` (init_method "env://"). torchrun sets `TORCHELASTIC_*`, `GROUP_RANK` and
+# `LOCAL_WORLD_SIZE`. Ranks that a script spawns itself (torch.multiprocessing) are not visible: they set theirs
+# later, and /proc shows the environment at exec.
 
 
 _NAMES = frozenset(
@@ -101,12 +101,12 @@ _NAMES = frozenset(
 
 
 class Output(Struct, frozen=True):
-    """Where a process writes one of its standard streams."""
+    """Destination of a process's stdout or stderr."""
 
     path: str | None
     """Absolute path of a regular file; None for anything else."""
     why: str = ""
-    """What it is instead: "a terminal", "a pipe", …"""
+    """Any other destination: "a terminal", "a pipe", …"""
 
 
 class RankProcess(Struct, frozen=True):
@@ -114,42 +114,42 @@ class RankProcess(Struct, frozen=True):
     local_rank: int
     pid: int
     started: int
-    """Clock ticks after boot; with the pid it names one process for ever."""
+    """Clock ticks after boot; with the pid it identifies a process uniquely."""
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    """Of its environment, the variables that this module reads and no others."""
+    """Only the variables that this module reads."""
     out: Output
     err: Output
     below: frozenset[tuple[int, int]] = frozenset()
-    """(pid, start) of its children that inherited the environment: data loader workers and the like."""
+    """(pid, start) of its children with its environment: data loader workers and the like."""
 
 
 class WatchedJob(Struct, frozen=True):
-    """The ranks on this host that belong together."""
+    """Ranks of one job on this host."""
 
     key: str
-    """Names the job as long as it lives."""
+    """Constant key of the job during its life."""
     launcher: str
-    """"torchrun", "accelerate", "deepspeed", "srun", or "python" where nothing is known above the ranks."""
+    """One of "torchrun", "accelerate", "deepspeed", "srun", or "python" without a known launcher above the ranks."""
     launchers: frozenset[tuple[int, int]]
-    """(pid, start) of the launcher's processes here; empty for "python"."""
+    """(pid, start) of the launcher's processes on this host; empty for "python"."""
     cwd: str
     world_size: int
     run: str | None
-    """Id of the run of distui that it belongs to; None for a job that distui did not start."""
+    """Id of the distui run that it belongs to; None for a job that distui did not start."""
     ranks: Mapping[int, RankProcess]
     began: float
-    """Unix time at which its oldest process here started."""
+    """Unix time at the start of its oldest process here."""
 
 
 class Scan(Struct, frozen=True):
-    """What was true at one moment."""
+    """Jobs and processes at one moment."""
 
     time: float
     """Unix seconds."""
     jobs: Mapping[str, WatchedJob] = field(default_factory=dict)
     alive: frozenset[tuple[int, int]] = frozenset()
-    """(pid, start) of every process that could be seen, zombies left out."""
+    """(pid, start) of every visible process, without zombies."""
 
 
 class _Carrier(Struct, frozen=True):
@@ -164,7 +164,7 @@ class _Carrier(Struct, frozen=True):
 
 
 def scan(proc: str = "/proc", now: float | None = None) -> Scan:
-    """Look once. Processes that end meanwhile, or whose environment is not ours to read, are left out."""
+    """Scan once. Skip processes that end during the scan or have an unreadable environment."""
     stats = {entry.pid: entry for entry in all_stats(proc) if entry.state not in "ZX"}
     carriers = {
         pid: _Carrier(entry, env)
@@ -186,7 +186,7 @@ def scan(proc: str = "/proc", now: float | None = None) -> Scan:
 
 
 def find_job(seen: Scan, pid: int | None = None) -> WatchedJob:
-    """The job that process `pid` belongs to as rank, rank's child or launcher; without a pid the only one.
+    """Return the job with process `pid` as rank, rank's child or launcher; without a pid the only job.
 
     Raises NoSuchRunError.
     """
@@ -222,7 +222,7 @@ def pids_of(job: WatchedJob) -> frozenset[int]:
 
 
 def job_key(env: Mapping[str, str]) -> str:
-    """What ranks of one job have in common. torchrun without --rdzv-id calls every run "none"."""
+    """Key that all ranks of one job share. The run id of torchrun without --rdzv-id is always "none"."""
     if run := env.get("DISTUI_RUN_ID"):
         return f"distui {run}"
     if (elastic := env.get("TORCHELASTIC_RUN_ID", "")) not in ("", "none"):
@@ -235,7 +235,7 @@ def job_key(env: Mapping[str, str]) -> str:
 
 
 def _rank_environment(pid: int, proc: str) -> dict[str, str] | None:
-    """The variables of interest of a process of this user with a rank's environment; None for all others."""
+    """The needed variables, if a process of this user has a rank's environment; else None."""
     try:
         if os.stat(f"{proc}/{pid}").st_uid != os.getuid():
             return None
@@ -252,7 +252,7 @@ def _rank_environment(pid: int, proc: str) -> dict[str, str] | None:
 
 
 def _tops(carriers: Mapping[int, _Carrier]) -> tuple[list[int], dict[int, set[int]]]:
-    """The ranks themselves, one by job and rank, and for each the processes with its environment."""
+    """Pids of the ranks, one per job and rank, and for each rank its descendants with its environment."""
     below: dict[int, set[int]] = {}
     for pid, carrier in carriers.items():
         top = pid
@@ -266,13 +266,13 @@ def _tops(carriers: Mapping[int, _Carrier]) -> tuple[list[int], dict[int, set[in
 
 
 def _precedence(carrier: _Carrier) -> tuple[int, bool, int]:
-    """Of two processes that claim one rank the higher is it: of a newer attempt, no orphan, newer."""
+    """Sort key for processes that claim one rank: the highest is it (newer attempt, not an orphan, newer)."""
     count = carrier.env.get("TORCHELASTIC_RESTART_COUNT", "")
     return int(count) if count.isdecimal() else 0, carrier.stat.ppid != 1, carrier.stat.started
 
 
 def _rank(carrier: _Carrier, below: Mapping[int, int], proc: str) -> RankProcess | None:
-    """All that is read of a rank; None when it ended meanwhile."""
+    """Read all data of a rank; None if it has ended."""
     pid, env = carrier.stat.pid, carrier.env
     if not (argv := _argv(pid, proc)):
         return None
@@ -316,7 +316,7 @@ def _argv(pid: int, proc: str) -> tuple[str, ...]:
 
 
 def _output(pid: int, number: int, proc: str) -> Output:
-    """What descriptor `number` of a process is. Names of other things than files: proc_pid_fd(5)."""
+    """Target of a process's descriptor. For names of targets other than files see proc_pid_fd(5)."""
     link = f"{proc}/{pid}/fd/{number}"
     target = _link(link)
     try:
@@ -339,6 +339,6 @@ def _link(path: str) -> str | None:
 
 
 def _boot_time(proc: str) -> float:
-    """Unix seconds of the boot: `btime` of proc_stat(5)."""
+    """Unix seconds at boot: `btime` of proc_stat(5)."""
     with open(f"{proc}/stat", encoding="ascii") as file:
         return next(float(line.split()[1]) for line in file if line.startswith("btime "))

@@ -1,4 +1,4 @@
-"""Texts of lists of ranks, sizes, durations and times.
+"""Texts for lists of ranks, sizes, durations and times.
 
 `…_text` is for sentences and tables, `…_short` for narrow columns. `presets/plurals.py` has counts with a noun.
 """
@@ -12,17 +12,17 @@ from collections.abc import Iterable, Sequence, Sized
 from ..presets.plurals import plural
 
 NA = "n/a"
-"""How an unknown value is written; never 0."""
+"""Text of an unknown value; never 0."""
 
 
 # --- lists ---
 
 MOST_SPANS = 8
-"""Parts of a list of ranks that a sentence names."""
+"""Maximum parts of a list of ranks in a sentence."""
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """[0, 1, 2, 5] → [(0, 2), (5, 5)]: first and last of each run, in order."""
+    """[0, 1, 2, 5] → [(0, 2), (5, 5)]: first and last number of each run, in order."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
@@ -33,7 +33,7 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def spans(numbers: Iterable[int], most: int | None = None) -> str:
-    """[0, 1, 3] → "0, 1, 3"; [0, 1, 2, 5] → "0-2, 5". Of more than `most` parts the first, and "…"."""
+    """[0, 1, 3] → "0, 1, 3"; [0, 1, 2, 5] → "0-2, 5". More than `most` parts are cut with "…"."""
     shown = [_span(low, high) for low, high in runs(numbers)]
     return ", ".join(shown[:most]) + (" …" if most is not None and len(shown) > most else "")
 
@@ -45,12 +45,12 @@ def _span(low: int, high: int) -> str:
 
 
 def spans_short(numbers: Iterable[int], comma: str = ",") -> str:
-    """[0, 1, 3] → "0-1,3": for narrow columns, and as the kernel writes lists of CPUs."""
+    """[0, 1, 3] → "0-1,3": for narrow columns, and in the kernel's notation of CPU lists."""
     return comma.join(str(low) if low == high else f"{low}-{high}" for low, high in runs(numbers))
 
 
 def spans_text(noun: str, numbers: Iterable[int]) -> str:
-    """ "rank 2", "ranks 0-2, 5"; of more than MOST_SPANS parts "128 ranks (0, 8, …)"."""
+    """Ranks in a sentence: "rank 2", "ranks 0-2, 5"; more than MOST_SPANS parts: "128 ranks (0, 8, …)"."""
     ordered = sorted(numbers)
     parts = spans(ordered).split(", ")
     if len(parts) > MOST_SPANS:
@@ -59,13 +59,13 @@ def spans_text(noun: str, numbers: Iterable[int]) -> str:
 
 
 def listed(texts: Sequence[str], most: int = 4) -> str:
-    """ "a, b, c"; of more than `most` texts "a, b, c, d and 12 more"."""
+    """Join texts: "a, b, c"; more than `most`: "a, b, c, d and 12 more"."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 
 
 def agreeing(subjects: Sized, singular: str, several: str) -> str:
-    """The form of a verb or a pronoun that goes with the number of its subjects."""
+    """Form of a verb or a pronoun that agrees with the number of its subjects."""
     return singular if len(subjects) == 1 else several
 
 
@@ -73,7 +73,7 @@ def agreeing(subjects: Sized, singular: str, several: str) -> str:
 
 
 MOST_SIZE = 2.0**70
-"""Bytes that anything can have: a larger number in a file or from a script is no size."""
+"""Largest plausible size in bytes: a larger number in a file or from a script is not a size."""
 
 
 def size_text(size: float | None) -> str:
@@ -99,7 +99,7 @@ def size_short(size: float | None) -> str:
 
 
 def usage_short(used: float | None, total: float | None) -> str:
-    """Bytes used of all: "63.1/80G", in MiB below 1 GiB."""
+    """Used and total bytes: "63.1/80G", in MiB below 1 GiB."""
     if used is None or total is None or not max(used, total) < MOST_SIZE:
         return NA
     if total < 2**30:
@@ -111,7 +111,7 @@ def usage_short(used: float | None, total: float | None) -> str:
 # --- durations ---
 
 LONGEST_S = 1e11
-"""Seconds that anything can last: between two clock readings are fewer, unless one of them is no time."""
+"""Longest plausible duration in seconds: a larger difference means that one of the times is wrong."""
 
 
 def duration_text(seconds: float | None) -> str:
@@ -126,7 +126,7 @@ def duration_text(seconds: float | None) -> str:
 
 
 def duration_exact(seconds: float | None) -> str:
-    """A duration that is watched, in two units: "41 s", "12 min 3 s", "3 h 20 min"."""
+    """A running duration in two units: "41 s", "12 min 3 s", "3 h 20 min"."""
     if seconds is None or not seconds < LONGEST_S:
         return NA
     whole = round(max(seconds, 0))
@@ -168,12 +168,11 @@ def step_short(seconds: float | None) -> str:
 # --- readings of wall clocks, which people and NTP set ---
 
 DISAGREE_S = 2.0
-"""How far two readings may be in the wrong order: clocks of two hosts, or of two files, agree no better."""
+"""Tolerance in seconds for readings out of order: clocks of two hosts, or of two files, differ as much."""
 
 
 def elapsed(began: float | None, until: float | None) -> float | None:
-    """Seconds from `began` to `until`; None where one of them is unknown or no time, or a clock was set back between
-    them."""
+    """Seconds from `began` to `until`; None if one is unknown or implausible, or the clock was set back between them."""
     if not began or until is None:
         return None
     seconds = until - began
@@ -181,33 +180,33 @@ def elapsed(began: float | None, until: float | None) -> float | None:
 
 
 def time_of_day(at: float, *, utc: bool = False, date: bool = False) -> str:
-    """A unix time in this machine's time zone, "20:41:07", or "20:41:07 UTC"; n/a for what no clock can show.
+    """Format a unix time in this machine's time zone, "20:41:07", or "20:41:07 UTC"; n/a if out of range.
 
-    `date`: with the day before it, "2026-01-31 20:41:07".
+    `date`: with the day, "2026-01-31 20:41:07".
     """
     shape = "%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S"
     try:
         if utc:
             return time.strftime(f"{shape} UTC", time.gmtime(at))
         return time.strftime(shape, time.localtime(at))
-    except (OverflowError, OSError, ValueError):  # a damaged journal: any number may stand there
+    except (OverflowError, OSError, ValueError):  # a damaged journal may have any number
         return NA
 
 
-# --- what users write: the contrary of the above ---
+# --- parsing of the user's texts ---
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _POWERS = "KMGT"
 
 
 def seconds_of(text: str) -> float | None:
-    """ "2d", "90 s", "1.5h" in seconds; None for what is no time of at most some thousand years."""
+    """Parse "2d", "90 s", "1.5h" into seconds; None if not a duration of at most some thousand years."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s?([smhdw])", text.strip().lower())
     return float(match[1]) * _UNITS[match[2]] if match else None
 
 
 def time_before(text: str, end: float) -> float | None:
-    """The newest unix time until `end` at which clocks show "14:32" or "14:32:07"; None for what is no time of day."""
+    """The newest unix time until `end` when clocks showed "14:32" or "14:32:07"; None if not a time of day."""
     match = re.fullmatch(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?", text)
     hour, minute, second = (int(part or 0) for part in match.groups()) if match else (24, 0, 0)
     if hour > 23 or minute > 59 or second > 59:
@@ -218,7 +217,7 @@ def time_before(text: str, end: float) -> float | None:
 
 
 def bytes_of(text: str) -> int | None:
-    """ "200MB" (10⁶), "1.5 GiB" (2³⁰), "10M" (2²⁰, as of du), "4096" in bytes; None for what is no size."""
+    """Parse "200MB" (10⁶), "1.5 GiB" (2³⁰), "10M" (2²⁰, as in du), "4096" into bytes; None if not a size."""
     match = re.fullmatch(
         r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s?(?:([KMGT])(i?B)?|B)?", text.strip(), re.IGNORECASE
     )
@@ -229,11 +228,11 @@ def bytes_of(text: str) -> int | None:
 
 
 LEAST_CAP = 16 << 20
-"""Bytes of a log: what `export` and the screen read of both ends is kept whole."""
+"""Minimum bytes of a log's cap: the ranges that `export` and the screen read at both ends stay complete."""
 
 
 def bytes_of_cap(text: str) -> int | None:
-    """Bytes that a cap of logs means, 0 for "off"; None where it means none."""
+    """Parse a cap of logs into bytes, 0 for "off"; None if invalid."""
     if text == "off":
         return 0
     size = bytes_of(text)

@@ -1,7 +1,7 @@
-"""Whether a measured value still holds: the one place where every screen, verb and export asks. Pure.
+"""Whether a measured value is still valid: the only place where screens, verbs and exports decide it. Pure.
 
-A value holds for three of its usual intervals: a sample of a node for 3 s, the time of a step for three usual steps.
-After that the samples or the steps have stopped, and the value says nothing about now.
+A value is valid for three of its usual intervals: a sample of a node for 3 s, the time of a step for three usual steps.
+After that, samples or steps have stopped, and the value is out of date.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from statistics import median_low
 from .formatting import elapsed
 
 TIMES = 3
-"""Usual intervals for which a value holds."""
+"""Number of usual intervals that a value is valid."""
 SAMPLE_S = 1.0
-"""Seconds between two samples of a node. No value holds for less than three of them."""
+"""Seconds between two samples of a node. Every value is valid for at least three of them."""
 PULSE_S = 5.0
 """Seconds between two pulses of a rank."""
 OLD_S = 30.0
-"""Seconds for which a value is shown as an old one. Also how long a value holds whose usual interval is unknown."""
+"""Seconds that a value is shown as old. Also the validity of a value with an unknown interval."""
 
 
 class Freshness(enum.Enum):
-    """How a value may be shown."""
+    """How to show a value."""
 
     HOLDS = "holds"
-    """As true now."""
+    """Show it as current."""
     OLD = "old"
-    """Only where it is marked as old."""
+    """Show it marked as old."""
     UNKNOWN = "unknown"
-    """Not at all: n/a."""
+    """Show n/a."""
 
 
 def holds(age_s: float, usual_s: float | None = SAMPLE_S) -> bool:
-    """Whether a value of this age holds; `usual_s`: seconds between two such values, None where that is unknown."""
+    """Whether a value of this age is valid; `usual_s`: seconds between two such values, None if unknown."""
     if usual_s is None:
         return age_s <= OLD_S
     return age_s <= TIMES * max(usual_s, SAMPLE_S)
 
 
 def freshness(measured: float | None, now: float, usual_s: float | None = SAMPLE_S) -> Freshness:
-    """Of a value that was measured at a Unix time; None or 0: never."""
+    """Freshness of a value that was measured at a unix time; None or 0: never."""
     age_s = elapsed(measured, now)
     if age_s is None:
         return Freshness.UNKNOWN
@@ -52,6 +52,6 @@ def freshness(measured: float | None, now: float, usual_s: float | None = SAMPLE
 
 
 def usual_interval(times: Iterable[float]) -> float | None:
-    """The median of the distances between times, the oldest first; None where there are fewer than two."""
+    """Median difference between consecutive times, oldest first; None for fewer than two."""
     distances = [after - before for before, after in pairwise(times)]
     return median_low(distances) if distances else None

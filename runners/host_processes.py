@@ -1,4 +1,4 @@
-"""Which processes of runs live on this host, by environment and arguments; and a link to the one that serves a run."""
+"""Living processes of runs on this host, by environment and arguments; and the link to a run's server."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from .wire.client import LinkError, NoListenerError, SilentError, SocketLink
 
 RUNNER = b"/inrank/launch.py"
 CAUSES = (b"restart", b"failure")
-"""Last argument of a runner that is not the first one of its run."""
+"""Reasons in the last argument of a runner that is not the first one of its run."""
 UNSEEN_TRIES, UNSEEN_S = 5, 0.05
-"""How often, and after how many seconds again, a lock whose holder is not listed is tried."""
+"""Number of tries, and seconds between them, for a lock without a visible holder."""
 FRESH_S = 0.2
-"""How long a reading of /proc counts as now."""
+"""Lifetime of one scan of /proc in seconds."""
 _surveys: dict[Path, tuple[float, dict[str, Living]]] = {}
 
 
 class StartMode(enum.StrEnum):
-    """What a new agent or hub may start in turn; its starter passes this."""
+    """Processes that a new agent or hub may start; its starter passes this."""
 
     READ = enum.auto()
-    """Nothing: it serves files, and adopts a runner that lives."""
+    """None: it serves files, and adopts a living runner."""
     START = enum.auto()
-    """The runner of a new run; of one that had begun the next one, as the restart policy says."""
+    """The runner of a new run; for a run that had begun, the next runner by the restart policy."""
     RESTART = enum.auto()
-    """The next attempt of a lost run, at once."""
+    """The next attempt of a lost run, immediately."""
 
 
 class Living(Struct):
     """The living processes of one run directory, by pid."""
 
     agents: list[int] = field(default_factory=list)
-    """Its agent, or its hub."""
+    """Its agent or hub."""
     runners: list[int] = field(default_factory=list)
     marked: list[int] = field(default_factory=list)
-    """All that carry the run's marker: the runner, ranks, and what they started."""
+    """All processes with the run's marker: the runner, ranks, and their children."""
     original: Path | None = None
-    """The directory of the same run elsewhere whose processes live: this one is a copy of it."""
+    """Another directory of this run, with the living processes: the examined directory is a copy of it."""
 
     @property
     def orphans(self) -> list[int]:
-        """Processes of the run that no runner supervises."""
+        """Processes of the run without a runner that supervises them."""
         return [] if self.runners else self.marked
 
 
 def survey(base: Path) -> dict[str, Living]:
-    """What lives of the runs below `base` and of no other state directory, by name of the run directory."""
+    """Living processes of the runs below `base`, and of no other state directory, by name of the run directory."""
     by_run: dict[str, Living] = {}
     for pid in pids():
         if pid != os.getpid():
@@ -66,7 +66,7 @@ def survey(base: Path) -> dict[str, Living]:
 
 
 def living_of(run_dir: Path) -> Living:
-    """What lives of one run; all runs of a list are answered from one reading of /proc."""
+    """Living processes of one run; one scan of /proc serves all runs of a list."""
     base, now = run_dir.parent, clock.monotonic()
     when, by_run = _surveys.get(base, (-FRESH_S, {}))
     if now - when > FRESH_S:
@@ -78,7 +78,7 @@ def living_of(run_dir: Path) -> Living:
 def serves(pid: int, run_dir: Path, kind: str) -> bool:
     """Whether a process of this user is the "agent" or the "runner" of exactly this run directory.
 
-    A pid in a file of it proves nothing: the directory may be a copy, and the file forged. What is signalled is asked.
+    A pid in a file proves nothing, because the directory may be a copy and the file forged. Check before each signal.
     """
     path, served = _started_for(arguments_of(pid))
     if served != kind or not is_own(pid):
@@ -90,7 +90,7 @@ def serves(pid: int, run_dir: Path, kind: str) -> bool:
 
 
 def named(run_dir: Path, file: str, kind: str) -> file_io.Identity | None:
-    """Whom a file of a run directory names, where that process lives here and serves exactly this directory."""
+    """The process that a file names, if it lives here and serves exactly this directory; else None."""
     who = file_io.read(run_dir / file)
     if who is None or not file_io.alive(who) or not serves(who.pid, run_dir, kind):
         return None
@@ -98,16 +98,17 @@ def named(run_dir: Path, file: str, kind: str) -> file_io.Identity | None:
 
 
 def held_unseen(path: Path) -> bool:
-    """Whether a lock on a file is held by nobody who can be seen here: in another PID namespace, or on another host.
+    """Whether the holder of a file's lock is not visible here: in another PID namespace, or on another host.
 
-    Tried for an instant, as /proc/locks does not list it; so only where nobody is about to take it.
+    /proc/locks does not list such a lock, so this briefly takes it; call it only if no process is about to lock the
+    file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return False
     try:
-        for _ in range(UNSEEN_TRIES):  # who has just been killed may still hold it for a moment
+        for _ in range(UNSEEN_TRIES):  # a process that was just killed may still hold it
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -124,7 +125,7 @@ def held_unseen(path: Path) -> bool:
 
 
 def holders(path: Path) -> list[int]:
-    """Pids of the processes that hold a lock on a file, as far as they are seen from here."""
+    """Pids of the visible processes that hold a lock on a file."""
     return [int(words[4]) for words in _locks(path) if words[4].isdecimal() and int(words[4])]
 
 
@@ -155,7 +156,7 @@ def _sort(pid: int, base: Path, by_run: dict[str, Living]) -> None:
 
 
 def _original(run_dir: Path, where: str) -> Path | None:
-    """The directory of a process that was told this path in it, if it is not `run_dir`; None also if it was moved."""
+    """The directory in a process's environment, if it is not `run_dir`; None also if it was moved."""
     told = next((path for path in (Path(where), *Path(where).parents) if path.name == run_dir.name), None)
     try:
         return None if told is None or told.samefile(run_dir) else told
@@ -164,7 +165,7 @@ def _original(run_dir: Path, where: str) -> Path | None:
 
 
 def _started_for(words: list[bytes]) -> tuple[bytes, str]:
-    """The run directory that an agent, a hub or a runner was started for, and which of them it is; (b"", "")."""
+    """Run directory of an agent, a hub or a runner, and "agent" or "runner"; else (b"", "")."""
     for at, word in enumerate(words[:7]):
         if at > 1 and words[at - 1] == b"run" and words[at - 2] in AGENTS:
             return word, "agent"
@@ -174,20 +175,20 @@ def _started_for(words: list[bytes]) -> tuple[bytes, str]:
 
 
 def _is_outermost(words: list[bytes]) -> bool:
-    """Whether a runner with these arguments is the run's own: a nested one has those of torchrun.
+    """Whether these are the arguments of the run's own runner: a nested one has torchrun's arguments.
 
-    The arguments are the number of failures and, if it is not the first runner, why it was started.
+    They are the number of failures and, unless it is the first runner, the reason of its start.
     """
     return len(words) <= 2 or (len(words) == 3 and words[1] in CAUSES)
 
 
 def locked(path: Path) -> bool:
-    """Whether a process holds a lock on a file; asked of the kernel, as trying would take it from who is about to."""
+    """Whether a process holds a lock on a file, from /proc/locks: a try would take it from a process about to lock."""
     return bool(_locks(path))
 
 
 def _locks(path: Path) -> list[list[str]]:
-    """The lines of /proc/locks about a file, as words; without those that wait."""
+    """Lines of /proc/locks about a file, as words, without waiting ones."""
     try:
         info = path.stat()
         held = Path("/proc/locks").read_text()
@@ -197,12 +198,12 @@ def _locks(path: Path) -> list[list[str]]:
     return [line.split() for line in held.splitlines() if name in line.split() and "->" not in line]
 
 
-# --- a link to the process that serves a run; where that does not answer, which process it is and what to type ---
+# --- link to the server of a run; without an answer, its pid and a command to type ---
 
 SILENT_S = {"T": 1.0, "t": 1.0, "D": 4.0}
-"""How long a process in one of these states may keep a viewer waiting; others have what `SocketLink.greet` gives."""
+"""Maximum seconds of silence by process state; in other states the limit of `SocketLink.greet` applies."""
 EVERY_S, RESTORE_S = 0.25, 4.0
-"""Seconds between two checks of the process; seconds it may take to bind its socket again."""
+"""Seconds between two checks of the process; seconds for it to bind its socket again."""
 STATES = {
     "T": "stopped",
     "t": "stopped by a debugger",
@@ -211,9 +212,9 @@ STATES = {
 
 
 async def connect(who: file_io.Identity, readonly: bool = False) -> SocketLink:
-    """A link to the agent or hub `who`; one whose socket was removed is asked to bind it again. Raises LinkError.
+    """Open a link to an agent or hub, after asking it to bind a removed socket again. Raises LinkError.
 
-    A request that waits on that link fails when the process was stopped meanwhile.
+    A request that waits on the link fails if the process is stopped.
     """
     link = await _connected(who, readonly)
     link.silent = Silence(who)
@@ -221,7 +222,7 @@ async def connect(who: file_io.Identity, readonly: bool = False) -> SocketLink:
 
 
 class Silence:
-    """Why an agent or hub does not answer, asked again and again; "" while it may."""
+    """Reason why an agent or hub does not answer, polled repeatedly; "" while it may still answer."""
 
     def __init__(self, who: file_io.Identity) -> None:
         self._who = who
@@ -264,7 +265,7 @@ def _unbound(who: file_io.Identity, error: LinkError) -> str:
 
 
 async def _greeted(who: file_io.Identity, readonly: bool) -> SocketLink:
-    """Raises LinkError, early where the process cannot answer."""
+    """Connect. Raises LinkError, early if the process cannot answer."""
     connecting = asyncio.ensure_future(SocketLink.connect(Path(who.socket), readonly))
     silent_s = 0.0
     while not (await asyncio.wait({connecting}, timeout=EVERY_S))[0]:
@@ -281,14 +282,14 @@ async def _greeted(who: file_io.Identity, readonly: bool) -> SocketLink:
 
 
 def unanswered(who: file_io.Identity) -> str:
-    """Which process does not answer, and in which state the kernel has it."""
+    """Sentence about the process that does not answer, with its state in the kernel."""
     state = state_of(who.pid)
     about = STATES.get(state or "", "it sends nothing")
     return f"the agent (pid {who.pid}) does not answer: {about} (state {state or 'n/a'})"
 
 
 def remedy(who: file_io.Identity) -> str:
-    """What to type; the ranks do not notice the end of an agent."""
+    """Command to type; the ranks do not notice the end of an agent."""
     end = f"`kill -KILL {who.pid}` ends it without harm to the ranks, and the next command starts another"
     if state_of(who.pid) in ("T", "t"):
         return f"`kill -CONT {who.pid}` has it go on; {end}"

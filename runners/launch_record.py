@@ -1,6 +1,6 @@
-"""What is recorded of a launch beside its plan: the state of the code in git, and fingerprints of secrets.
+"""Additional records of a launch: the state of the code in git, and fingerprints of secrets.
 
-Neither can fail a launch: what cannot be read in time is unknown.
+They never fail a launch: data that cannot be read in time is unknown.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from msgspec import Struct
 from . import clock
 
 GIT_SECONDS = 2.0
-"""For all questions to git together; on a slow disk the rest is unknown."""
+"""Maximum seconds of all git commands together; on a slow disk the rest is unknown."""
 MOST_DIFF = 16 << 20
-"""Bytes of changes of which a digest is taken."""
+"""Maximum bytes of the diff in the digest."""
 DIGITS = 16
 KEY = "fingerprint.key"
-"""In the state directory: what fingerprints of secrets are made with. It is in no bundle and on no other machine."""
+"""Key file for fingerprints of secrets, in the state directory. It is in no bundle and on no other machine."""
 KEY_BYTES = 32
 _QUIET = {
     "GIT_OPTIONAL_LOCKS": "0",
@@ -35,7 +35,7 @@ _QUIET = {
     "GIT_PAGER": "cat",
     "LC_ALL": "C",
 }
-"""Reading writes no index, asks for nothing, fetches nothing."""
+"""Variables that make git only read: it writes no index, asks for nothing, fetches nothing."""
 _PLACED = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_EXTERNAL_DIFF", "GIT_TRACE")
 _SAFE = (
     "-c",
@@ -45,23 +45,23 @@ _SAFE = (
     "-c",
     "core.hooksPath=/dev/null",
 )
-"""Nothing that a repository's own configuration names is executed, but for its filters."""
+"""Options against commands from a repository's own configuration; only its filters remain."""
 
 
 class GitState(Struct, frozen=True, omit_defaults=True):
-    """The repository that the launch was started in. What is unknown has its default."""
+    """State of the repository at the launch. Unknown values have their defaults."""
 
     commit: str = ""
     branch: str = ""
-    """"" where no branch is checked out."""
+    """Name of the branch; "" for a detached HEAD."""
     dirty: bool | None = None
-    """Whether files that git tracks differ from the commit; None where git was too slow."""
+    """Whether tracked files differ from the commit; None if git was too slow."""
     changes: str = ""
-    """Digest of these differences: equal ones have an equal digest."""
+    """Digest of the diff against the commit."""
 
 
 def git_state(folder: str, seconds: float = GIT_SECONDS) -> GitState | None:
-    """Of the repository around a folder; None without one, without git, or where git refuses."""
+    """State of the repository around a folder; None without one, without git, or if git refuses."""
     deadline = clock.monotonic() + seconds
     head = git_output(folder, ("rev-parse", "HEAD"), deadline)
     if head is None:
@@ -86,7 +86,7 @@ def git_state(folder: str, seconds: float = GIT_SECONDS) -> GitState | None:
 
 
 def git_output(folder: str, words: Sequence[str], deadline: float, top: bool = False) -> bytes | None:
-    """What git prints; None where it fails or is too slow. `top`: of the whole repository, not of the folder."""
+    """Output of git; None if it fails or is too slow. `top`: for the whole repository, not only the folder."""
     env = {name: value for name, value in os.environ.items() if name not in _PLACED} | _QUIET
     try:
         process = subprocess.Popen(
@@ -109,11 +109,11 @@ def git_output(folder: str, words: Sequence[str], deadline: float, top: bool = F
     return None if process.returncode else out
 
 
-# --- fingerprints: whether two secrets differ, without either of them ---
+# --- fingerprints: they show whether two secrets differ, without the secrets ---
 
 
 def fingerprints(values: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Variable → fingerprint; empty where the key of `folder` can be neither read nor made."""
+    """Variable → fingerprint; empty if the key of `folder` can be neither read nor created."""
     secret = key(folder, make=True) if values else None
     if secret is None:
         return {}
@@ -122,19 +122,19 @@ def fingerprints(values: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def _tag(key: bytes, name: str, value: str) -> str:
-    """So short that it identifies no value, and by a key that no reader of the run has."""
+    """HMAC that is too short to identify a value, and uses a key that no reader of the run has."""
     text = os.fsencode(name) + b"\0" + os.fsencode(value)
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:6]
 
 
 def same_secret(a: str, b: str) -> bool | None:
-    """Whether two fingerprints are of equal values; None where they cannot be compared."""
+    """Whether two fingerprints are of equal values; None if they are not comparable."""
     (key, dash, _), (other_key, _, _) = a.partition("-"), b.partition("-")
     return a == b if dash and key == other_key else None
 
 
 def key(folder: Path, make: bool = False) -> bytes | None:
-    """The key of a state directory, made where there is none if that is wanted; None where it cannot be used."""
+    """Read the key of a state directory, created before if missing and `make`; None if it is not usable."""
     path = folder / KEY
     if make and not os.path.lexists(path):
         _make_key(path)
@@ -150,7 +150,7 @@ def key(folder: Path, make: bool = False) -> bytes | None:
 
 
 def _make_key(path: Path) -> None:
-    """Whole or not at all; where two launches make it at once, the first remains."""
+    """Create the key file atomically; of two concurrent launches the first one's key stays."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with contextlib.suppress(OSError):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

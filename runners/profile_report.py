@@ -1,4 +1,4 @@
-"""A profile as a user asks for it, and what it says as values: what `distui profile --json` prints."""
+"""Request of a profile, and its report: the content of `distui profile --json`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .traces import OperatorTime, TraceSummary
 from .wire.client import Link
 
 APART = 0.05
-"""Of a step: a smaller difference between ranks makes none of them the slowest."""
+"""Fraction of a step: with a smaller difference between ranks, none is the slowest."""
 NOTHING = "no rank has a trace that could be summed up"
 
 
 def checked(command: Profile, out: Path | None) -> Profile:
-    """The same, where it can be carried out, and nothing in the folder `out` would be replaced. Raises RunError."""
+    """Return the command if it is valid and would replace no file in the folder `out`. Raises RunError."""
     if why := profiling.refusal(command, len(command.ranks)):
         raise RunError(why)
     there = None if out is None else next(iter(sorted(out.glob("rank-*.json.gz"))), None)
@@ -34,7 +34,7 @@ def checked(command: Profile, out: Path | None) -> Profile:
 async def profiled(
     entry: run_directories.Entry, link: Link, command: Profile, out: Path | None
 ) -> tuple[CommandDone, dict[int, RankTrace], Fetched]:
-    """Record, and bring the traces to `out`, or here where they are not. Raises RunError and LinkError."""
+    """Record a profile, and fetch the traces to `out` or to this machine. Raises RunError and LinkError."""
     state = await history(link)
     if not state.phase.ended:
         check_ranks(state, command.ranks)
@@ -63,7 +63,7 @@ class ProfiledRank(TypedDict):
 
 
 class TraceValues(TypedDict):
-    """What traces say."""
+    """Values from traces."""
 
     ranks: list[ProfiledRank]
     slowest: int | None
@@ -73,7 +73,7 @@ class TraceValues(TypedDict):
 
 
 class Profiled(TraceValues):
-    """`profile`."""
+    """JSON of `profile`."""
 
     ok: bool
     text: str
@@ -82,7 +82,7 @@ class Profiled(TraceValues):
 
 
 def report(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetched) -> Profiled:
-    """All that came of a profile; times in seconds."""
+    """Report of a profile; times in seconds."""
     summaries = {rank: its.summary for rank, its in answered.items() if its.summary is not None}
     lost = dict(fetched.missing)
     files = {
@@ -95,7 +95,7 @@ def report(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetche
 
 
 def _without(done: CommandDone, answered: Mapping[int, RankTrace]) -> dict[int, str]:
-    """Ranks that wrote no trace, and why."""
+    """Ranks without a trace, and the reasons."""
     return {
         rank: clause.text.removeprefix("{ranks}: ")
         for clause in done.clauses
@@ -104,11 +104,11 @@ def _without(done: CommandDone, answered: Mapping[int, RankTrace]) -> dict[int, 
     }
 
 
-# --- what traces say, as values
+# --- values from traces
 
 
 def slowest(summaries: Mapping[int, TraceSummary]) -> tuple[int, int] | None:
-    """The rank with the most time of its own a step, and the one with the least; None where they are alike."""
+    """Ranks with the most and the least own time per step; None if they are similar."""
     if len(summaries) < 2:
         return None
     of_step = {rank: summary.own for rank, summary in summaries.items()}
@@ -118,7 +118,7 @@ def slowest(summaries: Mapping[int, TraceSummary]) -> tuple[int, int] | None:
 
 
 def merged(of_rank: Sequence[Sequence[OperatorTime]]) -> list[OperatorTime]:
-    """The same operators of several ranks together, those with the most time first."""
+    """Sum the operators of several ranks by name, those with the most time first."""
     sums: dict[str, list[float]] = {}
     for operators in of_rank:
         for each in operators:
@@ -130,7 +130,7 @@ def merged(of_rank: Sequence[Sequence[OperatorTime]]) -> list[OperatorTime]:
 
 
 def shares_of(summary: TraceSummary) -> dict[str, float | None]:
-    """Of the steps' time; "not_overlapped" of the communication, None without any."""
+    """Fractions of the steps' time; "not_overlapped" is a fraction of the communication, None without any."""
     seconds = summary.seconds
 
     def of(part: float) -> float | None:
@@ -147,7 +147,7 @@ def shares_of(summary: TraceSummary) -> dict[str, float | None]:
 
 
 def values(summaries: Mapping[int, TraceSummary], problems: Mapping[int, str]) -> TraceValues:
-    """The same for --json; times in seconds."""
+    """Values of the traces for --json; times in seconds."""
     both = slowest(summaries)
     ranks: list[ProfiledRank] = [
         {

@@ -1,6 +1,6 @@
-"""A profile of several ranks at the same steps: agreed on, waited for, read, and fetched to where the user is.
+"""A profile of several ranks at the same steps: agree on the steps, wait, read, and fetch the traces to the user.
 
-Whoever serves the viewer coordinates: the agent of a run on one node, else the hub, which asks each node's agent.
+The server of the viewer coordinates: the agent of a run on one node, or the hub, which asks each node's agent.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from .traces import TraceSummary
 from .wire.client import new_id
 
 MOST_STEPS = 100
-"""As in inrank/rank_profile.py, which runs in another Python."""
+"""Equal to the limit in inrank/rank_profile.py, which runs in another Python."""
 MOST_RANKS = 64
-"""Ranks of one profile: each writes megabytes."""
+"""Maximum ranks of one profile: each writes megabytes."""
 LEAD_S = 0.5
-"""How far ahead of the foremost rank a profile begins at least: every rank has to hear of it before."""
+"""Minimum seconds between the foremost rank and the first recorded step: every rank must get the request before."""
 LEAD_STEPS = 4
-"""The same in steps; torch's profiler warms up during the last of them."""
+"""Minimum lead in steps; torch's profiler warms up during the last of them."""
 MOST_LEAD = 100_000
 TRIES = 3
 LEAST_WAIT_S = 120.0
 PIECE = 2 << 20
 """Bytes of a trace in one answer."""
 MOST_FETCHED = 1 << 30
-"""Bytes of one trace, packed, that are fetched from a node."""
+"""Maximum bytes of one compressed trace that is fetched from a node."""
 FOLDER = "profiles"
 TRACE_FILE = re.compile(r"node-\d{1,6}/profiles/[0-9A-Za-z-]{1,64}/rank-\d{1,6}\.json\.gz")
 """File ids that "read" may name."""
@@ -56,7 +56,7 @@ class RankTrace(Struct, frozen=True, omit_defaults=True):
     """Bytes."""
     summary: TraceSummary | None = None
     problem: str = ""
-    """Why there is no summary."""
+    """Reason for a missing summary."""
 
 
 class _Armed(Struct):
@@ -66,18 +66,18 @@ class _Armed(Struct):
 
 
 Ask = Callable[[Profile], Awaitable[Reply]]
-"""One part of a profile, of all ranks that it names. Raises CommandRefused."""
+"""Request one part of a profile from all its ranks. Raises CommandRefused."""
 
 
 class Turn:
-    """One profile of a run at a time."""
+    """Allows only one profile of a run at a time."""
 
     def __init__(self) -> None:
         self._taken = False
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Raises CommandRefused where another one has it."""
+        """Take the turn. Raises CommandRefused if another profile has it."""
         if self._taken:
             raise CommandRefused(UNDER_WAY)
         self._taken = True
@@ -88,7 +88,7 @@ class Turn:
 
 
 def refusal(command: Profile, ranks: int) -> str:
-    """Why there can be no such profile of so many ranks; "" where there can."""
+    """Why a profile of this number of ranks is refused; "" if it is not."""
     if not 1 <= command.steps <= MOST_STEPS:
         return f"a profile has 1 to {MOST_STEPS} steps, not {command.steps}"
     if ranks > MOST_RANKS:
@@ -97,10 +97,10 @@ def refusal(command: Profile, ranks: int) -> str:
 
 
 async def coordinated(command: Profile, ranks: int, ask: Ask) -> Reply:
-    """Have all ranks record the same steps, and wait for their traces. `ranks`: how many. Raises CommandRefused."""
+    """Let `ranks` ranks record the same steps, and wait for their traces. Raises CommandRefused."""
     if why := refusal(command, ranks):
         raise CommandRefused(why)
-    # the name is the same on every node, and of no other profile
+    # equal on every node, and unique to this profile
     folder = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{new_id()[:6]}"
     ready = _armed((await ask(structs.replace(command, part="ready"))).data)
     pace = max((each.step_s or 0.0 for each in ready), default=0.0)
@@ -129,11 +129,11 @@ async def _cancelled(part: Profile, ask: Ask) -> None:
     try:
         await ask(structs.replace(part, part="cancel"))
     except CommandRefused:
-        pass  # what is not there any more records nothing
+        pass  # a rank that has ended records nothing
 
 
 def _armed(data: Mapping[str, str]) -> list[_Armed]:
-    """What the ranks answered. Raises CommandRefused."""
+    """Decode the ranks' answers. Raises CommandRefused."""
     try:
         return [msgspec.json.decode(text, type=_Armed) for text in data.values()]
     except msgspec.MsgspecError as error:
@@ -141,7 +141,7 @@ def _armed(data: Mapping[str, str]) -> list[_Armed]:
 
 
 def piece(run_dir: Path, file: str, offset: int) -> bytes:
-    """A piece of a trace; b"" at its end. Raises CommandRefused."""
+    """Return a piece of a trace; b"" at its end. Raises CommandRefused."""
     if not TRACE_FILE.fullmatch(file) or offset < 0:
         raise CommandRefused(f"{file!r} is no trace of a profile")
     try:
@@ -153,7 +153,7 @@ def piece(run_dir: Path, file: str, offset: int) -> bytes:
 
 
 def traces(done: CommandDone) -> dict[int, RankTrace]:
-    """The answer to a profile by rank; what cannot be read is left out."""
+    """Traces in a profile's answer by rank, without unreadable ones."""
     answered: dict[int, RankTrace] = {}
     for rank, text in done.data.items():
         try:
@@ -165,29 +165,29 @@ def traces(done: CommandDone) -> dict[int, RankTrace]:
 
 class Fetched(Struct, frozen=True):
     folder: str
-    """Of this machine; "" where none came."""
+    """Folder on this machine; "" if no trace was fetched."""
     missing: tuple[tuple[int, str], ...] = ()
-    """Ranks whose trace did not come, and why."""
+    """Ranks without a fetched trace, and the reasons."""
 
 
 Send = Callable[[Profile], Awaitable[CommandDone]]
-"""Has the run answer a command. Raises LinkError."""
+"""Send a command to the run and return its answer. Raises LinkError."""
 
 
 def folder_of(run_dir: Path, answered: Mapping[int, RankTrace]) -> Path:
-    """Where the traces of several nodes are gathered in a run directory."""
+    """Folder in a run directory for the traces of several nodes."""
     names = [trace.file.split("/")[2] for trace in answered.values() if TRACE_FILE.fullmatch(trace.file)]
     return run_dir / FOLDER / (names[0] if names else "none")
 
 
 def here(run_dir: Path, answered: Mapping[int, RankTrace]) -> Fetched:
-    """The traces of a run on one node, whose files are on this machine."""
+    """Traces of a run on one node, which are already on this machine."""
     paths = [run_dir / trace.file for trace in answered.values() if TRACE_FILE.fullmatch(trace.file)]
     return Fetched(str(paths[0].parent) if paths else "")
 
 
 async def fetched(send: Send, answered: Mapping[int, RankTrace], folder: Path) -> Fetched:
-    """Copy the traces of a profile into a folder of this machine. Raises LinkError."""
+    """Copy the traces of a profile into a folder on this machine. Raises LinkError."""
     missing: list[tuple[int, str]] = []
     for rank, trace in answered.items():
         try:
@@ -203,7 +203,7 @@ async def fetched(send: Send, answered: Mapping[int, RankTrace], folder: Path) -
 
 
 async def _fetch(send: Send, rank: int, file: str, path: Path) -> None:
-    """One trace, whole or not at all. Raises LinkError, CommandRefused and OSError."""
+    """Fetch one trace atomically. Raises LinkError, CommandRefused and OSError."""
     coming, offset = path.with_name(path.name + ".tmp"), 0
     try:
         with _created(coming) as out:
@@ -235,7 +235,7 @@ def _unpacked(text: str) -> bytes:
 
 
 def read_reply(run_dir: Path, command: Profile) -> Reply:
-    """The answer to "read". Raises CommandRefused."""
+    """Answer the part "read". Raises CommandRefused."""
     if len(command.ranks) != 1:
         raise CommandRefused("a piece of a trace is of one rank")
     data = base64.b64encode(piece(run_dir, command.folder, command.offset)).decode()
@@ -243,20 +243,20 @@ def read_reply(run_dir: Path, command: Profile) -> Reply:
 
 
 def problems(answered: Mapping[int, RankTrace], got: Fetched) -> dict[int, str]:
-    """Why a rank's trace is not summed up, or not here."""
+    """Rank → why its trace has no summary, or is not on this machine."""
     unread = {rank: its.problem for rank, its in answered.items() if its.summary is None}
     return unread | {rank: f"its trace was not fetched: {why}" for rank, why in got.missing}
 
 
 def title(answered: Mapping[int, RankTrace]) -> str:
-    """What was recorded: "Steps 120 to 122 of ranks 0, 1"."""
+    """Title of a profile: "Steps 120 to 122 of ranks 0, 1"."""
     steps = steps_text(answered)
     who = spans_text("rank", answered)
     return f"{steps.capitalize()} of {who}" if steps else f"Profile of {who}"
 
 
 def steps_text(answered: Mapping[int, RankTrace]) -> str:
-    """Which steps were recorded: "steps 120 to 122"; "" where that is unknown."""
+    """Recorded steps: "steps 120 to 122"; "" if unknown."""
     summaries = [trace.summary for trace in answered.values() if trace.summary is not None]
     firsts = {summary.first for summary in summaries if summary.first is not None}
     counts = {len(summary.steps) for summary in summaries}

@@ -1,7 +1,7 @@
-"""How far a training is and how well it goes: the training line of `distui status` and of the cockpit's header. Pure.
+"""Progress of a training: the training line of `distui status` and of the cockpit's header. Pure.
 
-Every number is what the script reports (`RunState.training`), or is computed from it here, and has its source. Unknown
-is None. Rates are None once the steps have stopped. After the end the last values stay, without an ETA.
+Every number comes from the script's reports (`RunState.training`) or is computed from them here, and has its source.
+An unknown value is None. Rates are None once the steps have stopped. After the end the last values stay, without an ETA.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .state import RunState
 FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
 """Fields of TrainingSample that a script reports."""
 RATES = ("tokens_s", "samples_s", "mfu", "step_s")
-"""Fields that say nothing about now once the steps have stopped."""
+"""Fields that are out of date once the steps have stopped."""
 STEPS_SOURCE = "hook: optimizer steps"
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """The training line. Times in seconds, rates a second, `mfu` in percent."""
+    """The training line. Times in seconds, rates per second, `mfu` in percent."""
 
     step: int | None = None
-    """As the script counts, else the optimizer steps of the slowest rank since its process began: see `sources`."""
+    """Step by the script's count, else the slowest rank's optimizer steps since its process began: see `sources`."""
     total: int | None = None
     fraction: float | None = None
-    """Of the way from 0 to `total`, 0 to 1; None unless the script itself counts the steps."""
+    """Fraction of `total` that is done, 0 to 1; None unless the script itself counts the steps."""
     eta_s: float | None = None
-    """Remaining steps × recent step time; None if one of them is unknown, and once the steps have stopped."""
+    """Remaining steps × recent step time; None if one of them is unknown, or once the steps have stopped."""
     still_s: float | None = None
     """Seconds since the newest step, once the steps have stopped."""
     epoch: float | None = None
@@ -46,21 +46,21 @@ class Progress(Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     mfu: float | None = None
     values: Mapping[str, float] = field(default_factory=dict)
-    """Further values by the script's own names."""
+    """Other values by the script's own names."""
     not_finite: Mapping[str, str] = field(default_factory=dict)
-    """Field or name of a value → "nan", "inf" or "-inf" where that is its newest value."""
+    """Field or value name → "nan", "inf" or "-inf" if that is its newest value."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Field → where it comes from."""
+    """Field → its source."""
     at: float | None = None
-    """Unix time of the newest of the script's reports."""
+    """Unix time of the script's newest report."""
     age_s: float | None = None
-    """Seconds since then."""
+    """Seconds since `at`."""
     earlier: bool = False
-    """Whether all this was reported by the attempt before, and nothing yet by this one."""
+    """Whether all values are from the previous attempt, because the current attempt has no report yet."""
 
 
 def progress(state: RunState, now: float, dim: bool = False) -> Progress:
-    """Of a run; `now`: Unix time by the clock of `state`; `dim`: for a viewer that shows old values as such."""
+    """Compute the training line of a run at unix time `now`; `dim`: use old values too, for a viewer that dims them."""
     samples = current(state)
     fields, sources = _reported(samples)
     not_finite = {name: text for sample in reversed(samples) for name, text in sample.not_finite.items()}
@@ -96,19 +96,19 @@ def progress(state: RunState, now: float, dim: bool = False) -> Progress:
 
 
 def current(state: RunState) -> list[TrainingSample]:
-    """The newest sample of each rank, by rank; of the attempt before only until one of this attempt is there."""
+    """The newest sample of each rank, in rank order; the previous attempt's until the first report of this one."""
     samples = [sample for _, sample in sorted(state.training.items())]
     began = _began(state)
     return [sample for sample in samples if sample.at >= began] or samples
 
 
 def _began(state: RunState) -> float:
-    """When the newest attempt did, unix seconds."""
+    """Unix time at the begin of the newest attempt."""
     return state.attempts[-1].began if state.attempts else 0.0
 
 
 def _reported(samples: Iterable[TrainingSample]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Each field of the lowest rank that reports it, and its source."""
+    """Each field's value from the lowest rank that reports it, and its source."""
     fields: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for sample in samples:
@@ -123,7 +123,7 @@ def _reported(samples: Iterable[TrainingSample]) -> tuple[dict[str, Any], dict[s
 
 
 def _computed(state: RunState, samples: Iterable[TrainingSample]) -> tuple[float, str] | None:
-    """MFU of a run on several nodes, of which no node knows all."""
+    """MFU of a run on several nodes, which no single node can compute."""
     return next((own for sample in samples if (own := computed(state, sample)) is not None), None)
 
 
@@ -145,7 +145,7 @@ def _counted_pace(samples: Iterable[RankSample], sources: dict[str, str]) -> dic
 
 
 def _eta(state: RunState, now: float, at: float | None, left: int, step_s: float | None) -> float | None:
-    """Seconds to go, less those since the newest report."""
+    """Seconds until the end, minus those since the newest report."""
     if step_s is None or at is None or left < 0 or state.phase is not RunPhase.RUNNING:
         return None
     return max(0.0, left * step_s - max(0.0, now - at))
@@ -155,13 +155,13 @@ class Advance(NamedTuple):
     """Whether a training advances."""
 
     goes_on: bool
-    """Whether its rates say something about now. After the end they are those of the end."""
+    """Whether its rates are current. After the end they are those of the end."""
     still_s: float | None = None
-    """Seconds since the newest step, if the steps have stopped. Neither: nobody knows."""
+    """Seconds since the newest step, if the steps have stopped. If this is None and `goes_on` False, it is unknown."""
 
 
 def advance_of(state: RunState, now: float, dim: bool = False) -> Advance:
-    """By the steps that the ranks' hooks count; where none does, by the reports of the script. `dim`: see `progress`."""
+    """Judge by the steps that the hooks count, or without hooks by the script's reports. `dim`: see `progress`."""
     if state.phase.ended:
         return Advance(True)
     running = [rank for rank in state.ranks.values() if rank.phase is RankPhase.RUNNING]
@@ -184,7 +184,7 @@ def advance_of(state: RunState, now: float, dim: bool = False) -> Advance:
 
 
 def _samples(state: RunState, now: float, dim: bool) -> list[RankSample]:
-    """Of the ranks that run; after the end the last of all."""
+    """Samples of the running ranks; after the end the last samples of all ranks."""
     usable = (Freshness.HOLDS, Freshness.OLD) if dim else (Freshness.HOLDS,)
     samples = []
     for rank in state.ranks.values():
@@ -202,15 +202,15 @@ def _since_newest(state: RunState, now: float) -> float | None:
 
 
 def hung(state: RunState) -> bool:
-    """Whether a run goes on and seems to hang: by a finding on which a person has to act."""
+    """Whether a running run seems to hang, by a finding that needs action."""
     alarms = (finding.id for finding in state.findings.values() if finding.alarm)
     return not state.phase.ended and any(name.startswith("hang-") for name in alarms)
 
 
 def parts(line: Progress) -> list[tuple[str, str]]:
-    """(field, words), the most important first: ("step", "step 18,420 / 50,000"), …; only what is known.
+    """Pairs (field, text) of the known values, the most important first: ("step", "step 18,420 / 50,000"), …
 
-    After a restart, until there is more: "before the restart: step 400 / 2,000", ….
+    After a restart, until its first report: "before the restart: step 400 / 2,000", ….
     """
     texts = [
         ("step", _step_text(line)),
@@ -233,7 +233,7 @@ def parts(line: Progress) -> list[tuple[str, str]]:
 
 
 def percent_text(fraction: float) -> str:
-    """ "37 %", never rounded up; "0.8 %" and "< 0.1 %" at the beginning of a long training."""
+    """Format a fraction, never rounded up: "37 %", "0.8 %", "< 0.1 %"."""
     tenths = int(1000 * fraction)
     if tenths >= 10 or fraction <= 0:
         return f"{tenths // 10} %"
@@ -247,7 +247,7 @@ def _step_text(line: Progress) -> str:
 
 
 def value_text(line: Progress, name: str) -> str:
-    """A field or a value, also where it is not finite: "2.311", "NaN", "inf"; "n/a" where it is unknown."""
+    """Format a field or value, even if not finite: "2.311", "NaN", "inf"; "n/a" if unknown."""
     value = getattr(line, name) if name in FIELDS else line.values.get(name)
     if value is None:
         word = line.not_finite.get(name, NA)
@@ -256,7 +256,7 @@ def value_text(line: Progress, name: str) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """ "8,782", "91.2k", "1.25M"."""
+    """Format a rate: "8,782", "91.2k", "1.25M"."""
     if not rate < 1e15:
         return f"{rate:.3g}"
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -267,7 +267,7 @@ def rate_text(rate: float) -> str:
 
 
 def source_text(line: Progress) -> str:
-    """Fields by their source: "loss, lr, step by wandb; tokens_s by output: …"; "" where nothing is known."""
+    """Fields by their source: "loss, lr, step by wandb; tokens_s by output: …"; "" if nothing is known."""
     by_source: dict[str, list[str]] = {}
     for name in FIELDS:
         if source := line.sources.get(name):

@@ -1,8 +1,8 @@
-"""Which ended runs go by themselves: `[retention]` of settings.toml, off unless the user writes it.
+"""Automatic removal of ended runs: `[retention]` of settings.toml, off by default.
 
-It acts after a launch from the shell or the cockpit, never on a read, and for a moment alone: what is left over goes
-after the next launch. What went is a line in `removed.log` beside the runs. A lost run, which may be restarted, and a
-damaged one never go by themselves.
+It acts only after a launch from the shell or the cockpit, never on a read, and only briefly: the next launch removes the
+rest. `removed.log` next to the runs has a line per removal. It never removes lost runs, which may be restarted, or
+damaged runs.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from .settings_file import loaded, no_section, strangers
 SECTION = "retention"
 LOG = "removed.log"
 MOST_LOG = 1 << 20
-"""Bytes of the log; then it begins anew."""
+"""Maximum bytes of the log; above that it begins again."""
 SECONDS = 2.0
-"""How long one launch removes; a removal that has begun is finished."""
+"""Maximum seconds of removals per launch; a removal that has begun is completed."""
 KEYS = ("older_than", "keep")
 
 
 class Retention(Struct, frozen=True):
-    """What the settings say; with neither it is off."""
+    """Rules of the settings; without a rule it is off."""
 
     older_than_s: float | None = None
-    """Runs that ended so long ago go."""
+    """Remove runs that ended at least this many seconds ago."""
     keep: int | None = None
-    """The newest so many runs stay, whatever their age."""
+    """Keep this number of newest runs, whatever their age."""
     problems: tuple[str, ...] = ()
-    """A sentence for each thing that cannot be used; then nothing is removed."""
+    """A sentence for each invalid setting; then nothing is removed."""
 
     @property
     def acts(self) -> bool:
-        """Whether anything is removed by it."""
+        """Whether it removes anything."""
         return not self.problems and (self.older_than_s is not None or self.keep is not None)
 
     @property
     def text(self) -> str:
-        """What goes after a launch, in a sentence; "" while it is off."""
+        """Sentence about the runs that a launch removes; "" if off."""
         older = (
             ""
             if self.older_than_s is None
@@ -63,12 +63,12 @@ class Retention(Struct, frozen=True):
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Retention:
-    """The settings of this user. Never fails."""
+    """Load the settings of this user. Never fails."""
     return loaded(SECTION, of_table, lambda why: Retention(problems=(why,)), environ)
 
 
 def of_table(table: Any, path: Path) -> Retention:
-    """The same of `[retention]`."""
+    """Parse `[retention]`."""
     if not isinstance(table, Mapping):
         return Retention(problems=(no_section(path, SECTION),))
     problems = strangers(path, SECTION, table, KEYS, f"there are {' and '.join(KEYS)}")
@@ -82,9 +82,9 @@ def of_table(table: Any, path: Path) -> Retention:
 
 
 def retire(rule: Retention, launched: str, now: float | None = None) -> str:
-    """Remove what the rule names, the oldest first; what went, in a sentence, "" for nothing. Never fails.
+    """Remove the runs that match, oldest first, and return a sentence about them, "" for none. Never fails.
 
-    `launched`: the id of the run that was just started.
+    `launched`: id of the run that was just started.
     """
     if not rule.acts:
         return "; ".join(rule.problems)
@@ -97,7 +97,7 @@ def retire(rule: Retention, launched: str, now: float | None = None) -> str:
             try:
                 removed = run_removal.remove(entry, wait_s=0.0)
             except RunError:
-                continue  # it lives, or something holds it: it goes another time
+                continue  # it lives or is held: try again another time
             _note(removed, now)
             gone.append(entry.record.name)
             freed += removed.size
@@ -110,7 +110,7 @@ def retire(rule: Retention, launched: str, now: float | None = None) -> str:
 
 
 def due(rule: Retention, launched: str, now: float) -> Iterator[Entry]:
-    """The runs that the rule names, the oldest first; each is looked at as it is taken. Raises RunError."""
+    """Yield the runs that match, oldest first, each examined just before. Raises RunError."""
     listed = run_directories.entries()
     begun = [
         entry
@@ -129,13 +129,13 @@ def due(rule: Retention, launched: str, now: float) -> Iterator[Entry]:
 
 
 def _begun_since(removal: run_removal.Removal, listed: Sequence[Entry]) -> int:
-    """How many other runs began after its end, and so end after it, too."""
+    """Number of other runs that began after its end, and so end later, too."""
     last, others = removal.last, (entry for entry in listed if entry.path != removal.entry.path)
     return 0 if last is None else sum(entry.record.created >= last for entry in others)
 
 
 def _note(removed: run_removal.Removed, now: float) -> None:
-    """Write down which directories went; where that cannot be written, it is not."""
+    """Append the removed directories to the log, if it is writable."""
     path = run_directories.runs_dir().parent / LOG
     stamp = time_of_day(now, date=True)
     names = " ".join(folder.name for folder in removed.folders)

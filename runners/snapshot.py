@@ -1,8 +1,7 @@
-"""The fold of a journal's beginning, beside it: who reads a run need not fold all of it again.
+"""Fold of a journal's first part, stored next to it, so that readers need not fold the whole journal.
 
-The journal stays the truth. A snapshot counts only for a journal that begins with exactly the bytes that it was made
-of, and for the code that folded them; any other is passed over, as if it were not there. Only the process that writes
-the journal writes it.
+The journal remains authoritative. A snapshot is valid only for a journal that begins with exactly its bytes, and for
+the code that folded them; any other snapshot is ignored. Only the process that writes the journal writes snapshots.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from .state import RunState
 
 NAME = "journal.fold"
 EVERY = 2000
-"""Events after which another one is written."""
+"""Number of events between two snapshots."""
 MOST_BYTES = 64 << 20
-"""Of a state, unpacked; a larger one is damaged, or not worth it."""
+"""Maximum bytes of an unpacked state; a larger one is damaged, or not worth loading."""
 MOST_SENT = 2 << 20
-"""Bytes of a packed state that a viewer gets in one line."""
+"""Maximum bytes of a packed state that a viewer receives in one line."""
 _PIECE = 1 << 20
 
 
@@ -35,19 +34,19 @@ class Snapshot(Struct, frozen=True, array_like=True):
     """The state after the first `size` bytes of a journal."""
 
     fold: str
-    """Of the code; see `fold_id`."""
+    """Id of the folding code; see `fold_id`."""
     run: str
     seq: int
     size: int
     crc: int
     """CRC-32 of these bytes."""
     state: bytes
-    """Packed; see `packed`."""
+    """Packed state; see `packed`."""
 
 
 @functools.cache
 def fold_id() -> str:
-    """Changes with the code that folds; "" where it cannot be read."""
+    """Hash of the code that folds; "" if it cannot be read."""
     code = hashlib.sha256()
     try:
         for name in ("state.py", "model.py", "checkpoints.py", "formatting.py", "../presets/finding.py"):
@@ -58,7 +57,7 @@ def fold_id() -> str:
 
 
 def packed(state: RunState) -> bytes:
-    """A state as bytes. Raises ValueError for one with a number of more than 64 bits, as a script may report it."""
+    """Pack a state. Raises ValueError for a number of more than 64 bits, which a script may report."""
     try:
         return zlib.compress(msgspec.msgpack.encode(state), 1)
     except OverflowError as error:
@@ -66,7 +65,7 @@ def packed(state: RunState) -> bytes:
 
 
 def unpacked(data: bytes) -> RunState:
-    """The state that `packed` was given. Raises ValueError."""
+    """Unpack a state. Raises ValueError."""
     try:
         inflate = zlib.decompressobj()
         plain = inflate.decompress(data, MOST_BYTES)
@@ -78,7 +77,7 @@ def unpacked(data: bytes) -> RunState:
 
 
 def take(state: RunState, stamped: Stamped) -> None:
-    """Apply an event, or become the state that comes in its place. Raises ValueError for one that cannot be read."""
+    """Apply an event; a `Folded` replaces the whole state. Raises ValueError if its state cannot be read."""
     if not isinstance(stamped.event, Folded):
         state.apply(stamped)
         return
@@ -90,7 +89,7 @@ def take(state: RunState, stamped: Stamped) -> None:
 
 
 def crc_of(descriptor: int, size: int, at: int = 0, crc: int = 0) -> int | None:
-    """CRC-32 of the first `size` bytes of a file, the first `at` of which have `crc`; None where it is shorter.
+    """CRC-32 of the first `size` bytes of a file; None if it is shorter. `crc` is that of its first `at` bytes.
 
     Raises OSError.
     """
@@ -103,12 +102,12 @@ def crc_of(descriptor: int, size: int, at: int = 0, crc: int = 0) -> int | None:
 
 
 def write(run_dir: Path, snapshot: Snapshot) -> None:
-    """Put it beside the journal. Raises OSError."""
+    """Write a snapshot next to the journal. Raises OSError."""
     file_io.write_atomically(run_dir / NAME, msgspec.msgpack.encode(snapshot))
 
 
 def load(run_dir: Path, run: str, journal: Path) -> tuple[RunState, int] | None:
-    """The state of the run, and of how many bytes of the journal it is; None where no snapshot can be believed."""
+    """The state in a run's snapshot, and the number of its journal bytes; None without a valid snapshot."""
     try:
         snapshot = msgspec.msgpack.decode(file_io.content(run_dir / NAME, MOST_BYTES), type=Snapshot)
         if not fold_id() or (snapshot.fold, snapshot.run) != (fold_id(), run):

@@ -1,9 +1,9 @@
-"""Traces of torch.profiler: read within limits, summed up, and completed for other programs. Nothing of them is trusted.
+"""Traces of torch.profiler: read within limits, summarized, and completed for other programs. Traces are not trusted.
 
     python -m distui.runners.traces RAW RANK WORLD_SIZE
 
-completes a trace that a rank has written: RAW, which it removes, becomes RAW.gz with a span for each step, and with what
-HTA needs to know of the rank. It prints the summary as JSON, or {"problem": sentence}.
+completes a rank's trace: it replaces RAW by RAW.gz, with a span per step and the data about the rank that HTA needs.
+It prints the summary as JSON, or {"problem": sentence}.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from msgspec import Struct, field
 from . import file_io
 
 MOST_JSON = 256 << 20
-"""Bytes of the JSON of a trace that is summed up."""
+"""Maximum bytes of a trace's JSON for a summary."""
 MOST_OPERATORS = 40
-"""Operators of a summary, those with the most time."""
+"""Maximum number of operators in a summary; those with the most time are kept."""
 LONGEST_NAME = 120
 MOST_MARKS = 1000
-"""Step boundaries of a trace: the hook sets 101 at most."""
+"""Maximum number of step boundaries in a trace: the hook sets 101 at most."""
 STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 MARK = re.compile(r"distui\.step#(\d{1,18})")
 OPTIMIZER = "Optimizer.step#"
-"""Begins torch's name for the span of an optimizer's step."""
+"""Prefix of torch's name for the span of an optimizer step."""
 OWN_TRACK = (1 << 31) - 1
-"""A thread that no system has."""
+"""Thread id that no system has."""
 COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl|hccl|rccl):")
-"""Spans of a collective on the CPU, from its start to its end."""
+"""CPU spans of a collective, from its start to its end."""
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
 _WRAPPERS = (
     "autograd::engine::",
@@ -62,7 +62,7 @@ class _Arguments(Struct, gc=False):
 
 
 class TraceEvent(Struct, gc=False):
-    """What is read of an event; times in microseconds."""
+    """The needed fields of an event; times in microseconds."""
 
     ph: str = ""
     cat: str = ""
@@ -79,17 +79,17 @@ class TraceEvent(Struct, gc=False):
 
     @property
     def nanoseconds(self) -> tuple[int, int]:
-        """Begin and end as viewers have them: a float of microseconds since boot is off by a nanosecond."""
+        """Begin and end in nanoseconds, as viewers round them: a float of microseconds since boot is off by one."""
         begin = round(self.ts * 1000)
         return begin, begin + round(self.dur * 1000)
 
     def countable(self) -> bool:
-        """Whether it is a span, of times that can be."""
+        """Whether it is a span with plausible times."""
         return self.ph == "X" and 0 <= self.dur < 1e15 and abs(self.ts) < 1e18
 
 
 class DistributedInfo(Struct):
-    """Which rank wrote it."""
+    """The rank that wrote the trace."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -102,39 +102,39 @@ class Trace(Struct):
 
 
 class OperatorTime(Struct, frozen=True):
-    """One operator in the steps of a trace."""
+    """Total of one operator in the steps of a trace."""
 
     name: str
     seconds: float
-    """Of itself, without what it calls: of the GPU's kernels where there are any, else of the CPU."""
+    """Its own time without the operators that it calls: of GPU kernels if there are any, else of the CPU."""
     calls: int
 
 
 class TraceSummary(Struct, frozen=True, omit_defaults=True):
-    """What a trace says, in seconds."""
+    """Summary of a trace, in seconds."""
 
     seconds: float
-    """Of all its steps."""
+    """Duration of all its steps."""
     compute: float
     communication: float
     exposed: float
-    """Communication during which nothing is computed."""
+    """Communication without simultaneous computation."""
     idle: float
-    """Neither computation nor communication (of a GPU: nor a copy)."""
+    """Neither computation nor communication, and on a GPU no copy."""
     operators: tuple[OperatorTime, ...] = ()
     collectives: tuple[OperatorTime, ...] = ()
     first: int | None = None
-    """Number of the first step; None where the trace has no steps."""
+    """Number of the first step; None if the trace has no steps."""
     steps: tuple[float, ...] = ()
-    """Each step's length."""
+    """Duration of each step."""
     gpu: bool = False
-    """Whether the times are those of a GPU's kernels."""
+    """Whether the times are from GPU kernels."""
     rank: int | None = None
     world_size: int | None = None
 
     @property
     def own(self) -> float:
-        """Seconds a step without waiting for communication: the rank that has most of them holds up the others."""
+        """Seconds per step without waiting for communication: the rank with the highest value delays the others."""
         return (self.seconds - self.exposed) / max(1, len(self.steps))
 
 
@@ -152,12 +152,12 @@ class StepSpan(NamedTuple):
 
 
 def read(path: Path) -> Trace:
-    """A trace as JSON, gzipped or not. Raises TraceError."""
+    """Read a trace, gzipped or not. Raises TraceError."""
     return decoded(str(path), content(path, MOST_JSON))
 
 
 def content(path: Path, most: int) -> bytes:
-    """The JSON of a trace, gzipped or not, of `most` bytes. Raises TraceError."""
+    """Read at most `most` bytes of a trace's JSON, gzipped or not. Raises TraceError."""
     try:
         with file_io.opened(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -176,7 +176,7 @@ def content(path: Path, most: int) -> bytes:
 
 
 def decoded(name: str, data: bytes) -> Trace:
-    """A trace of this content. Raises TraceError."""
+    """Decode a trace. Raises TraceError."""
     try:
         trace = msgspec.json.decode(data, type=Trace)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -190,7 +190,7 @@ Span = tuple[float, float]
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """The same time without overlaps."""
+    """Merge spans into sorted spans without overlap."""
     merged: list[Span] = []
     for begin, end in sorted(spans):
         if merged and begin <= merged[-1][1]:
@@ -202,12 +202,12 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def length(spans: Sequence[Span]) -> float:
-    """Of spans without overlap."""
+    """Total length of spans without overlap."""
     return sum(end - begin for begin, end in spans)
 
 
 def common(some: Sequence[Span], others: Sequence[Span]) -> float:
-    """How long two sorted lists without overlaps are together."""
+    """Total length of the intersection of two sorted lists without overlap."""
     both, at = 0.0, 0
     for begin, end in some:
         while at < len(others) and others[at][1] <= begin:
@@ -219,11 +219,11 @@ def common(some: Sequence[Span], others: Sequence[Span]) -> float:
     return both
 
 
-# --- summing up
+# --- summary
 
 
 def summarized(trace: Trace) -> TraceSummary:
-    """What the steps of a trace consist of; of all of it where it has none. Raises TraceError where it has no spans."""
+    """Summarize the steps of a trace, or all of it if it has none. Raises TraceError for a trace without operators."""
     spans = [event for event in trace.events if event.countable()]
     steps = profiler_steps(spans) or step_spans(spans)
     timed = [event for event in spans if event.cat in ("cpu_op", *_KERNELS)]
@@ -262,7 +262,7 @@ def summarized(trace: Trace) -> TraceSummary:
 def _kinds(
     inside: Sequence[TraceEvent], kernels: Sequence[TraceEvent]
 ) -> tuple[list[TraceEvent], list[TraceEvent]]:
-    """What computes, and what communicates: kernels where there are any, else operators of the CPU."""
+    """Computing and communicating spans: GPU kernels if there are any, else CPU operators."""
     if kernels:
         own = [event for event in kernels if event.cat == "kernel"]
         both = [bool(COLLECTIVE_KERNEL.search(event.name)) for event in own]
@@ -281,18 +281,18 @@ def _kinds(
 
 
 def computes(name: str) -> bool:
-    """Whether an operator of the CPU computes, and does not only call others, or a collective."""
+    """Whether a CPU operator computes, instead of only calling other operators or a collective."""
     return ("::" in name and not name.startswith(_WRAPPERS)) or name.startswith("## Call CompiledFxGraph")
 
 
 def _self_times(operators: Iterable[TraceEvent]) -> Iterator[tuple[str, float]]:
-    """Each operator without those that it calls: what begins within another of the same thread is called by it."""
+    """Name and own time of each operator: one that begins within another on its thread is called by that."""
     of_thread: dict[tuple[int | float | str, int | float | str], list[TraceEvent]] = {}
     for event in operators:
         if not COLLECTIVE.match(event.name):
             of_thread.setdefault((event.pid, event.tid), []).append(event)
     for events in of_thread.values():
-        open_calls: list[list[float]] = []  # end, and time of its own
+        open_calls: list[list[float]] = []  # end, and own time
         names: list[str] = []
         for event in sorted(events, key=lambda each: (each.ts, -each.dur)):
             while open_calls and open_calls[-1][0] <= event.ts:
@@ -308,7 +308,7 @@ def _self_times(operators: Iterable[TraceEvent]) -> Iterator[tuple[str, float]]:
 def _of_kernels(
     kernels: Iterable[TraceEvent], operators: Iterable[TraceEvent]
 ) -> Iterator[tuple[str, float]]:
-    """Kernels by the operator that launched them, by their own name where none did."""
+    """Kernels with the name of the operator that launched them, or with their own name."""
     launched = {
         event.args.external: event.name for event in operators if event.args and event.args.external
     }
@@ -322,7 +322,7 @@ def _short(name: str) -> str:
 
 
 def _most(times: Iterable[tuple[str, float]]) -> tuple[OperatorTime, ...]:
-    """Those with the most time; microseconds in, seconds out."""
+    """Operators with the most time; microseconds in, seconds out."""
     sums: dict[str, list[float]] = {}
     for name, dur in times:
         both = sums.setdefault(name, [0.0, 0])
@@ -336,7 +336,7 @@ def _most(times: Iterable[tuple[str, float]]) -> tuple[OperatorTime, ...]:
 
 
 def profiler_steps(spans: Iterable[TraceEvent]) -> list[StepSpan]:
-    """The steps that torch.profiler, or `completed`, has named."""
+    """Steps that torch.profiler or `completed` named."""
     steps = [
         StepSpan(int(match[1]), event.ts, event.end, event.pid, event.tid)
         for event in spans
@@ -346,7 +346,7 @@ def profiler_steps(spans: Iterable[TraceEvent]) -> list[StepSpan]:
 
 
 def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
-    """Steps from mark to mark; a mark lies in the optimizer's own span, and the step is over where that ends."""
+    """Steps between marks. A mark is inside the optimizer's span, and the step ends with that span."""
     marks = sorted(
         ((event, int(match[1])) for event in spans if (match := MARK.fullmatch(event.name))),
         key=lambda mark: mark[0].ts,
@@ -368,24 +368,24 @@ def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
     ]
 
 
-# --- completing
+# --- completion
 
 
 def completed(data: bytes, trace: Trace, rank: int, world_size: int) -> list[bytes]:
-    """The pieces of a trace's content with a span a step, and with its rank where it names none."""
+    """Pieces of a trace's content with a span per step, and with the rank if it is missing."""
     spans = [event for event in trace.events if event.countable()]
     steps = step_spans(spans)
     at = data.find(b"[", data.find(b'"traceEvents"')) + 1
     head, rest = data[:at], data[at:]
     if trace.distributed is None or trace.distributed.rank is None:
-        # HTA finds the rank by `"rank":` and a space
+        # HTA searches for `"rank":` and a space
         about = json.dumps({"distributedInfo": {"backend": "", "rank": rank, "world_size": world_size}})
         head = head.replace(b"{", about[:-1].encode() + b",", 1)
     return [head, *(msgspec.json.encode(event) + b",\n" for event in _step_events(spans, steps)), rest]
 
 
 def _step_events(spans: Sequence[TraceEvent], steps: Sequence[StepSpan]) -> list[dict[str, object]]:
-    """A span for each step: on the thread's track, or on one of its own where something reaches over its ends."""
+    """Span events of the steps: on the thread's track, or on a separate track if another span crosses their ends."""
     track = {"tid": OWN_TRACK} if _crossed(spans, steps) else {}
     events: list[dict[str, object]] = []
     for number, begin, end, pid, tid in steps:
@@ -408,7 +408,7 @@ def _step_events(spans: Sequence[TraceEvent], steps: Sequence[StepSpan]) -> list
 
 
 def _crossed(spans: Sequence[TraceEvent], steps: Sequence[StepSpan]) -> bool:
-    """Whether a span of the same thread overlaps a step in part: Perfetto shows no such two in one track."""
+    """Whether a span of this thread partly overlaps a step: Perfetto cannot show both on one track."""
     bounds = [(round(step.begin * 1000), round(step.end * 1000)) for step in steps]
     for event in spans:
         if steps and event.tid == steps[0].tid and event.pid == steps[0].pid:
@@ -420,13 +420,13 @@ def _crossed(spans: Sequence[TraceEvent], steps: Sequence[StepSpan]) -> bool:
 
 
 def _around(sorted_spans: Sequence[Span], moment: float) -> Span | None:
-    """The one of spans without overlap that has this moment inside."""
+    """The span of a sorted list without overlap that contains a moment."""
     at = bisect_left(sorted_spans, (moment,)) - 1
     return sorted_spans[at] if at >= 0 and moment < sorted_spans[at][1] else None
 
 
 def complete(raw: Path, rank: int, world_size: int) -> TraceSummary:
-    """RAW becomes RAW.gz, also where it cannot be summed up. Raises TraceError and OSError."""
+    """Replace RAW by RAW.gz, even if it has no summary. Raises TraceError and OSError."""
     ready, packed = Path(f"{raw}.tmp"), Path(f"{raw}.gz")
     try:
         pieces: list[bytes] = []
