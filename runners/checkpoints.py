@@ -1,4 +1,4 @@
-"""What is known of checkpoints by their names and reports: pure functions that agent, status and cockpit share."""
+"""Facts about checkpoints from names and reports: pure functions that agent, status and cockpit share."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from msgspec import structs
 from .formatting import duration_exact, duration_text, elapsed, size_text, time_of_day
 from .model import Checkpoint
 
-# --- the report of a save, as inrank/checkpoint_saves.py writes it ---
+# --- report of a save, as inrank/checkpoint_saves.py writes it ---
 
 
 class SaveReport(msgspec.Struct, frozen=True):
     """One line of a rank's file of saves."""
 
     state: str
-    """ "began", "done" or "failed"."""
+    """One of "began", "done" or "failed"."""
     path: str
     source: str
     begin: float
     """Unix time, by the rank's clock."""
     end: float | None = None
     count: int | None = None
-    """Optimizer steps that the process had made."""
+    """Optimizer steps of the process so far."""
     step: int | None = None
     file: tuple[int, int, int] | None = None
-    """Device, inode and size of a single file right after the save: it may get another name afterwards."""
+    """Device, inode and size of a single file right after the save; the file may be renamed later."""
 
     @property
     def key(self) -> tuple[str, float]:
-        """The same in every line about one save."""
+        """Common key of all lines about one save."""
         return self.path, self.begin
 
 
 APART_S = 1.0
-"""Between the parts of one checkpoint nothing else is done."""
+"""Maximum seconds between two parts of one checkpoint."""
 
 
 def grouped(done: Sequence[tuple[int, SaveReport]]) -> list[list[tuple[int, SaveReport]]]:
-    """Saves (rank, report) that are parts of one checkpoint.
+    """Group saves (rank, report) that are parts of one checkpoint.
 
-    Parts have the same path, as those of a collective save, or lie in one folder: shards of several ranks, or model and
-    optimizer in a file each. They were saved one right after the other, after the same number of steps.
+    Parts have one path (a collective save) or one folder: shards of several ranks, or separate files of model and
+    optimizer. They were saved one directly after the other, after the same number of steps.
     """
     groups: dict[tuple[str, int | None], list[list[tuple[int, SaveReport]]]] = {}
     for rank, report in sorted(done, key=lambda part: part[1].begin):
@@ -59,16 +59,16 @@ def grouped(done: Sequence[tuple[int, SaveReport]]) -> list[list[tuple[int, Save
 
 
 RENAMED_S = 1.0
-"""A save that is younger is not reported: it may still have the name under which it was written."""
+"""Age in seconds before a save is reported: it may still have its temporary name until then."""
 
 
 def settled_parts(parts: Sequence[tuple[int, SaveReport]], writing: Collection[str], now: float) -> bool:
-    """Whether a checkpoint has all its parts, each with its own name; `writing`: paths of saves that have begun."""
+    """Whether all parts are complete and have their final names; `writing`: paths of saves that have begun."""
     return all(report.path not in writing and (report.end or 0.0) <= now - RENAMED_S for _, report in parts)
 
 
 def checkpoint_of(parts: Sequence[tuple[int, SaveReport]], path: str, size: int | None) -> Checkpoint:
-    """One checkpoint from its parts; `path` is where it is now, `size` its bytes."""
+    """Build one checkpoint from its parts; `path` is its current path, `size` its bytes."""
     reports = [report for _, report in parts]
     begin, end = (
         min(report.begin for report in reports),
@@ -90,15 +90,15 @@ def checkpoint_of(parts: Sequence[tuple[int, SaveReport]], path: str, size: int 
 
 
 def _plausible(step: int | None, count: int | None) -> int | None:
-    """A step that a name gives, unless it is far below the steps that were made (`count`): then it counts epochs.
+    """The step in a name, unless it is far below the actual number of steps (`count`): then it counts epochs.
 
-    Numbers from 0 and a second optimizer in each step are no reason to doubt it.
+    Counting from 0 and a second optimizer per step are no reason to doubt it.
     """
     return None if step is not None and 3 * step + 2 < (count or 0) else step
 
 
 def common_path(parts: Sequence[tuple[int, SaveReport]]) -> str:
-    """The path that stands for all parts: of copies the one that names its step, of shards their folder."""
+    """Path for all parts: for copies the one with a step in its name, for shards their folder."""
     paths = sorted({report.path for _, report in parts})
     if len(paths) == 1:
         return paths[0]
@@ -125,7 +125,7 @@ _UNFINISHED = re.compile(r"(^|[._-])(tmp|temp|partial|part|incomplete)([._-]|\d*
 
 
 def step_in(path: str) -> int | None:
-    """The step that the last two parts of a path name: "…/step-00001000.pt" → 1000; None where none does."""
+    """The step in the last two parts of a path: "…/step-00001000.pt" → 1000; None without one."""
     for part in reversed(path.rstrip("/").split("/")[-2:]):
         hits = _STEP.findall(part)
         if hits:
@@ -134,7 +134,7 @@ def step_in(path: str) -> int | None:
 
 
 def is_checkpoint_name(name: str, folder: bool) -> bool:
-    """Whether a file or folder of this name in a checkpoint folder is a checkpoint, and not one half written."""
+    """Whether a file or folder in a checkpoint folder is a complete checkpoint, by its name."""
     if _UNFINISHED.search(name):
         return False
     return bool(_NAMED.match(name)) if folder else name.endswith(SUFFIXES)
@@ -154,11 +154,11 @@ OPTIONS = (
     "default-root-dir",
     "checkpoint.folder",
 )
-"""By which scripts take the folder of their checkpoints."""
+"""Options of scripts for the folder of their checkpoints."""
 
 
 def folder_option(words: Iterable[str]) -> str | None:
-    """The folder for checkpoints that a script's own arguments name; the last one wins, as with argparse."""
+    """The folder for checkpoints in a script's arguments; the last one counts, as with argparse."""
     folder, taken = None, False
     for word in words:
         if taken:
@@ -173,18 +173,18 @@ def folder_option(words: Iterable[str]) -> str | None:
     return folder or None
 
 
-# --- as texts ---
+# --- texts ---
 
 
 def checkpoint_text(checkpoint: Checkpoint, now: float) -> str:
-    """ "12 min ago (step 18,000)"; `now`: unix time by the clock of the checkpoint."""
+    """Age and step: "12 min ago (step 18,000)"; `now` is unix time by the checkpoint's clock."""
     age = elapsed(checkpoint.at, now)
     ago = f"{duration_text(age)} ago" if age is not None else f"at {time_of_day(checkpoint.at)}"
     return ago if checkpoint.step is None else f"{ago} (step {checkpoint.step:,})"
 
 
 def checkpoint_line(checkpoint: Checkpoint, now: float) -> str:
-    """All that is known of it, on one line."""
+    """All facts about a checkpoint in one line."""
     took = "" if checkpoint.duration_s is None else f"in {duration_exact(checkpoint.duration_s)}"
     size = "" if checkpoint.size is None else size_text(checkpoint.size)
     parts = (
@@ -197,23 +197,23 @@ def checkpoint_line(checkpoint: Checkpoint, now: float) -> str:
     return f"{checkpoint_text(checkpoint, now)}: {', '.join(part for part in parts if part)}"
 
 
-# --- a folder that is watched ---
+# --- polling of a folder ---
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a folder held at one time: of each checkpoint the newest change (unix time) and its bytes."""
+    """One checkpoint in a folder at one time: its newest change (unix time) and its bytes."""
 
     path: str
     changed: float
     size: int
     whole: bool = True
-    """False: files are missing that it needs."""
+    """False if required files are missing."""
 
 
 def settled(
     before: Iterable[Seen], now: Iterable[Seen], reported: Iterable[Checkpoint]
 ) -> list[Checkpoint]:
-    """Checkpoints that no longer grow and are not known yet. One that grows between two looks is being written."""
+    """New checkpoints that no longer grow: one that changed between two polls is still being written."""
     held = {seen.path: seen for seen in before}
     already = {(each.path, each.at) for each in reported}
     return [
@@ -231,12 +231,12 @@ def settled(
 
 
 def same_save(first: Checkpoint, other: Checkpoint) -> bool:
-    """Whether two reports are about one save of one checkpoint: of a later part, or of another node."""
+    """Whether two reports concern one save of one checkpoint: a later part, or another node's report."""
     return (first.path, first.step, first.count) == (other.path, other.step, other.count)
 
 
 def joined(first: Checkpoint, other: Checkpoint) -> Checkpoint:
-    """Two reports about one save as one."""
+    """Merge two reports about one save."""
     sizes = [each.size for each in (first, other) if each.size is not None]
     took = [each.duration_s for each in (first, other) if each.duration_s is not None]
     return structs.replace(

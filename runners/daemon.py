@@ -1,4 +1,4 @@
-"""What agent and hub have in common: the process that serves a run directory, the run, and how commands are executed."""
+"""Common base of agent and hub: the process that serves a run directory, the run, and the execution of commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Ready:
-    """Reports to the starter, through the pipe it left open, that the socket answers, or why it never will."""
+    """Reports to the starter, through the inherited pipe, that the socket answers, or why it will not."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._fd = descriptor
@@ -41,16 +41,16 @@ class Ready:
                 os.write(self._fd, text.encode(errors="backslashreplace") + b"\n")
                 os.close(self._fd)
             except OSError:
-                pass  # the starter is gone: the daemon is not
+                pass  # the starter has ended, but the daemon continues
             self._fd = None
 
 
 Serve = Callable[[run_directories.Entry, "Plan", Ready, StartMode], Awaitable[None]]
-"""Serves a run until there is nothing left to do; cancelled by SIGTERM."""
+"""Serve a run until nothing is left to do; SIGTERM cancels it."""
 
 
 def main(argv: list[str], serve: Serve, usage: str) -> int:
-    """Serve as `run RUN_DIR [READY_FD [MODE]]` asks; 2 with the usage for anything else."""
+    """Serve a run by the arguments `run RUN_DIR [READY_FD [MODE]]`; other arguments print the usage and return 2."""
     if not 2 <= len(argv) <= 4 or argv[0] != "run":
         sys.stderr.write(f"usage: {usage}\n")
         return 2
@@ -59,8 +59,8 @@ def main(argv: list[str], serve: Serve, usage: str) -> int:
 
 
 def load(entry: run_directories.Entry) -> Plan:
-    """The plan of a run. Raises RunError, also for that of another run, whose processes it would take for its own."""
-    # Slow to import, and what only reads runs loads this module too.
+    """Load the plan of a run. Raises RunError, also for another run's plan: its processes would count as this run's."""
+    # Slow to import, and modules that only read runs import this module too.
     from ..presets.render import plan_from_json
 
     path = entry.path / run_directories.PLAN_FILE
@@ -75,7 +75,7 @@ def load(entry: run_directories.Entry) -> Plan:
 
 
 def run(run_dir: Path, ready: Ready, mode: StartMode, serve: Serve) -> int:
-    """Serve one run; 1 with a sentence when that cannot be."""
+    """Serve one run; print a sentence and return 1 on failure."""
     file_io.strict()
     try:
         entry = run_directories.served(run_dir)
@@ -85,7 +85,7 @@ def run(run_dir: Path, ready: Ready, mode: StartMode, serve: Serve) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            ready("taken")  # somebody else's daemon is coming up, or goes: see local_agent.start_agent
+            ready("taken")  # another daemon starts or exits: see local_agent.start_agent
             return 0
         ensure_socket_dir()
         asyncio.run(_guarded(serve, entry, load(entry), ready, mode))
@@ -108,14 +108,14 @@ async def _guarded(
     try:
         await serve(entry, plan, ready, mode)
     except asyncio.CancelledError:
-        return  # the ranks go on; the next viewer starts another one
+        return  # the ranks continue; the next viewer starts a new daemon
 
 
 class DaemonRun:
-    """The run that a daemon serves, for all of its parts. Everything is called on the event loop."""
+    """The run of a daemon, shared by all its parts. Call all methods on the event loop."""
 
     def __init__(self, entry: run_directories.Entry, plan: Plan, node: int) -> None:
-        """`node`: the node of its events by default; HUB for the run as a whole."""
+        """`node`: default node of its events; HUB for the run as a whole."""
         self.entry, self.record, self.run_dir, self.plan, self.node = (
             entry,
             entry.record,
@@ -132,30 +132,30 @@ class DaemonRun:
         self.findings = FindingLedger(self.emit, self.state.findings)
         self.parts = Parts(self._part_failed)
         self._printed: dict[str, str] = {}
-        """The newest traceback of each part in agent.log."""
+        """Part → its newest traceback in agent.log."""
 
     def emit(self, event: Event, *, source: int = 0, at: float | None = None) -> None:
         """See Chronicle.emit."""
         self.chronicle.emit(event, node=self.node, source=source, at=at)
 
     def _part_failed(self, name: str, error: BaseException, follows: str) -> None:
-        """Print the traceback into agent.log unless it was the last one there, and raise a finding."""
+        """Print the traceback to agent.log unless it repeats the last one, and raise a finding."""
         text = printed(error)
         if self._printed.get(name) != text:
             self._printed[name] = text
             sys.stderr.write(f"distui: internal error in {name}: {follows}\n{text}")
         if self.state.phase.ended:
-            return  # the end of a run is its last word
+            return  # no event follows the end
         node = None if self.node == HUB else self.node
         remedy = "the traceback is in agent.log; please report it"
         self.findings.raise_finding(failure(name, error, follows, node, remedy))
 
     def stopping(self) -> bool:
-        """Whether a stop was requested and has not come to its end."""
+        """Whether a requested stop is in progress."""
         return self.state.phase is RunPhase.STOPPING
 
     def identify(self, socket: Path) -> None:
-        """Write agent.json; where there is no room, as soon as there is."""
+        """Write agent.json; on a full disk, as soon as there is room."""
         path, who = self.run_dir / run_directories.AGENT_FILE, file_io.identify(socket=str(socket))
         try:
             file_io.write(path, who)
@@ -177,22 +177,22 @@ class DaemonRun:
 ENDED = "the run has ended: launch it again to change anything"
 NO_CLUSTER = "this run has no cluster of SkyPilot's: there is nothing to take down"
 RESTART_SECONDS = 300.0
-"""How long a restart may take before its command is answered with what is known then."""
+"""Maximum seconds of a restart before its command is answered with the state at that time."""
 MOST_TEXT = 16384
-"""Characters of a sentence in the journal."""
+"""Maximum characters of a sentence in the journal."""
 
 
 class CommandRefused(Exception):
-    """The command cannot be done; the text says why and what to do."""
+    """The command is refused; the text has the reason and a remedy."""
 
     def __init__(self, text: str, clauses: Sequence[Clause] = ()) -> None:
-        """`clauses`: the statements of the text, where it has several."""
+        """`clauses`: the statements of the text, if it has several."""
         super().__init__(text)
         self.clauses = tuple(clauses) or (Clause(text),)
 
 
 class Reply(NamedTuple):
-    """What came of a command; `data`: see CommandDone."""
+    """Result of a command; `data`: see CommandDone."""
 
     clauses: Sequence[Clause]
     data: Mapping[str, str] = MappingProxyType({})
@@ -203,31 +203,31 @@ def reply(text: str, ranks: tuple[int, ...] = ()) -> Reply:
 
 
 def shortened(text: str) -> str:
-    """A text that quotes a request, for the journal; no line of that may be too long to be read."""
+    """Shorten a text that quotes a request, because a journal line must stay short enough for reading."""
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
 
 
 Handler = Callable[[Any], Awaitable[Reply]]
-"""Does a command of one class. Raises CommandRefused, and what its executor counts as a failure."""
+"""Execute a command of one class. Raises CommandRefused, and the `failures` of its executor."""
 
 
 class CommandExecutor(ABC):
     """Takes a command from its request to its answer."""
 
     failures: ClassVar[tuple[type[Exception], ...]]
-    """What `carry_out` raises beside CommandRefused where a command fails."""
+    """Exceptions other than CommandRefused that `carry_out` raises for a failed command."""
 
     def __init__(self, run: DaemonRun) -> None:
         self.run = run
         self.turn = asyncio.Lock()
-        """Held by each command that changes the worker group while it is done."""
+        """Held during each command that changes the worker group."""
 
     @abstractmethod
     async def carry_out(self, command: Action) -> Reply:
-        """Do it. Raises CommandRefused and `failures`."""
+        """Execute the command. Raises CommandRefused and `failures`."""
 
     async def _read(self, command: Action) -> CommandDone:
-        """What changes nothing and asks nobody is not journaled, and goes on after the end."""
+        """Execute a read-only command: not journaled, and possible after the end."""
         try:
             answer, data = await self.carry_out(command)
         except CommandRefused as error:
@@ -235,7 +235,7 @@ class CommandExecutor(ABC):
         return CommandDone(command.id, True, sentence(answer), dict(data))
 
     async def execute(self, command: Action) -> CommandDone:
-        """Do it, journal the request and the answer, and answer. The end of a run is its last word."""
+        """Execute and answer a command, and journal request and answer, unless the run has ended."""
         if command.reads:
             return await self._read(command)
         if self.run.state.phase.ended and not command.after_end:

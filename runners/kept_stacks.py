@@ -1,4 +1,4 @@
-"""Stacks that somebody asked for, kept beside the logs: a look at that moment later shows them, also after the end."""
+"""Requested stacks, stored next to the logs, so that a viewer of that time shows them later, also after the end."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from . import file_io
 from .formatting import time_of_day
 
 FOLDER = "stacks"
-"""In the folder of a node; a file an answer, named by its unix milliseconds."""
+"""Folder in a node's folder; one file per answer, with its unix milliseconds as name."""
 MOST = 32
-"""Answers that are kept of a node, the newest."""
+"""Maximum number of kept answers per node; the newest are kept."""
 
 
 NONE = "no stacks were taken by then: `w` on the live screen, or `distui dump RUN stacks`, takes them"
 
 
 class KeptStacks(NamedTuple):
-    """What was answered at one moment."""
+    """Answers at one moment."""
 
     at: float
-    """Unix time, by the node's clock; of several nodes that of the newest answer."""
+    """Unix time by the node's clock; for several nodes, of the newest answer."""
     data: dict[str, str]
-    """Rank → what its hook answered, as in CommandDone.data."""
+    """Rank → its hook's answer, as in CommandDone.data."""
 
 
 def keep(run_dir: Path, node: int, at: float, data: Mapping[str, str]) -> None:
-    """Write an answer down. On a full disk it is not kept: whoever asked has it all the same."""
+    """Store an answer, unless the disk is full: the requester has it anyway."""
     folder = run_dir / f"node-{node}" / FOLDER
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -41,7 +41,7 @@ def keep(run_dir: Path, node: int, at: float, data: Mapping[str, str]) -> None:
 
 
 def newest(run_dir: Path, at: float, ranks: Collection[int] = ()) -> KeptStacks | None:
-    """The newest answer of each node by a moment, together; of `ranks` alone where some are named."""
+    """Merge the newest answers of all nodes up to a moment, only of `ranks` if any are given."""
     moments: list[float] = []
     data: dict[str, str] = {}
     for folder in sorted(run_dir.glob(f"node-*/{FOLDER}")):
@@ -56,5 +56,5 @@ def newest(run_dir: Path, at: float, ranks: Collection[int] = ()) -> KeptStacks 
 
 
 def text(kept: KeptStacks) -> str:
-    """When they were taken."""
+    """Sentence with the time of the stacks."""
     return f"stacks taken {time_of_day(kept.at)}"

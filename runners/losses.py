@@ -1,4 +1,4 @@
-"""What a restart or a stop loses: the work since the newest complete checkpoint. Pure."""
+"""Loss by a restart or a stop: the work since the newest complete checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ NONE_SEEN = "no checkpoint seen; unsaved progress will be lost"
 
 
 class Loss(Struct, frozen=True):
-    """The work of the ranks that is not saved; None is unknown."""
+    """Unsaved work of the ranks; None if unknown."""
 
     steps: int | None = None
     seconds: float | None = None
-    """Of the wall clock."""
+    """Wall-clock seconds."""
     units: str = ""
-    """Who worked: "16 GPUs", "2 ranks"."""
+    """Workers in words: "16 GPUs", "2 ranks"."""
     saved_step: int | None = None
     saved_ago: float | None = None
-    """Seconds since the newest complete checkpoint; None where none was seen."""
+    """Seconds since the newest complete checkpoint; None without one."""
     torn: bool = False
-    """A newer one was begun, and is not complete."""
+    """Whether a newer checkpoint was begun but is not complete."""
 
     @property
     def text(self) -> str:
@@ -47,20 +47,20 @@ class Loss(Struct, frozen=True):
 
 
 def _about(seconds: float) -> str:
-    """In one unit, because it is an estimate: "40 s", "30 min", "5 h"."""
+    """Format an estimate in one unit: "40 s", "30 min", "5 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def what_is_lost(state: RunState, now: float) -> Loss:
-    """If the worker group ended at `now`, unix time by the clock of the state."""
+    """Loss if the worker group ends at `now`, unix time by the clock of the state."""
     attempt = state.attempts[-1] if state.attempts else None
     if attempt is None or not state.ranks:
         return Loss()
     until = state.ended if state.phase.ended and state.ended is not None else now
     if all(rank.phase not in (RankPhase.RUNNING, RankPhase.STARTING) for rank in state.ranks.values()):
-        until = min(until, attempt.ended or until)  # they ended before: nothing more is at stake
+        until = min(until, attempt.ended or until)  # the ranks ended before: nothing more is lost
     saved = state.checkpoint
     begun = attempt.began if saved is None else max(attempt.began, saved.at)
     line = progress(state, now)
@@ -75,7 +75,7 @@ def what_is_lost(state: RunState, now: float) -> Loss:
         certain = steps is not None and saved.step is not None and comparable and steps >= saved.step
         steps = steps - saved.step if certain and steps is not None and saved.step is not None else None
     elif line.sources.get("step") != STEPS_SOURCE and attempt.number > 1:
-        steps = None  # where this attempt began is not known
+        steps = None  # the first step of this attempt is unknown
     return Loss(
         steps=steps,
         seconds=max(0.0, until - begun),
@@ -87,7 +87,7 @@ def what_is_lost(state: RunState, now: float) -> Loss:
 
 
 def _counted_since(state: RunState, saved: Checkpoint) -> int | None:
-    """Optimizer steps of the process that saved, since it did; None where they were not counted, or it has gone."""
+    """Optimizer steps of the saving process since the save; None if not counted, or if it has ended."""
     if saved.count is None or not saved.attempt or saved.attempt != state.attempts[-1].number:
         return None
     own = state.ranks.get(saved.rank) if saved.rank is not None else None

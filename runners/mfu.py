@@ -1,9 +1,9 @@
-"""Model FLOPs utilisation, computed where a script does not report its own. Pure.
+"""Model FLOPs utilization, computed if a script does not report its own. Pure.
 
-6 × parameters × tokens a second are the FLOPs of a dense transformer's forward and backward pass (Kaplan et al. 2020,
-arXiv:2001.08361, section 2.1; PaLM, arXiv:2204.02311, appendix B, which adds attention's: left out here, so that the
-figure is a little low for long sequences). Of the peak of all GPUs in bf16 without sparsity. None where any of it is
-unknown: size of the model, tokens of the whole job, or a GPU.
+A dense transformer needs 6 × parameters × tokens FLOPs for the forward and backward pass (Kaplan et al. 2020,
+arXiv:2001.08361, section 2.1). PaLM (arXiv:2204.02311, appendix B) adds the FLOPs of attention. They are left out here,
+so the result is a little low for long sequences. The result is a percentage of all GPUs' peak in dense bf16. It is None
+if the model's size, the tokens per second of the whole job, or a GPU is unknown.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ PEAKS = (
     ("RTX 4090", 165.2e12),
     ("RTX 3090", 71e12),
 )
-"""Part of NVML's name → dense bf16 FLOP/s of the tensor cores: NVIDIA's datasheets, those with sparsity halved. The
-first that fits, as whole words."""
+"""Part of NVML's name → dense bf16 FLOP/s of the tensor cores, from NVIDIA's datasheets (values with sparsity halved).
+The first match of whole words counts."""
 SLOWER = re.compile(r"MIG|Laptop|Max-Q")
-"""Names of parts of a GPU, and of those with lower limits of power."""
+"""Names of GPU partitions, and of GPUs with lower power limits."""
 CAP = 100.0
 JOB_RATES = frozenset(("output: torchtitan", "output: nanochat", "output: llm.c", "output: --signal"))
-"""Sources whose tokens a second are known to be those of the whole job, or are made so (`per_gpu`)."""
+"""Sources with tokens per second of the whole job, reported as such or converted (`per_gpu`)."""
 
 
 def peak(name: str) -> float | None:
-    """Of a GPU by NVML's name; None for one that is not in the table."""
+    """Peak FLOP/s of a GPU by NVML's name; None if it is not in the table."""
     words = f" {name.replace('-', ' ')} "
     if SLOWER.search(name):
         return None
@@ -57,7 +57,7 @@ def peak(name: str) -> float | None:
 
 
 def computed(state: RunState, sample: TrainingSample) -> tuple[float, str] | None:
-    """(percent, source) for a sample with tokens a second; None where anything is unknown."""
+    """Return (percent, source) for a sample with tokens per second; None if anything is unknown."""
     tokens, world = sample.tokens_s, state.attempts[-1].world_size if state.attempts else 0
     params = {rank.made.params for rank in state.ranks.values() if rank.made is not None}
     sure = world == 1 or sample.sources.get("tokens_s") in JOB_RATES
@@ -69,7 +69,7 @@ def computed(state: RunState, sample: TrainingSample) -> tuple[float, str] | Non
         return None
     percent = 100 * 6 * size * tokens / flops
     if percent > CAP:
-        return None  # one of the numbers means something else
+        return None  # one of the numbers has another meaning
     return (
         percent,
         f"computed: 6 × {size / 1e9:.3g}B parameters × tokens/s of {flops / 1e12:,.0f} TFLOP/s in bf16",
@@ -77,7 +77,7 @@ def computed(state: RunState, sample: TrainingSample) -> tuple[float, str] | Non
 
 
 def _peak_of_all(state: RunState) -> float | None:
-    """FLOP/s of the GPUs of all ranks together, each rank with one of its own."""
+    """Peak FLOP/s of all ranks' GPUs together, if each rank has a separate GPU; else None."""
     total, used = 0.0, set()
     for rank in state.ranks.values():
         node = state.nodes.get(rank.place.node)

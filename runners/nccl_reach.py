@@ -1,6 +1,6 @@
-"""Which ranks can obey a change of NCCL_DEBUG, and how; when a restart for it would change nothing.
+"""Ranks that a change of NCCL_DEBUG can reach, and how; and restarts for it that would change nothing.
 
-Pure. Screen, command line and agent decide by it, and so refuse in the same words.
+Pure. Screen, command line and agent decide by these functions, and so refuse with equal messages.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .model import SetNccl
 from .state import Attempt, RunState
 
 STANDARD = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
-"""What holds where neither the plan nor a restart says anything else."""
+"""Values without a setting in the plan or by a restart."""
 
 UNUSED = "NCCL is not in use (gloo)"
 
 
 def standing(plan: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, str]:
-    """Level and subsystems in the environment that the newest attempt started with."""
+    """Level and subsystems in the environment of the newest attempt at its start."""
     env = {name: plan.get(name, value) for name, value in STANDARD.items()}
     for attempt in attempts:
         env |= {name: attempt.env_diff[name] or STANDARD[name] for name in env if name in attempt.env_diff}
@@ -29,16 +29,16 @@ def standing(plan: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, 
 
 
 class Reach(Struct, frozen=True):
-    """The ranks by what can change their NCCL_DEBUG."""
+    """Ranks grouped by how a change of NCCL_DEBUG reaches them."""
 
     live: tuple[int, ...] = ()
-    """Their NCCL changes it at once."""
+    """Ranks with an NCCL that changes the level immediately."""
     later: tuple[int, ...] = ()
-    """They have the hook, and NCCL is not loaded: the level counts from its first use."""
+    """Ranks with the hook but without a loaded NCCL: the level applies from its first use."""
     restart: tuple[int, ...] = ()
-    """Their NCCL cannot change it live."""
+    """Ranks with an NCCL that cannot change the level live."""
     hookless: tuple[int, ...] = ()
-    """They have no hook: the level is in the environment of their next start alone."""
+    """Ranks without a hook: the level only applies from their next start, by the environment."""
     versions: tuple[str, ...] = ()
 
     @property
@@ -52,7 +52,7 @@ class Reach(Struct, frozen=True):
 
 
 def reach(state: RunState, ranks: Iterable[int] = ()) -> Reach:
-    """Of these ranks; () means all."""
+    """Group these ranks; () means all."""
     live, later, restart, hookless = list[int](), list[int](), list[int](), list[int]()
     versions = set[str]()
     for number in sorted(set(ranks) or state.ranks):
@@ -74,7 +74,7 @@ def reach(state: RunState, ranks: Iterable[int] = ()) -> Reach:
 
 def uses_gloo(state: RunState) -> bool:
     """Whether the ranks communicate without NCCL: by the plan, unless a group of theirs has called NCCL, or a live rank
-    has NCCL and no group of torch's, so that something else may call it."""
+    has NCCL but no torch process group, so that other code may call it."""
     if state.plan is None or state.plan.backend != "gloo" or calls_nccl(called(state)):
         return False
     groups = {number: rank.pulse.groups if rank.pulse else () for number, rank in state.ranks.items()}
@@ -84,8 +84,8 @@ def uses_gloo(state: RunState) -> bool:
 
 
 def instead_of_gloo(state: RunState) -> bool:
-    """Whether ranks were seen to use NCCL where the plan has gloo. That NCCL is loaded shows nothing in a process with
-    torch, whose builds for CUDA load it with themselves."""
+    """Whether ranks use NCCL although the plan has gloo. A loaded NCCL is no evidence in a process with torch, because
+    CUDA builds of torch load it themselves."""
     if state.plan is None or state.plan.backend != "gloo":
         return False
     pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None and rank.nccl_version]
@@ -93,18 +93,18 @@ def instead_of_gloo(state: RunState) -> bool:
 
 
 def called(state: RunState) -> set[str]:
-    """The backends that collectives of the ranks have used, as flight recorders call them ("nccl", "nccl2", "gloo")."""
+    """Backends of the ranks' collectives, with the flight recorders' names ("nccl", "nccl2", "gloo")."""
     pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
     return {group.backend for pulse in pulses for group in pulse.groups} - {""}
 
 
 def calls_nccl(backends: Iterable[str]) -> bool:
-    """Whether one of them is NCCL, whichever of torch's classes drives it."""
+    """Whether a backend is NCCL, through any of torch's classes."""
     return any(backend.startswith("nccl") for backend in backends)
 
 
 def how(state: RunState, ranks: Iterable[int] = ()) -> str:
-    """Which ranks can obey, and how, in one sentence."""
+    """Sentence about how the change reaches each rank."""
     if uses_gloo(state):
         return f"{UNUSED}: NCCL_DEBUG changes nothing in this run"
     if not state.ranks:
@@ -129,9 +129,9 @@ def how(state: RunState, ranks: Iterable[int] = ()) -> str:
 
 
 def refusal(state: RunState, command: SetNccl, planned: Mapping[str, str] | None = None) -> str:
-    """Why a change is refused before anything is done, in a sentence; "" where it is not.
+    """Why a change is refused, as a sentence; "" if it is not.
 
-    `planned`: the environment of the plan, where it is known. A restart costs work, so it has to change something.
+    `planned`: the plan's environment, if known. A restart costs work, so it must change something.
     """
     if not command.restart:
         reached = reach(state, command.ranks)
@@ -149,7 +149,7 @@ def refusal(state: RunState, command: SetNccl, planned: Mapping[str, str] | None
 
 
 def _unchanged(state: RunState, command: SetNccl, planned: Mapping[str, str] | None) -> str:
-    """The level that the ranks began with and still have, where the command asks for the same; else ""."""
+    """The ranks' level since their start, if the command requests the same; else ""."""
     try:
         subsys = parse_subsys(command.subsys)
     except NcclError:
@@ -160,7 +160,7 @@ def _unchanged(state: RunState, command: SetNccl, planned: Mapping[str, str] | N
     if planned is None and not any("NCCL_DEBUG" in attempt.env_diff for attempt in state.attempts):
         levels = {rank.nccl_debug for rank in state.ranks.values()}
         if state.nccl is not None or len(levels) != 1 or None in levels:
-            return ""  # what they began with is not known here
+            return ""  # their level at the start is unknown
         env["NCCL_DEBUG"] = str(levels.pop())
         env["NCCL_DEBUG_SUBSYS"] = DEFAULT_SUBSYS
     now = {rank.nccl_debug for rank in state.ranks.values()} - {None}

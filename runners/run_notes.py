@@ -1,7 +1,7 @@
-"""Notes and tags of a run, beside its files in `notes.jsonl`: a line a change, so that two writers lose nothing.
+"""Notes and tags of a run, in `notes.jsonl` next to its files: one line per change, so that two writers lose nothing.
 
-They are the user's words about a run, no part of what happened in it: the journal has none of them, and a run that has
-ended can still get some. Secrets in them are masked as they are written, and nothing in them acts on a terminal.
+They are the user's words about a run, not part of its history. So the journal lacks them, and an ended run can get more.
+Secrets are masked at writing, and terminal control codes removed.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from .errors import RunError
 
 NAME = "notes.jsonl"
 LONGEST_NOTE = 4000
-"""Characters of a note."""
+"""Maximum characters of a note."""
 MOST_BYTES = 1 << 20
-"""Of the file."""
+"""Maximum bytes of the file."""
 MOST_TAGS = 64
 KEEP = "keep"
-"""The tag of runs that `prune` and retention leave."""
+"""Tag that exempts a run from `prune` and retention."""
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,39}")
 
 
 class Change(Struct, omit_defaults=True):
-    """One line: a note, or tags that were added and taken away."""
+    """One line: a note, or added and removed tags."""
 
     time: float = 0.0
     """Unix seconds."""
     note: str | None = None
-    """"" takes the note out of the lists; earlier ones stay in the file."""
+    """Text of the note; an empty one hides the note in lists, and earlier ones stay in the file."""
     add: list[str] = []
     remove: list[str] = []
 
 
 class RunNotes(Struct):
-    """What the lines come to."""
+    """Current notes and tags from all lines."""
 
     notes: list[tuple[float, str]] = []
-    """With their times, the oldest first."""
+    """Times and texts, oldest first."""
     tags: tuple[str, ...] = ()
-    """In alphabetical order."""
+    """Tags in alphabetical order."""
     problem: str = ""
-    """What of the file cannot be read, in a sentence; then a note or a tag may be missing here."""
+    """Sentence about an unreadable part of the file; a note or a tag may then be missing."""
 
     @property
     def keeps(self) -> bool:
-        """Whether the run is not to be pruned: it has the tag, or may have it."""
+        """Whether the run must not be pruned: it has the tag, or may have it."""
         return KEEP in self.tags or bool(self.problem)
 
     @property
     def note(self) -> str:
-        """The newest one; "" where there is none, or it was taken away."""
+        """The newest note; "" if there is none, or it was removed."""
         return self.notes[-1][1] if self.notes else ""
 
 
@@ -68,7 +68,7 @@ _LINE = msgspec.json.Decoder(Change)
 
 
 def read(run_dir: Path) -> RunNotes:
-    """Those of a run; a line that is damaged costs itself alone, and is named. Never fails."""
+    """Read the notes and tags of a run; skip damaged lines and report them in `problem`. Never fails."""
     notes, tags, path, damaged = list[tuple[float, str]](), set[str](), run_dir / NAME, list[int]()
     try:
         changes = list(_changes(path, damaged))
@@ -84,7 +84,7 @@ def read(run_dir: Path) -> RunNotes:
 
 
 def _changes(path: Path, damaged: list[int]) -> Iterator[Change]:
-    """Numbers of lines that are no change go into `damaged`. Raises FileError."""
+    """Yield the changes, and append the numbers of invalid lines to `damaged`. Raises FileError."""
     for number, line in enumerate(file_io.content(path, MOST_BYTES).split(b"\n"), 1):
         change = file_io.decoded(_LINE, line)
         if change is not None:
@@ -94,19 +94,17 @@ def _changes(path: Path, damaged: list[int]) -> Iterator[Change]:
 
 
 def note(run_dir: Path, text: str) -> None:
-    """Write a note. Raises RunError."""
+    """Append a note. Raises RunError."""
     if len(text) > LONGEST_NOTE:
         raise RunError(
             f"the note has {len(text)} characters, and {LONGEST_NOTE} are the most: keep the rest in a file"
         )
-    shown = clean_text(
-        " ".join(text.split()), LONGEST
-    )  # first: a secret with an escape sequence in it is still one
+    shown = clean_text(" ".join(text.split()), LONGEST)  # first: a secret may contain an escape sequence
     _append(run_dir, Change(clock.now(), note=mask_text(shown)))
 
 
 def tag(run_dir: Path, add: Sequence[str], remove: Sequence[str]) -> None:
-    """Add tags and take tags away. Raises RunError."""
+    """Add and remove tags. Raises RunError."""
     for each in (*add, *remove):
         check_tag(each)
     if len({*read(run_dir).tags, *add} - {*remove}) > MOST_TAGS:
@@ -115,7 +113,7 @@ def tag(run_dir: Path, add: Sequence[str], remove: Sequence[str]) -> None:
 
 
 def check_tag(text: str) -> None:
-    """Raises RunError for what cannot be a tag."""
+    """Raise RunError for an invalid tag."""
     if not _TAG.fullmatch(text):
         raise RunError(
             f"no tag can be {text[:80]!r}: use up to 40 letters, digits and . _ : / -, beginning with a letter or digit"
@@ -123,11 +121,11 @@ def check_tag(text: str) -> None:
 
 
 def clear(run_dir: Path) -> int:
-    """Take all notes out of the file, tags stay; how many there were. Raises RunError."""
+    """Remove all notes but keep the tags, and return the number of notes. Raises RunError."""
     try:
         kept = list[Change]()
         with _alone(run_dir) as file:
-            with suppress(file_io.FileError):  # a file that is too large has nothing that is kept
+            with suppress(file_io.FileError):  # a file that is too large has nothing to keep
                 kept = [change for change in _changes(run_dir / NAME, []) if change.note is None]
             gone = len(read(run_dir).notes)
             data = b"".join(msgspec.json.encode(change) + b"\n" for change in kept)
@@ -163,7 +161,7 @@ def _append(run_dir: Path, change: Change) -> None:
 
 @contextmanager
 def _alone(run_dir: Path) -> Iterator[int]:
-    """The file, locked against other writers. Raises OSError."""
+    """Open the file, locked against other writers. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     file = os.open(run_dir / NAME, flags, 0o600)
     try:
@@ -178,7 +176,7 @@ def _unwritable(run_dir: Path, error: OSError) -> RunError:
 
 
 def words_of(changes: Iterable[str]) -> tuple[list[str], list[str]]:
-    """ "+good", "good" and "-bad" as tags to add and to take away. Raises RunError."""
+    """Parse "+good", "good" and "-bad" into tags to add and to remove. Raises RunError."""
     add, remove = list[str](), list[str]()
     for word in changes:
         bare = word[1:] if word[:1] in ("+", "-") else word

@@ -1,4 +1,4 @@
-"""Where the user's own `settings.toml` lies, its text, and secrets that it names: for the cockpit and for runs."""
+"""Path and text of the user's `settings.toml`, and secrets that it refers to: for the cockpit and for runs."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from ..presets.sanitize import quoted
 S = TypeVar("S")
 
 Lookup = Callable[[str], str | None]
-"""The value of a variable of the environment; None where it has none."""
+"""Return the value of an environment variable; None if unset."""
 
 
 class SettingsError(Exception):
-    """The file cannot be used, or a choice was not written; the text is one sentence."""
+    """The file is not usable, or a choice was not saved; the text is one sentence."""
 
 
 class SecretError(Exception):
-    """What the settings want to be used cannot be used now; the text is the end of a sentence, with nothing secret."""
+    """A resource in the settings is not usable now; the text is the end of a sentence, without secrets."""
 
 
 def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """`${XDG_CONFIG_HOME:-~/.config}/distui/settings.toml`."""
+    """Return `${XDG_CONFIG_HOME:-~/.config}/distui/settings.toml`."""
     return trusted_files.base("XDG_CONFIG_HOME", environ) / "distui" / "settings.toml"
 
 
 def settings_text(path: Path, environ: Mapping[str, str]) -> str:
-    """What stands in it. Raises SettingsError, also where there is no such file."""
+    """Read the file. Raises SettingsError, also if it does not exist."""
     try:
         trusted = {entry.path: entry.sha256 for entry in trusted_files.entries(environ)}
     except PresetError:
         trusted = {}
     try:
-        return trusted_files.read(path, trusted).decode("utf-8-sig")  # editors on Windows write a mark
+        return trusted_files.read(path, trusted).decode("utf-8-sig")  # editors on Windows write a BOM
     except trusted_files.PassedOver as error:
         raise SettingsError(str(error).rstrip(".")) from None
     except trusted_files.NoFile as error:
@@ -52,7 +52,7 @@ def settings_text(path: Path, environ: Mapping[str, str]) -> str:
 
 
 def document_of(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """All of it. Raises SettingsError, also where there is no such file."""
+    """Read and parse the file. Raises SettingsError, also if it does not exist."""
     text = settings_text(path, environ)
     try:
         return tomllib.loads(text)
@@ -61,12 +61,12 @@ def document_of(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def no_toml(path: Path, error: Exception) -> str:
-    """What is wrong with it; that a number has thousands of digits is no TOMLDecodeError."""
+    """Message for a parse error; a number with thousands of digits is a ValueError but no TOMLDecodeError."""
     return f"{path} is not TOML that can be read ({str(error).partition(';')[0] or type(error).__name__})"
 
 
 def section_of(name: str, environ: Mapping[str, str] = os.environ) -> Any:
-    """What stands under that name; {} where nothing does. Raises SettingsError."""
+    """Content of a section; {} if it is missing. Raises SettingsError."""
     path = settings_path(environ)
     return document_of(path, environ).get(name, {}) if os.path.lexists(path) else {}
 
@@ -74,7 +74,7 @@ def section_of(name: str, environ: Mapping[str, str] = os.environ) -> Any:
 def loaded(
     section: str, meant: Callable[[Any, Path], S], unusable: Callable[[str], S], environ: Mapping[str, str]
 ) -> S:
-    """What a section of this user's settings means; where the file cannot be used, `unusable` of why. Never fails."""
+    """Parse a section of this user's settings; if the file is not usable, return `unusable(why)`. Never fails."""
     try:
         return meant(section_of(section, environ), settings_path(environ))
     except SettingsError as error:
@@ -82,14 +82,14 @@ def loaded(
 
 
 def no_section(path: Path, section: str) -> str:
-    """What is wrong where a section's name holds a plain value."""
+    """Message for a plain value in place of a section."""
     return f"{path}: {section} has to be a section, [{section}]"
 
 
 def strangers(
     path: Path, section: str, names: Iterable[str], keys: tuple[str, ...], there: str
 ) -> list[str]:
-    """A sentence for each name of a section that is none of its keys; `there`: which it has."""
+    """A sentence for each unknown name in a section; `there` lists the known ones."""
     return [
         f"{path}: there is no setting {quoted(f'{section}.{name}')}; {did_you_mean(name, keys) or there}"
         for name in names
@@ -97,11 +97,11 @@ def strangers(
     ]
 
 
-# --- secrets, and where they go ---
+# --- secrets, and their destinations ---
 
 
 def is_address(url: str) -> bool:
-    """Whether requests can go there."""
+    """Whether HTTP requests to this URL are possible."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -111,7 +111,7 @@ def is_address(url: str) -> bool:
 
 
 def secret_of(file: str, variable: str, lookup: Lookup, folder: Path) -> str:
-    """What is in the variable or the file, "" where neither is named; `folder`: of the settings. Raises SecretError."""
+    """Value of a variable or content of a file, "" without both; `folder`: of the settings. Raises SecretError."""
     if variable:
         value = lookup(variable)
         if not value:
@@ -139,9 +139,9 @@ def _of_file(path: Path) -> str:
 
 
 def others_read(path: Path) -> bool:
-    """Whether other users can."""
+    """Whether other users can read the file."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        return False  # whoever reads it says why that fails
+        return False  # the later read reports the error
     return bool(stat.S_IMODE(mode) & 0o044)
