@@ -1,7 +1,7 @@
-"""The bytes that call whoever has turned to another window. Pure.
+"""The bytes that alert a user in another window. Pure.
 
-OSC 9 and OSC 777 are shown by the terminal itself as a notice of the desktop; a bell marks the window, or makes a sound.
-Inside tmux and screen a notice goes to the terminal around them by their passthrough, and the bell rings in them.
+Terminals show OSC 9 and OSC 777 as desktop notifications; a bell marks the window, or makes a sound. Inside tmux and
+screen, a notification reaches the outer terminal by their passthrough; the bell rings in them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROGRAMS_9 = ("iterm.app", "wezterm", "ghostty", "kitty", "warpterminal", "rio"
 
 
 def kind_of(env: Mapping[str, str]) -> str:
-    """What the terminal shows: "osc9", "osc777" or "bell"."""
+    """Return the terminal's kind of alert: "osc9", "osc777" or "bell"."""
     term, program = env.get("TERM", "").lower(), env.get("TERM_PROGRAM", "").lower()
     if term in ("", "dumb", "linux", "vt100", "vt220", "ansi"):
         return "bell"
@@ -28,14 +28,14 @@ def kind_of(env: Mapping[str, str]) -> str:
 
 
 def wrapper(env: Mapping[str, str]) -> str:
-    """What stands between us and the terminal: "tmux", "screen" or ""."""
+    """Return the multiplexer around this process: "tmux", "screen" or ""."""
     if env.get("TMUX"):
         return "tmux"
     return "screen" if env.get("STY") else ""
 
 
 def alert_bytes(text: Text, env: Mapping[str, str], sequence: str = "auto") -> str:
-    """What is written to the terminal; `sequence`: see `ways.SEQUENCES`."""
+    """Return the bytes to write to the terminal; for `sequence` see `ways.SEQUENCES`."""
     kind = kind_of(env) if sequence == "auto" else sequence
     if kind == "bell":
         return BELL
@@ -43,7 +43,10 @@ def alert_bytes(text: Text, env: Mapping[str, str], sequence: str = "auto") -> s
 
 
 def _osc(kind: str, text: Text) -> str:
-    """ST ends it; a `;` in the title would end that, and what begins with a number and `;` means something else."""
+    """Return an OSC sequence that ends with ST.
+
+    A `;` would end the title, and text that begins with a number and `;` has another meaning.
+    """
     title = clean_text(text.title).replace(";", ",")
     body = next(iter(text.lines), "")
     named = title if title.startswith("distui") else f"distui: {title}"
@@ -53,11 +56,11 @@ def _osc(kind: str, text: Text) -> str:
 
 
 def _passed(osc: str, through: str) -> str:
-    """The sequence as the program between takes it for the terminal: tmux's with every escape doubled."""
+    """Wrap a sequence in the multiplexer's passthrough; tmux needs every escape doubled."""
     if through == "tmux":
         doubled = osc.replace("\x1b", "\x1b\x1b")
         return f"\x1bPtmux;{doubled}\x1b\\"
-    if through == "screen":  # whose string an ST would end: BEL ends the sequence inside
+    if through == "screen":  # an ST would end screen's string, so BEL ends the inner sequence
         plain = osc.removesuffix("\x1b\\")
         return f"\x1bP{plain}\a\x1b\\"
     return osc

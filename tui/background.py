@@ -1,4 +1,4 @@
-"""Background work of the cockpit: what it raises is a line on the screen, and the cockpit goes on."""
+"""Background work of the cockpit: its exceptions become lines on the screen, and the cockpit goes on."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ..runners import clock
 from ..runners.parts import Parts, failure, printed
 
 SHOWN_S = 60.0
-"""How long such a line stays; the same one is not shown again before."""
+"""Seconds that such a line stays; an equal line is not repeated within that time."""
 MOST_PRINTED = 20
-"""Tracebacks that are printed at the end."""
+"""Maximum number of tracebacks printed at exit."""
 
 T = TypeVar("T")
 
 
 class BackgroundApp(App[None]):
-    """Owns what runs in the background of all screens."""
+    """Owns the background work of all screens."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parts = Parts(self._part_failed)
         self.tracebacks: dict[str, None] = {}
-        """What was raised, each once."""
+        """Unique tracebacks of raised exceptions."""
         self._shown: dict[str, float] = {}
-        """Lines that are on the screen, and since when by the monotonic clock."""
+        """Lines on the screen, with the monotonic time of their first display."""
 
     def on_mount(self) -> None:
         self.parts.watch_loop(asyncio.get_running_loop())
@@ -49,13 +49,13 @@ class BackgroundApp(App[None]):
             self.notify(text, severity="error", markup=False, timeout=SHOWN_S)
 
     def print_tracebacks(self) -> None:
-        """Print what was raised, once the terminal is given back."""
+        """Print the tracebacks after the terminal is restored."""
         for text in self.tracebacks:
             sys.stderr.write(text)
 
 
 class OwnedSignal(Signal[T]):
-    """A signal each of whose subscribers is a part: what it raises is reported, where Textual would drop it."""
+    """A signal whose subscribers' exceptions are reported; Textual's own signal drops them."""
 
     def subscribe(self, node: DOMNode, callback: Callable[[T], Any], immediate: bool = False) -> None:
         """See Signal.subscribe."""
@@ -63,33 +63,33 @@ class OwnedSignal(Signal[T]):
 
 
 def call(node: DOMNode, name: str, function: Callable[..., object], *arguments: object) -> None:
-    """Call a function that has its turn again and again. See `Parts.call`."""
+    """Call a recurring function; its exceptions are reported. See `Parts.call`."""
     _owner(node).call(name, function, *arguments)
 
 
 def background(
     node: DOMNode, name: str, work: Coroutine[Any, Any, Any], *, exclusive: bool = False
 ) -> Worker[None]:
-    """Do something in the background for as long as a screen or a widget lives.
+    """Run a coroutine in the background for the lifetime of a screen or widget.
 
-    `exclusive`: instead of what it does under this name now.
+    `exclusive` cancels earlier work of this name.
     """
     return node.run_worker(_owner(node).guard(name, work), group=name, exclusive=exclusive)
 
 
 async def after(seconds: float, function: Callable[[], object]) -> None:
-    """Wait, and call a function."""
+    """Wait, then call a function."""
     await asyncio.sleep(seconds)
     function()
 
 
 def keep_running(node: DOMNode, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a part instead of an earlier one of this name; one that raises is started again. See `Parts.start`."""
+    """Run a part in place of an earlier one of this name, and restart it if it raises. See `Parts.start`."""
     node.run_worker(_owner(node).keep_running(name, factory), group=name, exclusive=True)
 
 
 def stop(node: DOMNode, name: str) -> None:
-    """Cancel what a screen or a widget does under this name."""
+    """Cancel a screen's or widget's work of this name."""
     node.workers.cancel_group(node, name)
 
 

@@ -1,7 +1,7 @@
-"""What people type that is nearly right: another tool's spelling, a script without --, a verb with a slip. Pure.
+"""Corrects command lines that are nearly right: another tool's spelling, a missing --, a misspelt verb. Pure.
 
-torchrun, docker, kubectl and git have taught their users forms that mean one thing here, too; these are understood. What
-may mean two things is refused by a sentence with the command line that says which.
+Forms of torchrun, docker, kubectl and git with one possible meaning are accepted. An ambiguous form is refused with a
+sentence that contains the unambiguous command lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..presets.sanitize import quoted
 from ..runners.launch.options import options as launch_options
 
 GLOBAL = ("--ascii", "--readonly")
-"""Options of distui itself, which may stand behind the verb as well."""
+"""Options of distui itself, which may also follow the verb."""
 PLANS = ("launch", "plan")
 """Verbs whose second word is the script."""
 SCRIPTS = (".py", ".sh", ".pyz")
@@ -44,16 +44,16 @@ ELSEWHERE = {
 
 
 class WrongUsage(Exception):
-    """What was typed may mean two things, or nothing; the text is the sentence."""
+    """The command line is ambiguous or meaningless; the message is one sentence."""
 
 
 class CommandWords(NamedTuple):
-    """A command line as the parser takes it."""
+    """A command line in the form that the parser expects."""
 
     words: list[str]
-    """What distui is told."""
+    """The words for distui."""
     rest: list[str] | None
-    """The user's own command; None where there is none."""
+    """The user's own command; None if there is none."""
 
 
 def understood(
@@ -62,9 +62,9 @@ def understood(
     is_file: Callable[[str], bool],
     presumed: Callable[[], str] = lambda: "",
 ) -> CommandWords:
-    """The same in distui's own spelling. Raises WrongUsage.
+    """Return the command line in distui's own spelling. Raises WrongUsage.
 
-    `is_file`: whether there is such a file; `presumed`: the preset of a launch that names none, "" without one.
+    `is_file` tests whether a file exists. `presumed` returns the preset of a launch that names none, or "".
     """
     own, behind = list(words), None if rest is None else list(rest)
     if own and own[0] in (*PLANS, "exec"):
@@ -81,20 +81,20 @@ def understood(
 
 
 def dashed(word: str) -> str:
-    """An option with dashes in its name: torchrun takes --nproc_per_node, too, and no option of ours has underscores."""
+    """Replace underscores in an option's name, as torchrun's --nproc_per_node; no option of distui has underscores."""
     name, equals, value = word.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if re.fullmatch(r"--[a-z]\w*", name) else word
 
 
 def _tag_gone(word: str) -> str:
-    """`distui tag RUN -bad`: no option, but a tag that is taken away."""
+    """Read `distui tag RUN -bad` as the removal of a tag."""
     return f"--remove={word[1:]}" if re.fullmatch(r"-(?!h\Z)[^-].*", word, re.DOTALL) else word
 
 
 def _with_script(
     words: list[str], rest: list[str] | None, is_file: Callable[[str], bool], presumed: Callable[[], str]
 ) -> tuple[list[str], list[str] | None]:
-    """Words up to the script, and the script with its arguments, also where no -- stands between them."""
+    """Split the words at the script, even if there is no -- before it."""
     verb, switches = words[0], _options(words[0])
     before = 0 if verb == "exec" else 1
     places = _positions(words, switches, 1)
@@ -132,15 +132,15 @@ def _with_script(
 
 
 def _options(verb: str) -> dict[str, bool]:
-    """The options of a verb, and whether a value follows."""
+    """Return the options of a verb, and whether a value follows each."""
     about = {flag: bool(each.takes) for each in launch_options(verb) for flag in each.flags}
     return {"-h": False, "--help": False, **dict.fromkeys(GLOBAL, False), **about}
 
 
 def _positions(words: Sequence[str], switches: Mapping[str, bool], enough: int) -> list[int] | None:
-    """Where the words stand that are neither options nor their values; the verb is none of them.
+    """Return the indexes of the words that are neither options nor their values, without the verb.
 
-    None where an unknown option stands before the script: whether a value follows it is not known.
+    Return None if an unknown option precedes the script, since it may take a value.
     """
     places: list[int] = []
     at = 1
@@ -179,11 +179,11 @@ ALIKE = {
     "presets": ("strategies",),
     "settings": ("config",),
 }
-"""Verbs, and what other programs call them."""
+"""Verbs, and their names in other programs."""
 
 
 def verb_refusal(word: str, verbs: Collection[str]) -> str:
-    """Why a word is no verb, with the one that may be meant."""
+    """Return why a word is no verb, with the verb that the user may mean."""
     alike = next((verb for verb, words in ALIKE.items() if word.lower() in words), "")
     near = alike if alike in verbs else _near(word.lower(), verbs)
     hint = f"did you mean `distui {near}`? " if near else ""
@@ -191,7 +191,7 @@ def verb_refusal(word: str, verbs: Collection[str]) -> str:
 
 
 def option_refusal(unknown: Sequence[str], prog: str, help_text: str) -> str:
-    """Why the first of these words is not taken; `help_text` is what `--help` of the verb prints."""
+    """Return why the first of these words is not accepted; `help_text` is the output of the verb's `--help`."""
     word = next((word for word in unknown if word.startswith("-")), unknown[0])
     listed = f"`{prog} --help` lists what it takes"
     if not word.startswith("-"):
@@ -213,7 +213,7 @@ _CHOICE = re.compile(
 
 
 def choice_refusal(message: str, prog: str) -> str:
-    """argparse's message about a word that is none of a few, as a sentence; "" where it is about something else."""
+    """Return argparse's message about an invalid choice as a sentence; "" for other messages."""
     match = _CHOICE.match(message)
     if match is None:
         return ""

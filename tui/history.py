@@ -375,7 +375,7 @@ def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int,
 
 
 def _newest(frame: Frame, seconds: int) -> int:
-    """The number of the bucket that is filled now."""
+    """Return the number of the bucket that is filled now."""
     return int((time_of(frame) if frame.moment is None else frame.moment.latest) // seconds)
 
 

@@ -1,4 +1,4 @@
-"""One table of actions: keys, footer, help, palette, `--readonly` and the user's keymap come from it."""
+"""The table of actions, the source of keys, footer, help, palette, `--readonly` and the user's keymap."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .rows.glyphs import Row, fit
 
 class Action(Struct, frozen=True):
     id: str
-    """Stable name: what `keys.toml` uses."""
+    """Stable name, used in `keys.toml`."""
     key: str
     """Key, or several joined by commas, in Textual's names."""
     action: str
     """Textual action."""
     text: str
-    """What it does, for help and palette."""
+    """Description for help and palette."""
     scope: str
-    """Where it works: one of SCOPES."""
+    """The scope of its key: one of SCOPES."""
     footer: str = ""
-    """Word in the footer; "" keeps it out of there."""
+    """Word in the footer; "" hides it there."""
     mutates: bool = False
-    """Changes a run: asks first, and is gone with `--readonly`."""
+    """Whether it changes a run: it then needs a confirmation, and is disabled by `--readonly`."""
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -141,13 +141,13 @@ SCOPES = {
 """Headings of the help, in its order."""
 
 MUTATING = frozenset(action.action.partition("(")[0] for action in ACTIONS if action.mutates)
-"""Names of the Textual actions that `--readonly` takes away."""
+"""Names of the Textual actions that `--readonly` disables."""
 
 _NAMES = {"escape": "esc", "pageup": "PgUp", "pagedown": "PgDn"}
 
 
 def bindings(*scopes: str) -> list[Binding]:
-    """Textual bindings of the given scopes; every one carries its id, so that a keymap can change it."""
+    """Return Textual bindings of the given scopes; each has its id, so that a keymap can change it."""
     return [
         Binding(
             action.key,
@@ -163,7 +163,7 @@ def bindings(*scopes: str) -> list[Binding]:
 
 
 def key_text(key: str) -> str:
-    """A key, or keys joined by commas, as people write them: `^p`, `?`, `G`."""
+    """Return a key, or keys joined by commas, in their usual notation: `^p`, `?`, `G`."""
     return " ".join(map(_name, key.split(",")))
 
 
@@ -175,12 +175,12 @@ def _name(key: str) -> str:
 
 
 def keymap_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the user's keys are: `${XDG_CONFIG_HOME:-~/.config}/distui/keys.toml`."""
+    """Return the path of the user's keys: `${XDG_CONFIG_HOME:-~/.config}/distui/keys.toml`."""
     return trusted_files.base("XDG_CONFIG_HOME", environ) / "distui" / "keys.toml"
 
 
 def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
-    """The user's keys by action id, and what is wrong in the file, a sentence each."""
+    """Return the user's keys by action id, and a sentence for each problem in the file."""
     if not os.path.lexists(path):
         return {}, []
     from ..presets import load  # most users have no such file
@@ -200,7 +200,7 @@ def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def _clashes(keymap: Mapping[str, str]) -> Iterator[str]:
-    """Keys of the user that mean something else in the same place, a clause each pair."""
+    """Yield a clause for each of the user's keys that has another meaning in the same scope."""
     done: set[str] = set()
     for action in (action for action in ACTIONS if action.id in keymap):
         done.add(action.id)
@@ -208,20 +208,20 @@ def _clashes(keymap: Mapping[str, str]) -> Iterator[str]:
         for other in ACTIONS:
             if other.id in done or other.action == action.action or not _meet(action.scope, other.scope):
                 continue
-            # What both have by default is meant so: the inner place has the key.
+            # Shared default keys are intended: the inner scope gets the key.
             both = set(action.key.split(",")) & set(other.key.split(","))
             for key in sorted((mine & set(keymap.get(other.id, other.key).split(","))) - both):
                 yield f"{key_text(key)} of {action.id} is also the key of {other.id}"
 
 
 def _meet(scope: str, other: str) -> bool:
-    """Whether keys of both scopes are heard in one place."""
+    """Whether keys of both scopes work in one place."""
     both = {scope, other}
     return scope == other or bool(both & {"app", "list", "move"}) or ("run" in both and "runs" not in both)
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """`[log] follow = "F"` and `"log.follow" = "F"` mean the same."""
+    """Flatten a table: `[log] follow = "F"` and `"log.follow" = "F"` are equivalent."""
     flat: dict[str, object] = {}
     for name, value in table.items():
         if isinstance(value, dict):
@@ -239,7 +239,7 @@ def _complaint(path: Path, name: str, ids: set[str]) -> str:
 
 
 def help_rows(readonly: bool, keymap: dict[str, str] | None = None) -> list[Row]:
-    """Every key, by where it works; what `--readonly` takes away is marked."""
+    """Return every key by scope; those that `--readonly` disables are marked."""
     changed = keymap or {}
     rows: list[Row] = []
     for scope, heading in SCOPES.items():

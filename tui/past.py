@@ -1,4 +1,4 @@
-"""A run as it was at a moment: its state folded from the journal up to there, and the samples of that second. Pure."""
+"""A run at a past moment: its state folded from the journal up to then, and the samples of that second. Pure."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from .rows.charts import METRICS
 from .rows.plot import Mark
 
 KEEP_EVERY = 2000
-"""Events from one kept state to the next: what going back costs at most."""
+"""Events between two saved states; limits the cost of going back."""
 
 MOST_EVENTS = 200_000
-"""That are kept; of a longer journal the beginning can only be reached as a whole."""
+"""Maximum number of stored events; in a longer journal the earliest events are folded into one state."""
 
 REPORTED_S = 60.0
-"""How long after a checkpoint was whole it may be reported: its folder is looked at now and then."""
+"""Maximum seconds between a checkpoint's completion and its report, since its directory is polled."""
 
 
 def copied(state: RunState) -> RunState:
-    """The same state, which does not change with the first: values are shared, what is changed in place is not."""
+    """Return an independent copy of the state: immutable values are shared, containers are copied."""
     fresh = RunState()
     for each in fields(RunState):
         if not each.name.startswith("_"):
@@ -70,16 +70,16 @@ class Timeline:
     def __init__(self, events: Iterable[Stamped] = ()) -> None:
         self._events: list[Stamped] = []
         self._times: list[float] = []
-        """Of each event, never falling: clocks are set back, journals are not."""
+        """Time of each event, never decreasing: clocks can be set back, the order of the journal is fixed."""
         self._base = RunState()
-        """What was folded of events that are not kept."""
+        """State of the events that are no longer stored."""
         self._kept: dict[int, RunState] = {}
         self.seq = 0
-        """The newest event."""
+        """Sequence number of the newest event."""
         self.add(events)
 
     def add(self, events: Iterable[Stamped]) -> None:
-        """Take further events; those that no journal keeps are left out."""
+        """Add further events; events that no journal keeps are left out."""
         for stamped in events:
             if isinstance(stamped.event, CaughtUp) or (stamped.seq and stamped.seq <= self.seq):
                 continue
@@ -96,7 +96,7 @@ class Timeline:
 
     @property
     def begin(self) -> float:
-        """Unix time of the first event; 0.0 where there is none."""
+        """Unix time of the first event; 0.0 if there is none."""
         return self._times[0] if self._times else 0.0
 
     @property
@@ -104,7 +104,7 @@ class Timeline:
         return self._times[-1] if self._times else 0.0
 
     def state_at(self, when: float) -> RunState:
-        """What was true then; the caller may change it."""
+        """Return the state at that time; the caller may change it."""
         count = bisect_right(self._times, when)
         at = max((each for each in self._kept if each <= count), default=0)
         state = copied(self._kept[at] if at else self._base)
@@ -120,7 +120,7 @@ class Timeline:
         return state
 
     def marks(self) -> tuple[Mark, ...]:
-        """Restarts, findings, checkpoints and changes of NCCL_DEBUG, also those that are over."""
+        """Return restarts, findings, checkpoints and changes of NCCL_DEBUG, including past ones."""
         return tuple(
             mark
             for at, stamped in zip(self._times, self._events, strict=True)
@@ -128,7 +128,7 @@ class Timeline:
         )
 
     def first_cause(self) -> float | None:
-        """When the rank failed that failed first in the newest attempt that failed."""
+        """Return when the first rank failed in the newest failed attempt."""
         for at, stamped in zip(reversed(self._times), reversed(self._events), strict=True):
             event = stamped.event
             if isinstance(event, AttemptEnded) and event.first_cause is not None:
@@ -136,7 +136,7 @@ class Timeline:
         return None
 
     def checkpoint_of(self, step: int) -> Checkpoint | None:
-        """The first checkpoint at or after a step."""
+        """Return the first checkpoint at or after a step."""
         for stamped in self._events:
             if isinstance(stamped.event, CheckpointSaved):
                 checkpoint = stamped.event.checkpoint
@@ -160,19 +160,19 @@ def _mark(at: float, event: object) -> Mark | None:
 # --- the samples of a moment ---
 
 HOLD_S = 120.0
-"""How old a training signal may be and still be the newest of that moment."""
+"""Maximum age in seconds of a training signal that still counts as current."""
 
 _FIELDS: dict[str, dict[str, str]] = {}
 for _metric in METRICS:
     _FIELDS.setdefault(_metric.kind, {})[_metric.name] = _metric.field
 _WHOLE = frozenset(("mem_used", "sm_mhz", "rss_bytes", "gpu_mem", "step", "shm_used", "disk_free"))
-"""Fields that are whole numbers."""
+"""Integer fields."""
 
 Sample = TypeVar("Sample", bound=Struct)
 
 
 def value_at(series: Series, window: MetricsWindow, at: float) -> float | None:
-    """The mean of the bucket in which a time lies; of a training signal the newest until then."""
+    """Return the mean of the bucket that contains a time; for a training signal the newest before it."""
     if not window.seconds > 0:
         return None
     number = math.floor((at - window.begin) / window.seconds)
@@ -185,7 +185,7 @@ def value_at(series: Series, window: MetricsWindow, at: float) -> float | None:
 
 
 def _held(series: Series, place: int, number: int, seconds: float) -> bool:
-    """Whether what was reported in one bucket holds in another: a rate only while reports come as usual."""
+    """Whether a value holds in a later bucket; a rate holds only while reports arrive as usual."""
     if series.metric.removeprefix("train.") not in RATES:
         return True
     reports = [at for at, value in enumerate(series.mean[: place + 1]) if value is not None]
@@ -194,7 +194,7 @@ def _held(series: Series, place: int, number: int, seconds: float) -> bool:
 
 
 def put_samples(state: RunState, windows: Iterable[MetricsWindow], at: float, now: RunState) -> None:
-    """Put the samples of a moment into its state; `now` knows what no curve has: names and sizes of the GPUs."""
+    """Put the samples of a moment into its state; `now` provides names and sizes of GPUs, which no curve has."""
     taken: dict[tuple[str, int, int], dict[str, float]] = {}
     for window in windows:
         for series in window.series:
@@ -240,7 +240,7 @@ def _put_gpus(
 
 
 def _blank_gpu(live: Gpu | None, index: int) -> Gpu:
-    """What stays as it is: name and sizes."""
+    """Return a GPU with only its constant values: name and sizes."""
     if live is None:
         return Gpu(index=index, uuid="", name="GPU")
     return Gpu(
@@ -293,7 +293,7 @@ def _put_ranks(
 
 
 def step_of(state: RunState) -> int | None:
-    """The step that a moment was at: the script's own count, else the slowest rank's."""
+    """Return the step of a moment: the script's own count, else that of the slowest rank."""
     own = [sample.step for sample in state.training.values() if sample.step is not None]
     steps = [
         rank.sample.step for rank in state.ranks.values() if rank.sample and rank.sample.step is not None
@@ -305,16 +305,16 @@ def step_of(state: RunState) -> int | None:
 
 
 class MomentError(Exception):
-    """What was typed is no moment of the run; the text is one sentence."""
+    """The typed text is no moment of the run; the message is one sentence."""
 
 
 HINT = "type at 14:32:07, at -5m, at step 1200, at first-cause or at start"
 
 
 def moment_of(text: str, timeline: Timeline, end: float) -> float:
-    """The unix time that `14:32:07`, `-5m`, `step 1200`, `first-cause`, `start` or `end` means. Raises MomentError.
+    """Return the unix time of `14:32:07`, `-5m`, `step 1200`, `first-cause`, `start` or `end`. Raises MomentError.
 
-    A time of day is the last such before `end`; of a step it is when a checkpoint of it was saved.
+    A time of day is the last one before `end`. A step is the time of its checkpoint.
     """
     words = text.split()
     word = words[0].lower() if words else ""

@@ -1,4 +1,4 @@
-"""What the cockpit is handed: the runs and jobs of this machine, the launcher, and the one task that follows a run."""
+"""The cockpit's access to runs and jobs of this machine, the launcher, and the task that follows a run."""
 
 from __future__ import annotations
 
@@ -42,38 +42,38 @@ from ..runners.wire.ssh import HostError, Way
 from .rows.frame import LinkPhase, LinkStatus
 from .rows.runs import RunEntry, entry_of
 
-# What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
+# Code that watches jobs or plans launches is imported on demand, since the first frame of a run needs neither.
 if TYPE_CHECKING:
     from ..presets.model import Loaded
     from ..runners.hub.sky_process import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry, PresetLibrary
 
 WATCH = "watch:"
-"""Before the pid in the id of a job that distui did not start."""
+"""Prefix of the pid in the id of a job that distui did not start."""
 
 HOST = "host:"
-"""Before host and run in the id of a run that another machine keeps."""
+"""Prefix of host and run in the id of a run that another machine keeps."""
 
 
 ASK_S = 60.0
-"""How often other hosts are asked for their runs while the list is shown."""
+"""Seconds between two queries of other hosts while the run list is shown."""
 ANSWER_S = 10.0
-"""How long a host has for its answer."""
+"""Timeout of a host's answer in seconds."""
 AT_ONCE = 8
-"""Hosts that are being asked at the same time."""
+"""Maximum number of hosts that are queried at the same time."""
 
 MEASURED_S = 30.0
-"""How old the size of a live run may be."""
+"""Maximum age of a live run's size in seconds."""
 MEASURING_S = 0.3
-"""How long sizes are measured before the list is shown again."""
+"""Maximum seconds of measuring sizes before the list is shown again."""
 
 
 class Shell(Struct, frozen=True):
-    """What opens a shell; `argv` () where nothing does."""
+    """The command that opens a shell; `argv` is () if there is none."""
 
     argv: tuple[str, ...]
     text: str = ""
-    """What the user should know of it, a sentence."""
+    """A sentence for the user."""
 
 
 class Follower(LinkFollower):
@@ -87,23 +87,26 @@ class Follower(LinkFollower):
         backoff: tuple[float, ...] = BACKOFF_S,
         notify: Callable[[Event | None], None] = lambda event: None,
     ) -> None:
-        """`notify` is called after events, once for each kind that came together, and with None when the connection
-        has changed."""
+        """Create the follower.
+
+        `notify` is called after each batch of events, once per type of event, and with None if the connection has
+        changed.
+        """
         super().__init__(backoff)
         self.state = RunState()
         self.status = LinkStatus(LinkPhase.CONNECTING, clock())
         self.readonly = False
         self.heard = 0.0
-        """When the last event arrived, by this machine's clock; 0.0 before the first."""
+        """This machine's clock when the last event arrived; 0.0 before the first."""
         self._open_link = open_link
         self._clock = clock
         self._notify = notify
         self._begun = 0
-        """The newest event when the link was opened."""
+        """Sequence number of the newest event when the link was opened."""
 
     @property
     def stamp(self) -> tuple[int, int, bool, LinkStatus]:
-        """Changes whenever something has happened; samples are counted by `state.telemetry_version`."""
+        """A value that changes with every event except samples, which `state.telemetry_version` counts."""
         return (id(self.state), self.state.version, self.state.live, self.status)
 
     async def _follow(self) -> None:
@@ -133,11 +136,11 @@ class Follower(LinkFollower):
     async def read_log(
         self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
     ) -> Window:
-        """One window of a log file. Raises LinkError, also while not connected."""
+        """Return one window of a log file. Raises LinkError, also while not connected."""
         return await self._connected().read_log(file, offset, limit, grep, line=line, at=at)
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
-        """Curves from the metrics on disk. Raises LinkError, also while not connected."""
+        """Return curves from the metrics on disk. Raises LinkError, also while not connected."""
         return await self._connected().read_metrics(ask)
 
     def _connected(self) -> Link:
@@ -151,32 +154,32 @@ class Follower(LinkFollower):
 
 
 def first_pid(job: WatchedJob) -> int:
-    """By which the user may name a job that distui did not start."""
+    """Return the pid that identifies a job that distui did not start."""
     return min(rank.pid for rank in job.ranks.values())
 
 
 def job_name(job: WatchedJob) -> str:
-    """What it runs."""
+    """Return the name of the job's program."""
     return name_of(min(job.ranks.values(), key=lambda rank: rank.rank).argv)
 
 
 def _hosts() -> ModuleType:
-    """What other hosts are asked by: slow to load, and many have none."""
+    """Import the client of other hosts on demand: it is slow to load and often not needed."""
     from ..runners.launch import hosts
 
     return hosts
 
 
 class OtherHosts:
-    """The runs of hosts that this user reaches by ssh without a password, as they were when each was asked last."""
+    """The runs of hosts that this user reaches by ssh without a password, as of the last query of each."""
 
     def __init__(self) -> None:
         self._ways: dict[str, Way] = {}
         self._entries: dict[str, list[RunEntry]] = {}
-        """By host."""
+        """Entries by host."""
 
     def entries(self, here: Collection[str], now: float) -> list[RunEntry]:
-        """What is to be listed; not what is listed as a run of this machine (`here`) already."""
+        """Return the entries to list, except runs that this machine (`here`) also lists."""
         return [
             entry.as_of(now)
             for entries in self._entries.values()
@@ -185,12 +188,12 @@ class OtherHosts:
         ]
 
     def way(self, entry_id: str) -> tuple[Way, str] | None:
-        """How the host of an entry is reached, and the run's id there; None for other entries."""
+        """Return the connection to an entry's host, and the run's id there; None for other entries."""
         host, _, run = entry_id.removeprefix(HOST).rpartition(":")
         return (self._ways[host], run) if entry_id.startswith(HOST) and run and host in self._ways else None
 
     async def ask(self, named: Sequence[str]) -> None:
-        """Ask these hosts, and those of earlier launches, for their runs; none of them can fail the others."""
+        """Query these hosts, and those of earlier launches, for their runs. The failure of one host affects no other."""
         try:
             ways = await asyncio.to_thread(_ways, named)
         except RunError as error:
@@ -209,7 +212,7 @@ class OtherHosts:
 
 
 def _ways(named: Sequence[str]) -> list[Way]:
-    """How these hosts are reached, and those of launches on hosts; [] at no cost where there are none."""
+    """Return the connections to these hosts and to those of launches on hosts; [] at no cost if there are none."""
     if not named and not any(entry.record.kind == "hub" for entry in run_directories.entries()):
         return []
     ways: list[Way] = _hosts().ways_of(named)
@@ -217,7 +220,7 @@ def _ways(named: Sequence[str]) -> list[Way]:
 
 
 async def _runs_on(way: Way) -> list[RunEntry]:
-    """What one host lists, or why it does not."""
+    """Return the runs of one host, or a line with the reason for their absence."""
     host = way.destination
     runs: list[dict[str, Any]]
     problems: list[str]
@@ -231,7 +234,7 @@ async def _runs_on(way: Way) -> list[RunEntry]:
 
 
 def host_entry(host: str, phase: str, text: str) -> RunEntry:
-    """The line of a host whose runs are not known."""
+    """Return the line of a host whose runs are unknown."""
     return RunEntry(
         id=f"{HOST}{host}:",
         name="-",
@@ -246,7 +249,10 @@ def host_entry(host: str, phase: str, text: str) -> RunEntry:
 
 
 def entry_elsewhere(host: str, run: Mapping[str, Any]) -> RunEntry | None:
-    """A line of `ls --json` of another machine, which may be anything, without its ages; None for no run."""
+    """Return an entry for a run in another machine's `ls --json`, without its ages; None if it is invalid.
+
+    The document is untrusted and may contain anything.
+    """
 
     def text(name: str) -> str:
         value = run.get(name)
@@ -295,7 +301,7 @@ def entry_elsewhere(host: str, run: Mapping[str, Any]) -> RunEntry | None:
 
 
 def whole_of(run: str) -> str:
-    """The id of the run that a node's part belongs to."""
+    """Return the id of the whole run that a node's part belongs to."""
     whole, dot, number = run.rpartition(".n")
     return whole if dot and number.isdecimal() else run
 
@@ -307,15 +313,15 @@ class LocalSource:
         self._readonly = readonly
         self._library: PresetLibrary | None = None
         self._ended: dict[str, RunEntry] = {}
-        """Runs that have ended do not change any more: their journals are read once."""
+        """Entries of ended runs, whose journals do not change and are read only once."""
         self._sizes: dict[str, tuple[float, int]] = {}
-        """Id → when its directory was measured, and its bytes."""
+        """Id → time of the measurement, and bytes of the directory."""
         self.elsewhere = OtherHosts()
 
     def runs(self) -> list[RunEntry]:
-        """Every run of this user here, newest first, then the jobs that can be watched.
+        """Return every run of this user on this machine, newest first, then the jobs that can be watched.
 
-        Cheap: called once a second while the list is shown.
+        Cheap: called once per second while the list is shown.
         """
         now = clock.now()
         recorded = [self._entry(entry, now) for entry in run_directories.entries()]
@@ -338,7 +344,7 @@ class LocalSource:
         return recorded + watched + self.elsewhere.entries({entry.id for entry in recorded}, now)
 
     async def attach_words(self, entry_id: str, *flags: str) -> list[str]:
-        """What opens the cockpit of another host on its run. Raises LaunchError."""
+        """Return the command that opens another host's cockpit on its run. Raises LaunchError."""
         hosts = _hosts()
         reached = self.elsewhere.way(entry_id)
         if reached is None:
@@ -366,7 +372,7 @@ class LocalSource:
         return self._sizes[run][1] if run in self._sizes else None
 
     def measured_runs(self) -> list[RunEntry]:
-        """The same with sizes, as far as they can be measured in a moment; called in a thread."""
+        """Return the runs with sizes, measuring for at most MEASURING_S seconds; called in a thread."""
         began = clock.monotonic()
         for listed in self.runs():
             when, _ = self._sizes.get(listed.id, (0.0, 0))
@@ -378,7 +384,7 @@ class LocalSource:
     def mark(
         self, run_id: str, note: str | None = None, add: Sequence[str] = (), remove: Sequence[str] = ()
     ) -> str:
-        """Write a note on a run ("" takes it away), or its tags; "", or why not in a sentence."""
+        """Write a note on a run ("" removes it), or its tags; return "" or an error."""
         try:
             path = run_directories.resolve(run_id).path
             if note is not None:
@@ -390,8 +396,7 @@ class LocalSource:
         return ""
 
     def remove(self, runs: Sequence[str]) -> tuple[list[str], int, list[str]]:
-        """Remove runs that have ended, by their ids; the names of those that went, bytes that were freed, and a
-        sentence for each that stays."""
+        """Remove ended runs by their ids; return their names, the freed bytes, and a sentence for each failure."""
         from ..runners import run_removal
 
         names, freed, problems = list[str](), 0, list[str]()
@@ -407,7 +412,8 @@ class LocalSource:
         return names, freed, problems
 
     def prunable(self, older_than_s: float, keep: int) -> set[str]:
-        """Ids of the runs that `distui prune` would remove with these options. Called in a thread. Raises RunError."""
+        """Return ids of the runs that `distui prune` would remove with these options. Called in a thread. Raises
+        RunError."""
         from ..runners import run_removal
 
         runs = run_removal.candidates(run_directories.entries())
@@ -415,7 +421,8 @@ class LocalSource:
         return {run.entry.record.run for run in chosen}
 
     def places(self, run_id: str) -> dict[str, str]:
-        """Folders of a run that are known here: "directory" it runs in, "records" that it writes; {} where none is."""
+        """Return a run's directories on this machine: "directory" (working directory) and "records"; {} if there are
+        none."""
         try:
             path = run_directories.resolve(run_id).path
         except RunError:
@@ -427,7 +434,7 @@ class LocalSource:
         return places
 
     async def open(self, run_id: str) -> Link:
-        """A link to the run, starting an agent for it if none is there. Raises LinkError."""
+        """Return a link to the run, and start an agent if it has none. Raises LinkError."""
         with _raised_as(LinkError):
             if run_id.startswith(WATCH):
                 from ..runners.watch_link import WatchLink
@@ -445,18 +452,18 @@ class LocalSource:
         return self._library
 
     def presets(self) -> list[PresetEntry]:
-        """The presets there are, also those that cannot be loaded; read anew."""
+        """Read all presets again, and return them, including those that cannot be loaded."""
         return self.library.entries()
 
     def preset(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
-        """A preset with some fields changed. Cheap. Raises LaunchError."""
+        """Return a preset with some fields changed. Cheap. Raises LaunchError."""
         with _raised_as(LaunchError):
             return self.library.load(name, overrides)
 
     def save(self, name: str, form: LaunchForm, replace: bool = False) -> str:
-        """Write the form's preset with its changes as a preset of the user's own; the path of its file.
+        """Save the form's preset with its changes as the user's own; return the path of its file.
 
-        Raises FileExistsError where there is one and `replace` is False, and LaunchError.
+        Raises FileExistsError if the file exists and `replace` is False, and LaunchError.
         """
         from ..runners.launch import launch_form
 
@@ -464,9 +471,9 @@ class LocalSource:
             return launch_form.save(name, form, replace)
 
     def plan(self, form: LaunchForm, ask: bool = False) -> LaunchPreview:
-        """What launching this form would do. Changes nothing; called in a thread; never raises.
+        """Return what a launch of this form would do. Changes nothing; called in a thread; never raises.
 
-        `ask`: whether hosts that the user named are probed; else that is left open.
+        `ask` probes the hosts that the user named; otherwise their checks are left open.
         """
         from ..runners.launch import launch_form
 
@@ -476,7 +483,7 @@ class LocalSource:
             return launch_form.LaunchPreview(text="", problems=(str(error),))
 
     def form_of(self, run_id: str) -> LaunchForm:
-        """The launch form of a run. Raises LaunchError."""
+        """Return the launch form of a run. Raises LaunchError."""
         from ..runners.launch import recent
 
         with _raised_as(LaunchError):
@@ -485,14 +492,14 @@ class LocalSource:
             return recent.form_of(run_directories.resolve(run_id), os.getcwd())
 
     async def candidates(self, form: LaunchForm) -> list[Candidate]:
-        """The nodes that SkyPilot would take for this form. Raises LaunchError."""
+        """Return the nodes that SkyPilot offers for this form. Raises LaunchError."""
         from ..runners.launch import launch_form
 
         with _raised_as(LaunchError):
             return await launch_form.candidates(form)
 
     async def launch(self, form: LaunchForm) -> str:
-        """Start it and return the run's id. Raises LaunchError."""
+        """Launch the form and return the run's id. Raises LaunchError."""
         from ..runners.launch import launch_form
 
         with _raised_as(LaunchError):
@@ -500,13 +507,13 @@ class LocalSource:
             return started.record.run
 
     def retire(self, launched: str) -> str:
-        """After a launch, remove the runs that the settings no longer keep; what went in a sentence, "" for nothing."""
+        """Remove the runs that the settings no longer keep after a launch; return a sentence, "" if none was removed."""
         from ..runners import retention
 
         return retention.retire(retention.load(), launched)
 
     def kept_at(self, run_id: str) -> tuple[Path | None, bool]:
-        """The directory of a run on this machine, and whether its traces are elsewhere; None where it has none here."""
+        """Return a run's directory on this machine (None if there is none), and whether its traces are elsewhere."""
         try:
             entry = run_directories.resolve(run_id)
         except RunError:
@@ -514,7 +521,7 @@ class LocalSource:
         return entry.path, entry.record.kind == "hub"
 
     def shell(self, run_id: str, node: int) -> Shell | None:
-        """A shell on a node of a run on several; None for other runs. Raises LaunchError."""
+        """Return a shell on a node of a multi-node run; None for other runs. Raises LaunchError."""
         if run_id.startswith(WATCH):
             return None
         with _raised_as(LaunchError):
@@ -522,12 +529,12 @@ class LocalSource:
             return shell_on(entry.path, node) if entry.record.kind == "hub" else None
 
     async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
-        """End a run, also where its agent or hub does not answer, of which `say` reports. Raises LinkError."""
+        """Stop a run, even if its agent or hub does not answer, which `say` reports. Raises LinkError."""
         with _raised_as(LinkError, (RunError, OSError)):
             return await stop_run(run_directories.resolve(run_id), command, say, open_link)
 
     async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
-        """What is still to be done with the cluster of a run that has ended. Raises LinkError."""
+        """Execute a cluster command of a run that has ended. Raises LinkError."""
         from ..runners.hub import sky_cloud
 
         with _raised_as(LinkError, (RunError, OSError)):
@@ -542,7 +549,7 @@ _REFUSED: tuple[type[Exception], ...] = (RunError, PresetError, PlanError)
 def _raised_as(
     kind: type[LaunchError | LinkError], caught: tuple[type[Exception], ...] = _REFUSED
 ) -> Iterator[None]:
-    """Every refusal of the lower rooms becomes the error that screens handle."""
+    """Convert every error of the lower layers to the error that screens handle."""
     try:
         yield
     except caught as error:
@@ -550,14 +557,14 @@ def _raised_as(
 
 
 class NodeFacts:
-    """Facts of the nodes as one; decoded again only where a node has reported something new."""
+    """Merged NCCL facts of all nodes; decoded again only if a node has reported new facts."""
 
     def __init__(self) -> None:
         self._documents: tuple[bytes, ...] = ()
         self._facts: NcclFacts | None = None
 
     def of(self, state: RunState) -> NcclFacts | None:
-        """What the nodes have reported so far; None where none has."""
+        """Return the facts that the nodes have reported so far; None if no node has."""
         documents = tuple(node.nccl for _, node in sorted(state.nodes.items()) if node.nccl is not None)
         if documents != self._documents:
             self._documents, self._facts = documents, merged(documents)
@@ -565,12 +572,12 @@ class NodeFacts:
 
 
 def merged(documents: Iterable[bytes]) -> NcclFacts | None:
-    """The documents of several nodes as one; those that cannot be understood are left out."""
+    """Merge the documents of several nodes; invalid ones are left out."""
     facts: list[NcclFacts] = []
     for document in documents:
         try:
             facts.append(msgspec.json.decode(document, type=NcclFacts))
-        except msgspec.DecodeError:  # of an agent of another version
+        except msgspec.DecodeError:  # written by an agent of another version
             continue
     if len(facts) < 2:
         return facts[0] if facts else None
@@ -578,14 +585,14 @@ def merged(documents: Iterable[bytes]) -> NcclFacts | None:
 
 
 def read_run(run: str, state: RunState, stop: threading.Event) -> NcclFacts | None:
-    """Facts from the logs of a run as it stands; None when it was stopped. Takes its time. Raises RunError."""
-    from ..runners.diagnosis.reading import logs_of_run, read_run  # the rules take a while to load
+    """Return facts from the logs of a run; None if `stop` was set. Slow. Raises RunError."""
+    from ..runners.diagnosis.reading import logs_of_run, read_run  # the rules are slow to load
 
     away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
     try:
         entry = run_directories.resolve(run)
         files = logs_of_run(entry, judged_attempt(entry, state))
-    except NoSuchRunError:  # of a source that keeps its runs elsewhere
+    except NoSuchRunError:  # the run belongs to another machine
         raise RunError(away) from None
     if not files:
         raise RunError(away)
@@ -594,7 +601,7 @@ def read_run(run: str, state: RunState, stop: threading.Event) -> NcclFacts | No
 
 
 def shell_on(run_dir: Path, node: int, environ: Mapping[str, str] = os.environ) -> Shell:
-    """The shell on one node of the run that this hub's directory belongs to. Raises RunError."""
+    """Return a shell on one node of the run with this hub directory. Raises RunError."""
     from ..runners.hub import routes
 
     route = next((route for route in routes.read(run_dir) if route.node == node), None)

@@ -1,6 +1,6 @@
-"""The standard streams and the terminal: opened, written to, lost.
+"""The standard streams and the terminal: opening, writing, and their loss.
 
-Every verb can rely on stdin, stdout and stderr: they are there, and take every text. The loss of their reader is no
+Every verb can rely on stdin, stdout and stderr: they are open, and accept every text. The loss of their reader causes no
 traceback.
 """
 
@@ -27,31 +27,34 @@ from ..presets.plurals import plural
 from ..presets.sanitize import LONGEST, as_message, clean_text
 
 POLLS_TERMINALS = sys.platform == "linux"
-"""poll(2) of macOS takes no terminals."""
+"""poll(2) of macOS does not support terminals."""
 GONE = 141
-"""Exit status when the reader of stdout went away, as a shell gives it for SIGPIPE."""
+"""Exit status if the reader of stdout has closed it, as a shell reports it for SIGPIPE."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 PROGRAM = "distui"
 _COMMAND = re.compile(rf"`{PROGRAM}(?=[ `])")
 
 
 def complete() -> None:
-    """Open what the caller had closed: a file or socket of ours would get its number, and be written to."""
+    """Open standard streams that the caller has closed.
+
+    Otherwise a file or socket of distui would get their number, and receive their output.
+    """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+            os.open(os.devnull, os.O_RDWR)  # this is the lowest free number
     sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what the locale's encoding lacks is printed as \xd7
+        if isinstance(stream, io.TextIOWrapper):  # characters outside the locale's encoding become \xd7
             stream.reconfigure(errors="backslashreplace")
 
 
 def leave_in_order() -> None:
-    """Have SIGTERM and SIGHUP end a verb as Ctrl-C does, so that what it made for itself goes; nohup stays nohup."""
+    """Make SIGTERM and SIGHUP end a verb as Ctrl-C does, so that it removes its temporary files; nohup is respected."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -85,16 +88,17 @@ def working_directory() -> str:
 
 
 def typeable(text: str, stream: TextIO) -> str:
-    """Return `text` with its commands, "`distui …`", as the user's shell finds them; unchanged for files and pipes."""
+    """Return `text` with its commands, "`distui …`", in a form that the user's shell finds; unchanged for files and
+    pipes."""
     if not stream.isatty():
         return text
     return _COMMAND.sub(lambda _: f"`{program()}", text)
 
 
 def complain(text: str, details: Iterable[str] = ()) -> None:
-    """Write a message to stderr, and its details below it; nothing that it quotes acts on the terminal.
+    """Write a message and its details to stderr; control characters in quoted text are removed.
 
-    Where stderr cannot be written to, the exit status has to do.
+    If stderr is not writable, only the exit status reports the failure.
     """
     lines = [
         f"distui: {as_message(clean_text(typeable(text, sys.stderr), LONGEST))}",
@@ -108,13 +112,13 @@ def complain(text: str, details: Iterable[str] = ()) -> None:
 
 
 def answer(as_json: bool, document: object, lines: Iterable[str]) -> None:
-    """Print what a verb has found: as JSON, or as lines of which nothing acts on the terminal."""
+    """Print a verb's result as JSON, or as lines without control characters."""
     text = json.dumps(document) if as_json else "\n".join(map(clean_text, lines))
     sys.stdout.write(f"{text}\n")
 
 
 def confirmed(question: str, otherwise: str) -> bool:
-    """Whether the user, being asked, says yes; else `otherwise` is said."""
+    """Ask the user; print `otherwise` and return False unless the answer is yes."""
     sys.stderr.write(f"{question}Really? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
@@ -124,7 +128,7 @@ def confirmed(question: str, otherwise: str) -> bool:
 
 
 def guarded(verb: Callable[[], int]) -> int:
-    """The exit status of `verb`, with all that it printed written, or GONE where nobody reads it."""
+    """Return the exit status of `verb` after flushing stdout, or GONE if stdout has no reader."""
     try:
         try:
             return verb()
@@ -142,7 +146,7 @@ def guarded(verb: Callable[[], int]) -> int:
 
 
 def _silence() -> None:
-    """What stays in buffers goes nowhere, also when the interpreter writes it at its end."""
+    """Discard buffered output, so that the interpreter's exit cannot fail on it."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -163,9 +167,9 @@ def _redirected() -> list[str]:
 
 
 def complaint() -> str | None:
-    """Why the cockpit cannot be shown here, one sentence; None when it can.
+    """Return why the cockpit cannot be shown here, in one sentence; None if it can.
 
-    All three must be the terminal: the screen is drawn on stderr, and keys come from stdin.
+    All three streams must be the terminal: stderr shows the screen, and stdin receives the keys.
     """
     if missing := _redirected():
         return (
@@ -179,9 +183,9 @@ def complaint() -> str | None:
 
 
 def draws_ascii_alone(env: Mapping[str, str]) -> bool:
-    """Whether the locale names a character set that is not UTF-8. One that is not set at all says nothing.
+    """Whether the locale names a character set other than UTF-8. An unset locale does not count.
 
-    The `env` of this process has a LC_CTYPE that Python sets by itself where the locale is C (PEP 538).
+    Python itself sets LC_CTYPE in the `env` of this process if the locale is C (PEP 538).
     """
     named = [env.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
     if not named[0] and named[1] in ("C.UTF-8", "C.utf8", "UTF-8") and named[2] in ("C", "POSIX"):
@@ -193,14 +197,14 @@ def draws_ascii_alone(env: Mapping[str, str]) -> bool:
 
 
 class SecondScreen:
-    """The terminal's second screen, as `watch` and `less` use it."""
+    """The terminal's alternate screen, as `watch` and `less` use it."""
 
     def __init__(self, stream: TextIO, rest: str) -> None:
-        """`rest`: where the lines are for which there is no room."""
+        """Create the screen; `rest` names the place of the lines that do not fit."""
         self._stream, self._rest, self._entered = stream, rest, False
 
     def show(self, text: str) -> None:
-        """Fill it with as much of a text as it has room for."""
+        """Fill the screen with as much of a text as fits."""
         columns, rows = shutil.get_terminal_size()
         lines = text.splitlines()
         if len(lines) > rows:
@@ -215,7 +219,7 @@ class SecondScreen:
         self._stream.flush()
 
     def leave(self) -> None:
-        """Go back to the first screen, which is as it was."""
+        """Return to the main screen, which is unchanged."""
         if self._entered:
             self._stream.write("\x1b[?25h\x1b[?1049l")
             self._stream.flush()
@@ -225,9 +229,9 @@ _POSITION = re.compile(rb"\x1b\[\d+;\d+R")
 
 
 def take_answers(descriptor: int, number: int, seconds: float) -> int:
-    """Read what a terminal sends until it has answered so often where its cursor is; how many answers came.
+    """Read input until the terminal has sent `number` cursor positions; return how many arrived.
 
-    What is not read by the end of a program is typed into the shell behind it.
+    Input that a program does not read before it ends goes to the shell.
     """
     deadline, data = time.monotonic() + seconds, b""
     with contextlib.suppress(OSError):
@@ -239,7 +243,7 @@ def take_answers(descriptor: int, number: int, seconds: float) -> int:
 
 
 class Waiting:
-    """Waits until descriptors can be read: by poll(2), or select(2) where poll takes no terminals."""
+    """Waits until descriptors are readable: by poll(2), or by select(2) if poll does not support terminals."""
 
     def __init__(self, *descriptors: int) -> None:
         self._descriptors = descriptors
@@ -249,7 +253,7 @@ class Waiting:
                 self._poll.register(descriptor, select.POLLIN)
 
     def __call__(self, patience_ms: float | None) -> dict[int, int]:
-        """Descriptors with events of poll(2), after that many milliseconds at most; None: as long as it takes."""
+        """Return descriptors with events of poll(2), after at most so many milliseconds; None waits without a limit."""
         if self._poll is not None:
             return dict(self._poll.poll(patience_ms))
         seconds = None if patience_ms is None else patience_ms / 1000
@@ -257,7 +261,7 @@ class Waiting:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Whether the other end of the terminal has gone."""
+    """Whether the other end of the terminal is closed."""
     if not POLLS_TERMINALS:
         try:
             termios.tcgetattr(descriptor)
@@ -271,15 +275,15 @@ def hung_up(descriptor: int) -> bool:
 
 
 def unread(descriptor: int, seconds: float = 0.0) -> bool:
-    """Whether the other end of a pipe, a socket or a terminal has gone, or goes within that time. Raises OSError."""
+    """Whether the other end of a pipe, a socket or a terminal is closed, or closes within that time. Raises OSError."""
     poll = select.poll()
-    poll.register(descriptor, 0)  # which leaves what poll(2) always says
+    poll.register(descriptor, 0)  # poll(2) always reports errors and hang-ups
     gone = select.POLLHUP | select.POLLERR | select.POLLNVAL
     return any(event & gone for _, event in poll.poll(seconds * 1000))
 
 
 def piped_stdout() -> int | None:
-    """The descriptor of stdout where that is a pipe or a socket, whose reader may go."""
+    """Return the descriptor of stdout if it is a pipe or a socket, whose reader may close it."""
     try:
         number = sys.stdout.fileno()
         mode = os.fstat(number).st_mode
@@ -289,7 +293,7 @@ def piped_stdout() -> int | None:
 
 
 def pause(seconds: float) -> None:
-    """Wait before more is printed. Raises BrokenPipeError as soon as the reader of stdout has gone."""
+    """Wait before printing more. Raises BrokenPipeError as soon as the reader of stdout closes it."""
     number = piped_stdout()
     if number is None:
         time.sleep(seconds)
@@ -298,17 +302,17 @@ def pause(seconds: float) -> None:
 
 
 def end_if_hung_up(status: int) -> None:
-    """End this process at once where its terminal has gone.
+    """End this process immediately if its terminal is closed.
 
-    There is no screen to restore, and an orderly end would write to it: Textual's writer dies on that and the
-    end waits for the writer. The viewer holds nothing that could be lost.
+    There is no screen to restore. An orderly exit would write to it: Textual's writer fails on that, and the exit waits
+    for the writer. The viewer holds no data that could be lost.
     """
     if sys.__stdin__ is not None and hung_up(sys.__stdin__.fileno()):
         os._exit(status)
 
 
 def has_job_control() -> bool:
-    """Whether the parent is a shell that continues a stopped job: one of this session, in a group of its own."""
+    """Whether the parent is a shell that resumes a stopped job: a process of this session in another process group."""
     try:
         parent = os.getppid()
         return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
