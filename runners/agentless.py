@@ -1,6 +1,6 @@
-"""A run that no agent serves: its files answer, its processes are ended, and its next attempt is started.
+"""A run without an agent: answer from its files, end its processes, and start its next attempt.
 
-A stop needs no file of the run: whatever is missing or damaged costs only what it would have said.
+A stop needs no file of the run: missing or damaged files only reduce the recorded facts.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ from .wire.client import Link, LinkError, SocketLink, Window, new_id, sweep_sock
 
 GRACE_S = 30.0
 LOCK_S = 3.0
-"""How long the lock of an agent that was just ended may stay."""
+"""Maximum seconds that a just ended agent's lock remains."""
 
 
 def daemons(run_dir: Path) -> list[int]:
-    """Living agents or hubs of a run directory, by their arguments: also where agent.json is gone, or names others."""
-    holders = host_processes.holders(run_dir / AGENT_LOCK)  # also where the directory was moved since
+    """Living agents or hubs of a run directory, by their arguments: even if agent.json is missing or wrong."""
+    holders = host_processes.holders(run_dir / AGENT_LOCK)  # also if the directory was moved
     others = [pid for pid in pids() if pid != os.getpid()]
     return [pid for pid in others if host_processes.serves(pid, run_dir, "agent") or pid in holders]
 
@@ -74,10 +74,10 @@ def daemons(run_dir: Path) -> list[int]:
 async def forced_stop(
     run_dir: Path, *, node: int = 0, grace_s: float = GRACE_S, command: str = ""
 ) -> CommandDone:
-    """End the agent, which would start ranks anew, then runner and ranks: TERM, `grace_s`, KILL; record the end.
+    """End the agent, which would restart ranks, then runner and ranks: TERM, `grace_s`, KILL; record the end.
 
-    `run_dir` may be damaged or gone: its name is the run's id. `command`: id of the stop. Raises
-    UnreachableError where the run is another host's or container's.
+    `run_dir` may be damaged or missing: its name is the run's id. `command`: id of the stop. Raises UnreachableError for
+    a run on another host or in another container.
     """
     entry = run_directories.served(run_dir)
     where = run_directories.elsewhere(entry) if entry is not None else ""
@@ -98,7 +98,7 @@ async def forced_stop(
 
 
 async def _end_processes(run_dir: Path, grace_s: float) -> list[str]:
-    """What would not end, a text each. The runner goes first: it gives its ranks the same grace, and starts none."""
+    """End the runner first, which gives its ranks this grace period, then the rest. Return a text per living process."""
     run, runner = run_dir.name, host_processes.named(run_dir, RUNNER_FILE, "runner")
     also = unmarked(run)
     if runner is not None:
@@ -117,11 +117,11 @@ async def _end_processes(run_dir: Path, grace_s: float) -> list[str]:
 
 @contextlib.contextmanager
 def _alone(run_dir: Path) -> Iterator[None]:
-    """Hold the agents' lock where it can be had, so that nobody's look starts another one meanwhile."""
+    """Hold the agents' lock if possible, so that no viewer starts an agent during the stop."""
     try:
         lock = os.open(run_dir / AGENT_LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        yield  # no folder, or never an agent
+        yield  # no folder, or no agent yet
         return
     try:
         deadline = clock.monotonic() + LOCK_S
@@ -137,7 +137,7 @@ def _alone(run_dir: Path) -> Iterator[None]:
 
 
 def _record(run_dir: Path, node: int, command: str, left: list[str]) -> str:
-    """Close the journal as the agent would have; "" or why that could not be."""
+    """Close the journal like the agent would; return "" or the reason of a failure."""
     try:
         chronicle = Chronicle(run_dir)
         chronicle.replay()
@@ -176,9 +176,9 @@ def _close(chronicle: Chronicle, run_dir: Path, node: int, command: str, left: l
 async def stop_run(
     entry: Entry, command: Stop, say: Callable[[str], None], open_link: Callable[[Entry], Awaitable[Link]]
 ) -> CommandDone:
-    """Stop a run through its agent or hub; where that cannot, without it, after `say` got the reason.
+    """Stop a run through its agent or hub; if that fails, without it, after a call of `say` with the reason.
 
-    A hub that does not answer is replaced: what runs is on other nodes, where agents end it. Raises LinkError and
+    A hub that does not answer is replaced: the ranks are on other nodes, where agents end them. Raises LinkError and
     RunError.
     """
     if run_directories.phase(entry) is RunPhase.LOST:
@@ -202,7 +202,7 @@ async def _ask(entry: Entry, command: Stop, open_link: Callable[[Entry], Awaitab
 
 
 async def _end_hub(entry: Entry, error: LinkError, say: Callable[[str], None]) -> None:
-    """End the hub of a run on this host, so that the next link starts another. Raises `error` where it is elsewhere."""
+    """End the hub of a run on this host, so that the next link starts another. Raises `error` if it is elsewhere."""
     path = run_directories.runs_dir() / entry.record.whole if entry.record.kind == "node" else entry.path
     who = file_io.read(path / AGENT_FILE)
     pids = daemons(path)
@@ -216,7 +216,7 @@ async def _end_hub(entry: Entry, error: LinkError, say: Callable[[str], None]) -
 
 
 async def without_agent(entry: Entry, command: Stop) -> CommandDone:
-    """End the processes of a run that no agent serves. Raises RunError, also of a run whose nodes are elsewhere."""
+    """End the processes of a run without an agent. Raises RunError, also for a run with nodes elsewhere."""
     if entry.record.kind == "hub":
         raise RunError(
             f"no hub can be started for {entry.record.name} here, and only one ends its nodes: "
@@ -230,27 +230,27 @@ async def without_agent(entry: Entry, command: Stop) -> CommandDone:
 
 
 def damage(entry: Entry, history: History) -> list[Event]:
-    """That files of a run are damaged, and which."""
+    """Finding about the damaged files of a run, if any."""
     if not history.problems:
         return []
     text = f"not all of {entry.record.name} can be read: {'; '.join(history.problems)}"
-    opened = os.path.exists(entry.path / MANIFEST)  # a bundle, and its folder goes when it is closed
+    opened = os.path.exists(entry.path / MANIFEST)  # an opened bundle's folder is temporary
     remedy = "what the other files say is shown" + ("" if opened else f"; they are in {entry.path}")
     return [FindingRaised(Finding(DAMAGED, "warning", text, node=entry.record.node, remedy=remedy))]
 
 
 class DiskLink:
-    """Read-only, and complete at once."""
+    """Read-only link to files; its events end with the history."""
 
     readonly = True
 
     def __init__(self, entry: Entry) -> None:
         self._entry, self._run_dir = entry, entry.path
-        merged = entry.record.kind == "hub"  # of a run on several nodes
+        merged = entry.record.kind == "hub"  # run on several nodes
         self._ask, self._sizes = (ask_anywhere, all_sizes) if merged else (ask_window, file_sizes)
 
     async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
-        """See Link.events: the history, and then the end. What no journal holds has no number."""
+        """See Link.events: the history and its end. Events that are in no journal have no number."""
         history = self._entry.history()
         for stamped in history.events:
             if stamped.seq > after or not (
@@ -264,15 +264,15 @@ class DiskLink:
         yield Stamped(now, CaughtUp(max(after, history.state.seq)))
 
     def closing(self, history: History) -> list[Event]:
-        """What follows the history: that files are damaged."""
+        """Events after the history: a finding about damaged files."""
         return damage(self._entry, history)
 
     def heard(self, history: History) -> float:
-        """Unix time of the last sign of life."""
+        """Unix time of the newest event."""
         return max(stamped.time for stamped in history.events)
 
     async def send(self, command: Command) -> CommandDone:
-        """Nothing can be changed any more; stacks of a moment were kept."""
+        """Return kept stacks of a moment; refuse all other commands, because the run has ended."""
         assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
         if isinstance(command, Dump) and command.reads:
             kept = kept_stacks.newest(self._run_dir, command.at, command.ranks)
@@ -296,23 +296,22 @@ class DiskLink:
         return
 
 
-# The link to a run that no agent serves though it has not ended: its files answer, and it can be stopped.
-# Such a run is lost (neither agent nor runner lives), or its agent cannot start (a damaged plan, a full disk).
-# Reading changes nothing; only the two commands that say so do: stop ends its processes, restart starts the next
-# attempt.
+# Link to a run without an agent that has not ended: its files answer, and it can be stopped. Such a run is lost
+# (neither agent nor runner lives), or its agent cannot start (a damaged plan, a full disk). Reading changes nothing.
+# Only two commands do: stop ends its processes, restart starts the next attempt.
 
 
 Start = Callable[[Mapping[str, str]], None]
-"""Starts an agent with these variables on top of what it needs."""
+"""Start an agent with additional variables."""
 
 
 class FilesLink(DiskLink):
-    """Answers from files; `why` no agent does is part of what it says."""
+    """Answers from files; its messages contain `why` there is no agent."""
 
     readonly = False
 
     def __init__(self, entry: Entry, why: str, readonly: bool = False, start: Start | None = None) -> None:
-        """`start`: of a lost run, starts an agent that starts the next attempt. Raises RunError."""
+        """`start`: for a lost run, starts an agent that starts the next attempt. Raises RunError."""
         super().__init__(entry)
         self.why, self.readonly, self._start = why, readonly, start
 
@@ -326,7 +325,7 @@ class FilesLink(DiskLink):
         return [*super().closing(history), FindingRaised(finding)]
 
     async def send(self, command: Command) -> CommandDone:
-        """Stop and restart, the only commands that need no agent."""
+        """Execute stop and restart, the only commands that need no agent."""
         assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
         if command.reads:
             return await super().send(command)
@@ -367,7 +366,7 @@ async def restart(entry: Entry, command: Restart, start: Start) -> CommandDone:
 
 
 async def _answer(link: SocketLink, command: Restart) -> CommandDone:
-    """The agent's answer, or that the run has ended before it began. Raises LinkError."""
+    """Wait for the agent's answer. Raises RunError if the run ends before it, and LinkError."""
     state = RunState()
     async for stamped in link.events():
         state.apply(stamped)

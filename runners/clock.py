@@ -1,7 +1,7 @@
-"""The clock of the parts that run on an event loop: the loop is the clock.
+"""The clock of code on an event loop is the loop's clock.
 
-`asyncio.sleep`, `call_later` and `asyncio.timeout` follow the time of the running loop. So do these two functions:
-a loop with a clock of its own moves all waits, ages and limits at once. Without a loop they are the system's clocks.
+`asyncio.sleep`, `call_later` and `asyncio.timeout` use the time of the running loop, and so do these functions. A loop
+with virtual time therefore shifts all waits, ages and limits together. Without a loop they use the system's clocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def monotonic() -> float:
-    """Seconds on a clock that never goes back: the loop's time if one runs in this thread."""
+    """Monotonic seconds: the loop's time if one runs in this thread."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
@@ -30,9 +30,9 @@ def now() -> float:
 
 
 async def wait_set(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait until an event is set; False after `seconds`.
+    """Wait until an event is set; return False after `seconds`.
 
-    Unlike `asyncio.wait_for` of Python 3.11 it never swallows a cancellation that comes at the same moment.
+    Unlike `asyncio.wait_for` of Python 3.11 it never swallows a simultaneous cancellation.
     """
     try:
         async with asyncio.timeout(seconds):

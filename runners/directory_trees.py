@@ -1,7 +1,7 @@
-"""Trees of directories: measured and removed through open directories, so that no link is followed and no mount entered.
+"""Directory trees: measured and removed through directory descriptors, without following links or entering mounts.
 
-A mount is recognised by the mount id that the kernel gives for an open directory: that of a bind mount is its own, also
-where its source is on the same device.
+A mount is recognized by the kernel's mount id of an open directory. A bind mount has its own id, even if its source
+is on this device.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from msgspec import Struct
 from .telemetry.proc import SYSTEM
 
 DEEPEST = 100
-"""Directories within each other; distui makes fewer than ten."""
+"""Maximum depth of a tree; distui creates fewer than ten levels."""
 
 
 class MountedError(OSError):
-    """Another file system, or a directory from elsewhere, is mounted in a tree."""
+    """A file system or a directory from elsewhere is mounted in a tree."""
 
 
 class LeftError(OSError):
-    """Some files of a tree could not be removed, and all others were. `filename`: the first, as seen from the tree."""
+    """Some files of a tree could not be removed, all others were. `filename` is the first, relative to the tree."""
 
     count = 1
-    """How many could not."""
+    """Number of files that could not be removed."""
 
 
 class Tree(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Tree(Struct, frozen=True):
 
 @contextlib.contextmanager
 def opened(name: str | Path, parent: int | None = None) -> Iterator[int]:
-    """A directory, not a link to one, within `parent`. Raises OSError."""
+    """Open a directory within `parent`, but not a link to one. Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     folder = os.open(name, flags, dir_fd=parent)
     try:
@@ -52,14 +52,14 @@ def opened(name: str | Path, parent: int | None = None) -> Iterator[int]:
 def _mount_of(folder: int) -> tuple[int, str]:
     """Device and mount id of an open directory. Raises OSError."""
     device = os.fstat(folder).st_dev
-    if SYSTEM != "linux":  # only viewers run there, and no runs are kept
+    if SYSTEM != "linux":  # only viewers run there, and no runs exist
         return device, ""
     about = Path(f"/proc/self/fdinfo/{folder}").read_text()
     return device, next((line for line in about.splitlines() if line.startswith("mnt_id:")), "")
 
 
 def _walk(folder: int, names: tuple[str, ...] = ()) -> Iterator[tuple[int, str, list[os.DirEntry[str]]]]:
-    """An open directory and all below, the deepest first, each with its path and its entries. Raises OSError."""
+    """Yield an open directory and all below, deepest first, each with its path and entries. Raises OSError."""
     if len(names) > DEEPEST:
         raise OSError(errno.ELOOP, f"more than {DEEPEST} directories within each other")
     with os.scandir(folder) as items:
@@ -73,7 +73,7 @@ def _walk(folder: int, names: tuple[str, ...] = ()) -> Iterator[tuple[int, str, 
 
 @contextlib.contextmanager
 def entered(name: str, parent: int) -> Iterator[int]:
-    """A directory within `parent`, unless it is mounted there. Raises MountedError and OSError."""
+    """Open a directory within `parent`, unless it is a mount point. Raises MountedError and OSError."""
     with opened(name, parent) as folder:
         if _mount_of(folder) != _mount_of(parent):
             where = os.readlink(f"/proc/self/fd/{folder}")
@@ -84,7 +84,7 @@ def entered(name: str, parent: int) -> Iterator[int]:
 
 
 def measure(folder: int) -> Tree:
-    """All of an open directory. Raises OSError where something of it cannot be read, or is mounted there."""
+    """Measure an open directory's tree. Raises OSError if a part is unreadable or mounted."""
     size, changed = 0, 0.0
     for directory, _, entries in _walk(folder):
         infos = [os.fstat(directory)]
@@ -99,7 +99,7 @@ def measure(folder: int) -> Tree:
 
 
 def remove(name: str, parent: int) -> None:
-    """A directory within `parent`, and all in it that can be removed. Raises MountedError, LeftError and OSError."""
+    """Remove a directory within `parent`, as far as possible. Raises MountedError, LeftError and OSError."""
     left: LeftError | None = None
     with entered(name, parent) as folder:
         for directory, path, entries in _walk(folder):
@@ -108,11 +108,11 @@ def remove(name: str, parent: int) -> None:
                 try:
                     take(entry.name, dir_fd=directory)
                 except FileNotFoundError:
-                    continue  # another process removes the same tree
+                    continue  # another process removes this tree, too
                 except OSError as error:
                     if left is None:
                         left = LeftError(error.errno, error.strerror, os.path.join(path, entry.name))
-                    elif error.errno != errno.ENOTEMPTY:  # of a folder with what is left
+                    elif error.errno != errno.ENOTEMPTY:  # a folder with such a file
                         left.count += 1
     if left is not None:
         raise left
@@ -120,7 +120,7 @@ def remove(name: str, parent: int) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes on disk of a directory and all in it; what cannot be read counts nothing."""
+    """Bytes on disk of a directory's tree; unreadable parts count as 0."""
     total, folders = 0, [] if path.is_symlink() else [path]
     while folders:
         folder = folders.pop()

@@ -1,4 +1,4 @@
-"""Traces of profiles in a bundle of `distui export`: which there are, and what of them may leave this machine."""
+"""Traces of profiles in a bundle of `distui export`: their list, and their content without secrets."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .profiling import FOLDER
 from .traces import TraceError
 
 MOST_JSON = 64 << 20
-"""Bytes of a trace's JSON that is masked: all of it is in memory meanwhile."""
+"""Maximum bytes of a trace's JSON for masking: all of it is in memory."""
 PATTERN = r"(?:node-\d{1,6}/)?profiles/[0-9A-Za-z-]{1,64}/rank-\d{1,6}\.json\.gz"
-"""Names of traces in a run directory, and in a bundle."""
+"""Pattern of trace names in a run directory and in a bundle."""
 _NAME = re.compile(PATTERN)
 
 
 class KeptTrace(NamedTuple):
     name: str
     size: int
-    """Bytes, packed."""
+    """Compressed bytes."""
 
 
 def kept(run_dir: Path) -> list[KeptTrace]:
-    """The traces of a run that are on this machine, by their names."""
+    """The traces of a run on this machine, sorted by name."""
     there: list[KeptTrace] = []
     for pattern in (f"{FOLDER}/*/*", f"node-*/{FOLDER}/*/*"):
         for path in run_dir.glob(pattern):
@@ -39,11 +39,11 @@ def kept(run_dir: Path) -> list[KeptTrace]:
 
 
 def masked(run_dir: Path, name: str, masker: Masker) -> bytes:
-    """A trace, packed, without secrets in its texts. Raises TraceError."""
+    """Content of a trace, compressed, without secrets in its texts. Raises TraceError."""
     try:
         value = masker.value(msgspec.json.decode(traces.content(run_dir / name, MOST_JSON)))
     except (TraceError, msgspec.MsgspecError, RecursionError, ValueError):
         raise TraceError(f"{name} is damaged, or has more than {MOST_JSON >> 20} MiB of JSON") from None
-    # HTA finds the rank by `"rank":` and a space, and reads each line until then
+    # HTA searches for `"rank":` and a space, and reads lines until then
     text = msgspec.json.format(msgspec.json.encode(value), indent=1)
     return gzip.compress(text, 6, mtime=0)

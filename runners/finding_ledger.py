@@ -1,4 +1,4 @@
-"""The ledger of findings: each is raised once, again when it changes, and cleared when it no longer holds."""
+"""The ledger of findings: raise each once, raise it again after a change, and clear it when it no longer holds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Emit = Callable[[FindingRaised | FindingCleared], None]
 
 
 def key(finding: Finding) -> Key:
-    """What `RunState` knows a finding by."""
+    """The key of a finding in `RunState`."""
     return finding.id, finding.rank, finding.node
 
 
 def by_key(findings: Iterable[Finding]) -> dict[Key, Finding]:
-    """The last of each key."""
+    """Map keys to findings; the last of each key counts."""
     return {key(finding): finding for finding in findings}
 
 
 class FindingLedger:
-    """What is raised now; every change of it is emitted.
+    """The currently raised findings; every change is emitted.
 
-    `state`: the findings of the run's state, which an emitted event changes, so that the ledger is the run's. Without
-    it the ledger is of one part, and remembers what that part has raised.
+    With `state` (the findings of the run's state, which the emitted events change) the ledger is the run's. Without it
+    the ledger belongs to one part, and keeps only the findings of that part.
     """
 
     def __init__(self, emit: Emit, state: Mapping[Key, Finding] | None = None) -> None:
@@ -34,20 +34,20 @@ class FindingLedger:
         self.raised: Mapping[Key, Finding] = self._own if state is None else state
 
     def adopt(self, findings: Iterable[Finding]) -> None:
-        """An earlier process has raised these."""
+        """Take over findings that an earlier process raised."""
         self._own.update(by_key(findings))
 
     def holds(self, name: str, rank: int | None = None, node: int | None = None) -> bool:
         return (name, rank, node) in self.raised
 
     def raise_finding(self, finding: Finding) -> None:
-        """Raise it, unless it is raised in these words."""
+        """Raise a finding, unless an equal one is raised."""
         if self.raised.get(key(finding)) != finding:
             self._own[key(finding)] = finding
             self._emit(FindingRaised(finding))
 
     def raise_once(self, finding: Finding) -> None:
-        """Raise it, unless it is raised in whatever words: for numbers that change with every sample."""
+        """Raise a finding, unless its key is raised with any text: for numbers that change with every sample."""
         if key(finding) not in self.raised:
             self.raise_finding(finding)
 
@@ -57,7 +57,7 @@ class FindingLedger:
             self._emit(FindingCleared(name, rank, node))
 
     def update(self, findings: Iterable[Finding]) -> None:
-        """These hold now, and of this part no others."""
+        """Raise these findings, and clear all others of the ledger."""
         current = by_key(findings)
         for at in [at for at in self.raised if at not in current]:
             self.clear(*at)

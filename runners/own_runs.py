@@ -1,7 +1,7 @@
-"""Whether distui of this account made a run directory. One that somebody else made, or a copy, is data: nothing starts.
+"""Whether distui of this account created a run directory. Other accounts' directories and copies are only data.
 
-A directory holds the commands, variables and addresses of its agent and hub. The mark is an HMAC of its name by a key
-that no other account reads, and that no copy of the directory takes along.
+A directory contains the commands, variables and addresses of its agent and hub, so distui starts nothing from foreign
+ones. The mark is an HMAC of the directory's name with a key that no other account can read and no copy contains.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MARK = "made-here"
 
 
 def write_mark(run_dir: Path) -> None:
-    """Mark a new directory as this account's own. Raises OSError, and RunError where there is no key."""
+    """Mark a new directory as this account's. Raises OSError, and RunError without a key."""
     signature = _signature(run_dir, make=True)
     if signature is None:
         key = run_dir.parent.parent / launch_record.KEY
@@ -27,7 +27,7 @@ def write_mark(run_dir: Path) -> None:
 
 
 def is_own(run_dir: Path) -> bool:
-    """Whether it has the mark of this account and of its name."""
+    """Whether the directory has this account's mark for its name."""
     signature = _signature(run_dir)
     try:
         return signature is not None and hmac.compare_digest(file_io.content(run_dir / MARK), signature)
@@ -36,7 +36,7 @@ def is_own(run_dir: Path) -> bool:
 
 
 def check(run_dir: Path) -> None:
-    """Raises RunError for a directory that nothing may be started from."""
+    """Raise RunError for a directory that nothing may be started from."""
     if not is_own(run_dir):
         raise RunError(
             f"{run_dir} was made by somebody else, or is a copy: its files are read, and nothing is started from it"

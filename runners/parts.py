@@ -1,4 +1,4 @@
-"""The background tasks of a process: each has an owner, which reports what it raises and starts it again."""
+"""Background tasks of a process: each has an owner that reports its exceptions and restarts it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..presets.secrets import mask_text
 from . import clock
 
 BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
-"""Pauses before a part starts again, by failures in a row; after one more failure it is given up."""
+"""Seconds before a part restarts, by consecutive failures; one more failure ends it."""
 STEADY_S = 600.0
-"""A part that has run for so long begins its back-off anew."""
+"""Seconds of running after which a part's back-off is reset."""
 FAILED = "part-failed"
-"""How the id of the finding begins; the name of the part follows."""
+"""Prefix of the finding's id; the name of the part follows."""
 ONCE, AGAIN = "it is not tried again", "it is tried again"
 
 T = TypeVar("T")
 Report = Callable[[str, BaseException, str], None]
-"""Reports a failure: the name of the part, what it raised, and what follows ("it starts again in 5 s")."""
+"""Report a failure: name of the part, exception, and consequence ("it starts again in 5 s")."""
 
 
 def failure(name: str, error: BaseException, follows: str, node: int | None, remedy: str) -> Finding:
-    """The finding about a part that raised. Of an exception group it has the first exception."""
+    """Finding about a part that raised. An exception group is represented by its first exception."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = mask_text(f"internal error in {name} ({follows}): {type(error).__name__}: {error}")
@@ -34,7 +34,7 @@ def failure(name: str, error: BaseException, follows: str, node: int | None, rem
 
 
 def printed(error: BaseException) -> str:
-    """Its traceback, without secrets."""
+    """Format an exception's traceback, without secrets."""
     return mask_text("".join(traceback.format_exception(error)))
 
 
@@ -46,38 +46,38 @@ class Parts:
         self._tasks: dict[asyncio.Task[Any], str] = {}
 
     def start(self, name: str, factory: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        """Run a part until it returns; one that raises is started again after a pause, and given up in the end."""
+        """Run a part until it returns; after an exception restart it with a pause, up to a number of failures."""
         return self.once(name, self.keep_running(name, factory))
 
     def once(self, name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a coroutine that is not started again; who awaits the task gets its exception, too."""
+        """Run a coroutine without restarts; code that awaits the task gets its exception, too."""
         task = asyncio.create_task(work, name=name)
         self._tasks[task] = name
         task.add_done_callback(self._ended)
         return task
 
     async def wait(self, name: str, seconds: float) -> None:
-        """Wait until no part of that name runs any more, at most `seconds`."""
+        """Wait until no part of that name runs, at most `seconds`."""
         tasks = [task for task, its_name in self._tasks.items() if its_name == name]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
     async def stop(self, *parts: str | asyncio.Task[Any]) -> None:
-        """Cancel these parts, by name or by task, and wait for their ends."""
+        """Cancel these parts, by name or task, and wait until they end."""
         await _cancelled([task for task, name in self._tasks.items() if task in parts or name in parts])
 
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Report exceptions of the loop's callbacks: timers, readers of files, connections."""
+        """Report exceptions of the loop's callbacks: timers, file readers, connections."""
         loop.set_exception_handler(self._callback_failed)
 
     async def guard(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine in this task; what it raises is reported, and not raised."""
+        """Run a coroutine in this task, and report its exception instead of raising it."""
         error = await _outcome(work)
         if error is not None:
             self._report(name, error, ONCE)
 
     def call(self, name: str, function: Callable[..., object], *arguments: object) -> None:
-        """Call a function that has its turn again and again; what it raises is reported, and not raised."""
+        """Call a repeated function, and report its exception instead of raising it."""
         try:
             function(*arguments)
         except Exception as error:  # noqa: BLE001  # the border of a part: whatever it raises is reported
@@ -111,18 +111,18 @@ class Parts:
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
         error = context.get("exception")
-        if error is not None and not isinstance(error, OSError):  # a connection may break
+        if error is not None and not isinstance(error, OSError):  # a broken connection is normal
             self._report("event-loop", error, str(context["message"]))
 
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> BaseException | None:
-    """What it raised; None if it returned. Raises CancelledError if this task itself is cancelled."""
+    """Return the exception of `work`, or None. Raises CancelledError if this task itself is cancelled."""
     try:
         await work
     except asyncio.CancelledError as error:
         if _is_being_cancelled():
             raise
-        return error  # it awaited something that was cancelled
+        return error  # an awaited task was cancelled
     except Exception as error:  # noqa: BLE001  # the border of a part: whatever it raises is reported
         return error
     return None
@@ -134,7 +134,7 @@ def _is_being_cancelled() -> bool:
 
 
 async def first_of(*works: Coroutine[Any, Any, Any]) -> None:
-    """Run these until the first of them has ended, and cancel the others. Raises what the first has raised."""
+    """Run coroutines until the first ends, and cancel the others. Raises the first one's exception."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -146,9 +146,9 @@ async def first_of(*works: Coroutine[Any, Any, Any]) -> None:
 
 @contextlib.asynccontextmanager
 async def in_background(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """Run a coroutine next to the body, which asks for its result. It is cancelled at the end.
+    """Run a coroutine parallel to the body, which reads its result. It is cancelled at the end of the body.
 
-    The loop reports an exception that the body does not ask for, unless the body itself raises.
+    The loop reports an exception that the body does not read, unless the body itself raises.
     """
     task = asyncio.create_task(work)
     try:
@@ -163,7 +163,7 @@ async def in_background(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.T
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their ends. The loop reports an exception that nobody asks for."""
+    """Cancel tasks and wait until they end. The loop reports exceptions that no code reads."""
     left = [task for task in tasks if not task.done()]
     for task in left:
         task.cancel()

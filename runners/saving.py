@@ -1,4 +1,4 @@
-"""Save on demand: which ranks would take the request, how it is made, and which checkpoint answers it."""
+"""Save on demand: which ranks accept the request, how to send it, and which checkpoint results from it."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from .daemon import DaemonRun
 
 SECONDS = 120.0
-"""How long a save may take before nothing is restarted."""
+"""Maximum seconds of a save before a restart is given up."""
 MOST_SECONDS = 86400.0
 SLACK_S = 0.05
-"""The time of a file may be that much older than that of a clock which was read before."""
+"""Tolerance in seconds for file times that are older than an earlier clock reading."""
 NO_WAY = (
     "the plan does not say how its script saves: launch it with --save-on SIGUSR1 or --save-on FILE:PATH"
 )
 
 Disposition = Callable[[int, int], str | None]
-"""What a process (its pid) does with a signal; see `agent.processes.disposition`."""
+"""Action of a process (by pid) for a signal; see `agent.processes.disposition`."""
 Send = Callable[[Command], Awaitable[CommandDone]]
 
 
 def way(state: RunState) -> SaveOn | None:
-    """How the script of a run is asked; None where the plan does not say."""
+    """How to ask the script of a run to save; None if the plan has no request."""
     return None if state.plan is None else parse(state.plan.save_on)
 
 
 def words(asked: SaveOn) -> str:
-    """What is done to the ranks, for a terminal."""
+    """Text about the request, for a terminal."""
     return clean_text(asked.words)
 
 
 def refusal(state: RunState, asked: SaveOn, disposition: Disposition) -> str:
-    """Why ranks of this node would not save, or would end of the request; "" where they take it."""
+    """Why ranks of this node would not save, or would end on the request; "" if they accept it."""
     if not state.ranks:
         return "no rank is running: nothing was asked"
     away = [rank for rank, at in state.ranks.items() if at.pid is None or at.phase is not RankPhase.RUNNING]
@@ -66,7 +66,7 @@ def refusal(state: RunState, asked: SaveOn, disposition: Disposition) -> str:
 
 
 def touch(cwd: str, file: str) -> str:
-    """Make the file that the script looks for, or make it newer; why not, or ""."""
+    """Create the file that the script polls, or update its time; return an error or ""."""
     path = Path(cwd, file)
     try:
         path.touch()
@@ -77,7 +77,7 @@ def touch(cwd: str, file: str) -> str:
 
 
 def answer_to(asked: Mapping[int, float], attempt: int, state: RunState) -> Checkpoint | None:
-    """The first complete checkpoint that was begun after it was asked for (rank → unix time); None: not yet."""
+    """The first complete checkpoint that began after its request (rank → unix time); None if not yet."""
     first = min(asked.values(), default=0.0)
     for each in state.checkpoints:
         since = asked.get(each.rank, first) if each.rank is not None else first
@@ -106,33 +106,33 @@ def outcome(
 
 
 def settled(asked: Mapping[int, float], attempt: int, state: RunState) -> bool:
-    """Whether nothing more is to be waited for."""
+    """Whether waiting is over."""
     return state.phase.ended or state.attempt != attempt or answer_to(asked, attempt, state) is not None
 
 
 def patience(seconds: float) -> float:
-    """What a request asks for, within reason."""
+    """Requested seconds, limited to MOST_SECONDS."""
     return min(max(0.0, seconds), MOST_SECONDS) if seconds == seconds else SECONDS
 
 
 def now_of(ranks: Mapping[int, object]) -> dict[int, float]:
-    """Each of the ranks with the unix time of now."""
+    """Map each rank to the current unix time."""
     return dict.fromkeys(ranks, clock.now())
 
 
 async def awaited(
     run: DaemonRun, asked_by: SaveOn, asked: Mapping[int, float], attempt: int, seconds: float
 ) -> tuple[bool, str]:
-    """Wait for the checkpoint that was asked for (rank → unix time): whether it came, and the sentence on it."""
+    """Wait for the requested checkpoint (rank → unix time), and return whether it came, with a sentence."""
     state, seconds = run.state, patience(seconds)
     await run.until(lambda: settled(asked, attempt, state), seconds)
     return outcome(asked, attempt, state, asked_by, seconds)
 
 
 async def saved_then(command: Restart, seconds: float, send: Send) -> CommandDone:
-    """Have the ranks save, and restart them once a new complete checkpoint is there; else nothing is restarted.
+    """Ask the ranks to save, and restart them after a new complete checkpoint; without one restart nothing.
 
-    Raises what `send` raises.
+    Raises the exceptions of `send`.
     """
     saved = await send(Save(new_id(), seconds))
     if not saved.ok:

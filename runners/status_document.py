@@ -1,6 +1,6 @@
-"""The JSON of `distui status`: its types, and how it is made of a run's state. docs/schemas is made from the types.
+"""The JSON of `distui status`: its types, and its construction from a run's state. docs/schemas is made from the types.
 
-Typed dicts, because their parts are structs of the wire, which leave defaults out there and have all fields here.
+Typed dicts, because their parts are wire structs, which omit defaults on the wire but have all fields here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NewestCheckpoint(Checkpoint, kw_only=True, frozen=True, omit_defaults=Fals
 
     age_s: float | None
     saved: int
-    """How many the run has saved."""
+    """Number of checkpoints that the run has saved."""
 
 
 class NodeStatus(TypedDict):
@@ -93,7 +93,7 @@ class StageStatus(TypedDict):
 
 
 class RunStatus(TypedDict):
-    """A run: `wait`, and the end of `launch`."""
+    """State of a run: JSON of `wait`, and of the end of `launch`."""
 
     run: str
     name: str
@@ -120,21 +120,21 @@ class RunStatus(TypedDict):
 
 
 class MarkedStatus(RunStatus):
-    """`status`: with the user's own words."""
+    """JSON of `status`: with the user's tags and note."""
 
     tags: list[str]
     note: str | None
 
 
 class WatchedStatus(RunStatus):
-    """`watch`: a job that distui did not start."""
+    """JSON of `watch`: a job that distui did not start."""
 
     missing: list[str]
-    """What cannot be known about it, a sentence each."""
+    """Facts that cannot be known about it, one sentence each."""
 
 
 class LiveDiagnosis(TypedDict):
-    """`live` of `diagnose`: what the detectors say about a run."""
+    """Part `live` of `diagnose`: current findings about a run."""
 
     state: str
     hung: bool
@@ -144,7 +144,7 @@ class LiveDiagnosis(TypedDict):
 
 
 def status_json(state: RunState, now: float | None = None) -> RunStatus:
-    """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times unix seconds."""
+    """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times in unix seconds."""
     now = clock.now() if now is None else now
     plan, arranged, acted = state.plan, sizes(state), applied(state)
     return {
@@ -189,7 +189,7 @@ def _checkpoint(state: RunState, now: float) -> Any:
 
 
 def _plan_defaults(plan: Any) -> dict[str, Any]:
-    """Fields that the wire leaves out when they have their default."""
+    """Plan fields that the wire omits if they have their default."""
     return {
         "preset": plan.preset,
         "nnodes": plan.nnodes,
@@ -227,7 +227,7 @@ def _link_state(node: Node) -> str:
 
 
 def _whole(struct: Struct) -> Any:
-    """A struct as JSON: all fields, also those that have their default."""
+    """A struct as JSON with all fields, including those with their default."""
     return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
 
 
@@ -249,12 +249,12 @@ def _stage(progress: StageProgress) -> StageStatus:
 
 
 def _end(began: float, ended: float | None) -> float | None:
-    """An end; None where it is unknown, as it is after a clock was set back."""
+    """The end; None if unknown, or implausible because a clock was set back."""
     return None if elapsed(began, ended) is None else ended
 
 
 def unsampled(gpu: Gpu) -> Gpu:
-    """What is true of a GPU without a sample of now."""
+    """A GPU without the values that need a current sample."""
     return Gpu(gpu.index, gpu.uuid, gpu.name, mem_total=gpu.mem_total, lost=gpu.lost, error=gpu.error)
 
 
@@ -309,7 +309,7 @@ def _attempt(attempt: Attempt) -> AttemptStatus:
 
 
 def standing_json(state: RunState, logs: Sequence[str]) -> LiveDiagnosis:
-    """`live` of `diagnose --json`."""
+    """Part `live` of `diagnose --json`."""
     return {
         "state": str(state.phase),
         "hung": hung(state),
