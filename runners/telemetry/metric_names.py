@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .quantities import with_curve
+from .quantities import BY_SOURCE, with_curve
 
 
 class Metric(NamedTuple):
@@ -27,32 +27,14 @@ class Metric(NamedTuple):
     """Reported every so often: a bucket without a value is no gap, and points are to be connected."""
 
 
-def _training(title: str, unit: str = "", low: float | None = None, last: bool = False) -> Metric:
-    return Metric(title, unit, low, None, last, sparse=True)
-
-
-def _listed(source: str) -> dict[str, Metric]:
-    return {
-        curve.name: Metric(curve.title, quantity.unit, curve.low, curve.high, curve.last)
-        for quantity, curve in with_curve(source)
-    }
-
-
 METRICS: dict[str, Metric] = {
-    **_listed("gpu"),
-    **_listed("rank"),
-    **_listed("host"),
-    "train.loss": _training("loss"),
-    "train.lr": _training("learning rate", low=0),
-    "train.grad_norm": _training("gradient norm", low=0),
-    "train.tokens_s": _training("tokens/s", "/s", 0),
-    "train.samples_s": _training("samples/s", "/s", 0),
-    "train.mfu": _training("MFU", "%", 0),
-    "train.step": _training("training step", last=True),
-    "train.step_s": _training("step time (script)", "s", 0),
+    curve.name: Metric(
+        curve.title, quantity.unit, curve.low, curve.high, curve.last, curve.name.startswith("train.")
+    )
+    for quantity, curve in with_curve()
 }
 
-SOURCES = ("gpu", "rank", "host", "train")
+SOURCES = tuple(BY_SOURCE)
 """What stands before the dot."""
 HOST = -1
 """Index of what belongs to no GPU and no rank."""

@@ -53,10 +53,7 @@ def _names_and_fields(source: str) -> tuple[tuple[str, str], ...]:
 _GPU = _names_and_fields("gpu")
 _RANK = _names_and_fields("rank")
 _HOST = _names_and_fields("host")
-_TRAIN = tuple(
-    (f"train.{field}", field)
-    for field in ("loss", "lr", "grad_norm", "tokens_s", "samples_s", "mfu", "step", "step_s")
-)
+_TRAIN = _names_and_fields("train")
 
 
 class MetricsStore:

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from ..freshness import Freshness, freshness
-from ..model import Gpu, RankPhase, RankSample, RunPhase, TrainingSample
-from ..progress import RATES, advance_of
+from ..model import Gpu, RankPhase, RunPhase, TrainingSample
+from ..progress import advance_of
 from ..state import Node, Rank, RunState
 from .gpu_quantities import GPU
-from .quantities import RANK
-from .quantity import MetricFamily, Quantity, own_family
+from .quantities import RANK, TRAINING, families
+from .quantity import Holds, MetricFamily, Quantity, own_family
 
 
 class MetricSample(NamedTuple):
@@ -53,23 +54,6 @@ RANKS = own_family(
     otel_kind="updowncounter",
 )
 RANK_INFO = own_family("distui.rank.info", "1, with the local rank and GPU of the rank.")
-
-_OF_TRAINING = {
-    "loss": own_family("distui.training.loss", "Newest loss that the script reports, also NaN and Inf."),
-    "lr": own_family("distui.training.learning_rate", "Newest learning rate."),
-    "grad_norm": own_family("distui.training.gradient_norm", "Newest norm of the gradients."),
-    "tokens_s": own_family(
-        "distui.training.tokens_per_second", "Tokens a second of the whole job.", otel_unit="{token}/s"
-    ),
-    "samples_s": own_family(
-        "distui.training.samples_per_second", "Samples a second of the whole job.", otel_unit="{sample}/s"
-    ),
-    "mfu": own_family("distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"),
-    "epoch": own_family("distui.training.epoch", "Epoch as the script counts."),
-    "step": own_family("distui.training.step", "Step as the script counts."),
-    "total": own_family("distui.training.steps_planned", "Steps after which the training is over."),
-}
-_DIVISORS = {"mfu": 100}
 
 _STATES = tuple(phase for phase in RunPhase if phase is not RunPhase.EXPORTED)
 
@@ -142,7 +126,7 @@ def _of_rank(rank: Rank, base: tuple[tuple[str, str], ...], now: float) -> Itera
         return
     if freshness(rank.sampled, now) is not Freshness.HOLDS:
         return
-    yield from _exported(RANK, sample, labels)
+    yield from _exported(RANK, partial(getattr, sample), labels)
 
 
 def _of_training(
@@ -150,13 +134,15 @@ def _of_training(
 ) -> Iterator[MetricSample]:
     """`goes_on`: whether the training advances, without which its rates are none of now."""
     labels = (*base, ("rank", str(training.rank)))
-    for field, family in _OF_TRAINING.items():
-        if field in RATES and not goes_on:
-            continue
-        text = training.not_finite.get(field)
-        value = getattr(training, field) if text is None else float(text)
-        if value is not None:
-            yield MetricSample(family, labels, value / _DIVISORS.get(field, 1))
+    quantities = [each for each in TRAINING if goes_on or each.holds is not Holds.STEPS]
+    yield from _exported(quantities, partial(_newest, training), labels)
+
+
+def _newest(training: TrainingSample, field: str) -> float | None:
+    """The newest value of a field, also NaN and Inf."""
+    text = training.not_finite.get(field)
+    value: float | None = getattr(training, field)
+    return value if text is None else float(text)
 
 
 def _of_gpu(gpu: Gpu, base: tuple[tuple[str, str], ...], node: Node) -> Iterator[MetricSample]:
@@ -168,15 +154,19 @@ def _of_gpu(gpu: Gpu, base: tuple[tuple[str, str], ...], node: Node) -> Iterator
         ("modelName", gpu.name),
         *((("Hostname", node.host),) if node.host else ()),
     )
-    yield from _exported(GPU, gpu, labels)
+    yield from _exported(GPU, partial(getattr, gpu), labels)
 
 
 def _exported(
-    quantities: Iterable[Quantity], sample: Gpu | RankSample, labels: tuple[tuple[str, str], ...]
+    quantities: Iterable[Quantity],
+    value_of: Callable[[str], float | None],
+    labels: tuple[tuple[str, str], ...],
 ) -> Iterator[MetricSample]:
+    """The known values; `value_of`: by field."""
     for quantity in quantities:
-        value, family = getattr(sample, quantity.field), quantity.export
-        if value is not None and family is not None:
+        family = quantity.export
+        value = None if family is None else value_of(quantity.field)
+        if family is not None and value is not None:
             yield MetricSample(family, labels, value / family.divisor)
 
 
@@ -190,9 +180,9 @@ FAMILIES = (
     FINDINGS,
     RANKS,
     RANK_INFO,
-    *(quantity.export for quantity in RANK if quantity.export is not None),
-    *_OF_TRAINING.values(),
-    *(quantity.export for quantity in GPU if quantity.export is not None),
+    *families("rank"),
+    *families("train"),
+    *families("gpu"),
 )
 """All that there are, in the order of the text."""
 

@@ -7,9 +7,10 @@ for Prometheus, and the push to OpenTelemetry loop over these rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from .gpu_quantities import GPU, NO_GPU
-from .quantity import Curve, Holds, Quantity, TableColumn, own_family
+from .quantity import Curve, Holds, MetricFamily, Quantity, TableColumn, own_family
 
 # --- nodes ---
 
@@ -136,13 +137,85 @@ RANK: tuple[Quantity, ...] = (
     ),
 )
 
-BY_SOURCE: dict[str, tuple[Quantity, ...]] = {"gpu": GPU, "rank": RANK, "host": HOST}
+# --- training ---
+
+NO_TRAINING = "the script reports none; docs/telemetry.md names what is read"
+
+_reported = partial(Quantity, holds=Holds.NEXT_REPORT)
+_rate = partial(Quantity, holds=Holds.STEPS)
+_curve = partial(Curve, why=NO_TRAINING)
+
+TRAINING: tuple[Quantity, ...] = (
+    _reported(
+        "loss",
+        curve=_curve("train.loss", "loss"),
+        export=own_family("distui.training.loss", "Newest loss that the script reports, also NaN and Inf."),
+    ),
+    _reported(
+        "lr",
+        curve=_curve("train.lr", "learning rate", low=0),
+        export=own_family("distui.training.learning_rate", "Newest learning rate."),
+    ),
+    _reported(
+        "grad_norm",
+        curve=_curve("train.grad_norm", "gradient norm", low=0),
+        export=own_family("distui.training.gradient_norm", "Newest norm of the gradients."),
+    ),
+    _rate(
+        "tokens_s",
+        "/s",
+        curve=_curve("train.tokens_s", "tokens/s", low=0),
+        export=own_family(
+            "distui.training.tokens_per_second", "Tokens a second of the whole job.", otel_unit="{token}/s"
+        ),
+    ),
+    _rate(
+        "samples_s",
+        "/s",
+        curve=_curve("train.samples_s", "samples/s", low=0),
+        export=own_family(
+            "distui.training.samples_per_second",
+            "Samples a second of the whole job.",
+            otel_unit="{sample}/s",
+        ),
+    ),
+    _rate(
+        "mfu",
+        "%",
+        curve=_curve("train.mfu", "MFU", low=0),
+        export=own_family(
+            "distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio", divisor=100
+        ),
+    ),
+    _reported("epoch", export=own_family("distui.training.epoch", "Epoch as the script counts.")),
+    _reported(
+        "step",
+        curve=_curve("train.step", "training step", "step (script)", last=True),
+        export=own_family("distui.training.step", "Step as the script counts."),
+    ),
+    _rate("step_s", "s", curve=_curve("train.step_s", "step time (script)", low=0)),
+    _reported(
+        "total",
+        export=own_family("distui.training.steps_planned", "Steps after which the training is over."),
+    ),
+)
+RATES = tuple(quantity.field for quantity in TRAINING if quantity.holds is Holds.STEPS)
+"""Fields that say nothing about now once the steps have stopped."""
+
+BY_SOURCE: dict[str, tuple[Quantity, ...]] = {"gpu": GPU, "rank": RANK, "host": HOST, "train": TRAINING}
 """By the first part of a curve's name."""
 
 
 def with_curve(*sources: str) -> Iterator[tuple[Quantity, Curve]]:
-    """Each quantity of these sources that has a curve."""
-    for source in sources:
+    """Each quantity of these sources that has a curve; () for all."""
+    for source in sources or BY_SOURCE:
         for quantity in BY_SOURCE[source]:
             if quantity.curve is not None:
                 yield quantity, quantity.curve
+
+
+def families(source: str) -> Iterator[MetricFamily]:
+    """The exported metrics of a source."""
+    for quantity in BY_SOURCE[source]:
+        if quantity.export is not None:
+            yield quantity.export

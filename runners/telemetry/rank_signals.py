@@ -14,12 +14,12 @@ from itertools import pairwise
 from statistics import median_low
 
 from ...presets.sanitize import clean_text
+from ...presets.signal_patterns import FIELDS
 from ..freshness import usual_interval
 from ..model import TrainingSample
 from .output_signals import EVALUATED
 from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers, plausible
 
-FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
 MOST_VALUES = 32
 LONGEST_NAME = 60
 OFTEN = 3
