@@ -1,0 +1,64 @@
+"""The table of quantities fits the model, and docs/telemetry.md lists its curves.
+
+With DISTUI_WRITE=1 the table in docs/telemetry.md is written anew.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+from each import for_each
+
+from distui.presets.signal_patterns import FIELDS
+from distui.runners.model import Gpu, Host, RankSample, TrainingSample
+from distui.runners.telemetry.quantities import BY_SOURCE, TRAINING, with_curve
+
+SAMPLES: dict[str, type[msgspec.Struct]] = {
+    "gpu": Gpu,
+    "rank": RankSample,
+    "host": Host,
+    "train": TrainingSample,
+}
+INDEXES = {"gpu": "by NVML index", "rank": "by rank", "host": "per node", "train": "by reporting rank"}
+PAGE = Path(__file__).parents[3] / "docs/telemetry.md"
+BEGIN, END = "| name | unit | |\n|---|---|---|\n", "| `train.<name>`"
+
+
+def documented(source: str) -> str:
+    """Rows of a source's curves, one per unit."""
+    names: dict[str, list[str]] = {}
+    for quantity, curve in with_curve(source):
+        names.setdefault(quantity.unit, []).append(f"`{curve.name}`")
+    rows = [f"| {' '.join(of_unit)} | {unit} | {INDEXES[source]} |\n" for unit, of_unit in names.items()]
+    return "".join(rows).replace("|  |", "| |")
+
+
+def test_the_page_lists_the_curves() -> None:
+    head, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    wanted = f"{head}{BEGIN}{''.join(map(documented, BY_SOURCE))}{END}{tail}"
+    if os.environ.get("DISTUI_WRITE"):
+        PAGE.write_text(wanted)
+    assert PAGE.read_text() == wanted, (
+        "write it anew: DISTUI_WRITE=1 pytest tests/runners/telemetry/test_quantities.py"
+    )
+
+
+@for_each("source", [*SAMPLES])
+def test_rows_name_fields_of_the_samples(source: str) -> None:
+    fields = {field.name for field in msgspec.structs.fields(SAMPLES[source])}
+    rows = BY_SOURCE[source]
+    assert len({row.field for row in rows}) == len(rows)
+    for row in rows:
+        assert row.field in fields
+        assert row.curve is None or row.curve.name.startswith(f"{source}.")
+        assert row.column is None or row.column.plus in fields | {""}
+        if row.limit:
+            owner, _, limit = row.limit.partition(".")
+            assert limit in SAMPLES[owner].__struct_fields__
+
+
+def test_the_rows_of_a_training_are_what_a_script_may_report() -> None:
+    assert {row.field for row in TRAINING} == set(FIELDS)
