@@ -1,4 +1,4 @@
-"""What a rank does: the place that its stack names, and whether it works, has others work for it, or idles."""
+"""Classify what a rank does: its place in the code, and whether it works, waits for helpers, or idles."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def site_text(site: Site) -> str:
 
 
 def stack_text(sites: Iterable[Site]) -> str:
-    """Frames of a stack, innermost first, as one line."""
+    """Return the frames of a stack, innermost first, as one line."""
     return ", ".join(site_text(site) for site in sites)
 
 
 def call_text(call: Collective) -> str:
-    """ "all_reduce #42"; a call that only a stack shows has no number."""
+    """ "all_reduce #42". A call that only a stack shows has no number."""
     return f"{call.op} #{call.seq}" if call.seq and not call.p2p else call.op
 
 
@@ -31,7 +31,7 @@ class Kind(enum.StrEnum):
     CHECKPOINT = "checkpoint"
     COMPILE = "compile"
     STORE = "store"
-    """Process groups being made: rendezvous, key-value store, first connections."""
+    """Creation of process groups: rendezvous, key-value store, first connections."""
     COLLECTIVE = "collective"
     DEBUGGER = "debugger"
     SUBPROCESS = "subprocess"
@@ -40,41 +40,41 @@ class Kind(enum.StrEnum):
     IMPORT = "import"
     TORCH = "torch"
     CODE = "code"
-    """None of the above: the user's own code, or a library's."""
+    """Any other code of the user or a library."""
     UNKNOWN = "unknown"
-    """No stack."""
+    """There is no stack."""
 
 
 class RankPosition(NamedTuple):
     kind: Kind
     site: Site | None = None
-    """The frame to name: the innermost of the user's own code, else of a library, else the innermost."""
+    """The frame to name: the innermost in the user's own code, else in a library, else the innermost."""
     op: str = ""
-    """COLLECTIVE and STORE: torch's function, "all_reduce", "new_group"."""
+    """torch's function for COLLECTIVE and STORE: "all_reduce", "new_group"."""
 
 
 K = TypeVar("K")
 
 
 class FrameRule(NamedTuple, Generic[K]):
-    """What a frame shows whose file and function match."""
+    """The meaning of a frame with a matching file and function."""
 
     kind: K
     path: re.Pattern[str]
     names: re.Pattern[str]
 
     def fits(self, file: str, name: str) -> bool:
-        """Whether a frame of this function in this file does."""
+        """Whether a frame of this function in this file matches."""
         return bool(self.path.search(rooted(file)) and self.names.search(name))
 
 
 def frame_rule(kind: K, path: str, names: str = "") -> FrameRule[K]:
-    """From the texts of two regular expressions; without the second any function matches."""
+    """Return a rule from two regular expressions. Without `names`, any function matches."""
     return FrameRule(kind, re.compile(path), re.compile(names))
 
 
 def rooted(file: str) -> str:
-    """A file of a stack as the expressions expect it, which begin their folders with a slash."""
+    """Return a path with a leading slash, which the expressions require before a folder."""
     return file if file.startswith(("/", "<")) else f"/{file}"
 
 
@@ -124,10 +124,10 @@ _WEAK = (
     ),
     frame_rule(Kind.IMPORT, r"^<frozen importlib"),
 )
-"""Used where no strong one matches."""
+"""Used if no strong rule matches."""
 
 _SAVES = re.compile(r"^_?(save|load|write|restore|dump)\w*(check_?point|ckpt|snapshot|state_?dict)", re.I)
-"""Names of functions that write checkpoints, in any library."""
+"""Names of functions that write or read checkpoints, in any library."""
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
 _STANDARD = re.compile(r"/python3\.\d+t?/|/python3\d\.zip/|^<")
 _TORCH = re.compile(r"/torch/(?!\.)")
@@ -157,7 +157,7 @@ def _level(path: str) -> int:
 
 
 def place(stack: Sequence[Site]) -> RankPosition:
-    """Where a rank with this stack is; the stack is innermost first."""
+    """Return the position of a rank by its stack, innermost frame first."""
     if not stack:
         return RankPosition(Kind.UNKNOWN)
     frames = [(site, _frame(site.file, site.name)) for site in stack]
@@ -173,17 +173,17 @@ def place(stack: Sequence[Site]) -> RankPosition:
 
 
 def distributed(stack: Sequence[Site]) -> bool:
-    """Whether a stack may be of a wait in torch.distributed: a quick test before `place`."""
+    """Whether a stack may be of a wait in torch.distributed. A cheap test before `place`."""
     return any("/torch/distributed/" in site.file for site in stack[:4])
 
 
 def backward(stack: Sequence[Site]) -> bool:
-    """Whether a stack ends in torch's backward pass, where data parallel ranks wait for each other's gradients."""
+    """Whether a stack ends in torch's backward pass, where data-parallel ranks wait for each other's gradients."""
     return bool(stack) and stack[0].name == "_engine_run_backward"
 
 
 def _op(stack: Sequence[Site], inner: Site) -> str:
-    """The public function that the innermost frame of torch.distributed belongs to."""
+    """Return the public function that contains the innermost frame of torch.distributed."""
     if not inner.name.startswith("_"):
         return inner.name
     outer = (site.name for site in stack if "/torch/distributed/" in site.file)
@@ -191,7 +191,7 @@ def _op(stack: Sequence[Site], inner: Site) -> str:
 
 
 def users(stack: Sequence[Site], most: int = 4) -> tuple[Site, ...]:
-    """The frames that are worth telling: the user's own, else a library's, else the innermost."""
+    """Return the informative frames: the user's own, else a library's, else the innermost."""
     own = [site for site in stack if _frame(site.file, site.name).level == 0]
     libraries = [site for site in stack if _frame(site.file, site.name).level == 1]
     return tuple((own or libraries or list(stack))[:most])
@@ -202,17 +202,17 @@ def own_code(site: Site) -> bool:
 
 
 ASLEEP_SHARE, DOZES_SHARE = 0.003, 0.02
-"""Of one core: what the main thread of a sleeping rank uses at most; and of one that polls, or does slow I/O."""
+"""Maximum CPU share of the main thread, in cores: of a sleeping rank, and of one that polls or does slow I/O."""
 OTHERS_SHARE = 0.15
-"""Of one core: what the other threads of a sleeping rank use at most."""
+"""Maximum CPU share of a sleeping rank's other threads, in cores."""
 BUSY_SHARE = 0.2
 TREE_PERCENT = 20.0
-"""Of one core: above this, a rank's children work for it."""
+"""Percent of one core above which a rank's children work for it."""
 BYTES = 256 << 10
-"""Read or written between two pulses: above this, a rank does I/O."""
+"""Bytes read or written between two pulses above which a rank does I/O."""
 ASLEEP_S = 10.0
 LOOP_SAMPLES, LOOP_SHARE = 15, 0.8
-"""Samples of a loop, and the share of them at a jump backwards: a long C call is at a call."""
+"""Minimum samples of a loop, and the minimum share of them at a backward jump. A long C call is at a call instead."""
 GPU_PERCENT = 5.0
 
 
@@ -223,38 +223,38 @@ class Activity(enum.StrEnum):
     """Its hook does not answer and it uses no CPU time."""
     SILENT_BUSY = "silent-busy"
     ASLEEP = "asleep"
-    """At one place, without CPU time, for at least ASLEEP_S."""
+    """It is at one place without CPU time for at least ASLEEP_S."""
     GPU_ALONE = "gpu-alone"
-    """As ASLEEP, but its GPU is in use: by a long kernel of its own, or by a process of anybody."""
+    """It is asleep, but its GPU is in use by one of its long kernels or by another process."""
     LOOPS = "loops"
-    """Busy in one function of the user's own code, calling nothing."""
+    """It is busy in one function of the user's own code that calls no other."""
     WORKS = "works"
     UNKNOWN = "unknown"
 
 
 class Doing(NamedTuple):
-    """What a rank does, and where."""
+    """A rank's activity and place."""
 
     mode: Activity
     place: RankPosition = RankPosition(Kind.UNKNOWN)
     stack: tuple[Site, ...] = ()
     helped: bool = False
-    """WORKS: its main thread waits for other threads, children or its GPU, and those work."""
+    """For WORKS: its main thread waits for other threads, children or its GPU, which work."""
     sure: bool = True
-    """ASLEEP: false where it uses a little CPU time, or is in a kernel call that may take long."""
+    """For ASLEEP: False if it uses a little CPU time or is in a kernel call that may take long."""
     source: str = ""
-    """Of a rank whose hook is silent: where its stack comes from, and its wait in the kernel; for the evidence."""
+    """For a rank with a silent hook: source of the stack and wait in the kernel, as evidence."""
     stale: bool = False
-    """Whether the stack is of the time before its hook fell silent."""
+    """Whether the stack is older than the hook's silence."""
     sign: str = ""
-    """WORKS and GPU_ALONE: what shows it, as a sentence for the evidence."""
+    """For WORKS and GPU_ALONE: the evidence as a sentence."""
 
 
 def doing(
     pulses: Sequence[Pulse], *, hooked: bool, tree: float | None = None, gpu: float | None = None
 ) -> Doing:
-    """Judge a rank. `hooked`: its hook has answered before; `tree`: percent of a core that its processes use,
-    children included; `gpu`: percent that its GPU is in use.
+    """Classify a rank. `hooked`: its hook has answered before; `tree`: percent of a core that its process and its
+    children use; `gpu`: percent of time that its GPU is in use.
     """
     if not pulses:
         return Doing(Activity.UNKNOWN)
@@ -273,7 +273,7 @@ def doing(
         if sign := _helpers(pulses, tree):
             return Doing(Activity.WORKS, where, stack, helped=True, sure=sure, sign=sign)
         busy = (gpu or 0.0) > GPU_PERCENT
-        # Without the percentage: a finding whose evidence changes with every sample would be raised with each.
+        # Without the percentage, which would change the evidence and raise the finding again with every sample.
         sign = "its GPU is in use, by it or by another process" if busy else ""
         return Doing(Activity.GPU_ALONE if busy else Activity.ASLEEP, where, stack, busy, sure, sign=sign)
     if gpu is not None and gpu > GPU_PERCENT:
@@ -285,7 +285,7 @@ def doing(
 
 
 def _helpers(pulses: Sequence[Pulse], tree: float | None) -> str:
-    """Who works for a rank whose main thread sleeps; "" for nobody."""
+    """Name the helpers that work while the main thread sleeps; "" without any."""
     if _others(pulses) > OTHERS_SHARE:
         return "its main thread sleeps; other threads of it use CPU time"
     return (
@@ -294,7 +294,7 @@ def _helpers(pulses: Sequence[Pulse], tree: float | None) -> str:
 
 
 def _moving(pulses: Sequence[Pulse]) -> str:
-    """What moved while these pulses were taken, as far as they show it."""
+    """Describe the progress that these pulses show."""
     first, last = pulses[0], pulses[-1]
     if (first.step or 0) < (last.step or 0) or _called(first) < _called(last):
         return "its steps or collectives go on"
@@ -313,7 +313,7 @@ _STALE = "this stack is the last before its hook fell silent; `distui dump RUN s
 
 
 def _unanswered(pulses: Sequence[Pulse], where: RankPosition, stack: tuple[Site, ...]) -> Doing:
-    """A rank whose hook does not answer: where its stack comes from, and what its main thread waits in."""
+    """Describe a rank whose hook does not answer: the source of its stack and its main thread's wait in the kernel."""
     newest = next((pulse for pulse in reversed(pulses) if pulse.stack), None)
     stale = newest is not None and newest.hook
     origin = ""
@@ -335,13 +335,13 @@ def _silent(pulses: Sequence[Pulse], hooked: bool, tree: float | None, unanswere
     used = _share(trail[0].process_s, trail[-1].process_s, trail[0], trail[-1])
     if used is None and tree is not None:
         used = tree / 100.0
-    # On a machine with more to do than cores it gets little of one, but is ready to run at each look.
+    # On an overloaded machine it gets little CPU time, but every sample finds it ready to run.
     busy = all(pulse.state == "R" for pulse in trail) or (used is not None and used > BUSY_SHARE)
     return unanswered._replace(mode=Activity.SILENT_BUSY if busy else Activity.SILENT)
 
 
 def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse]:
-    """The newest pulses that all fit, oldest first."""
+    """Return the newest consecutive pulses that fit, oldest first."""
     trail: list[Pulse] = []
     for pulse in reversed(pulses):
         if not fits(pulse):
@@ -351,7 +351,7 @@ def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse
 
 
 def asleep_s(pulses: Sequence[Pulse]) -> float:
-    """For how many seconds the main thread has slept at one place; 0 with fewer than 3 pulses of it."""
+    """Seconds that the main thread has slept at one place; 0 with fewer than 3 such pulses."""
     newest = pulses[-1]
     here = place(newest.stack)
     count, since = 1, newest.at
@@ -368,7 +368,7 @@ def asleep_s(pulses: Sequence[Pulse]) -> float:
 
 
 def still_since(pulses: Sequence[Pulse]) -> float:
-    """Unix time of the first sample with the newest stack (or none, while idle) since which no work was done."""
+    """Unix time of the first sample with the newest stack (or without one, while idle) since the last sign of work."""
     newest = pulses[-1]
     same = _trail(pulses, lambda it: it.stack == newest.stack or (not it.stack and _idled(it, newest)))
     if works(same[0], newest):
@@ -377,20 +377,20 @@ def still_since(pulses: Sequence[Pulse]) -> float:
 
 
 def _deep(pulses: Sequence[Pulse]) -> bool:
-    """Whether it uses no CPU time at all, and is not in the kernel's uninterruptible sleep of I/O."""
+    """Whether it uses no CPU time at all and is not in the kernel's uninterruptible I/O sleep."""
     first, last = pulses[-3], pulses[-1]
     used = _share(first.cpu_s, last.cpu_s, first, last)
     return used is not None and used <= ASLEEP_SHARE and last.state != "D"
 
 
 def _idled(before: Pulse, after: Pulse) -> bool:
-    """Whether the process used next to no CPU time in between."""
+    """Whether the process used almost no CPU time between the pulses."""
     used = _share(before.process_s, after.process_s, before, after)
     return used is not None and used <= DOZES_SHARE
 
 
 def works(before: Pulse, after: Pulse) -> bool:
-    """Whether something grew that only grows with work: steps, collectives, bytes."""
+    """Whether steps, collectives or I/O bytes increased, which shows work."""
     if (before.step or 0) < (after.step or 0) or _grew(before.read_bytes, after.read_bytes):
         return True
     if _grew(before.written_bytes, after.written_bytes):
@@ -409,14 +409,14 @@ def _called(pulse: Pulse) -> int:
 
 
 def _share(before: float | None, after: float | None, earlier: Pulse, later: Pulse) -> float | None:
-    """Of one core, between two pulses."""
+    """CPU share in cores between two pulses; None if unknown."""
     if before is None or after is None or later.at <= earlier.at:
         return None
     return (after - before) / (later.at - earlier.at)
 
 
 def _others(pulses: Sequence[Pulse]) -> float:
-    """Share of a core that threads other than the main one used over the newest three pulses."""
+    """CPU share in cores of all threads but the main one over the newest three pulses."""
     first, last = pulses[-3], pulses[-1]
     every = _share(first.process_s, last.process_s, first, last)
     main = _share(first.cpu_s, last.cpu_s, first, last)
@@ -424,9 +424,9 @@ def _others(pulses: Sequence[Pulse]) -> float:
 
 
 def _loops(pulses: Sequence[Pulse]) -> bool:
-    """Whether it spins in one function of the user's own code: one thread, one place, no work that is seen.
+    """Whether it spins in one function of the user's own code: one thread, one place, no visible work.
 
-    Another thread sees a loop that calls nothing at its jump backwards alone, which is one line.
+    Another thread can interrupt a loop without calls only at its backward jump, so all samples show one line.
     """
     innermost = pulses[-1].stack[0]
     if not own_code(innermost) or place(pulses[-1].stack).kind is not Kind.CODE:
@@ -438,6 +438,6 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     if samples < LOOP_SAMPLES or sum(pulse.loops or 0 for pulse in trail) < LOOP_SHARE * samples:
         return False
     main = _share(trail[0].cpu_s, trail[-1].cpu_s, trail[0], trail[-1])
-    # On a machine with more to do than cores it gets less than its share, but is ready to run at each look.
+    # On an overloaded machine it gets little CPU time, but every sample finds it ready to run.
     busy = main is not None and (main >= BUSY_SHARE or all(pulse.state == "R" for pulse in trail))
     return busy and _others(trail) <= OTHERS_SHARE

@@ -1,4 +1,4 @@
-"""Runs all detectors over the state of a run every 2 s, and emits what changed.
+"""Run all detectors over the state of a run every 2 s, and emit the changes.
 
 One process judges a run: its agent, or the hub of its nodes.
 """
@@ -22,7 +22,7 @@ from .out_of_memory import memory_limit
 from .view import KEPT, Arrivals, Curve, Detector, Point, View
 
 AGAIN_S = 20.0
-"""Seconds with pulses of every running rank after which an inherited finding that no detector raises is dropped."""
+"""Seconds with pulses of every running rank before an inherited finding that no detector raises is dropped."""
 LONGER_S = {
     "straggler": 60.0,
     "input-bound": 60.0,
@@ -30,15 +30,15 @@ LONGER_S = {
     "loss-diverges": 360.0,
     "throughput-drop": 360.0,
 }
-"""The same for findings that need more data."""
+"""AGAIN_S for findings that need more data."""
 SILENT_S = 120.0
-"""Seconds after which a rank without pulses is not waited for."""
+"""Seconds before a rank without pulses no longer delays the decision."""
 _WATCHED = re.compile(
     r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|oom-near|version-mismatch|loss-.*|throughput-drop"
 )
-"""Raised from samples of what runs; all others from events, which the journal has at once."""
+"""Findings from samples of a running attempt. All others follow from events, which the journal has at once."""
 _VERDICT = re.compile(r"hang|start")
-"""Of these a new finding replaces an inherited one."""
+"""Kinds whose inherited finding a new finding replaces."""
 _GOING_ON = (RunPhase.STARTING, RunPhase.RUNNING)
 
 
@@ -50,10 +50,10 @@ class Inherited:
         self._attempt = attempt
         self._began: float | None = None
         self._first: dict[int, float] = {}
-        """Rank → Unix time at which its first pulse was judged."""
+        """Unix time of the first judgement of each rank's pulses."""
 
     def judge(self, view: View, findings: list[Finding]) -> list[Finding]:
-        """The findings that hold: current ones, and inherited ones that lack data; equal texts keep the old finding."""
+        """Return current findings and inherited ones that lack data. Equal texts keep the old finding."""
         if not self._left:
             return findings
         self._began = view.now if self._began is None else self._began
@@ -109,14 +109,14 @@ DETECTORS: tuple[Detector, ...] = (
 )
 EVERY_S = 2.0
 AT_ONCE = 450
-"""Pulses whose collectives are compared in one pass; those of more ranks follow in the next passes."""
+"""Maximum number of pulses whose collectives are compared per pass. The rest follows in later passes."""
 _OWN = re.compile(
     r"(hang|start|died|oom|expect|acted|checkpoint|loss)-.*|straggler|input-bound|mem-creep|throughput-drop"
 )
 
 
 _SHARED = "version-mismatch"
-"""Raised by the agent of a node from its NCCL log, with the node, and by a detector over all nodes, without."""
+"""Raised with a node by the node's agent from its NCCL log, and without a node by a detector over all nodes."""
 
 
 def owns(finding: Finding) -> bool:
@@ -131,14 +131,14 @@ class _Kept:
 
 
 class Judging:
-    """Runs all detectors and keeps what they need of earlier pulses."""
+    """Run all detectors and keep the earlier pulses that they need."""
 
     def __init__(self, state: RunState, plan: Plan | None, emit: Callable[[Event], None]) -> None:
         self._state, self._plan = state, plan
         self._kept: dict[int, _Kept] = {}
         self._arrivals = Arrivals()
         self._fresh: deque[Pulse] = deque()
-        """Pulses whose collectives wait to be compared."""
+        """Pulses whose collectives are not compared yet."""
         self._memory, self._memory_before = defaultdict[int, Curve](Curve), defaultdict[int, Curve](Curve)
         self._node_memory = defaultdict[int, Curve](Curve)
         self._attempt = 0
@@ -151,12 +151,12 @@ class Judging:
         )
 
     def resume(self) -> None:
-        """After a replay: take over the findings of an earlier process, to clear them once they can be judged."""
+        """Take over the findings of an earlier process after a replay, to clear them once they can be judged."""
         self._ledger.adopt(finding for finding in self._state.findings.values() if owns(finding))
         self._inherited = Inherited(self._ledger.raised.values(), self._state.attempt)
 
     async def run(self) -> None:
-        """Judge every EVERY_S seconds; cancel to stop."""
+        """Judge every EVERY_S seconds. Cancel to stop."""
         while True:
             await asyncio.sleep(EVERY_S)
             await self.judge_now()
@@ -165,7 +165,7 @@ class Judging:
         self.judge()
 
     def judge(self, now: float | None = None) -> None:
-        """Judge once. `now`: Unix time, by default this moment."""
+        """Judge once. `now`: Unix time, by default the current time."""
         view = self.view(clock.now() if now is None else now)
         findings = self._inherited.judge(
             view, [new for detector in self._detectors for new in detector(view)]
@@ -173,7 +173,7 @@ class Judging:
         self._ledger.update(findings)
 
     def view(self, now: float) -> View:
-        """What the detectors read, after the newest pulses are remembered."""
+        """Remember the newest pulses and return the input of the detectors."""
         self._remember()
         return View(
             state=self._state,
@@ -206,7 +206,7 @@ class Judging:
     def _remember_pulse(self, pulse: Pulse) -> None:
         kept = self._kept.get(pulse.rank)
         if kept is None or kept.pid != pulse.pid:
-            if kept is not None:  # another process: what its predecessor called is not its own
+            if kept is not None:  # a new process: calls of the previous one do not count
                 self._forget_calls()
             kept = self._kept[pulse.rank] = _Kept(pulse.pid)
         if not kept.pulses or kept.pulses[-1].at < pulse.at:
@@ -218,7 +218,7 @@ class Judging:
         self._fresh.clear()
 
     def _compare(self) -> None:
-        """Feed fresh pulses to the arrivals, in portions that keep a pass short."""
+        """Feed new pulses to the arrivals, in portions that keep a pass short."""
         world = self._state.attempts[-1].world_size if self._state.attempts else 0
         for _ in range(max(AT_ONCE, len(self._fresh) - 4 * AT_ONCE)):
             if not self._fresh:

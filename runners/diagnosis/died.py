@@ -1,4 +1,4 @@
-"""How ranks ended: exit code, signal, exception, the kernel's word, and whether a restart can help."""
+"""Report how ranks ended: exit code, signal, exception, kernel log, and whether a restart can help."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from . import out_of_memory
 from .view import View
 
 LINES = 8
-"""Last lines of its stderr that are shown as evidence."""
+"""Maximum number of stderr's last lines in the evidence."""
 OTHERS_S = 10.0
-"""Hold back victims this long while other nodes still run; the cause may be there."""
+"""Seconds that victims are held back while other nodes still run, which may report the cause."""
 CLOSES_S = 4.0
-"""How long an attempt usually takes to end after its first rank; then that rank is told though others have not ended."""
+"""Seconds after the first rank's failure before it is reported although the attempt has not ended."""
 TRAINS_S, STARTS_S = 120.0, 300.0
-"""For how long the failure of the attempt before stays in sight: of one that makes steps, and of one that makes none."""
+"""Seconds that the previous attempt's failure stays visible: if the new attempt makes steps, and if it makes none."""
 TORN_S = 10.0
-"""Hold back a torn checkpoint this long while its attempt runs; what cut it off may be about to end the attempt."""
+"""Seconds that a torn checkpoint is held back while its attempt runs: its cause may be about to end the attempt."""
 FAILED = (Outcome.FAILED, Outcome.LOST)
 MEMORY = ("cuda-oom", "host-oom", "killed")
-"""Classes of which out_of_memory.py may know more."""
+"""Classes that out_of_memory.py may explain better."""
 LOST = "see runner.log and the kernel's log there: what ends a runner most often is the kernel, for want of memory"
 LAUNCHER = "the launcher itself reported it, and no rank failed before: see runner.log there"
 CAN_HELP = {"no": "a restart cannot help before that", "maybe": "", "yes": "a restart can help"}
 
 
 def find(view: View) -> Iterable[Finding]:
-    """The first cause of the attempt at hand, where that failed without a stop being requested."""
+    """Report the first cause of the current attempt if it failed without a requested stop."""
     state = view.state
     attempt = _at_hand(view)
     if attempt is None or state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
@@ -54,18 +54,18 @@ def find(view: View) -> Iterable[Finding]:
         yield _left(view, attempt, cause, early)
         return
     if cause.kind in MEMORY and any(each.id.startswith("oom-") for each in out_of_memory.find(view)):
-        return  # one end, one sentence
+        return  # one finding per failure
     yield _finding(view, attempt, cause)
 
 
 def behind(cause: FirstCause, hangs: Iterable[Finding], changes: Mapping[int, RankChanged]) -> FirstCause:
-    """The rank that the others waited for, where a time limit ended their wait; else `cause`.
+    """Return the rank that the others waited for if a timeout ended their wait; else `cause`.
 
-    `hangs`: what was raised as the first of them ended; `changes`: the last one of each rank.
+    `hangs`: findings that were raised when the first rank ended. `changes`: the last change of each rank.
     """
     if not cause.symptom or cause.kind != "timeout":
         return cause
-    hang = next((each for each in hangs if each.rank in changes), None)  # torch ends that one as well
+    hang = next((each for each in hangs if each.rank in changes), None)  # torch also ends that rank
     if hang is None or hang.rank is None:
         return cause
     late = changes[hang.rank]
@@ -86,7 +86,7 @@ def behind(cause: FirstCause, hangs: Iterable[Finding], changes: Mapping[int, Ra
 
 
 def _at_hand(view: View) -> Attempt | None:
-    """The newest attempt once it has failed or a rank of it has; until it has come further, the one before."""
+    """Return the newest attempt if it or one of its ranks failed. Until it makes progress, the one before counts."""
     newest = view.attempt
     if (
         newest is None
@@ -101,14 +101,14 @@ def _at_hand(view: View) -> Attempt | None:
 
 
 def _further(view: View, newest: Attempt, before: Attempt) -> bool:
-    """Whether an attempt has passed the step at which the one before failed, or trains for so long that it may have."""
+    """Whether the attempt passed the step where the one before failed, or has run long enough to have passed it."""
     counts = [rank.sample.step or 0 if rank.sample else 0 for rank in view.state.ranks.values()]
     least, age = min(counts, default=0), view.now - newest.began
     return least > before.steps or age > (TRAINS_S if least else STARTS_S)
 
 
 def _of_open(view: View, attempt: Attempt, cause: FirstCause | None) -> Iterable[Finding]:
-    """A rank has failed, and the others have not ended yet: torchrun waits for those that ignore its SIGTERM."""
+    """Report a failed rank before the others end: torchrun waits for ranks that ignore its SIGTERM."""
     since = None if cause is None else cause.at
     if cause is None or since is None or not cause.kind or cause.symptom or view.now < since + CLOSES_S:
         return
@@ -116,7 +116,7 @@ def _of_open(view: View, attempt: Attempt, cause: FirstCause | None) -> Iterable
 
 
 def _gone(cause: FirstCause) -> bool:
-    """Whether it is a rank that ended with exit code 0 before the others were done."""
+    """Whether the rank ended with exit code 0 before the others were done."""
     return cause.kind == "left-early"
 
 
@@ -137,15 +137,14 @@ def _finding(view: View, attempt: Attempt, cause: FirstCause) -> Finding:
 
 
 def _memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
-    """How much a rank that was killed had grown: whoever killed it, for its memory or not, this may be why."""
+    """Return the memory growth of a killed rank, which may be the reason for the kill."""
     return out_of_memory.grew(view, attempt, cause.rank) if cause.kind == "killed" else ()
 
 
 def find_torn_checkpoint(view: View) -> Iterable[Finding]:
-    """The newest checkpoint was cut off while it was saved: whoever loads it fails, or goes on from less.
+    """Report that the newest checkpoint was cut off while it was saved. A load fails or has incomplete data.
 
-    A save of which nothing is on disk has left no such file. Where a failure of the same attempt is named, that is the
-    alarm, and this follows from it.
+    A save without data on disk leaves no such file. If the same attempt failed, this is a consequence.
     """
     torn = view.state.checkpoints[-1] if view.state.checkpoints else None
     if torn is None or torn.complete or torn.size is None:
@@ -177,14 +176,14 @@ def _others(state: RunState, cause: FirstCause) -> bool:
 
 
 def _done_early(state: RunState, cause: FirstCause) -> list[int]:
-    """Ranks that were through with the script when others lost their connections to them."""
+    """Return the ranks that had finished the script when others lost their connections to them."""
     if not cause.symptom or cause.kind not in PEERS:
         return []
     return sorted(number for number, rank in state.ranks.items() if rank.phase is RankPhase.SUCCEEDED)
 
 
 def _left(view: View, attempt: Attempt, cause: FirstCause, early: list[int]) -> Finding:
-    """A rank that exited regularly, which looks like a crash on the others."""
+    """Report a rank that exited normally, which looks like a crash on the others."""
     return Finding(
         id="died-peer-gone",
         severity="error",
@@ -202,12 +201,12 @@ def _left(view: View, attempt: Attempt, cause: FirstCause, early: list[int]) -> 
 
 
 def _of(view: View, attempt: Attempt) -> str:
-    """Names the attempt where another one runs by now."""
+    """Name the attempt if a newer one runs."""
     return "" if attempt is view.attempt else f"attempt {attempt.number}: "
 
 
 def _text(view: View, cause: FirstCause) -> str:
-    """The ledger's sentence, with the node where there are several."""
+    """Return the ledger's sentence, with the node if the run has several."""
     plain = f"rank {cause.rank}"
     if not view.several() or not cause.text.startswith(plain + " "):
         return cause.text
@@ -233,7 +232,7 @@ def _evidence(state: RunState, attempt: Attempt, cause: FirstCause) -> Iterator[
 
 
 def _before(state: RunState, attempt: Attempt, cause: FirstCause) -> list[int]:
-    """Numbers of the attempts right before that ended of the same class at the same place."""
+    """Return the consecutive earlier attempts that ended with the same class at the same place."""
     numbers: list[int] = []
     for earlier in reversed(state.attempts[:-1]):
         other = earlier.first_cause
@@ -244,7 +243,7 @@ def _before(state: RunState, attempt: Attempt, cause: FirstCause) -> list[int]:
 
 
 def _xids(state: RunState, cause: FirstCause) -> Iterator[str]:
-    """Xid errors of that node's GPUs during the run."""
+    """Yield Xid errors of that node's GPUs during the run."""
     for finding in state.findings.values():
         if finding.id.startswith("xid-") and finding.node in (None, cause.node):
             yield finding.text

@@ -1,4 +1,4 @@
-"""Hangs: ranks that wait for each other in a collective, who is missing and where, and in what they disagree."""
+"""Explain hangs: ranks that wait for each other in a collective, the missing ranks, and the differences in calls."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .view import View
 from .waits import Case, Ends, Pending, Waits, waiting_text
 
 MOST = 8
-"""Findings at a time."""
+"""Maximum number of findings at a time."""
 WHEN_STOPPED = "hung when it was stopped: "
-"""What the verdict on a run begins with once its user has stopped it."""
+"""Prefix of the finding after the user has stopped the run."""
 STOPPED_S, QUIET_S = 8.0, 60.0
 
 
 def find(view: View) -> Iterable[Finding]:
-    """Who keeps the ranks waiting, or in what they disagree."""
+    """Report the ranks that keep others waiting, or the difference between the ranks' calls."""
     if view.state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
         return _at_the_stop(view)
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
@@ -42,9 +42,9 @@ def find(view: View) -> Iterable[Finding]:
 
 
 def _at_the_stop(view: View) -> Iterable[Finding]:
-    """The verdicts that stood when the user stopped the run: most often they are why it was stopped.
+    """Repeat the findings that were raised when the user stopped the run, most often because of them.
 
-    Without those of an earlier attempt, which a restart has ended a moment ago.
+    Omit findings of an earlier attempt that a restart has just ended.
     """
     began = view.state.attempts[-1].began if view.state.attempts else 0.0
     for finding in view.state.findings.values():
@@ -56,7 +56,7 @@ def _at_the_stop(view: View) -> Iterable[Finding]:
 
 
 def _stopped(view: View, waiting: Waits) -> list[Finding]:
-    """Ranks that the kernel has stopped, once others wait or it lasts: nobody else can go on without them for long."""
+    """Report ranks that a signal has stopped if others wait or the stop lasts. No rank can continue without them."""
     halted = [
         rank
         for rank, pulses in view.history.items()
@@ -79,7 +79,7 @@ def _lasts(pulses: Sequence[Pulse], waiting: Waits) -> bool:
 
 
 def _verdicts(view: View, candidates: Mapping[int, tuple[Pending, ...]], chain: Ends) -> list[Finding]:
-    """Findings about ranks that others wait for, but stopped ones."""
+    """Report ranks that others wait for, except stopped ones."""
     able = {
         rank: blocked
         for rank, blocked in candidates.items()
@@ -98,7 +98,7 @@ def _finding(view: View, case: Case, chain: Ends) -> Finding:
 
 
 def _candidates(view: View, waiting: Waits, chain: Ends) -> dict[int, tuple[Pending, ...]]:
-    """Ranks at the ends of chains, and those that exited; where peers are unknown, those that sit still outside."""
+    """Return ranks at the ends of chains and exited ranks. If peers are unknown, return idle ranks outside."""
     cases = {rank: list(blocked) for rank, blocked in chain.culprits.items()}
     gone = {rank for rank in view.state.ranks if waits.ended(view, rank)}
     for pending in waiting.pending.values() if gone else ():
@@ -116,7 +116,7 @@ def _candidates(view: View, waiting: Waits, chain: Ends) -> dict[int, tuple[Pend
 
 
 def idle(view: View, waiting: Waits, pending: Pending) -> list[int]:
-    """Members that are in no collective and sit still or have ended; none where one of those outside may yet come."""
+    """Return members in no collective if all of them are still or have ended; [] if another member may yet join."""
     inside = {rank for each in waiting.pending.values() for rank in each.waits}
     outside = [rank for rank in pending.members if rank not in inside]
     return outside if all(waits.ended(view, rank) or _still(view, rank) for rank in outside) else []
@@ -131,14 +131,14 @@ def _still(view: View, rank: int) -> bool:
 
 
 def _dozing(view: View, circle: Sequence[Pending]) -> list[int]:
-    """Of ranks that wait for each other those whose main thread sleeps somewhere else: they have the others wait."""
+    """Return the ranks of a circle whose main thread sleeps elsewhere and so delays the others."""
     ranks = sorted({rank for pending in circle for rank in pending.waits})
     dozing = [rank for rank in ranks if _still(view, rank)]
     return dozing if len(dozing) < len(ranks) else []
 
 
 def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
-    """Nobody is missing, or all wait for each other: other calls, a circle, the network, call sites, idlers, kernels."""
+    """Explain a wait without missing ranks: calls, circles, network, call sites, idle ranks, spinning kernels."""
     certain = [mismatch(view, pending, sites=False) for pending in chain.joined]
     other = [elsewhere(view, each, chain.before.get(each.point, ())) for each in chain.loose]
     findings = [finding for finding in (*certain, *other) if finding is not None]
@@ -163,13 +163,13 @@ def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
 
 
 def _open(view: View, waiting: Waits) -> list[Finding]:
-    """After a minute without a verdict: which data is missing."""
+    """Name the missing data after a minute without a verdict."""
     long = [pending for pending in waiting.pending.values() if _long(view, pending)]
     return [no_verdict(view, long)] if long else []
 
 
 def _long(view: View, pending: Pending) -> bool:
-    """The kept pulses do not reach back so far where only stacks show the wait: then the newest step counts."""
+    """Whether the wait is at least QUIET_S. For unrecorded waits the last step counts: pulses are kept too briefly."""
     if pending.age >= QUIET_S or all(wait.recorded for wait in pending.waits.values()):
         return pending.age >= QUIET_S
     steps = [view.history[rank][-1].last_step for rank in pending.waits]
@@ -177,10 +177,10 @@ def _long(view: View, pending: Pending) -> bool:
 
 
 SITES_S = 15.0
-"""A difference in call sites alone counts after this time: it is usual where ranks take branches."""
+"""Seconds before a different call site counts as the only evidence: it is normal if ranks take branches."""
 SPINS_S = 20.0
 SPINS_PERCENT, SPINS_POWER = 95.0, 0.5
-"""A kernel that waits for others: the GPU is in use all the time, and takes less than this part of its limit."""
+"""Signs of a kernel that waits for others: minimum GPU utilization, and maximum power as a share of the limit."""
 RETRANSMITS = 2
 P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
 ALIGN = (
@@ -190,7 +190,7 @@ ALIGN = (
 
 
 def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
-    """Ranks that called different operations as the same collective. `sites`: whether another call site alone counts."""
+    """Report ranks with different calls in one collective. `sites`: whether a different call site is enough."""
     name, seq = pending.point.key.name, pending.point.seq
     made = {rank: wait.call for rank, wait in pending.waits.items()}
     for rank in pending.members:
@@ -220,7 +220,7 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
 
 
 def _settled(view: View, parting: Split) -> Split:
-    """Where two are equally many, those count as the few that wrote something which may say why, if only they did."""
+    """If two variants have equally many ranks, blame the one that wrote a possible reason, if only one did."""
     (_, most), (_, few) = first, second = parting.variants[:2]
     reason = len(most) == len(few) and own_lines.quoted(view, most, few)
     if not reason or own_lines.quoted(view, few, most):
@@ -259,13 +259,13 @@ def _apart(view: View, name: str, rank: int, other: int) -> Shift | None:
 
 
 def _skipped(view: View, name: str, rank: int, other: int) -> Collective | None:
-    """The collective that a rank left out, where all that followed shows it."""
+    """Return the collective that a rank skipped, if all later calls confirm it."""
     apart = _apart(view, name, rank, other)
     return apart.theirs if apart is not None and apart.skipped and apart.exact else None
 
 
 def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
-    """A rank that is missing now because it left out a collective before."""
+    """Report a missing rank that skipped an earlier collective."""
     other = min(pending.waits)
     if not pending.numbered or rank == other:
         return None
@@ -291,7 +291,7 @@ def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
 
 
 def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Finding | None:
-    """Ranks that the recorder does not know of, in something else than the collective that others wait in."""
+    """Report ranks in a call without a record while others wait in a collective."""
     if not others or pending.point.op in P2P:
         return None
     near, ranks = others[0], pending.ranks
@@ -314,7 +314,7 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
 
 
 def circle(view: View, blocked: Sequence[Pending]) -> Finding:
-    """Ranks that wait for each other in different groups."""
+    """Report ranks that wait for each other in different groups."""
     parts = [
         f"{spans_text('rank', each.ranks)} in {activity.call_text(each.call)} of {each.desc}"
         for each in blocked
@@ -335,7 +335,7 @@ def circle(view: View, blocked: Sequence[Pending]) -> Finding:
 
 
 def network(view: View, ranks: Iterable[int], since: float) -> list[Finding]:
-    """Connections of waiting ranks that the other end does not acknowledge; one finding for all between two ends."""
+    """Report connections of waiting ranks that the peer does not acknowledge: one finding per two addresses."""
     between: dict[tuple[str, str], dict[int, Stall]] = {}
     nodes: dict[str, int] = {}
     for rank in ranks:
@@ -347,7 +347,7 @@ def network(view: View, ranks: Iterable[int], since: float) -> list[Finding]:
 
 
 def _lasting(pulses: Sequence[Pulse]) -> list[Stall]:
-    """Stalls in both of the newest two samples."""
+    """Return the stalls that are in both of the newest two samples."""
     if len(pulses) < 2:
         return []
     before = {(stall.local, stall.remote) for stall in pulses[-2].stalls}
@@ -360,7 +360,7 @@ def _lasting(pulses: Sequence[Pulse]) -> list[Stall]:
 
 
 def address(end: str) -> str:
-    """Without the port."""
+    """Return an endpoint without its port."""
     return end.rpartition(":")[0].strip("[]")
 
 
@@ -397,7 +397,7 @@ def _cut(view: View, cuts: Mapping[int, Stall], nodes: Mapping[str, int], since:
 
 
 def spinning(view: View, pending: Pending) -> Finding | None:
-    """GPUs that spin in a collective that all ranks have entered."""
+    """Report GPUs that spin in a collective that all ranks have entered."""
     cards = [view.gpu(rank) for rank in pending.ranks]
     present = [card for card in cards if card is not None]
     if pending.age < SPINS_S or len(present) != len(pending.waits) or not all(map(_spins, present)):
@@ -426,7 +426,7 @@ def _spins(card: Gpu) -> bool:
 
 
 def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
-    """Ranks wait for an unknown reason: name the missing data."""
+    """Report a wait without a known reason, with the missing data."""
     first = min(blocked, key=lambda pending: (not pending.numbered, pending.since))
     ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
     lacking = tuple(_lacking(view, blocked)) or (
@@ -446,7 +446,7 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
 
 
 def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
-    """Missing data, in the order of its worth."""
+    """Yield the missing data, the most important first."""
     members = {rank for pending in blocked for rank in pending.members or view.state.ranks}
     others = sorted(members - {rank for pending in blocked for rank in pending.waits})
     newest = {rank: view.history[rank][-1] if view.history.get(rank) else None for rank in others}
@@ -469,31 +469,31 @@ def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
 
 
 SIZED = rank_dumps.SIZED | {"all_gather", "reduce_scatter"}
-"""Where ranks wait for each other, other sizes in the lists of these are a sign as well."""
+"""Includes the list variants: while ranks wait for each other, a difference in their sizes also counts."""
 
 
 class Split(NamedTuple):
-    """One collective that ranks called differently."""
+    """One collective with different calls."""
 
     of: str
-    """In what: "operation", "size" (or type), "site"."""
+    """The difference: "operation", "size" (or type), "site"."""
     variants: tuple[tuple[Collective, tuple[int, ...]], ...]
-    """What was called, by which ranks; what most called comes first."""
+    """The different calls with their ranks, the most common first."""
 
 
 class Shift(NamedTuple):
-    """The first collective that one rank did not call like another."""
+    """The first collective that two ranks called differently."""
 
     mine: Collective
     theirs: Collective
     skipped: bool
-    """Whether all that follows fits when the rank left out `theirs`."""
+    """Whether all later calls fit if this rank skipped `theirs`."""
     exact: bool
-    """Whether the collective before it is the same on both."""
+    """Whether both ranks' previous collective is known, with call sites."""
 
 
 def calls(pulses: Sequence[Pulse], group: str) -> dict[int, Collective]:
-    """The calls of a rank in a group, by number, from its newest pulses."""
+    """Return a rank's calls in a group by number, from its newest pulses."""
     by_seq: dict[int, Collective] = {}
     for pulse in pulses:
         for call in (*pulse.recent, *pulse.active):
@@ -503,7 +503,7 @@ def calls(pulses: Sequence[Pulse], group: str) -> dict[int, Collective]:
 
 
 def called(pulses: Sequence[Pulse], group: str, seq: int) -> Collective | None:
-    """The call of this number; None where no pulse has it."""
+    """Return the call with this number; None if no pulse has it."""
     for pulse in reversed(pulses):
         for call in (*pulse.active, *reversed(pulse.recent)):
             if call.seq == seq and call.group == group and not call.p2p:
@@ -512,7 +512,7 @@ def called(pulses: Sequence[Pulse], group: str, seq: int) -> Collective | None:
 
 
 def difference(mine: Collective, theirs: Collective) -> str | None:
-    """In what two calls differ; None where no difference is seen."""
+    """Return the difference between two calls; None without a visible one."""
     if mine.op != theirs.op:
         return "operation"
     if mine.what != theirs.what and mine.op in SIZED:
@@ -521,7 +521,7 @@ def difference(mine: Collective, theirs: Collective) -> str | None:
 
 
 def split(made: Mapping[int, Collective]) -> Split | None:
-    """How ranks differ in one collective; the calls by rank."""
+    """Compare the ranks' calls in one collective. `made`: call by rank."""
     kinds = {
         rank: (call.op, call.what if call.op in SIZED else "", call.sites[:1])
         for rank, call in made.items()
@@ -540,7 +540,7 @@ def split(made: Mapping[int, Collective]) -> Split | None:
 def _variants(
     made: Mapping[int, Collective], groups: Iterable[Sequence[int]], of: str
 ) -> tuple[tuple[Collective, tuple[int, ...]], ...]:
-    """Groups of ranks that differ in this; what differs only in less stays together."""
+    """Merge groups whose only differences are less important than `of`."""
     variants: list[tuple[Collective, list[int]]] = []
     levels = {"operation": ("operation",), "size": ("operation", "size")}.get(
         of, ("operation", "size", "site")
@@ -557,7 +557,7 @@ def _variants(
 
 
 def shift(mine: Mapping[int, Collective], theirs: Mapping[int, Collective]) -> Shift | None:
-    """The first collective in which two ranks part; None where none is seen."""
+    """Return the first collective that two ranks called differently; None without a visible difference."""
     common = sorted(mine.keys() & theirs.keys())
     first = next((seq for seq in common if difference(mine[seq], theirs[seq])), None)
     if first is None:

@@ -1,7 +1,7 @@
-"""Logs whose lines are records, of shippers and loggers: JSON, CSV, journald's export. Each becomes its plain lines.
+"""Convert logs whose lines are records (JSON, CSV, journald's export) into plain lines.
 
-A record becomes `TIME ⟨HOST rank N⟩ text`, a form that prefixes.py reads; the lines of a message are parts of one line:
-the numbers of lines stay those of the file. What is no record stays as it is.
+A record becomes `TIME ⟨HOST rank N⟩ text`, a form that prefixes.py reads. The lines of a message are parts of one line,
+so that line numbers stay those of the file. Other lines stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .log_text import LONGEST, PART, without_codes
 from .prefixes import LEARN, writer
 
 DEPTH = 4
-"""Records within each other: an application's JSON in that of a container's runtime."""
+"""Maximum nesting of records, such as an application's JSON in that of a container runtime."""
 HELD, RECORD = 1 << 20, 4000
-"""Characters of a message in pieces; lines of a record."""
+"""Maximum characters of a message in pieces, and maximum lines of a record."""
 SHARE = 0.3
-"""Of the first lines of a log that are records, where it is one of records."""
+"""Minimum share of records among the first lines of a log of records."""
 
 _MESSAGE = (
     "message",
@@ -50,7 +50,7 @@ _WITHIN = (
     "log",
     "event",
 )
-"""Where a record is within another."""
+"""Fields that may contain the actual record."""
 _TRACE = (
     "exc_info",
     "exception",
@@ -93,13 +93,13 @@ _HOST = (
     "containerName",
 )
 _AROUND = ("kubernetes", "k8s", "resource", "labels", "host", "stream", "metadata")
-"""Where hosts are named within a record."""
+"""Fields of a record that may contain the host's name."""
 _RANK = ("rank", "global_rank", "RANK")
 _LEVEL = ("level", "levelname", "log.level", "lvl")
-"""Not a shipper's severity: that calls all of stderr an error."""
+"""Excludes shippers' severity, which is "error" for all of stderr."""
 _BAD = frozenset(("ERROR", "CRITICAL", "FATAL", "PANIC", "E", "F", "40", "50", "60"))
 _DOCKER = frozenset(("log", "stream", "time", "attrs"))
-"""What docker's own records have: it cuts long lines."""
+"""Fields of docker's own records. docker splits long lines."""
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _SAYS_SO = re.compile(r"(?i)error|exception|fatal|critical|traceback")
 _OPENS = re.compile(r"\s*\{\s*$")
@@ -110,10 +110,10 @@ _ALONE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}$")
 
 
 class Records:
-    """State across the lines of a log of records."""
+    """Converter of one log, with state across lines."""
 
     def __init__(self, kind: str, columns: Sequence[str] = ()) -> None:
-        """`kind`: json, pretty, export, csv or pieces; `columns`: of csv, by its first line."""
+        """`kind`: json, pretty, export, csv or pieces. `columns`: CSV columns from the first line."""
         self._read = {
             "json": self._json,
             "pretty": self._pretty,
@@ -123,26 +123,26 @@ class Records:
         }[kind]
         self.kind, self._columns = kind, columns
         self._pending: dict[str, str] = {}
-        """By writer the beginning of a line that comes in pieces."""
+        """Beginning of an incomplete line, by writer."""
         self._lines: list[str] = []
-        """Of a record that is not whole yet."""
+        """Lines of an incomplete record."""
         self._open = False
-        """Whether a value of it has several lines."""
+        """Whether one of its values has several lines."""
         self._indent = ""
         self._times: list[str] = []
         self._ends = False
-        """Whether lines have their ends, so that one without is a piece of one."""
+        """Whether lines have line ends, so that a line without one is incomplete."""
 
     def again(self) -> Records:
-        """The same at the beginning of a log."""
+        """Return a new converter for the beginning of the log."""
         return Records(self.kind, self._columns)
 
     def plain(self, lines: Iterable[str]) -> list[str]:
-        """One line for each; "" where it only begins or goes on a record."""
+        """Return one line per input line; "" for a line that begins or continues a record."""
         return [self._read(line) for line in lines]
 
     def rest(self) -> list[str]:
-        """What a log that ends in the midst of a record has of it."""
+        """Return what the log has of an incomplete record at its end."""
         pieces, self._pending = list(self._pending.values()), {}
         lines = [self._entry()] if self.kind == "export" and self._lines else self._lines
         self._lines = []
@@ -150,7 +150,7 @@ class Records:
 
     @property
     def newest_first(self) -> bool:
-        """Whether it begins with its end, as `gcloud logging read` writes it."""
+        """Whether the newest lines are first, as in the output of `gcloud logging read`."""
         return len(set(self._times)) > 2 and self._times == sorted(self._times, reverse=True)
 
     def _json(self, line: str) -> str:
@@ -193,7 +193,7 @@ class Records:
         return ""
 
     def _pieces(self, line: str) -> str:
-        """CRI cuts long lines: all but the last piece are marked P."""
+        """Join the pieces of long CRI lines. All pieces but the last are marked P."""
         at = line.find(" std", 0, 60)
         mark = line[at + 7 : at + 10] if at > 0 else ""
         if mark not in (" P ", " F "):
@@ -204,7 +204,7 @@ class Records:
         return f"{line[: at + 10]}{self._pending.pop(stream, '')}{text}" if self._pending else line
 
     def _pretty(self, line: str) -> str:
-        """A document of many lines: a record is what a brace alone in its line opens."""
+        """Read a document of many lines. A line with only a brace begins a record."""
         if _OPENS.match(line):
             self._lines, self._indent = [line], line[: line.index("{")]
             return ""
@@ -218,7 +218,7 @@ class Records:
         return "" if value is None else self._plain(value, "", "")
 
     def _export(self, line: str) -> str:
-        """journald's: KEY=VALUE, an empty line behind each record; a value of several lines has its size first."""
+        """Read journald's export: KEY=VALUE lines, an empty line after each record, sizes before multi-line values."""
         begins = (
             _EXPORT.match(line) is not None and any(map(_EXPORT.match, self._lines)) and not self._lines[-1]
         )
@@ -232,7 +232,7 @@ class Records:
         return entry
 
     def _entry(self) -> str:
-        """The record whose lines are held."""
+        """Return the line of the record whose lines are held."""
         value: dict[str, Any] = {}
         key = ""
         for each in self._lines:
@@ -264,7 +264,7 @@ class Records:
 
 
 def learned_records(lines: Sequence[str]) -> Records | None:
-    """How the records of a log are written, by its first lines; None for plain lines."""
+    """Return a converter for the record format of the first lines; None for plain lines."""
     some = [line for line in lines[:LEARN] if line.strip()]
     if not some:
         return None
@@ -289,7 +289,7 @@ def _fits(kind: str, lines: Sequence[str], least: float) -> bool:
 
 
 def _columns(line: str) -> list[str]:
-    """Of a CSV file whose first line names them."""
+    """Return the columns of a CSV file whose first line names them."""
     if "," not in line or PART in line or len(line) > 400:
         return []
     names = [name.strip() for name in next(csv.reader([line]), [])]
@@ -309,7 +309,7 @@ def _decoded(text: str) -> dict[str, Any] | None:
 
 
 def message_of(value: Mapping[str, Any], depth: int = 0) -> str | None:
-    """What a record says, with the traceback that it has in another field; None for one that says nothing."""
+    """Return a record's message, with a traceback from another field; None without a message."""
     if depth > DEPTH:
         return None
     stack = value.get("extraInfo")
@@ -329,7 +329,7 @@ def message_of(value: Mapping[str, Any], depth: int = 0) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    """journald writes bytes as a list of numbers."""
+    """Return a text field. journald writes bytes as a list of numbers."""
     if (
         isinstance(value, list)
         and value
@@ -340,7 +340,7 @@ def _text(value: Any) -> str | None:
 
 
 def time_of(value: Mapping[str, Any], depth: int = 0) -> str:
-    """When a record was written, "2026-03-01T12:00:07.123" in UTC; "" where it does not say."""
+    """Return the time of a record, "2026-03-01T12:00:07.123" in UTC; "" without one."""
     for key in _TIME:
         at = value.get(key)
         if isinstance(at, str) and (match := _ISO.match(at)) is not None:
@@ -356,7 +356,7 @@ def time_of(value: Mapping[str, Any], depth: int = 0) -> str:
 
 
 def writer_of(value: Mapping[str, Any]) -> str:
-    """Host and rank of a record, as prefixes.py reads them; "" where it names neither."""
+    """Return host and rank of a record in the form that prefixes.py reads; "" if it names neither."""
     host = _named(value, _HOST)
     for key in _AROUND:
         inner = value.get(key)

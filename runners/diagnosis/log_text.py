@@ -1,6 +1,6 @@
-"""The lines of a log out of its bytes: encodings, ends of lines, progress bars, codes of terminals.
+"""Split the bytes of a log into lines, with all encodings, line ends, progress bars and terminal codes.
 
-A line may hold several, parted by `PART`: what a progress bar wrote over itself, or a message of many lines.
+A line may have several parts with `PART` between them: overwritten states of a progress bar, or the lines of a message.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from collections.abc import Callable, Iterator
 
 BLOCK = 1 << 20
 LONGEST = 1 << 16
-"""Bytes of a line that are read."""
+"""Maximum number of bytes read from a line."""
 PART = "\r"
-"""Between lines that have one number: they stand in one line of their file."""
+"""Separates parts with one line number: they are in one line of the file."""
 SAMPLE = 8192
-"""Bytes at the beginning of a file that show what it is."""
+"""Number of bytes at the beginning of a file that show its type."""
 MOST_ZEROS = 4 << 30
-"""Zeros at the beginning of a log: a file that was truncated while it was written has them."""
+"""Maximum number of zero bytes skipped at the beginning: a log that was truncated during writing has them."""
 
 _CODES = re.compile(
     r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n]*+(?:\x07|\x1b\\)?|[PX^_][^\x1b\n]*+\x1b\\|[ -/]*+[0-~])"
     r"|\x9b[0-?]*+[ -/]*+[@-~]"
 )
-"""Of terminals: colours, cursor, titles (ECMA-48)."""
+"""Terminal codes: colours, cursor, titles (ECMA-48)."""
 _WRITTEN_OUT = re.compile(
     r"(?:#033|\^\[|\\u001[bB]|\\x1[bB]|\\033|\\e)?\[(?:\d{1,3}(?:;\d{1,3}){0,8})?m"
     r"|(?:#033|\^\[|\\u001[bB]|\\x1[bB]|\\033)\[[0-9;]{0,20}[A-HJKSTfhl]"
 )
-"""Colours whose escape character was written as text (rsyslog's #033, `cat -v`'s ^[), or was lost on the way."""
+"""Colours whose escape character was written as text (rsyslog's #033, `cat -v`'s ^[) or was lost."""
 _ELSE = bytes(range(8)) + bytes(range(14, 27)) + bytes(range(28, 32))
-"""Bytes that no text holds; progress bars of Keras hold backspaces."""
+"""Bytes that no text contains. Keras' progress bars contain backspaces."""
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -40,37 +40,37 @@ _MARKS = (
 
 
 PASTED = 300
-"""Characters of a line that may be several which somebody pasted into one."""
+"""Characters above which a line may be several lines pasted into one."""
 SEARCHED = 4000
-"""Characters of a line in which patterns are searched: the time of some grows with the square of its length."""
+"""Maximum characters of a line that patterns search: some take quadratic time."""
 _RECORD = re.compile(
     r"(?<!\s)\s++(?=(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\]"
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - [\w.]+ - [A-Z]{4,8} - ))"
 )
-"""Where a record of a logger begins within a line."""
+"""The start of a logger's record within a line."""
 
 
 _QUOTES = str.maketrans("“”‘’", "\"\"''")
-"""Quotes that a text got where somebody pasted it."""
+"""Typographic quotes that pasting adds to a text."""
 
 
 def straight(line: str) -> str:
-    """A line with the quotes that programs write."""
+    """Return a line with plain quotes."""
     return line if line.isascii() else line.translate(_QUOTES)
 
 
 def apart(line: str) -> str:
-    """A line with PART between the records of a logger, where it has more than two of them."""
+    """Return a line with PART between a logger's records if it has more than two."""
     records = _RECORD.split(line)
     return PART.join(records) if len(records) > 2 else line
 
 
 def lines_in(read: Callable[[], bytes], check: Callable[[bytes], None]) -> Iterator[list[str]]:
-    """Lines of a text that `read` gives in blocks, b"" at its end; `check` sees each block before it is used."""
+    """Yield the lines of a text. `read` returns its blocks, b"" at the end; `check` sees each block before its use."""
     rest, skipping = b"", False
     for block in _blocks(read):
         check(block)
-        if skipping:  # the rest of a line whose beginning is in `rest`
+        if skipping:  # the rest of a long line whose beginning is in `rest`
             at = block.find(b"\n")
             if at < 0:
                 at = block.rfind(b"\r")
@@ -91,9 +91,9 @@ def lines_in(read: Callable[[], bytes], check: Callable[[bytes], None]) -> Itera
 
 
 def _cut(line: bytes) -> tuple[bytes, bool]:
-    """The beginning of a line that is too long, and whether the rest of it is of no use.
+    """Return the beginning of a line that is too long, and whether its rest can be skipped.
 
-    Of one that a progress bar writes over and over it is not: an error may follow the bar.
+    The rest of a progress bar's line is kept: an error may follow the bar.
     """
     at = line.rfind(b"\r")
     if at >= 0 and len(line) - at <= LONGEST // 2:
@@ -102,7 +102,7 @@ def _cut(line: bytes) -> tuple[bytes, bool]:
 
 
 def _blocks(read: Callable[[], bytes]) -> Iterator[bytes]:
-    """What was read, as UTF-8, without the mark or the zeros at its beginning."""
+    """Yield the blocks as UTF-8, without the byte order mark and the zeros at the beginning."""
     first, zeros = b"", 0
     while len(first) < SAMPLE and (block := read()):
         first += block
@@ -124,7 +124,7 @@ def _blocks(read: Callable[[], bytes]) -> Iterator[bytes]:
 
 
 def encoding_of(sample: bytes) -> str | None:
-    """UTF-16 or UTF-32, by its mark or by where its zeros are; None for all that has ASCII in single bytes."""
+    """Return UTF-16 or UTF-32 by byte order mark or positions of zeros; None if ASCII characters are single bytes."""
     for mark, codec in _MARKS:
         if sample.startswith(mark):
             return codec
@@ -139,7 +139,7 @@ def encoding_of(sample: bytes) -> str | None:
 
 
 def decoded(data: bytes) -> list[str]:
-    """Whole lines, each cut where it is too long, without codes of terminals."""
+    """Return complete lines without terminal codes, long ones truncated."""
     data = data.replace(b"\r\n", b"\n")
     try:
         text = data.decode()
@@ -161,7 +161,7 @@ def _shortened(line: str) -> str:
 
 
 def _guessed(line: bytes) -> str:
-    """A line as UTF-8, damaged or cut as it may be, else as Latin-1."""
+    """Decode a line as UTF-8, even if damaged or truncated, else as Latin-1."""
     text = line.decode("utf-8", "replace")
     if "\ufffd" not in text or any(letter > "\x7f" and letter != "\ufffd" for letter in text):
         return text
@@ -169,7 +169,7 @@ def _guessed(line: bytes) -> str:
 
 
 def without_codes(text: str) -> str:
-    """A text without what moves or colours the cursor; what a backspace takes back begins a part of its own."""
+    """Return a text without cursor and colour codes. Backspaces begin a new part."""
     if "\x1b" in text or "\x9b" in text:
         text = _CODES.sub("", text)
     if "[0m" in text or "[39m" in text:
@@ -180,5 +180,5 @@ def without_codes(text: str) -> str:
 
 
 def is_binary(sample: bytes) -> bool:
-    """Whether more than a few bytes are none of a text."""
+    """Whether more than a few bytes do not belong in a text."""
     return len(sample) - len(sample.translate(None, _ELSE)) > len(sample) // 20

@@ -1,4 +1,4 @@
-"""Who wrote a line that is none of NCCL's: prefixes of launchers and shippers, and those that a file's lines share."""
+"""Identify the writer of a line that is not NCCL's, by prefixes of launchers and shippers and by its file's prefix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?: ?Z|[+-]\d\d:?\d\d)?"
 _DAYS = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _DATE = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,9})?"
 _DETERMINED = rf"\[{_TIME}\] \[?[0-9a-f]{{8}}\]? \|\| "
-"""Its time and container."""
+"""Determined's time and container ID."""
 _PROGRAM = r"[^\s:\[\]]{1,64}\[\d{1,10}\]: ?"
 _SHIPPED = tuple(
     re.compile(pattern)
@@ -34,23 +34,23 @@ _SHIPPED = tuple(
         rf"{_DAYS} {_DATE} \d{{4}}(?=[\[<])",
     )
 )
-"""What shippers write before each line: it has the time, and so differs from line to line."""
+"""Prefixes of log shippers. They contain the time, so they differ from line to line."""
 _BEGIN = "<0123456789JFMASONDEWIC"
 _DAY = ("Tue", "Wed", "Thu")
-"""With what those begin."""
+"""First characters of these prefixes, and first three letters of those with a weekday."""
 _BEGINNINGS = frozenset("(" + _BEGIN + "".join(day[0] for day in _DAY))
-"""With what they, or a prefix in parentheses, begin."""
+"""First characters of these prefixes and of those in parentheses."""
 _BAR = re.compile(r"\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,400}\] *")
-"""tqdm's progress bar from its percentage on: what is written after it stands in the same line."""
+"""tqdm's progress bar from its percentage on. Text written after it is in the same line."""
 BAR_TITLE = 200
-"""Characters before the percentage that are the bar's, unless a `|` is among them."""
+"""Maximum characters before the percentage that belong to the bar. An earlier `|` ends it."""
 _PAREN = re.compile(
     r"\s*\((?:(?:(?P<sky>node-\d+)|\w[\w.:<>-]*)(?:,? (?:rank=\d+, )?| rank=(?P<own>\d{1,7}) )pid=(?P<pid>\d+)|raylet)"
     rf"(?:, ip={HOST})?\) ?(?:\[[A-Za-z][\w-]{{0,30}}\] (?=[A-Z]{{4,8}} \d\d-\d\d ))?"
     r"|⟨(?P<record>[^\s⟩]*)(?: ?rank (?P<rank>\d{1,7}))?⟩ ?| +(?=\[rank\d+\]:)"
 )
-"""Ray, vLLM and SkyPilot (whose rank is that of the node, and which once had its number alone); records of JSON, as
-they are written here; what a list on a web page wrote before torch's tag."""
+"""Prefixes of Ray, vLLM and SkyPilot (its rank is the node's; earlier versions wrote only its number), of JSON records
+in distui's rendering, and of lists on web pages before torch's tag."""
 _BRACKET = re.compile(
     rf"\[(?:pod/{HOST}/[\w.-]+\] ?"
     r"|(?:[\w.@-]*@)?\d+,(?:mpirank:)?(?P<mpi>\d{1,7})(?:,(?P<algo>[A-Za-z0-9][\w.-]*))?\]<std\w+>: ?"
@@ -59,25 +59,25 @@ _BRACKET = re.compile(
 )
 """kubectl --prefix; mpirun and SageMaker; torch, Lightning and Accelerate; torchrun --tee, with the role; Determined."""
 _HOSTS, _RANKS = ("host", "record", "algo", "sky"), ("rank", "mpi", "own")
-"""Groups of these patterns that name a host, or a rank."""
+"""Pattern groups that name a host, and those that name a rank."""
 
 
 class Learnable(NamedTuple):
-    """A prefix that is one only where nearly all lines of a file have it."""
+    """A pattern that is a prefix only if nearly all lines of a file match it."""
 
     pattern: re.Pattern[str]
     fits: Callable[[Sequence[re.Match[str]]], bool]
-    """Whether what it matches is no text that only begins so."""
+    """Whether the matches are really a prefix and not text of a similar form."""
 
 
 def _counts(begun: Sequence[re.Match[str]]) -> bool:
-    """Numbers of ranks come again; those of lines or steps only grow."""
+    """Whether the numbers may be ranks, which repeat. Line or step numbers only grow."""
     numbers = [int(match["rank"]) for match in begun]
     return len(numbers) < 5 or any(later <= earlier for earlier, later in pairwise(numbers))
 
 
 def _are_hosts(begun: Sequence[re.Match[str]]) -> bool:
-    """No words of a text ("Epoch: ", "INFO: "): hosts have digits, or are few."""
+    """Whether the words are hosts: hosts have digits or are few. "Epoch: " or "INFO: " are not hosts."""
     plain = [
         host for host in {match["host"] for match in begun} if not any(letter.isdigit() for letter in host)
     ]
@@ -111,26 +111,26 @@ _LEARNABLE = tuple(
         (r"(?P<host>[\w.$=-]{1,200}(?:/[\w.$=-]{1,200}){1,6}) ", _come_again),
     )
 )
-"""srun -l; MPICH and Intel MPI; TorchX, whose replica is a node where lines go on with local ranks, else a rank; pdsh,
-DeepSpeed, docker compose and SageMaker; stern; streams of CloudWatch; TPU pods, whose numbers are those of nodes."""
+"""srun -l; MPICH and Intel MPI; TorchX (its replica is a node if local ranks follow, else a rank); pdsh, DeepSpeed,
+docker compose and SageMaker; stern; streams of CloudWatch; TPU pods, whose numbers are those of nodes."""
 LEARN, SHARE = 400, 0.8
-"""Lines of a file that are examined, and the share of them that has to have its prefix."""
+"""Number of lines that are examined per file, and the minimum share of them with the prefix."""
 _TAGS = re.compile(r"^(?:\[[\w:.,<> -]{1,40}\](?:<std\w+>)?:?\s?)+")
-"""What else launchers and loggers write: [2024-01-01 10:00:00]"""
+"""Other prefixes of launchers and loggers: [2024-01-01 10:00:00]"""
 _RAY_RANK = re.compile(
     r"\bpid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,7})\b|process group for: \S+ \[rank=(?P<own>\d{1,7}),"
 )
-"""Ray Train says which process is which rank."""
+"""Ray Train's line that maps a process to a rank."""
 _LOGGED = re.compile(
     r"[\w ./:|,<>()\[\]-]{0,120}?\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[^\w\[]{0,6}(?=\[rank\d)"
 )
-"""What a logger writes before the lines of a rank that it passes on: its name, and a level that is not that line's."""
+"""A logger's prefix before lines that it passes on from a rank: its name, and a level that is not the line's."""
 LAYERS = 5
-"""Prefixes that may stand behind each other."""
+"""Maximum number of consecutive prefixes."""
 
 
 class Writer(NamedTuple):
-    """Who wrote a line. None and "" are unknown."""
+    """The writer of a line. None and "" mean unknown."""
 
     rank: int | None
     host: str
@@ -142,7 +142,7 @@ class Writer(NamedTuple):
 
     @property
     def stream(self) -> str:
-        """The same for all lines of one writer, as far as prefixes tell them apart."""
+        """A key that is equal for all lines of one writer, as far as prefixes distinguish writers."""
         parts = (self.host, self.rank, self.local, self.pid)
         return "" if parts == ("", None, None, "") else "|".join(map(str, parts))
 
@@ -157,13 +157,13 @@ def _shipped(text: str) -> re.Match[str] | None:
 
 
 def unshipped(line: str) -> str:
-    """The line without what a shipper of logs, or a progress bar, wrote before it."""
+    """Return the line without the prefix of a log shipper or a progress bar."""
     match = _shipped(line)
     return _without_bar(line if match is None else line[match.end() :])
 
 
 def _without_bar(line: str) -> str:
-    """The line without its first progress bar."""
+    """Return the line without its first progress bar."""
     bar = _BAR.search(line) if "%|" in line else None
     if bar is None:
         return line
@@ -172,7 +172,7 @@ def _without_bar(line: str) -> str:
 
 
 def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
-    """The prefix with which nearly all lines of a file begin: who wrote them; None where there is none."""
+    """Return the prefix pattern that nearly all lines of a file match; None without one."""
     some = [text for line in lines[:LEARN] if (text := unshipped(line)).strip()]
     for each in _LEARNABLE:
         begun = [match for match in map(each.pattern.match, some) if match is not None]
@@ -184,17 +184,17 @@ def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
 _PROMPT = re.compile(
     rf"(?:\([\w./-]{{1,80}}\) ?)*\[?[a-z_][\w.-]{{0,40}}@{HOST}(?::| )\S{{0,200}}?\]?[#$] "
 )
-"""What a shell writes before a command, where a log was copied from a terminal."""
+"""The prompt of a shell before a command, in a log copied from a terminal."""
 
 
 def prompted(lines: Sequence[str]) -> set[str]:
-    """The hosts of shells whose prompts stand among the lines."""
+    """Return the hosts in shell prompts among the lines."""
     prompts = (_PROMPT.match(line) for line in lines if "@" in line)
     return {match["host"] for match in prompts if match is not None}
 
 
 def _prefix(text: str) -> re.Match[str] | None:
-    """One that is a prefix in every file."""
+    """Match a prefix that is valid in every file."""
     begin = text[:1]
     if begin == "[":
         return _BRACKET.match(text)
@@ -202,12 +202,12 @@ def _prefix(text: str) -> re.Match[str] | None:
 
 
 def _is_bare(line: str) -> bool:
-    """Whether a line has none of the characters that prefixes have: cheap, and so are most lines of a rank's own log."""
+    """Whether a line cannot have a prefix. A cheap test that most lines of a rank's own log pass."""
     return line.lstrip()[:1] not in _BEGINNINGS and "[" not in line and "⟨" not in line and "%|" not in line
 
 
 def writer(line: str, prefix: re.Pattern[str] | None) -> Writer:
-    """Who wrote a line; `prefix`: that of its file."""
+    """Return the writer of a line. `prefix`: the pattern of its file."""
     if prefix is None and _is_bare(line):
         return Writer(None, "", None, "", line)
     text, rank, host, local, pid = line, rank_of(line), "", None, ""
@@ -237,7 +237,7 @@ def writer(line: str, prefix: re.Pattern[str] | None) -> Writer:
 
 
 def ray_rank(writer: Writer) -> tuple[str, int] | None:
-    """The process of Ray, and its rank, where a line says so."""
+    """Return Ray's process and its rank if the line names both, else None."""
     match = _RAY_RANK.search(writer.text, 0, 400)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""What ranks dump, of many merged: flight recorders to one table a process group, stacks to groups of equal ones."""
+"""Merge the dumps of many ranks: flight recorders into one table per process group, stacks into groups of equal ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..file_io import FileError, content
 from ..inrank.rank_pulse import completed
 from ..state import RunState
 
-# Torch's own `torchfrtrace` needs NCCL's dumps of all ranks; this reads gloo's as well, and of some ranks only.
+# torch's `torchfrtrace` needs the NCCL dumps of all ranks. This module also reads gloo's, and those of a few ranks.
 
 K = TypeVar("K")
 DEFAULT = "0"
@@ -23,36 +23,36 @@ DEFAULT = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderPart:
-    """One rank's part in one group, from its recorder."""
+    """One rank's progress in one group, from its recorder."""
 
     rank: int
     called: int | None
-    """Number of the collective that it called last; None where the recorder no longer holds it."""
+    """Number of its last call; None if the recorder no longer holds it."""
     completed: int | None
     newest: CollectiveCall | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first collective that the ranks did not call alike."""
+    """The first collective that the ranks called differently."""
 
     seq: int
     of: str
-    """In what: "operation", "type", "size" or "call site"."""
+    """The difference: "operation", "type", "size" or "call site"."""
     variants: tuple[tuple[CollectiveCall, tuple[int, ...]], ...]
-    """What was called, by which ranks; what most called comes first."""
+    """The different calls with their ranks, the most common first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveWait:
-    """Ranks that wait in one collective, and who is not in it."""
+    """Ranks that wait in one collective, and the missing ranks."""
 
     call: CollectiveCall
     ranks: tuple[int, ...]
     since: float
-    """Unix time at which the first of them called it."""
+    """Unix time of the first rank's call."""
     missing: tuple[int, ...]
-    """Ranks of the group that have not called it; () where all have, or the others have no dump here."""
+    """Ranks of the group that have not called it; () if all have, or the others' dumps are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +65,19 @@ class RecorderGroup:
     """Whether the recorder lists its members."""
     parts: tuple[RecorderPart, ...]
     lowest: tuple[int, ...]
-    """Ranks that have called fewer collectives than another; () where all are alike."""
+    """Ranks that have called fewer collectives than another; () if all counts are equal."""
     divergences: tuple[Divergence, ...]
-    """The first in operation, type or size, and the first in call site, where there are such."""
+    """The first difference in operation, type or size, and the first in call site, if any."""
     waits: tuple[CollectiveWait, ...]
 
     @property
     def unasked(self) -> tuple[int, ...]:
-        """Members whose recorders are not here."""
+        """Members whose dumps are missing."""
         return tuple(sorted(set(self.ranks) - {part.rank for part in self.parts}))
 
 
 def merged_recorders(texts: Mapping[int, str]) -> list[RecorderGroup]:
-    """Groups in the order of their names, out of each rank's recorder as JSON text. Raises ValueError for other text."""
+    """Merge each rank's recorder (JSON text) into groups, sorted by name. Raises ValueError for other text."""
     groups: dict[Key, GroupRecord] = {}
     for rank in sorted(texts):
         read(rank, json.loads(texts[rank]), groups)
@@ -85,7 +85,7 @@ def merged_recorders(texts: Mapping[int, str]) -> list[RecorderGroup]:
 
 
 def merged(groups: Mapping[Key, GroupRecord], those: Collection[int]) -> list[RecorderGroup]:
-    """The same of what was read of the recorders of these ranks."""
+    """Return the groups from the recorders that `read` has parsed. `those`: their ranks."""
     groups = _settled(groups)
     for (name, ranks), group in groups.items():
         for rank in those if name == DEFAULT else set(ranks) & set(those):
@@ -94,7 +94,7 @@ def merged(groups: Mapping[Key, GroupRecord], those: Collection[int]) -> list[Re
 
 
 def _settled(groups: Mapping[Key, GroupRecord]) -> dict[Key, GroupRecord]:
-    """gloo names a group's members on some ranks only: where one group fits, it is the same."""
+    """Merge groups of one name if gloo lists the members only on some ranks and only one list fits."""
     settled = dict(groups)
     for name, ranks in groups:
         named = [key for key in groups if key[0] == name and key[1]]
@@ -133,7 +133,7 @@ def _group(name: str, ranks: tuple[int, ...], record: GroupRecord) -> RecorderGr
 
 
 def _waits(members: Mapping[int, GroupMember]) -> Iterable[CollectiveWait]:
-    """Of each rank the oldest collective that it has not completed; lowest numbers first."""
+    """Yield each rank's oldest incomplete collective, lowest numbers first."""
     pending: dict[int, list[tuple[int, CollectiveCall]]] = {}
     for rank, member in members.items():
         open_ones = [call for call in member.calls.values() if not call.done]
@@ -153,7 +153,7 @@ def _waits(members: Mapping[int, GroupMember]) -> Iterable[CollectiveWait]:
 
 
 def _divergences(members: Mapping[int, GroupMember]) -> tuple[Divergence, ...]:
-    """Over the numbers that two ranks or more still hold."""
+    """Compare the collectives that at least two ranks still hold."""
     first_of: dict[str, Divergence] = {}
     numbers = sorted({seq for member in members.values() for seq in member.calls})
     for seq in numbers:
@@ -168,7 +168,7 @@ def _divergences(members: Mapping[int, GroupMember]) -> tuple[Divergence, ...]:
 
 
 def _parting(calls: list[CollectiveCall]) -> str:
-    """In what they are not alike; "" where they are."""
+    """Return the property that differs; "" if none does."""
     if len({call.op for call in calls}) > 1:
         return "operation"
     if calls and calls[0].op in SIZED:
@@ -190,7 +190,7 @@ def _variants(
 
 
 def alike(values: Mapping[int, K]) -> list[tuple[K, tuple[int, ...]]]:
-    """Equal values with the ranks that have them: the commonest first, then that of the lowest rank."""
+    """Return equal values with their ranks: the most common first, then by lowest rank."""
     owners: dict[K, list[int]] = {}
     for rank in sorted(values):
         owners.setdefault(values[rank], []).append(rank)
@@ -211,7 +211,7 @@ SIZED = frozenset(
         "_broadcast_oop",
     }
 )
-"""Collectives that every rank calls with inputs of one size; of others the sizes may differ rightly."""
+"""Collectives whose inputs must have one size on all ranks. In other collectives sizes may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,17 +219,17 @@ class CollectiveCall:
     """One collective as one rank called it."""
 
     seq: int
-    """Its number in the group, from 1."""
+    """Sequence number in the group, from 1."""
     op: str
-    """Without the backend: "all_reduce"."""
+    """Operation without the backend: "all_reduce"."""
     dtypes: str = ""
-    """Of its inputs: "Float"; "" where there are none."""
+    """Types of its inputs: "Float"; "" without inputs."""
     sizes: str = ""
     """ "[20]"."""
     site: str = ""
-    """ "file:line function" of who called it outside torch; "" where that is not known."""
+    """ "file:line function" of the caller outside torch; "" if unknown."""
     created: float = 0.0
-    """Unix time, by its node's clock."""
+    """Unix time of the call on its node's clock."""
     done: bool = False
 
     @property
@@ -242,24 +242,24 @@ class CollectiveCall:
 class GroupMember:
     calls: dict[int, CollectiveCall] = field(default_factory=dict)
     called: int | None = None
-    """Number of its newest call; None where the recorder no longer holds it. So is `completed`."""
+    """Number of its newest call; None if the recorder no longer holds it. `completed` works in the same way."""
     completed: int | None = None
 
 
 @dataclass(slots=True)
 class GroupRecord:
-    """A group while dumps are merged."""
+    """A group during the merge."""
 
     desc: str = ""
     members: dict[int, GroupMember] = field(default_factory=dict)
 
 
 Key = tuple[str, tuple[int, ...]]
-"""A group's name and, where they are known, its members: groups that were split off together share a name."""
+"""A group's name and its members, if known: groups from one split share a name."""
 
 
 def read(rank: int, dump: Any, groups: dict[Key, GroupRecord]) -> None:
-    """Add what one rank's recorders hold. Raises ValueError for what is none."""
+    """Add one rank's recorders to `groups`. Raises ValueError if the dump is invalid."""
     if not isinstance(dump, dict):
         raise ValueError("it is no flight recorder's")
     members = dump.get("members")
@@ -271,7 +271,7 @@ def read(rank: int, dump: Any, groups: dict[Key, GroupRecord]) -> None:
 def _read(
     rank: int, dump: Any, members: Mapping[str, Any], groups: dict[Key, GroupRecord], taken: set[str]
 ) -> set[str]:
-    """One recorder: NCCL's, or that of all else, whose groups may have the names of NCCL's (`taken`). Their names."""
+    """Read one recorder and return its groups' names. `taken`: names of NCCL groups, which gloo groups may repeat."""
     entries = [entry for entry in dump.get("entries") or () if isinstance(entry, dict)]
     status: Mapping[str, Any] = dump.get("pg_status") or {}
     config: Mapping[str, Any] = dump.get("pg_config") or {}
@@ -291,7 +291,7 @@ def _read(
 
 
 def _member(calls: dict[int, CollectiveCall]) -> GroupMember:
-    """How far the rank is, by its entries: torch's own counts have sends and receives in them."""
+    """Return the rank's progress by its entries: torch's own counts include sends and receives."""
     if not calls:
         return GroupMember()
     done = [seq for seq, call in calls.items() if call.done]
@@ -299,7 +299,7 @@ def _member(calls: dict[int, CollectiveCall]) -> GroupMember:
 
 
 def _without_coalesced(entries: Iterable[Any]) -> Iterable[Any]:
-    """The parts of a coalesced call are never retired: they are done when the call is."""
+    """Mark the parts of a coalesced call as retired if the call is: torch never retires the parts."""
     done: dict[Any, bool] = {}
     kept = list(entries)
     for entry in kept:
@@ -322,7 +322,7 @@ def _names(entries: list[Any], config: Any, number: str) -> tuple[str, str]:
 
 
 def _ranks(config: Mapping[str, Any], number: str, groups: int) -> tuple[int, ...]:
-    """gloo keeps one entry without a name, which is that of the only group where there is one."""
+    """Return a group's ranks. gloo has one entry without a name, which belongs to the only group."""
     settings = config.get(number) or (config.get("") if groups == 1 else None)
     text = settings.get("ranks") if isinstance(settings, dict) else None
     try:
@@ -343,7 +343,7 @@ def _number(value: Any) -> int | None:
 
 
 def _call(entry: Any) -> CollectiveCall | None:
-    """None for what is no collective: a send, a receive, or an entry without a number."""
+    """Return the call; None for a send, a receive, or an entry without a number."""
     seq = _number(entry.get("collective_seq_id"))
     if not seq or entry.get("is_p2p"):
         return None
@@ -362,7 +362,7 @@ def _call(entry: Any) -> CollectiveCall | None:
 
 
 def _site(frames: Iterable[Any]) -> str:
-    """Of the innermost frame outside torch."""
+    """Return the innermost frame outside torch."""
     for frame in frames:
         if not isinstance(frame, dict):
             continue
@@ -373,26 +373,26 @@ def _site(frames: Iterable[Any]) -> str:
 
 
 def _short(site: str) -> str:
-    """A place with the last two parts of its path: nodes may keep the same files under different directories."""
+    """Return a site with the last two parts of its path: nodes may keep the same files in different directories."""
     return "/".join(site.rsplit("/", 2)[-2:])
 
 
 _HEAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _CUT = "..."
-"""faulthandler's last line where there are more than 100 threads: the main one, the oldest, is among those left out."""
+"""faulthandler's last line if there are more than 100 threads. It omits the oldest threads, so also the main one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread of a text that faulthandler wrote."""
+    """One thread in faulthandler's output."""
 
     label: str
-    """As faulthandler names it: "Thread 0x7f…", with the thread's name where it has one."""
+    """faulthandler's label: "Thread 0x7f…", with the thread's name if it has one."""
     current: bool
-    """Whether it is the thread that wrote the text."""
+    """Whether it is the thread that wrote the output."""
     frames: tuple[str, ...]
-    """ "file:line function", innermost first; () where no Python runs in it."""
+    """ "file:line function", innermost first; () if it runs no Python code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,19 +401,18 @@ class StackGroup:
 
     ranks: tuple[int, ...]
     frames: tuple[str, ...]
-    """ "file:line function" of the main thread, innermost first; () when it is not known or runs no Python."""
+    """ "file:line function" of the main thread, innermost first; () if it is unknown or runs no Python code."""
     shared: int = 0
-    """How many of the outermost frames are those of the first group; the one further in is where the ways part."""
+    """Number of outermost frames in common with the first group. The stacks differ from the next frame on."""
 
 
 _IMPORTING = re.compile(r"<frozen (?:importlib|zipimport)\b")
 
 
 def merged_stacks(texts: Mapping[int, str]) -> list[StackGroup]:
-    """Groups of equal main threads out of faulthandler's text of each rank: the largest first, then by rank.
+    """Group ranks by equal main threads in faulthandler's output: the largest group first, then by rank.
 
-    Frames of Python's own import system, which are five to each module, are left out; an import that begins with them
-    keeps the innermost.
+    Frames of Python's import system, five per module, are omitted. A stack that begins with one keeps the innermost.
     """
     frames = {rank: _without_imports(main_frames(text)) for rank, text in texts.items()}
     groups = alike({rank: tuple(map(_short, own)) for rank, own in frames.items()})
@@ -425,12 +424,12 @@ def _without_imports(frames: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def main_frames(text: str) -> tuple[str, ...]:
-    """Frames of the main thread, innermost first; () when the text does not hold it."""
+    """Return the frames of the main thread, innermost first; () if it is missing."""
     stacks = threads(text)
     if not stacks:
         return ()
     if text.rstrip().endswith("\n" + _CUT):
-        # A signal is handled in the main thread; what the hook's own thread wrote does not hold it.
+        # Signals are handled in the main thread. The output of the hook's own thread does not contain it.
         own = (
             thread for thread in stacks if not any("/inrank/hook.py:" in frame for frame in thread.frames)
         )
@@ -439,7 +438,7 @@ def main_frames(text: str) -> tuple[str, ...]:
 
 
 def threads(text: str) -> list[Thread]:
-    """All threads of the text, in its order; [] when it is none of faulthandler's."""
+    """Return all threads in order; [] if the text is not faulthandler's."""
     parts: list[tuple[str, bool, list[str]]] = []
     for line in text.splitlines():
         head = _HEAD.fullmatch(line)
@@ -476,22 +475,22 @@ class StackFrame(NamedTuple):
 
     @property
     def own(self) -> bool:
-        """Whether it is of the user's code: of no installed package, of Python or torch, or of the hook."""
+        """Whether it is the user's code: outside installed packages, Python, torch and the hook."""
         return bool(self.path) and not _FOREIGN.match(self.path)
 
 
 def frame_of(text: str) -> StackFrame:
-    """ "file:line function", parsed."""
+    """Parse "file:line function"."""
     match = _FRAME_TEXT.fullmatch(text)
     return StackFrame(match[1], int(match[2]), match[3]) if match else StackFrame("", 0, text)
 
 
 MOST_SOURCE = 4 << 20
-"""Bytes of a file whose lines are shown."""
+"""Maximum size in bytes of a source file."""
 
 
 class SourceLines:
-    """Lines of the files that frames name, where these are here and as they were when the ranks began."""
+    """Source lines of frames, if the files are on this host and unchanged since the ranks began."""
 
     def __init__(self, state: RunState) -> None:
         hosts = {node.host for node in state.nodes.values()}
@@ -500,7 +499,7 @@ class SourceLines:
         self._files: dict[str, list[str]] = {}
 
     def of(self, frame: StackFrame) -> str:
-        """The line, without blanks around it; "" where it is not known."""
+        """Return the stripped source line; "" if unknown."""
         if frame.path not in self._files:
             self._files[frame.path] = self._read(Path(frame.path)) if self._here else []
         lines = self._files[frame.path]
@@ -509,7 +508,7 @@ class SourceLines:
     def _read(self, path: Path) -> list[str]:
         try:
             if not path.is_absolute() or path.stat().st_mtime > self._began:
-                return []  # where it is, or what stood there, is not known
+                return []  # its directory or its earlier content is unknown
             return content(path, MOST_SOURCE).decode("utf-8", "replace").split("\n")
         except (FileError, OSError, ValueError):
             return []

@@ -1,4 +1,4 @@
-"""Reads log files, block by block, into rules that fired, statements and exceptions; and where a run's logs are."""
+"""Read log files block by block into fired rules, statements and exceptions, and find the logs of a run."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from .short_logs import ShortLog
 from .statements import CommunicatorPart, NodePart, Statements
 
 REPORT, REPORT_LINES = "pt-nccl-error", 64
-"""With what torch begins its report of an error of NCCL, and in how many lines NCCL's own reason follows."""
+"""torch's first line of an NCCL error report, and the number of lines after it that may contain NCCL's reason."""
 REPORTS = (REPORT, "pt-remote-error", "pt-async-error")
-"""What such a report also begins with, where its first line is not there."""
+"""Rules that also start such a report, if its first line is missing."""
 PREFIX = 1000
-"""Characters before a traceback in one line that are put before each of its lines."""
+"""Maximum length of a one-line traceback's prefix, which is repeated before each of its lines."""
 HEADS = 1 << 14
-"""Heads that are remembered: threads write many lines with the same."""
+"""Maximum number of cached heads. Threads write many lines with the same head."""
 
 Handler = Callable[[Statements, Head, str], None]
 
@@ -69,7 +69,7 @@ _HANDLERS: dict[str, tuple[Handler, bool]] = {
     )
     for word in words.split()
 }
-"""First word of a message → its handler, and whether rules ignore it."""
+"""Handler of a message by its first word, and whether rules skip such messages."""
 
 
 _NAMED = (Statements.comm, True)
@@ -81,22 +81,22 @@ _NUMBERED = (Statements.numbered, True)
 
 @dataclass(slots=True)
 class _Place:
-    """How far a file is read; files may be read in turns."""
+    """Reading position in a file. Files may be read in turns."""
 
     name: str = ""
     number: int = 0
-    """Of the file, from 1."""
+    """Number of the file, from 1."""
     whose: Whose = NOBODYS
-    """By its name."""
+    """Rank and host in its name."""
     line: int = 0
     report_until: int = 0
     version: Version = ()
     prefix: re.Pattern[str] | None = None
-    """With what its lines begin; see prefixes.learned."""
+    """Prefix of its lines; see prefixes.learned."""
 
 
 class Reading:
-    """Everything that was read of some logs."""
+    """Everything read from a set of logs."""
 
     def __init__(self, rules: Book | None = None, pasted: bool = False) -> None:
         self.book = rules or book()
@@ -107,23 +107,23 @@ class Reading:
         self.locals = self.exceptions.endings.locals
         self._ranks: set[int] = set()
         self.files: list[str] = []
-        """Names, in the order in which they were opened."""
+        """Names in the order of opening."""
         self.unread = Unread()
-        """What was left out."""
+        """Files that were not read."""
         self.recorders = Recorders()
         self.hosts: set[str] = set()
-        """Hosts that lines of NCCL and prompts of shells name."""
+        """Hosts named by NCCL's lines and shell prompts."""
         self.lines = 0
         self.nccl_lines = 0
         self._heads, self._places = dict[str, Head](), dict[str, _Place]()
         self._lengths: dict[int, int] = {}
-        """Of files that were left."""
+        """Lines of the files that were left."""
         self._at = _Place()
         self._written: tuple[str, re.Pattern[str] | None, Writer] = "", None, writer("", None)
-        """The newest line of which it was asked who wrote it, and with which prefix of its file."""
+        """The newest line whose writer was requested, its file's prefix, and the writer."""
 
     def open(self, name: str, whose: Whose | None = None) -> None:
-        """The next lines are of another file; `whose`: by its name, as file_names.owners has it."""
+        """Start another file. `whose`: rank and host in its name, from file_names.owners."""
         whose = owners([name]).get(name, NOBODYS) if whose is None else whose
         self.files.append(name)
         self._begin(_Place(name, len(self.files), whose))
@@ -138,11 +138,11 @@ class Reading:
 
     @property
     def ranks(self) -> set[int]:
-        """Ranks whose lines, or files, were read."""
+        """Ranks whose lines or files were read."""
         return self._ranks | set(self.locals.ranks())
 
     def record(self, source: Source) -> None:
-        """Read the dump of a flight recorder. Raises RunError for one that the user named and that cannot be read."""
+        """Read a flight recorder's dump. Raises RunError if the user named it and it cannot be read."""
         rank = rank_of_dump(source.name)
         try:
             if rank is None:
@@ -158,7 +158,7 @@ class Reading:
         self._heard(rank, "")
 
     def turn_to(self, name: str, rank: int | None = None) -> None:
-        """The next lines continue this file where it was left; a new one is opened."""
+        """Continue a file at its last position, or open it if it is new."""
         if name == self._at.name:
             return
         self.leave()
@@ -169,7 +169,7 @@ class Reading:
             self._begin(place)
 
     def leave(self) -> None:
-        """Remember how far the newest file is read."""
+        """Remember the position in the newest file."""
         if self._at.name:
             self._at.version = self.statements.version
             self._places[self._at.name] = self._at
@@ -177,26 +177,26 @@ class Reading:
             self._at = _Place(line=self._at.line)
 
     def copied_from(self, hosts: set[str]) -> None:
-        """Those that prompts of shells in this file name."""
+        """Add hosts from shell prompts in this file."""
         if len(self.hosts) < SOURCES:
             self.hosts |= hosts
 
     def prefixed(self, prefix: re.Pattern[str] | None) -> None:
-        """With what the lines of this file begin; see prefixes.learned."""
+        """Set the prefix of this file's lines; see prefixes.learned."""
         self._at.prefix = prefix
 
     @property
     def lengths(self) -> dict[int, int]:
-        """By number of a file its lines so far."""
+        """Number of lines read so far, by file number."""
         return self._lengths | {self._at.number: self._at.line}
 
     @property
     def line(self) -> int:
-        """How many lines of the newest file are read."""
+        """Number of lines read from the newest file."""
         return self._at.line
 
     def skip(self, lines: int) -> None:
-        """Count lines of the file that are left out."""
+        """Count lines of the file that are not read."""
         self._at.line += lines
 
     def _begin(self, place: _Place) -> None:
@@ -209,7 +209,7 @@ class Reading:
         self.statements.version = place.version
 
     def feed(self, lines: Iterable[str], step: int = 1) -> None:
-        """Whole lines of the file that was opened last, without their ends; `step`: 0 for parts of one line."""
+        """Read complete lines of the newest file without line ends. `step`: 0 for parts of one line."""
         number, nccl = self._at.line, 0
         mark_in, needle, handlers = MARK.search, self.book.needle, _HANDLERS
         statements, noted = self.statements, self.statements.noted
@@ -235,7 +235,7 @@ class Reading:
                 continue
             nccl += 1
             if nccl == 1:
-                self._head(line[: mark.start()])  # whose the lines are, also where no rule reads one
+                self._head(line[: mark.start()])  # note the writer even if no rule reads its lines
             start, level = mark.end(), mark[1]
             if level == "INFO":
                 word = line[start : line.find(" ", start)]
@@ -260,7 +260,7 @@ class Reading:
         self._at.line = number
 
     def _version(self, line: str, mark: re.Match[str], number: int) -> None:
-        """A line that names NCCL's version: torch ends a sentence of its own with it."""
+        """Read a line with NCCL's version, which also ends one of torch's sentences."""
         self.statements.version_line(self._head(line[: mark.start()]), line[mark.end() :])
         if self.statements.noted:
             self._keep(line, number)
@@ -270,13 +270,13 @@ class Reading:
             self._fired(padded, first, self._head(line[: mark.start()]), number)
 
     def _parts(self, line: str, number: int) -> None:
-        """A line that holds several."""
+        """Read a line that consists of several."""
         before, self._at.line = self._at.line, number
         self.feed(line.split(PART), step=0)
         self._at.line = before
 
     def _unmarked(self, line: str, number: int) -> None:
-        """A line that is none of NCCL's."""
+        """Read a line that is not NCCL's."""
         line = straight(line)
         if self.short.open and self.short.asks(line, number):
             self.short.take(line, number, (self._at.number, self._at.name), *self._bare(line))
@@ -293,18 +293,18 @@ class Reading:
             self.error_lines.line(line, wrote.text, head, number, has_rule=False)
 
     def _unfolded(self, line: str) -> str | None:
-        """The lines of a traceback that was written into one, parted by PART; None for any other line."""
+        """Split a one-line traceback into lines with PART between them; None for any other line."""
         text = self._writer(line).text
         prefix = line.partition(text)[0]
         return unfolded(text, prefix) if len(prefix) < PREFIX else None
 
     def _traced(self, line: str, number: int) -> bool:
-        """Whether a line is of a traceback that is being printed."""
+        """Whether a line belongs to an open traceback."""
         wrote = self._writer(line)
         return self.exceptions.line(wrote.text, line, wrote.stream, number)
 
     def _plain(self, line: str, first: re.Match[str], number: int, traced: bool) -> None:
-        """A line without a mark of NCCL, and a needle in it."""
+        """Read a line with a needle that is not NCCL's."""
         head, wrote = self._bare(line)
         ended = False
         if first[1] in STARTS:
@@ -325,7 +325,7 @@ class Reading:
             self.error_lines.line(line, wrote.text, head, number, has_rule=ended or traced)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:
-        """A line with a needle in it; a bare one has no mark of NCCL. True where a rule explains it."""
+        """Return True if a rule explains the line. `bare`: the line is not NCCL's."""
         fired = False
         for rule, match in self.book.fired(line, first):
             if bare and rule.marked and number > self._at.report_until:
@@ -338,11 +338,11 @@ class Reading:
         return fired
 
     def _keep(self, line: str, number: int) -> None:
-        """A line that states something for the first time."""
+        """Keep a line that states a fact for the first time."""
         for lines, key, part in self.statements.noted:
             if key not in lines:
                 lines[key] = Raw(self._at.name, number, line[:WIDTH])
-            if part is not None and "[20" in line:  # as NCCL's own stamp begins
+            if part is not None and "[20" in line:  # NCCL's own timestamp begins like this
                 part.stamp = stamp_of(line)
         self.statements.noted.clear()
 
@@ -359,7 +359,7 @@ class Reading:
         return head
 
     def _writer(self, line: str) -> Writer:
-        """Who writes a line; several ask in turn."""
+        """Return the writer of a line, cached for the newest line."""
         of, prefix, wrote = self._written
         if line is not of or prefix is not self._at.prefix:
             wrote = writer(line, self._at.prefix)
@@ -367,14 +367,14 @@ class Reading:
         return wrote
 
     def _bare(self, line: str) -> tuple[Head, Writer]:
-        """Who writes a line that is none of NCCL's, and what it says."""
+        """Return head and writer of a line that is not NCCL's."""
         wrote = self._writer(line)
         rank, node = self._rank_of(wrote)
         host = wrote.host or self._at.whose.host
         return Head(host=host, rank=rank, node=node, source=(host or self._at.name, None, rank)), wrote
 
     def _rank_of(self, wrote: Writer) -> tuple[int | None, str]:
-        """The rank that a line, or else its file's name, has; and the node, where it is a local one."""
+        """Return the rank of the line, else of its file's name, and the node if it is a local rank."""
         own, process = self._at.whose, f"{PROCESS}{wrote.pid}"
         if wrote.rank is not None:
             if wrote.local is not None:
@@ -395,7 +395,7 @@ class Reading:
         return 0, process
 
     def facts(self) -> NcclFacts:
-        """Everything that was read so far, as NcclFacts that travel."""
+        """Return everything read so far in the form that nodes send."""
         statements, raw = self.statements, dict[str, FactLine]()
         nodes = [_node(node, raw) for node in list(statements.nodes.values())[:NODES]]
         parts = statements.sessions.all()
@@ -407,7 +407,7 @@ class Reading:
                 counted[comm.nranks] += 1
                 name = f"{comm.nranks} ranks, no. {counted[comm.nranks]}"
             communicators.append((name, comm))
-        # Stable: equal ones stay in the order of their init.
+        # The sort is stable: communicators of equal size stay in the order of their init.
         communicators.sort(key=lambda each: -(each[1].nranks or 0))
         kept = tuple(_communicator(name, comm, raw) for name, comm in communicators[:COMMUNICATORS])
         for entry in self.tally.entries:
@@ -419,7 +419,7 @@ class Reading:
 
 
 def _other(word: str) -> tuple[Handler, bool] | None:
-    """The handler for other first words."""
+    """Return the handler for other first words."""
     kind = word[:4]
     if kind == "nccl" or kind == "NCCL":
         if word.startswith("ncclComm"):
@@ -431,13 +431,13 @@ def _other(word: str) -> tuple[Handler, bool] | None:
 
 
 class NoTextError(RunError):
-    """A file is no log."""
+    """A file is not a log."""
 
 
 def lines_of(source: Source, refuse: bool = True) -> Iterator[list[str]]:
-    """Lines of a log, some at a time; of a long one its beginning. Raises RunError and BrokenOff.
+    """Yield lines of a log in portions; of a long line only its beginning. Raises RunError and BrokenOff.
 
-    `refuse`: what begins as no text does; else its bytes that are none are replaced.
+    `refuse`: raise NoTextError for a binary file, else replace invalid bytes.
     """
     begun = not refuse
 
@@ -451,7 +451,7 @@ def lines_of(source: Source, refuse: bool = True) -> Iterator[list[str]]:
 
 
 def read_all(files: Iterable[Named], waits: Waits = silently) -> Reading:
-    """Every log of these files, archives and directories to its end. Raises RunError."""
+    """Read every log of these files, archives and directories to its end. Raises RunError."""
     reading, files = Reading(pasted=True), list(files)
     names = [name for file in files for name in _names(*file)]
     whose, older = owners(names), older_attempts(names)
@@ -474,12 +474,12 @@ def read_all(files: Iterable[Named], waits: Waits = silently) -> Reading:
 
 
 def _names(name: str, path: Path) -> list[str]:
-    """Those of the logs in a file, as far as it can be read twice."""
+    """Return the names of the logs in a file, if it can be read twice."""
     return [name] if is_flat(path) else [source.name for source in sources([(name, path)], Unread())]
 
 
 def read_run(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> tuple[Reading, list[str]]:
-    """The same of a run's logs, whatever bytes ranks wrote; and which cannot be read, a sentence each."""
+    """Read a run's logs, whatever bytes the ranks wrote. Also return a sentence per unreadable file."""
     reading, unread = Reading(), list[str]()
     for name, path in files:
         try:
@@ -499,9 +499,9 @@ def _fed(
     whose: Whose,
     stopped: Callable[[], bool] = bool,
 ) -> bool:
-    """Feed one log; False once `stopped`, asked at each block, says so.
+    """Feed one log. Return False once `stopped` returns True; it is called for each block.
 
-    Raises RunError for one that the user named and of which nothing can be read.
+    Raises RunError if the user named the log and nothing of it can be read.
     """
     new = reading.files[-1:] != [source.name]
     layers: list[Records] = []
@@ -538,7 +538,7 @@ def _fed(
 
 
 def _learned_layers(lines: list[str]) -> list[Records]:
-    """How the lines are packed, the outermost first."""
+    """Return the record formats of the lines, the outermost first."""
     layers: list[Records] = []
     some = flat(lines)[:LEARN]
     while len(layers) < LAYERS and (trial := learned_records(some)) is not None:
@@ -548,12 +548,12 @@ def _learned_layers(lines: list[str]) -> list[Records]:
 
 
 def flat(lines: Iterable[str]) -> list[str]:
-    """Some of the lines, with each part of one as one."""
+    """Return some of the lines, with each part of a line as a separate one."""
     return [part for line in islice(lines, 4 * LEARN) for part in line.split(PART)]
 
 
 def _whole_enough(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
-    """The same, the first block with as many lines as show how the others are: a pipe gives them one by one."""
+    """Yield the blocks, with enough lines in the first to learn the format: a pipe returns single lines."""
     first: list[str] = []
     broken: BrokenOff | None = None
     try:
@@ -571,7 +571,7 @@ def _whole_enough(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def logs_of_run(entry: run_directories.Entry, attempt: int | None = None) -> list[Named]:
-    """The logs of an attempt (None: the newest) on this machine: the run's, its parts', and what a hub has kept."""
+    """Return an attempt's logs (None: the newest) on this machine: of the run, its parts, and the hub's copies."""
     paths: dict[str, list[Path]] = {file.id: [entry.path / file.id] for file in list_files(entry.path)}
     for part in run_directories.parts(entry.record.run) if entry.record.kind == "hub" else ():
         node = part.record.node
@@ -640,20 +640,20 @@ def _communicator(name: str, comm: CommunicatorPart, raw: dict[str, FactLine]) -
 
 
 def _pairs(comm: CommunicatorPart) -> Iterable[Pair]:
-    """One for each transport of a pair, the fastest kind first."""
+    """Yield one entry per transport of a pair, the fastest first."""
     for (source, target), kinds in comm.pairs.items():
         for kind in sorted(kinds, key=speed):
             yield Pair(source, target, kind)
 
 
 def _rings(comm: CommunicatorPart) -> tuple[tuple[int, ...], ...]:
-    """Different orders that are whole; long ones are cut by NCCL itself until 2.28."""
+    """Return the different complete rings. Until 2.28 NCCL truncates long ones."""
     orders = dict.fromkeys(tuple(map(int, text.split())) for _, text in sorted(comm.rings.items()))
     return tuple(order for order in orders if len(order) == comm.nranks)[:RINGS]
 
 
 def _unix(stamp: Stamp | None) -> float | None:
-    """Of NCCL's own stamp, by the clock and zone of this machine."""
+    """Convert NCCL's timestamp with this machine's clock and time zone; None for other stamps."""
     if stamp is None or stamp.kind != "nccl":
         return None
     whole, _, part = stamp.text.partition(".")

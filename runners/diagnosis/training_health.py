@@ -1,7 +1,7 @@
-"""Findings from what a script reports of its training: a loss that is NaN, one that diverges, a throughput that dropped.
+"""Report a loss that is NaN or diverges, and a throughput that dropped, from the script's own values.
 
-Fed once a round; keeps what earlier reports were. Conservative: a warm-up, a spike, a restart from a checkpoint, and
-losses that go up and down by design (GAN, reinforcement learning) raise nothing.
+Called once per round; keeps earlier values. Conservative: a warm-up, a spike, a restart from a checkpoint, and losses
+that rise and fall by design (GAN, reinforcement learning) raise nothing.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from .view import View
 NOT_FINITE, DIVERGES, SLOWER = "loss-not-finite", "loss-diverges", "throughput-drop"
 
 STEADY_REPORTS = 3
-"""Reports in a row that must say so where one alone may be an accident: inf, and a NaN before any finite loss."""
+"""Consecutive reports required for values that may be an accident: inf, or NaN before any finite loss."""
 
 WINDOW = 20
-"""Reports of which a level is the median."""
+"""Number of reports whose median is a level."""
 MATURE = 3 * WINDOW
-"""Reports before which nothing diverges."""
+"""Minimum number of reports for divergence."""
 RAISE, CLEAR = 0.5, 0.25
-"""Of the way from its lowest level back to where the loss began."""
+"""Share of the way from the lowest level back to the first one that raises and clears the finding."""
 PROGRESS = 0.2
-"""Share of its first level that a loss must have lost before it can diverge."""
+"""Minimum fall of a loss before it can diverge, as a share of its first level."""
 NOISE = 6.0
-"""Times the spread of the lowest level that the present one must be above it."""
+"""Minimum rise above the lowest level, in spreads of that level."""
 HOLDS_S = 60.0
-"""For so long."""
+"""Minimum seconds of the rise."""
 UP_AND_DOWN = re.compile(
     r"(?:^|[^a-z])(?:d|g|(?:disc|gen|adv)\w{0,40}|gan)[_ /]?loss|reward|return|advantage|kl\b|entropy", re.I
 )
-"""Own values of scripts whose loss says little: adversarial and reinforcement learning."""
+"""Script values that make the loss meaningless: adversarial and reinforcement learning."""
 
 WARM_UP = 10
-"""Reports of an attempt whose throughput does not count."""
+"""Number of first reports of an attempt whose throughput does not count."""
 ENOUGH = 20
-"""Reports after those, of both attempts."""
+"""Minimum number of later reports in both attempts."""
 DROP, BACK = 0.8, 0.9
-"""Share of the attempt before that is a drop, and from which it is none any more."""
+"""Share of the previous attempt's throughput that raises and clears the finding."""
 
 
 @dataclass(slots=True)
 class _Losses:
-    """The losses of one rank, report by report; of the earliest attempt on where they begin."""
+    """The losses of one rank since its first attempt with a loss."""
 
     seen: float = 0.0
     """`at` of the newest report."""
     values: list[float] = field(default_factory=list)
-    """The newest WINDOW."""
+    """The newest WINDOW values."""
     count: int = 0
     first: float | None = None
     lowest: float | None = None
     spread: float = 0.0
     since: float | None = None
-    """Unix time from which the loss has been high."""
+    """Unix time since which the loss is high."""
     finding: Finding | None = None
 
 
@@ -78,15 +78,15 @@ class _Speed:
 
 
 class TrainingHealth:
-    """What was reported so far."""
+    """Detector with state across rounds."""
 
     def __init__(self) -> None:
         self._bad: dict[int, tuple[float, int]] = {}
-        """Rank → time of its newest report of a loss that is not finite, and how many there were in a row."""
+        """Time of the newest report of a non-finite loss, and number of consecutive ones, by rank."""
         self._finite: set[int] = set()
         """Ranks that have reported a finite loss in this attempt."""
         self._raised: Finding | None = None
-        """Of a loss that is not finite: as it was raised, so that its evidence stays."""
+        """The finding of a non-finite loss as it was raised, so that its evidence does not change."""
         self._losses: dict[int, _Losses] = {}
         self._speed: _Speed | None = None
         self._before: _Speed | None = None
@@ -94,7 +94,7 @@ class TrainingHealth:
         self._attempt = 0
 
     def find(self, view: View) -> Iterable[Finding]:
-        """See the module."""
+        """Return the findings of this round."""
         if view.attempt is None:
             return []
         if view.state.attempt != self._attempt:
@@ -112,7 +112,7 @@ class TrainingHealth:
             self._before = self._speed
         assert view.attempt is not None
         self._speed = _Speed(self._attempt, view.attempt.world_size)
-        for losses in self._losses.values():  # what was read of the step after the checkpoint is read again
+        for losses in self._losses.values():  # steps after the checkpoint are reported again
             losses.values, losses.since, losses.finding = [], None, None
 
     def _not_finite(self, view: View, samples: Sequence[TrainingSample]) -> Iterable[Finding]:
@@ -151,7 +151,7 @@ class TrainingHealth:
 
     def _is_bad(self, sample: TrainingSample) -> bool:
         word = sample.not_finite.get("loss")
-        # transformers shows a loss of 0 in place of one that is NaN
+        # transformers reports a loss of 0 instead of NaN
         hidden = sample.loss == 0.0 and sample.not_finite.get("grad_norm") == "nan"
         if word is None and not hidden:
             if sample.loss is not None:
@@ -231,7 +231,7 @@ class TrainingHealth:
 
 
 def _swings(sample: TrainingSample) -> bool:
-    """Whether the script has losses or rewards that go up and down by design."""
+    """Whether the script has losses or rewards that rise and fall by design."""
     return any(UP_AND_DOWN.search(name) for name in sample.values)
 
 
@@ -253,7 +253,7 @@ def _diverged(sample: TrainingSample, losses: _Losses, level: float) -> Finding:
 
 
 def _rate(sample: TrainingSample) -> tuple[float, str] | None:
-    """Throughput, and the name of its field."""
+    """Return the throughput and the name of its field."""
     for name in ("tokens_s", "samples_s"):
         value = getattr(sample, name)
         if value is not None and math.isfinite(value) and value > 0:
