@@ -1,4 +1,4 @@
-"""The JSON of `distui diagnose`: its types, and how it is made of what was read. Pure."""
+"""The JSON of `distui diagnose`: its types, and its conversion from a reading. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .reading import Reading
 from .statements import CommunicatorPart, NodePart
 
 RANKS_NAMED = 64
-"""Most ranks of a communicator that are listed as behind the others."""
+"""Maximum number of ranks listed as late per communicator."""
 
 
 class FoundLine(TypedDict):
@@ -56,11 +56,11 @@ class Victim(TypedDict):
 
 
 class NodeInLogs(TypedDict):
-    """What NCCL's lines say about a host."""
+    """The facts of NCCL's lines about a host."""
 
     host: str | None
     file: str | None
-    """The file whose lines name no host; None if there is a host."""
+    """The file whose lines name no host; None if the host is known."""
     nccl: list[str]
     ranks: list[int]
     bootstrap: str | None
@@ -84,7 +84,7 @@ class CommunicatorInLogs(TypedDict):
     hosts: list[str]
     ranks_seen: int
     stages: dict[str, int]
-    """Stage of the initialisation → number of ranks."""
+    """Number of ranks by init stage."""
     behind: list[int]
     """The first RANKS_NAMED ranks that have not reached the stage of the others."""
     init: SlowestInit | None
@@ -92,14 +92,14 @@ class CommunicatorInLogs(TypedDict):
     trees: int | None
     channels: dict[str, int]
     transports: dict[str, int]
-    """Transport → number of pairs."""
+    """Number of pairs by transport."""
     nvls: bool | None
     tuning: dict[str, int]
     collectives: dict[str, int]
 
 
 class Diagnosis(TypedDict):
-    """`diagnose`. None is unknown."""
+    """The output of `diagnose`. None means unknown."""
 
     files: list[str]
     unread: list[str]
@@ -117,7 +117,7 @@ class Diagnosis(TypedDict):
 
 
 def document(reading: Reading, verdict: Verdict) -> Diagnosis:
-    """What was read, and the verdict on it."""
+    """Return the document of a reading and its verdict."""
     first = verdict.first
     statements = reading.statements
     return {
@@ -169,7 +169,7 @@ def _finding(finding: LogFinding) -> FoundInLogs:
 
 
 def _node_of(finding: LogFinding) -> int | None:
-    """The node of a run whose log has the first line; None if the log is not of a run."""
+    """Return the run's node whose log has the first line; None if the log is not of a run."""
     log = parse_file_id(finding.lines[0].file) if finding.lines else None
     return None if log is None else log.node
 
@@ -213,7 +213,7 @@ def _communicator(communicator: CommunicatorPart) -> CommunicatorInLogs:
 
 
 def _late(communicator: CommunicatorPart) -> list[int]:
-    """Ranks that have not reached the furthest stage of their communicator."""
+    """Return the ranks that have not reached the furthest stage of their communicator."""
     parts = communicator.ranks.values()
     furthest = max((part.stage for part in parts), default=None)
     return sorted(part.rank for part in parts if part.stage != furthest)

@@ -1,6 +1,6 @@
-"""What ranks do before their first optimizer step, by their newest stacks: it may take minutes that nothing else shows.
+"""Describe what ranks do before their first optimizer step, which may take minutes, from their newest stacks.
 
-Imports, downloads, builds, compiles, datasets, and waits for those who do that. Pure.
+It names imports, downloads, builds, compilations, datasets, and waits for ranks that do these. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..state import Rank, RunState
 from .activity import Kind, frame_rule, place
 
 AFTER_S = 5.0
-"""Nothing is said of an attempt that is younger: every Python imports."""
+"""Minimum age of an attempt in seconds, since every Python process imports at first."""
 
 
 _SIGNS = (
@@ -35,7 +35,7 @@ _SIGNS = (
     ),
     frame_rule("preparing a dataset", r"/megatron/core/datasets/"),
 )
-"""The first that any frame matches."""
+"""The first rule that any frame matches counts."""
 
 _KINDS = {
     Kind.COMPILE: "compiling",
@@ -46,13 +46,13 @@ _KINDS = {
     Kind.SUBPROCESS: "waiting for a program that it started",
     Kind.STORE: "waiting for the other ranks to join",
 }
-"""Where no sign matches: by the place of the stack, see activity.place."""
+"""Used if no sign matches: by the stack's place, see activity.place."""
 
 
 def no_step_yet(state: RunState, now: float) -> str:
-    """ "compiling (ranks 0-6), importing modules (rank 7)"; "" once a step was made, and where nothing shows it.
+    """ "compiling (ranks 0-6), importing modules (rank 7)"; "" after the first step or without evidence.
 
-    `now`: unix seconds, by the clock of `state`.
+    `now`: Unix time on the clock of `state`.
     """
     attempt = state.attempts[-1] if state.attempts else None
     if attempt is None or state.phase.ended or now - attempt.began < AFTER_S:
@@ -81,7 +81,7 @@ def _each(state: RunState, now: float) -> Iterator[tuple[int, str]]:
 
 
 def _lock(ranks: dict[int, Rank], pulse: Pulse) -> str:
-    """A lock of the kernel that it waits for, with who holds it."""
+    """Describe the file lock that a rank waits for, and its holder; "" without one."""
     if pulse.call != "lock" or not pulse.on:
         return ""
     holder = next((number for number, rank in ranks.items() if rank.pid == pulse.holder), None)
@@ -94,7 +94,7 @@ def _lock(ranks: dict[int, Rank], pulse: Pulse) -> str:
 
 @functools.lru_cache(maxsize=2048)
 def doing_words(stack: tuple[Site, ...]) -> str:
-    """What a stack (innermost first) is in the middle of, as a participle; "" for code of the user's own."""
+    """Describe a stack (innermost first) as a participle; "" for the user's own code."""
     for sign in _SIGNS:
         if any(sign.fits(site.file, site.name) for site in stack):
             return sign.kind

@@ -1,4 +1,4 @@
-"""Ranks whose script is done and that do not exit: a thread that goes on, a worker process, a function of atexit."""
+"""Report ranks whose script is done but that do not exit: a running thread, a worker process, an atexit function."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .view import View
 from .waits import ended
 
 LEAVES_S = 20.0
-"""Seconds since the last step after which a rank that sleeps at its exit is told: uploads and logs end by then."""
+"""Seconds from the last step until a rank that sleeps at its exit is reported. Uploads and logs end before."""
 _EXITS = {
     "_shutdown": ("/threading.py", "a thread"),
     "_python_exit": ("/concurrent/futures/thread.py", "a thread of an executor"),
     "_exit_function": ("/multiprocessing/util.py", "a process of multiprocessing"),
 }
-"""Function of the standard library that the interpreter calls at its exit → its file, and what it waits for there."""
+"""File and awaited object of the library functions that the interpreter calls at its exit."""
 _REMEDY = (
     "end it in the script before the last line, or start threads that may be cut off with daemon=True; "
     "`distui dump RUN stacks` shows all threads"
@@ -26,7 +26,7 @@ _REMEDY = (
 
 
 def find(view: View) -> Iterable[Finding]:
-    """A finding for the ranks that wait for the same at their exit."""
+    """Report ranks that wait at their exit, one finding per reason."""
     waiting: dict[str, list[int]] = {}
     proof: dict[str, tuple[str, ...]] = {}
     for rank, pulses in view.history.items():
@@ -52,11 +52,11 @@ def find(view: View) -> Iterable[Finding]:
 
 
 def _held(pulses: Sequence[Pulse]) -> str:
-    """What a rank waits for at its exit; "" where it is not there, works, or has made a step just now."""
+    """Return what a rank waits for at its exit; "" if it is not at its exit, works, or has just made a step."""
     newest = pulses[-1]
     if (
         not newest.hook or not newest.stack or len(newest.stack) >= 24
-    ):  # the outermost frames of more are cut off
+    ):  # a longer stack lacks its outermost frames
         return ""
     outermost = newest.stack[-1]
     file, what = _EXITS.get(outermost.name, ("", ""))

@@ -1,7 +1,7 @@
-"""What NCCL's RAS answers, as values: who is missing in a communicator, and who has launched fewer collectives. Pure.
+"""Parse NCCL's RAS reports: ranks missing in a communicator, and ranks with fewer launched collectives. Pure.
 
-The format is the JSON of src/ras/client_support.cc, from NCCL 2.28.7 on. RAS counts launches, not completions, and
-knows nothing of Send and Recv: what it says is a hint, never a proof.
+The format is the JSON of src/ras/client_support.cc since NCCL 2.28.7. RAS counts launches, not completions, and does
+not know Send and Recv, so its reports are hints and no proof.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SINCE = (2, 28, 7)
-"""Earlier ones have no JSON, or crashed when they were asked: 2.26 (#1669, #1718), 2.27.7 even unasked (#1996)."""
+"""Earlier versions have no JSON or crash: 2.26 on a request (NCCL issues 1669, 1718), 2.27.7 without one (1996)."""
 
 _NO_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
 
@@ -27,7 +27,7 @@ class Missing:
     host: str = ""
     pid: int | None = None
     dead: bool | None = None
-    """Whether RAS takes it for dead; None where it does not say."""
+    """Whether RAS considers it dead; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RasCommunicator:
     counts: dict[str, dict[int, int]] = field(default_factory=dict)
     """Launches by operation ("AllReduce") and rank."""
     usual: dict[str, int] = field(default_factory=dict)
-    """What most ranks have launched, by operation."""
+    """Most common number of launches by operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class RasReport:
 
 
 class RasError(ValueError):
-    """What came is no report of RAS."""
+    """The answer is not a RAS report."""
 
 
 def parse(text: str) -> RasReport:
-    """An answer; 2.28.7 and 2.28.9 leave out a comma in a missing rank. Raises RasError."""
+    """Parse an answer. Versions 2.28.7 and 2.28.9 omit a comma in a missing rank. Raises RasError."""
     try:
         document = json.loads(_NO_COMMA.sub(r"\1,\2", text))
         return RasReport(tuple(_communicator(entry) for entry in document["communicators"]))
@@ -79,7 +79,7 @@ def _dead(rank: dict[str, Any]) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Ranks that launched fewer of one operation than most, in two reports, with no launch between them."""
+    """Ranks that launched fewer of one operation than most, in two reports without a launch between them."""
 
     operation: str
     ranks: tuple[int, ...]
@@ -89,7 +89,7 @@ class Behind:
 
 
 def stuck(before: RasReport, now: RasReport) -> list[Behind]:
-    """Who is behind and does not move: counts that differ in one report alone are normal."""
+    """Return ranks that are late and make no progress. Different counts in a single report are normal."""
     earlier = {comm.hash: comm for comm in before.communicators}
     stragglers = []
     for comm in now.communicators:
@@ -106,12 +106,12 @@ def stuck(before: RasReport, now: RasReport) -> list[Behind]:
 
 
 def _usual(counts: Iterable[int]) -> int:
-    """The count that most have; of equals the larger."""
+    """Return the most common count; of equally common ones the largest."""
     tally = Counter(counts)
     return max(tally, key=lambda count: (tally[count], count))
 
 
 def missing(report: RasReport) -> list[Missing]:
-    """Every rank that does not answer, once."""
+    """Return every rank that does not answer, without duplicates."""
     by_process = {(rank.rank, rank.pid): rank for comm in report.communicators for rank in comm.missing}
     return [by_process[at] for at in sorted(by_process, key=str)]

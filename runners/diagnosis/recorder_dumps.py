@@ -1,6 +1,6 @@
-"""Torch's own dumps of its flight recorder (nccl_trace_rank_N), and what those of several ranks show together.
+"""Read torch's flight recorder dumps (nccl_trace_rank_N), and compare those of several ranks.
 
-They are pickles. `loaded` builds nothing but dicts, lists, texts and numbers out of them, as many as fit into memory.
+The dumps are pickles. `loaded` creates only dicts, lists, strings and numbers from them, in bounded number.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from .rank_dumps import DEFAULT, CollectiveWait, Divergence, GroupRecord, Key, R
 from .rules import First, Rule, RuleHits
 
 MOST_BYTES, MOST_STEPS, MOST_VALUES = 128 << 20, 8_000_000, 8_000_000
-"""Of a dump; steps of its pickle; values in it. 20,000 calls with their stacks take 2,000,000 steps."""
+"""Maximum size of a dump, opcodes of its pickle, and values in it. 20,000 calls with stacks take 2,000,000 opcodes."""
 DEPTH = 16
-"""Containers within each other."""
+"""Maximum nesting of containers."""
 KEPT = 256
-"""Calls of a rank in a group that are kept, beside those that are not done."""
+"""Maximum number of newest calls kept per rank and group, and of those that are not done."""
 
 _NUMBER = re.compile(r"(\d{1,7})(?:\.\w+)?$")
 _MAGIC = re.compile(rb"\x80[\x02-\x05]")
 _SIGNS = (b"pg_config", b"nccl_version", b"comm_lib_version")
-"""Keys that a recorder's dump begins with."""
+"""First keys in a recorder's dump."""
 _JSON = re.compile(
     rb'\s*\{\s*"(?:version|nccl_version|comm_lib_version|pg_config|pg_status|entries|recorders|members)":'
 )
 
 
 class DumpError(ValueError):
-    """A file is no dump that can be read."""
+    """A file is not a readable dump."""
 
 
 def is_dump(head: bytes) -> bool:
-    """Whether a file that begins so is a recorder's, as a pickle or as JSON."""
+    """Whether a file with this beginning is a recorder's dump, as pickle or JSON."""
     if _MAGIC.match(head) is None:
         return _JSON.match(head) is not None
     return any(sign in head for sign in _SIGNS)
 
 
 def rank_of_dump(name: str) -> int | None:
-    """ "nccl_trace_rank_3" → 3: torch appends the rank to whatever name it is given."""
+    """ "nccl_trace_rank_3" → 3. torch appends the rank to any configured name."""
     match = _NUMBER.search(name.removesuffix(".gz"))
     return int(match[1]) if match else None
 
 
 class _Plain(pickle._Unpickler):
-    """An unpickler that knows no step which finds, calls or builds anything but plain data.
+    """An unpickler with only the opcodes for plain data: it imports and calls nothing.
 
-    Python's own one in C takes gigabytes for a number in a few bytes; this one does not.
+    Python's C unpickler may allocate gigabytes for a few input bytes. This one does not.
     """
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {}
@@ -125,7 +125,7 @@ def _counted(step: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _set(into: Any, pairs: list[Any]) -> None:
-    """Keys are texts, or small numbers: others may have been chosen to make a dict slow."""
+    """Store pairs whose keys are strings or small integers. Other keys may be chosen to make a dict slow."""
     for key, value in zip(pairs[::2], pairs[1::2], strict=True):
         if not isinstance(key, str) and not (isinstance(key, int) and abs(key) < 1 << 31):
             raise DumpError("it has keys that are no texts")
@@ -150,7 +150,7 @@ _Plain.dispatch[pickle.SETITEMS[0]] = _counted(_set_items)
 
 
 def loaded(data: bytes) -> dict[str, Any]:
-    """What a dump holds. Raises DumpError."""
+    """Return the content of a dump. Raises DumpError."""
     try:
         value = _Plain(io.BytesIO(data)).load() if _MAGIC.match(data) else json.loads(data)
     except DumpError:
@@ -177,7 +177,7 @@ def loaded(data: bytes) -> dict[str, Any]:
 
 
 def _copied(value: Any, left: list[int], depth: int) -> Any:
-    """A copy without containers that are shared, which may stand for more than there is memory."""
+    """Copy without shared containers, which can expand beyond the memory. Raises DumpError above `left` values."""
     left[0] -= 1
     if left[0] < 0 or depth > DEPTH:
         raise DumpError("it holds too much")
@@ -193,15 +193,15 @@ def _copied(value: Any, left: list[int], depth: int) -> Any:
 
 
 class Recorders:
-    """Dumps of many ranks."""
+    """The dumps of many ranks."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
-        """File of each rank."""
+        """File name by rank."""
         self._groups: dict[Key, GroupRecord] = {}
 
     def add(self, rank: int, name: str, data: bytes) -> None:
-        """One rank's. Raises DumpError."""
+        """Add one rank's dump. Raises DumpError."""
         dump = loaded(data)
         try:
             read(rank, dump, self._groups)
@@ -216,7 +216,7 @@ class Recorders:
                 member.calls = {seq: member.calls[seq] for seq in sorted({*newest, *unfinished})}
 
     def hits(self) -> Iterator[RuleHits]:
-        """What they show, as rules that fired: the earliest first."""
+        """Yield the findings as rules that fired, the earliest first."""
         groups = [group for group in merged(self._groups, self.names) if len(group.ranks) > 1]
         causes = [
             (parting.variants[0][0].created, group, parting)
@@ -259,7 +259,7 @@ def _clock(at: float) -> str:
 
 
 def _apart(group: RecorderGroup) -> Iterator[Divergence]:
-    """Where its ranks called something else: a size counts where all of them are to be equal."""
+    """Yield divergences except those in call sites."""
     return (parting for parting in group.divergences if parting.of != "call site")
 
 
@@ -323,7 +323,7 @@ def _rule(name: str, place: int, role: Role, text: str, remedy: str) -> Rule:
 
 
 def bounded(read_block: Callable[[], bytes]) -> bytes:
-    """All of a dump. Raises DumpError for one that is too large."""
+    """Read a whole dump. Raises DumpError if it is too large."""
     parts, size = list[bytes](), 0
     while block := read_block():
         size += len(block)
@@ -334,7 +334,7 @@ def bounded(read_block: Callable[[], bytes]) -> bytes:
 
 
 def symptoms(hits: Iterator[RuleHits] | list[RuleHits], causes: bool) -> Iterator[RuleHits]:
-    """Beside a cause that a log shows, what the recorders show followed from it."""
+    """Yield the hits, as symptoms if a log shows the cause."""
     for each in hits:
         rule: Mapping[str, Any] = {"role": "symptom"} if causes and each.rule.role == "cause" else {}
         yield replace(each, rule=replace(each.rule, **rule))

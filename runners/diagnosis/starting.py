@@ -1,4 +1,4 @@
-"""Runs that do not start: ranks that are missing, late, or wait for ranks that the run does not have."""
+"""Explain runs that do not start: ranks that are missing or late, or that wait for ranks outside the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .view import View
 from .waits import Pending, RankWait, WaitPoint
 
 ALONE_S = 12.0
-"""Seconds without CPU time."""
+"""Minimum seconds without CPU time."""
 START = (
     "start the others with the same MASTER_ADDR and MASTER_PORT, or give WORLD_SIZE the number of ranks that there are; "
     "`distui launch` sets them all"
@@ -25,7 +25,7 @@ START = (
 
 
 def find_alone(view: View) -> list[Finding]:
-    """Ranks without a hook that idle and have a WORLD_SIZE beyond this run: they may wait for ranks that it lacks."""
+    """Report idle ranks without a hook whose WORLD_SIZE exceeds this run: they may wait for ranks outside it."""
     attempt = view.attempt
     if attempt is None:
         return []
@@ -77,11 +77,11 @@ def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float)
 INIT = "init_process_group"
 _KEY = waits.Key(DEFAULT)
 _SLOW = (Kind.NETWORK, Kind.SUBPROCESS, Kind.IMPORT, Kind.CHECKPOINT)
-"""Places where a beginning may take long."""
+"""Places where a start may take long."""
 
 
 def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
-    """Ranks that sit elsewhere for good while others are in init_process_group; `came`: these, and seconds waited."""
+    """Report ranks that sit elsewhere while others are in init_process_group. `came`: seconds that those have waited."""
     pending = Pending(WaitPoint(_KEY, 0, INIT), age=max(came.values()))
     for rank, waited in came.items():
         call = Collective(DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
@@ -94,19 +94,19 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
 
 
 def _sits(view: View, rank: int) -> bool:
-    """Whether a rank is at a place that no slow beginning explains."""
+    """Whether a rank sits at a place that no slow start explains."""
     does = waits.doing(view, rank)
     return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.sure and does.place.kind not in _SLOW
 
 
 WAIT_S, LONG_S = 8.0, 12.0
-"""How long a rank must have waited for the others: to count at all; and where nothing but the time shows that something
-is wrong. The kept pulses of a rank reach 14 s back while it waits."""
+"""Minimum seconds of a rank's wait: to count at all, and if time is the only evidence. The kept pulses of a waiting
+rank reach 14 s back."""
 SYN_PULSES = 2
 
 
 class Comer(NamedTuple):
-    """A rank that is in init_process_group, or that makes another group."""
+    """A rank in init_process_group or in the creation of another group."""
 
     rank: int
     pulse: Pulse
@@ -121,7 +121,7 @@ class Comer(NamedTuple):
 
 
 def find(view: View) -> Iterable[Finding]:
-    """What keeps the ranks from creating their process group."""
+    """Report what keeps the ranks from creating their process group."""
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
     there = [comer for rank, pulses in view.history.items() if (comer := _comer(view, rank, pulses))]
@@ -131,7 +131,7 @@ def find(view: View) -> Iterable[Finding]:
 
 
 def alarms(view: View) -> list[Finding]:
-    """What is wrong with the start for certain."""
+    """Return the findings about the start that are alarms."""
     return [finding for finding in find(view) if finding.alarm]
 
 
@@ -166,7 +166,7 @@ def _alarms(view: View, there: Sequence[Comer]) -> list[Finding]:
 
 
 def unanswered(view: View, comers: Sequence[Comer]) -> list[Finding]:
-    """Connections that get no answer: one finding for each address."""
+    """Report connections without an answer: one finding per address."""
     peers: dict[str, dict[int, Stall]] = {}
     for comer in comers:
         pulses = view.history[comer.rank]
@@ -210,7 +210,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
 
 
 def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
-    """World sizes that differ, or a rank beyond its own."""
+    """Report different world sizes, or a rank beyond its world size."""
     seen = {rank: size for rank, pulses in view.history.items() if (size := pulses[-1].world_size)}
     groups = alike(seen)
     if len(groups) > 1:
@@ -238,14 +238,14 @@ def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
 
 
 def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
-    """Ranks that connect to rank 0 at different addresses."""
+    """Report ranks that connect to rank 0 at different addresses."""
     groups = alike({comer.rank: _plain(comer.pulse.master) for comer in there if comer.pulse.master})
     ports = {address.rpartition(":")[2] for address, _ in groups}
     if len(groups) < 2 or not any(comer.waited >= LONG_S for comer in there):
         return None
     if len(ports) == 1 and len(there) < _expected(
         view
-    ):  # these may be names of one machine, and somebody late
+    ):  # these may be names of one machine, and a rank late
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
@@ -269,7 +269,7 @@ def _plain(master: str | None) -> str:
 
 
 def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
-    """All ranks connect to rank 0's store, and none gets there."""
+    """Report that all ranks try to connect to rank 0's store and none succeeds."""
     expected = _expected(view)
     seeking = [
         comer for comer in there if comer.inner.file.endswith("/rendezvous.py") and comer.waited >= LONG_S
@@ -290,7 +290,7 @@ def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
 
 
 def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
-    """A rank that ended before it came."""
+    """Report a rank that ended before it joined."""
     gone = tuple(rank for rank in sorted(view.state.ranks) if waits.ended(view, rank))
     starts = any(comer.op == "init_process_group" and comer.waited >= WAIT_S for comer in there)
     if not gone or not starts:
@@ -312,7 +312,7 @@ def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
 
 
 def _expected(view: View) -> int:
-    """How many ranks there have to be; 0 when nobody knows."""
+    """Return the expected number of ranks; 0 if unknown."""
     sizes = {pulses[-1].world_size for pulses in view.history.values()} - {None}
     size = next(iter(sizes)) if len(sizes) == 1 else None
     if size is not None and size.isdecimal():
@@ -321,7 +321,7 @@ def _expected(view: View) -> int:
 
 
 def _started(view: View, expected: int) -> int:
-    """How many ranks the run has. A rank that joined it says itself how large its world is, which proves nothing."""
+    """Return the number of ranks in the run. A rank that joined it chooses its WORLD_SIZE, so that does not count."""
     state = view.state
     if state.plan is not None and state.plan.launcher != "torchrun":
         return len(state.ranks)
@@ -329,7 +329,7 @@ def _started(view: View, expected: int) -> int:
 
 
 def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
-    """Who is not there yet, and what it does instead."""
+    """Report the ranks that have not joined, and what they do instead."""
     ranks = tuple(sorted(comer.rank for comer in there if comer.waited >= LONG_S))
     if not ranks:
         return []
@@ -363,7 +363,7 @@ _NOTHING = "nothing, if they still import or load; else check the logs of the ra
 
 
 def _reasons(view: View, absent: Sequence[int]) -> Iterable[str]:
-    """What absent ranks do, equal ones together."""
+    """Yield what absent ranks do, with equal reasons merged."""
     by_reason: dict[str, list[int]] = {}
     for rank in absent:
         by_reason.setdefault(_reason(view, rank), []).append(rank)
