@@ -1,4 +1,4 @@
-"""advise: which strategy fits, before a GPU second is paid for."""
+"""advise: the strategies that fit into GPU memory, before a GPU second costs money."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ BEYOND = "Activations are counted only where they exceed the gradients that repl
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What was asked, and all there is to say."""
+    """The request and its results."""
 
     advice: Advice
     counted: Counted | None
     script: str
     remedies: list[Remedy]
-    """Where nothing fits with everything on the GPUs."""
+    """Set if no strategy fits with everything on the GPUs."""
 
 
 def advise(options: argparse.Namespace) -> int:
-    """Print the table; 1 where nothing fits. Raises RunError."""
+    """Print the table; return 1 if no strategy fits. Raises RunError."""
     try:
         asked = _asked(options)
     except PlanError as error:
@@ -56,7 +56,7 @@ def advise(options: argparse.Namespace) -> int:
 
 
 def _asked(options: argparse.Namespace) -> _Asked:
-    """Raises PlanError and RunError."""
+    """Evaluate the options. Raises PlanError and RunError."""
     gpus = parse_gpus(options.gpus, options.gpu_memory)
     for name in ("nodes", "layers", "hidden", "vocab", "seq", "micro_batch"):
         if getattr(options, name) == 0:
@@ -72,7 +72,7 @@ def _asked(options: argparse.Namespace) -> _Asked:
 
 
 def _model(options: argparse.Namespace) -> tuple[Shape, Counted | None, str]:
-    """The model's sizes, as counted where there is a script, and the script. Raises PlanError and RunError."""
+    """Return the model's sizes, measured if there is a script, and the script. Raises PlanError and RunError."""
     if options.script is None:
         if options.model_args or options.python:
             raise PlanError("--model-args and --python go with --script: say which file defines the model")
@@ -100,13 +100,13 @@ def _text(asked: _Asked) -> str:
 
 
 def _question(asked: _Asked) -> list[str]:
-    """The model and the GPUs; a model that was counted has its own words."""
+    """Return the model and the GPUs; a measured model has its own description."""
     whole = rows.question(asked.advice)
     return [whole] if asked.counted is None else [asked.counted.text, whole.partition(", about ")[2]]
 
 
 def _row(advice: Advice, estimate: Estimate) -> tuple[str, ...]:
-    """A strategy's numbers, and what it needs beside the GPUs."""
+    """Return a strategy's numbers, and its needs outside the GPUs."""
     *cells, state = rows.table_row(estimate)
     needs = rows.elsewhere(advice, estimate)
     if needs and estimate.fits:
@@ -117,7 +117,7 @@ def _row(advice: Advice, estimate: Estimate) -> tuple[str, ...]:
 
 
 def _conclusion(asked: _Asked) -> list[str]:
-    """The simplest that fits, why, and what to do next."""
+    """Return the simplest strategy that fits, the reason, and the next command."""
     advice, first = asked.advice, asked.advice.first
     lines = [rows.verdict(advice)]
     if first is None:
@@ -140,7 +140,7 @@ def _launch(asked: _Asked, estimate: Estimate) -> str:
 
 
 class FittedStrategy(TypedDict):
-    """Bytes are those of each GPU."""
+    """One strategy; bytes are per GPU."""
 
     key: str
     title: str

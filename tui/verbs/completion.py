@@ -1,7 +1,7 @@
-"""completion: the script for bash, zsh or fish, and what may stand at the cursor.
+"""completion: the script for bash, zsh or fish, and the candidates for the word at the cursor.
 
-argcomplete reads the parsers of the command line itself; here is what a word can be that no parser lists: runs, presets,
-hosts, files. It runs for each Tab: what is not asked for is not imported, and a run is its directory's name.
+argcomplete reads the parsers of the command line. This module adds candidates that no parser lists: runs, presets,
+hosts, files. It runs for each Tab, so it imports modules only on demand, and takes a run's name from its directory.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from ..verb_table import VERBS
 SHELLS = ("bash", "zsh", "fish")
 
 MOST_TAGGED = 300
-"""Runs whose tags are looked for."""
+"""Maximum number of runs that are searched for tags."""
 
 Words = Collection[str]
-"""What may stand there; of a mapping the values describe it."""
+"""Candidates for a word; the values of a mapping describe them."""
 
 
 def script(options: argparse.Namespace) -> int:
-    """Print the script that makes a shell ask for completions. Raises RunError."""
+    """Print the script that connects a shell's completion to distui. Raises RunError."""
     from argcomplete.shell_integration import shellcode
 
     shell = options.shell or os.path.basename(os.environ.get("SHELL", ""))
     if shell not in SHELLS:
         raise RunError(f"which shell? `distui completion {SHELLS[0]}`, {SHELLS[1]} or {SHELLS[2]}")
-    # Without bash's own completion, which offers files where no run fits.
+    # Without bash's own completion, which offers files if no run fits.
     text = shellcode(["distui"], shell=shell, complete_arguments=["-o", "nospace"])
     sys.stdout.write(text.lstrip("\n"))
     return 0
 
 
 def answer(parser: Callable[[str | None], argparse.ArgumentParser]) -> int:
-    """Write what may stand at the cursor to where the script reads it; the process ends there.
+    """Write the candidates for the word at the cursor to the script, which ends the process.
 
-    `parser`: makes the command line of one verb, or of all for None.
+    `parser` returns the parser of one verb, or of all verbs for None.
     """
     import argcomplete
     from argcomplete.completers import SuppressCompleter
@@ -66,7 +66,7 @@ def answer(parser: Callable[[str | None], argparse.ArgumentParser]) -> int:
 def _parser_at(
     words: list[str], typed: list[str], prefix: str, parser: Callable[[str | None], argparse.ArgumentParser]
 ) -> argparse.ArgumentParser:
-    """The parser for what stands before the cursor; `prefix` is what stands there."""
+    """Return the parser for the words before the cursor; `prefix` is the word at the cursor."""
     verb = typed[0] if typed else None
     if verb in ("help", "man"):
         made = argparse.ArgumentParser(add_help=False)
@@ -82,7 +82,7 @@ def _parser_at(
     for name, takes in _verbs(made).items():
         if name == verb and verb in WITH_SCRIPT and _after_preset(words, takes) and prefix[:1] != "-":
             return _files_alone()
-        if name in WITH_SCRIPT:  # the script, where no -- is before it
+        if name in WITH_SCRIPT:  # the script, if no -- precedes it
             takes.add_argument("own").completer = files  # type: ignore[attr-defined]
         for action in takes._actions:
             if action.choices is None and action.dest != "own":
@@ -97,7 +97,7 @@ def _files_alone() -> argparse.ArgumentParser:
 
 
 def _after_preset(words: list[str], takes: argparse.ArgumentParser) -> bool:
-    """Whether a preset stands behind the verb, and what comes next is no value of an option."""
+    """Whether a preset follows the verb, and the next word is no value of an option."""
     presets_typed, value = 0, False
     for word in words[words.index(takes.prog.rpartition(" ")[2]) + 1 :]:
         if value or not word.startswith("-"):
@@ -115,7 +115,7 @@ def _verbs(made: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParse
 
 
 def _completer(verb: str, action: argparse.Action) -> Callable[..., Words]:
-    """Of one option or positional of a verb."""
+    """Return the completer of one option or positional of a verb."""
     if action.dest in ("run", "runs", "names") or action.metavar in ("A", "B"):
         own = runs(verb)
         return lambda prefix, **_: (
@@ -133,7 +133,7 @@ def _completer(verb: str, action: argparse.Action) -> Callable[..., Words]:
 
 
 def _columns(prefix: str, **_: Any) -> Words:
-    """Columns of `ls`; of `A,B,…` the last one."""
+    """Complete columns of `ls`; of a list `A,B,…` the last one."""
     from ..rows.runs import COLUMNS
 
     head, comma, _rest = prefix.rpartition(",")
@@ -141,7 +141,7 @@ def _columns(prefix: str, **_: Any) -> Words:
 
 
 def _filters(prefix: str, **asked: Any) -> Words:
-    """Words of a filter: fields with an operator, and behind `:` what is there."""
+    """Complete a filter: fields with an operator; after `:` the field's values."""
     from ..rows.run_filter import FIELDS, STATES
 
     field, colon, _ = prefix.lstrip("!").partition(":")
@@ -160,7 +160,7 @@ def _filters(prefix: str, **asked: Any) -> Words:
 
 
 def _tags(prefix: str = "", **_: Any) -> Words:
-    """Tags that the newest runs have, behind the sign that was typed."""
+    """Complete tags of the newest runs, with the sign that was typed."""
     from ...runners import run_notes
 
     folder, names = _newest()
@@ -170,7 +170,7 @@ def _tags(prefix: str = "", **_: Any) -> Words:
 
 
 def _ways(prefix: str = "", **_: Any) -> Words:
-    """Ways of notices; behind `:` the rules, of `A,B,…` the last one."""
+    """Complete notification channels; after `:` rules, of a list `A,B,…` the last one."""
     from ...runners.notify import rule_words, ways
 
     way, colon, rest = prefix.partition(":")
@@ -187,20 +187,20 @@ def _nothing(**_: Any) -> Words:
     return ()
 
 
-# --- what there is ---------------------------------------------------------------------------------------------
+# --- candidates ------------------------------------------------------------------------------------------------
 
 
 _RUN = re.compile(r"(\d{8})-(\d\d)(\d\d)\d\d-(.+)-[0-9a-f]{8}")
 
 
 def _newest() -> tuple[Path, list[str]]:
-    """The directory of the runs, and the names in it, the newest first."""
+    """Return the directory of the runs, and the names in it, the newest first."""
     folder = trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
     return folder, sorted(_names_in(folder), reverse=True)
 
 
 def runs(verb: str) -> dict[str, str]:
-    """Names of runs that a verb may mean, the newest first, and when each began."""
+    """Map names of runs that suit a verb, the newest first, to their start times."""
     folder, names = _newest()
     wants = VERBS[verb].wants
     named: dict[str, str] = {}
@@ -224,7 +224,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def presets() -> Words:
-    """Names of presets: distui's, the user's, the project's."""
+    """Return the names of presets of distui, the user and the project."""
     from ...presets.load import library
 
     try:
@@ -234,7 +234,7 @@ def presets() -> Words:
 
 
 def nccl_presets(**_: Any) -> Words:
-    """Names for --nccl-preset."""
+    """Return the names for --nccl-preset."""
     from ...presets import nccl
 
     return tuple(nccl.nccl_presets())
@@ -259,7 +259,7 @@ def _metrics(**_: Any) -> Words:
 
 
 def hosts(**asked: Any) -> Words:
-    """Names of hosts by ssh's own files: what `Host` names without a pattern, and hosts that were connected to."""
+    """Return hosts from ssh's own files: `Host` entries without a pattern, and known hosts."""
     home = Path(os.path.expanduser("~")) / ".ssh"
     chosen = getattr(asked.get("parsed_args"), "ssh_config", None)
     named: dict[str, None] = {}
@@ -282,7 +282,7 @@ def _lines(path: Path) -> Iterable[str]:
 
 
 def _host_list(prefix: str, **asked: Any) -> Words:
-    """Of `A,B,…` the last one."""
+    """Complete the last host of a list `A,B,…`."""
     head, comma, _ = prefix.rpartition(",")
     there = head.split(",")
     return [f"{head}{comma}{host}" for host in hosts(**asked) if host not in there]
@@ -293,7 +293,7 @@ def files(prefix: str, **_: Any) -> Words:
 
 
 def folders(prefix: str, **_: Any) -> Words:
-    """The directories among them."""
+    """Complete directories."""
     return [path for path in files(prefix) if path.endswith("/")]
 
 
@@ -322,7 +322,7 @@ BY_METAVAR: Mapping[str, Callable[..., Words]] = {
     "PATH[:NAME]": files,
     "FILE|RUN": files,
 }
-"""By the placeholder of a value."""
+"""Completers by the placeholder of a value."""
 
 BY_NAME: Mapping[str, Callable[..., Words]] = {
     "base": lambda **_: presets(),
@@ -333,4 +333,4 @@ BY_NAME: Mapping[str, Callable[..., Words]] = {
     "from_shell": lambda **_: tuple(os.environ),
     "on": lambda **_: ("local", "sky"),
 }
-"""By the name of an option whose placeholder is a more common one."""
+"""Completers by the name of an option, for options with a generic placeholder."""

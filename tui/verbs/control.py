@@ -1,4 +1,4 @@
-"""nccl, restart, signal, stop: changing a run from the command line."""
+"""nccl, restart, signal, stop: change a run from the command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..terminal import complain, confirmed
 
 
 def nccl(options: argparse.Namespace) -> int:
-    """Change NCCL_DEBUG: live where the ranks' NCCL can."""
+    """Change NCCL_DEBUG, live if the ranks' NCCL supports that."""
     if options.reachable and not options.restart:
         raise RunError("--reachable is for a restart: add --restart")
     with _refusing(lambda: _which(options, options.level, "level", "nccl", "INFO")):
@@ -54,7 +54,7 @@ def nccl(options: argparse.Namespace) -> int:
 
 
 def restart(options: argparse.Namespace) -> int:
-    """Restart the group in place, after asking."""
+    """Restart the group in place, after a confirmation."""
     env = {**from_shell(options.from_shell), **pairs(options.env, "--env")}
     both = [name for name in options.unset if name in env]
     if both:
@@ -76,7 +76,7 @@ def restart(options: argparse.Namespace) -> int:
 
 
 def _save_seconds(options: argparse.Namespace) -> float | None:
-    """How long a save before the restart may take; None: none is asked for. Raises RunError."""
+    """Return the maximum seconds of a save before the restart; None if no save is requested. Raises RunError."""
     if not options.save_first:
         if options.save_timeout is not None:
             raise RunError("--save-timeout is for a save before the restart: add --save-first")
@@ -90,7 +90,7 @@ def _save_seconds(options: argparse.Namespace) -> float | None:
 
 
 def from_shell(names: list[str]) -> dict[str, str]:
-    """Variables of the shell that types the command, by their names. Raises RunError where it has none of them."""
+    """Return the named variables of the calling shell. Raises RunError if one does not exist."""
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise RunError(f"--env-from-shell {missing[0]}: this shell has no such variable: export it first")
@@ -98,7 +98,7 @@ def from_shell(names: list[str]) -> dict[str, str]:
 
 
 def stop(options: argparse.Namespace) -> int:
-    """End the run, after asking; also where its agent cannot."""
+    """Stop the run after a confirmation, even if its agent cannot."""
     command = Stop(new_id(), options.grace)
     if not _sure(options, command):
         return 1
@@ -111,7 +111,7 @@ def stop(options: argparse.Namespace) -> int:
 
 
 def send_signal(options: argparse.Namespace) -> int:
-    """Send a signal to ranks; where it would end one, after asking."""
+    """Send a signal to ranks, after a confirmation if it would end one."""
     with _refusing(lambda: _which(options, options.signal, "signal", "signal", "USR1")):
         number = parse_signal(options.signal)
     state = _there(options, always=confirm.signal_name(number.name) not in confirm.HARMLESS)
@@ -125,7 +125,7 @@ def send_signal(options: argparse.Namespace) -> int:
 
 
 def parse_signal(text: str) -> signal.Signals:
-    """A signal by its name, with or without SIG, or by its number. Raises RunError."""
+    """Return a signal by its name, with or without SIG, or by its number. Raises RunError."""
     number = number_of(text)
     if number is None:
         raise RunError(f"there is no signal {text}: name one as in USR1, TERM or STOP")
@@ -133,7 +133,7 @@ def parse_signal(text: str) -> signal.Signals:
 
 
 def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -> str:
-    """What a signal does beside being heard, as a sentence; "" where every rank goes on after it."""
+    """Return the consequence of a signal as a sentence; "" if every rank survives it."""
     name = confirm.signal_name(number.name)
     if name in confirm.HARMLESS:
         return ""
@@ -164,7 +164,7 @@ def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -
 
 @contextlib.contextmanager
 def _refusing(ask: Callable[[], None]) -> Iterator[None]:
-    """A word that is none of those there are is wrong usage, unless `ask` raises something better. Raises RunError."""
+    """Turn an invalid word into a usage error, unless `ask` raises a better one. Raises RunError."""
     try:
         yield
     except (RunError, NcclError) as error:
@@ -173,7 +173,7 @@ def _refusing(ask: Callable[[], None]) -> Iterator[None]:
 
 
 def _which(options: argparse.Namespace, word: str, kind: str, verb: str, example: str) -> None:
-    """The only word of `distui nccl RUN` is RUN: what is missing is the level. Raises RunError."""
+    """Raise RunError if the only word of `distui nccl RUN` is a run, since the level is missing."""
     if options.run is not None:
         return
     with contextlib.suppress(NoSuchRunError):
@@ -182,7 +182,7 @@ def _which(options: argparse.Namespace, word: str, kind: str, verb: str, example
 
 
 def _there(options: argparse.Namespace, *, always: bool = False) -> RunState | None:
-    """The state, where ranks are named (or `always`), which then exist; else None. Raises RunError."""
+    """Return the state if ranks are named (or `always`), after checking that they exist; else None. Raises RunError."""
     if not options.rank and not always:
         return None
     state = asyncio.run(with_link(options.run, lambda entry, link: history(link)))
@@ -193,7 +193,7 @@ def _there(options: argparse.Namespace, *, always: bool = False) -> RunState | N
 
 def _do(options: argparse.Namespace, command: Command) -> int:
     async def use(entry: run_directories.Entry, link: Link) -> CommandDone:
-        return await link.send(command)  # no history is asked for: the answer is all that comes
+        return await link.send(command)  # needs no history, only the answer
 
     return _report(options, asyncio.run(with_link(options.run, use)))
 
@@ -218,8 +218,9 @@ def _report(options: argparse.Namespace, done: CommandDone) -> int:
 
 
 def _sure(options: argparse.Namespace, command: Restart | Stop, save_s: float | None = None) -> bool:
-    """Ask what the cockpit asks; without a terminal only --yes is an answer, and an answer holds only for the run
-    as it was when it was asked. Raises RunError.
+    """Return whether the user confirms the cockpit's question; without a terminal only --yes confirms.
+
+    A confirmation applies only to the run in the state of the question. Raises RunError.
     """
     if options.yes:
         return True
@@ -227,7 +228,7 @@ def _sure(options: argparse.Namespace, command: Restart | Stop, save_s: float | 
     if not sys.stdin.isatty():
         verb = type(command).__name__.lower()
         raise RunError(f"{verb} asks first, and there is no terminal to ask on: add --yes")
-    state = entry.state()  # its files: an agent may not answer
+    state = entry.state()  # from its files, since an agent may not answer
     about = confirm.target(state)
     asked = _question(state, command, save_s)
     lines = (clean_text(asked.title), *plain(asked.lines), "")
@@ -239,7 +240,7 @@ def _sure(options: argparse.Namespace, command: Restart | Stop, save_s: float | 
     if changed := confirm.changed_since(about, state):
         complain(f"{changed}: nothing was done; type the command again to see the question as it is now")
         return False
-    options.run = entry.record.run  # a name may be another run's by now
+    options.run = entry.record.run  # the name may belong to another run by now
     return True
 
 

@@ -1,4 +1,4 @@
-"""diagnose, dump, export: what logs say is wrong, what ranks are doing now, and all of it for another person."""
+"""diagnose, dump, export: problems in logs, the current state of ranks, and a run as one file for another person."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from .status import complete
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
 SHOWN = 8
-"""Communicators that are shown; --json has all."""
+"""Maximum number of communicators in text; --json has all."""
 UNCUT = 1 << 20
-"""Columns of a line that no screen bounds."""
+"""Columns of a line without a screen."""
 ORDERS = {"time": ", by time", "lines": "", "unknown": ""}
 UNORDERED = "Which cause came first is not known: the files' lines carry no common time."
 
 
 def diagnose(options: argparse.Namespace) -> int:
-    """Print what was found; 1 where a cause is an error. Raises RunError."""
+    """Print the findings; return 1 if a cause is an error. Raises RunError."""
     names = options.names
     if len(names) == 1 and is_bundle(Path(names[0])):
         with opened(Path(names[0])) as manifest:
@@ -75,7 +75,7 @@ def _wait_for(name: str) -> None:
 
 
 def _foreign(name: str) -> str:
-    """Why a process of a job that distui did not start has no diagnosis; "" for every other name."""
+    """Return why a process of a foreign job has no diagnosis; "" for every other name."""
     if not name.isdecimal() or not any(int(name) in pids_of(job) for job in scan().jobs.values()):
         return ""
     return (
@@ -91,7 +91,7 @@ class RunDiagnosis(Diagnosis):
 
 
 def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
-    """What its detectors say, and then what its logs say, as far as they are here."""
+    """Print the findings of the run's detectors, then those in its local logs."""
     history = entry.history()
     files = logs_of_run(entry, judged_attempt(entry, history.state))
     state, lost = history.state, run_directories.phase(entry, history) is RunPhase.LOST
@@ -119,10 +119,10 @@ SURVIVED = "No rank ended because of what the logs say of failures: the script w
 
 
 def survived(verdict: Verdict, state: RunState) -> Verdict:
-    """A verdict on the logs of a run without the failures that its ranks outlived, which become facts.
+    """Return the verdict with failures that the run survived turned into facts.
 
-    Those are all of a run that succeeded, and deaths where every rank of the newest attempt runs. The same object where
-    there are none.
+    These are all failures of a run that succeeded, and deaths if every rank of the newest attempt runs. Without such
+    failures the verdict itself is returned.
     """
     ends: tuple[str, ...] = ()
     if state.phase is RunPhase.SUCCEEDED:
@@ -140,7 +140,7 @@ def survived(verdict: Verdict, state: RunState) -> Verdict:
 
 
 def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
-    """What stands against a run by its own detectors, as lines."""
+    """Return the findings of a run's own detectors as lines."""
     findings = standing(state)
     lost = state.phase is RunPhase.LOST
     if lost:
@@ -167,7 +167,7 @@ def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
 
 
 def text(reading: Reading, verdict: Verdict) -> list[str]:
-    """Everything, as lines."""
+    """Return the whole diagnosis as lines."""
     lines = _first(verdict) or [_no_cause(reading, verdict)]
     shown = [
         finding
@@ -192,7 +192,7 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
 
 
 def statements(facts: NcclFacts) -> list[str]:
-    """The cards of the NCCL screen, none of their rows cut."""
+    """Return the cards of the NCCL screen with uncut rows."""
     cards = [node_rows(facts, UNCUT)] if facts.nodes else []
     cards += [communicator_card(facts, comm, UNCUT) for comm in by_size(facts)[:SHOWN]]
     lines = [line for card in cards for line in ("", *plain(row for row, _ in card))]
@@ -250,7 +250,10 @@ def _behind(verdict: Verdict) -> str:
 def _finding(
     finding: LogFinding, before: str = "", since: Stamp | None = None, first: bool = False
 ) -> list[str]:
-    """A sentence, where it stands, what to do; `since`: when it was written; `first`: its rank came before others."""
+    """Return the lines of one finding: sentence, place, remedy.
+
+    `since` is its time; `first` means that its rank came before the others.
+    """
     where = [f"{finding.count} ×"] if finding.count > 1 else []
     where += [spans_text("rank", finding.ranks)] if finding.ranks else []
     if first and len(finding.ranks) > 1 and finding.rank is not None:
@@ -276,13 +279,13 @@ def _finding(
 
 
 BATCH = 32
-"""Ranks of one question: what they answer together has to fit into one line of the link."""
+"""Maximum ranks per request, since their answers must fit into one line of the link."""
 NAMES = {"stacks": "stacks-rank-{}.txt", "flight": "flight-rank-{}.json", "memory": "memory-rank-{}.json"}
-"""Of the files that --out writes."""
+"""Names of the files that --out writes."""
 
 
 def dump(options: argparse.Namespace) -> int:
-    """Ask, and print what was answered: merged, as it came (--raw), as JSON, or into files. Raises RunError."""
+    """Request a dump; print it merged, raw (--raw) or as JSON, or write it into files. Raises RunError."""
     if options.record and options.what != "memory":
         raise RunError("--record is for memory: `distui dump RUN memory --record`")
     done, source = asyncio.run(with_link(options.run, lambda entry, link: _ask(link, options)))
@@ -303,7 +306,7 @@ def dump(options: argparse.Namespace) -> int:
 
 
 async def _ask(link: Link, options: argparse.Namespace) -> tuple[CommandDone, Source]:
-    """All ranks at once, some in each question; and where the source lines of their frames are."""
+    """Send the request in batches of ranks, all at the same time; also return the source of frames."""
     what = "record" if options.record else options.what
     state = await history(link)
     if not state.phase.ended:
@@ -317,12 +320,12 @@ async def _ask(link: Link, options: argparse.Namespace) -> tuple[CommandDone, So
 
 
 def _running(state: RunState) -> list[int]:
-    """Ranks of the newest attempt that have a process: of a question to one that is gone nothing would come."""
+    """Return the ranks of the newest attempt with a process: a rank without one cannot answer."""
     return sorted(number for number, rank in state.ranks.items() if rank.phase is RankPhase.RUNNING)
 
 
 def together(answers: Sequence[CommandDone]) -> CommandDone:
-    """Several answers as one; it is one as soon as any rank has answered."""
+    """Merge several answers into one, which is ok if any rank has answered."""
     if len(answers) == 1:
         return answers[0]
     data = {rank: text for answer in answers for rank, text in answer.data.items()}
@@ -336,7 +339,7 @@ def together(answers: Sequence[CommandDone]) -> CommandDone:
 
 
 def shown(what: str, data: Mapping[str, str], source: Source = no_source) -> list[str]:
-    """What the ranks answered, merged. Raises RunError where that cannot be."""
+    """Return the merged answers of the ranks. Raises RunError if they cannot be parsed."""
     try:
         return plain(merged_rows(what, data, source))
     except ValueError as error:
@@ -346,7 +349,7 @@ def shown(what: str, data: Mapping[str, str], source: Source = no_source) -> lis
 
 
 def values(what: str, texts: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The same for --json. Raises ValueError."""
+    """Return the merged answers for --json. Raises ValueError."""
     if what == "stacks":
         return [
             {"ranks": list(group.ranks), "frames": list(group.frames)} for group in merged_stacks(texts)
@@ -382,7 +385,7 @@ def _raw(texts: Mapping[int, str]) -> list[str]:
 
 
 def _write(folder: Path, what: str, texts: Mapping[int, str]) -> None:
-    """A file a rank, none of them replaced. Raises RunError."""
+    """Write one file per rank, replacing none. Raises RunError."""
     paths = {rank: folder / NAMES[what].format(rank) for rank in sorted(texts)}
     there = next((path for path in paths.values() if path.exists()), None)
     if there is not None:
@@ -403,7 +406,7 @@ def _write(folder: Path, what: str, texts: Mapping[int, str]) -> None:
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the bundle, and say what is in it and what is not. Raises RunError."""
+    """Write the bundle, and print what it contains and lacks. Raises RunError."""
     path = Path(options.file)
 
     async def use(entry: run_directories.Entry, link: Link) -> Manifest:
@@ -426,7 +429,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 def sentences(manifest: Manifest, path: Path) -> Iterator[str]:
-    """What was written, for a person."""
+    """Yield sentences about the written bundle."""
     cut = sum(file.of is not None for file in manifest.files)
     whole = size_text(sum(file.bytes for file in manifest.files))
     parts = [plural(len(manifest.files), "file"), whole, f"packed {size_text(path.stat().st_size)}"]

@@ -1,4 +1,4 @@
-"""doctor: what stands in the way of a run, on this node or on those that are named."""
+"""doctor: checks whether this node, or the named nodes, can run a job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MOST_PAIRS = 16
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print what is found; 1 where an error is among it. Raises RunError."""
+    """Print the findings; return 1 if one is an error. Raises RunError."""
     request = _request(options)
     bar = _Bar()
     try:
@@ -60,7 +60,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 async def _examined(request: DoctorRequest, bar: _Bar) -> Examination:
-    """Examine; where that is interrupted, nothing is drawn while what was started on the nodes ends."""
+    """Examine the nodes. On interruption, clear the progress bar while processes on the nodes end."""
     work = asyncio.create_task(examine(request, bar.show))
     try:
         return await asyncio.shield(work)
@@ -72,7 +72,7 @@ async def _examined(request: DoctorRequest, bar: _Bar) -> Examination:
 
 
 def _request(options: argparse.Namespace) -> DoctorRequest:
-    """Raises RunError."""
+    """Build the request from the options. Raises RunError."""
     check_port(options.port)
     if not 0 < options.size <= MOST_MIB:
         raise RunError(f"--size {options.size}: write MiB from 1 to {MOST_MIB}")
@@ -101,7 +101,7 @@ def _request(options: argparse.Namespace) -> DoctorRequest:
 
 
 def _of_run(name: str) -> tuple[list[NodeToCheck], str]:
-    """The nodes of a run, and where its ranks start. Raises RunError."""
+    """Return the nodes of a run, and the start directory of its ranks. Raises RunError."""
     entry = run_directories.resolve(name)
     if entry.record.kind != "hub":
         return [NodeToCheck("this node")], ""
@@ -116,42 +116,42 @@ def _of_run(name: str) -> tuple[list[NodeToCheck], str]:
 
 
 def _python(text: str | None) -> str:
-    """An interpreter's path as it is from here; a bare name is looked up on each node's PATH."""
+    """Return an interpreter's absolute path; a bare name is looked up on each node's PATH."""
     if text and "/" in text and not text.startswith("~"):
         return str(Path.cwd() / text)
     return text or ""
 
 
 class _Bar:
-    """How far it is, on a terminal only."""
+    """A progress bar, on a terminal only."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
 
     def show(self, label: str, done: int, total: int) -> None:
-        """One line, over the one before."""
+        """Draw one line over the previous one."""
         if self._shown and total:
             cells = BAR_CELLS * done // total
             bar, count = "#" * cells + "." * (BAR_CELLS - cells), f"{done} of {total}"
             line, room = f"{label} [{bar}] {count}", os.get_terminal_size(sys.stderr.fileno()).columns or 80
-            if len(line) >= room:  # a line that is wrapped cannot be drawn over
+            if len(line) >= room:  # a wrapped line cannot be overwritten
                 line = f"{label}: {count}"[: room - 1]
             sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
 
     def clear(self) -> None:
-        """Leave nothing of it, for good."""
+        """Erase the bar, and draw no more."""
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
         self._shown = False
 
 
-# --- what is printed ------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------
 
 
 def text(outcome: Examination, names: Sequence[str]) -> str:
-    """Findings by node, facts a line a node, pairs."""
+    """Return findings by node, one line of facts per node, and pairs."""
     lines = _findings(outcome.findings, names)
     if outcome.nodes:
         lines += [*table([HEAD, *(_row(node) for node in outcome.nodes)]), ""]
@@ -161,7 +161,7 @@ def text(outcome: Examination, names: Sequence[str]) -> str:
 
 
 def _findings(findings: Sequence[Finding], names: Sequence[str]) -> list[str]:
-    """Grouped by node, nodes in their order, what is between them last."""
+    """Group findings by node, in the order of nodes; those between nodes come last."""
     groups: dict[str, list[Finding]] = {name: [] for name in names}
     for finding in findings:
         groups.setdefault(finding.where or BETWEEN, []).append(finding)
@@ -193,7 +193,7 @@ def _row(node: ExaminedNode) -> tuple[str, ...]:
 
 
 def _pairs(outcome: Examination) -> list[str]:
-    """What each pair reached; of many only those that are not as the others."""
+    """Return the results of each pair; if there are many, only those that differ from the others."""
     first, second = outcome.rounds
     if not first:
         return []
@@ -217,7 +217,7 @@ def _pair(result: Result, members: Sequence[str]) -> tuple[str, str, str]:
 
 
 class NodeExamination(TypedDict):
-    """A node, with every fact about one that was reached."""
+    """A node, with all facts if it was reached."""
 
     name: str
     reached: bool

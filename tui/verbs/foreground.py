@@ -1,7 +1,7 @@
-"""A launch where there is no terminal: the ranks' output as it comes, and a line for each thing that happens.
+"""A launch without a terminal: the ranks' output as it arrives, and a line per event.
 
-Stdout has what ranks write to stdout, stderr what they write to stderr, as `torchrun --tee 3` prints it; what happens
-to the run goes to stderr. A reader that is slow, or goes away, holds up neither the ranks nor who follows the run.
+Stdout gets the ranks' stdout, stderr their stderr, as with `torchrun --tee 3`; events go to stderr. A reader that is
+slow, or closes its end, blocks neither the ranks nor the task that follows the run.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     from ...presets.plan import Plan
 
 EVERY_S = 5.0
-"""Seconds between two headlines while nothing happens."""
+"""Seconds between two headlines while there are no events."""
 PIECE = 4096
-"""Bytes that a pipe which can be written to takes at once (PIPE_BUF)."""
+"""Bytes that a writable pipe accepts at once (PIPE_BUF)."""
 
 _OF_ATTEMPT = re.compile(r"attempt (\d+): ")
-"""Before what a finding says of an attempt that another one has followed."""
+"""Prefix of a finding about an attempt that is not the newest."""
 MOST_PROBLEMS = 8
-"""Files that cannot be read which are named."""
+"""Maximum number of unreadable files that are named."""
 
 
 class Stream:
-    """Stdout or stderr, written to without waiting for its reader; after the reader has gone, nothing is."""
+    """Stdout or stderr, written to without blocking; after the reader has closed it, output is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._turn = asyncio.Lock()
         self.problem = ""
-        """Why nothing more is written, e.g. "No space left on device"."""
+        """Why output is dropped, e.g. "No space left on device"."""
 
     async def write(self, text: str) -> None:
-        """Write it; returns when it is written."""
+        """Write a text; return after it is written."""
         if self.problem or not text:
             return
         async with self._turn:
@@ -78,7 +78,7 @@ class Stream:
 
 
 async def _writable(number: int) -> None:
-    """Wait until a pipe or a terminal takes a piece; a file always does."""
+    """Wait until a pipe or a terminal is writable; a file always is."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     try:
@@ -97,34 +97,34 @@ def _settle(ready: asyncio.Future[None]) -> None:
 
 
 def _throw_away(stream: TextIO) -> None:
-    """Nothing that is written to it later, also by the interpreter at its end, is an error."""
+    """Redirect a stream to /dev/null, so that later writes, also at the interpreter's exit, cannot fail."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, stream.fileno())
     os.close(devnull)
 
 
 class RanksOutput:
-    """What the ranks of all attempts write, on stdout and stderr."""
+    """The output of the ranks of all attempts, on stdout and stderr."""
 
     def __init__(self, out: Stream, err: Stream, prefixes: bool) -> None:
-        """`prefixes`: whether a line has its rank before it, as torchrun writes that; counted over all nodes."""
+        """Create the output; `prefixes` puts the global rank before each line, in torchrun's notation."""
         self._prefixes = prefixes
         self._streams = {"out": out, "err": err}
         self._logs = MergedLogs(width=LONGEST)
         self._newest: dict[int, int] = {}
-        """By node: the newest attempt that wrote something."""
+        """The newest attempt with output, by node."""
         self._finished: set[str] = set()
         self._grown, self._over = asyncio.Event(), False
         self.wrote = 0.0
-        """When the last line was printed, by the monotonic clock."""
+        """Monotonic time when the last line was printed."""
 
     @property
     def problems(self) -> dict[str, str]:
-        """By file: why it cannot be read."""
+        """Why files cannot be read, by file."""
         return self._logs.problems
 
     def grow(self, sizes: Mapping[str, int]) -> None:
-        """Logs of the run, by file id, and how long they are."""
+        """Update the sizes of the run's logs, by file id."""
         files = {name: parse_file_id(name) for name in sizes}
         self._logs.take_new_names(file for file in files.values() if file is not None)
         for name, file in files.items():
@@ -137,16 +137,16 @@ class RanksOutput:
         self._grown.set()
 
     def resume(self) -> None:
-        """Have the next `follow` go on."""
+        """Let the next `follow` run."""
         self._over = False
 
     def pause(self) -> None:
-        """Have `follow` return when it has printed what it knows of."""
+        """Make `follow` return after it has printed all known output."""
         self._over = True
         self._grown.set()
 
     async def follow(self, link: Link) -> None:
-        """Print what comes, until `pause`. Raises LinkError."""
+        """Print output as it arrives, until `pause`. Raises LinkError."""
         while not self._over:
             await self._grown.wait()
             self._grown.clear()
@@ -178,7 +178,7 @@ class RanksOutput:
             await self._print(lines)
 
     async def _print(self, lines: Sequence[Line]) -> None:
-        """Runs of lines of one stream are one write."""
+        """Print lines; consecutive lines of one stream are one write."""
         held, last = list[str](), ""
         for dated, file in lines:
             if file.stream != last and held:
@@ -193,9 +193,9 @@ class RanksOutput:
 
 
 async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet: bool) -> int:
-    """Follow until the run has ended; its outcome as 0 or 1. A lost link is taken up again.
+    """Follow the run until it has ended; return its outcome as 0 or 1. A lost link is reopened.
 
-    `quiet`: without the ranks' output. `as_json`: nothing but the status at the end.
+    `quiet` hides the ranks' output. `as_json` prints only the status at the end.
     """
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     output = None if quiet or as_json else RanksOutput(out, err, plan.launcher != "command")
@@ -231,7 +231,7 @@ async def _follow_link(
     output: RanksOutput | None,
     alerts: TerminalAlerts,
 ) -> None:
-    """Raises LinkError."""
+    """Follow the run through one link, until the link or the run ends. Raises LinkError."""
     link = await open_link(entry)
     reading = None
     if output is not None:
@@ -241,7 +241,7 @@ async def _follow_link(
         await _follow(link, state, err, output, alerts)
     except asyncio.CancelledError:
         if reading is not None:
-            reading.cancel()  # also one that waits for who reads its pipe
+            reading.cancel()  # even if it waits for the reader of its pipe
         raise
     finally:
         if output is not None and reading is not None:
@@ -253,17 +253,20 @@ async def _follow_link(
 
 
 class Causes:
-    """Why attempts failed, as printed: by the attempt's end, a finding and the run's end, each cause once."""
+    """Printed causes of failed attempts. An attempt's end, a finding and the run's end report each cause only once."""
 
     def __init__(self) -> None:
         self._printed: dict[int, list[str]] = {}
 
     def add(self, attempt: int, text: str) -> None:
-        """Count a cause as printed."""
+        """Record a cause as printed."""
         self._printed.setdefault(attempt, []).append(text)
 
     def new(self, attempt: int, text: str) -> str:
-        """What a sentence says that was not printed; "" for nothing. `attempt`: whose it is where it names none."""
+        """Return the unprinted part of a sentence; "" if there is none.
+
+        `attempt` applies if the sentence names no attempt.
+        """
         named = _OF_ATTEMPT.match(text)
         number, sentence = (attempt, text) if named is None else (int(named[1]), text[named.end() :])
         rest = unsaid(sentence, self._printed.get(number, ()))
@@ -289,7 +292,7 @@ async def _follow(
         for moment, text in state.notices[printed:]:
             if isinstance(stamped.event, AttemptEnded | FindingRaised | RunEnded):
                 text = causes.new(state.attempt, text)
-            latest = max(latest, moment)  # a node's own times, some of which arrive late
+            latest = max(latest, moment)  # nodes report their own times, some of them late
             if text:
                 await _report(err, latest, text)
         if isinstance(event := stamped.event, AttemptEnded):
@@ -308,7 +311,7 @@ async def _report(err: Stream, moment: float, text: str) -> None:
 
 
 async def _rest(entry: run_directories.Entry, output: RanksOutput, err: Stream) -> None:
-    """What the ranks wrote last, from the files of the run that has ended."""
+    """Print the ranks' last output from the files of the run that has ended."""
     try:
         link = await open_link(entry)
         try:

@@ -1,4 +1,4 @@
-"""launch, plan, exec, rerun, demo: start a run; candidates, down, autostop: its nodes and its cluster of SkyPilot."""
+"""launch, plan, exec, rerun, demo: start a run. candidates, down, autostop: its nodes and its SkyPilot cluster."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 # -----------------------------------------------------------------------------------------------------------
-# launch, plan, exec: what starts a run.
+# launch, plan, exec: start a run.
 
 
 class Started(TypedDict):
@@ -63,7 +63,7 @@ class Started(TypedDict):
 
 
 def launch(options: argparse.Namespace) -> int:
-    """Start a script under a preset, then the cockpit, or text where there is no terminal."""
+    """Start a script under a preset, then open the cockpit, or print text if there is no terminal."""
     take_defaults(options)
     ready = prepared(options)
     if options.dry_run:
@@ -77,14 +77,14 @@ def launch(options: argparse.Namespace) -> int:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """The same as `launch --dry-run`."""
+    """Print the plan, as `launch --dry-run` does."""
     take_defaults(options)
     ready = prepared(options)
     return show(ready, options, _findings(ready, options))
 
 
 def take_defaults(options: argparse.Namespace) -> None:
-    """Preset and place, where the command line leaves them out, as the settings say."""
+    """Take preset and place from the settings if the command line omits them."""
     defaults = launch_settings.load()
     for problem in defaults.problems:
         complain(problem)
@@ -105,8 +105,8 @@ def take_defaults(options: argparse.Namespace) -> None:
 
 
 def _findings(ready: Prepared, options: argparse.Namespace, command: Sequence[str] = ()) -> list[Finding]:
-    """What the check of the plan, or of a command, says. Raises RunError and PresetError."""
-    from ...presets.lint import lint_command, lint_plan, lint_task  # what only a check of the plan needs
+    """Return the findings of the check of the plan, or of a command. Raises RunError and PresetError."""
+    from ...presets.lint import lint_command, lint_plan, lint_task  # needed only by this check
 
     if command:
         return lint_command(
@@ -117,7 +117,7 @@ def _findings(ready: Prepared, options: argparse.Namespace, command: Sequence[st
         nnodes = None if options.nnodes is None else ready.plan.nnodes
         data = read_file(options.task) or b""
         hits = lint_task(options.task, data, node_resources(options), nnodes, exists_beside(path.parent))
-        bare = replace(ready.plan, argv=("true",), files={})  # what it runs was looked at in the file
+        bare = replace(ready.plan, argv=("true",), files={})  # the check of the file covers its commands
         return worst_first(
             [*hits, *lint_plan(bare, Loaded(preset=Preset(name="")), managed=options.managed)]
         )
@@ -129,18 +129,18 @@ def _findings(ready: Prepared, options: argparse.Namespace, command: Sequence[st
 
 
 def script_path(options: argparse.Namespace) -> Path:
-    """Where the script is that the options name, seen from here: in the directory that is copied, if one is."""
+    """Return the local path of the script in the options: relative to the copied directory, if one is copied."""
     elsewhere = options.on != "local" or names_hosts(options)
     return Path((elsewhere and options.workdir) or ".", options.rest[0])
 
 
 def exists_beside(folder: Path) -> Callable[[str], bool]:
-    """Whether there is a file of a name, in a folder or here."""
+    """Return a test whether a file exists in a folder or in the working directory."""
     return lambda name: any((place / name).is_file() for place in (folder, Path.cwd()))
 
 
 def nodes_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What the check of a plan is given of nodes that are not this machine. Raises RunError."""
+    """Return the arguments of the plan's check for nodes other than this machine. Raises RunError."""
     if names_hosts(options):
         return {"hosts": len(of_options(options.hosts, options.hostfile))}
     if options.on == "local":
@@ -149,7 +149,7 @@ def nodes_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """`distui exec`: any command, supervised as it is."""
+    """Run any command under supervision, unchanged (`distui exec`)."""
     command = tuple(options.rest or ())
     launch = prepare(LaunchRequest(command=command, request=request_of(options, {})))
     findings = _findings(launch, options, command)
@@ -160,7 +160,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def read_file(name: str) -> bytes | None:
-    """What a file holds; None where it is none, or cannot be read."""
+    """Return a file's content; None if it does not exist or cannot be read."""
     try:
         return file_io.head(Path(name), MOST_BYTES + 1)
     except file_io.FileError:
@@ -169,12 +169,12 @@ def read_file(name: str) -> bytes | None:
 
 def _complain_of_errors(findings: Sequence[Finding]) -> None:
     for finding in findings:
-        if finding.severity == "error" and finding.id != "L15":  # `begin` warns of those, for any command
+        if finding.severity == "error" and finding.id != "L15":  # `begin` warns of those for any command
             complain(f"{finding.id} {finding.where}: {finding.text} {finding.remedy}")
 
 
 def prepared(options: argparse.Namespace) -> Prepared:
-    """The run that the options mean, planned. Raises RunError and PresetError."""
+    """Return the planned run of the options. Raises RunError and PresetError."""
     if names_hosts(options):
         return prepare(on_hosts(options))
     words = cloud_words(options)
@@ -186,7 +186,7 @@ def prepared(options: argparse.Namespace) -> Prepared:
 
 
 def of_script(options: argparse.Namespace) -> LaunchRequest:
-    """A script under a preset, on this machine. Raises RunError."""
+    """Return the request for a script under a preset on this machine. Raises RunError."""
     return LaunchRequest(
         preset=preset_of(options),
         overrides=tuple(options.set),
@@ -196,14 +196,14 @@ def of_script(options: argparse.Namespace) -> LaunchRequest:
 
 
 def preset_of(options: argparse.Namespace) -> str:
-    """The preset's name. Raises RunError."""
+    """Return the preset's name. Raises RunError."""
     if options.preset is None:
         raise RunError("no PRESET: `distui launch ddp -- train.py`; `distui presets` lists them")
     return str(options.preset)
 
 
 def script_of(options: argparse.Namespace) -> dict[str, object]:
-    """What is to run, as fields of a Request. Raises RunError."""
+    """Return the script and its interpreter as fields of a Request. Raises RunError."""
     words = options.rest or []
     if not words:
         raise RunError("no script: write it behind --, as in `distui launch ddp -- train.py --lr 1e-3`")
@@ -220,7 +220,7 @@ def script_of(options: argparse.Namespace) -> dict[str, object]:
 
 
 def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request:
-    """The options that every start has, and `about`. Raises RunError."""
+    """Return a Request with the options of every start, and `about`. Raises RunError."""
     return Request(
         name=options.name,
         env=pairs(options.env, "--env"),
@@ -239,12 +239,12 @@ def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request
 
 
 def count(text: str | None) -> int | str | None:
-    """A number of ranks, or the word for it."""
+    """Return a number of ranks, or the word for it."""
     return int(text) if text is not None and text.isdecimal() else text
 
 
 def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Finding] = ()) -> int:
-    """Print what would be done, and what was found on it."""
+    """Print the plan and its findings."""
     if options.json:
         document = prepared.json() | ({"findings": [hit.as_dict() for hit in findings]} if findings else {})
         sys.stdout.write(json.dumps(document) + "\n")
@@ -264,7 +264,7 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
 
 
 def begin(prepared: Prepared, options: argparse.Namespace) -> int:
-    """Start it, and stay with it as far as the user wants and the terminal can."""
+    """Start the run, and follow it as far as the options and the terminal allow."""
     _warn(prepared.plan, options)
     if prepared.order is not None:
         _make_bundle()
@@ -276,7 +276,7 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         line = f"{entry.record.name} is starting: `distui attach {entry.record.name}` opens it"
         sys.stdout.write((json.dumps(started) if options.json else typeable(line, sys.stdout)) + "\n")
         return 0
-    from . import foreground, runs  # what reads runs takes a while to load
+    from . import foreground, runs  # the modules that read runs are slow to load
 
     if options.json or not interactive():
         quiet = getattr(options, "quiet", False)
@@ -285,7 +285,7 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
 
 
 def _make_bundle() -> None:
-    """What other nodes get of distui. Raises RunError."""
+    """Build the package of distui for other nodes. Raises RunError."""
     package.build(report=_show_downloads)
     if why := wheels.why_unserved(package.cache_dir()):
         complain(why)
@@ -302,7 +302,7 @@ def _show_downloads(done: int, of: int) -> None:
 
 
 def _warn(plan: Plan, options: argparse.Namespace) -> None:
-    """Of variables that nothing may read; the notes of a plan are printed where its text is."""
+    """Warn of variables that no program may read. The notes of a plan are printed with its text."""
     printed = () if options.detach or options.json or interactive() else plan.notes
     for doubt in nccl.doubts([*plan.env, *chain(*plan.hosts.values())]):
         if doubt not in printed:
@@ -310,8 +310,8 @@ def _warn(plan: Plan, options: argparse.Namespace) -> None:
 
 
 def outcome(entry: run_directories.Entry) -> int:
-    """The training's own outcome, said on a line, where it has one already; else 0."""
-    from .runs import ended_line  # `begin` has loaded it
+    """Print the outcome of a run that has ended; return 0 or 1, or 0 if it has not ended."""
+    from .runs import ended_line  # already imported by `begin`
 
     state = entry.state()
     if not state.phase.ended:
@@ -321,11 +321,11 @@ def outcome(entry: run_directories.Entry) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# launch on hosts that the user names, and on nodes that SkyPilot brings.
+# launch on the user's hosts, and on nodes from SkyPilot.
 
 
 def on_hosts(options: argparse.Namespace) -> LaunchRequest:
-    """The launch that the options mean. Raises RunError."""
+    """Return the launch request for the user's hosts. Raises RunError."""
     if options.on != "local":
         raise RunError(f"--on {options.on} and named hosts exclude each other: leave one out")
     foreign = [word for word in cloud_words(options) if word != "--workdir"]
@@ -350,7 +350,7 @@ def _directory(text: str) -> str:
 
 
 def on_sky(options: argparse.Namespace) -> LaunchRequest:
-    """The launch that the options mean. Raises RunError."""
+    """Return the launch request for SkyPilot. Raises RunError."""
     place = OnSky(
         resources=node_resources(options),
         cluster=options.cluster,
@@ -370,7 +370,7 @@ def on_sky(options: argparse.Namespace) -> LaunchRequest:
 
 
 def node_resources(options: argparse.Namespace) -> Resources:
-    """What each node should be. Raises RunError."""
+    """Return the resources of each node. Raises RunError."""
     return Resources(
         infra=None if options.on in ("sky", "local") else options.on,
         gpus=options.gpus,
@@ -399,15 +399,15 @@ def _pairs(words: list[str], option: str) -> Mapping[str, str]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# demo: the shipped example on ranks here; where there is no torch, any command in its place, and how to get there.
+# demo: the shipped example on local ranks; without torch a plain command, with installation hints.
 
 
 HANG_AT = "100"
-"""Step at which `demo --hang` lets a rank hang: some seconds after the start."""
+"""Step when `demo --hang` lets a rank hang: some seconds after the start."""
 
 
 def start_demo(options: argparse.Namespace) -> int:
-    """Train the shipped example and look at it. Raises RunError."""
+    """Train the shipped example and open it. Raises RunError."""
     name = _free_name("demo")
     options.dry_run = False
     try:
@@ -435,7 +435,7 @@ def _training(options: argparse.Namespace, name: str) -> Prepared:
 
 
 def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Prepared:
-    """One process of plain Python, supervised as any command is; it says that it trains nothing."""
+    """Return a run of one plain Python process, supervised like any command, with notes that it trains nothing."""
     nothing = (
         f"No torch in {error.python}: this demo trains nothing. It supervises one process of plain Python, as "
         "`distui exec` does any command: no ranks, no restarts in place, no step of an optimizer."
@@ -444,7 +444,7 @@ def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Pr
         f"To see ranks train: {error.install}, or `distui demo --python PATH` with a Python that has torch."
     )
     notes = (nothing, remedy)
-    if options.detach or sys.stdin.isatty():  # else they are told as those of every plan are
+    if options.detach or sys.stdin.isatty():  # else they are printed with the plan's notes
         for note in notes:
             complain(note)
     command = (sys.executable, "-u", _example("without_torch.py"), "--steps", str(options.steps))
@@ -457,7 +457,7 @@ def _example(name: str) -> str:
 
 
 def _free_name(base: str) -> str:
-    """demo, demo-2, demo-3, …: the first that no live run has."""
+    """Return the first of demo, demo-2, demo-3, … that no live run has."""
     live = {entry.record.name for entry in run_directories.entries() if not run_directories.ended(entry)}
     return next(
         name
@@ -467,11 +467,11 @@ def _free_name(base: str) -> str:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# SkyPilot: the nodes it would take, a run's cluster, and the same launch again.
+# SkyPilot: candidate nodes, a run's cluster, and repeating a launch.
 
 
 def candidates(options: argparse.Namespace) -> int:
-    """Which nodes SkyPilot would take, cheapest first."""
+    """Print SkyPilot's candidate nodes, cheapest first."""
     config = {} if options.task is None else planned(sky.read_task, options.task)
     text = options.nnodes or str(config.get("num_nodes") or 1)
     if not text.isdecimal() or not int(text):
@@ -483,7 +483,7 @@ def candidates(options: argparse.Namespace) -> int:
 
 
 def planned(make: Callable[[A], B], what: A) -> B:
-    """What `make` makes of something. Raises RunError in place of PlanError."""
+    """Return `make(what)`. Raises RunError in place of PlanError."""
     try:
         return make(what)
     except PlanError as error:
@@ -491,7 +491,7 @@ def planned(make: Callable[[A], B], what: A) -> B:
 
 
 def down(options: argparse.Namespace) -> int:
-    """Take a run's cluster down, after its name was typed."""
+    """Take a run's cluster down, after the user typed its name."""
     entry, cluster = _cluster(options.run)
     if cluster.down:
         return _answer(options, True, f"cluster {cluster.name} is down already")
@@ -509,7 +509,7 @@ def down(options: argparse.Namespace) -> int:
 
 
 def autostop(options: argparse.Namespace) -> int:
-    """Minutes without a job after which a run's cluster goes."""
+    """Set the idle minutes before a run's cluster is taken down."""
     entry, cluster = _cluster(options.run)
     if cluster.down:
         raise RunError(f"cluster {cluster.name} is down")
@@ -517,7 +517,7 @@ def autostop(options: argparse.Namespace) -> int:
 
 
 def rerun(options: argparse.Namespace) -> int:
-    """The same launch again, as a new run, with what is to be different."""
+    """Repeat a launch as a new run, with changes."""
     entry = run_directories.resolve(options.run)
     if not run_directories.ended(entry) and options.name is None and not options.dry_run:
         raise RunError(
@@ -531,7 +531,7 @@ def rerun(options: argparse.Namespace) -> int:
 
 
 def _cluster(run: str | None) -> tuple[run_directories.Entry, Cluster]:
-    """A run and its cluster. Raises RunError."""
+    """Return a run and its cluster. Raises RunError."""
     entry = run_directories.resolve(run)
     launched = launch_order.read(entry.path)
     if launched is None:
@@ -543,7 +543,7 @@ def _cluster(run: str | None) -> tuple[run_directories.Entry, Cluster]:
 
 
 def _command(options: argparse.Namespace, entry: run_directories.Entry, command: Down | SetAutostop) -> int:
-    """Through the hub where the run is live, else straight to SkyPilot."""
+    """Send a command through the hub if the run is live, else directly to SkyPilot."""
 
     async def use(entry: run_directories.Entry, link: Any) -> Any:
         return await link.send(command)

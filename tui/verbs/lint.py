@@ -1,4 +1,4 @@
-"""lint: check a launch, configuration files or a command before you pay for GPUs."""
+"""lint: checks a launch, configuration files or a command before GPUs cost money."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Findings(TypedDict):
 
 
 def lint(options: argparse.Namespace) -> int:
-    """Print what was found; 1 where an error is among it. Raises RunError and PresetError."""
+    """Print the findings; return 1 if one is an error. Raises RunError and PresetError."""
     findings = _checked(options)
     if options.json:
         sys.stdout.write(json.dumps(Findings(findings=[finding.as_dict() for finding in findings])) + "\n")
@@ -41,13 +41,13 @@ def lint(options: argparse.Namespace) -> int:
 
 
 def text(findings: Sequence[Finding]) -> str:
-    """A block a finding, and a last line that counts them."""
+    """Return one block per finding, and a last line that counts them."""
     blocks = ["\n".join((*finding.as_lines(), "")) for finding in findings]
     return clean_whole("\n".join([*blocks, f"{counted(findings) or 'nothing found'}\n"]))
 
 
 def _checked(options: argparse.Namespace) -> list[Finding]:
-    """Raises RunError and PresetError."""
+    """Return the findings of the files, the command or the launch. Raises RunError and PresetError."""
     words, rest = list(options.preset), options.rest or []
     files = [*words, *([options.task] if options.task else [])]
     if files and (options.task or len(words) > 1 or is_file(words[0])):
@@ -70,12 +70,12 @@ def _checked(options: argparse.Namespace) -> list[Finding]:
 
 
 def is_file(word: str) -> bool:
-    """Whether a word names a file, there or not, rather than a preset."""
+    """Whether a word names a file, existing or not, rather than a preset."""
     return "/" in word or word.endswith(SUFFIXES) or (not word.isidentifier() and Path(word).is_file())
 
 
 def _file(file: str, presets: Library | None) -> list[Finding]:
-    """Raises RunError and PresetError."""
+    """Return the findings of a file. Raises RunError and PresetError."""
     path = Path(file)
     try:
         data = file_io.head(path, MOST_BYTES + 1, streams=True)
@@ -85,7 +85,7 @@ def _file(file: str, presets: Library | None) -> list[Finding]:
 
 
 def _presets() -> Library | None:
-    """The presets that there are; None where a file of them cannot be read, which is a finding of its own."""
+    """Return the presets; None if a preset file cannot be read, which is a separate finding."""
     try:
         return library()
     except PresetError:
@@ -93,7 +93,7 @@ def _presets() -> Library | None:
 
 
 def _launch(options: argparse.Namespace) -> list[Finding]:
-    """Raises RunError and PresetError."""
+    """Return the findings of a launch. Raises RunError and PresetError."""
     launch.take_defaults(options)
     loaded = load(launch.preset_of(options), options.set)
     request = launch.request_of(options, launch.script_of(options))
@@ -114,13 +114,13 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
     try:
         plan = _elsewhere(options, about)
     except RunError as error:
-        if refusal(str(error)).id == "L19":  # wrong usage, or a place that is not there
+        if refusal(str(error)).id == "L19":  # wrong usage, or an unknown place
             raise
         return [refusal(str(error))]
     return lint_plan(plan, loaded, **about)
 
 
 def _elsewhere(options: argparse.Namespace, about: dict[str, Any]) -> Plan:
-    """The plan for nodes that are not this machine; what is known of them goes into `about`. Raises RunError."""
+    """Return the plan for nodes other than this machine, and add facts about them to `about`. Raises RunError."""
     about |= launch.nodes_of(options)
     return launch.prepared(options).plan

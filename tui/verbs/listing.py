@@ -1,4 +1,4 @@
-"""ls: the runs of this machine and of others, filtered, in an order, as a table or as JSON."""
+"""ls: the runs of this machine and of others, filtered and sorted, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ EVERY_S = 2.0
 
 
 class ListOrder(Struct, frozen=True):
-    """What the options ask for."""
+    """Filter, columns and order of the options."""
 
     filter: RunFilter
     columns: tuple[str, ...]
-    """() for the usual ones."""
+    """() for the default columns."""
     sort: str
     reverse: bool
 
     @property
     def measured(self) -> bool:
-        """Whether the sizes of the directories matter, which take a while."""
+        """Whether the sizes of the directories are needed, which are slow to measure."""
         return "size" in (*self.columns, self.sort, *self.filter.fields)
 
 
@@ -70,7 +70,7 @@ class RunLine(TypedDict):
     problems: list[str]
     orphans: list[int]
     on: NotRequired[str]
-    """The host that was asked, by --host."""
+    """The host of --host that keeps the run."""
 
 
 class ListedRun(Struct, frozen=True):
@@ -78,13 +78,13 @@ class ListedRun(Struct, frozen=True):
 
     row: RunEntry
     document: Mapping[str, Any]
-    """RunLine, of another host as that wrote it."""
+    """A RunLine; from another host in that host's version."""
     notes: tuple[str, ...] = ()
-    """What a person has to know beside the line, a sentence each."""
+    """Sentences for the user in addition to the line."""
 
 
 def ls(options: argparse.Namespace) -> int:
-    """The runs there are, newest first."""
+    """Print the runs, newest first."""
     order = _order(options)
     lister = HostsLister(options) if options.host else LocalLister(order.measured)
     if options.watch:
@@ -97,7 +97,7 @@ def ls(options: argparse.Namespace) -> int:
 
 
 def _order(options: argparse.Namespace) -> ListOrder:
-    """Raises RunError."""
+    """Parse the options. Raises RunError."""
     try:
         chosen = understood(" ".join(options.filter))
     except FilterError as error:
@@ -143,11 +143,11 @@ def _lines(order: ListOrder, runs: Sequence[ListedRun], width: int | None, hosts
 
 
 # -----------------------------------------------------------------------------------------------------------
-# --watch: the list again and again, until Ctrl-C.
+# --watch: the list repeatedly, until Ctrl-C.
 
 
 def _watch(options: argparse.Namespace, order: ListOrder, lister: HostsLister | LocalLister) -> int:
-    """On a terminal the list in its place, else a list below the other."""
+    """Print the list repeatedly, on a terminal in place, else one below the other."""
     every = EVERY_S if options.every is None else max(0.1, options.every)
     on_screen = sys.stdout.isatty() and not options.json
     screen = SecondScreen(sys.stdout, "a filter shows fewer") if on_screen else None
@@ -168,24 +168,24 @@ def _watch(options: argparse.Namespace, order: ListOrder, lister: HostsLister | 
 
 
 def _page(order: ListOrder, runs: list[ListedRun], problems: Sequence[str], hosts: bool) -> str:
-    """What `--watch` shows at one time."""
+    """Return one screen of `--watch`."""
     head = [f"distui ls  {time_of_day(clock.now())}  Ctrl-C ends it", "", *map(clean_text, problems)]
     return "\n".join([*head, *_lines(order, runs, shutil.get_terminal_size().columns, hosts)])
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Where runs come from.
+# Sources of runs.
 
 
 class LocalLister:
-    """The runs of this machine; those that have ended are read once."""
+    """Lists the runs of this machine; ended runs are read only once."""
 
     def __init__(self, measured: bool) -> None:
         self._measured = measured
         self._ended: dict[str, ListedRun] = {}
 
     def listed(self) -> tuple[list[ListedRun], list[str]]:
-        """All of them, newest first, and no problem."""
+        """Return all runs, newest first, and no problems."""
         entries = (*run_directories.entries(), *run_directories.strays())
         return [self._run(entry) for entry in entries], []
 
@@ -202,7 +202,7 @@ class LocalLister:
         return listed
 
     def _read(self, entry: run_directories.Entry) -> ListedRun:
-        """What a run's own files and processes say of it; none of it can keep others from being listed."""
+        """Read a run's own files and processes; a damaged run does not affect others."""
         history, now = entry.history(), clock.now()
         phase = run_directories.phase(entry, history)
         orphans = run_directories.orphans(entry) if phase is RunPhase.LOST else []
@@ -242,7 +242,7 @@ class LocalLister:
 
 
 class HostsLister:
-    """The runs that other hosts keep."""
+    """Lists the runs of other hosts."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         from ...runners.launch.hosts import Named, check_hosts, list_on, ssh_options  # slow to load
@@ -253,7 +253,7 @@ class HostsLister:
         self._ways = [Way(host.destination, config) for host in named]
 
     def listed(self) -> tuple[list[ListedRun], list[str]]:
-        """All of them, newest first, and a sentence for each host that cannot be asked."""
+        """Return all runs, newest first, and a sentence for each host that cannot be queried."""
         from ..source import entry_elsewhere
 
         runs, problems = asyncio.run(self._ask(self._ways))

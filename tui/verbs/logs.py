@@ -1,7 +1,7 @@
-"""logs: what the ranks wrote, one or all, now or on and on.
+"""logs: the output of one rank or of all, once or continuously.
 
-Lines are cleaned (presets/sanitize.py) wherever they go, also into a pipe or a file: what a rank wrote is never a
-command to a terminal, not even to the one where a saved copy is read later. The files hold the bytes as written.
+Lines are sanitized (presets/sanitize.py) even for a pipe or a file, so that a rank's output never controls a terminal,
+not even when a saved copy is read later. The files contain the original bytes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from .runs import run_or_bundle, while_read
 
 POLL_SECONDS = 0.5
 MOST_PROBLEMS = 8
-"""Files that cannot be read which are named."""
+"""Maximum number of unreadable files that are named."""
 
 
 @run_or_bundle
 def logs(options: argparse.Namespace) -> int:
-    """Print the logs of the newest attempt, or the one asked for."""
+    """Print the logs of the newest attempt, or of the requested one."""
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
         if entry.record.kind == "hub" and _is_managed(entry.path):
@@ -55,10 +55,10 @@ def logs(options: argparse.Namespace) -> int:
 
 
 class FollowedLogs:
-    """Files chosen by the options, merged by time as in the cockpit, read as they grow."""
+    """The files that the options choose, merged by time as in the cockpit, read as they grow."""
 
     def __init__(self, link: Link, options: argparse.Namespace, path: Path) -> None:
-        """`path`: the run's directory. Raises LogError for a bad pattern."""
+        """Create the reader for the run in directory `path`. Raises LogError for an invalid pattern."""
         self._link, self._options, self._path = link, options, path
         compile_grep(options.grep)
         self._state = RunState()
@@ -66,7 +66,7 @@ class FollowedLogs:
         self._print = Printer(options)
 
     async def run(self) -> int:
-        """Read what there is, and with --follow what comes, until the run has ended."""
+        """Print existing lines, and with --follow new ones, until the run has ended."""
         async for stamped in self._link.events():
             self._state.apply(stamped)
             if self._state.live and isinstance(stamped.event, CaughtUp | LogGrew | RunEnded):
@@ -110,7 +110,7 @@ class FollowedLogs:
             self._print(lines)
 
     async def _begin(self, file: LogFile) -> int:
-        """Where the first line is that may be printed."""
+        """Return the offset of the first line to print."""
         asked, size = self._options, self._state.log_sizes.get(file.id, 0)
         if asked.since is not None:
             window = await self._link.read_log(file.id, 0, 1, at=asked.since)
@@ -120,7 +120,7 @@ class FollowedLogs:
         return 0
 
     async def _tail(self, file: str, size: int, count: int) -> int:
-        """Where the last `count` lines of a file begin, or more of them."""
+        """Return the offset of the last `count` lines of a file, or an earlier one."""
         back = 1 << 14
         while back < size:
             window = await self._link.read_log(file, size - back, min(back, 1 << 20))
@@ -144,17 +144,17 @@ class LogLine(TypedDict):
 
 
 class Printer:
-    """Lines as the options ask for them."""
+    """Prints lines in the format of the options."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._prefix = prefixes(())
         self._held: deque[str] | None = deque(maxlen=options.tail) if options.tail is not None else None
         self.dated = bool(options.timestamps or options.json or options.since is not None)
-        """Whether the times of lines are wanted."""
+        """Whether lines need times."""
 
     def about(self, files: Sequence[LogFile]) -> None:
-        """What is chosen: of several files each line says whose it is."""
+        """Choose prefixes: with several files each line has its rank."""
         self._prefix = prefixes(files)
         self.dated = self.dated or len(files) > 1
 
@@ -167,7 +167,7 @@ class Printer:
             sys.stdout.writelines(shown)
 
     def done(self) -> None:
-        """Everything there is was given."""
+        """Print held lines after all lines were passed."""
         if self._held is not None:
             sys.stdout.writelines(self._held)
             self._held = None
@@ -189,7 +189,7 @@ class Printer:
 
 
 def stamp(line: Dated) -> str:
-    """`2026-11-24T10:06:29.123 `, with a `~` where the line itself has no time; as wide where none is known. Pure."""
+    """Return `2026-11-24T10:06:29.123 `, with a `~` if the line itself has no time; `-` if none is known. Pure."""
     unknown = f"{'-':<25}"
     if line.at is None:
         return unknown
@@ -201,23 +201,23 @@ def stamp(line: Dated) -> str:
 
 
 def _check_readable(run_dir: Path) -> None:
-    """Raises RunError where folders of logs are there that cannot be read: no output is not the same."""
+    """Raise RunError if log directories exist that cannot be read, which must not look like missing output."""
     for folder in sorted(run_dir.glob("node-*")):
         if not os.access(folder, os.R_OK | os.X_OK):
             raise RunError(f"{folder} cannot be read: its permissions do not let you (`ls -ld` shows them)")
 
 
 def _is_managed(run_dir: Path) -> bool:
-    from ...runners.hub import launch_order  # takes a quarter of a start
+    from ...runners.hub import launch_order  # a quarter of the start-up time
 
     launched = launch_order.read(run_dir)
     return launched is not None and launched.managed
 
 
 async def _managed(path: Path, link: Link, follow: bool) -> int:
-    """What SkyPilot passes on of a managed job, to whose nodes no ssh leads; the hub keeps it, cleaned.
+    """Print the log that SkyPilot forwards for a managed job, whose nodes are not reachable by ssh.
 
-    Raises LinkError.
+    The hub keeps it, sanitized. Raises LinkError.
     """
     async with in_background(_until_ended(link)) as ended:
         with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""man: the man page of distui or of a verb; all of them into a folder."""
+"""man: the man page of distui or of a verb; or all pages into a folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def man(options: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, made: dict[str, str]) -> int:
-    """Over those that are there, which an earlier version may have written. Raises RunError."""
+    """Write the pages, replacing those of earlier versions. Raises RunError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, page in made.items():

@@ -29,10 +29,10 @@ WIDTH = 24
 
 @run_or_bundle
 def metrics(options: argparse.Namespace) -> int:
-    """Print the metrics of a window, or which there are."""
+    """Print the metrics of a window, or the names of metrics."""
     names: list[str] = list(options.metric)
     if options.run is not None and options.run in (*METRICS, *SOURCES) and not _is_run(options.run):
-        names.insert(0, options.run)  # RUN was left out
+        names.insert(0, options.run)  # RUN was omitted
         options.run = None
     if strange := unknown(names):
         raise RunError(
@@ -65,18 +65,18 @@ def metrics(options: argparse.Namespace) -> int:
 
 
 def _meant(word: str) -> str:
-    """A question with the metrics that a word may mean: `loss` is train.loss; "" without any."""
+    """Return a question with metrics that a word may mean (`loss` is train.loss), or ""."""
     near = [name for name in METRICS if name.endswith(f".{word}")] or nearest_names(word, METRICS, 0.6, 1)
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def _is_run(name: str) -> bool:
-    """Whether a run has this name: then it is meant, and not the metrics that are called so."""
+    """Whether a run has this name, which then takes precedence over a metric's name."""
     return any(entry.record.name == name for entry in run_directories.entries())
 
 
 def _ended(entry: run_directories.Entry) -> float | None:
-    """Unix time of the last event of a run that has ended; None of a live one."""
+    """Return the unix time of the last event of a run that has ended; None for a live one."""
     if not run_directories.phase(entry).ended:
         return None
     history = entry.history()
@@ -87,7 +87,7 @@ def _ended(entry: run_directories.Entry) -> float | None:
 
 
 def window_of(options: argparse.Namespace, now: float, ended: float | None) -> tuple[float, float]:
-    """Begin and end in unix seconds; the last minutes of a run that has `ended` are those before. Raises RunError."""
+    """Return begin and end in unix seconds; `--last` counts back from now, or from the end of a run. Raises RunError."""
     if options.last is not None and (options.since is not None or options.until is not None):
         raise RunError("--last goes without --since and --until: give one or the other")
     newest = now if ended is None else ended + 1
@@ -107,7 +107,7 @@ def window_of(options: argparse.Namespace, now: float, ended: float | None) -> t
 def chosen(
     series: Sequence[Series], ranks: Sequence[int], gpus: Sequence[int], named: bool
 ) -> list[Series]:
-    """Those of these ranks and GPUs; where no metric was named, of nothing else."""
+    """Return the series of these ranks and GPUs; other series only if a metric was named."""
     if not ranks and not gpus:
         return [*series]
     wanted = {"rank": ranks, "train": ranks, "gpu": gpus}
@@ -136,7 +136,7 @@ class SeriesSummary:
 
 
 def lines(shown: Sequence[Series], utf8: bool) -> list[str]:
-    """A table, a row a series."""
+    """Return a table with one row per series."""
     rows = [("METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", *(("CURVE",) if utf8 else ()))]
     several = len({series.node for series in shown}) > 1
     for series in shown:
@@ -161,7 +161,7 @@ def _owner(series: Series, several: bool) -> str:
 
 
 def value_text(value: float | None, unit: str) -> str:
-    """A value with its unit."""
+    """Return a value with its unit."""
     if value is None:
         return NA
     if unit in ("B", "B/s"):
@@ -171,7 +171,7 @@ def value_text(value: float | None, unit: str) -> str:
 
 
 def small_curve(series: Series) -> str:
-    """Means as blocks, a space where there was no sample."""
+    """Return means as blocks; a space means no sample."""
     size, about = len(series.mean), metric(series.metric)
     groups = [
         finite(series.mean[size * k // WIDTH : max(size * (k + 1) // WIDTH, size * k // WIDTH + 1)])
@@ -215,7 +215,7 @@ class Curves(TypedDict):
 
 
 class MetricName(TypedDict):
-    """Of `metrics --list`."""
+    """A row of `metrics --list`."""
 
     metric: str
     unit: str

@@ -61,7 +61,7 @@ def note(options: argparse.Namespace) -> int:
 
 
 def tag(options: argparse.Namespace) -> int:
-    """Add tags and take tags away; print what the run then has."""
+    """Add and remove tags; print the run's tags."""
     entry = run_directories.resolve(options.run)
     add, remove = run_notes.words_of([*options.tags, *(f"-{word}" for word in options.remove)])
     if add or remove:
@@ -73,7 +73,7 @@ def tag(options: argparse.Namespace) -> int:
 
 
 def _read(entry: run_directories.Entry) -> run_notes.RunNotes:
-    """Those of a run; what cannot be read of them is said."""
+    """Return the notes of a run, and report unreadable parts."""
     marks = run_notes.read(entry.path)
     if marks.problem:
         complain(f"{entry.record.name}: {marks.problem}")

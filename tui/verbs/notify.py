@@ -1,4 +1,4 @@
-"""notify: the ways and rules that are configured, a test of them, and what a run has sent."""
+"""notify: the configured channels and rules, a test of them, and a run's notifications."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _list(configured: Configured, as_json: bool) -> int:
 
 
 def _about(way: NoticeWay, configured: Configured) -> ListedWay:
-    """A way without anything secret: of an address the host alone."""
+    """Return a channel without its secrets; of an address only the host."""
     to, problem = "", ""
     if way.kind in POSTED:
         try:
@@ -170,7 +170,7 @@ async def _try(way: NoticeWay, configured: Configured) -> TriedWay:
 
 
 def _ring(data: str) -> SendOutcome:
-    """Whatever has the focus: somebody asked for it."""
+    """Ring the terminal regardless of its focus, since the user requested it."""
     return SendOutcome(True) if ring(data) else SendOutcome(False, "there is no terminal here")
 
 
@@ -178,7 +178,7 @@ def _ring(data: str) -> SendOutcome:
 
 
 def _log(options: argparse.Namespace) -> int:
-    """What became of the notices of a run: the newest state of each."""
+    """Print the newest state of each notification of a run."""
     entry = run_directories.resolve(options.name)
     rows: list[SentNotice] = []
     for each in delivery.summaries(delivery.records(entry.path)):

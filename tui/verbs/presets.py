@@ -1,4 +1,4 @@
-"""presets and trust: list, show, create; which foreign files count."""
+"""presets and trust: list, show and create presets; choose trusted configuration files."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 
 class Written(TypedDict):
-    """`presets new`, and `trust --remove`."""
+    """Output of `presets new`, and `trust --remove`."""
 
     path: str
 
 
 class NamedSettings(TypedDict):
-    """Of `presets nccl`."""
+    """A row of `presets nccl`."""
 
     name: str
     when: str
@@ -86,7 +86,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _new(options: argparse.Namespace) -> int:
-    """Write a preset of the user's own that starts from another one, a file or a run; never over an existing file."""
+    """Write a new preset of the user, based on another one, a file or a run; never overwrite a file."""
     name = check_name(options.name)
     path = user_dir(os.environ) / f"{name}.toml"
     if path.exists():
@@ -108,10 +108,10 @@ def _exists(path: Path) -> RunError:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """A new file, whole or not at all. Raises FileExistsError and OSError."""
+    """Write a new file atomically. Raises FileExistsError and OSError."""
     whole = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        whole.touch(mode=0o600)  # what others may write is passed over
+        whole.touch(mode=0o600)  # files that others can write are ignored
         whole.write_text(text, encoding="utf-8")
         os.link(whole, path)
     finally:
@@ -119,7 +119,7 @@ def _write_new(path: Path, text: str) -> None:
 
 
 def _imported(name: str, source: str) -> str:
-    """The text of a preset from another program's file, or from a run. Raises RunError and PresetError."""
+    """Return a preset's text, made from another program's file or from a run. Raises RunError and PresetError."""
     from ...presets.imports import text
 
     file = Path(source)
@@ -132,7 +132,7 @@ def _imported(name: str, source: str) -> str:
 
 
 def _check(name: str, made: str) -> None:
-    """Whether it will load. Raises PresetError."""
+    """Check that the preset will load. Raises PresetError."""
     available = library()
     whole = Definition(name=name, origin=name, where=f"{name}.toml", table=parse_toml(made, name))
     load(name, presets=Library(definitions={**available.definitions, name: (whole,)}))
@@ -152,7 +152,7 @@ def _from_file(file: Path) -> Imported:
 
 
 def _read(file: Path) -> bytes | None:
-    """What a file holds; None where it is none, or cannot be read."""
+    """Return a file's content; None if it does not exist or cannot be read."""
     try:
         return file_io.content(file, MOST_BYTES)
     except file_io.FileError:
@@ -160,7 +160,7 @@ def _read(file: Path) -> bytes | None:
 
 
 def _from_run(source: str) -> Imported:
-    """What a run was launched with, and what its restarts changed. Raises NoSuchRunError and RunError."""
+    """Return a run's launch, with the changes of its restarts. Raises NoSuchRunError and RunError."""
     from ...presets import imports
     from ...runners import daemon, run_directories
 
@@ -170,7 +170,7 @@ def _from_run(source: str) -> Imported:
 
 
 def _nccl(name: str | None, as_json: bool) -> int:
-    """Settings of NCCL by name: all, or one of them; or what a variable is. Raises RunError."""
+    """Print named NCCL settings, all or one, or describe a variable. Raises RunError."""
     if name is not None and name not in nccl_presets():
         return _variables(name, as_json)
     named = [preset for preset in nccl_presets().values() if name in (None, preset.name)]
@@ -187,7 +187,7 @@ def _nccl(name: str | None, as_json: bool) -> int:
 
 
 def _variables(name: str, as_json: bool) -> int:
-    """Variables of NCCL, with help. Raises RunError."""
+    """Print variables of NCCL, with help. Raises RunError."""
     entries = nccl.described(name)
     if not entries:
         near = nccl.likely(nccl.full_name(name.upper())) or nearest(name, nccl_presets())
@@ -202,7 +202,7 @@ def _variables(name: str, as_json: bool) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# trust: configuration files that count although somebody else can write them.
+# trust: configuration files that count although other users can write them.
 
 
 class Trusted(TypedDict):
@@ -215,7 +215,7 @@ class Trusted(TypedDict):
 
 
 class TrustedFile(TypedDict):
-    """Of `trust --list`."""
+    """A row of `trust --list`."""
 
     path: str
     sha256: str
@@ -237,7 +237,7 @@ def trust(options: argparse.Namespace) -> int:
 
 
 def _path(word: str | None) -> Path:
-    """The file that is meant. Raises RunError."""
+    """Return the path of the file to trust. Raises RunError."""
     if word is None:
         here = Path.cwd()
         near = (at / PROJECT_FILE for at in (here, *here.parents) if os.path.lexists(at / PROJECT_FILE))
@@ -267,7 +267,7 @@ def _add(path: Path, as_json: bool) -> int:
 
 
 def _sets(document: dict[str, Any]) -> list[str]:
-    """Every value of a file, by its path in it."""
+    """Return every value of a document, by its path in it."""
     settings = []
     for key, value in document.items():
         if isinstance(value, dict):
@@ -296,7 +296,7 @@ def _list_trusted(as_json: bool) -> int:
 
 
 def _state(entry: trusted.Trusted) -> str:
-    """ "as it was", "changed" or "gone"; "unreadable" for what cannot be compared."""
+    """Return "as it was", "changed" or "gone"; "unreadable" if the file cannot be compared."""
     try:
         return (
             "as it was"

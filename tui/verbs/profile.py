@@ -1,4 +1,4 @@
-"""profile: torch.profiler in ranks of a live run, at the same steps; and traces that are there, summed up."""
+"""profile: torch.profiler in ranks of a live run, at the same steps; and summaries of existing traces."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ..rows.profiles import answer_rows, profile_rows
 from ..terminal import answer, complain
 
 MOST_FILES = profiling.MOST_RANKS
-"""Traces that are summed up at a time."""
+"""Maximum number of traces per summary."""
 _RANK = re.compile(r"rank-?(\d{1,6})\D")
 
 
 def profile(options: argparse.Namespace) -> int:
-    """Record, fetch and show; of a folder or a file only show. Raises RunError."""
+    """Record, fetch and print a profile; of a folder or a file only print the summary. Raises RunError."""
     ranks = tuple(sorted({rank for some in options.ranks for rank in some})) if all(options.ranks) else ()
     try:
         run_directories.resolve(options.run)
@@ -52,11 +52,11 @@ def _show(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetched
     return 0 if done.ok and document["files"] else 1
 
 
-# --- traces that are there
+# --- existing traces
 
 
 def _of_files(path: Path, ranks: tuple[int, ...], as_json: bool, no_run: str) -> int:
-    """Sum up the traces of a folder, or a file. Raises RunError."""
+    """Print the summary of a folder's traces, or of one file. Raises RunError."""
     files = _traces(path)
     if not files:
         raise RunError(f"{path} has no trace (*.json or *.json.gz), and {no_run}")
@@ -89,7 +89,7 @@ def _of_files(path: Path, ranks: tuple[int, ...], as_json: bool, no_run: str) ->
 
 
 def _traces(path: Path) -> list[Path]:
-    """The traces of a folder; a file is one. Raises RunError."""
+    """Return the traces of a folder, or the file itself. Raises RunError."""
     if not path.is_dir():
         return [path]
     try:
@@ -99,7 +99,7 @@ def _traces(path: Path) -> list[Path]:
 
 
 def _rank_of(file: Path, summary: TraceSummary | None, number: int, taken: Mapping[int, object]) -> int:
-    """By what the trace says, by the file's name, else by its place; of two that say the same the second has another."""
+    """Return the rank in the trace, else in the file's name, else the file's index; made unique among `taken`."""
     match = _RANK.search(file.name)
     rank = summary.rank if summary is not None and summary.rank is not None else None
     rank = int(match[1]) if rank is None and match else rank

@@ -1,4 +1,4 @@
-"""events, wait, attach, replay: what happens in a run, and the cockpit on one."""
+"""events, wait, attach, replay: the events of a run, and the cockpit for one."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from ...runners.export import Manifest
 
 # -----------------------------------------------------------------------------------------------------------
-# events, wait: looking at runs from the command line.
+# events, wait: runs on the command line.
 
 
 LOST = 6
-"""Exit code of `wait` for a run whose agent and runner are gone."""
+"""Exit code of `wait` for a run whose agent and runner have died."""
 TIMED_OUT = 124
-"""Exit status of a wait whose time was over, as timeout(1) has it: the run may still come there."""
+"""Exit code of `wait` after its timeout, as of timeout(1): the run may still get there."""
 
 
 Verb = Callable[[argparse.Namespace], int]
 
 
 def run_or_bundle(verb: Verb) -> Verb:
-    """A verb whose RUN may be the file of a bundle, whose run is meant then. Raises RunError."""
+    """Wrap a verb so that its RUN may be a bundle's file, which then means the bundle's run. Raises RunError."""
 
     @functools.wraps(verb)
     def of_bundle(options: argparse.Namespace) -> int:
@@ -60,13 +60,13 @@ def run_or_bundle(verb: Verb) -> Verb:
 
 
 def _opened(bundle: str) -> AbstractContextManager[Manifest]:
-    from ...runners.export import opened  # few name one
+    from ...runners.export import opened  # rarely needed
 
     return opened(Path(bundle))
 
 
 def _is_packed(name: str) -> bool:
-    """Whether a name is that of a regular file that begins as gzip's do, whatever its ending."""
+    """Whether a name is that of a regular file with gzip's magic bytes, with any extension."""
     try:
         return file_io.head(Path(name), 2) == b"\x1f\x8b"
     except (file_io.FileError, ValueError):
@@ -75,7 +75,7 @@ def _is_packed(name: str) -> bool:
 
 @run_or_bundle
 def events(options: argparse.Namespace) -> int:
-    """The journal, as it stands, or on and on."""
+    """Print the journal, once or continuously."""
     if not options.follow:
         entry = run_directories.resolve(options.run)
         for stamped in journal.read(entry.path):
@@ -97,13 +97,16 @@ def events(options: argparse.Namespace) -> int:
 
 
 async def while_read(work: Awaitable[int]) -> int:
-    """What `work` comes to. Raises BrokenPipeError as soon as the reader of stdout has gone, also in a long silence."""
+    """Return the result of `work`.
+
+    Raises BrokenPipeError as soon as the reader of stdout closes it, even if nothing is being written.
+    """
     number, loop, task, gone = piped_stdout(), asyncio.get_running_loop(), asyncio.current_task(), False
 
     def check() -> None:
         nonlocal gone
         assert number is not None
-        loop.remove_reader(number)  # a pipe that is open for reading, too, is ready for ever
+        loop.remove_reader(number)  # a pipe that is also open for reading is always ready
         gone = unread(number)
         if gone and task is not None:
             task.cancel()
@@ -122,7 +125,7 @@ async def while_read(work: Awaitable[int]) -> int:
 
 
 def _of_opening(stamped: Stamped) -> bool:
-    """Whether it only says how far a bundle goes: nothing that happened in the run (see `export.opened`)."""
+    """Whether an event only marks the extent of a bundle, and is no event of the run (see `export.opened`)."""
     event = stamped.event
     return isinstance(event, RankTick) or (isinstance(event, RunEnded) and event.phase is RunPhase.EXPORTED)
 
@@ -146,7 +149,7 @@ def _print_event(stamped: Stamped, as_json: bool) -> None:
 
 
 def wait(options: argparse.Namespace) -> int:
-    """Wait until the run is as far as asked; 1 when it never will be, TIMED_OUT when it is not yet."""
+    """Wait until the run reaches a state; return 1 if it never will, TIMED_OUT if it has not yet."""
     state = RunState()
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
@@ -158,7 +161,7 @@ def wait(options: argparse.Namespace) -> int:
     except TimeoutError:
         complain(f"not {options.until} after {options.timeout:g} s")
         status = TIMED_OUT
-        if not state.live:  # the agent had not told all of it
+        if not state.live:  # the agent had not sent the whole state
             state = run_directories.resolve(options.run).state()
     if options.json:
         sys.stdout.write(json.dumps(status_json(state)) + "\n")
@@ -166,7 +169,7 @@ def wait(options: argparse.Namespace) -> int:
 
 
 def ended_line(state: RunState) -> str:
-    """Name and outcome of a run that has ended, with the reason if there is one."""
+    """Return name and outcome of a run that has ended, with the reason if there is one."""
     why = clean_text(state.end_text)
     return (
         f"{state.name} {state.phase}" if why == str(state.phase) else f"{state.name} {state.phase}: {why}"
@@ -192,11 +195,11 @@ async def _wait(link: Link, until: str, state: RunState, as_json: bool) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The cockpit on a run, or on the list of runs.
+# The cockpit for a run, or for the list of runs.
 
 
 def open_cockpit(options: argparse.Namespace) -> int:
-    """`distui` alone: the only live run, or the list."""
+    """Open the only live run, or the list (`distui` without a verb)."""
     live = [entry for entry in run_directories.entries() if not run_directories.ended(entry)]
     return show(live[0].record.run if len(live) == 1 else None, options.readonly, options.ascii)
 
@@ -216,8 +219,8 @@ def attach(options: argparse.Namespace) -> int:
 
 
 def _check_other(name: str) -> None:
-    """Whether there is a run to compare with, before a screen is opened. Raises RunError."""
-    from ...runners.comparison.loading import parsed  # few compare
+    """Check that the run to compare with exists, before a screen is opened. Raises RunError."""
+    from ...runners.comparison.loading import parsed  # rarely needed
 
     other = parsed(name) if not name.startswith("@") else None
     if other is not None and not other.host and not os.path.isfile(other.run):
@@ -237,15 +240,15 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def check_terminal() -> None:
-    """Raises RunError where there is none."""
+    """Raise RunError if there is no terminal."""
     if problem := complaint():
         raise RunError(problem)
 
 
 def show(run: str | None, readonly: bool, ascii_only: bool, **more: Any) -> int:
-    """Run the cockpit and return its exit status; `more`: of CockpitApp."""
+    """Run the cockpit and return its exit status; `more` are arguments of CockpitApp."""
     check_terminal()
-    gc.disable()  # nothing of what a start makes is garbage; the app turns it on again
+    gc.disable()  # start-up creates no garbage; the app enables it again
     from .. import app, source
 
     plain = ascii_only or draws_ascii_alone(os.environ)
@@ -253,11 +256,11 @@ def show(run: str | None, readonly: bool, ascii_only: bool, **more: Any) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A run that another machine keeps: attach --host.
+# A run on another machine: attach --host.
 
 
 def _attach_on_host(options: argparse.Namespace) -> int:
-    """The cockpit of that host, in this terminal through ssh. Raises RunError."""
+    """Run the other host's cockpit in this terminal through ssh. Raises RunError."""
     from ...runners.launch.hosts import Named, attach_words, check_hosts, command_on, ssh_options
 
     check_terminal()

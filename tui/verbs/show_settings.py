@@ -1,4 +1,4 @@
-"""settings: what is chosen in settings.toml, and where each value comes from."""
+"""settings: the values in settings.toml, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..user_settings import load
 
 
 def settings(options: argparse.Namespace) -> int:
-    """Print them; 1 where something in the file cannot be used."""
+    """Print the settings; return 1 if part of the file is unusable."""
     if options.example:
         sys.stdout.write(
             json.dumps(ExampleSettings(example=example())) + "\n" if options.json else example()
@@ -55,7 +55,7 @@ def settings(options: argparse.Namespace) -> int:
 
 
 def _unknown_preset(path: Path) -> Iterator[str]:
-    """The preset of a launch, if it cannot be used from this directory."""
+    """Yield an error if the default preset cannot be used from this directory."""
     name = launch_settings.load().preset
     try:
         presets = library()
@@ -70,7 +70,7 @@ def _unknown_preset(path: Path) -> Iterator[str]:
 
 
 def _unreadable_secrets(path: Path, export: MetricsExport) -> Iterator[str]:
-    """Addresses and secrets in files that notices and metrics could not use; variables are those of each launch."""
+    """Yield errors of address and secret files of notifications and metrics; variables belong to each launch."""
     for way in ways.load().ways.values():
         if way.kind in ways.POSTED and not way.url_env and not way.token_env:
             try:
@@ -85,7 +85,7 @@ def _unreadable_secrets(path: Path, export: MetricsExport) -> Iterator[str]:
 
 
 def _of_runs(export: MetricsExport) -> dict[str, Any]:
-    """What launches and runs read themselves, by key; None or nothing where the file has nothing that can be used."""
+    """Return the settings that launches and runs read themselves, by key; None or "" for unset or unusable values."""
     kept, otlp = retention.load(), export.otlp
     table = section_of(retention.SECTION) if kept.acts else {}
     defaults = launch_settings.load()

@@ -1,4 +1,4 @@
-"""status, watch: what the cockpit shows, as text. Rows are the cockpit's."""
+"""status, watch: the cockpit's content as text, with the cockpit's rows."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from ..terminal import SecondScreen, answer, interactive, typeable
 from .runs import run_or_bundle, show, while_read
 
 WIDTH = 121
-"""Columns at which sentences are folded."""
+"""Maximum columns of a sentence."""
 MOST_VALUES = 8
-"""Further values of the script's that the training line names."""
+"""Maximum number of further script values in the training line."""
 
 
 def headline(state: RunState, now: float | None = None) -> str:
-    """One line: what runs, how far, how fast."""
+    """Return one line: name, state, progress, pace."""
     frame, unseen = _frame(state, now), hidden(state)
     words = no_step_yet(state, frame.now)
     begun = [f"attempt {state.attempt}"] if state.attempt else []
@@ -60,13 +60,13 @@ def headline(state: RunState, now: float | None = None) -> str:
         *([f"attempt {NA}", f"{NA} ranks"] if unseen else begun),
         *([f"no step yet: {words}"] if words else steps(state, frame.now)),
     ]
-    if state.phase is not RunPhase.LOST:  # nobody saw for how long
+    if state.phase is not RunPhase.LOST:  # the duration of a lost run is unknown
         parts.append(duration_text(state.lasted(frame.now)))
     return "  ".join(parts)
 
 
 def steps(state: RunState, now: float) -> list[str]:
-    """How far the training is and how fast, as in its own line."""
+    """Return progress and pace of the training for the headline."""
     line = progress(state, now)
     texts = [] if line.step is None or line.earlier else [f"step {line.step}"]
     if line.step_s is not None and not state.phase.ended:
@@ -80,7 +80,7 @@ def _frame(state: RunState, now: float | None) -> Frame:
 
 
 def unsaid(text: str, earlier: Iterable[str]) -> str:
-    """What a sentence of several parts says beyond those that were told already; "" for nothing."""
+    """Return the parts of a sentence that earlier sentences do not contain; "" if there are none."""
     stated = list(earlier)
     parts = [part for part in text.split("; ") if not any(part in sentence for sentence in stated)]
     for sentence in stated:
@@ -89,7 +89,7 @@ def unsaid(text: str, earlier: Iterable[str]) -> str:
 
 
 def _logs(state: RunState) -> list[str]:
-    """How much the ranks have written, where that is much, and how much of it is kept; [] else."""
+    """Return the size of large logs and how much of it is kept; [] if they are small."""
     size, cap = large(state), 0 if state.plan is None else state.plan.log_cap
     if not size:
         return []
@@ -103,7 +103,7 @@ def _logs(state: RunState) -> list[str]:
 
 
 def describe(state: RunState, now: float | None = None, marks: RunNotes | None = None) -> str:
-    """Everything `distui status` says."""
+    """Return the whole text of `distui status`."""
     frame = _frame(state, now)
     lines = [headline(state, frame.now), *_marked(marks)]
     if state.plan is not None:
@@ -145,14 +145,14 @@ def describe(state: RunState, now: float | None = None, marks: RunNotes | None =
 
 
 def _marked(marks: RunNotes | None) -> list[str]:
-    """The user's own words about the run; [] without any."""
+    """Return the user's tags and note of the run; [] without any."""
     lines = [f"tags: {' '.join(marks.tags)}"] if marks and marks.tags else []
     lines += [f"note: {marks.note}"] if marks and marks.note else []
     return [*lines, *([marks.problem] if marks and marks.problem else [])]
 
 
 def training(state: RunState, now: float) -> list[str]:
-    """How far the script says it is, and where each number comes from; [] where it reports nothing."""
+    """Return the script's progress and the source of each number; [] if it reports nothing."""
     title = "training, last values" if state.phase.ended else "training"
     line = progress(state, now)
     if not state.training:
@@ -163,7 +163,7 @@ def training(state: RunState, now: float) -> list[str]:
 
 
 def cluster(state: RunState, now: float) -> list[str]:
-    """Where a launched run lives, and what it has cost; [] for a run on this machine."""
+    """Return the cluster of a launched run, and its cost; [] for a run on this machine."""
     cloud = state.cluster
     if cloud is None:
         return []
@@ -195,12 +195,12 @@ def _node(frame: Frame, node: Node) -> str:
 
 
 EVERY_S = 2.0
-"""Seconds from one status of `--watch` to the next, as from one sample to the next."""
+"""Seconds between two outputs of `--watch`, the interval of samples."""
 
 
 @run_or_bundle
 def status(options: argparse.Namespace) -> int:
-    """Everything that is true of one run now; with --watch again and again, until it has ended."""
+    """Print the status of one run; with --watch repeatedly until it has ended."""
     if options.watch:
         return asyncio.run(
             while_read(with_link(options.run, lambda entry, link: _watched(entry, link, options.json)))
@@ -217,7 +217,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 async def _watched(entry: run_directories.Entry, link: Link, as_json: bool) -> int:
-    """On a terminal each status takes the place of the one before, and the last one stays."""
+    """Print the status repeatedly. On a terminal each replaces the previous one, and the last one stays."""
     screen = (
         SecondScreen(sys.stdout, "`distui status` has them")
         if sys.stdout.isatty() and not as_json
@@ -258,7 +258,7 @@ def _write(state: RunState, marks: RunNotes, as_json: bool) -> None:
 
 
 def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
-    """What the link has not said: damaged files that its agent does not need; what `ls` says where there is none."""
+    """Add what the link does not report: damaged files that its agent does not need, and the state that `ls` shows."""
     if isinstance(link, FilesLink) and not state.phase.ended:
         state.phase = run_directories.phase(entry, entry.history())
     reported = isinstance(link, DiskLink) or any(
@@ -269,7 +269,7 @@ def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
     for event in () if reported else damage(entry, entry.history()):
         state.apply(Stamped(clock.now(), event, node=entry.record.node))
     if state.plan is not None and not state.plan.launcher:
-        state.plan = None  # neither journal nor plan.json says it
+        state.plan = None  # neither the journal nor plan.json has a plan
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -277,16 +277,16 @@ def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
 
 
 def watch(options: argparse.Namespace) -> int:
-    """One job in the cockpit, read-only; several as a list; as text where there is no terminal."""
+    """Open one job in the cockpit, read-only, or list several; print text if there is no terminal."""
     jobs = list(scan().jobs.values())
-    meant = [job for job in jobs if job.run is None] or jobs  # what is not distui's own has no other verb
+    meant = [job for job in jobs if job.run is None] or jobs  # distui's own jobs have other verbs
     if options.pid is None and len(meant) > 1:
         return _list(jobs, options.json)
     job = find_job(scan(), first_pid(meant[0]) if options.pid is None and meant else options.pid)
     if not options.json and interactive():
         return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
     state = asyncio.run(_once(job))
-    lacks = missing(state, None)  # its output is where its ranks write it, and is not searched
+    lacks = missing(state, None)  # its output is wherever its ranks write it, and is not searched
     lines = [*describe(state).rstrip().splitlines(), "", *(f"Missing: {sentence}." for sentence in lacks)]
     document: WatchedStatus = {**status_json(state), "missing": lacks}
     answer(options.json, document, lines)
@@ -304,7 +304,7 @@ async def _once(job: WatchedJob) -> RunState:
 
 
 class ListedJob(TypedDict):
-    """Of `watch`, if there are several jobs."""
+    """A job in the list of `watch`."""
 
     pid: int
     name: str
