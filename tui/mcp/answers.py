@@ -1,4 +1,4 @@
-"""What a tool answers: the JSON of a verb, cleaned, masked, and cut to what a reader of few words can take. Pure."""
+"""A tool's answer: a verb's JSON, sanitized, masked, and cut to a size for language models. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ...presets.sanitize import as_message, clean_text, clean_whole
 from ...presets.secrets import Masker
 
 MOST_CHARACTERS = 40_000
-"""Of the JSON of one answer, about 10,000 words of a language model."""
+"""Maximum characters of an answer's JSON, about 10,000 words of a language model."""
 MOST_OF_A_SENTENCE = 2000
-"""Characters."""
+"""Maximum characters of an error."""
 MOST_CUTS = 20
-"""Cut places that an answer names."""
+"""Maximum number of listed cuts per answer."""
 SHRINKS = ((500, 4000), (100, 2000), (50, 2000), (20, 1000), (8, 500), (4, 200), (2, 100))
-"""Most items of a list and most characters of a text, tried one after the other until an answer is short enough."""
+"""Maximum items of a list and characters of a text, tried in order until an answer is short enough."""
 
 
 class Refused(ToolError):
-    """A call that is answered by a sentence; `code`: the exit code of its verb."""
+    """A refused call, answered by a sentence; `code` is the exit code of its verb."""
 
     def __init__(self, sentence: str, code: int | None = 2) -> None:
         super().__init__(clean_text(as_message(sentence), MOST_OF_A_SENTENCE))
@@ -38,14 +38,14 @@ class Excerpt:
 
     value: Any
     cut: tuple[dict[str, Any], ...] = ()
-    """`at` (JSON pointer), `of` (items, or characters) and `shown` of each place that was cut."""
+    """`at` (JSON pointer), `of` (items, or characters) and `shown` of each cut."""
 
 
 def safe(value: Any, masker: Masker) -> Any:
-    """A value as it may leave this machine: without secrets, and without what acts on a terminal or hides in a text.
+    """Return a value that may leave this machine: without secrets, control characters and hidden characters.
 
-    Fields that hold secrets were masked by the verb, by their names; here it is texts that scripts wrote. Numbers that
-    JSON lacks become null.
+    The verb has already masked fields by their names; this masks texts that scripts wrote. Numbers that JSON cannot
+    represent become null.
     """
     if isinstance(value, str):
         return clean_whole(masker.value(value))
@@ -59,12 +59,12 @@ def safe(value: Any, masker: Masker) -> Any:
 
 
 def size(value: Any) -> int:
-    """Characters of a value as JSON."""
+    """Return the length of a value as JSON, in characters."""
     return len(json.dumps(value, ensure_ascii=False))
 
 
 def selected(document: Any, at: str) -> Any:
-    """What stands at a JSON pointer, as in /ranks/0. Raises Refused."""
+    """Return the value at a JSON pointer, as in /ranks/0. Raises Refused."""
     value = document
     for word in pointer(at):
         try:
@@ -77,7 +77,7 @@ def selected(document: Any, at: str) -> Any:
 
 
 def _place(word: str) -> int:
-    """The number of an item. Raises ValueError."""
+    """Return the index of an item. Raises ValueError."""
     if not (word.isascii() and word.isdecimal()):
         raise ValueError(word)
     return int(word)
@@ -90,7 +90,7 @@ def _held(value: Any) -> str:
 
 
 def pointer(at: str) -> list[str]:
-    """The words of a JSON pointer (RFC 6901). Raises Refused."""
+    """Split a JSON pointer (RFC 6901) into its words. Raises Refused."""
     if not at:
         return []
     if not at.startswith("/"):
@@ -103,7 +103,7 @@ def _below(at: str, word: object) -> str:
 
 
 def page(document: Any, at: str = "", offset: int = 0, most: int = MOST_CHARACTERS) -> dict[str, Any]:
-    """The part of a document at a place, from an item on: `data`, and `cut` and `next` where more is there.
+    """Return a part of a document from an item on: `data`, and `cut` and `next` if there is more.
 
     Raises Refused.
     """
@@ -130,7 +130,7 @@ def page(document: Any, at: str = "", offset: int = 0, most: int = MOST_CHARACTE
 
 
 def _taken(value: Any, at: str, offset: int, most: int) -> list[Excerpt]:
-    """Items from the offset on, as many as are short enough together, and one at least."""
+    """Return items from the offset on: as many as fit together, at least one."""
     items: Sequence[tuple[object, Any]] = list(
         enumerate(value) if isinstance(value, list) else value.items()
     )
@@ -156,7 +156,7 @@ def _answer(piece: Excerpt, at: str = "", following: int = 0, of: int = 0) -> di
 
 
 def _shrunk(value: Any, most: int, at: str) -> Excerpt:
-    """The value with its long lists and texts cut, the least that makes it short enough."""
+    """Return the value with the least cut of lists and texts that makes it short enough."""
     if size(value) <= most:
         return Excerpt(value)
     for items, characters in SHRINKS:
@@ -169,7 +169,7 @@ def _shrunk(value: Any, most: int, at: str) -> Excerpt:
 
 
 def _cut(value: Any, at: str, items: int, characters: int, cuts: list[dict[str, Any]]) -> Any:
-    """Each list, object and text in it with that much at most; what was cut is added to `cuts`."""
+    """Limit each list, object and text inside; add every cut to `cuts`."""
     if isinstance(value, str) and len(value) > characters:
         cuts.append({"at": at, "of": len(value), "shown": characters})
         return f"{value[:characters]}…"
@@ -192,7 +192,7 @@ def _cut(value: Any, at: str, items: int, characters: int, cuts: list[dict[str, 
 
 
 def parsed_lines(data: bytes) -> Iterator[Any]:
-    """The JSON of each line; what is none is passed over."""
+    """Yield the JSON of each line; other lines are skipped."""
     for line in data.split(b"\n"):
         if line.strip():
             try:
@@ -202,7 +202,7 @@ def parsed_lines(data: bytes) -> Iterator[Any]:
 
 
 def fitting(lines: Sequence[Any], newest: bool, most: int = MOST_CHARACTERS) -> list[Any]:
-    """As many of the lines as are short enough together: the last ones, or the first; each is cut by itself."""
+    """Return the last or first lines that fit together; each line is also cut separately."""
     kept: list[Any] = []
     left = most
     for line in reversed(lines) if newest else lines:
@@ -215,9 +215,9 @@ def fitting(lines: Sequence[Any], newest: bool, most: int = MOST_CHARACTERS) -> 
 
 
 def window(lines: Sequence[Any], skip: int, more: bool, newest: bool) -> dict[str, Any]:
-    """Lines as an answer: `next_skip` says how many to pass over for those that follow; null where there are none.
+    """Return lines as an answer; `next_skip` is the number to skip for the next lines, null if there are none.
 
-    `lines` are behind those that were passed over already, the oldest first; `more`: further ones follow them.
+    `lines` follow the skipped ones, the oldest first; `more` means that further ones follow.
     """
     shown = fitting(lines, newest)
     follows = more or len(shown) < len(lines)

@@ -1,4 +1,4 @@
-"""The server of `distui mcp`: each tool is a verb with --json; what changes runs is refused unless it was allowed."""
+"""The server of `distui mcp`: each tool is a verb with --json; tools that change runs need a permission."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .answers import Refused, page, parsed_lines, safe, size, window
 from .verb_calls import Printed, Take, VerbEnd, end_all, run_verb
 
 AT_ONCE, WAITS_AT_ONCE = 3, 16
-"""Calls of one tool, and of `wait`, that run side by side; further ones wait, and those of other tools do not."""
+"""Maximum simultaneous calls of one tool, and of `wait`; more calls of that tool queue."""
 ABOUT = """\
 distui runs distributed PyTorch trainings. Each tool is a verb of its command line, with the same JSON.
 Begin with `ls`, then `status` and `diagnose` of a run. `run` is a name, id or unique prefix; left out, it is the only \
@@ -46,13 +46,13 @@ class Tool(NamedTuple):
     """A tool, and the hints about it that clients get."""
 
     function: Callable[..., Any]
-    """Its name and its documentation are those of the tool."""
+    """Its name and docstring become those of the tool."""
     reads: bool
     """Whether it neither starts nor changes a run."""
     destructive: bool = False
-    """Whether it may end ranks, or execute a program that may do anything."""
+    """Whether it may end ranks, or execute an arbitrary program."""
     open_world: bool = False
-    """Whether it reaches hosts that the caller names, or executes a program."""
+    """Whether it connects to hosts that the caller names, or executes a program."""
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class Tool(NamedTuple):
 
 
 class ToolServer(MCPServer[Any]):
-    """The SDK's server, with sentences for what is not taken and for what fails."""
+    """The SDK's server, with one-sentence errors for refused and failed calls."""
 
     def __init__(self, **about: Any) -> None:
         super().__init__(
@@ -70,7 +70,7 @@ class ToolServer(MCPServer[Any]):
         self._withheld: set[str] = set()
 
     def withhold(self, tool: Tool) -> None:
-        """Refuse the tool by a sentence instead of offering it."""
+        """Refuse the tool with a sentence instead of offering it."""
         self._withheld.add(tool.name)
 
     def offer(self, tool: Tool) -> None:
@@ -85,7 +85,7 @@ class ToolServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> Any:
-        """As of the SDK; the text of an error is one sentence, and its exit code stands beside it."""
+        """Call a tool as the SDK does; an error is one sentence with an exit code."""
         try:
             if name in self._withheld:
                 raise _locked(name)
@@ -119,19 +119,19 @@ def _refusal(error: Exception) -> CallToolResult:
 
 
 class RunWord(NamedTuple):
-    """What a verb is given for a run."""
+    """A run's word on a verb's command line."""
 
     word: str
     """Its id, or the path of a bundle."""
     entry: run_directories.Entry | None
-    """None of a bundle."""
+    """None for a bundle."""
 
 
 class Verbs:
-    """Carries out verbs and makes answers of what they print."""
+    """Executes verbs and makes answers of their output."""
 
     def __init__(self, *, control: bool) -> None:
-        """`control`: whether runs may be started and changed."""
+        """Create the executor; `control` allows starting and changing runs."""
         self.control = control
         self._limiters: dict[str, anyio.CapacityLimiter] = {}
 
@@ -147,9 +147,9 @@ class Verbs:
         cwd: str = "",
         env: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The JSON of a verb, as `shown` makes it, from a place on. Raises Refused.
+        """Return a part of a verb's JSON, after `shown`. Raises Refused.
 
-        `run`: whose answer it is; "" for the usual one, None for none. `env`: variables for the --env of the verb.
+        `run` is the run of the verb: "" for the default one, None for none. `env` are variables for the verb's --env.
         """
         entry = None if run is None else await self.entry(run)
         printed = Printed()
@@ -170,7 +170,7 @@ class Verbs:
         count: int,
         newest: bool,
     ) -> dict[str, Any]:
-        """Lines that a verb prints, a JSON object each: the first ones, or the last ones. Raises Refused."""
+        """Return the first or last wanted lines of a verb, one JSON object each. Raises Refused."""
         entry = await self.entry(run)
         gathered = Gathered(wanted, skip + count + 1, newest)
         ended = await self._run(_of_run(words, entry), gathered.take, 300.0)
@@ -187,7 +187,7 @@ class Verbs:
         return _envelope(entry, ended, answer, masker)
 
     async def wait(self, words: Sequence[str], run: str, limit_s: float) -> dict[str, Any]:
-        """What came of a wait. Raises Refused."""
+        """Return the result of a wait. Raises Refused."""
         entry = await self.entry(run)
         printed = Printed()
         ended = await self._run(_of_run(words, entry), printed.take, limit_s)
@@ -204,20 +204,20 @@ class Verbs:
     async def command(
         self, words: Sequence[str], run: str | None, *, cwd: str = "", env: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """A verb that starts or changes a run. Raises Refused."""
+        """Execute a verb that starts or changes a run. Raises Refused."""
         if not self.control:
             raise _locked(words[0])
         return await self.document(words, run, limit_s=600.0, cwd=cwd, env=env)
 
     def executes(self, what: str) -> None:
-        """Refuse what has a program of the caller's executed, where nothing but reading is allowed. Raises Refused."""
+        """Refuse to execute the caller's program if the server is read-only. Raises Refused."""
         if not self.control:
             raise Refused(
                 f"{what} is executed, and this server only reads: start it with `distui mcp --allow-control`"
             )
 
     async def entry(self, run: str) -> RunWord:
-        """What a verb is given for a run, and the run; of a file, as a bundle is one, its path alone. Raises Refused."""
+        """Return the word for a run, and the run; for a bundle's file only its path. Raises Refused."""
         try:
             entry = await anyio.to_thread.run_sync(run_directories.resolve, run or None)
         except NoSuchRunError as error:
@@ -250,7 +250,7 @@ def _of_run(words: Sequence[str], named: RunWord | None) -> list[str]:
 
 
 class Gathered:
-    """Lines of JSON from pieces of what is printed: the first that are wanted, or the last."""
+    """Collects lines of JSON from pieces of output: the first wanted ones, or the last."""
 
     def __init__(self, wanted: Callable[[Any], bool], most: int, newest: bool) -> None:
         self.kept: list[Any] = []
@@ -258,10 +258,10 @@ class Gathered:
         self._rest = b""
 
     def take(self, data: bytes) -> bool:
-        """See Take: the first ones are there once they are enough, the last ones at the end."""
+        """Process a piece of output (see Take); return False once there are enough first lines."""
         whole, _, self._rest = (self._rest + data).rpartition(b"\n")
         if len(self._rest) > 8 << 20:
-            self._rest = b""  # no line of a verb is so long
+            self._rest = b""  # no line of a verb is that long
         self.kept += filter(self._wanted, parsed_lines(whole))
         if self._newest:
             del self.kept[: -self._most]
@@ -269,7 +269,7 @@ class Gathered:
 
 
 def _json_of(ended: VerbEnd, printed: bytes, verb: str) -> Any:
-    """What a verb printed as JSON. Raises Refused."""
+    """Parse a verb's output as JSON. Raises Refused."""
     if ended.code not in (0, 1) or not printed.strip():
         raise _failed(ended, verb)
     try:
@@ -281,7 +281,7 @@ def _json_of(ended: VerbEnd, printed: bytes, verb: str) -> Any:
 
 
 def _shown(sentence: str) -> str:
-    """A sentence that is not about a run."""
+    """Mask the secrets of this process in a sentence that concerns no run."""
     return str(safe(sentence, Masker(secrets_in(os.environ))))
 
 
@@ -311,7 +311,7 @@ def _envelope(
 
 
 async def _masker(named: RunWord | None) -> Masker:
-    """Knows the secrets of this process's environment, and those of the run's processes on this machine."""
+    """Return a masker of the secrets in this process's environment, and in the run's local processes."""
 
     def secrets() -> set[str]:
         if named is None or named.entry is None:
@@ -322,7 +322,7 @@ async def _masker(named: RunWord | None) -> Masker:
 
 
 async def serve(server: ToolServer) -> int:
-    """Serve until stdin is closed; the exit status. SIGTERM and Ctrl-C end it and what it is carrying out."""
+    """Serve until stdin is closed; return the exit status. SIGTERM and Ctrl-C end the server and its running verbs."""
     status = 0
     async with anyio.create_task_group() as group:
         group.start_soon(_leave_on_a_signal)
@@ -335,7 +335,10 @@ async def serve(server: ToolServer) -> int:
 
 
 async def _leave_on_a_signal() -> None:
-    """An orderly end would wait for stdin, which a thread reads; nothing of this process could be lost."""
+    """End the process on a signal.
+
+    An orderly exit would wait for stdin, which a thread reads; this process has no data to lose.
+    """
     numbers = [
         number
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""The tools of `distui mcp`: a function a verb, whose arguments become the words of that verb."""
+"""The tools of `distui mcp`: one function per verb; its arguments become the verb's words."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Cwd = Annotated[str, Field(description="Directory in which the command runs; lef
 
 
 def _names(given: dict[str, str] | None) -> dict[str, str] | None:
-    """The same: a name with "=" in it would become another one in NAME=VALUE. Raises PydanticCustomError."""
+    """Return the names unchanged; a name that contains "=" is invalid. Raises PydanticCustomError."""
     for name in given or {}:
         if refusal := not_a_name(name):
             raise PydanticCustomError("name", "{refusal}", {"refusal": refusal})
@@ -123,9 +123,9 @@ Name = Annotated[str, Field(description="Name of the run; left out: that of the 
 
 
 def _options(**values: object) -> list[str]:
-    """Options as words: `save_first=True` is --save-first, `rank=(0, 1)` is --rank=0 --rank=1.
+    """Return options as words: `save_first=True` is --save-first, `rank=(0, 1)` is --rank=0 --rank=1.
 
-    None, False and "" leave an option out.
+    None, False and "" omit an option.
     """
     words: list[str] = []
     for name, value in values.items():
@@ -140,7 +140,7 @@ def _options(**values: object) -> list[str]:
 
 
 def _plain(words: Sequence[str], what: str) -> list[str]:
-    """Words that no verb takes for options. Raises Refused."""
+    """Return words that no verb can mistake for options. Raises Refused."""
     for word in words:
         if word.startswith("-") or not word:
             raise Refused(f"{what} {word!r} is empty or begins with a dash: write a path as ./{word}")
@@ -148,12 +148,12 @@ def _plain(words: Sequence[str], what: str) -> list[str]:
 
 
 async def _files(words: Sequence[str], cwd: str = "") -> list[str]:
-    """Files and folders that are read to their end. Raises Refused for a pipe or a device, which may have none."""
+    """Return files and folders that can be read to their end. Raises Refused for a pipe or a device."""
     for word in words:
         try:
             about = await anyio.to_thread.run_sync(os.stat, os.path.join(cwd, word))
         except (OSError, ValueError):
-            continue  # the verb says what is wrong with it
+            continue  # the verb reports the error
         if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
             raise Refused(f"{word!r} is a pipe or a device, which may never end: name a file")
     return list(words)
@@ -162,7 +162,7 @@ async def _files(words: Sequence[str], cwd: str = "") -> list[str]:
 async def _launched(
     verbs: Verbs, verb: str, script: str, args: Sequence[str], options: Sequence[str], cwd: str
 ) -> list[str]:
-    """The end of a command line of launch, plan and lint. Raises Refused."""
+    """Return the end of a command line of launch, plan and lint. Raises Refused."""
     written = option_words(verb, options, control=verbs.control)
     return [*written, "--", *await _files([script], cwd), *args]
 
@@ -173,13 +173,16 @@ def _placed(
     settings: Sequence[str],
     nccl: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Options of launch, plan and lint that have arguments of their own; environment variables go by HANDED_OVER."""
+    """Return options of launch, plan and lint that are arguments of the tool.
+
+    HANDED_OVER passes the environment variables.
+    """
     variables = [f"{name}={value}" for name, value in (nccl or {}).items()]
     return _options(nproc_per_node=nproc_per_node, hosts=",".join(hosts), set=settings, nccl=variables)
 
 
 class ReadingTools:
-    """Tools that start and change nothing."""
+    """Tools that neither start nor change runs."""
 
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
@@ -302,7 +305,7 @@ class ReadingTools:
 
 
 def _without_curves(document: Any) -> Any:
-    """Metrics without their values in each bucket."""
+    """Return metrics without their values per bucket."""
     curves = ("means", "lows", "highs", "samples")
     series = [
         {name: value for name, value in row.items() if name not in curves} for row in document["series"]
@@ -311,12 +314,12 @@ def _without_curves(document: Any) -> Any:
 
 
 def _merged(document: Any) -> Any:
-    """A dump without what each rank answered."""
+    """Return a dump without the individual answers of ranks."""
     return {name: value for name, value in document.items() if name != "data"}
 
 
 class CheckingTools:
-    """Tools about no run: before a launch, and about this machine."""
+    """Tools without a run: for checks before a launch, and of this machine."""
 
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
@@ -514,7 +517,7 @@ class ControlTools:
         """Write a note on a run; `status` and `ls` have the newest one."""
         return await self._verbs.command(
             ["note", "--json", f" {text}"], run
-        )  # a text with a dash is no option
+        )  # the space keeps a text with a leading dash from being an option
 
     async def tag(self, run: str, add: Tags = (), remove: Tags = ()) -> Answer:
         """Add tags to a run and take tags away; `prune` leaves a run with the tag keep."""
@@ -527,12 +530,12 @@ class ControlTools:
 
 
 def serve_tools(*, control: bool) -> int:
-    """Serve until stdin is closed; the exit status."""
+    """Serve until stdin is closed; return the exit status."""
     return anyio.run(serve, server(control=control))
 
 
 def server(*, control: bool) -> ToolServer:
-    """A server with its tools; `control`: those that start and change runs are offered, too."""
+    """Return a server with its tools; `control` includes those that start and change runs."""
     verbs, made = Verbs(control=control), ToolServer()
     for tool in tools(verbs):
         if tool.reads or control:
@@ -544,7 +547,7 @@ def server(*, control: bool) -> ToolServer:
 
 
 def tools(verbs: Verbs) -> tuple[Tool, ...]:
-    """Every tool, with the hints that clients get."""
+    """Return every tool, with the hints that clients get."""
     reading, checking, changing = ReadingTools(verbs), CheckingTools(verbs), ControlTools(verbs)
     return (
         Tool(reading.ls, reads=True, open_world=True),

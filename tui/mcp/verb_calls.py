@@ -1,7 +1,7 @@
-"""A verb as a process of its own: what it prints is read here, bounded, and it ends when its call is cancelled.
+"""Runs a verb as a separate process: reads its output with a limit, and ends it if its call is cancelled.
 
-A process and no call in this one: reading gigabytes, a hang of a host or a fault ends with it, nothing that a verb
-prints gets between the messages of the protocol, and several run side by side.
+A separate process isolates the server from large reads, hanging hosts and crashes. Its output cannot mix with messages
+of the protocol, and several verbs can run in parallel.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..terminal import working_directory
 from .answers import Refused
 
 MOST_BYTES = 64 << 20
-"""Of what a verb prints; more is no answer to anybody."""
+"""Maximum bytes of a verb's output; more is too long for any answer."""
 MOST_SENTENCES = 64 << 10
-"""Bytes that are kept of what a verb writes on stderr."""
+"""Maximum bytes of a verb's stderr that are kept."""
 END_SECONDS = 5.0
-"""How long a verb may take to leave in order."""
+"""Seconds for an orderly exit of a verb."""
 
 SEARCHED = (
     "PATH",
@@ -34,29 +34,32 @@ SEARCHED = (
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
 )
-"""Variables with folders of programs, libraries and modules. An empty or relative entry (the rest of
-`LD_LIBRARY_PATH=/x:$LD_LIBRARY_PATH`, for one) means the working directory, which a model chooses by `cwd`."""
+"""Variables with directories of programs, libraries and modules.
+
+An empty or relative entry (such as the rest of `LD_LIBRARY_PATH=/x:$LD_LIBRARY_PATH`) means the working directory, which
+a model chooses with `cwd`.
+"""
 
 _running: set[Process] = set()
 
 Take = Callable[[bytes], bool]
-"""Takes what was printed, piece by piece; False: no more is wanted."""
+"""Takes output piece by piece; returns False to stop the verb."""
 
 
 @dataclass(frozen=True)
 class VerbEnd:
     code: int | None
-    """None: what it printed was enough, and it was ended."""
+    """None if the verb was stopped because its output was sufficient."""
     sentences: list[str]
-    """What it wrote on stderr, without its name before them."""
+    """Its lines on stderr, without the program's name."""
 
 
 STARTED_IN = working_directory()
-"""A folder of this name may be there again when the one in which the server was started has been removed."""
+"""The server's start directory, saved because it can be removed and created again."""
 
 
 class Printed:
-    """All that a verb prints, up to MOST_BYTES."""
+    """The whole output of a verb, up to MOST_BYTES."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -70,7 +73,7 @@ class Printed:
 
 
 def anchored(env: Mapping[str, str], folder: str) -> dict[str, str]:
-    """The environment with each entry of SEARCHED as it is seen from `folder`, whatever the working directory is."""
+    """Return the environment with entries of SEARCHED made absolute relative to `folder`."""
     anchors = {
         name: os.pathsep.join(os.path.join(folder, entry) for entry in env[name].split(os.pathsep))
         for name in SEARCHED
@@ -82,7 +85,7 @@ def anchored(env: Mapping[str, str], folder: str) -> dict[str, str]:
 async def run_verb(
     words: Sequence[str], take: Take, *, limit_s: float, env: Mapping[str, str] | None = None, cwd: str = ""
 ) -> VerbEnd:
-    """Carry out `distui WORDS…`. `env`: variables beside those of this process. Raises Refused."""
+    """Execute `distui WORDS…` with additional variables `env`. Raises Refused."""
     verb = next(word for word in words if not word.startswith("-"))
     folder = working_directory() or STARTED_IN
     if not cwd and not os.path.isdir(folder):
@@ -115,7 +118,7 @@ async def run_verb(
 
 
 async def end_all() -> None:
-    """End every verb that is being carried out."""
+    """End every running verb."""
     async with anyio.create_task_group() as group:
         for process in set(_running):
             group.start_soon(_end, process)
@@ -144,7 +147,7 @@ async def _followed(process: Process, take: Take) -> VerbEnd:
 
 
 async def _end(process: Process) -> None:
-    """Nothing of it is left: neither the process nor the pipes."""
+    """Terminate a process and close its pipes."""
     if process.returncode is None:
         process.terminate()
         with anyio.move_on_after(END_SECONDS):
