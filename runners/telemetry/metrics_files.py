@@ -1,6 +1,6 @@
-"""The files of metrics: levels, rows, and how they are read, whatever version wrote them and however it ended.
+"""Files of metrics: levels, rows, and reading, for files of any version and with any damage.
 
-See `metrics.py` for what a file holds. Nothing here writes.
+See `metrics.py` for the format. This module never writes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Resolution(msgspec.Struct, frozen=True):
 
     seconds: int
     rows: int
-    """Rows a file."""
+    """Maximum rows per file."""
     pieces: int
-    """Full files that are kept beside the one that is written."""
+    """Number of full files to keep, besides the current file."""
     packed: bool = True
     """Whether full files are compressed."""
 
     @property
     def name(self) -> str:
-        """Name of the file that is written."""
+        """Name of the current file."""
         return f"{self.seconds}s.jsonl"
 
 
@@ -44,14 +44,14 @@ LEVELS = (
     Resolution(600, 1008, 4),  # 4 to 5 weeks
 )
 FOLDER = "metrics"
-"""Below a run directory."""
+"""Folder in a run directory."""
 TRIES = 3
 NEAR = 1 << 18
-"""Bytes in which the first rows of a file are, or the last."""
+"""Bytes that contain the first rows of a file, or the last ones."""
 MOST_BYTES = 256 << 20
-"""Of one file that is read, unpacked."""
+"""Maximum bytes to read from one file, uncompressed."""
 Cell = list[float]
-"""[sum, samples, low, high] of one series in one bucket; of a count [newest value, 1, low, high]."""
+"""[sum, samples, low, high] of one series in one bucket; for a count [newest value, 1, low, high]."""
 Cells = dict[str, dict[int, Cell]]
 """Metric → index → cell."""
 
@@ -59,17 +59,17 @@ COUNTS = frozenset(name for name, kept in METRICS.items() if kept.last)
 
 
 class Row(NamedTuple):
-    """One bucket as it was read."""
+    """One bucket as read from a file."""
 
     time: int
-    """Unix seconds at which it begins."""
+    """Unix seconds at the begin of the bucket."""
     seconds: int
     samples: int
-    """Of each series, where its columns do not say otherwise."""
+    """Samples per series, unless its columns have their own numbers."""
     indexes: Mapping[str, list[int]]
-    """By source."""
+    """Source → indexes."""
     columns: Mapping[str, msgspec.Raw]
-    """By metric; see `columns_of`."""
+    """Metric → columns; see `columns_of`."""
 
     @property
     def end(self) -> int:
@@ -80,9 +80,9 @@ _PIECE = re.compile(r"(\d{1,5})s-(\d{1,18})\.jsonl(?:\.gz)?")
 
 
 def pieces(directory: Path, level: Resolution) -> list[tuple[int, Path]]:
-    """The full files of a level, each with the unix time at which it begins, the oldest first. Raises OSError."""
+    """The full files of a level, oldest first, each with the unix time of its begin. Raises OSError."""
     by_begin: dict[int, Path] = {}
-    for name in sorted(os.listdir(directory)):  # a packed file comes after, and instead of, one that is not
+    for name in sorted(os.listdir(directory)):  # a compressed file replaces the plain one
         match = _PIECE.fullmatch(name)
         if match is not None and int(match[1]) == level.seconds:
             by_begin[int(match[2])] = directory / name
@@ -92,9 +92,9 @@ def pieces(directory: Path, level: Resolution) -> list[tuple[int, Path]]:
 def read_rows(
     directory: str | Path, level: Resolution, begin: float = -math.inf, end: float = math.inf
 ) -> Iterator[Row]:
-    """The rows of one level whose buckets begin in [begin, end), in the order in which they were written.
+    """Yield the rows of one level with buckets that begin in [begin, end), in the order of writing.
 
-    Lines that do not decode (torn by a crash) and files that cannot be read are passed over.
+    Skip lines that do not decode (torn by a crash) and unreadable files.
     """
     for lines in _contents(Path(directory), level, begin, end):
         for line in lines:
@@ -104,7 +104,7 @@ def read_rows(
 
 
 def oldest(directory: str | Path, level: Resolution) -> int | None:
-    """Unix time at which a level's rows begin; None where there are none."""
+    """Unix time of a level's first row; None without rows."""
     begin = _oldest(directory, level)
     return _oldest(directory, level) if begin is None else begin  # a writer may have begun a new file
 
@@ -123,7 +123,7 @@ def _oldest(directory: str | Path, level: Resolution) -> int | None:
 
 
 def end_of(directory: str | Path, level: Resolution) -> float:
-    """Unix time at which a level's rows end; -inf where there are none."""
+    """Unix time at the end of a level's last row; -inf without rows."""
     for path in reversed([*_files(Path(directory), level, -math.inf, math.inf)]):
         ends = [
             row.end
@@ -143,9 +143,9 @@ def _pieces_or_none(directory: Path, level: Resolution) -> list[tuple[int, Path]
 
 
 def _files(directory: Path, level: Resolution, begin: float, end: float) -> list[Path]:
-    """Those that may hold rows of that time, the one that is written last."""
+    """Files that may have rows of that time, the current one last."""
     full = _pieces_or_none(directory, level)
-    until = [at for at, _ in full[1:]]  # where the next one begins; the last one's end is not known
+    until = [at for at, _ in full[1:]]  # begin of the next file; the last one's end is unknown
     wanted = [
         path
         for place, (at, path) in enumerate(full)
@@ -155,7 +155,7 @@ def _files(directory: Path, level: Resolution, begin: float, end: float) -> list
 
 
 def _contents(directory: Path, level: Resolution, begin: float, end: float) -> list[list[bytes]]:
-    """The lines of the files of that time; a writer may begin a new file meanwhile, and then they are read again."""
+    """Lines of the files of that time; read them again if a writer has begun a new file."""
     for _ in range(TRIES):
         files = _files(directory, level, begin, end)
         contents = [_lines(path) for path in files]
@@ -169,7 +169,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _content(path: Path, most: int = MOST_BYTES) -> bytes:
-    """What can be read of a file: `most` bytes from its beginning, or of one that is not packed -`most` from its end."""
+    """Readable bytes of a file: `most` from its beginning, or -`most` from the end of an uncompressed one."""
     try:
         with file_io.opened(path) as file:
             if path.suffix == ".gz":
@@ -178,7 +178,7 @@ def _content(path: Path, most: int = MOST_BYTES) -> bytes:
                 file.seek(max(0, os.fstat(file.fileno()).st_size + most))
             return file.read(abs(most))
     except file_io.FileError as error:
-        packed = path.with_name(path.name + ".gz")  # packed since the folder was listed
+        packed = path.with_name(path.name + ".gz")  # compressed after the folder was listed
         return _content(packed, most) if error.missing and path.suffix != ".gz" and packed.exists() else b""
     except (OSError, EOFError, zlib.error):
         return b""
@@ -198,7 +198,7 @@ _columns_of = msgspec.json.Decoder(list[_Column])
 
 
 def decode_row(line: bytes) -> Row | None:
-    """One line as a row; None where it is none."""
+    """Decode one line; None if it is not a row."""
     try:
         row = _line.decode(line)
         return Row(row.t, row.s, row.n, row.i, row.m) if row.s > 0 else None
@@ -207,12 +207,12 @@ def decode_row(line: bytes) -> Row | None:
 
 
 def gathered(directory: Path, level: Resolution, most: int) -> tuple[bytes, bool]:
-    """All rows of a level as one file, of more than `most` bytes the newest; and whether lines are damaged."""
+    """Join the newest rows of a level, at most `most` bytes, and return them with whether lines are damaged."""
     damaged, size = False, 0
     kept: list[bytes] = []
     for path in reversed(_files(directory, level, -math.inf, math.inf)):
         data = _content(path)
-        torn = b"" if data.endswith(b"\n") else data.rpartition(b"\n")[2]  # about to be written
+        torn = b"" if data.endswith(b"\n") else data.rpartition(b"\n")[2]  # still being written
         for line in reversed(data.splitlines()):
             if decode_row(line) is None:
                 damaged = damaged or (bool(line) and line != torn)
@@ -222,7 +222,7 @@ def gathered(directory: Path, level: Resolution, most: int) -> tuple[bytes, bool
 
 
 def cells_of(row: Row) -> Cells:
-    """All that a row holds."""
+    """Decode all cells of a row."""
     cells: Cells = {}
     for name in row.columns:
         columns = columns_of(row, name)
@@ -238,7 +238,7 @@ def cells_of(row: Row) -> Cells:
 
 
 class Columns(NamedTuple):
-    """One metric of a row, by index: lists of one length."""
+    """One metric of a row, by index: lists of equal length."""
 
     indexes: list[int]
     mean: list[float | None]
@@ -248,7 +248,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(row: Row, name: str) -> Columns | None:
-    """One metric of a row; None where it has none that can be read."""
+    """Decode one metric of a row; None if it is missing or damaged."""
     raw = row.columns.get(name)
     indexes = row.indexes.get(source_of(name))
     if raw is None or not indexes:

@@ -1,4 +1,4 @@
-"""Processes as the kernel shows them: /proc in one read each, and cgroups, version 1 and 2: limits, use, OOM kills.
+"""Processes in /proc, in one read each; and cgroups, versions 1 and 2: limits, use, OOM kills.
 
 Formats: proc_pid_stat(5), proc_pid_io(5), cgroups(7).
 """
@@ -14,11 +14,11 @@ from typing import NamedTuple
 from ..formatting import spans_short
 
 SYSTEM: str = sys.platform
-"""Runs need "linux"; what only reads is on other systems, too."""
+"""Platform name. Runs need "linux"; code that only reads works on other systems, too."""
 TICKS = os.sysconf("SC_CLK_TCK")
-"""Clock ticks a second, the unit of /proc's times."""
+"""Clock ticks per second, the unit of times in /proc."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
-"""Bytes a page."""
+"""Bytes per page."""
 
 
 class Stat(NamedTuple):
@@ -30,27 +30,27 @@ class Stat(NamedTuple):
     """One letter: R, S, D, Z, …"""
     ppid: int
     cpu_s: float
-    """User and system time of the process itself, seconds."""
+    """User and system time of the process itself, in seconds."""
     threads: int
     started: int
-    """Clock ticks after boot; with the pid it names one process for ever."""
+    """Clock ticks after boot; with the pid it identifies a process uniquely."""
     rss_bytes: int
 
 
 class KeptFile:
-    """A file of /proc or /sys that is read again and again: opened once, each read shows it anew.
+    """A file of /proc or /sys that is read repeatedly through one descriptor.
 
-    A file below /proc/<pid> stays that of the process it was opened for, whoever gets the pid later.
+    A file below /proc/<pid> keeps referring to the process at the time of opening, even if the pid is reused.
     """
 
     def __init__(self, path: str, size: int = 4096) -> None:
         self._path = path
         self._size = size
-        """Most bytes of one read."""
+        """Maximum bytes per read."""
         self._fd = -1
 
     def read(self) -> bytes | None:
-        """What a file of one record holds; None when it is gone or not ours to read."""
+        """Content of a file with one record; None if it is missing or unreadable."""
         try:
             if self._fd < 0:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -60,7 +60,7 @@ class KeptFile:
             return None
 
     def read_all(self) -> bytes | None:
-        """The same of a file of many records, of which the kernel hands out a page at a time."""
+        """Content of a file with many records, which the kernel returns one page at a time; None as in `read`."""
         data = self.read()
         try:
             while data and (more := os.pread(self._fd, self._size, len(data))):
@@ -71,7 +71,7 @@ class KeptFile:
         return data
 
     def close(self) -> None:
-        """Let it go; the next read opens it again."""
+        """Close the file; the next read reopens it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -80,7 +80,7 @@ class KeptFile:
 
 
 def read_once(path: str) -> bytes | None:
-    """At most 4 KiB of a file of /proc; None when it is gone or not ours to read. A third of what `open` costs."""
+    """At most 4 KiB of a file of /proc; None if missing or unreadable. Takes a third of the time of `open`."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -94,21 +94,21 @@ def read_once(path: str) -> bytes | None:
 
 
 def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
-    """The process now, or None when there is none with this pid."""
+    """Read a process's stat; None if no process has this pid."""
     line = read_once(f"{proc}/{pid}/stat")
     return None if line is None else parse_stat(line)
 
 
 def is_own(pid: int) -> bool:
-    """Whether a process is wholly this user's. Only then do its arguments and its environment say anything: another
-    account writes what it likes into those of its own processes, and of set-uid programs that it starts.
+    """Whether all uids of a process are this user's. Otherwise its arguments and environment prove nothing: another
+    account controls those of its own processes, and of set-uid programs that it starts.
     """
     fields = (read_once(f"/proc/{pid}/status") or b"").partition(b"\nUid:")[2].partition(b"\n")[0].split()
     return len(fields) == 4 and {int(uid) for uid in fields} == {os.geteuid()}
 
 
 def parse_stat(line: bytes) -> Stat | None:
-    """Parse one line; None when it is cut short. The name may hold blanks and brackets."""
+    """Parse one line; None if it is cut. The name may contain blanks and brackets."""
     head, _, tail = line.rpartition(b")")
     pid, _, name = head.partition(b"(")
     fields = tail.split()
@@ -127,21 +127,21 @@ def parse_stat(line: bytes) -> Stat | None:
 
 
 def read_io(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
-    """Bytes read from and written to storage so far; None when gone or not ours to read."""
+    """Bytes read from and written to storage so far; None if missing or unreadable."""
     return parse_io(read_once(f"{proc}/{pid}/io"))
 
 
 def parse_io(data: bytes | None) -> tuple[int, int] | None:
-    """`read_bytes` and `write_bytes` of proc_pid_io(5); None when they are not there."""
+    """Parse `read_bytes` and `write_bytes` of proc_pid_io(5); None if they are missing."""
     if data is None:
         return None
-    # "cancelled_write_bytes" stands at the beginning of a line, too, but not with "\nw".
+    # "cancelled_write_bytes" is also at the beginning of a line, but does not match "\nw".
     read, written = number_after(data, b"\nread_bytes:"), number_after(data, b"\nwrite_bytes:")
     return None if read is None or written is None else (read, written)
 
 
 def number_after(data: bytes, label: bytes) -> int | None:
-    """The number between `label` and the next blank or line end; None when there is none."""
+    """The number after `label`, up to the next blank or line end; None without one."""
     at = data.find(label)
     if at < 0:
         return None
@@ -151,7 +151,7 @@ def number_after(data: bytes, label: bytes) -> int | None:
 
 
 def read_nspids(pid: int, proc: str = "/proc") -> tuple[int, ...]:
-    """The pids of one process, outermost namespace first (`NSpid:`); () when gone or not shown."""
+    """Pids of one process, outermost namespace first (`NSpid:`); () if missing or not reported."""
     try:
         with open(f"{proc}/{pid}/status", "rb") as file:
             for line in file:
@@ -163,7 +163,7 @@ def read_nspids(pid: int, proc: str = "/proc") -> tuple[int, ...]:
 
 
 def pids(proc: str = "/proc") -> list[int]:
-    """Every process that can be seen; none on a system without /proc, on which no run can be. Raises OSError."""
+    """Pids of all visible processes; none on a system without /proc, which has no runs. Raises OSError."""
     try:
         return [int(entry) for entry in os.listdir(proc) if entry.isdigit()]
     except FileNotFoundError:
@@ -173,14 +173,14 @@ def pids(proc: str = "/proc") -> list[int]:
 
 
 def all_stats(proc: str = "/proc") -> Iterator[Stat]:
-    """Every process that can be seen, in one pass over /proc (about 10 µs each)."""
+    """Yield the stat of all visible processes, in one pass over /proc (about 10 µs each)."""
     for pid in pids(proc):
         if (stat := read_stat(pid, proc)) is not None:
             yield stat
 
 
 def children(parents: Mapping[int, int]) -> dict[int, list[int]]:
-    """The map from pid to parent pid, turned round."""
+    """Invert a map from pid to parent pid."""
     by_parent: dict[int, list[int]] = {}
     for pid, ppid in parents.items():
         by_parent.setdefault(ppid, []).append(pid)
@@ -188,7 +188,7 @@ def children(parents: Mapping[int, int]) -> dict[int, list[int]]:
 
 
 def below(children: Mapping[int, Sequence[int]], root: int) -> tuple[int, ...]:
-    """All pids below `root` in a map from pid to its children, nearest first."""
+    """All descendants of `root` in a map from pid to its children, nearest first."""
     pids: list[int] = []
     seen = {root}
     level = [root]
@@ -200,11 +200,11 @@ def below(children: Mapping[int, Sequence[int]], root: int) -> tuple[int, ...]:
 
 
 UNLIMITED = 1 << 60
-"""Version 1 writes "no limit" as a number near 2^63; no machine has this many bytes."""
+"""Upper bound of real limits in bytes: version 1 writes "no limit" as a number near 2^63."""
 
 
 class Cgroup:
-    """Reads the cgroup that the process was in when this was made."""
+    """Reads the cgroup of this process at the time of construction."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._levels = _memory_levels(root)
@@ -217,7 +217,7 @@ class Cgroup:
         self._events = None if counter is None else KeptFile(str(counter))
 
     def read(self) -> tuple[int | None, int | None]:
-        """Bytes that the tightest limit above allows, and OOM kills so far; None where the kernel gives none."""
+        """Lowest limit in bytes of this cgroup and its ancestors, and the number of OOM kills; None if not reported."""
         limits = [limit for level in self._levels if (limit := level.limit()) is not None]
         data = None if self._events is None else self._events.read()
         return min(limits, default=None), None if data is None else number_after(
@@ -226,12 +226,12 @@ class Cgroup:
 
 
 def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
-    """The folders of a process's cgroup and of those above it, nearest first; [] where it is in none."""
+    """Folders of a process's cgroup and its ancestors, nearest first; [] without a cgroup."""
     return above(root, read_once(f"{root}/proc/{pid}/cgroup") or b"", controller)
 
 
 def above(root: Path, content: bytes, controller: str) -> list[Path]:
-    """`content`: what /proc/<pid>/cgroup holds."""
+    """`levels` for the content of /proc/<pid>/cgroup."""
     parts = [line.split(":", 2) for line in os.fsdecode(content).splitlines()]
     own = {name: part[2] for part in parts if len(part) == 3 for name in part[1].split(",")}
     mount, path = root / "sys/fs/cgroup" / controller, own.get(controller)
@@ -240,7 +240,7 @@ def above(root: Path, content: bytes, controller: str) -> list[Path]:
     if path is None or not mount.is_dir():
         return []
     start = mount / path.lstrip("/")
-    if not start.is_dir():  # in a container whose mount shows only its own part
+    if not start.is_dir():  # in a container whose mount is limited to its own part
         start = mount
     return [level for level in (start, *start.parents) if level.is_relative_to(mount)]
 
@@ -250,13 +250,13 @@ FILE_CACHE_V1 = (b"\ntotal_active_file ", b"\ntotal_inactive_file ")
 
 
 class MemoryUse:
-    """Bytes that count against the tightest memory limit above this process, page cache left out."""
+    """Bytes that count against this process's lowest memory limit, without page cache."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._levels = _memory_levels(root)
 
     def read(self) -> int | None:
-        """Bytes now; None where no level has a limit, or where the kernel gives no value."""
+        """Current bytes; None if no level has a limit, or the kernel reports no value."""
         limited = [(limit, level) for level in self._levels if (limit := level.limit()) is not None]
         return min(limited, key=lambda pair: pair[0])[1].used() if limited else None
 
@@ -283,14 +283,14 @@ class _Memory:
 
 
 def _memory_levels(root: Path) -> list[_Memory]:
-    """The own cgroup and those above it that limit memory, nearest first."""
+    """This process's cgroup and its ancestors that limit memory, nearest first."""
     names = ("memory.limit_in_bytes", "memory.max")
     chain = levels(root, "self", "memory")
     return [_Memory(level) for level in chain if any((level / name).exists() for name in names)]
 
 
 class Limits:
-    """What holds one process back; call `sample` every few seconds. `proc` is where /proc is."""
+    """Limits of one process; call `sample` every few seconds. `proc` is the path of /proc."""
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:
         self._pid, self._root = pid, Path(proc).parent
@@ -299,12 +299,12 @@ class Limits:
         self._stats: list[KeptFile] = []
         self._before: dict[int, tuple[int, int]] = {}
         self.throttled: float | None = None
-        """Percent of the quota's periods since the sample before in which it was held back; None without a quota."""
+        """Percent of the quota's periods since the last sample that were throttled; None without a quota."""
         self.cpus: str | None = None
-        """Cores that it may run on, as in "0-3,8"; None when it is gone."""
+        """CPU affinity, as in "0-3,8"; None after the process has ended."""
 
     def sample(self) -> None:
-        """Read again."""
+        """Read the limits."""
         self._find()
         shares = [self._share(index, file) for index, file in enumerate(self._stats)]
         self.throttled = max((share for share in shares if share is not None), default=None)
@@ -314,7 +314,7 @@ class Limits:
             self.cpus = None
 
     def _find(self) -> None:
-        """The files of its cgroups; it may be moved to another while it runs."""
+        """Open the files of its cgroups again if it was moved to another cgroup."""
         content = self._groups.read() or b""
         if content == self._content:
             return
@@ -329,6 +329,6 @@ class Limits:
             return None
         before = self._before.get(index)
         self._before[index] = periods, throttled
-        if before is None or periods <= before[0]:  # no quota: nothing is counted
+        if before is None or periods <= before[0]:  # without a quota nothing is counted
             return None
         return min(100.0, 100.0 * max(0, throttled - before[1]) / (periods - before[0]))

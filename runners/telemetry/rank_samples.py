@@ -1,4 +1,4 @@
-"""Rank samples: each rank's processes, and which GPU they use."""
+"""Rank samples: each rank's processes, and the GPUs that they use."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from .proc import (
 )
 
 # -----------------------------------------------------------------------------------------------------------
-# Whose child each process is, kept from one listing of /proc to the next, so that only new ones are read.
+# Parents of processes, kept from one listing of /proc to the next, so that only new processes are read.
 
 
 AGAIN = 12
-"""Listings after which everything is read again: until then a pid given to another process may pass for the old one."""
+"""Listings before a complete reread: until then a reused pid may count as the earlier process."""
 
 
 class ProcessTree:
-    """The processes that can be seen; `refresh` about every few seconds (a listing of /proc, 10 µs a new process)."""
+    """The visible processes; call `refresh` every few seconds (a listing of /proc, 10 µs per new process)."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._processes: dict[int, tuple[int, int]] = {}
-        """pid → parent, start time."""
+        """Pid → parent, start time."""
         self._refreshes = 0
 
     def refresh(self) -> None:
-        """See who came, who went, and who was given another parent because its own has ended."""
+        """Read new processes, drop ended ones, and reread those with an ended parent."""
         if self._refreshes % AGAIN == 0:
             self._processes.clear()
         self._refreshes += 1
@@ -63,16 +63,16 @@ class ProcessTree:
             self._processes[pid] = stat.ppid, stat.started
 
     def below(self, roots: Iterable[int]) -> dict[int, dict[int, int]]:
-        """For each of `roots` all that descend from it: pid → start time."""
+        """For each of `roots` its descendants: pid → start time."""
         tree = children({pid: parent for pid, (parent, _) in self._processes.items()})
         return {root: {pid: self._processes[pid][1] for pid in below(tree, root)} for root in roots}
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Which GPU each rank uses, and what holds a GPU that should not. Pure.
-# Two witnesses: the launch environment (`CUDA_VISIBLE_DEVICES`, `LOCAL_RANK`) names what a rank should use,
-# NVML's pids name what it does use. NVML is believed where its pids can be matched; in a container they often
-# cannot, because the driver may name processes as the host does.
+# The GPU of each rank, and processes that hold a GPU wrongly. Pure.
+# There are two sources: the launch environment (`CUDA_VISIBLE_DEVICES`, `LOCAL_RANK`) says which GPU a rank should
+# use, NVML's pids say which one it uses. NVML takes precedence if its pids can be matched. In a container they often
+# cannot, because the driver may report pids of the host's namespace.
 
 
 SET_DEVICE = (
@@ -83,42 +83,42 @@ SET_DEVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One rank of this node, without NVML."""
+    """One rank of this node, without NVML data."""
 
     rank: int
     local_rank: int
     pids: tuple[int, ...] = ()
-    """Its process and that process's children, as /proc here names them."""
+    """Pids of the rank's process and its children, from /proc."""
     visible: str | None = None
-    """Its CUDA_VISIBLE_DEVICES; None when unset."""
+    """Its CUDA_VISIBLE_DEVICES; None if unset."""
     order: str | None = None
-    """Its CUDA_DEVICE_ORDER; None when unset, which means FASTEST_FIRST to CUDA."""
+    """Its CUDA_DEVICE_ORDER; None if unset, which CUDA treats as FASTEST_FIRST."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pids:
-    """Processes by /proc, as input."""
+    """Processes from /proc, as input."""
 
     namespaced: Mapping[int, tuple[int, ...]]
     """Rank's pid → all its pids, outermost namespace first (`proc.read_nspids`)."""
     names: Mapping[int, str]
-    """Name by pid, for the processes that NVML names."""
+    """Pid → name, for the processes that NVML reports."""
     ours: frozenset[int] = frozenset()
-    """Further processes of this run: launcher, runner."""
+    """Other processes of this run: launcher, runner."""
     initial: bool = False
-    """Whether /proc is that of the initial namespace, where NVML's pids are the same ones."""
+    """Whether /proc is of the initial namespace, which has NVML's pids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where one rank computes."""
+    """GPU of one rank."""
 
     gpu: int | None = None
-    """NVML index; None when not known."""
+    """NVML index; None if unknown."""
     source: str | None = None
-    """"nvml" or "env"; None when not known."""
+    """Either "nvml" or "env"; None if unknown."""
     mem: int | None = None
-    """Bytes that NVML counts for its processes on that GPU."""
+    """Bytes of its processes on that GPU, from NVML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Placement:
 
     ranks: Mapping[int, Placed]
     findings: tuple[Finding, ...] = ()
-    """All that hold now; ids end in ":gpu<index>" where one is about a GPU and no rank."""
+    """All current findings; the id of one about a GPU without a rank ends in ":gpu<index>"."""
 
     def fill(self, samples: Mapping[int, RankSample]) -> dict[int, RankSample]:
         return {
@@ -151,16 +151,16 @@ def place(
 
 
 def expected_gpu(process: Launched, gpus: Sequence[Gpu]) -> int | None:
-    """The NVML index that the launch environment gives a rank; None when it does not determine one.
+    """The NVML index from a rank's launch environment; None if it does not determine one.
 
-    Rules of the CUDA programming guide for CUDA_VISIBLE_DEVICES: indices or (shortened) UUIDs, and all from
-    the first invalid one on is ignored. CUDA counts the fastest GPU first unless CUDA_DEVICE_ORDER says
-    otherwise, NVML counts along the PCI bus: with unlike GPUs an index alone says nothing.
+    The CUDA programming guide allows indices or (shortened) UUIDs in CUDA_VISIBLE_DEVICES, and ignores all from the
+    first invalid one on. CUDA numbers the fastest GPU first unless CUDA_DEVICE_ORDER differs, while NVML uses the order
+    of the PCI bus. With unlike GPUs an index is therefore ambiguous.
     """
     entries = _entries(process.visible, gpus)
     if not entries:
         return None
-    # A launcher that shows each rank only its own GPU leaves the local rank as it is.
+    # A launcher that gives each rank only one GPU does not change the local rank.
     position = 0 if len(entries) == 1 else process.local_rank
     entry = entries[position] if position < len(entries) else None
     if entry is None or not entry.isdecimal():
@@ -182,7 +182,7 @@ def _entries(visible: str | None, gpus: Sequence[Gpu]) -> list[str]:
 
 
 def _by_uuid(entry: str, gpus: Sequence[Gpu]) -> int | None:
-    """The GPU of a UUID. "MIG-GPU-<uuid>/…" names its GPU; "MIG-<uuid>" only where one GPU has MIG."""
+    """GPU of a UUID. "MIG-GPU-<uuid>/…" contains its GPU; "MIG-<uuid>" is known only if one GPU has MIG."""
     wanted = entry.removeprefix("MIG-").split("/", 1)[0]
     if wanted.startswith("GPU-"):
         indices = [gpu.index for gpu in gpus if gpu.uuid.startswith(wanted)]
@@ -192,7 +192,7 @@ def _by_uuid(entry: str, gpus: Sequence[Gpu]) -> int | None:
 
 
 def _owners(launched: Sequence[Launched], gpus: Sequence[Gpu], pids: Pids) -> dict[int, int]:
-    """Rank by pid as NVML names it. Other namespaces' pids only when no pid fits as it is."""
+    """NVML's pid → rank. Pids of other namespaces are used only if no pid matches directly."""
     seen = {pid for gpu in gpus for pid in gpu.pids or ()}
     direct = {pid: process.rank for process in launched for pid in process.pids if pid in seen}
     if direct or pids.initial:
@@ -207,7 +207,7 @@ def _owners(launched: Sequence[Launched], gpus: Sequence[Gpu], pids: Pids) -> di
 
 
 def _held(owners: Mapping[int, int], gpus: Sequence[Gpu]) -> dict[int, dict[int, int | None]]:
-    """Rank → GPU → bytes of its processes there (None where the driver gives none)."""
+    """Rank → GPU → bytes of its processes there (None if the driver reports none)."""
     held: dict[int, dict[int, int | None]] = {}
     for gpu in gpus:
         sizes = gpu.pid_mem or (None,) * len(gpu.pids or ())
@@ -237,7 +237,7 @@ def _fullest(held: Mapping[int, int | None]) -> int | None:
 def _strays(
     ranks: Mapping[int, Placed], held: Mapping[int, Mapping[int, int | None]], node: int | None
 ) -> Iterable[Finding]:
-    """Ranks that also hold a GPU where another rank computes; a rank alone may spread over all of them."""
+    """Ranks that also hold memory on another rank's GPU; a single rank may use all of them."""
     homes = {placed.gpu: rank for rank, placed in ranks.items() if placed.gpu is not None}
     for rank, on in sorted(held.items()):
         home = ranks[rank].gpu
@@ -255,7 +255,7 @@ def _strays(
 
 
 def _shared(ranks: Mapping[int, Placed], gpus: Sequence[Gpu], node: int | None) -> Iterable[Finding]:
-    """GPUs on which NVML sees several ranks; with MIG that is how it should be."""
+    """GPUs with several ranks, by NVML; with MIG this is correct."""
     for gpu in gpus:
         here = [r for r, placed in sorted(ranks.items()) if placed == Placed(gpu.index, "nvml", placed.mem)]
         if len(here) > 1 and not gpu.mig:
@@ -275,7 +275,7 @@ def _foreign(
     pids: Pids,
     node: int | None,
 ) -> Iterable[Finding]:
-    """Processes of others on a GPU that this run uses."""
+    """Processes of other programs on a GPU that this run uses."""
     used = {placed.gpu for placed in ranks.values()}
     for gpu in gpus:
         others = [pid for pid in gpu.pids or () if pid not in owners and pid not in pids.ours]
@@ -292,15 +292,15 @@ def _foreign(
 
 
 INITIAL = "pid:[4026531836]"
-"""The initial pid namespace: its inode number is fixed (PROC_PID_INIT_INO in the kernel's proc_ns.h)."""
+"""The initial pid namespace: its inode number is constant (PROC_PID_INIT_INO in the kernel's proc_ns.h)."""
 
 
 def witness(
     launched: Sequence[Launched], gpus: Sequence[Gpu], ours: Iterable[int] = (), proc: str = "/proc"
 ) -> Pids:
-    """Read what `place` needs; `ours` are further processes of this run (launcher, runner).
+    """Read the input of `place`; `ours` are other processes of this run (launcher, runner).
 
-    About 20 µs for each process of a rank; worth repeating when a GPU's pids changed.
+    Costs about 20 µs per process of a rank; repeat it after a GPU's pids have changed.
     """
     own = {pid for process in launched for pid in process.pids}
     initial = _initial(proc)
@@ -322,17 +322,17 @@ def _initial(proc: str) -> bool:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Samples of the ranks' processes: processor, memory, threads, storage; data loader children included.
+# Samples of the ranks' processes with their data loader children: CPU, memory, threads, storage.
 
 
 LIMITS_S = 2.0
-"""Seconds between two samples of what a rank's cgroups hold back."""
+"""Seconds between two samples of the ranks' cgroup limits."""
 CHILDREN_S = 5.0
-"""Seconds between two passes over /proc for the ranks' children."""
+"""Seconds between two scans of /proc for the ranks' children."""
 
 
 class _Used(NamedTuple):
-    """Seconds of CPU time and bytes of storage, so far or a second; None is unknown."""
+    """CPU seconds and storage bytes, in total or per second; None if unknown."""
 
     cpu_s: float | None
     read: float | None
@@ -343,7 +343,7 @@ _UNKNOWN = _Used(None, None, None)
 
 
 class _Tracked:
-    """One rank's process, known by pid and start time, and the children found below it."""
+    """One rank's process, identified by pid and start time, with its children."""
 
     def __init__(self, stat: Stat, proc: str) -> None:
         self._stat = KeptFile(f"{proc}/{stat.pid}/stat", 1024)
@@ -353,26 +353,26 @@ class _Tracked:
         self.started = stat.started
         self.gone = False
         self.children: dict[int, int] = {}
-        """pid → start time."""
+        """Pid → start time."""
         self.used: dict[int, _Used] = {}
         self.time = 0.0
 
     def read(self) -> Stat | None:
-        """The process now; None when it has ended, or the pid is another's."""
+        """Read the process; None if it has ended, even if the pid was reused."""
         line = self._stat.read()
         stat = None if line is None else parse_stat(line)
         return stat if stat is not None and stat.started == self.started and stat.state != "Z" else None
 
     def spent(self, stat: Stat) -> _Used:
-        """What it used so far."""
+        """Resources that it has used so far."""
         return _Used(stat.cpu_s, *(parse_io(self._io.read()) or (None, None)))
 
 
 class RankSampler:
-    """Samples every rank of this node; call `sample` about once a second.
+    """Samples every rank of this node; call `sample` about once per second.
 
-    A pid that the kernel has given to another process since is reported without values, never with that
-    process's. `clock` gives monotonic seconds.
+    A rank with a reused pid is reported without values, never with those of the other process. `clock` returns monotonic
+    seconds.
     """
 
     def __init__(self, proc: str = "/proc", clock: Callable[[], float] = clock.monotonic) -> None:
@@ -383,11 +383,10 @@ class RankSampler:
         self._scanned = self._limited = float("-inf")
 
     def sample(self, pids: Mapping[int, int]) -> dict[int, RankSample]:
-        """One sample by rank, for `pids` from rank to pid. A rank whose process is gone has no values.
+        """One sample per rank; `pids` maps ranks to pids. A rank with an ended process has no values.
 
-        cpu_percent, read_bps and write_bps cover the process and its children; rss_bytes and threads are
-        the rank's own (a sum of RSS would count pages that forked children share several times over).
-        Rates are None in the first sample of a rank.
+        cpu_percent, read_bps and write_bps include the children; rss_bytes and threads do not (a sum of RSS would count
+        pages that forked children share several times). Rates are None in the first sample of a rank.
         """
         now = self._clock()
         for rank in set(self._tracked) - set(pids):
@@ -404,7 +403,7 @@ class RankSampler:
         return {rank: self._sample(rank, pid, now) for rank, pid in pids.items()}
 
     def tree(self, rank: int) -> tuple[int, ...]:
-        """The rank's pid and those of its children as last seen; () for a rank that is gone."""
+        """Pids of the rank and its children in the last scan; () for a rank that has ended."""
         tracked = self._tracked.get(rank)
         return (tracked.pid, *tracked.children) if tracked is not None and not tracked.gone else ()
 
@@ -438,7 +437,7 @@ class RankSampler:
             rank=rank,
             pid=pid,
             cpu_percent=None if rates.cpu_s is None else 100 * rates.cpu_s,
-            rss_bytes=own.rss_bytes or None,  # 0: it is exiting, its memory is gone
+            rss_bytes=own.rss_bytes or None,  # 0: it is exiting and has released its memory
             threads=own.threads,
             children=len(tracked.children),
             read_bps=rates.read,
@@ -448,7 +447,7 @@ class RankSampler:
         )
 
     def _children(self, tracked: _Tracked) -> dict[int, _Used]:
-        """What the living children used so far; those that are gone are forgotten."""
+        """Resources that the living children have used so far; ended children are dropped."""
         used = {}
         for pid, started in list(tracked.children.items()):
             stat = read_stat(pid, self._proc)
@@ -460,7 +459,7 @@ class RankSampler:
 
 
 def _rates(before: Mapping[int, _Used], after: Mapping[int, _Used], seconds: float) -> _Used:
-    """Use per second over all processes seen at both times; None where a value is missing."""
+    """Use per second of all processes in both readings; None if a value is missing."""
     pairs = [(before[pid], used) for pid, used in after.items() if pid in before]
     return _Used(*(_grown([(old[k], new[k]) for old, new in pairs], seconds) for k in range(3)))
 
