@@ -15,7 +15,7 @@ from . import clock
 BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
 """Seconds before a part restarts, by consecutive failures; one more failure ends it."""
 STEADY_S = 600.0
-"""Seconds of running after which a part's back-off is reset."""
+"""Uptime in seconds that resets a part's back-off."""
 FAILED = "part-failed"
 """Prefix of the finding's id; the name of the part follows."""
 ONCE, AGAIN = "it is not tried again", "it is tried again"
