@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from ..presets.signal_patterns import FIELDS
 from .formatting import NA, duration_exact, elapsed, step_text
 from .freshness import Freshness, freshness
 from .mfu import computed
 from .model import RankPhase, RankSample, RunPhase, TrainingSample
 from .state import RunState
+from .telemetry.quantities import RATES
 
-FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
-"""Fields of TrainingSample that a script reports."""
-RATES = ("tokens_s", "samples_s", "mfu", "step_s")
-"""Fields that are out of date once the steps have stopped."""
 STEPS_SOURCE = "hook: optimizer steps"
 
 

@@ -30,9 +30,9 @@ from ..runners.model import (
     Stamped,
     TrainingSample,
 )
-from ..runners.progress import RATES
 from ..runners.state import RunState
-from .rows.charts import METRICS
+from ..runners.telemetry.quantities import RATES
+from .rows.charts import BY_NAME
 from .rows.plot import Mark
 
 KEEP_EVERY = 2000
@@ -162,12 +162,6 @@ def _mark(at: float, event: object) -> Mark | None:
 HOLD_S = 120.0
 """Maximum age in seconds of a training signal that still counts as current."""
 
-_FIELDS: dict[str, dict[str, str]] = {}
-for _metric in METRICS:
-    _FIELDS.setdefault(_metric.kind, {})[_metric.name] = _metric.field
-_WHOLE = frozenset(("mem_used", "sm_mhz", "rss_bytes", "gpu_mem", "step", "shm_used", "disk_free"))
-"""Integer fields."""
-
 Sample = TypeVar("Sample", bound=Struct)
 
 
@@ -199,11 +193,12 @@ def put_samples(state: RunState, windows: Iterable[MetricsWindow], at: float, no
     for window in windows:
         for series in window.series:
             kind = series.metric.partition(".")[0]
-            name = _FIELDS.get(kind, {}).get(series.metric)
+            listed = BY_NAME.get(series.metric)
+            name = series.metric if listed is None else listed.field
             value = value_at(series, window, at)
             if value is not None:
                 index = -1 if series.index is None else series.index
-                taken.setdefault((kind, series.node, index), {})[name or series.metric] = value
+                taken.setdefault((kind, series.node, index), {})[name] = value
     for node in state.nodes.values():
         node.heard = node.gpu_sampled = node.sampled = at
     state.log_sizes = dict(now.log_sizes)
@@ -215,9 +210,11 @@ def put_samples(state: RunState, windows: Iterable[MetricsWindow], at: float, no
 
 
 def _with(sample: Sample, values: Mapping[str, float]) -> Sample:
-    names = {each.name for each in structs.fields(sample)}
+    types = {each.name: each.type for each in structs.fields(sample)}
     changes = {
-        name: round(value) if name in _WHOLE else value for name, value in values.items() if name in names
+        name: round(value) if types[name] == int | None else value
+        for name, value in values.items()
+        if name in types
     }
     return structs.replace(sample, **changes)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from distui.runners.model import AttemptStarted, RankPlace, RunEnded, RunPhase, Stamped
 from distui.runners.state import RunState
 from distui.tui.rows.charts import (
-    METRICS,
+    BY_NAME,
     WINDOWS,
     ChartView,
     Panel,
@@ -87,7 +87,7 @@ def test_an_attempt_is_young_until_a_first_step_should_have_come() -> None:
 def test_charts_fit_their_pane(
     width: int, height: int, count: int, mode: Mode, window: float, log: bool
 ) -> None:
-    panels = [Panel(metric, (Line((1.0, None, 3.0) * 60),)) for metric in METRICS[:count]]
+    panels = [Panel(metric, (Line((1.0, None, 3.0) * 60),)) for metric in [*BY_NAME.values()][:count]]
     shown = view(max(1, width - 7), window or 9e5, mode, log=log, marks=(Mark(NOW - 60, "restart"),))
     rows = strip_rows(panels, shown, width, height)
     assert len(rows) <= height

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import chain, pairwise
-from operator import attrgetter
+from collections.abc import Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 
 from ...runners.formatting import NA, duration_short, size_short, step_short
 from ...runners.freshness import TIMES, holds, usual_interval
-from ...runners.progress import RATES
+from ...runners.model import Gpu, Host
 from ...runners.state import RunState
+from ...runners.telemetry.quantities import NO_STEPS, NO_TRAINING, with_curve
+from ...runners.telemetry.quantity import Holds
 from .glyphs import Row, clip, row_width, wrap
 from .plot import (
     Axis,
@@ -45,6 +46,9 @@ class ChartMetric(Struct, frozen=True):
     """"%", "core %", "B", "B/s", "W", "°C", "MHz", "s", "/s" or "" for a plain number."""
     why: str = ""
     """Why the metric may have no values, and how to get them: one sentence."""
+    holds: Holds = Holds.SAMPLES
+    limit: str = ""
+    """`<source>.<field>` of the largest possible value."""
 
     @property
     def kind(self) -> str:
@@ -99,70 +103,46 @@ def count_short(value: float) -> str:
     return f"{value:.0e}".replace("e-0", "e-")
 
 
-_NO_GPU = "this node has no GPU that NVML serves"
-_NO_STEPS = "the script makes no optimizer steps that the hook sees; `distui lint` names the line"
-_NO_TRAINING = "the script reports none; docs/telemetry.md names what is read"
-_NOT_YET = {_NO_STEPS: "no step yet", _NO_TRAINING: "nothing reported yet"}
-"""The text that a young attempt shows instead."""
+_NOT_YET = {NO_STEPS: "no step yet", NO_TRAINING: "nothing reported yet"}
+"""Reasons for an empty chart while the attempt is young."""
 YOUNG_S = 120.0
 """Seconds after an attempt began, while its first step may still come: imports, the process group, a compile."""
 
-_NO_GPM = "NVML serves it on Hopper and newer GPUs"
-_NO_IB = "this node has no InfiniBand port"
-
-METRICS: tuple[ChartMetric, ...] = (
-    ChartMetric("rank.step_s", "step_s", "step time", "s", _NO_STEPS),
-    ChartMetric("train.tokens_s", "tokens_s", "tokens/s", "/s", _NO_TRAINING),
-    ChartMetric("train.loss", "loss", "loss", "", _NO_TRAINING),
-    ChartMetric("gpu.util", "util", "GPU util", "%", _NO_GPU),
-    ChartMetric("gpu.mem", "mem_used", "GPU memory", "B", _NO_GPU),
-    ChartMetric("gpu.power", "power_w", "GPU power", "W", _NO_GPU),
-    ChartMetric("host.cpu", "cpu_percent", "host CPU", "%"),
-    ChartMetric("host.net_rx", "net_rx_bps", "network in", "B/s"),
-    ChartMetric("rank.write", "write_bps", "disk write", "B/s"),
-    ChartMetric(
-        "rank.wait", "wait_percent", "wait share", "%", "the hook measures it by torch's flight recorder"
-    ),
-    ChartMetric("train.samples_s", "samples_s", "samples/s", "/s", _NO_TRAINING),
-    ChartMetric("host.net_tx", "net_tx_bps", "network out", "B/s"),
-    ChartMetric("rank.read", "read_bps", "disk read", "B/s"),
-    ChartMetric("rank.step", "step", "step", "", _NO_STEPS),
-    ChartMetric("rank.cpu", "cpu_percent", "rank CPU", "core %"),
-    ChartMetric("rank.rss", "rss_bytes", "rank memory", "B"),
-    ChartMetric("rank.gpu_mem", "gpu_mem", "rank GPU memory", "B", _NO_GPU),
-    ChartMetric("train.lr", "lr", "learning rate", "", _NO_TRAINING),
-    ChartMetric("train.grad_norm", "grad_norm", "gradient norm", "", _NO_TRAINING),
-    ChartMetric("train.mfu", "mfu", "MFU", "%", _NO_TRAINING),
-    ChartMetric("train.step_s", "step_s", "step time (script)", "s", _NO_TRAINING),
-    ChartMetric("train.step", "step", "step (script)", "", _NO_TRAINING),
-    ChartMetric("gpu.temp", "temp_c", "GPU temperature", "°C", _NO_GPU),
-    ChartMetric("gpu.sm_mhz", "sm_mhz", "SM clock", "MHz", _NO_GPU),
-    ChartMetric("gpu.throttled", "throttled_percent", "clocks held back", "%", _NO_GPU),
-    ChartMetric("gpu.pcie_tx", "pcie_tx_bps", "PCIe out", "B/s", _NO_GPU),
-    ChartMetric("gpu.pcie_rx", "pcie_rx_bps", "PCIe in", "B/s", _NO_GPU),
-    ChartMetric("gpu.nvlink_tx", "nvlink_tx_bps", "NVLink out", "B/s", _NO_GPU),
-    ChartMetric("gpu.nvlink_rx", "nvlink_rx_bps", "NVLink in", "B/s", _NO_GPU),
-    ChartMetric("gpu.sm_active", "sm_active", "SM active", "%", _NO_GPM),
-    ChartMetric("gpu.tensor_active", "tensor_active", "tensor active", "%", _NO_GPM),
-    ChartMetric("gpu.dram_active", "dram_active", "DRAM active", "%", _NO_GPM),
-    ChartMetric("host.mem", "mem_used", "host memory", "B"),
-    ChartMetric("host.ib_rx", "ib_rx_bps", "InfiniBand in", "B/s", _NO_IB),
-    ChartMetric("host.ib_tx", "ib_tx_bps", "InfiniBand out", "B/s", _NO_IB),
-    ChartMetric("host.shm", "shm_used", "shared memory", "B"),
-    ChartMetric("host.disk_free", "disk_free", "disk free", "B"),
+STRIP = (
+    "rank.step_s",
+    "train.tokens_s",
+    "train.loss",
+    "gpu.util",
+    "gpu.mem",
+    "gpu.power",
+    "host.cpu",
+    "host.net_rx",
+    "rank.write",
+    "rank.wait",
 )
-"""Ordered as in the list; those of a strip come first."""
+"""Charts that are shown until the user chooses."""
 
-BY_NAME = {metric.name: metric for metric in METRICS}
+BY_NAME = {
+    curve.name: ChartMetric(
+        curve.name,
+        quantity.field,
+        curve.chart or curve.title,
+        quantity.unit,
+        curve.why,
+        quantity.holds,
+        quantity.limit,
+    )
+    for quantity, curve in with_curve()
+}
 
-STRIP = tuple(metric.name for metric in METRICS[:10])
-"""The metrics that are shown until the user chooses."""
+NAMES = tuple(dict.fromkeys((*STRIP, *BY_NAME)))
+"""All metrics in the order of the dialog."""
 
 
 def metric_of(name: str) -> ChartMetric:
     """Return the metric of this name; a script's own metric is a plain number."""
     own = name.partition(".")[2] or name
-    return BY_NAME.get(name) or ChartMetric(name, own, own, "", _NO_TRAINING)
+    return BY_NAME.get(name) or ChartMetric(name, own, own, "", NO_TRAINING, Holds.NEXT_REPORT)
 
 
 # --- panels ---
@@ -269,7 +249,7 @@ def at_cursor(curve: Line, view: ChartView, metric: ChartMetric) -> float | None
     age_s, usual_s = (len(values) - 1 - known[-1]) * view.bucket, view.bucket
     if metric.sparse:
         usual_s = (usual_interval(known) or 1.0) * view.bucket
-    stays = metric.sparse and metric.field not in RATES
+    stays = metric.holds is Holds.NEXT_REPORT
     return values[known[-1]] if stays or holds(age_s, usual_s) else None
 
 
@@ -448,15 +428,13 @@ def window_text(live: str, span: TimeSpan) -> str:
 
 
 def limit_of(state: RunState, metric: ChartMetric) -> float | None:
-    """Return the natural maximum: the largest memory or power limit of the run's GPUs, a node's memory."""
-    if metric.name in ("gpu.mem", "rank.gpu_mem"):
-        return _most(map(attrgetter("mem_total"), node.gpus) for node in state.nodes.values())
-    if metric.name == "gpu.power":
-        return _most(map(attrgetter("power_limit_w"), node.gpus) for node in state.nodes.values())
-    if metric.name == "host.mem":
-        return _most((node.metrics.mem_total,) for node in state.nodes.values() if node.metrics is not None)
-    return None
-
-
-def _most(values: Iterable[Iterable[float | None]]) -> float | None:
-    return max(map(float, filter(None, chain.from_iterable(values))), default=None)
+    """The largest limit of the run's GPUs or nodes, as the size of their memory; None if the metric has none."""
+    owner, _, field = metric.limit.partition(".")
+    samples: list[Gpu | Host] = []
+    for node in state.nodes.values():
+        if owner == "gpu":
+            samples += node.gpus
+        elif owner == "host" and node.metrics is not None:
+            samples.append(node.metrics)
+    limits = [getattr(sample, field) for sample in samples]
+    return max((float(limit) for limit in limits if limit), default=None)

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from ...presets.sanitize import clean_text
-from ..rows.charts import METRICS, metric_of
+from ..rows.charts import NAMES, metric_of
 from ..rows.columns import ColumnChoice, choice_rows, default_choice, moved, resorted, toggled
 from ..rows.glyphs import Row, fit, key_row
 from .modal import RowsModal
@@ -53,7 +53,7 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
         """`own`: metrics under names of the script's."""
         super().__init__()
         self._shown = list(shown)
-        self._names = [*(metric.name for metric in METRICS), *own]
+        self._names = [*NAMES, *own]
         self._fitting = self._names
         self.list = RowsView(id="modal-rows", cursor=True)
         self.foot = RowsView(id="modal-keys")
