@@ -1,8 +1,8 @@
-"""Windows of one log → its lines, each with its place in time among the lines of other logs. Pure.
+"""Convert windows of one log into lines with sort keys in time among the lines of other logs. Pure.
 
-What decides is a line's own stamp where that is sound, else when the agent saw it come. Within a log lines stay as they
-stand: no line is earlier than the one above it. Lines of the same time are in the order of ranks. So the order is the
-same for everybody who reads the same bytes, whenever and in whichever pieces.
+A line's own timestamp decides if it is plausible, else the time when the agent saw the line. Lines of one log keep their
+order: no line is earlier than the line above it. Lines with equal times are ordered by rank. So all readers of the same
+bytes get the same order, whenever and in whatever pieces they read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .log_files import LogFile
 from .own_stamps import own_time
 
 CARRY = 1 << 20
-"""Bytes of an unfinished line that are kept; more are given as a line of their own."""
+"""Maximum bytes kept of an unfinished line. A longer one becomes a line."""
 SHARP_S = 2.0
-"""A line that is no more uncertain than this has its time."""
+"""Maximum uncertainty in seconds of a line that is shown with its time."""
 
 Key = tuple[float, int, int, str, int]
-"""Time, rank, stream, file and offset: sorts lines. The time is 0.0 where nothing is known."""
+"""Sort key of lines: time, rank, stream, file and offset. The time is 0.0 if unknown."""
 
 _STREAMS = ("log", "out", "err", "nccl")
 
@@ -33,55 +33,55 @@ class Dated(NamedTuple):
     text: str
     key: Key
     at: float | None = None
-    """Unix time to show; None where it is not known."""
+    """Unix time to show; None if unknown."""
     own: bool = False
-    """Whether the line itself has that time."""
+    """Whether the line contains that time."""
 
     @property
     def offset(self) -> int:
-        """Where it begins in its file."""
+        """Offset in its file."""
         return self.key[4]
 
 
 def key_of(file: LogFile, when: float, offset: int) -> Key:
-    """Where a line stands among those of all logs; where no time is known, rank 0's stdout is the last."""
+    """Return a line's sort key among all logs. Without a time, rank 0's stdout is last."""
     rank = -1 if file.rank is None else file.rank
     stream = _STREAMS.index(file.stream)
     return (when, rank, stream, file.id, offset) if when else (0.0, -rank, -stream, file.id, offset)
 
 
 def _state(piece: bytes) -> int:
-    """Where the text begins that is shown of a line: of a progress bar, behind its last carriage return."""
+    """Return the start of the visible text: in a progress bar, after its last carriage return."""
     return piece.rstrip(b"\r").rfind(b"\r") + 1
 
 
 class LogSpan:
-    """What is loaded of one file: from `begin` to `next`, without a gap where the file has none."""
+    """The loaded part of one file, from `begin` to `next`, without gaps except the file's own."""
 
     def __init__(self, file: LogFile, begin: int = 0, dated: bool = True, width: int = WIDTH) -> None:
-        """`dated`: whether times matter; of a single file they may not. `width`: most characters of a line."""
+        """`dated`: whether times matter, which may be false for a single file. `width`: maximum characters per line."""
         self._wanted, self._width = dated, width
         self.file = file
         self.begin = self.next = begin
         self.size = 0
-        """Of the file, when it was last read."""
+        """Size of the file at its last read."""
         self.carry = b""
-        """What stands after the last newline."""
+        """Bytes after the last newline."""
         self.carried = UNKNOWN
-        """When that was written."""
+        """Time of those bytes."""
         self.skip = False
-        """Whether the line at `next` is loaded, and what follows it is not."""
+        """Whether the line at `next` is loaded, but not the text after it."""
         self._floor = self._shift = 0.0
 
     @property
     def behind(self) -> bool:
-        """Whether the file has more."""
+        """Whether the file has more data."""
         return self.next < self.size
 
     def feed(self, window: Window, now: float, came: float | None = None) -> list[Dated]:
-        """The lines that a window completes, which was asked from `next` on.
+        """Return the lines that a window completes. The window was requested from `next` on.
 
-        `came`: about when what is new in it was written, where a viewer saw the file grow.
+        `came`: approximate time of the new data, if a viewer saw the file grow.
         """
         if 0 <= window.size < self.next:
             self.begin = self.next = self.size = 0
@@ -94,9 +94,9 @@ class LogSpan:
             return self._hits(window, now)
         lines: list[Dated] = []
         if window.offset > self.next:
-            if self.begin == self.next:  # asked by a time or a line
+            if self.begin == self.next:  # the request named a time or a line
                 self.begin = window.offset
-            else:  # of a node that is gone, only pieces may be there
+            else:  # of a lost node only some pieces may be stored
                 lines += self._finished(now)
                 lines.append(
                     self._note(
@@ -109,7 +109,7 @@ class LogSpan:
         timeline = TimeRecords(window.times)
         fresh = window.data[max(self.next - window.offset, 0) :]
         data, offset = self.carry + fresh, self.next - len(self.carry)
-        held = self.next if self.carry else offset  # what stands before it came with an earlier window
+        held = self.next if self.carry else offset  # text before it came with an earlier window
         pieces = data.split(b"\n")
         rest = pieces.pop()
         if len(rest) > CARRY:
@@ -140,7 +140,7 @@ class LogSpan:
         return lines
 
     def front(self, window: Window, now: float, first: Key | None) -> list[Dated]:
-        """The lines of a window before `begin`, which may reach beyond it; `first`: of the line that is there now."""
+        """Return the lines of a window before `begin`, which may overlap. `first`: key of the current first line."""
         data = window.data[: max(0, self.begin - window.offset)]
         self._take_shift(window)
         timeline, offset, lines = TimeRecords(window.times), window.offset, list[Dated]()
@@ -159,7 +159,7 @@ class LogSpan:
         return lines
 
     def unfinished(self, now: float) -> Dated | None:
-        """What stands after the last newline, such as a progress bar."""
+        """Return the text after the last newline, such as a progress bar."""
         if not self.carry:
             return None
         floor = self._floor
@@ -173,7 +173,7 @@ class LogSpan:
         return [] if line is None else [line]
 
     def last_words(self, now: float) -> list[Dated]:
-        """What stands without a newline, when nothing more will come."""
+        """Return the text without a newline at the end of a complete file."""
         return self._finished(now)
 
     def _note(self, text: str) -> Dated:

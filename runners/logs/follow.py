@@ -1,4 +1,4 @@
-"""Reading logs: levels of lines, windows of bytes, kept pieces, and merging by time."""
+"""Read logs: levels of lines, windows of bytes, kept pieces, and the choice of files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from . import gaps, line_times, search
 from .log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
 
 # -----------------------------------------------------------------------------------------------------------
-# What a line of a log is: nothing, information, a warning, an error: for its colour and "next error".
+# Level of a log line (none, information, warning, error), for its colour and for "next error".
 
 
 class Level(enum.IntEnum):
-    """How much a line matters."""
+    """Importance of a line."""
 
     NONE = 0
     INFO = 1
@@ -34,10 +34,10 @@ class Level(enum.IntEnum):
 
 
 class LevelRule(NamedTuple):
-    """A pattern, and the words of which one stands in every line that it matches.
+    """A pattern, and words: every matching line contains at least one of them.
 
-    The words come first because looking for one costs a hundredth of trying a pattern. No words: a pattern
-    tried at the beginning of every line.
+    The words come first because a word search takes a hundredth of a pattern search. Without words, the pattern
+    is tried at the beginning of every line.
     """
 
     level: Level
@@ -49,8 +49,8 @@ def _rule(level: Level, pattern: str, *words: str) -> LevelRule:
     return LevelRule(level, words, re.compile(pattern))
 
 
-# `[rank0]:` is what torch writes before each line of a rank's traceback; E1120 12:00:00 is the prefix of
-# glog and of torch's own loggers: letter of the level, month and day.
+# `[rank0]:` is torch's prefix of each line of a rank's traceback. `E1120 12:00:00` is the prefix of glog and
+# of torch's own loggers: letter of the level, month and day.
 _RANK = r"^(?:\[rank\d+\]:?\s*)?"
 _SIGNALS = r"Signal \d+ \(SIG[A-Z]+\)|Segmentation fault|\bBus error\b|\bcore dumped\b|^Killed$"
 
@@ -81,22 +81,22 @@ RULES = (
     _rule(Level.WARN, r"Warning:|\bWARN(?:ING)?\b|\b[Dd]eprecated\b", "Warning:", "WARN", "eprecated"),
     _rule(Level.INFO, r"\bINFO\b", "INFO"),
 )
-"""The leftmost match of a line decides: a writer names the level before the message, so what NCCL or a
-logger calls INFO stays that, whatever it quotes. At one place the earlier rule wins."""
+"""The leftmost match in a line decides: writers put the level before the message, so a line that NCCL or a
+logger marks as INFO stays INFO, whatever it quotes. At one position the earlier rule wins."""
 
 ALARMS = "|".join(
     f"(?:{rule.pattern.pattern})" if rule.words else f"^(?:{rule.pattern.pattern})"
     for rule in RULES
     if rule.level >= Level.WARN
 )
-"""Matches every line whose level is WARN or ERROR, and some others: `level_of` decides."""
+"""Matches every line with the level WARN or ERROR, and some others. `level_of` decides."""
 
 _BY_WORD = tuple((word, place) for place, rule in enumerate(RULES) for word in rule.words)
 _ALWAYS = frozenset(place for place, rule in enumerate(RULES) if not rule.words)
 
 
 def level_of(line: str) -> Level:
-    """Level of one line of clean text."""
+    """Return the level of one line of clean text."""
     level, first = Level.NONE, len(line) + 1
     for place in sorted(_ALWAYS.union(place for word, place in _BY_WORD if word in line)):
         rule = RULES[place]
@@ -107,13 +107,13 @@ def level_of(line: str) -> Level:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Windows into a log file: a piece of it, from a line start, never more than requested.
+# Windows into a log file: a piece of it, from a line start, never more than the requested size.
 
 
 MAX_LIMIT = 1 << 20
-"""Most bytes that one window holds."""
+"""Maximum bytes per window."""
 REACH = 65536
-"""How far, in bytes, a window searches for a line start."""
+"""Maximum distance in bytes of a window's search for a line start."""
 
 
 async def ask_window(
@@ -126,7 +126,7 @@ async def ask_window(
     line: int = 0,
     at: float = 0.0,
 ) -> Window:
-    """`read_window` off the event loop, a LogError reported in `Window.error`: what agent and viewer call."""
+    """Call `read_window` off the event loop and return a LogError in `Window.error`. For agents and viewers."""
     return await _ask(read_window, run_dir, file, offset, limit, grep, line, at)
 
 
@@ -161,23 +161,23 @@ def read_window(
     line: int = 0,
     at: float = 0.0,
 ) -> Window:
-    """At most `limit` bytes (and 1 MiB) of `file` from the line that holds byte `offset`.
+    """Return at most `limit` bytes (and at most 1 MiB) of `file` from the line that contains byte `offset`.
 
     A negative `offset` counts from the end, and then the window begins at the first line start after it.
-    A window that does not reach the end of the file ends with a whole line. Where no line start is within
-    64 KiB the window begins exactly at the offset. `next` is always past `offset` while the file has
-    more. A window whose `offset` is smaller than the one asked for repeats the beginning of a line; where
-    it is smaller because `size` is, the file was truncated.
+    A window that does not reach the end of the file ends with a complete line. If no line start is within
+    64 KiB, the window begins exactly at the offset. `next` is always greater than `offset` while the file has
+    more. A window whose `offset` is smaller than the requested one repeats the beginning of a line. If `size`
+    is also smaller than the requested offset, the file was truncated.
 
-    `line` and `at` say in other words where to begin: see ReadLog. `times` are those of its index.
+    `line` and `at` name the start by line or time: see ReadLog. `times` are those of its index.
 
-    `grep` is a Python regular expression: `data` then holds only matching lines, as many as a search finds in a moment
-    (runners/logs/search.py); with `limit=1`, `next` is the end of the first one. That search is a process of
-    its own, killed after 3 s: this call blocks at most that long, so an event loop uses `ask_window`.
+    `grep` is a Python regular expression: `data` then has only matching lines, as many as a search finds in a short time
+    (runners/logs/search.py). With `limit=1`, `next` is the end of the first one. The search runs in a separate
+    process that is killed after 3 s. This call blocks for that time, so an event loop uses `ask_window`.
     Raises LogError.
     """
     limit = min(max(limit, 1), MAX_LIMIT)
-    while True:  # what was read may have been left out meanwhile
+    while True:  # retry if the cap has removed data since the read
         window = _read_window(run_dir, file, offset, limit, grep, line, at)
         if gaps.read(f"{run_dir}/{file}", window[0].size) == window[1]:
             return window[0]
@@ -208,9 +208,9 @@ def _read_window(
 def window_of(
     descriptor: int, file: str, offset: int, limit: int, grep: str = "", gap: gaps.Gap | None = None
 ) -> Window:
-    """`read_window` of a file that is already open, without times.
+    """Return `read_window` of an open file, without times.
 
-    It ends where `gap` or a hole begins, or begins behind: up to there it is read as if the file ended so.
+    The window ends where `gap` or a hole begins, or starts after it. The data before it is read like a file's end.
     """
     size = os.fstat(descriptor).st_size
     start = max(_written_end(descriptor, size, gap) + offset, 0) if offset < 0 else min(offset, size)
@@ -228,7 +228,7 @@ def window_of(
 
 
 def _window_at(descriptor: int, file: str, offset: int, start: int, limit: int, size: int) -> Window:
-    """The bytes up to `size`, from a start that an `offset` means."""
+    """Return the window up to `size`. `start` is the absolute position of `offset`."""
     if offset >= 0:
         before = _line_before(descriptor, start)
         data = _whole_lines(os.pread(descriptor, min(limit, size - before), before), before, size)
@@ -239,7 +239,7 @@ def _window_at(descriptor: int, file: str, offset: int, start: int, limit: int, 
 
 
 def spans_of(window: Window) -> list[tuple[int, int]]:
-    """Begin and end of each line that a search has found."""
+    """Return begin and end of each line that a search has found."""
     lines = window.data.removesuffix(b"\n").split(b"\n")
     return [(start, start + len(line) + 1) for start, line in zip(window.starts, lines, strict=False)]
 
@@ -248,7 +248,7 @@ _CHUNK = 4 << 20
 
 
 def line_start(descriptor: int, line: int, gap: gaps.Gap | None = None) -> int:
-    """Offset of a line, counted from 1; the size of the file where it has fewer. Raises LogError for one in `gap`."""
+    """Return a line's offset, counted from 1, or the size of a shorter file. Raises LogError for a line in `gap`."""
     left, at = line - 1, 0
     for begin, end in gaps.stretches(descriptor, 0, gap):
         if gap is not None and at < gap.end <= begin:
@@ -269,7 +269,7 @@ def line_start(descriptor: int, line: int, gap: gaps.Gap | None = None) -> int:
 
 
 def _behind(data: bytes, count: int) -> int:
-    """Where the text goes on after so many line ends."""
+    """Return the position after this many line ends."""
     at = -1
     for _ in range(count):
         at = data.find(b"\n", at + 1)
@@ -277,7 +277,7 @@ def _behind(data: bytes, count: int) -> int:
 
 
 def _line_before(descriptor: int, offset: int) -> int:
-    """Start of the line that holds byte `offset`, or `offset` itself where that is out of reach."""
+    """Return the start of the line with byte `offset`, or `offset` if that is out of reach."""
     low = max(offset - REACH, 0)
     newline = os.pread(descriptor, offset - low, low).rfind(b"\n")
     if newline >= 0:
@@ -286,13 +286,13 @@ def _line_before(descriptor: int, offset: int) -> int:
 
 
 def _written_end(descriptor: int, size: int, gap: gaps.Gap | None) -> int:
-    """Where the last bytes end that were written; `size` where there are too many holes to tell."""
+    """Return the end of the last written bytes; `size` if there are too many holes to search."""
     pieces = list(itertools.islice(gaps.stretches(descriptor, 0, gap), search.MOST_STRETCHES))
     return pieces[-1][1] if 0 < len(pieces) < search.MOST_STRETCHES else size
 
 
 def _tail_start(descriptor: int, start: int, end: int, limit: int) -> int:
-    """Where a window of the bytes from `start` to `end` begins: after a line it would cut, unless it is the last."""
+    """Return where a window of bytes `start` to `end` begins: after a partial line, unless it is the last line."""
     before = _line_before(descriptor, start)
     if before == start:
         return start
@@ -303,29 +303,29 @@ def _tail_start(descriptor: int, start: int, end: int, limit: int) -> int:
 
 
 def _whole_lines(data: bytes, start: int, size: int) -> bytes:
-    """Without a last line that goes on after the window, unless it is all there is."""
+    """Remove a last line that continues after the window, unless it is the only line."""
     cut = data.rfind(b"\n") + 1
     return data[:cut] if cut and start + len(data) < size else data
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Logs of a run on several nodes: pieces that a hub has read and kept, and the files themselves where they are here.
-# `record/node-1/attempt-001/rank-0.out@65536` holds the bytes of that file from 65,536 on, as many as it is long.
-# So no offset is ever wrong, and what was not read is known to be missing. The part of a node that is this machine
-# has its files beside, in a run directory of its own.
+# Logs of a run on several nodes: pieces that a hub has read and kept, and complete files of parts on this machine.
+# `record/node-1/attempt-001/rank-0.out@65536` has the bytes of that file from 65,536 on, up to its own length.
+# So offsets stay correct, and missing data is known to be missing. The files of a part on this machine are in the
+# part's run directory next to the hub's.
 
 
 FOLDER = "record"
 Pieces = dict[str, dict[int, int]]
-"""By file id: where each piece begins → where it ends, in order."""
+"""End by begin of each piece in order, by file ID."""
 
 
 CLOCK = "clock"
-"""Beside the pieces of a node: `Window.shift` of them."""
+"""File next to a node's pieces with their `Window.shift`."""
 
 
 def pieces(run_dir: str | Path) -> Pieces:
-    """Everything that is kept of a run's logs."""
+    """Return all kept pieces of a run's logs."""
     root = Path(run_dir) / FOLDER
     kept: Pieces = {}
     for folder, _, names in os.walk(root):
@@ -338,12 +338,12 @@ def pieces(run_dir: str | Path) -> Pieces:
 
 
 def sizes(kept: Pieces) -> dict[str, int]:
-    """Bytes that each file had, as far as that is known."""
+    """Return the known size of each file in bytes."""
     return {file: max(held.values()) for file, held in kept.items()}
 
 
 def all_sizes(run_dir: str | Path) -> dict[str, int]:
-    """Bytes of every log that can be read here: the hub's own, those of parts on this machine, and pieces."""
+    """Return the size of every log that can be read here: the hub's, those of parts on this machine, and pieces."""
     root = Path(run_dir)
     by_file = sizes(pieces(root)) | file_sizes(root)
     for part in root.parent.glob(f"{root.name}.n*"):
@@ -363,7 +363,7 @@ async def ask_anywhere(
     line: int = 0,
     at: float = 0.0,
 ) -> Window:
-    """A window of a log of any node, or of the hub's own, as far as it can be read here."""
+    """Return a window of any node's or the hub's log, if it can be read here."""
     place = part_of(file)
     if place is None:
         return await ask_window(run_dir, file, offset, limit, grep, line=line, at=at)
@@ -384,7 +384,7 @@ def read_piece(
     line: int = 0,
     at: float = 0.0,
 ) -> Window:
-    """As `read_window`, of the pieces that are kept: in a gap the window begins with the next piece.
+    """Return `read_window` of the kept pieces. In a gap, the window begins with the next piece.
 
     Raises LogError.
     """
@@ -409,7 +409,7 @@ def read_piece(
     limit = min(max(limit, 1), MAX_LIMIT)
     inside = max(start - begin, 0)
     if offset < 0 and inside:
-        inside = start - held[begin]  # from the end, so that the window begins with a whole line
+        inside = start - held[begin]  # counted from the end, so that the window begins with a complete line
     with opened(run_dir, f"{FOLDER}/{file}@{begin}") as descriptor:
         window = window_of(descriptor, file, inside, limit, grep)
     starts = tuple(start + begin for start in window.starts)
@@ -429,7 +429,7 @@ def read_piece(
 
 
 def kept_shift(run_dir: str | Path, file: str) -> float:
-    """Seconds by which the times of a file's node were moved; 0.0 where that is not kept."""
+    """Return the clock shift in seconds of a file's node; 0.0 if none is kept."""
     try:
         return float((Path(run_dir) / FOLDER / file.partition("/")[0] / CLOCK).read_bytes())
     except (OSError, ValueError):
@@ -437,7 +437,7 @@ def kept_shift(run_dir: str | Path, file: str) -> float:
 
 
 def pieces_of(run_dir: str | Path, file: str) -> dict[int, int]:
-    """Where the pieces of one file begin and end."""
+    """Return the end of each piece of one file, by its begin. Raises LogError."""
     if parse_file_id(file) is None:
         raise LogError(f"{file!r} is not a log of this run: `distui logs` names them")
     path = Path(run_dir) / FOLDER / file
@@ -450,7 +450,7 @@ def pieces_of(run_dir: str | Path, file: str) -> dict[int, int]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Which files and which lines are asked for. Pure.
+# The choice of files and lines. Pure.
 
 
 def choose(
@@ -460,9 +460,9 @@ def choose(
     attempt: int | None = None,
     node: int | None = None,
 ) -> list[LogFile]:
-    """The files to show: of the newest attempt, every rank and every node, where none is given.
+    """Return the files to show. Defaults: the newest attempt, every rank and every node.
 
-    `streams` with "log" means runner and agent, which belong to no attempt.
+    The stream "log" selects runner and agent logs, which belong to no attempt.
     """
     matching = [
         file
@@ -483,7 +483,7 @@ def check_there(
     attempt: int | None = None,
     node: int | None = None,
 ) -> None:
-    """Raises RunError for a rank, attempt or node that the run does not have, as soon as ranks were started."""
+    """Raise RunError for a rank, attempt or node that the run does not have, unless no attempt has started."""
     if not state.attempts:
         return
     listed = list(files)
@@ -501,7 +501,7 @@ def check_there(
 
 
 def compile_grep(text: str) -> re.Pattern[str] | None:
-    """The pattern of `--grep`; None for "". Raises LogError."""
+    """Return the pattern of `--grep`; None for "". Raises LogError."""
     try:
         return re.compile(text) if text else None
     except (re.error, RecursionError, OverflowError) as error:

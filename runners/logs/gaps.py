@@ -1,8 +1,8 @@
-"""What is left out of a log that has grown beyond its cap: its middle, whose blocks go back to the file system.
+"""Remove the middle of a log that has grown beyond its cap, and return its blocks to the file system.
 
-The rank goes on writing to the file that it has open, and no offset changes: fallocate(2) punches a hole. `FILE.gap`
-beside the log says where the hole is and how many lines were in it, so that readers name what is left out and count the
-lines behind it as before. A line in the file itself says it to other programs, which show NULs behind it.
+The rank keeps writing to its open file, and offsets do not change: fallocate(2) punches a hole. `FILE.gap` next to the
+log has the position of the hole and its number of lines, so that readers report the hole and count the lines after it
+correctly. A line in the file reports it to other programs, which show NULs after that line.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from ..formatting import size_text
 
 ENDING = ".gap"
 HEAD_SHARE, MOST_HEAD = 4, 16 << 20
-"""A quarter of the cap is kept of the beginning, no more than so many bytes."""
+"""A quarter of the cap is kept of the beginning, but at most MOST_HEAD bytes."""
 TAIL_SHARE = 2
-"""Half of it is kept of the end."""
+"""Half of the cap is kept of the end."""
 LEAST_GAP = 1 << 20
-"""Bytes that are worth a punch."""
+"""Minimum size of a hole in bytes."""
 _REACH = 1 << 20
-"""How far a line start is looked for."""
+"""Maximum bytes of the search for a line start."""
 _CHUNK = 4 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 
 class Gap(Struct, frozen=True):
-    """Bytes `begin` to `end`, both at line starts where lines are no longer than 1 MiB."""
+    """Bytes `begin` to `end`, both at line starts unless a line is longer than 1 MiB."""
 
     begin: int
     end: int
     lines: int
-    """That were in it."""
+    """Number of removed lines."""
 
     @property
     def text(self) -> str:
-        """What a reader is told."""
+        """The text that readers show for the gap."""
         return f"… {size_text(self.end - self.begin)} left out by the cap of logs, {self.lines:,} lines …"
 
     def holds(self, offset: int) -> bool:
-        """Whether that byte is left out."""
+        """Whether that byte was removed."""
         return self.begin <= offset < self.end
 
 
 def read(path: str | Path, size: int | None = None) -> Gap | None:
-    """That of a log; None for one that is whole. `size`: of the log, which a gap beyond its end is none of."""
+    """Return the gap of a log; None for a complete log. `size`: of the log; a gap beyond it is ignored."""
     gap = file_io.document_or_none(Path(f"{path}{ENDING}"), Gap)
     if (
         gap is None
@@ -64,9 +64,9 @@ def read(path: str | Path, size: int | None = None) -> Gap | None:
 
 
 def stretches(descriptor: int, offset: int, gap: Gap | None = None) -> Iterator[tuple[int, int]]:
-    """Begin and end of each piece of a log that there is to read from an offset on.
+    """Yield begin and end of each readable piece of a log from an offset on.
 
-    Between them are holes, where nothing was ever written, and what its cap left out.
+    Between them are holes that were never written, and the gap.
     """
     while True:
         begin, end = file_io.written(descriptor, offset)
@@ -82,7 +82,7 @@ def stretches(descriptor: int, offset: int, gap: Gap | None = None) -> Iterator[
 
 
 def newlines(descriptor: int, begin: int, end: int) -> int:
-    """Line ends in a part of a file."""
+    """Count the line ends in a part of a file."""
     count = 0
     for at, stop in stretches(descriptor, begin):
         while at < min(stop, end) and (data := os.pread(descriptor, min(_CHUNK, stop - at, end - at), at)):
@@ -94,13 +94,13 @@ def newlines(descriptor: int, begin: int, end: int) -> int:
 
 
 def _line_start(descriptor: int, offset: int) -> int:
-    """The first line start from an offset on; the offset itself where none is near."""
+    """Return the first line start from an offset on; the offset if none is near."""
     at = os.pread(descriptor, _REACH, offset).find(b"\n")
     return offset + at + 1 if at >= 0 else offset
 
 
 def punches(folder: Path) -> bool:
-    """Whether the file system of a folder takes blocks back. Raises OSError where nothing can be written there."""
+    """Whether the folder's file system supports punching holes. Raises OSError if the folder is not writable."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"x" * 65536)
         file.flush()
@@ -112,7 +112,7 @@ def punches(folder: Path) -> bool:
 
 
 def _punch(descriptor: int, begin: int, end: int) -> None:
-    """Raises OSError."""
+    """Deallocate the bytes. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
     if libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin):
@@ -120,7 +120,7 @@ def _punch(descriptor: int, begin: int, end: int) -> None:
 
 
 def cap_log(path: Path, cap: int) -> Gap | None:
-    """Leave out the middle of a log that takes more than `cap` bytes on disk; the gap where it grew. Raises OSError."""
+    """Remove the middle of a log that takes more than `cap` bytes on disk. Return the gap if it grew. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         about = os.fstat(descriptor)
@@ -137,12 +137,12 @@ def cap_log(path: Path, cap: int) -> Gap | None:
         gap = Gap(begin, end, lines + newlines(descriptor, done, end))
         file_io.write_atomically(
             Path(f"{path}{ENDING}"), msgspec.json.encode(gap)
-        )  # first: no reader meets a hole
+        )  # write this first, so that no reader finds an unexplained hole
         mark = f"{gap.text}\n".encode()
         os.pwrite(descriptor, mark, begin)
         _punch(descriptor, begin + len(mark), end - 1)
         os.pwrite(descriptor, b"\n", end - 1)
-        # Nobody but the rank has written: how long it has been silent is read from this time.
+        # Restore the modification time, which shows how long the rank has been silent.
         os.utime(descriptor, ns=(about.st_atime_ns, about.st_mtime_ns))
         return gap
     finally:

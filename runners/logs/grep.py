@@ -1,15 +1,16 @@
-"""Lines of one file that match a regular expression: run as a process of its own, because `re` holds the
-interpreter while it backtracks and cannot be interrupted in a thread.
+"""Print lines of one file that match a regular expression.
+
+It runs as a separate process, because `re` holds the interpreter while it backtracks and a thread cannot be interrupted.
 
     python -I -S grep.py OFFSET LIMIT SCAN_BYTES SCAN_SECONDS HIT_SECONDS PATTERN [BEGIN END]… < FILE
 
-Bytes from each BEGIN to its END are passed over. Writes one line `next`, one with the offset of each matching line, and
-then these lines as they are; a bad pattern is one line on stderr and status 2. Standard library only; imports nothing of
-distui, so that it starts in milliseconds.
+Bytes from each BEGIN to its END are skipped. Writes one line with `next`, one with the offset of each matching line, and
+then the unchanged lines. A bad pattern results in one line on stderr and status 2. It imports only the standard library,
+so that it starts in milliseconds.
 
-A line matches where the pattern is found in its text: decoded, without colours and other escape sequences, without
-carriage returns at its end. To look at each line alone costs a microsecond a line, so whole slices are searched where
-the pattern is a literal, or simple enough to be made to stay within a line.
+A line matches if its text contains the pattern: decoded, without escape sequences such as colours, and without carriage
+returns at its end. A search of each line costs a microsecond per line. So a literal, or a pattern that can be changed to
+stay within a line, is searched in whole slices.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ import sys
 import time
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # `typing` alone would take a fifth of the start
+if TYPE_CHECKING:  # importing `typing` would take a fifth of the start
     from collections.abc import Iterator, Sequence
     from typing import Any
 
 SLICE = 1 << 20
-"""Bytes read and matched at a time; a line longer than this is matched in pieces."""
+"""Bytes read and matched at a time. A longer line is matched in pieces."""
 
 WAITS = 5
-"""A search that waits for the processor or the disk may take so many times its CPU seconds."""
+"""Maximum wall time as a multiple of the CPU seconds, for a search that waits for the processor or the disk."""
 
 EVERY, RARE = 509, 2
-"""A byte that is so rare among every 509th of a slice is searched for instead of the literal: that is `memchr`."""
+"""A byte with at most RARE occurrences in every 509th byte of a slice is searched instead of the literal (`memchr`)."""
 
 _FOLDED = tuple(letter.encode() for letter in "\u0130\u0131\u017f\u212a")
-"""The letters beyond ASCII that match one of ASCII (i, s, k) where case is ignored."""
+"""The letters beyond ASCII that match an ASCII letter (i, s, k) if case is ignored."""
 
 _ESCAPE = re.compile(
     rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]?|[\]PX^_][^\x07\x1b\n]*+(?:\x07|\x1b\\)|[ -/]*+[0-~]?)"
@@ -46,7 +47,7 @@ _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()\ufffd]")
 _SIMPLE = re.compile(
     r"(?:\(\?i\))?(?:[^\\(\[\]\n]|\((?!\?)|\(\?:|\\[dwsSb]|\\[^\w\n]|\[(?:\^(?!-))?[^\\\[\]^\x00-\x1f]+\])*"
 )
-"""Patterns that match a newline by `\\s` and `[^…]` alone, and mean the same wherever a line stands."""
+"""Patterns that match a newline only by `\\s` and `[^…]`, and do not depend on a line's position."""
 _NEWLINE_IN = re.compile(r"\\.|\[\^", re.DOTALL)
 
 
@@ -58,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def answer(descriptor: int, argv: list[str]) -> tuple[int, bytes, str]:
-    """The exit status of a search in this file, its output and its error message."""
+    """Search the file. Return the exit status, the output and the error message."""
     offset, limit, scan_bytes = int(argv[0]), int(argv[1]), int(argv[2])
     try:
         search = Search(argv[5])
@@ -72,28 +73,28 @@ def answer(descriptor: int, argv: list[str]) -> tuple[int, bytes, str]:
 
 
 class Search:
-    """A pattern, made ready to search whole slices."""
+    """A pattern prepared for a search in whole slices."""
 
     def __init__(self, pattern: str) -> None:
         """Raises re.error, RecursionError and OverflowError."""
         self.text: re.Pattern[str] = re.compile(pattern)
         self._within: re.Pattern[str] | None = None
-        """The pattern that never matches a newline; None where it cannot be made one."""
+        """The pattern changed to never match a newline; None if that is impossible."""
         if _SIMPLE.fullmatch(pattern):
             self._within = re.compile(_NEWLINE_IN.sub(_within, pattern), re.MULTILINE)
         self._folded = pattern.startswith(IGNORE_CASE)
-        """Whether the literal is in small letters, and matches capitals."""
+        """Whether the literal is in lower case and also matches capitals."""
         word = pattern.removeprefix(IGNORE_CASE).lower() if self._folded else pattern
         plain = word.isprintable() and not _SPECIAL.search(word) and (word.isascii() or not self._folded)
         self._literal = word.encode() if plain else b""
-        """All that is searched for, where the pattern is no more."""
+        """The literal to search if the pattern is one; else empty."""
 
     def lines(self, data: bytes) -> list[tuple[int, int]]:
-        """Begin and end, newline left out, of each matching line of whole lines."""
+        """Return begin and end of each matching line, without its newline. `data`: complete lines."""
         shown = _ESCAPE.sub(b"", data) if b"\x1b" in data else data
         shown = _LINE_END.sub(b"", shown) if b"\r" in shown else shown
         if shown is not data and not data.endswith(b"\n"):
-            shown += b"\n"  # a last line that shows nothing is a line
+            shown += b"\n"  # a last line without visible text is a line
         if self._literal and not (self._folded and _beyond_ascii(shown)):
             return _placed(self._by_literal(shown), shown, data)
         text = shown.decode("utf-8", "replace")  # "\n" is never part of a broken sequence
@@ -114,7 +115,7 @@ class Search:
         while at < len(text) and (match := within.search(text, at)):
             place = match.start()
             if place == len(text) and text.endswith("\n"):
-                break  # nothing follows the last newline
+                break  # no line follows the last newline
             begin, end = max(text.rfind("\n", at, place) + 1, at), _end(text, place, "\n")
             hits.append((begin, end))
             at = end + 1
@@ -131,12 +132,12 @@ class Search:
 
 
 def _within(match: re.Match[str]) -> str:
-    """A piece of a simple pattern that matches newlines, made to match none."""
+    """Return a piece of a simple pattern, changed to match no newline."""
     return {r"\s": r"[^\S\n]", "[^": r"[^\n"}.get(match[0], match[0])
 
 
 def _places(literal: bytes, data: bytes, folded: bool) -> Iterator[int]:
-    """Where a literal stands, in order; where it is `folded` it is in small letters, and capitals count as such."""
+    """Yield the positions of a literal in order. `folded`: the literal is in lower case and also matches capitals."""
     sample = data[::EVERY].lower() if folded else data[::EVERY]
     rarest = min(set(literal), key=sample.count)
     if sample.count(rarest) > RARE:
@@ -157,7 +158,7 @@ def _all(part: bytes, data: bytes) -> Iterator[int]:
 
 
 def _beyond_ascii(data: bytes) -> bool:
-    """Whether a literal of ASCII may match other letters, too."""
+    """Whether an ASCII literal may also match other letters."""
     return not data.isascii() and any(letter in data for letter in _FOLDED)
 
 
@@ -167,7 +168,7 @@ def _end(data: Any, at: int, newline: Any) -> int:
 
 
 def _placed(hits: list[tuple[int, int]], shown: Any, data: bytes) -> list[tuple[int, int]]:
-    """Lines of what was searched → the same lines of the file, by their numbers."""
+    """Convert lines of the searched text to the lines of the file with the same numbers."""
     if shown is data or not hits:
         return hits
     newline = "\n" if isinstance(shown, str) else b"\n"
@@ -190,9 +191,9 @@ def scan(
     search: Search,
     passed: Sequence[tuple[int, int]] = (),
 ) -> tuple[bytes, list[int], int]:
-    """Matching lines, at most `limit` bytes (a longer line is cut), where each begins, and where to go on.
+    """Return matching lines (at most `limit` bytes, a longer line is truncated), their offsets, and where to continue.
 
-    `seconds`: CPU seconds to search without a hit, and with one; `passed`: what is passed over, in order.
+    `seconds`: CPU seconds to search without a match, and with one. `passed`: skipped ranges, in order.
     """
     matches, starts, position, stop = bytearray(), list[int](), offset, offset + scan_bytes
     cpu, wall = time.process_time(), time.monotonic()
@@ -221,7 +222,7 @@ def scan(
 
 
 def whole_lines(piece: bytes) -> bytes:
-    """Without the last line where that is cut off by the slice, unless it is all there is."""
+    """Remove a last line that the slice cuts off, unless it is the only line."""
     cut = piece.rfind(b"\n") + 1
     return piece[:cut] if len(piece) == SLICE and cut else piece
 

@@ -1,9 +1,9 @@
-"""When the lines of a log were written: an index for each log, kept by the agent and read with every window.
+"""An index of the times of a log's lines. The agent writes it, and readers use it with every window.
 
-`times/node-0/attempt-001/rank-0.out` holds records of 16 bytes, little endian: how many bytes the log had (u64), and
-when (u64, microseconds of unix time). So bytes below the offset of a record were there by its time, and bytes from
-the offset of the record before on were not there by the time of that one: where both times are near, the line has its
-time, and where the agent did not run in between, only bounds. Old records are thinned out, never moved.
+`times/node-0/attempt-001/rank-0.out` has records of 16 bytes, little endian: size of the log in bytes (u64), and time
+(u64, microseconds of Unix time). Bytes below a record's offset existed by its time. Bytes from the previous record's
+offset on did not exist at that record's time. If both times are close, the time of the line is known. If the agent did
+not run in between, only the bounds are known. Old records are thinned out, never moved.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from ...presets.trusted_files import private_folder
 from .log_files import LogError, opened
 
 FOLDER = "times"
-"""In a run directory; below it the path of each log. No folder of logs: a write there would be heard as a log's."""
+"""Folder in a run directory with the path of each log below it. Not a log folder: the watch would report its writes."""
 RECORD = struct.Struct("<QQ")
 MOST_RECORDS = 1 << 16
-"""Of one log on disk: 1 MiB."""
+"""Maximum number of records of one log on disk: 1 MiB."""
 MOST_SENT = 2048
-"""Of one window."""
+"""Maximum number of records per window."""
 SHARP_S = 0.5
-"""A record after a longer silence has another before it, which says since when the log was still as long as before."""
+"""Maximum gap in seconds without an extra record. It holds the last time when the log still had its old size."""
 FINE_S = 0.2
-"""Records nearer than this to each other are the first to go."""
+"""Records closer than this many seconds are removed first."""
 AGE_SHARE = 8000
-"""A line that is so many seconds old may be a second uncertain, when there are too many records."""
+"""If there are too many records, a line's time may be uncertain by its age in seconds divided by this."""
 LATEST = 1e11
-"""Unix times beyond are of a damaged file."""
+"""Larger Unix times are from a damaged file."""
 
 Record = tuple[int, float]
-"""Bytes of the log, and unix time."""
+"""Size of the log in bytes, and Unix time."""
 
 
 class LineTime(NamedTuple):
     by: float | None
-    """Unix time by which it was there; None where nothing is known."""
+    """Earliest known Unix time when the line existed; None if unknown."""
     after: float | None
-    """Unix time at which it was not there yet; None where nothing is known."""
+    """Latest known Unix time when the line did not exist yet; None if unknown."""
 
     @property
     def slack(self) -> float:
-        """Seconds by which `by` may be late."""
+        """Maximum error of `by` in seconds."""
         return self.by - self.after if self.by is not None and self.after is not None else float("inf")
 
 
@@ -56,14 +56,14 @@ UNKNOWN = LineTime(None, None)
 
 
 class TimeRecords:
-    """The records of a window, to look lines up in."""
+    """The records of a window, for the lookup of lines."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
         self._offsets = [offset for offset, _ in records]
 
     def of(self, offset: int) -> LineTime:
-        """When the line was written that begins at this offset."""
+        """Return the time of the line that begins at this offset."""
         place = bisect_right(self._offsets, offset)
         if place == len(self._records):
             return UNKNOWN
@@ -73,12 +73,12 @@ class TimeRecords:
 
 
 def of_window(run_dir: str | Path, file: str, begin: int, end: int) -> tuple[Record, ...]:
-    """What is known of the bytes from `begin` to `end`; () where nothing is. Never raises."""
+    """Return the records for the bytes from `begin` to `end`; () without any. Never raises."""
     return tuple(_read(run_dir, file, [(begin, end)]))
 
 
 def of_lines(run_dir: str | Path, file: str, spans: Sequence[tuple[int, int]]) -> tuple[Record, ...]:
-    """What is known of the lines that begin and end there, in order."""
+    """Return the records for lines with these begins and ends, in order. Never raises."""
     return tuple(_read(run_dir, file, spans))
 
 
@@ -97,9 +97,9 @@ def _read(run_dir: str | Path, file: str, spans: Sequence[tuple[int, int]]) -> l
 
 
 def _between(descriptor: int, count: int, begin: int, end: int) -> Iterator[tuple[int, Record]]:
-    """The records that bound these bytes, with their places."""
+    """Yield the indexes and records that bound these bytes."""
     first, last = 0, count
-    while first < last:  # the first record beyond `begin`
+    while first < last:  # binary search for the first record after `begin`
         middle = (first + last) // 2
         if _at(descriptor, middle)[0] > begin:
             last = middle
@@ -121,7 +121,7 @@ def _at(descriptor: int, place: int) -> tuple[int, int]:
 
 
 def sound(records: Iterable[Record]) -> list[Record]:
-    """Without what a damaged file holds."""
+    """Return the records without those of a damaged file."""
     kept: list[Record] = []
     for offset, at in records:
         if 0 < at < LATEST and (not kept or offset >= kept[-1][0]):
@@ -130,7 +130,7 @@ def sound(records: Iterable[Record]) -> list[Record]:
 
 
 def fitted(records: list[Record], most: int) -> list[Record]:
-    """At most so many, what is sharp as long as possible."""
+    """Return at most `most` records, and keep exact times as long as possible."""
     gap = FINE_S
     while len(records) > most:
         records = thinned(records, partial(_same, gap))
@@ -147,7 +147,7 @@ def _by_age(now: float, share: float, at: float) -> float:
 
 
 def thinned(records: Sequence[Record], allowed: Callable[[float], float]) -> list[Record]:
-    """Without the records whose neighbours are no more than `allowed(time)` seconds apart. Pure."""
+    """Remove the records whose neighbours are at most `allowed(time)` seconds apart. Pure."""
     kept: list[Record] = []
     for place, record in enumerate(records):
         if 0 < place < len(records) - 1:
@@ -164,12 +164,12 @@ def read_all(data: bytes) -> list[Record]:
 
 
 def packed(records: Iterable[Record]) -> bytes:
-    """As they stand on disk."""
+    """Return the records in their format on disk."""
     return b"".join(RECORD.pack(offset, max(0, round(at * 1e6))) for offset, at in records)
 
 
 def offset_at(records: Sequence[Record], at: float) -> int | None:
-    """Where the lines begin that were written at this unix time or later; None where nothing is known. Pure."""
+    """Return the offset of the first line written at this Unix time or later; None without records. Pure."""
     before = 0
     for offset, when in records:
         if when >= at:
@@ -179,7 +179,7 @@ def offset_at(records: Sequence[Record], at: float) -> int | None:
 
 
 def first_at(run_dir: str | Path, file: str, at: float) -> int | None:
-    """`offset_at` of a log on disk."""
+    """Return `offset_at` of a log on disk; None without its records."""
     try:
         with opened(run_dir, f"{FOLDER}/{file}") as descriptor:
             return offset_at(read_all(os.pread(descriptor, 4 << 20, 0)), at)
@@ -188,7 +188,7 @@ def first_at(run_dir: str | Path, file: str, at: float) -> int | None:
 
 
 def kept(run_dir: str | Path, file: str) -> list[Record]:
-    """What a hub has kept of a log of another node: records as they came, in order; [] where nothing is."""
+    """Return the records that a hub has kept for another node's log, sorted; [] without any."""
     try:
         with opened(run_dir, f"{FOLDER}/{file}") as descriptor:
             data = os.pread(descriptor, 8 << 20, 0)
@@ -199,7 +199,7 @@ def kept(run_dir: str | Path, file: str) -> list[Record]:
 
 
 def within(records: Sequence[Record], spans: Iterable[tuple[int, int]]) -> tuple[Record, ...]:
-    """The records that bound these bytes, in order. Pure."""
+    """Return the records that bound these bytes, in order. Pure."""
     offsets, places = [offset for offset, _ in records], set[int]()
     for begin, end in spans:
         first = max(bisect_right(offsets, begin) - 1, 0)
@@ -208,19 +208,19 @@ def within(records: Sequence[Record], spans: Iterable[tuple[int, int]]) -> tuple
 
 
 class CutPiece(NamedTuple):
-    """A piece of a file in another text."""
+    """A piece of a file inside another text."""
 
     begin: int
     end: int
-    """In the file."""
+    """Offset in the file."""
     text_end: int
-    """Where it ends in the text."""
+    """Offset in the text where the piece ends."""
 
 
 def moved(
     places: Sequence[CutPiece], records: Iterable[Record], text: bytes, masked: bytes
 ) -> list[Record]:
-    """The records of a file for a text made of pieces of it, whose lines were masked since. Pure."""
+    """Convert a file's records to a text of its pieces whose lines were masked afterwards. Pure."""
     there: list[Record] = []
     for offset, at in records:
         place = next((place for place in places if offset <= place.end), places[-1] if places else None)
@@ -240,13 +240,13 @@ def _line_starts(text: bytes) -> list[int]:
 
 
 def _of_line(old: Sequence[int], new: Sequence[int], offset: int) -> int:
-    """The same line's start, or one byte behind it where the offset is inside the line."""
+    """Return the new start of the offset's line, plus one byte if the offset is inside the line."""
     line = bisect_right(old, offset) - 1
     return new[line] + (offset > old[line])
 
 
 class _Index:
-    """Of one log."""
+    """Index of one log in memory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -254,11 +254,11 @@ class _Index:
         self.count = 0
         self.last: Record | None = None
         self.anew = False
-        """Whether what is on disk is of another file of that name."""
+        """Whether the records on disk belong to an earlier file of that name, so that they must be replaced."""
 
     @classmethod
     def resumed(cls, path: str) -> _Index:
-        """Go on with what is on disk."""
+        """Continue the index on disk."""
         index = cls(path)
         try:
             with open(path, "rb") as file:
@@ -279,21 +279,21 @@ class _Index:
 
 
 class LineTimes:
-    """Notes when logs grew. One for a run directory; `flush` writes."""
+    """Record when logs grow. One per run directory; `flush` writes."""
 
     def __init__(self, run_dir: str | Path) -> None:
         self._run_dir = str(run_dir)
         self._indexes: dict[str, _Index] = {}
 
     def note(self, file: str, size: int, written: float, before: float | None, now: float) -> None:
-        """The log has this size `now`; `written` is when the file system says it was last written.
+        """Record that the log has this size `now`. `written`: its modification time.
 
-        `before`: when its size was looked at before; None where that was not by this agent. Unix times.
+        `before`: time of the previous size check; None if this agent made none. All are Unix times.
         """
         index = self._indexes.get(file)
         if index is None:
             index = self._indexes[file] = _Index.resumed(f"{self._run_dir}/{FOLDER}/{file}")
-        if index.last is not None and size < index.last[0]:  # truncated: what was known is of other bytes
+        if index.last is not None and size < index.last[0]:  # truncated: the old records are of other bytes
             index.pending.clear()
             index.anew, index.last, index.count = True, None, 0
         offset, last = index.last or (0, None)
@@ -313,7 +313,7 @@ class LineTimes:
         index.add((size, at))
 
     def flush(self, file: str | None = None) -> None:
-        """Write what was noted, of one log or of all. What the disk refuses is lost: its lines have no time."""
+        """Write the new records of one log or of all. If the write fails, they are lost and their lines have no time."""
         for index in self._indexes.values() if file is None else filter(None, [self._indexes.get(file)]):
             if index.pending or index.anew:
                 try:
@@ -328,7 +328,7 @@ def _append(index: _Index) -> None:
     descriptor = os.open(index.path, flags | (os.O_TRUNC if index.anew else 0), 0o600)
     try:
         if os.write(descriptor, index.pending) < len(index.pending):
-            os.ftruncate(descriptor, index.count * RECORD.size)  # no room: whole records only
+            os.ftruncate(descriptor, index.count * RECORD.size)  # disk full: remove the partial record
             return
     finally:
         os.close(descriptor)
@@ -340,7 +340,7 @@ def _append(index: _Index) -> None:
 
 
 def _thin(index: _Index) -> None:
-    """Rewrite the index with fewer records: the older the lines, the less sharp their times."""
+    """Rewrite the index with fewer records: the older the lines, the less exact their times."""
     path = Path(index.path)
     records, share = read_all(path.read_bytes()), float(AGE_SHARE)
     now = records[-1][1] if records else 0.0

@@ -1,4 +1,4 @@
-"""Log files of a run: names and paths, and growth as inotify(7) reports it."""
+"""Log files of a run: names and paths, and notifications of growth by inotify(7)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from pathlib import Path
 from msgspec import Struct
 
 # -----------------------------------------------------------------------------------------------------------
-# Hears from the kernel that something in a folder was written: inotify(7), each folder once until asked again.
-# One message a folder and then silence until `listen` is called again: ranks that write a flood cost no more than
-# ranks that write a line. Only this machine's writes are reported; what other nodes of a shared file system write is
-# not.
+# Notifications of writes in a folder by inotify(7). Each folder reports once and then stays silent until the next
+# call of `listen`, so a rank that writes a flood costs no more than a rank that writes a line. inotify reports only
+# writes of this machine, not of other nodes on a shared file system.
 
 
 MODIFIED, MOVED_HERE, CREATED, ONE_SHOT = 0x2, 0x80, 0x100, 0x80000000
@@ -25,14 +24,14 @@ MODIFIED, MOVED_HERE, CREATED, ONE_SHOT = 0x2, 0x80, 0x100, 0x80000000
 _WRITTEN = MODIFIED | MOVED_HERE | CREATED
 _READ = 64 << 10
 _HEAD = struct.Struct("iIII")
-"""struct inotify_event: watch, mask, cookie, length of the name behind it."""
+"""struct inotify_event: watch, mask, cookie, length of the name that follows."""
 
 
 class Notifier:
     """An inotify instance."""
 
     def __init__(self) -> None:
-        """Raises OSError where the kernel gives none: there is a limit for each user."""
+        """Raises OSError if the kernel refuses: there is a limit per user."""
         libc = ctypes.CDLL(None, use_errno=True)
         try:
             self._add, create = libc.inotify_add_watch, libc.inotify_init1
@@ -40,17 +39,17 @@ class Notifier:
             raise OSError("no inotify in this C library") from None
         self._add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
         self.fd: int = create(os.O_NONBLOCK | os.O_CLOEXEC)
-        """Readable when something was written in a folder that was listened to."""
+        """Readable after a write in a watched folder."""
         if self.fd < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def listen(self, folders: Iterable[str]) -> None:
-        """Hear the next write in each of these folders; those that are gone are skipped."""
+        """Watch each of these folders for its next write. Missing folders are skipped."""
         for folder in folders:
             self._add(self.fd, os.fsencode(folder), _WRITTEN | ONE_SHOT)
 
     def heard(self) -> bool:
-        """Whether something was written since the last call; the end of a watch alone is nothing."""
+        """Return whether a write was reported since the last call. The end of a watch does not count."""
         try:
             data = os.read(self.fd, _READ)
         except BlockingIOError:
@@ -63,20 +62,19 @@ class Notifier:
         return bool(masks & _WRITTEN)
 
     def close(self) -> None:
-        """Hear nothing any more."""
+        """End all watches."""
         os.close(self.fd)
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Names of the log files of a run, and the only way to open one.
-# A file id is the path relative to the run directory: `node-0/attempt-001/rank-3.err`, the live toggles of
-# NCCL's own log `rank-3.1.nccl`, `rank-3.2.nccl`, a managed command's `command.out`, and `runner.log` and
-# `agent.log`. In a run on several nodes those of a node are `node-2/agent.log`, and `agent.log` and `launch.log` are
-# the hub's.
+# Names of a run's log files, and the only function that opens one.
+# A file ID is the path relative to the run directory: `node-0/attempt-001/rank-3.err`, NCCL's own log after live
+# toggles `rank-3.1.nccl`, `rank-3.2.nccl`, a managed command's `command.out`, and `runner.log` and `agent.log`.
+# In a run on several nodes a node's agent log is `node-2/agent.log`; `agent.log` and `launch.log` are the hub's.
 
 
 STREAMS = ("out", "err", "nccl")
-"""What a rank writes: its stdout, its stderr, and NCCL's own file."""
+"""Streams of a rank: its stdout, its stderr, and NCCL's own file."""
 
 _IN_ATTEMPT = re.compile(
     r"node-(?P<node>\d+)/attempt-(?P<attempt>\d{3,})/"
@@ -87,28 +85,28 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LogError(Exception):
-    """A log cannot be read; the text is one sentence with the reason and the remedy."""
+    """A log cannot be read. The text is one sentence with the reason and the remedy."""
 
 
 class LogFile(Struct, frozen=True):
-    """A file id, parsed."""
+    """A parsed file ID."""
 
     id: str
     """Path relative to the run directory."""
     source: str
-    """Who writes it: "rank", "command", "runner", "agent" or "launch"."""
+    """The writer: "rank", "command", "runner", "agent" or "launch"."""
     stream: str
     """"out", "err", "nccl"; "log" for runner and agent."""
     node: int = 0
     attempt: int | None = None
-    """From 1; None for runner, agent and launch, which outlive attempts."""
+    """Number from 1; None for runner, agent and launch, which outlive attempts."""
     rank: int | None = None
     part: int = 0
-    """How many live toggles of NCCL_DEBUG came before it; 0 for every other stream."""
+    """Number of live toggles of NCCL_DEBUG before it; 0 for every other stream."""
 
     @property
     def label(self) -> str:
-        """Who writes it, in the words of the screen: "rank 3", "command", "runner", "agent"."""
+        """The writer for display: "rank 3", "command", "runner", "agent"."""
         return self.source if self.rank is None else f"rank {self.rank}"
 
     @property
@@ -120,12 +118,12 @@ class LogFile(Struct, frozen=True):
 
 
 def attempt_dir(node: int, attempt: int) -> str:
-    """Directory of one attempt on one node, relative to the run directory."""
+    """Return the directory of one attempt on one node, relative to the run directory."""
     return f"node-{node}/attempt-{attempt:03d}"
 
 
 def silence(run_dir: Path, node: int, attempt: int, rank: int, now: float) -> int | None:
-    """Seconds since a rank wrote to its standard output or error; None where it has written nothing."""
+    """Return the seconds since a rank wrote to stdout or stderr; None if it has written nothing."""
     newest = None
     for stream in ("out", "err"):
         try:
@@ -138,7 +136,7 @@ def silence(run_dir: Path, node: int, attempt: int, rank: int, now: float) -> in
 
 
 def file_id(node: int, attempt: int, rank: int, stream: str, part: int = 0) -> str:
-    """Id of one stream of one rank. Raises ValueError for an unknown stream and for parts outside nccl."""
+    """Return the ID of one stream of one rank. Raises ValueError for an unknown stream and for parts outside nccl."""
     if stream not in STREAMS or (part and stream != "nccl") or part < 0:
         raise ValueError(
             f"no log stream {stream!r} part {part}: streams are out, err, nccl; only nccl has parts"
@@ -148,14 +146,14 @@ def file_id(node: int, attempt: int, rank: int, stream: str, part: int = 0) -> s
 
 
 def command_id(attempt: int, stream: str, node: int = 0) -> str:
-    """Id of a managed command's stdout ("out") or stderr ("err"). Raises ValueError for another stream."""
+    """Return the ID of a managed command's stdout ("out") or stderr ("err"). Raises ValueError for another stream."""
     if stream not in ("out", "err"):
         raise ValueError(f"a command has no stream {stream!r}: out or err")
     return f"{attempt_dir(node, attempt)}/command.{stream}"
 
 
 def parse_file_id(text: str) -> LogFile | None:
-    """The id, parsed; None when it names no log file of a run."""
+    """Parse a file ID; None if it is not a log file of a run."""
     if match := _OF_SERVICE.fullmatch(text):
         return LogFile(text, match["service"], "log", int(match["node"] or 0))
     if not (match := _IN_ATTEMPT.fullmatch(text)):
@@ -169,12 +167,12 @@ def parse_file_id(text: str) -> LogFile | None:
 
 
 def whole_id(file: str, node: int) -> str:
-    """Id in the part of a run that is on one node → id in the run: `agent.log` of node 2 is `node-2/agent.log`."""
+    """Convert an ID in one node's part into the ID in the run: `agent.log` of node 2 is `node-2/agent.log`."""
     return f"node-{node}/{file}" if "/" not in file else file
 
 
 def part_of(file: str) -> tuple[int, str] | None:
-    """Id in a run on several nodes → node and id in its part; None for a log of the hub, or none at all."""
+    """Convert an ID in a run into the node and the ID in its part; None for a log of the hub or an invalid ID."""
     log = parse_file_id(file)
     if log is None or "/" not in file:
         return None
@@ -182,7 +180,7 @@ def part_of(file: str) -> tuple[int, str] | None:
 
 
 def list_files(run_dir: str | Path) -> list[LogFile]:
-    """Every log file that exists, sorted by attempt, node and rank; [] when the run directory is gone."""
+    """Return every existing log file, sorted by attempt, node and rank; [] if the run directory does not exist."""
     root = Path(run_dir)
     names = [path.name for path in _entries(root)]
     for node in (path for path in _entries(root) if path.name.startswith("node-")):
@@ -194,7 +192,7 @@ def list_files(run_dir: str | Path) -> list[LogFile]:
 
 
 def file_sizes(run_dir: str | Path) -> dict[str, int]:
-    """Bytes of every log file that exists, by file id; what is no regular file, or goes meanwhile, is none."""
+    """Return the bytes of every existing log file, by file ID. Only regular files count."""
     sizes = {}
     for file in list_files(run_dir):
         with contextlib.suppress(OSError):
@@ -205,7 +203,7 @@ def file_sizes(run_dir: str | Path) -> dict[str, int]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What a folder holds; nothing when it is gone, unreadable, or a link to somewhere else."""
+    """Return a folder's entries; [] if it is missing, unreadable, or a link."""
     try:
         return (
             []
@@ -218,10 +216,10 @@ def _entries(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def opened(run_dir: str | Path, file: str) -> Iterator[int]:
-    """A read-only descriptor of the regular file `file` under `run_dir`, closed at the end.
+    """Yield a read-only descriptor of the regular file `file` under `run_dir`, and close it at the end.
 
-    Each component is opened relative to the one before with O_NOFOLLOW, so no name leads out of the run
-    directory, whatever somebody puts there meanwhile. Raises LogError.
+    Each path component is opened relative to the one before with O_NOFOLLOW. So no name leads out of the run
+    directory, even if another process changes it at the same time. Raises LogError.
     """
     parts = file.split("/")
     if "\0" in file or any(part in ("", ".", "..") for part in parts):
@@ -244,7 +242,7 @@ def _open_below(run_dir: str, parts: list[str]) -> int:
     at = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part, last in zip(parts, [False] * (len(parts) - 1) + [True], strict=True):
         try:
-            # O_NONBLOCK: opening a fifo must not wait for a writer; it changes nothing for a regular file.
+            # O_NONBLOCK: opening a FIFO must not wait for a writer. Regular files ignore it.
             below = os.open(part, _OPEN | (os.O_NONBLOCK if last else os.O_DIRECTORY), dir_fd=at)
         finally:
             os.close(at)
@@ -259,16 +257,16 @@ def _why(file: str, error: OSError) -> str:
         )
     if isinstance(error, PermissionError):
         return f"{file} cannot be read: it belongs to another user"
-    # ELOOP and ENOTDIR are what O_NOFOLLOW answers to a link.
+    # O_NOFOLLOW fails with ELOOP or ENOTDIR for a link.
     return f"{file} cannot be read: {(error.strerror or str(error)).lower()} (links are not followed)"
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Which log files grew: a stat of the newest attempts' files, a listing only where one may be new.
+# Growth of log files: a stat of the newest attempts' files, and a directory listing only if a file may be new.
 
 
 SETTLED_S = 2.0
-"""Time stamps of folders are coarse: one that changed is listed again by every poll for this long."""
+"""Seconds after a change while every poll lists the folder again, because directory timestamps are coarse."""
 
 
 class _Folder:
@@ -280,12 +278,12 @@ class _Folder:
         self._stamp = -1
         self._until = 0.0
         self.folders: list[str] = []
-        """Names of the folders right in it."""
+        """Names of its direct subfolders."""
         self._logs: list[tuple[str, str]] = []
-        """Id and path of each log file right in it."""
+        """ID and path of each log file directly in it."""
 
     def refresh(self, now: float) -> bool:
-        """See what is in it; False when it is gone."""
+        """Update the content. Return False if the folder does not exist."""
         try:
             stamp = os.stat(self.path).st_mtime_ns
             if stamp != self._stamp:
@@ -309,7 +307,7 @@ class _Folder:
         ]
 
     def sizes(self) -> dict[str, tuple[int, float]]:
-        """Bytes of its log files, and the unix time of the last write, by id."""
+        """Return bytes and Unix time of the last write of its log files, by ID."""
         sizes = {}
         for name, path in self._logs:
             try:
@@ -321,11 +319,11 @@ class _Folder:
 
 
 GONE = -1
-"""In place of the size of a log file that is not there any more: it has another name now."""
+"""Replaces the size of a log file that was renamed or removed."""
 
 
 def keep_sizes(sizes: dict[str, int], changed: Mapping[str, int]) -> None:
-    """Put what changed into the sizes, in bytes, of all files by id; GONE takes a file out."""
+    """Update the sizes of all files in bytes, by ID. GONE removes a file."""
     sizes.update(changed)
     for name in [name for name, size in changed.items() if size == GONE]:
         del sizes[name]
@@ -334,29 +332,29 @@ def keep_sizes(sizes: dict[str, int], changed: Mapping[str, int]) -> None:
 class GrowthWatch:
     """Sizes of the log files of a run directory, from one `poll` to the next.
 
-    Looks at the two newest attempts of each node (the one before may still be written to while it ends),
-    and at `runner.log` and `agent.log`; `node` leaves out the other nodes of a shared file system.
+    Watches the two newest attempts of each node (the previous attempt still writes while it ends), and
+    `runner.log` and `agent.log`. `node` excludes the other nodes of a shared file system.
     """
 
     def __init__(self, run_dir: str | Path, node: int | None = None) -> None:
         self.run_dir = str(run_dir)
         self.sizes: dict[str, int] = {}
-        """Bytes by file id, of every file seen so far."""
+        """Bytes by file ID, of every file seen so far."""
         self.written: dict[str, float] = {}
-        """Unix times at which the files that the last `poll` gave were last written, by the file system's clock."""
+        """Modification times (Unix, file system's clock) of the files that the last `poll` returned."""
         self._node = None if node is None else f"node-{node}"
         self._folders: dict[str, _Folder] = {}
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Paths of the folders that the last `poll` listed: where anything new can come from."""
+        """Paths of the folders that the last `poll` listed, where new files may appear."""
         return tuple(folder.path for folder in self._folders.values())
 
     def poll(self, now: float) -> dict[str, int]:
-        """Sizes in bytes, by file id, that changed since the last call; `now` is monotonic seconds.
+        """Return the sizes in bytes that changed since the last call, by file ID. `now`: monotonic seconds.
 
-        A size that went down (a truncated file) is a change too; GONE is that of a file that has another name now.
-        Nothing when the run directory is gone.
+        A smaller size (a truncated file) is also a change. GONE marks a renamed or removed file.
+        Return nothing if the run directory does not exist.
         """
         changed: dict[str, int] = {}
         self.written = {}
@@ -370,7 +368,7 @@ class GrowthWatch:
         return changed
 
     def _vanished(self, scanned: Collection[str]) -> list[str]:
-        """Files that are not there any more, of the folders that were looked at."""
+        """Return the files that no longer exist in the folders that were listed."""
         folders = self._folders
         return [
             name for name in self.sizes if name not in scanned and name[: name.rfind("/") + 1] in folders
@@ -392,7 +390,7 @@ class GrowthWatch:
         return sizes
 
     def _refreshed(self, prefix: str, now: float) -> list[_Folder]:
-        """The folder of these ids, or nothing when it is gone."""
+        """Return the folder of this ID prefix, or nothing if it does not exist."""
         folder = self._folders.get(prefix)
         if folder is None:
             path = f"{self.run_dir}/{prefix}".rstrip("/")

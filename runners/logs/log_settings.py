@@ -1,4 +1,4 @@
-"""How large the logs of ranks may become: `[logs]` of settings.toml, kept whole unless the user writes it."""
+"""Maximum size of the ranks' logs: `[logs]` of settings.toml. Logs are unlimited by default."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SECTION, CAP = "logs", "cap"
 
 class LogSettings(Struct, frozen=True):
     cap: int = 0
-    """Bytes of a log on disk, as `Plan.log_cap`; 0: none."""
+    """Maximum bytes of a log on disk, as `Plan.log_cap`; 0 for no limit."""
     typed: str = ""
-    """As it is written."""
+    """The value as the user wrote it."""
     problems: tuple[str, ...] = ()
-    """A sentence for each thing that cannot be used; logs are then kept whole."""
+    """A sentence per invalid setting. Logs are then unlimited."""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> LogSettings:
-    """The settings of this user. Never fails."""
+    """Return this user's settings. Never raises."""
     return loaded(SECTION, of_table, lambda why: LogSettings(problems=(why,)), environ)
 
 
 def of_table(table: Any, path: Path) -> LogSettings:
-    """The same of `[logs]`."""
+    """Return the settings of a `[logs]` table."""
     if not isinstance(table, Mapping):
         return LogSettings(problems=(no_section(path, SECTION),))
     problems = strangers(path, SECTION, table, (CAP,), f"there is {SECTION}.{CAP}")

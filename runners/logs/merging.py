@@ -1,4 +1,4 @@
-"""Several logs as one stream in order of time, read as they grow; never more is held than a window of each."""
+"""Merge several growing logs into one stream in order of time. Memory holds at most a window of each."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .dating import Dated, LogSpan
 from .log_files import LogFile
 
 REQUEST = 1 << 20
-"""Most bytes of one request."""
+"""Maximum bytes per request."""
 LEAST = 1 << 14
 HELD = 1 << 22
-"""Bytes of all windows together, unless there are so many files that each has the least."""
+"""Bytes of all windows together. With many files each still gets LEAST bytes."""
 
 
 class Line(NamedTuple):
-    """One line, and the log that it stands in."""
+    """One line and its log."""
 
     dated: Dated
     file: LogFile
 
 
 def prefixes(files: Collection[LogFile]) -> Callable[[LogFile], str]:
-    """What goes before a line: of one file nothing, of several `[rank 0] `, of more than one stream `[rank 0 err] `."""
+    """Return the prefix of lines: "" for one file, `[rank 0] ` for several, `[rank 0 err] ` for several streams."""
     if len(files) < 2:
         return lambda file: ""
     streams = len({file.stream for file in files}) > 1
@@ -40,16 +40,16 @@ def _stream_of(file: LogFile) -> tuple[int | None, int | None, str]:
 
 
 class MergedLogs:
-    """What was read of some logs. A line is given when none of the others can have an earlier one."""
+    """The lines read from some logs. A line is returned once no other log can have an earlier one."""
 
     def __init__(self, grep: str = "", width: int = WIDTH) -> None:
-        """`width`: most characters of a line."""
+        """`width`: maximum characters per line."""
         self.problems: dict[str, str] = {}
-        """By file: why it cannot be read."""
+        """Reason why a file cannot be read, by file."""
         self._grep, self._width = grep, width
         self._spans: dict[str, LogSpan] = {}
         self._waiting: dict[str, list[Dated]] = {}
-        """By file: lines that are read, and for which others may still have earlier ones."""
+        """Lines that were read but must wait for possibly earlier ones of other logs, by file."""
 
     def __contains__(self, file: LogFile) -> bool:
         return file.id in self._spans
@@ -62,11 +62,11 @@ class MergedLogs:
         return [span.file for span in self._spans.values()]
 
     def add(self, file: LogFile, begin: int = 0, dated: bool = True) -> None:
-        """Read one more file from byte `begin` on; `dated`: whether times matter."""
+        """Read one more file from byte `begin` on. `dated`: whether times matter."""
         self._spans[file.id] = LogSpan(file, begin, dated, self._width)
 
     def take_new_names(self, files: Iterable[LogFile]) -> None:
-        """Read on in files that have another name now. `files`: all that there are."""
+        """Continue files under their new names. `files`: all current files."""
         there = {file.id: file for file in files}
         fresh = {_stream_of(file): file for name, file in there.items() if name not in self._spans}
         for span in [span for span in self._spans.values() if fresh and span.file.id not in there]:
@@ -80,23 +80,23 @@ class MergedLogs:
             self.problems.pop(old, None)
 
     def grow(self, file: LogFile, size: int) -> None:
-        """A file that was added has so many bytes."""
+        """Set the reported size of a file in bytes."""
         self._spans[file.id].size = size
 
     def to_the_end(self, files: Collection[LogFile]) -> None:
-        """Read these as far as they go, whatever was reported of their sizes."""
+        """Read these files to their end, whatever sizes were reported."""
         for span in (self._spans[file.id] for file in files):
             span.size = max(span.size, span.next + 1)
 
     async def read(self, link: Link) -> AsyncIterator[list[Line]]:
-        """The lines that came, in order, some at a time. Raises LinkError; what was not given comes the next time."""
+        """Yield new lines in order, in portions. Raises LinkError; unyielded lines follow in the next call."""
         while left := [name for name in self._spans if self._lacks(name)]:
             await asyncio.gather(*(self._read(link, name) for name in left))
             yield self._ready()
         yield self._ready()
 
     def last_words(self, files: Collection[LogFile]) -> list[Line]:
-        """What stands without a newline at the ends of files to which nothing more will come."""
+        """Return the text without a newline at the ends of files that are complete."""
         now = clock.now()
         return [Line(dated, file) for file in files for dated in self._spans[file.id].last_words(now)]
 
@@ -109,7 +109,7 @@ class MergedLogs:
         limit = min(REQUEST, max(LEAST, HELD // len(self._spans)))
         window = await link.read_log(name, at, limit, self._grep)
         if span.file.id != name:
-            return  # it has another name now, by which it is read on
+            return  # the file was renamed and is read under its new name
         if window.error:
             self.problems[name] = window.error
             return
@@ -117,10 +117,10 @@ class MergedLogs:
         span.size = max(span.size, size) if window.next >= at else window.size
         self._waiting.setdefault(name, []).extend(lines)
         if window.next <= at and not lines:
-            span.size = span.next  # it has no more than that, whatever was reported
+            span.size = span.next  # the file has no more data, whatever was reported
 
     def _ready(self) -> list[Line]:
-        """The lines before which nothing can come any more."""
+        """Return the lines that no later line can precede."""
         open_files = [
             name for name, span in self._spans.items() if span.behind and name not in self.problems
         ]

@@ -1,8 +1,8 @@
-"""The time that a line itself has: of loggers, of torch and glog, of NCCL, as seconds since 1970. Pure.
+"""Parse the timestamps of loggers, torch, glog and NCCL in a line, as Unix time. Pure.
 
-Most of them name no time zone, and glog no year. So a stamp counts only near the time at which the line was written
-as the agent saw it: a line is never stamped after it was written, and rarely long before. What is neither is a date
-that the line speaks of, or the clock of somebody else.
+Most timestamps have no time zone, and glog's have no year. So a timestamp counts only if it is close to the time when
+the agent saw the line: a timestamp is never later than the write, and rarely much earlier. Any other timestamp is a date
+in the message or from another clock.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 from .line_times import LineTime
 
 LAG_S = 15.0
-"""A line may wait so long in a buffer between its stamp and the file."""
+"""Maximum seconds between a line's timestamp and its write, because of buffers."""
 LEAD_S = 1.0
-"""A stamp may be so much later than the file system's clock, which moves in ticks."""
+"""Maximum lead in seconds of a timestamp over the file system's clock, which advances in ticks."""
 ZONES_S = 1800
-"""Time zones are a multiple of this apart, nearly all."""
+"""Nearly all time zones differ by a multiple of this many seconds."""
 FARTHEST_S = 14 * 3600
 REACH = 72
-"""Characters of a line in which its stamp begins."""
+"""Maximum position in a line where its timestamp begins."""
 
 _PREFIX = r"(?:\[?rank ?\d+\]?:? ?)?"
 _DATE = r"\[?(?P<year>(?:19|20)\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ]"
@@ -38,15 +38,15 @@ _TIME = re.compile(_PREFIX + r"\[?" + _CLOCK + r"(?=[\s\]|,])")
 
 
 class Clock(NamedTuple):
-    """A stamp as it is written: seconds since 1970 as if it were UTC."""
+    """A timestamp as written: Unix time as if it were UTC."""
 
     seconds: float
     kind: str
-    """"zone": it names its zone; "date"; "year": it names no year; "time": it names no date."""
+    """"zone": with a time zone; "date": without one; "year": without a year; "time": without a date."""
 
 
 def written(text: str) -> Clock | None:
-    """The stamp of a line of clean text; None where it has none."""
+    """Return the timestamp of a line of clean text; None without one."""
     head = text[:REACH]
     try:
         if (match := _ISO.search(head)) is not None:
@@ -61,7 +61,7 @@ def written(text: str) -> Clock | None:
             return Clock(int(match["seconds"]) + part, "zone")
         if (match := _TIME.match(head)) is not None:
             return Clock(_of_day(match), "time")
-    except ValueError:  # no date of any calendar
+    except ValueError:  # an impossible date
         pass
     return None
 
@@ -86,9 +86,9 @@ def _zone(text: str) -> float:
 
 
 def own_time(text: str, moment: LineTime, now: float, shift: float = 0.0) -> float | None:
-    """Unix time of the line's own stamp; None where it has none, or none that can be of this line.
+    """Return the Unix time of the line's own timestamp; None without a plausible one.
 
-    `now`: of the reader; no line of a log without times is of the future. `shift`: seconds to add to the stamp, where
+    `now`: the reader's time; lines of a log without times cannot be later. `shift`: seconds to add to the timestamp if
     the clock of its writer differs from that of `moment`.
     """
     if not any(char.isdigit() for char in text[:REACH]):
@@ -109,7 +109,7 @@ def own_time(text: str, moment: LineTime, now: float, shift: float = 0.0) -> flo
 
 
 def _readings(clock: Clock, by: float) -> list[float]:
-    """What the stamp may mean, near `by`: in the reader's zone, else in one in which it is just before."""
+    """Return the possible times of a stamp: in the reader's zone, else in a zone that puts it close to `by`."""
     seconds = clock.seconds
     if clock.kind == "zone":
         return [seconds]
@@ -133,7 +133,7 @@ def _seconds_of(year: int, month: int, day: int) -> float:
 
 
 def _local(seconds: float) -> float:
-    """A time of day in this machine's zone, given as if it were UTC."""
+    """Convert a local time, given as if it were UTC, with this machine's time zone."""
     broken = time.gmtime(seconds)
     try:
         return time.mktime((*broken[:8], -1)) + seconds % 1

@@ -1,4 +1,4 @@
-"""Searching a log file for a regular expression, in a process of its own that can be killed."""
+"""Search a log file for a regular expression in a separate process that can be killed."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from .gaps import Gap, stretches
 from .log_files import LogError
 
 SCAN_BYTES = 1 << 40
-"""Most bytes that one search reads; the next one goes on from there."""
+"""Maximum bytes per search. The next search continues from there."""
 MOST_STRETCHES = 64
-"""Pieces of a file with holes that one search reads."""
+"""Maximum number of data pieces per search in a file with holes."""
 SCAN_SECONDS = 0.3
-"""CPU seconds after which a search that finds nothing reports how far it came."""
+"""CPU seconds before a search without a match returns its position."""
 HIT_SECONDS = 0.1
-"""CPU seconds after which a search gives what it has found."""
+"""CPU seconds before a search returns its matches."""
 GREP_TIMEOUT = 3.0
-"""When a pattern that backtracks without end is killed."""
+"""Seconds before a pattern that backtracks endlessly is killed."""
 BUSY = 0.25
-"""The share of that time for which it then had the processor; a search that had less is waited for."""
+"""Minimum CPU share of GREP_TIMEOUT before a search is killed. A search with less CPU time may continue."""
 MOST_WAITS = 10
-"""So many times GREP_TIMEOUT."""
+"""Maximum duration of a search as a multiple of GREP_TIMEOUT."""
 
 _GREP = str(Path(__file__).with_name("grep.py"))
 SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="log-search")
-"""Searches wait for each other, so that no number of viewers can take the node's cores from the training."""
+"""Limits concurrent searches, so that many viewers cannot take the node's cores from the training."""
 
 
 def search(
     descriptor: int, start: int, limit: int, pattern: str, gap: Gap | None = None
 ) -> tuple[bytes, tuple[int, ...], int]:
-    """Matching lines from `start` on, where each begins, and where to go on. Raises LogError.
+    """Return matching lines from `start` on, the offset of each, and where to continue. Raises LogError.
 
-    Blocks at most GREP_TIMEOUT, and where the machine has no time for the search MOST_WAITS times as long.
+    Blocks for at most GREP_TIMEOUT, or MOST_WAITS times as long if the machine is overloaded.
     """
     if "\0" in pattern:
         raise LogError("the pattern holds a NUL character: write it as \\x00")
@@ -64,7 +64,7 @@ def search(
 
 
 def _passed(descriptor: int, start: int, gap: Gap | None) -> tuple[list[int], int]:
-    """Where that begins and ends which is passed over, in one list, and how many bytes can be searched so."""
+    """Return begin and end of each skipped range in one list, and the number of bytes to search."""
     passed: list[int] = []
     end, pieces = start, stretches(descriptor, start, gap)
     for begin, stop in itertools.islice(pieces, MOST_STRETCHES):
@@ -78,7 +78,7 @@ def _passed(descriptor: int, start: int, gap: Gap | None) -> tuple[list[int], in
 
 
 def run_grep(descriptor: int, argv: list[str]) -> tuple[int, bytes, str]:
-    """`grep.answer` of another process. Raises subprocess.TimeoutExpired, OSError and ValueError."""
+    """Run `grep.answer` in another process. Raises subprocess.TimeoutExpired, OSError and ValueError."""
     command = [sys.executable, "-I", "-S", _GREP, *argv]
     with subprocess.Popen(
         command, stdin=descriptor, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -88,7 +88,7 @@ def run_grep(descriptor: int, argv: list[str]) -> tuple[int, bytes, str]:
 
 
 def _result(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """What the search has written; it is killed where it does not end. Raises subprocess.TimeoutExpired."""
+    """Return the search's output. Kill a search that does not end. Raises subprocess.TimeoutExpired."""
     end = clock.monotonic() + GREP_TIMEOUT * MOST_WAITS
     while True:
         try:
