@@ -121,7 +121,7 @@ class Comer(NamedTuple):
 
 
 def find(view: View) -> Iterable[Finding]:
-    """Report what keeps the ranks from creating their process group."""
+    """Report the obstacles to the creation of the process group."""
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
     there = [comer for rank, pulses in view.history.items() if (comer := _comer(view, rank, pulses))]
