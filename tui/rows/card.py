@@ -1,4 +1,4 @@
-"""The card of a run: what it is, where it runs and writes, and what it would go on from. Pure."""
+"""The card of a run: script, place, directories, and the checkpoint that a restart would load. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LABEL = 13
 
 
 def card_rows(frame: Frame, width: int, places: Mapping[str, str] | None = None) -> list[Row]:
-    """A label and a text each; `places` are the folders that are known where the cockpit runs."""
+    """Return a label and a text each; `places` are directories on the cockpit's machine."""
     rows: list[Row] = []
     for label, text in _lines(frame, places or {}):
         if text:
@@ -47,7 +47,7 @@ def _lines(frame: Frame, places: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _preset(state: RunState) -> str:
-    """Its name, and what of the script or the ranks obeys it."""
+    """Return its name, and which parts of the script or the ranks apply it."""
     plan = state.plan
     if plan is None or not plan.preset:
         return ""
@@ -60,7 +60,7 @@ def _preset(state: RunState) -> str:
 
 
 def _started(state: RunState) -> str:
-    """When, and the processes that keep it."""
+    """Return the start time, and the pids of agent and runner."""
     if not state.began:
         return ""
     pids = [
@@ -72,7 +72,7 @@ def _started(state: RunState) -> str:
 
 
 def _restarts(state: RunState) -> str:
-    """Failures that count against the limit, and all attempts."""
+    """Return failures that count against the limit, and requested restarts."""
     plan = state.plan
     if plan is None or not state.attempts:
         return ""
@@ -93,7 +93,7 @@ def _nccl(state: RunState) -> str:
 
 
 def _checkpoint(frame: Frame, saved: Checkpoint | None) -> str:
-    """The newest whole one."""
+    """Return the newest complete checkpoint."""
     torn = [each for each in frame.state.checkpoints if not each.complete]
     if saved is None:
         return "none seen" + (f"; {plural(len(torn), 'torn one')}" if torn else "")

@@ -1,4 +1,4 @@
-"""The `:` command line of the cockpit: what a line asks for, its usage, and its completion. Pure."""
+"""The `:` command line of the cockpit: parsing, usage and completion. Pure."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from ..user_settings import ALL_THEMES
 
 
 class CommandError(Exception):
-    """What was typed is no command; the text is one sentence with what to type."""
+    """The typed text is no command; the message is one sentence with what to type."""
 
 
 class TypedCommand(Struct, frozen=True):
-    """What was typed: a command for the run, or an action of the screen."""
+    """A typed command for the run, or an action of the screen."""
 
     command: Command | None = None
     action: str = ""
@@ -56,25 +56,25 @@ ACTIONS = {
     "pause": "pause",
     "theme": "theme",
 }
-"""Verbs that only change what is shown."""
+"""Verbs that only change the view."""
 
 VERBS = tuple(command.verb for command in get_args(Action))
 """Verbs that become commands for the run."""
 
 
 MARKS = {"note": "note", "tag": "tags"}
-"""Verbs that write the user's own words on the run, and what they write."""
+"""Verbs that write the user's own words on the run, and the kind of words."""
 COMPARE = "compare"
-"""The verb that opens another run beside this one."""
+"""The verb that compares this run with another one."""
 
 TIMES = {"at": "at", "play": "pace", "live": "live"}
-"""Verbs that change which time is shown, and their actions."""
+"""Verbs that change the displayed time, and their actions."""
 
 TABLES = ("ranks", "gpus")
-"""What `columns` may name."""
+"""Tables of `columns`."""
 
 PLACES = ("line",)
-"""First words that go somewhere in the log; so do percents."""
+"""First words that jump to a place in the log; percentages do, too."""
 
 WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES, *PLACES, *MARKS, "columns", COMPARE}))
 """Every first word."""
@@ -98,18 +98,18 @@ USAGE = {
     "theme": "theme [NAME]   the next of distui's own themes, or any of Textual's: Tab lists them; kept",
     "line": "line N   go to a line of the log that is shown; 50% goes to its middle",
 }
-"""A line of help by verb; the other verbs take nothing."""
+"""One line of help by verb; other verbs take no words."""
 
 
 class RunNames(Struct, frozen=True):
-    """What completion knows of the run."""
+    """Names of the run for completion."""
 
     ranks: tuple[int, ...] = ()
     variables: tuple[str, ...] = ()
 
 
 def help_line(text: str, names: RunNames) -> str:
-    """One line while a command is typed: the usage of its verb, or the words that it may become."""
+    """Return one line of help for a partial command: the usage of its verb, or the matching verbs."""
     verb, blank, _ = text.lstrip().partition(" ")
     if verb in USAGE:
         return USAGE[verb]
@@ -124,19 +124,19 @@ def help_line(text: str, names: RunNames) -> str:
 
 
 def candidates(text: str, names: RunNames) -> list[str]:
-    """What the last word may be, whole words; [] where anything or nothing fits."""
+    """Return the candidates for the last word, as whole words; [] if any word or none matches."""
     head, _, last = text.rpartition(" ")
     words = head.split()
     return [word for word in _choices(words, names) if _piece(word, last)]
 
 
 def _piece(word: str, last: str) -> bool:
-    """Whether a word goes on with what is typed: of a list by commas with its last part."""
+    """Whether a word starts with the typed text, or with the last part of a comma-separated list."""
     return word.upper().startswith(last.rpartition(",")[2].upper())
 
 
 def _choices(words: list[str], names: RunNames) -> list[str]:
-    """The words that may follow these."""
+    """Return the words that may follow these."""
     if not words:
         return list(WORDS)
     verb, rest = words[0], words[1:]
@@ -179,7 +179,7 @@ def _choices(words: list[str], names: RunNames) -> list[str]:
 
 
 def completed(text: str, names: RunNames) -> str:
-    """The line after Tab: as far as all candidates agree, with a blank behind the only one."""
+    """Return the line after Tab: completed as far as all candidates agree, with a blank after a unique one."""
     fitting = candidates(text, names)
     if not fitting:
         return text
@@ -192,9 +192,9 @@ def completed(text: str, names: RunNames) -> str:
 
 
 def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozenset()) -> TypedCommand:
-    """What the line asks for. Raises CommandError.
+    """Parse a line. Raises CommandError.
 
-    `marked` are the ranks that a command goes to when it names none.
+    `marked` are the target ranks of a command that names none.
     """
     try:
         words = text.split() if text.strip().startswith("note ") else shlex.split(text)
@@ -230,7 +230,7 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
 
 
 def _marks(verb: str, text: str, words: list[str]) -> str:
-    """A note as it was typed, or the words of tags."""
+    """Return a note verbatim, or the words of tags."""
     if verb == "note":
         return text.strip().removeprefix(verb).strip()
     if not words:
@@ -243,7 +243,7 @@ def _marks(verb: str, text: str, words: list[str]) -> str:
 
 
 def _table(words: list[str]) -> str:
-    """The table that `columns` names; "" for the one with the keys."""
+    """Return the table of `columns`; "" for the focused one."""
     if len(words) > 1 or (words and words[0] not in TABLES):
         raise CommandError(
             f"no table {' '.join(words)!r}: type columns ranks, columns gpus, or columns alone"
@@ -319,7 +319,7 @@ _HEADS = ("env", "unset", "--env", "--unset")
 
 
 def number_of(text: str) -> signals.Signals | None:
-    """The signal that a name, with or without SIG, or a number means; None where there is none."""
+    """Return the signal of a name, with or without SIG, or of a number; None if there is none."""
     word = text.strip().upper().removeprefix("SIG")
     try:
         number = int(word) if word.isascii() and word.isdecimal() and len(word) < 4 else None

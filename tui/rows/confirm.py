@@ -1,4 +1,4 @@
-"""The question before each command: whom it reaches, what it costs and what is lost. Pure."""
+"""The question before each command: affected ranks, cost and loss. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .glyphs import Row, fit
 from .run_status import billed, given_up, launching, price, remains
 
 DEFAULT_GRACE_S = 30.0
-"""Seconds between SIGTERM and SIGKILL where the plan has none."""
+"""Seconds between SIGTERM and SIGKILL if the plan has none."""
 
 
 class Target(Struct, frozen=True):
-    """What a question is about, as it was when it was asked."""
+    """The subject of a question at the time of asking."""
 
     run: str
     attempt: int
@@ -38,14 +38,14 @@ class Target(Struct, frozen=True):
 
 
 def target(state: RunState) -> Target:
-    """What a question that is asked now is about."""
+    """Return the subject of a question that is asked now."""
     return Target(
         state.run, state.attempt, tuple(sorted(state.ranks)), state.phase.ended, tuple(silent(state))
     )
 
 
 def changed_since(before: Target, state: RunState) -> str:
-    """What is different from when a question was asked, in a sentence; "" where nothing is."""
+    """Return the changes since a question was asked, in a sentence; "" if there are none."""
     now = target(state)
     if now == before:
         return ""
@@ -63,22 +63,22 @@ def changed_since(before: Target, state: RunState) -> str:
 
 
 class Confirmation(Struct, frozen=True):
-    """The question and what `y` would send."""
+    """The question, and the command that `y` sends."""
 
     title: str
     lines: tuple[Row, ...]
     verb: str
-    """What `y` does, a few words."""
+    """The action of `y`, in a few words."""
     command: Command
     other_verb: str = ""
-    """What `a` does; "" where there is no second way."""
+    """The action of `a`; "" if there is no alternative."""
     other: Command | None = None
     typed: str = ""
-    """What has to be typed instead of `y`; "" where nothing has."""
+    """The text to type instead of `y`; "" if none is needed."""
     more: tuple[Row, ...] = ()
-    """What `e` shows in place of `lines`; () where they are all."""
+    """The rows that `e` shows instead of `lines`; () if `lines` has all."""
     save_verb: str = ""
-    """What `s` does; "" where the script cannot be asked to save."""
+    """The action of `s`; "" if the script cannot save on request."""
 
 
 def _nodes(state: RunState, ranks: Iterable[int]) -> str:
@@ -89,7 +89,7 @@ def _nodes(state: RunState, ranks: Iterable[int]) -> str:
 
 
 def _silent(state: RunState) -> list[Row]:
-    """Which nodes do not answer, and why."""
+    """Return which nodes do not answer, and why."""
     missing, named = silent(state), names(state)
     if not missing:
         return []
@@ -113,17 +113,17 @@ def _ladder(state: RunState, grace_s: float | None = None) -> Row:
 
 
 def _lost(state: RunState, now: float | None) -> Row:
-    """What is not saved."""
+    """Return the unsaved work."""
     loss = what_is_lost(state, clock.now() if now is None else now)
     return _line("lost", loss.text, "warn" if loss.units else "text")
 
 
 SHOWN = 4
-"""Changes of the environment that a question lists; of more it has the number, and `e` shows them."""
+"""Maximum number of listed environment changes; a longer list is only counted, and `e` shows it."""
 
 
 def folded(rows: list[Row], most: int = SHOWN) -> list[Row]:
-    """Rows of the environment, or how many there are."""
+    """Return the environment rows, or their number if there are too many."""
     return (
         rows
         if len(rows) <= most
@@ -132,7 +132,7 @@ def folded(rows: list[Row], most: int = SHOWN) -> list[Row]:
 
 
 def env_now(state: RunState) -> dict[str, str | None]:
-    """Environment changes since the launch; the values of the launch are in the plan."""
+    """Return environment changes since the launch; the values of the launch are in the plan."""
     changes: dict[str, str | None] = {}
     for attempt in state.attempts:
         changes.update(attempt.env_diff)
@@ -140,7 +140,7 @@ def env_now(state: RunState) -> dict[str, str | None]:
 
 
 def diff_rows(state: RunState, env: Mapping[str, str], unset: Iterable[str]) -> list[Row]:
-    """The environment diff of the next attempt, secrets masked."""
+    """Return the environment diff of the next attempt, secrets masked."""
     before = env_now(state)
     changes: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
     rows = [_line("environment", "unchanged")] if not changes else []
@@ -158,9 +158,9 @@ def diff_rows(state: RunState, env: Mapping[str, str], unset: Iterable[str]) -> 
 def restart(
     state: RunState, command: Restart, now: float | None = None, save_s: float | None = None
 ) -> Confirmation:
-    """Restart of the worker group: always all ranks, because torch allows no less.
+    """Return the question for a restart of the worker group: always all ranks, since torch supports no less.
 
-    `save_s`: the ranks save first, for which they get so many seconds.
+    `save_s` is the maximum seconds for a save before the restart.
     """
     ranks, missing = sorted(state.ranks), silent(state)
     diff = diff_rows(state, command.env, command.unset)
@@ -197,7 +197,7 @@ def _either(
     command: Restart | SetNccl,
     more: tuple[Row, ...] = (),
 ) -> Confirmation:
-    """The question for a restart; where nodes do not answer, it has two ways."""
+    """Return the question for a restart; if nodes do not answer, it offers an alternative."""
     missing = silent(state)
     if not missing or command.reachable or len(missing) == len(state.nodes):
         return Confirmation(title, lines, verb, command, more=more)
@@ -214,7 +214,7 @@ def _either(
 
 
 def _going_on(state: RunState, missing: list[int]) -> list[Row]:
-    """How a restart goes on without the nodes that do not answer."""
+    """Return how a restart continues without the nodes that do not answer."""
     if not missing or state.plan is None:
         return []
     left, least, who = len(state.nodes) - len(missing), state.plan.nnodes_min, without(state, missing)
@@ -246,7 +246,7 @@ def stop(state: RunState, command: Stop, now: float | None = None) -> Confirmati
 
 
 def down(state: RunState, command: Down, now: float | None = None) -> Confirmation:
-    """The end of the cluster. Its name has to be typed."""
+    """Return the question for taking the cluster down; the user must type its name."""
     cluster = billed(state)
     name, live = "" if cluster is None else cluster.name, not state.phase.ended
     lines: list[Row] = []
@@ -265,7 +265,7 @@ def down(state: RunState, command: Down, now: float | None = None) -> Confirmati
 
 
 def autostop(state: RunState, command: SetAutostop, now: float | None = None) -> Confirmation:
-    """When the cluster goes by itself."""
+    """Return the question for the cluster's automatic stop."""
     cluster = billed(state)
     name = "" if cluster is None else cluster.name
     lines = [] if cluster is None else [_line("cluster", name), _line("cost", price(cluster, now))]
@@ -281,11 +281,11 @@ def autostop(state: RunState, command: SetAutostop, now: float | None = None) ->
 
 
 HARMLESS = frozenset({"CHLD", "CLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU"})
-"""Signals that end no process, with a handler or without."""
+"""Signals that end no process, with or without a handler."""
 
 
 def signal_name(text: str) -> str:
-    """A signal's name without SIG: "USR1"."""
+    """Return a signal's name without SIG: "USR1"."""
     return text.strip().upper().removeprefix("SIG")
 
 
@@ -306,7 +306,7 @@ def signal(state: RunState, command: Signal) -> Confirmation:
 
 
 def profile(state: RunState, command: Profile) -> Confirmation:
-    """Some steps of ranks under torch.profiler."""
+    """Return the question for recording some steps under torch.profiler."""
     ranks = sorted(command.ranks) or sorted(state.ranks)
     steps = plural(command.steps, "step")
     lines = [
@@ -321,7 +321,8 @@ def profile(state: RunState, command: Profile) -> Confirmation:
 
 
 def nccl(state: RunState, command: SetNccl, now: float | None = None) -> Confirmation:
-    """A change of NCCL_DEBUG, live or by a restart; `nccl_reach.refusal` has refused what would change nothing."""
+    """Return the question for a change of NCCL_DEBUG. `nccl_reach.refusal` has already refused a change without
+    effect."""
     ranks = sorted(command.ranks) or sorted(state.ranks)
     old = {state.ranks[rank].nccl_debug or "unknown" for rank in ranks if rank in state.ranks}
     change = f"{' / '.join(sorted(old)) or 'unknown'} → {command.level}"
@@ -342,7 +343,7 @@ def nccl(state: RunState, command: SetNccl, now: float | None = None) -> Confirm
 
 
 def _live(state: RunState, ranks: list[int]) -> list[Row]:
-    """What a change without a restart does, and which ranks it does not reach."""
+    """Return the effect of a change without a restart, and the ranks that it does not reach."""
     if uses_gloo(state):
         return [
             _line("how", f"{UNUSED}: kept for the next start", "warn"),
@@ -358,7 +359,10 @@ def _live(state: RunState, ranks: list[int]) -> list[Row]:
 
 
 def confirmation(state: RunState, command: Command, now: float | None = None) -> Confirmation | None:
-    """The question for a command; None for commands that change nothing. `now`: unix time, for costs and losses."""
+    """Return the question for a command; None for commands that change nothing.
+
+    `now` is unix time, for costs and losses.
+    """
     if isinstance(command, Restart):
         return restart(state, command, now)
     if isinstance(command, Stop):

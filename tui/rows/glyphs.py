@@ -1,6 +1,7 @@
-"""States and values as glyphs, so that nothing depends on colour alone; rows of styled text, and both as plain text.
+"""States and values as glyphs, so that no information depends only on colour; rows of styled text, and plain text.
 
-A row is a tuple, because it is compared with what was painted last; a style is a name that tui/paint.py colours.
+A row is a tuple, so that it can be compared with the last painted one. A style is a name that tui/paint.py maps to
+colours.
 """
 
 from __future__ import annotations
@@ -85,25 +86,25 @@ _SEVERITY = {"note": (STALE, "stale"), "warning": (WARN, "warn"), "error": (BAD,
 
 
 def severity(finding: Finding) -> tuple[str, str]:
-    """Glyph and style of a finding."""
+    """Return glyph and style of a finding."""
     return _SEVERITY.get(finding.severity, (WARN, "warn"))
 
 
 def run_phase(phase: str) -> tuple[str, str]:
-    """Glyph and style of a run's state given as a word; a word of another vocabulary is shown as alive."""
+    """Return glyph and style of a run's state by its word; an unknown word counts as alive."""
     return RUN[RunPhase(phase)] if phase in {str(member) for member in RunPhase} else (OK, "ok")
 
 
 def bucket(value: float) -> int:
-    """The step of the heat ramp for 0 to 100; what lies outside is clamped."""
+    """Return the step of the heat ramp for 0 to 100; values outside are clamped."""
     step = int(value * BUCKETS / 100)
     return min(max(0, step), BUCKETS - 1)
 
 
 def heat(value: float | None, ascii_only: bool = False) -> tuple[str, str]:
-    """Glyph and style of a heat cell, value 0 to 100; None is unknown.
+    """Return glyph and style of a heat cell for 0 to 100; None is unknown.
 
-    The height says the same as the colour ("bar0" to "bar8"); text beside it has "heat0" to "heat8".
+    The glyph's height repeats the colour ("bar0" to "bar8"); text next to it has "heat0" to "heat8".
     """
     if value is None:
         return MISSING, "stale"
@@ -117,7 +118,7 @@ _BARS = tuple((glyph, f"bar{step}") for step, glyph in enumerate(_RAMP))
 
 
 def to_ascii(text: str) -> str:
-    """The text with this module's glyphs replaced by plain ASCII ones."""
+    """Return the text with this module's glyphs replaced by ASCII ones."""
     return text if text.isascii() else text.translate(_ASCII)
 
 
@@ -128,16 +129,16 @@ Row = tuple[Cell, ...]
 
 
 def row_width(row: Row) -> int:
-    """Columns that a row takes on the screen."""
+    """Return the columns of a row on the screen."""
     return sum(len(text) if text.isascii() else cell_len(text) for text, _ in row)
 
 
 Cells = list[tuple[int, Row, str]]
-"""(order in which to keep, cell, gap before it); the highest order is dropped first."""
+"""(priority, cell, gap before it); the highest number is dropped first."""
 
 
 def kept(cells: Cells, width: int) -> Row:
-    """Cells that fit, in their order on the screen: the most important first, then what the rest leaves room for."""
+    """Return the cells that fit, in their order on the screen, chosen by priority."""
     chosen: set[int] = set()
     for at in sorted(range(len(cells)), key=lambda at: cells[at][0]):
         tried = [cells[each] for each in sorted(chosen | {at})]
@@ -156,7 +157,7 @@ def _joined(cells: Cells) -> Row:
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """`text` in exactly `width` columns: cut with an ellipsis, or filled with blanks."""
+    """Return `text` in exactly `width` columns: cut with an ellipsis, or padded with blanks."""
     size = len(text) if text.isascii() else cell_len(text)
     if size == width:
         return text
@@ -166,7 +167,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def clip(row: Row, width: int) -> Row:
-    """The row cut to `width` columns, with an ellipsis where something is lost."""
+    """Return the row cut to `width` columns, with an ellipsis if text is lost."""
     if row_width(row) <= width:
         return row
     kept: list[Cell] = []
@@ -185,19 +186,19 @@ def clip(row: Row, width: int) -> Row:
 
 
 def joined(cells: Iterable[Cell]) -> Row:
-    """Neighbours of one style as one cell."""
+    """Join neighbours of one style into one cell."""
     return tuple(
         ("".join([text for text, _ in group]), style) for style, group in groupby(cells, itemgetter(1))
     )
 
 
 def key_row(*keys: tuple[str, str]) -> Row:
-    """Keys with what each does; blanks between them are part of the texts."""
+    """Return keys with their descriptions; blanks between them are part of the texts."""
     return tuple(cell for key, text in keys for cell in ((key, "key"), (text, "text")))
 
 
 def wrap(text: str, width: int, style: str = "text", *, first: str = "", then: str = "") -> list[Row]:
-    """A sentence over as many rows as it needs."""
+    """Wrap a sentence to as many rows as it needs."""
     lines = textwrap.wrap(
         text, max(width, 10), initial_indent=first, subsequent_indent=then or " " * len(first)
     )
@@ -205,22 +206,22 @@ def wrap(text: str, width: int, style: str = "text", *, first: str = "", then: s
 
 
 def text_row(text: str) -> Row:
-    """A line from elsewhere, cleaned."""
+    """Return a line of foreign text, sanitized."""
     return ((clean_text(text), "text"),)
 
 
 def or_na(value: int | None) -> str:
-    """A whole number."""
+    """Return a whole number, or n/a."""
     return NA if value is None else str(value)
 
 
 def percent(value: float | None) -> str:
-    """`97%`; utilisation and shares, 0 to 100."""
+    """Return a utilisation or share, 0 to 100, as `97%`."""
     return NA if value is None else f"{value:.0f}%"
 
 
 def hang(row: Row, width: int) -> list[Row]:
-    """A row of a label and a text over as many rows as it needs, the text below itself."""
+    """Wrap a row of a label and a text, with the text aligned below itself."""
     if len(row) != 2 or row_width(row) <= width:
         return [clip(row, width)]
     label, (text, style) = row
@@ -228,7 +229,7 @@ def hang(row: Row, width: int) -> list[Row]:
 
 
 def labelled(label: Cell, text: str, width: int, style: str = "text") -> list[Row]:
-    """A label and a sentence beside it over as many rows as it needs, the sentence below itself."""
+    """Wrap a sentence next to a label, aligned below itself."""
     head, ink = label
     edge = cell_len(head)
     lines = wrap(text, width - edge, style)
@@ -236,12 +237,12 @@ def labelled(label: Cell, text: str, width: int, style: str = "text") -> list[Ro
 
 
 def plain(rows: Iterable[Sequence[tuple[str, str]]]) -> list[str]:
-    """The texts of rows, without their styles."""
+    """Return the texts of rows, without their styles."""
     return [clean_text("".join(text for text, _ in row)).rstrip() for row in rows]
 
 
 def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
-    """Columns as wide as they need; those in `right` flush right."""
+    """Return a table with columns as wide as needed; those in `right` are right-aligned."""
     rows = [tuple(clean_text(cell) for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
@@ -254,12 +255,12 @@ def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) 
 
 
 def ago(began: float | None, now: float) -> str:
-    """ "3 min ago"; "n/a" where a clock was set back since."""
+    """Return "3 min ago"; "n/a" if a clock was set back since."""
     seconds = elapsed(began, now)
     return NA if seconds is None else f"{duration_text(seconds)} ago"
 
 
 def counted(findings: Iterable[Finding]) -> str:
-    """ "1 error, 2 warnings"; "" for none."""
+    """Return "1 error, 2 warnings"; "" for none."""
     severities = [finding.severity for finding in findings]
     return ", ".join(plural(severities.count(kind), kind) for kind in SEVERITIES if kind in severities)

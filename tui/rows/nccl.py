@@ -1,6 +1,6 @@
-"""The NCCL screen: findings, and what NCCL reports of nodes and communicators, as cards. Pure.
+"""The NCCL screen: findings, and NCCL's facts about nodes and communicators as cards. Pure.
 
-Equal nodes share a card, and what differs is marked.
+Equal nodes share a card; differences are marked.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from .run_status import launching
 READY = STAGES.index("complete")
 
 CARDS = 6
-"""Communicators that are shown with the chosen one; the others are counted."""
+"""Maximum number of shown communicators, including the chosen one; the others are counted."""
 
 _LABEL = 14
 
 
 class StatementRow(NamedTuple):
-    """A row, and the line of a log that it rests on."""
+    """A row, and the log line that is its source."""
 
     row: Row
     line: FactLine | None = None
 
 
 class NodeGroup(Struct, frozen=True):
-    """Nodes for which NCCL reports the same."""
+    """Nodes with equal NCCL facts."""
 
     nodes: tuple[NcclNode, ...]
     fields: Mapping[str, str]
@@ -48,14 +48,14 @@ class NodeGroup(Struct, frozen=True):
 
 
 def ranks_on(facts: NcclFacts, host: str) -> tuple[int, ...]:
-    """Ranks of a host in the largest communicator that it has a part in."""
+    """Return the ranks of a host in its largest communicator."""
     own = [comm for comm in facts.communicators if host in comm.hosts]
     largest = max(own, key=lambda comm: comm.nranks or 0, default=None)
     return tuple(sorted(largest.hosts[host])) if largest else ()
 
 
 def node_groups(facts: NcclFacts) -> list[NodeGroup]:
-    """Groups of equal nodes, the largest first: the others are what is odd."""
+    """Return groups of equal nodes, the largest first; the others are unusual."""
     groups: dict[tuple[str, ...], list[NcclNode]] = {}
     fields: dict[tuple[str, ...], Mapping[str, str]] = {}
     for node in facts.nodes:
@@ -68,7 +68,7 @@ def node_groups(facts: NcclFacts) -> list[NodeGroup]:
 
 
 def _compared(node: NcclNode) -> dict[str, str]:
-    """What has to be the same on all nodes; addresses need not."""
+    """Return the facts that must be equal on all nodes; addresses may differ."""
     hcas: dict[str, list[str]] = {}
     for name, kind in node.hcas.items():
         hcas.setdefault(kind, []).append(name)
@@ -83,11 +83,11 @@ def _compared(node: NcclNode) -> dict[str, str]:
 
 
 _ALWAYS = ("NCCL", "network")
-"""Fields that are n/a where they are unknown; the others are then left out."""
+"""Fields that show n/a if they are unknown; other unknown fields are left out."""
 
 
 def node_rows(facts: NcclFacts, width: int) -> list[StatementRow]:
-    """A card a group of equal nodes."""
+    """Return one card per group of equal nodes."""
     groups = node_groups(facts)
     rows: list[StatementRow] = []
     for group in groups:
@@ -114,7 +114,7 @@ def _card(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> l
 
 
 def _headed(head: Row, label: str, text: str, width: int, line: FactLine | None) -> list[StatementRow]:
-    """The first row of a card with one more field, which has a row of its own where it does not fit."""
+    """Return the first row of a card with one more field, which gets a separate row if it does not fit."""
     named = f"{label} {text}" if label.startswith("rank") else text
     whole: Row = (*head, (f"  {named}" if text else "", "dim"))
     if row_width(whole) <= width or not text:
@@ -123,7 +123,7 @@ def _headed(head: Row, label: str, text: str, width: int, line: FactLine | None)
 
 
 def _line(facts: NcclFacts, host: str, label: str = "") -> FactLine | None:
-    """What a field rests on, else any line about the node."""
+    """Return the source line of a field, else any line about the node."""
     kinds = {"NCCL": "version", "network": "network", "bootstrap": "bootstrap", "HCAs": "hcas"}
     order = [kinds[label]] if label in kinds else []
     lines = (facts.raw.get(f"{kind}:{host}") for kind in (*order, "host", "network", "version"))
@@ -139,7 +139,7 @@ def _field(
 
 
 def _variables(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> list[StatementRow]:
-    """All of the usual nodes; of the others those that differ."""
+    """Return all variables of the usual nodes; of other nodes only those that differ."""
     own, common = group.nodes[0].env, usual.nodes[0].env
     line = _line(facts, group.nodes[0].host)
     if group is usual:
@@ -155,12 +155,12 @@ def _variables(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int)
 
 
 def by_size(facts: NcclFacts) -> list[Communicator]:
-    """Communicators in the order of the screen: the largest first."""
+    """Return communicators in the order of the screen: the largest first."""
     return sorted(facts.communicators, key=lambda comm: -(comm.nranks or 0))
 
 
 def chosen_of(facts: NcclFacts, wanted: str | None) -> Communicator | None:
-    """The communicator of this id; else one that is not ready, else the largest."""
+    """Return the communicator of this id; else one that is not ready, else the largest."""
     ordered = by_size(facts)
     named = next((comm for comm in ordered if comm.id == wanted), None)
     late = next((comm for comm in ordered if late_ranks(comm) or missing(comm)), None)
@@ -168,7 +168,7 @@ def chosen_of(facts: NcclFacts, wanted: str | None) -> Communicator | None:
 
 
 def late_ranks(comm: Communicator) -> dict[str, tuple[int, ...]]:
-    """Stage → ranks that are not ready although others are; {} where all are alike."""
+    """Map each stage to the ranks that are not ready although others are; {} if all are equal."""
     reached = [_stage(stage) for stage in comm.stages.values()]
     if not reached or max(reached) < READY:
         return {}
@@ -180,7 +180,7 @@ def late_ranks(comm: Communicator) -> dict[str, tuple[int, ...]]:
 
 
 def missing(comm: Communicator) -> tuple[int, ...]:
-    """Ranks that no log has heard of; () where nothing is known of any."""
+    """Return ranks that appear in no log line; () if no rank does."""
     if comm.nranks is None or not comm.stages:
         return ()
     return tuple(rank for rank in range(comm.nranks) if rank not in comm.stages)
@@ -191,12 +191,12 @@ def _stage(stage: str) -> int:
 
 
 def slowest(comm: Communicator) -> Init | None:
-    """The rank whose init took longest."""
+    """Return the rank with the longest init."""
     return max(comm.inits, key=lambda init: init.seconds, default=None)
 
 
 def transports(comm: Communicator) -> dict[str, int]:
-    """What ranks are connected over → number of pairs, as far as they are kept; the most first."""
+    """Map each transport to its number of pairs, as far as they are stored; the most frequent first."""
     kinds: dict[tuple[int, int], list[str]] = {}
     for pair in comm.pairs:
         kinds.setdefault((pair.source, pair.target), []).append(pair.kind)
@@ -204,12 +204,12 @@ def transports(comm: Communicator) -> dict[str, int]:
 
 
 def communicator_name(comm: Communicator) -> str:
-    """Its id, or that it has none."""
+    """Return its id, or a text that it has none."""
     return comm.id or "of no named communicator"
 
 
 def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> list[StatementRow]:
-    """A card each; the chosen communicator is marked and has all of its facts."""
+    """Return one card each; the chosen communicator is marked and shows all its facts."""
     ordered = by_size(facts)
     wanted = [comm for comm in ordered if late_ranks(comm) or missing(comm) or comm is chosen]
     shown = [*wanted[:CARDS], *(comm for comm in ordered if comm not in wanted)][:CARDS]
@@ -229,7 +229,7 @@ def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> lis
 def communicator_card(
     facts: NcclFacts, comm: Communicator, width: int, chosen: bool = True, several: bool = False
 ) -> list[StatementRow]:
-    """Its name, size and stages, who is late, and all else where it is the chosen one, marked among several."""
+    """Return name, size, stages and late ranks; the chosen one, marked among several, also has all other facts."""
     line = facts.raw.get(f"comm:{comm.id}")
     late, absent = late_ranks(comm), missing(comm)
     glyph, style = (glyphs.WARN, "warn") if late or absent else (glyphs.OK, "ok")
@@ -294,14 +294,14 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 FINDINGS = 4
-"""Most findings on top; the pane of findings has all."""
+"""Maximum number of findings on top; the findings pane shows all."""
 
 OTHERS = ("hang-", "straggler", "died-", "oom-", "mem-", "start-")
-"""How findings begin that rest on something else than NCCL's words: the banner has them."""
+"""Prefixes of findings with other sources than NCCL's log; the banner shows those."""
 
 
 def why_empty(state: RunState, reading: str = "") -> str:
-    """Why there is nothing to show, and what to do, in a sentence; `reading`: what is being done about it."""
+    """Return why the screen is empty and what to do; `reading` is the current activity, if any."""
     if uses_gloo(state):
         return "This run uses gloo: NCCL is not used, so there is nothing that it could say."
     if reading:
@@ -323,7 +323,7 @@ def why_empty(state: RunState, reading: str = "") -> str:
 
 
 def title(facts: NcclFacts | None) -> str:
-    """How much was read of how many."""
+    """Return the numbers of nodes, communicators and log lines."""
     if facts is None:
         return "NCCL"
     parts = [plural(len(facts.nodes), "node"), plural(len(facts.communicators), "communicator")]
@@ -333,7 +333,7 @@ def title(facts: NcclFacts | None) -> str:
 def statement_rows(
     frame: Frame, facts: NcclFacts, chosen: Communicator | None, width: int
 ) -> list[StatementRow]:
-    """Findings, what is not read, a card for nodes that are alike, a card a communicator."""
+    """Return findings, notes on unread logs, one card per group of nodes and per communicator."""
     rows = [*_findings(frame, facts, width), *(StatementRow(row) for row in _unread(facts, width))]
     if facts.nodes:
         rows += [_head("nodes"), *node_rows(facts, width)]

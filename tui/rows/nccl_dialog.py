@@ -1,4 +1,4 @@
-"""The NCCL_DEBUG dialog: what can be chosen, what it costs, and which ranks can obey. Pure."""
+"""The NCCL_DEBUG dialog: the choices, their cost, and the ranks that can apply them. Pure."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from .frame import name_of
 from .glyphs import Row, fit, labelled
 
 SECONDS: tuple[float | None, ...] = (None, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""How long a level can last, as the dialog offers it; `:nccl` takes any number."""
+"""Durations of a level that the dialog offers; `:nccl` takes any number."""
 
 ENDS_S = 60.0
-"""How long a level that writes for every collective lasts by default."""
+"""Default duration of a level that logs every collective."""
 
 USUAL = 200.0
-"""Collectives a second that are assumed where the rate is unknown."""
+"""Collectives per second that are assumed if the rate is unknown."""
 
 _HEAD = 3
-"""Rows before the subsystems: level, duration, way."""
+"""Rows before the subsystems: level, duration, method."""
 
 
 class Ways(Struct, frozen=True):
-    """What is possible now."""
+    """The methods that are possible now."""
 
     live: bool
     text: str
@@ -47,18 +47,18 @@ class Ways(Struct, frozen=True):
 
 
 def ways(state: RunState, ranks: tuple[int, ...] = ()) -> Ways:
-    """Live where some of these ranks can obey; an honest restart otherwise. () means all."""
+    """Return live if some of these ranks support it, else a restart. () means all ranks."""
     live = not uses_gloo(state) and reach(state, ranks).some
     return Ways(live, how(state, ranks))
 
 
 class Disk(Struct, frozen=True):
-    """The node with the least room."""
+    """The disk of the node with the least free space."""
 
     name: str
     free: int
     total: int
-    """Bytes both."""
+    """Both in bytes."""
 
     @property
     def room(self) -> int:
@@ -67,38 +67,38 @@ class Disk(Struct, frozen=True):
 
 
 class NcclForm(Struct, frozen=True, kw_only=True):
-    """What is chosen so far."""
+    """The current state of the dialog."""
 
     level: str
     seconds: float | None = None
     restart: bool = False
     chosen: frozenset[str] = frozenset()
     offered: tuple[Subsystem, ...] = ()
-    """Subsystems that this NCCL has."""
+    """Subsystems of this NCCL version."""
     ways: Ways = field(default_factory=lambda: Ways(False, ""))
     ranks: tuple[int, ...] = ()
     """() means all."""
     timed: bool = True
-    """Whether the duration follows the level: until the user chooses a duration."""
+    """Whether the duration follows the level; False after the user chose a duration."""
     rate: float | None = None
-    """Collectives a second of a rank, by the flight recorder; None: unknown."""
+    """Collectives per second of a rank, by the flight recorder; None if unknown."""
     together: int = 1
-    """Most of these ranks on one node."""
+    """Maximum number of these ranks on one node."""
     disk: Disk | None = None
 
     @property
     def subsys(self) -> str:
-        """What is chosen, as NCCL_DEBUG_SUBSYS takes it."""
+        """The chosen subsystems as a value of NCCL_DEBUG_SUBSYS."""
         return ",".join(flag.name for flag in self.offered if flag.name in self.chosen)
 
     @property
     def floods(self) -> bool:
-        """Whether it writes for every collective, or is TRACE."""
+        """Whether the level logs every collective, or is TRACE."""
         return self.level == "TRACE" or flood_rate(self.level, self.subsys, 1.0, 1) > 0
 
 
 def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
-    """The dialog as it opens: the level that the ranks have now."""
+    """Return the initial state of the dialog: the current level of the ranks."""
     levels = {rank.nccl_debug for rank in state.ranks.values()}
     versions = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
     ranks = tuple(sorted(marked & set(state.ranks)))
@@ -118,7 +118,7 @@ def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
 
 
 def collectives_a_second(state: RunState) -> float | None:
-    """Median over the ranks; None without a flight recorder."""
+    """Return the median over the ranks; None without a flight recorder."""
     rates = []
     for rank in state.ranks.values():
         done = rank.pulse.recent if rank.pulse is not None else ()
@@ -128,7 +128,7 @@ def collectives_a_second(state: RunState) -> float | None:
 
 
 def _fullest(state: RunState, nodes: set[int]) -> Disk | None:
-    """The disk with the least room of those that these nodes write to; None where none is known."""
+    """Return the disk with the least free space among those of these nodes; None if none is known."""
     disks = [
         Disk(name_of(state, number), node.metrics.disk_free, node.metrics.disk_total)
         for number, node in state.nodes.items()
@@ -141,9 +141,9 @@ def _fullest(state: RunState, nodes: set[int]) -> Disk | None:
 
 
 def change(form: NcclForm, row: int, step: int) -> NcclForm:
-    """The form after the value of a row was changed: the next (1) or previous (-1) one.
+    """Return the form after the value of a row changed to the next (1) or previous (-1) one.
 
-    What floods gets an end, as long as nobody chose the duration.
+    A level that floods the log gets an end, unless the user chose the duration.
     """
     if row == 1:
         now = SECONDS.index(form.seconds)
@@ -163,7 +163,7 @@ _LABEL = 7
 
 
 def _choices(choices: list[tuple[str, bool]], width: int) -> str:
-    """All choices where they fit, with a mark at what is chosen; else the chosen one and its place among them."""
+    """Return all choices with a mark if they fit; else the chosen one and its number."""
     whole = "  ".join(f"({'x' if on else ' '}) {name}" for name, on in choices)
     if len(whole) <= width:
         return whole
@@ -172,7 +172,7 @@ def _choices(choices: list[tuple[str, bool]], width: int) -> str:
 
 
 def form_rows(form: NcclForm, width: int) -> list[Row]:
-    """One row a choice, none wider than `width`; brackets mark what is chosen, not colour."""
+    """Return one row per choice, none wider than `width`; brackets mark choices without colour."""
     level = _choices([(name, name == form.level) for name in LEVELS], width - _LABEL)
     spans = [("until changed" if end is None else f"{end:g} s", end == form.seconds) for end in SECONDS]
     way = [("live", not form.restart), ("restart", form.restart)]
@@ -192,7 +192,7 @@ def form_rows(form: NcclForm, width: int) -> list[Row]:
 
 
 def note_rows(form: NcclForm, width: int) -> list[Row]:
-    """Below the choices: what is possible, what it writes, the disk, and what ends it."""
+    """Return the notes below the choices: ranks that obey, log volume, disk, end."""
     each = USUAL if form.rate is None else max(form.rate, 0.1)
     rate = flood_rate(form.level, form.subsys, each, form.together)
     notes = (
@@ -223,7 +223,7 @@ def _room(form: NcclForm, rate: float) -> str:
 
 
 def _ends(form: NcclForm) -> str:
-    """What ends a flood."""
+    """Return the end of a flood of log lines."""
     after = "when you change it" if form.seconds is None else f"after {form.seconds:g} s"
     if not form.ways.live:
         return f"{after} (no automatic reset: it cannot be changed live)"

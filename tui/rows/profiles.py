@@ -1,4 +1,4 @@
-"""What a profile says, as rows and as values: each rank's time, the slowest rank, the operators. Pure."""
+"""A profile as rows and as values: each rank's time, the slowest rank, the operators. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...runners.traces import OperatorTime, TraceSummary
 from .glyphs import Row, clip, table, text_row
 
 SHOWN = 10
-"""Operators that are shown; --json has more."""
+"""Maximum number of operators; --json has more."""
 VIEWERS = "https://ui.perfetto.dev opens each, and HTA the folder"
 
 
@@ -24,9 +24,9 @@ def profile_rows(
     lines: Sequence[str] = (),
     width: int = 1 << 20,
 ) -> list[Row]:
-    """All of it, top down: ranks, the slowest, operators, collectives, what is missing, and further `lines`.
+    """Return ranks, the slowest rank, operators, collectives, missing traces, and further `lines`.
 
-    Tables are cut at `width` columns, sentences are whole.
+    Tables are cut at `width` columns, sentences are not.
     """
     rows = [*_ranks(summaries, width), text_row(_slowest(summaries))] if summaries else []
     steps = sum(max(1, len(summary.steps)) for summary in summaries.values())
@@ -47,7 +47,7 @@ def _table(rows: Sequence[tuple[str, ...]], right: frozenset[int], width: int) -
 
 
 def trace_lines(folder: str, count: int) -> list[str]:
-    """Where the traces are, and what opens them."""
+    """Return the folder of the traces, and programs that open them."""
     return [f"{plural(count, 'trace')} in {folder}: {VIEWERS}."] if folder and count else []
 
 
@@ -79,7 +79,7 @@ def _rank(rank: int, summary: TraceSummary) -> tuple[str, ...]:
 
 
 def time_text(seconds: float) -> str:
-    """The time of an operator or a step: "0.04 ms", "12.3 ms", "1.24 s"."""
+    """Return the time of an operator or a step: "0.04 ms", "12.3 ms", "1.24 s"."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
     milliseconds = 1000 * seconds
@@ -114,7 +114,7 @@ def _operators(
     for each in operators[:SHOWN]:
         share = _share(each.seconds / seconds if seconds > 0 else None)
         rows.append((time_text(each.seconds / steps), share, f"{each.calls / steps:.3g}", each.name))
-    if noun == "collective":  # several may be under way at a time: their sum is no share of anything
+    if noun == "collective":  # collectives may overlap, so their sum is no share of the time
         rows = [(row[0], *row[2:]) for row in rows]
     return [(), *_table(rows, frozenset(range(len(rows[0]) - 1)), width)]
 
@@ -122,7 +122,7 @@ def _operators(
 def answer_rows(
     done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetched, width: int = 1 << 20
 ) -> list[Row]:
-    """All that came of a profile."""
+    """Return all results of a profile."""
     summaries = {rank: its.summary for rank, its in answered.items() if its.summary is not None}
     lines = trace_lines(fetched.folder, len(answered) - len(fetched.missing))
     lines += [f"Not all have a trace: {done.text}"] if "; " in done.text else []

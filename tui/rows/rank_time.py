@@ -1,7 +1,7 @@
-"""Ranks × time: a row a rank, or a group of ranks, a cell a stretch of time, by what the ranks did in it. Pure.
+"""Ranks × time: one row per rank or group of ranks, one cell per period, with the ranks' activity in it. Pure.
 
-Steps that go on are "running"; a rank that spends most of its time in collectives "waits" for others; one whose steps
-do not go on is "stalled". Each has a glyph of its own, so that no colour is needed.
+A rank that makes steps is "running". A rank that spends most of its time in collectives "waits" for others. A rank
+without progress is "stalled". Each state has a different glyph, so that colour is not needed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .plot import Mode, TimeSpan, Values, finite, tick_row
 
 
 class StripState(enum.IntEnum):
-    """What a rank did in a stretch of time, by how much it matters."""
+    """Activity of a rank in a period, in order of importance."""
 
     NOTHING_KNOWN = 0
     STARTING = 1
-    """It has made no step yet."""
+    """The rank has made no step yet."""
     RUNNING = 2
     WAITS = 3
     STALLED = 4
@@ -40,15 +40,15 @@ GLYPHS: dict[StripState, tuple[str, str, str, str]] = {
 """Glyph, ASCII glyph, style and word."""
 
 WAIT_PERCENT = 50.0
-"""From this share of its time on a rank waits for others."""
+"""Minimum share of time in collectives for a rank to count as waiting."""
 
 STALL_S = 10.0
 STALL_STEPS = 5.0
-"""No step for so long, and for so many steps' time, is a stall."""
+"""A stall is a period without a step that exceeds both this time and the time of so many steps."""
 
 
 class RankSeries(Struct, frozen=True):
-    """What is known of a rank by bucket, oldest first; of several ranks their slowest step and their mean wait."""
+    """Values of a rank by bucket, oldest first; for several ranks the slowest step and the mean wait."""
 
     step: Values = ()
     step_s: Values = ()
@@ -56,13 +56,13 @@ class RankSeries(Struct, frozen=True):
 
 
 def doings(series: RankSeries, seconds: float, size: int) -> list[StripState]:
-    """By bucket what the rank did; `seconds` is the length of a bucket, `size` their number."""
+    """Return the rank's activity per bucket; `seconds` is the length of a bucket, `size` their number."""
     pace = median(finite(series.step_s) or [1.0])
     patience = min(1e6, max(STALL_S, STALL_STEPS * pace))
     kinds: list[StripState] = []
     before: float | None = None
     since = 0.0
-    """Seconds without another step."""
+    """Seconds since the last step."""
     for at in range(size):
         step, wait, step_s = (_at(values, at) for values in (series.step, series.wait, series.step_s))
         if step is None and wait is None and step_s is None:
@@ -70,9 +70,11 @@ def doings(series: RankSeries, seconds: float, size: int) -> list[StripState]:
             since = 0.0
             continue
         fresh = not step and step_s is None
-        if fresh:  # another process, where the one before had steps
+        if fresh:  # a new process, after one that made steps
             before, since = None, 0.0
-        moved = step is not None and before is not None and step != before  # less: another attempt
+        moved = (
+            step is not None and before is not None and step != before
+        )  # a smaller count belongs to a new attempt
         since = 0.0 if moved or before is None else since + seconds
         before = step or before
         if wait is not None and wait >= WAIT_PERCENT:
@@ -92,7 +94,7 @@ def _at(values: Values, index: int) -> float | None:
 
 
 def _back_dated(kinds: list[StripState], patience: float, seconds: float) -> list[StripState]:
-    """A stall began when the steps ended, not when that was certain."""
+    """Move the start of a stall back to the end of the last step."""
     back = max(0, math.ceil(patience / seconds) - 1)
     for at in range(1, len(kinds)):
         if kinds[at] is StripState.STALLED and kinds[at - 1] is not StripState.STALLED:
@@ -103,12 +105,12 @@ def _back_dated(kinds: list[StripState], patience: float, seconds: float) -> lis
 
 
 def folded(kinds: Iterable[Sequence[StripState]]) -> list[StripState]:
-    """Several ranks as one row: what matters most in each stretch."""
+    """Fold several ranks into one row with the most important state of each period."""
     return [max(column) for column in zip(*kinds, strict=True)]
 
 
 def groups(ranks: Sequence[int], rows: int) -> list[tuple[int, ...]]:
-    """Neighbouring ranks together, so that there are at most `rows` groups; their sizes are powers of two."""
+    """Group neighbouring ranks into at most `rows` groups, whose sizes are powers of two."""
     size = 1
     while -(-len(ranks) // size) > max(1, rows):
         size *= 2
@@ -116,7 +118,7 @@ def groups(ranks: Sequence[int], rows: int) -> list[tuple[int, ...]]:
 
 
 def rows_wanted(count: int, most: int) -> int:
-    """How many rows so many ranks fill, with times and legend, where there are at most `most`."""
+    """Return the rows for so many ranks, with times and legend, at most `most`; 0 if they do not fit."""
     return len(groups(range(count), most - 2)) + 2 if count and most >= 4 else 0
 
 
@@ -131,9 +133,9 @@ def rank_time_rows(
     names: Mapping[int, str] | None = None,
     cursor: float | None = None,
 ) -> list[Row]:
-    """At most `height` rows of `width` cells: a row a rank or group, then wall times, then what the glyphs mean.
+    """Return at most `height` rows of `width` cells: one per rank or group, then wall times, then the legend.
 
-    `span` has one cell a bucket, of `bucket` seconds; `names` are those of the rows where ranks are not numbers.
+    `span` has one cell per bucket of `bucket` seconds. `names` are labels of the rows if these are not ranks.
     """
     if not series or width < 1 or height < 1:
         return []

@@ -1,7 +1,7 @@
 """Ranks and GPUs as a heat map, and a node's GPUs as text. Pure.
 
-The map has nodes by GPUs, or nodes by ranks where there is no GPU. One to a few nodes get wide cells with value and
-rank; many nodes get one tile of single glyphs each.
+The map shows nodes by GPUs, or nodes by ranks if there is no GPU. Up to WIDE_NODES nodes have wide cells with value and
+rank; more nodes have one tile of single glyphs each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CELL = 7
 """Columns of a wide cell with its gap."""
 
 WIDE_NODES = 4
-"""Most nodes shown with wide cells."""
+"""Maximum number of nodes with wide cells."""
 
 _COLD_C, _HOT_C = 30.0, 90.0
 
@@ -37,7 +37,7 @@ class Heat(Struct, frozen=True):
 
 
 def heat_title(frame: Frame) -> str:
-    """What the map shows, with its unit."""
+    """Return the metric of the map, with its unit."""
     if any(node.gpus for node in frame.state.nodes.values()):
         utilisation, memory = "GPU utilisation", "GPU memory"
     elif frame.state.ranks:
@@ -55,7 +55,7 @@ def heat_title(frame: Frame) -> str:
 
 
 def heat_rows(frame: Frame, width: int) -> list[Row]:
-    """The map in `width` columns."""
+    """Return the map in `width` columns."""
     nodes = shown_nodes(frame.state)
     if not nodes:
         return [((" no rank has started yet", "dim"),)]
@@ -70,7 +70,7 @@ def heat_rows(frame: Frame, width: int) -> list[Row]:
 
 
 def shown_nodes(state: RunState) -> list[Node]:
-    """The nodes of the map: those with something to show, and those to which a hub has a link."""
+    """Return the nodes of the map: those with GPUs or ranks, and those with a link to a hub."""
     return [
         node
         for number, node in sorted(state.nodes.items())
@@ -92,7 +92,7 @@ def _wide(frame: Frame, node: Node, name: str, width: int, most: float | None) -
         part = cells[start : start + across]
         head = named if start == 0 else ((" " * label, "text"),)
         below = fit(_note(frame, node), label) if start == 0 else " " * label
-        if link is not None and start == 0:  # where the values would be, why there are none
+        if link is not None and start == 0:  # the link's state replaces the values
             rows.append(clip((*head, (link[2], link[1])), width))
         else:
             rows.append((*head, *(cell for heat in part for cell in _wide_cell(frame, heat))))
@@ -111,7 +111,7 @@ def _wide_cell(frame: Frame, heat: Heat) -> tuple[Cell, ...]:
     glyph, style = glyphs.heat(heat.value, frame.view.ascii)
     number = fit(heat.text.rjust(CELL - 3), CELL - 2)
     if frame.view.ascii:
-        glyph = " "  # a digit before the number would be read as part of it
+        glyph = " "  # a digit before the number would look like part of it
     return (glyph, style), (number, style.replace("bar", "heat")), (" ", "text")
 
 
@@ -135,14 +135,14 @@ _LOST = attrgetter("lost")
 
 
 def _hit(state: RunState) -> set[int]:
-    """Nodes of which a rank failed."""
+    """Return nodes with a failed rank."""
     return {rank.place.node for rank in state.ranks.values() if glyphs.RANK[rank.phase][1] == "bad"}
 
 
 def _note(frame: Frame, node: Node) -> str:
-    """Below the name: how old the values are, or that there is no GPU."""
+    """Return the text below the name: the age of old values, or that there is no GPU."""
     if not frame.answers(node.node):
-        return ""  # the age of the link is shown already
+        return ""  # the age of the link is already shown
     if node.gpus:
         old = frame.age(node.node, node.gpu_sampled)
         return "" if frame.fresh(node.node, node.gpu_sampled) else f"  {duration_short(old)} old"
@@ -150,7 +150,7 @@ def _note(frame: Frame, node: Node) -> str:
 
 
 def node_cells(frame: Frame, node: Node) -> list[Heat]:
-    """One cell a GPU, or one a rank where the node has no GPU."""
+    """Return one cell per GPU, or one per rank if the node has no GPU."""
     return _cells(frame, node, _most(frame))
 
 
@@ -193,7 +193,7 @@ def _gpu_value(metric: str, gpu: Gpu) -> tuple[float | None, str]:
 
 
 def plain_gpus(frame: Frame, node: Node) -> list[str]:
-    """A node's GPUs as text, a line each: what the map can show of them, and what holds their clocks down."""
+    """Return a node's GPUs as text, one line each: the values of the map, and reasons for throttled clocks."""
     rows: list[tuple[str, ...]] = [("GPU", "name", "util", "mem", "power", "temp", "clocks")]
     fresh = frame.fresh(node.node, node.gpu_sampled)
     for gpu in node.gpus:
@@ -225,7 +225,7 @@ def _rank_cell(frame: Frame, rank: Rank, most: float | None) -> Heat:
 
 
 def _most(frame: Frame) -> float | None:
-    """What a whole cell means where ranks are compared with each other: the slowest step, or the most memory."""
+    """Return the value of a full cell if ranks are compared: the slowest step, or the most memory."""
     samples = [rank.sample for rank in frame.state.ranks.values() if rank.sample is not None]
     if frame.view.metric == "step-time":
         return max((sample.step_s for sample in samples if sample.step_s), default=None)
@@ -238,12 +238,12 @@ def _step(rank: Rank | None, slowest: float | None) -> tuple[float | None, str]:
 
 
 def _node_marks(frame: Frame, node: Node, most: float | None) -> list[Cell]:
-    """A glyph a cell: of GPUs that are not compared with each other, found without the texts that a cell has."""
+    """Return one glyph per cell; for GPU values without building the texts of cells."""
     metric = frame.view.metric
     if not node.gpus or metric == "step-time":
         return [_mark(frame, heat.value, heat.broken) for heat in _cells(frame, node, most)]
     fresh, plain = frame.fresh(node.node, node.gpu_sampled), frame.view.ascii
-    if metric == "util" and fresh:  # by far the most frequent
+    if metric == "util" and fresh:  # by far the most frequent case
         return [_BROKEN if gpu.lost else glyphs.heat(gpu.util, plain) for gpu in node.gpus]
     return [_mark(frame, _gpu_value(metric, gpu)[0] if fresh else None, gpu.lost) for gpu in node.gpus]
 
@@ -256,7 +256,7 @@ _BROKEN: Cell = (glyphs.BAD, "bad")
 
 
 def _tiles(frame: Frame, nodes: list[Node], width: int) -> list[Row]:
-    """Tiles column by column, so that neighbours stay neighbours."""
+    """Return tiles column by column, so that neighbours stay neighbours."""
     compared = frame.view.metric == "step-time" or not all(node.gpus for node in nodes)
     most = _most(frame) if compared else None
     cells = [_node_marks(frame, node, most) for node in nodes]

@@ -1,8 +1,8 @@
-"""The filter of the runs list and of `ls`: `state:failed preset:fsdp2 age<2d`. Pure.
+"""The filter of the run list and of `ls`: `state:failed preset:fsdp2 age<2d`. Pure.
 
-All words of a filter have to fit. A word is text anywhere in a run, or FIELD, an operator and a value: `:` contains
-(with `*` or `?` a pattern), `=` and `!=`, `<` `<=` `>` `>=`, `A..B` a range, `A,B` either, `!` before it the contrary.
-What is unknown of a run fits nothing, not even the contrary.
+A run must match all words of a filter. A word is text anywhere in a run, or FIELD, an operator and a value: `:` contains
+(with `*` or `?` a pattern), `=` and `!=`, `<` `<=` `>` `>=`, `A..B` a range, `A,B` either, a leading `!` negates. An
+unknown value matches neither a test nor its negation.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .runs import RunEntry, share_done, words_of_state
 
 Value = str | float | None
 STATES = tuple(dict.fromkeys((*map(str, RunPhase), "watched", HUNG, "live", "ended")))
-"""What `state:` may name a part of; `live` and `ended` are of several states."""
+"""Words that `state:` may contain parts of; `live` and `ended` match several states."""
 _TYPED = tuple(state.rstrip("?") for state in STATES)
 
 
 class FilterError(Exception):
-    """A word that means nothing; one sentence, which names where it stands."""
+    """An invalid word; the message is one sentence with its column."""
 
 
 class RunField(Struct, frozen=True):
-    """What a word can be about."""
+    """A field that a word can test."""
 
     kind: str
     """text, number, time (s), size (bytes) or percent."""
     read: Callable[[RunEntry], tuple[Value, ...]]
-    """Its values; () or (None,) where it is unknown."""
+    """Returns its values; () or (None,) if it is unknown."""
     example: str
 
 
@@ -70,10 +70,10 @@ FIELDS: dict[str, RunField] = {
     "ended": RunField("time", lambda run: (run.ended_s,), "ended>30d"),
     "size": RunField("size", lambda run: (run.size,), "size>1GB"),
 }
-"""By name. `age` is since a run began, `ended` since it ended."""
+"""Fields by name. `age` counts from a run's start, `ended` from its end."""
 
 ANYWHERE = ("name", "preset", "host", "id", "finding", "exit", "ranks", "tag", "note")
-"""Where a word without a field may stand."""
+"""Fields that a word without a field searches."""
 
 _ORDERS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -94,21 +94,21 @@ _WORD = re.compile(r"(?P<not>!?)(?P<field>[A-Za-z_]+)(?P<op>:|!=|<=|>=|=|<|>)(?P
 _TOKEN = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*'|["'])+""")
 
 Test = Callable[[RunEntry], bool | None]
-"""Whether a run fits; None: what it asks for is unknown of that run."""
+"""Returns whether a run matches; None if the value is unknown for that run."""
 
 
 class RunFilter(Struct, frozen=True):
     tests: tuple[Test, ...] = ()
     fields: frozenset[str] = frozenset()
-    """Names of the fields that it asks for."""
+    """Names of the tested fields."""
 
     def fits(self, run: RunEntry) -> bool:
-        """Whether a run has all that is asked for."""
+        """Whether a run matches all tests."""
         return all(test(run) is True for test in self.tests)
 
 
 def understood(text: str) -> RunFilter:
-    """What a filter means; an empty one fits every run. Raises FilterError."""
+    """Parse a filter; an empty one matches every run. Raises FilterError."""
     tests, fields = list[Test](), set[str]()
     for match in _TOKEN.finditer(text):
         test, field = _word(match[0], match.start() + 1)
@@ -118,7 +118,7 @@ def understood(text: str) -> RunFilter:
 
 
 def fitting(runs: Iterable[RunEntry], text: str) -> list[RunEntry]:
-    """The runs that fit; a word that means nothing is taken as text, as it is while somebody still types it."""
+    """Return the runs that match; an invalid word counts as text, since the user may still be typing it."""
     tests = list[Test]()
     for match in _TOKEN.finditer(text):
         try:
@@ -129,7 +129,7 @@ def fitting(runs: Iterable[RunEntry], text: str) -> list[RunEntry]:
 
 
 def mistake(text: str) -> str:
-    """What is wrong with a filter, in a sentence; "" where nothing is."""
+    """Return the error in a filter as a sentence; "" if there is none."""
     try:
         understood(text)
     except FilterError as error:
@@ -138,7 +138,7 @@ def mistake(text: str) -> str:
 
 
 def _word(word: str, at: int) -> tuple[Test, str]:
-    """What one word tests, and the field it is about; "" for none. `at`: its column, from 1. Raises FilterError."""
+    """Return a word's test, and the name of its field or "". `at` is its column, from 1. Raises FilterError."""
     split = _WORD.fullmatch(word)
     if split is None or word[0] in "\"'":
         plain = word.startswith("!")
@@ -205,7 +205,7 @@ def _of_text(name: str, field: RunField, op: str, value: str, at: int) -> Test:
 
 
 def _fits_text(text: str, op: str, wanted: str) -> bool:
-    """Whether a text is `wanted`; with ":" whether it holds that, or is as its pattern."""
+    """Whether a text equals `wanted`; with ":" whether it contains it, or matches its pattern."""
     if op != ":":
         return text == wanted
     return fnmatch.fnmatchcase(text, wanted) if re.search(r"[*?]", wanted) else wanted in text
@@ -239,7 +239,7 @@ def _range(field: RunField) -> str:
 
 
 def _bounds(name: str, field: RunField, op: str, text: str, at: int) -> Sequence[tuple[str, float]]:
-    """What a value of an operator has to be compared with, and how. Raises FilterError."""
+    """Return comparisons (operator, bound) for a value. Raises FilterError."""
     low, dots, high = text.partition("..")
     if not dots:
         return [(op, _number(name, field, text, at))]
@@ -257,7 +257,7 @@ def _bounds(name: str, field: RunField, op: str, text: str, at: int) -> Sequence
 
 
 def _number(name: str, field: RunField, text: str, at: int) -> float:
-    """Raises FilterError."""
+    """Parse a value of a numeric field. Raises FilterError."""
     value: float | None
     if field.kind == "time":
         value = seconds_of(text)

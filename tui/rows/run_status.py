@@ -1,7 +1,4 @@
-"""How a run stands, as rows: a launch in progress, what its cluster costs.
-
-Pure.
-"""
+"""A launch in progress as rows, and the cost of its cluster. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from .frame import Frame, fit_name, link_state, names
 from .glyphs import Cell, Row, clip, fit, labelled, wrap
 
 HOSTS = "hosts"
-"""`Cluster.infra` of hosts that the user named: they are not billed through distui."""
+"""`Cluster.infra` of hosts that the user named; distui does not know their cost."""
 
 
 def billed(state: RunState) -> Cluster | None:
-    """The cluster that stays until a user takes it down; None where there is none."""
+    """Return the cluster that stays until a user takes it down; None if there is none."""
     cluster = state.cluster
     if cluster is None or cluster.managed or cluster.down or cluster.infra == HOSTS or not cluster.name:
         return None
@@ -32,7 +29,7 @@ def billed(state: RunState) -> Cluster | None:
 
 
 def no_cluster(state: RunState) -> str:
-    """Why there is no cluster to take down, in a sentence; "" where there is one."""
+    """Return why there is no cluster to take down, in a sentence; "" if there is one."""
     cluster = state.cluster
     if billed(state) is not None:
         return ""
@@ -44,7 +41,7 @@ def no_cluster(state: RunState) -> str:
 
 
 def remains(state: RunState, now: float | None = None) -> str:
-    """What stays of the cluster after the run, and how to be rid of it, in a sentence; "" where nothing does."""
+    """Return the remaining cluster, its cost, and how to remove it, in a sentence; "" if nothing remains."""
     cluster = billed(state)
     if cluster is None:
         return ""
@@ -59,12 +56,12 @@ def remains(state: RunState, now: float | None = None) -> str:
 
 
 def price(cluster: Cluster, now: float | None = None) -> str:
-    """What it costs, for a question about it."""
+    """Return its price for a question about it."""
     return cost(cluster, now) or "unknown: SkyPilot names no price"
 
 
 def given_up(state: RunState, now: float | None = None) -> str:
-    """What giving the launch up does, in a sentence."""
+    """Return the effect of giving up the launch, in a sentence."""
     cluster = state.cluster
     if cluster is not None and cluster.managed:
         return "cancels the managed job; SkyPilot takes its cluster down"
@@ -77,12 +74,12 @@ def given_up(state: RunState, now: float | None = None) -> str:
 
 
 def recovered(cluster: Cluster) -> str:
-    """How often SkyPilot recovered a managed job; "" for never."""
+    """Return how often SkyPilot recovered a managed job; "" for never."""
     return f"recovered {plural(cluster.recoveries, 'time')}" if cluster.recoveries else ""
 
 
 def cost(cluster: Cluster, now: float | None = None) -> str:
-    """Price an hour, and so far; "" where SkyPilot names no price."""
+    """Return the price per hour, and the cost so far; "" if SkyPilot reports no price."""
     if cluster.price_per_hour is None:
         return ""
     price = f"${cluster.price_per_hour:.2f}/h"
@@ -104,26 +101,26 @@ _PARTS = re.compile(
     r"(?P<cause>.*?)(?:; (?P<elsewhere>--on \S+ has them \(.*?\)))?(?:; (?P<left>(?:whether )?cluster .*))?",
     re.DOTALL,
 )
-"""How runners/hub/cluster_launch.py puts together why a launch failed; a text of another form is all cause."""
+"""Format of launch errors in runners/hub/cluster_launch.py; a text in another format is all cause."""
 
 
 class LaunchFailure(Struct, frozen=True):
     stage: Stage
     cause: str
     elsewhere: str
-    """Who else has such nodes; "" where that is unknown."""
+    """Other places with such nodes; "" if unknown."""
     left: str
-    """What is left of it; "" where that is nothing, or not known."""
+    """Resources that the launch did not remove; "" if none, or unknown."""
 
 
 def launching(state: RunState) -> bool:
-    """Whether the launch is shown in place of ranks: it goes on, or it failed."""
+    """Whether the screen shows the launch in place of ranks: it is in progress, or it failed."""
     begun = bool(state.stages) and not state.ranks and not state.attempts
     return begun and (not state.phase.ended or failure(state) is not None)
 
 
 def failure(state: RunState) -> LaunchFailure | None:
-    """Why the launch failed; None while it goes on."""
+    """Return why the launch failed; None while it is in progress."""
     failed = [progress for progress in state.stages.values() if progress.failed]
     if not failed or not state.phase.ended:
         return None
@@ -136,7 +133,7 @@ def failure(state: RunState) -> LaunchFailure | None:
 
 
 def launch_title(state: RunState) -> str:
-    """What is launched, and where."""
+    """Return the kind, size and place of the launch."""
     nodes = plural(state.plan.nnodes, "node") if state.plan is not None else ""
     cluster = state.cluster
     where = "" if cluster is None else cluster.infra
@@ -145,7 +142,7 @@ def launch_title(state: RunState) -> str:
 
 
 def launch_rows(frame: Frame, width: int) -> list[Row]:
-    """Stages, nodes, and what comes next."""
+    """Return stages, nodes, and the next steps."""
     state = frame.state
     rows = stage_rows(frame, width)
     failed = failure(state)
@@ -157,7 +154,7 @@ def launch_rows(frame: Frame, width: int) -> list[Row]:
 
 
 def stage_rows(frame: Frame, width: int) -> list[Row]:
-    """A row a stage, and below them a row a node with its own."""
+    """Return one row per stage, and below them one row per node with its own stages."""
     rows = [row for stage in Stage for row in _stage(frame, stage, width)]
     return rows + _node_rows(frame, width)
 
@@ -176,7 +173,7 @@ def _took(frame: Frame, progress: StageProgress) -> str:
 
 
 def _stage(frame: Frame, stage: Stage, width: int) -> list[Row]:
-    """A row a stage, and its newest words, whole where it goes on."""
+    """Return a stage's row with its newest message, wrapped in full while the stage is in progress."""
     state = frame.state
     progress = state.stages.get((stage, HUB))
     if progress is None and (state.phase.ended or any(key[0] is stage for key in state.stages)):
@@ -197,14 +194,14 @@ def _stage(frame: Frame, stage: Stage, width: int) -> list[Row]:
 
 
 def _expected(state: RunState, stage: Stage) -> bool:
-    """Whether a stage that has not begun will come: hosts of one's own are neither provisioned nor set up."""
+    """Whether a stage that has not begun will follow: the user's own hosts need no provisioning and no setup."""
     cluster = state.cluster
     short = cluster is not None and (cluster.infra == HOSTS or cluster.managed)
     return not (short and stage in (Stage.PROVISION, Stage.SYNC, Stage.SETUP))
 
 
 def _node_rows(frame: Frame, width: int) -> list[Row]:
-    """A row a node: its own stages, and its link."""
+    """Return one row per node: its own stages, and its link."""
     state = frame.state
     stages = [stage for stage in Stage if any(key[0] is stage and key[1] != HUB for key in state.stages)]
     numbers = sorted({node for _, node in state.stages if node != HUB} | set(state.nodes))
@@ -244,7 +241,7 @@ def _link(frame: Frame, number: int) -> Row:
 
 
 def _only_named(state: RunState, node: Node) -> bool:
-    """Whether there is no link yet, or was none: a host has its name before anything else."""
+    """Whether a node has no link yet, or never had one: a host's name is known before anything else."""
     if node.link in (LinkState.UP, LinkState.ENDED):
         return False
     ours = state.cluster is not None and state.cluster.infra == HOSTS
@@ -252,14 +249,14 @@ def _only_named(state: RunState, node: Node) -> bool:
 
 
 def _keys(frame: Frame, width: int) -> list[Row]:
-    """What gives the launch up, and what would stay."""
+    """Return the key that gives the launch up, and its effect."""
     if frame.state.phase.ended or frame.view.readonly:
         return []
     return labelled((" x  ", "key"), given_up(frame.state, frame.now), width - 2, "dim")
 
 
 def _failed(frame: Frame, failed: LaunchFailure, width: int) -> list[Row]:
-    """Which stage, why, what is left and paid for, what to try."""
+    """Return the failed stage, the cause, remaining resources and their cost, and remedies."""
     state = frame.state
     ours = state.cluster is not None and state.cluster.infra == HOSTS
     left = remains(state, frame.now) or failed.left or "nothing: no cluster is left, nothing is billed"

@@ -1,4 +1,4 @@
-"""What `ls` prints: the table of the columns that were chosen. Pure."""
+"""The output of `ls`: a table of the chosen columns. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .glyphs import fit, table
 from .runs import COLUMNS, RunEntry
 
 USUAL = ("name", "state", "preset", "attempt", "ranks", "began", "id")
-"""Without `--columns`; of hosts with `host` before them, where there are any with tags and note before the id."""
+"""Columns without `--columns`; queries of hosts add `host` in front, tags and notes are added before the id."""
 NOTE_WIDTH = 40
-"""Characters of a note where nobody asked for the column."""
+"""Maximum characters of a note if the user did not choose the column."""
 
 
 def unknown_column(names: Sequence[str], option: str) -> str:
-    """What is wrong with the names of columns, in a sentence; "" where all are there, each once."""
+    """Return the error in column names as a sentence; "" if each exists and appears once."""
     for name in names:
         if name not in COLUMNS:
             hint = did_you_mean(name, COLUMNS) or f"there are {', '.join(COLUMNS)}"
@@ -26,13 +26,16 @@ def unknown_column(names: Sequence[str], option: str) -> str:
 
 
 def usual(runs: Sequence[RunEntry], hosts: bool) -> tuple[str, ...]:
-    """The columns that are printed where nobody chose any."""
+    """Return the columns that are printed by default."""
     more = [name for name in ("tags", "note") if any(COLUMNS[name].text(run) for run in runs)]
     return (*(["host"] if hosts else []), *USUAL[:-1], *more, USUAL[-1])
 
 
 def printed(runs: Sequence[RunEntry], names: Sequence[str], width: int | None, chosen: bool) -> list[str]:
-    """The table with its head. `width`: of a terminal, for which ids are cut; `chosen`: the user named the columns."""
+    """Return the table with its head.
+
+    `width` is that of a terminal, and shortens ids. `chosen` means that the user named the columns.
+    """
     rows = [tuple(names), *(tuple(COLUMNS[name].text(run) for name in names) for run in runs)]
     if not chosen and "note" in names:
         at = names.index("note")
@@ -44,7 +47,7 @@ def printed(runs: Sequence[RunEntry], names: Sequence[str], width: int | None, c
 
 
 def narrowed(rows: list[tuple[str, ...]], width: int, at: int = -1) -> list[tuple[str, ...]]:
-    """The rows for a terminal: where they are wider, the ends of the ids, which the verbs take as well."""
+    """Return the rows for a terminal; if they are too wide, ids are shortened to their ends, which verbs accept."""
     if max(map(len, table(rows))) <= width:
         return rows
     at %= len(rows[0])

@@ -1,6 +1,6 @@
-"""The rank table, which after the end of a run is the exit table, and the GPU table. Pure.
+"""The rank table, which becomes the exit table after the end of a run, and the GPU table. Pure.
 
-Only the rows that can be seen are made: of all others a table knows the order alone.
+Only visible rows are built; of the others a table knows only the order.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from .frame import Frame, fit_name, gpu_of, names
 from .glyphs import Cell, Row, fit, table
 
 ASKED_FROM = 190
-"""Columns of a table from which also those are shown that are `asked`."""
+"""Minimum table width for columns that are `asked`."""
 
 
 class Table(Struct):
     head: Row = ()
     rows: list[Row] = field(default_factory=list)
-    """() where a row is not to be seen."""
+    """() for an invisible row."""
     order: list[int] = field(default_factory=list)
-    """What each row is about: a rank; of the GPU table, a place in the list of GPUs."""
+    """Subject of each row: a rank, or an index in the list of GPUs."""
     areas: list[tuple[int, int, str]] = field(default_factory=list)
-    """Columns of the head that belong to a column, and its id."""
+    """First and last column of each title in the head, and its id."""
     shown: int = 0
-    """Columns that are shown, of `of`."""
+    """Number of shown columns, of `of`."""
     of: int = 0
     more: bool = False
-    """Whether there are columns to the right that were left out."""
+    """Whether columns to the right were left out."""
 
 
 # --- ranks ---
@@ -73,10 +73,10 @@ def rank_table(
     skip: int = 0,
     beside_gpus: bool = False,
 ) -> Table:
-    """The table in `width` columns; rows are made for `count` ranks from the row `first` on.
+    """Return the table in `width` columns, with rows built for `count` ranks from row `first`.
 
-    `skip` columns behind the rank are passed over, to see those that did not fit. `beside_gpus`: the GPU table stands
-    beside, and has what is about GPUs.
+    `skip` columns after the rank are skipped, to show those that did not fit. `beside_gpus` means that the GPU table is
+    visible and shows the GPU values.
     """
     order = rank_order(frame)
     view = frame.view
@@ -103,16 +103,16 @@ def rank_table(
 
 
 _FROM = 7
-"""Columns of this order and above are left out where nothing of them is known; the others then say n/a."""
+"""Columns of this order and above are left out if all their values are unknown; the others then show n/a."""
 
 
 def _worth(column: Column, lines: Sequence[RankRow] | Sequence[GpuRow], sort: str) -> bool:
-    """Whether a column that the user did not ask for has something to show."""
+    """Whether a column that the user did not choose has a value to show."""
     return column.order < _FROM or column.id == sort or any(column.text(line) != NA for line in lines)
 
 
 def rank_columns(frame: Frame) -> list[Column]:
-    """Those that this run has, in the order of the user or of the table."""
+    """Return the columns that apply to this run, in the user's or the table's order."""
     state = frame.state
     gone = absent(frame, "ranks")
     shown: list[Column] = []
@@ -127,7 +127,7 @@ def rank_columns(frame: Frame) -> list[Column]:
 
 
 def _gone(state: RunState) -> set[str]:
-    """What columns are `only` for that this run has not, or not any more."""
+    """Return the `only` conditions that this run does not meet, or no longer meets."""
     gone = {"live"} if state.phase.ended else {"ended"}
     if len(state.nodes) < 2:
         gone.add("nodes")
@@ -139,7 +139,7 @@ def _gone(state: RunState) -> set[str]:
 
 
 def _in_order(name: str, ids: Sequence[str]) -> list[Column]:
-    """The user's columns, else all of the table."""
+    """Return the user's columns, else all of the table."""
     if not ids:
         return list(TABLES[name])
     return [column for id in ids if (column := by_id(name, id)) is not None]
@@ -159,7 +159,7 @@ class _Laid(Struct, frozen=True):
 def _laid_out(
     columns: list[Column], own: Sequence[str], sort: str, width: int, keep: frozenset[str], skip: int
 ) -> _Laid:
-    """Those that fit. The column that orders the table is among them, so that its mark is seen."""
+    """Return the columns that fit, always including the sort column, so that its mark is visible."""
     keep |= {sort}
     wanted = [
         column for column in columns if own or column.id == sort or not column.asked or width >= ASKED_FROM
@@ -178,7 +178,7 @@ def _laid_out(
 
 
 def rank_order(frame: Frame) -> list[int]:
-    """Ranks in the order of the table: by the chosen column, else the worst first."""
+    """Return ranks in the order of the table: by the chosen column, else the worst first."""
     state = frame.state
     column = by_id("ranks", frame.view.sort) if frame.view.sort else None
     if column is None or column.key is None:
@@ -210,7 +210,7 @@ _SEVERE = {
 
 
 def _blamed(state: RunState) -> set[int]:
-    """Ranks that are the cause of what is wrong: of a failure, or by a finding; none where that is all of them."""
+    """Return the ranks that caused a failure or a finding; none if that is all of them."""
     blamed: set[int] = set()
     cause = state.attempts[-1].first_cause if state.attempts else None
     if cause is not None:
@@ -222,10 +222,10 @@ def _blamed(state: RunState) -> set[int]:
 
 
 class _Ranks:
-    """Makes lines; what all of them need is found once."""
+    """Builds lines; data that all lines need is computed once."""
 
     def __init__(self, frame: Frame, dim: bool = True) -> None:
-        """`dim`: whether old values are shown, as such."""
+        """Create the builder; `dim` includes old values."""
         self._frame = frame
         self._shown = frame.usable if dim else frame.fresh
         self._names = names(frame.state)
@@ -258,7 +258,7 @@ def rank_row(frame: Frame, line: RankRow, chosen: Sequence[Column], sizes: Seque
             fresh = line.node is None or frame.fresh(line.node.node, line.node.heard)
             style = glyphs.RANK[line.rank.phase][1] if fresh else "stale"
         elif text == NA and line.sample is None and line.rank.sample is not None:
-            text = glyphs.MISSING  # there was a value, it is too old to be shown as true
+            text = glyphs.MISSING  # there is a value, but it is too old to show
         cells.append((in_column(column, text, width) + " ", style))
     return tuple(cells)
 
@@ -266,7 +266,7 @@ def rank_row(frame: Frame, line: RankRow, chosen: Sequence[Column], sizes: Seque
 def _head(
     frame: Frame, chosen: Sequence[Column], sizes: Sequence[int], sort: str, reverse: bool
 ) -> tuple[Row, list[tuple[int, int, str]]]:
-    """The titles; the sorted one carries an arrow in a column of its own."""
+    """Return the titles, with an arrow at the sort column, and their positions."""
     cells: list[Cell] = [(" ", "dim")]
     areas: list[tuple[int, int, str]] = []
     at = 1
@@ -282,7 +282,7 @@ def _head(
 
 
 def next_sort(frame: Frame, table: str = "ranks") -> str:
-    """The column to sort by after the present one, of those with values; "" is the order of the table itself."""
+    """Return the next column to sort by, among those with values; "" is the table's own order."""
     make, now = (rank_table, frame.view.sort) if table == "ranks" else (gpu_table, frame.view.gpu_sort)
     shown = [by_id(table, id) for _, _, id in make(frame, 1000, 0, 64).areas]
     ids = ["", *(column.id for column in shown if column is not None and column.key is not None)]
@@ -290,13 +290,13 @@ def next_sort(frame: Frame, table: str = "ranks") -> str:
 
 
 def rank_lines(frame: Frame, dim: bool = True) -> list[RankRow]:
-    """Every rank in the order of the table; `dim`: with old values."""
+    """Return every rank in the order of the table; `dim` includes old values."""
     make = _Ranks(frame, dim)
     return [make.line(frame.state.ranks[number]) for number in rank_order(frame)]
 
 
 def plain_table(frame: Frame) -> list[str]:
-    """The whole table as text, its columns as wide as they need; of a run that goes on with what ended of it."""
+    """Return the whole table as text with full-width columns. A live run with ended ranks also has their exit codes."""
     chosen = [column for column in rank_columns(frame) if not column.asked]
     rows = rank_lines(dataclasses.replace(frame, view=replace(frame.view, sort="rank")), dim=False)
     if EXIT not in chosen and any(row.rank.signal or row.rank.exit_code is not None for row in rows):
@@ -329,14 +329,14 @@ _PLAIN = frozenset(
         "pace",
     )
 )
-"""Columns that are printed also where nothing of them is known."""
+"""Columns that are printed even if all their values are unknown."""
 
 
 # --- GPUs ---
 
 
 def gpu_lines(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
-    """The GPUs that ranks use, and the others of the same nodes, by node and index."""
+    """Return the GPUs that ranks use, and the others of the same nodes, by node and index."""
     state = frame.state
     named = names(state)
     used: dict[tuple[int, int], list[int]] = {}
@@ -369,7 +369,7 @@ def gpu_lines(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
 
 
 def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None, skip: int = 0) -> Table:
-    """GPUs of the run, a row each; those of others on its nodes are one row below."""
+    """Return the run's GPUs, one row each; other GPUs of its nodes share one row below."""
     view = frame.view
     mine, rest = gpu_lines(frame)
     if not mine:
@@ -393,7 +393,7 @@ def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None
 
 
 def absent(frame: Frame, table: str) -> set[str]:
-    """Columns that this run has not, or not any more; their ids."""
+    """Return the ids of columns that do not apply to this run, or no longer apply."""
     if table == "gpus":
         return {"node"} if len(frame.state.nodes) < 2 else set()
     gone = _gone(frame.state)
@@ -402,13 +402,13 @@ def absent(frame: Frame, table: str) -> set[str]:
 
 
 def gpu_columns(frame: Frame) -> list[Column]:
-    """Those that this run has, in the order of the user or of the table."""
+    """Return the columns that apply to this run, in the user's or the table's order."""
     gone = absent(frame, "gpus")
     return [column for column in _in_order("gpus", frame.view.gpu_columns) if column.id not in gone]
 
 
 def gpu_rows_wanted(state: RunState) -> int:
-    """Rows of the table with its head: it has one for those that no rank uses."""
+    """Return the rows of the table with its head; unused GPUs share one row."""
     used = 0
     mine: dict[int, set[int]] = {}
     for rank in state.ranks.values():
@@ -444,13 +444,13 @@ def _gpu_row(frame: Frame, line: GpuRow, chosen: Sequence[Column], sizes: Sequen
 
 
 def _with_bar(frame: Frame, value: float, text: str, width: int) -> list[Cell]:
-    """A value whose colour, with the same step as in the map, says how large it is."""
+    """Return a value on the background colour of its step in the heat map."""
     _, style = glyphs.heat(value, frame.view.ascii)
     return [(fit(text, width, right=True), style.replace("bar", "heat")), (" ", "text")]
 
 
 def _rest(rest: Sequence[GpuRow]) -> str:
-    """`6 more GPUs, not of this run: 2-7, util 0-22%`."""
+    """Return `6 other GPUs not of this run: 2-7, util 0-22%`."""
     utils = [line.gpu.util for line in rest if line.gpu is not None and line.gpu.util is not None]
     where = f" {spans_short(line.index for line in rest)}" if len({line.node for line in rest}) == 1 else ""
     load = f", util {min(utils):.0f}-{max(utils):.0f}%" if utils else ""
