@@ -1,4 +1,4 @@
-"""The findings of a run: the list, and below it one of them in full."""
+"""The findings of a run: the list, and below it one finding in full."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .panes import Pane
 
 
 class FindingList(Pane):
-    """One row a finding, or a kind of findings."""
+    """One row per finding, or per kind of findings."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("findings")  # type: ignore[assignment]
 
     class FindingMoved(Message):
-        """Another finding is under the cursor."""
+        """The cursor is on another finding."""
 
     class Zoomed(Message):
-        """The user wants the log that a finding is about."""
+        """The user wants the log of a finding."""
 
         def __init__(self, item: Item) -> None:
             super().__init__()
@@ -68,7 +68,7 @@ def _title(frame: Frame, listed: Sequence[Item]) -> str:
 
 
 class FindingDetail(Pane):
-    """One finding in full, and what verdicts rest on."""
+    """One finding in full, and the data that verdicts are based on."""
 
     def __init__(self, frames: Signal[Frame], findings: FindingList) -> None:
         super().__init__(frames, id="finding")
@@ -88,7 +88,7 @@ class FindingDetail(Pane):
 
 
 class Diagnosis(Vertical):
-    """List and detail; the list is no taller than half, and no taller than it needs."""
+    """List and detail; the list takes at most half of the height, and no more than it needs."""
 
     def __init__(self, frames: Signal[Frame]) -> None:
         super().__init__(id="diagnosis")
@@ -104,7 +104,7 @@ class Diagnosis(Vertical):
         self._frames.subscribe(self, self._share, immediate=True)
 
     def _share(self, frame: Frame) -> None:
-        """Give the list its rows."""
+        """Set the height of the list."""
         if not self.display:
             return
         frames = self.list.gutter.height

@@ -1,4 +1,4 @@
-"""What a pane shows: the metrics of the curves, searched by typing, and the columns of a table."""
+"""Dialogs that choose the metrics of the curves, with a search, and the columns of a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .rows_view import RowsView
 
 
 def matching(text: str, names: Sequence[str]) -> list[str]:
-    """The metrics whose name or title has every word that was typed."""
+    """Return the metrics whose name or title contains every typed word."""
     words = text.lower().split()
     return [
         name for name in names if all(word in f"{name} {metric_of(name).title}".lower() for word in words)
@@ -30,7 +30,7 @@ def matching(text: str, names: Sequence[str]) -> list[str]:
 
 
 def picker_row(name: str, shown: Sequence[str], width: int) -> Row:
-    """One metric: its place among the charts, its title, its name."""
+    """Return one metric: its place among the charts, title and name."""
     metric = metric_of(name)
     place = f"{shown.index(name) + 1:>3} " if name in shown else "    "
     return (
@@ -41,7 +41,7 @@ def picker_row(name: str, shown: Sequence[str], width: int) -> Row:
 
 
 class MetricPicker(ModalScreen[tuple[str, ...]]):
-    """Returns the names of the metrics to draw, in their order."""
+    """Asks for metrics; returns the names of the chosen ones, in order."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape", "close", "done", id="picker.close"),
@@ -50,7 +50,7 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
     ]
 
     def __init__(self, shown: Sequence[str], own: Sequence[str] = (), ascii_only: bool = False) -> None:
-        """`own`: metrics under names of the script's."""
+        """Create the dialog; `own` are the script's own metrics."""
         super().__init__()
         self._shown = list(shown)
         self._names = [*NAMES, *own]
@@ -76,7 +76,7 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
 
     def on_resize(self, event: Resize) -> None:
         self.list.styles.height = max(3, min(len(self._names), event.size.height - 11))
-        self.call_after_refresh(self._paint)  # when it is known how wide the list is
+        self.call_after_refresh(self._paint)  # after the list's width is known
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._fitting = matching(event.value, self._names)
@@ -121,13 +121,13 @@ class _ColumnRows(RowsView):
     ]
 
     def action_zoom(self) -> None:
-        """A double click shows the column, or hides it."""
+        """Show or hide the column on a double click."""
         if isinstance(self.screen, ColumnPicker):
             self.screen.action_show_column()
 
 
 class ColumnPicker(RowsModal[ColumnChoice | None]):
-    """Which columns a table has, in which order, and by which it is sorted. Returns the choice, or None."""
+    """Asks for columns, their order and the sort column; returns the choice, or None."""
 
     WIDEST: ClassVar[int] = 100
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
@@ -135,7 +135,7 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
     ]
 
     def __init__(self, choice: ColumnChoice, absent: Collection[str], ascii_only: bool = False) -> None:
-        """`absent`: columns that this run does not have."""
+        """Create the dialog; `absent` columns do not apply to this run."""
         self.choice = choice
         self._absent = absent
         keys = key_row(
@@ -169,7 +169,7 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
         self._show(choice)
 
     def action_move(self, by: int) -> None:
-        """Put the column before its neighbour, or behind."""
+        """Move the column by one place."""
         self._show(moved(self.choice, self.view.cursor, by))
         self.view.move_to(self.view.cursor + by)
 
@@ -177,7 +177,7 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
         self._show(resorted(self.choice, self.view.cursor))
 
     def action_undo(self) -> None:
-        """All that fits, in distui's order."""
+        """Reset to all columns that fit, in distui's order."""
         self._show(default_choice(self.choice))
 
     def action_keep(self) -> None:

@@ -1,4 +1,4 @@
-"""Puts the panes of a run where `rows/layout.py` says; counts what they would fill only when that may differ."""
+"""Places the panes of a run by `rows/layout.py`; counts their rows only if the counts may have changed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ..rows.tables import gpu_rows_wanted
 from .curves import MOST_RANKS
 
 MOST_GPUS = 32
-"""GPUs of the run up to which they are a table; more are a map."""
+"""Maximum number of the run's GPUs for a table; more are a map."""
 
 
 class Measures:
-    """How many rows panes would fill. What samples cannot change is counted once."""
+    """The rows that panes could fill. Counts that samples cannot change are cached."""
 
     def __init__(self) -> None:
         self._counted: dict[str, tuple[Hashable, int]] = {}
         self.places: Mapping[str, str] = {}
-        """Folders that the card names."""
+        """Directories on the card."""
 
     def arranged(self, frame: Frame, width: int, height: int, flash: int) -> Arrangement:
-        """Where everything stands on a screen of this size."""
+        """Return the layout of a screen of this size."""
         pane = frame.view.pane
         most = most_banner(height)
         above = not shows_wrong(width, height, pane, frame.state.phase.ended)
@@ -38,13 +38,13 @@ class Measures:
         return arrange(width, height, pane, self.wants(frame), banner, flash)
 
     def wants(self, frame: Frame) -> Wants:
-        """By the state of the run."""
+        """Return the wanted rows for the state of the run."""
         state = frame.state
         early, ended = launching(state), state.phase.ended
         gpus = 0 if ended else self._once("gpus", _shape(frame), lambda: gpu_rows_wanted(state))
         return Wants(
             map=lambda width: self._map(frame, width),
-            gpus=gpus if gpus <= MOST_GPUS + 2 and not silent(state) else 0,  # the map says it of a node
+            gpus=gpus if gpus <= MOST_GPUS + 2 and not silent(state) else 0,  # the map shows silent nodes
             ranks=len(state.ranks) + 1 if state.ranks else 0,
             strip=lambda most: 0 if ended else rows_wanted(_strips(state), most),
             wrong=lambda width: self._once(
@@ -76,7 +76,7 @@ class Measures:
 
 
 def _strips(state: RunState) -> int:
-    """How many rows ranks × time has: ranks or nodes; 0 before a step or a wait of any is known."""
+    """Return the rows of ranks × time, ranks or nodes; 0 before any step or wait is known."""
     samples = (rank.sample for rank in state.ranks.values())
     if not any(
         each is not None and (each.step is not None or each.wait_percent is not None) for each in samples
@@ -86,7 +86,7 @@ def _strips(state: RunState) -> int:
 
 
 def _shape(frame: Frame) -> Hashable:
-    """What the height of a map and of the GPU table depends on."""
+    """Return the inputs that determine the height of a map and of the GPU table."""
     state = frame.state
     gpus = tuple(len(node.gpus) for node in state.nodes.values())
     sampled = any(rank.sample is not None for rank in state.ranks.values())
@@ -94,7 +94,7 @@ def _shape(frame: Frame) -> Hashable:
 
 
 def place(panes: Mapping[str, Widget], rects: Mapping[str, Rect]) -> None:
-    """Show each pane in its rectangle; hide those that have none."""
+    """Show each pane in its rectangle; hide panes without one."""
     for name, pane in panes.items():
         rect = rects.get(name)
         pane.display = rect is not None

@@ -1,4 +1,4 @@
-"""The list of runs: filter, order, marks, and what is done with runs that have ended."""
+"""The list of runs: filter, order, marks, and actions on runs that have ended."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from .rows_view import RowsView
 from .searchable import SearchableRows
 
 REFRESH_S = 1.0
-"""How often the list is read again while it is shown."""
+"""Seconds between two reads of the list while it is shown."""
 
 
 class RunList(SearchableRows):
-    """One row a run."""
+    """One row per run."""
 
     HINT = "filter: words, or state:failed preset:fsdp2"
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
@@ -59,7 +59,7 @@ class RunList(SearchableRows):
             self.run = run
 
     class Listed(Message):
-        """Other runs are shown, or in another order."""
+        """The shown runs or their order changed."""
 
     def __init__(self) -> None:
         super().__init__(id="run-list")
@@ -70,7 +70,7 @@ class RunList(SearchableRows):
         self._places: list[PlacedColumn] = []
 
     def show(self, runs: list[RunEntry]) -> None:
-        """Show these; the cursor stays on its run."""
+        """Show these runs; the cursor stays on its run."""
         self.all = runs
         self.marked &= {run.id for run in runs}
         self.searched()
@@ -110,11 +110,11 @@ class RunList(SearchableRows):
             self.post_message(self.Opened(self.current.id))
 
     def action_zoom(self) -> None:
-        """A double click opens."""
+        """Open the run on a double click."""
         self.entered()
 
     def action_mark(self) -> None:
-        """Mark the run, and go on to the next."""
+        """Mark the run, and go to the next."""
         if self.current is not None:
             self.marked ^= {self.current.id}
             self.searched()
@@ -125,14 +125,14 @@ class RunList(SearchableRows):
         self.searched()
 
     def order_by_next(self) -> None:
-        """The next column that is on the screen."""
+        """Sort by the next visible column."""
         self.order(next_sort(self.sort, self._places), False)
 
     def on_click(self, event: Click) -> None:
-        """On the head: order by that column; the other way round at the second click."""
+        """Sort by a column on a click on the head; a second click reverses the order."""
         inside = event.get_content_offset(self)
         if inside is not None and inside.y == 0 and self.head is not None:
-            if name := at_column(self._places, inside.x - 1):  # the cursor has a column of its own
+            if name := at_column(self._places, inside.x - 1):  # without the cursor's column
                 self.order(name, name == self.sort and not self.reverse)
             return
         super().on_click(event)
@@ -142,7 +142,7 @@ class RunList(SearchableRows):
 
 
 class RunsScreen(Screen[None]):
-    """All runs that are known here."""
+    """All runs that this machine knows."""
 
     app: CommandingApp
     BINDINGS: ClassVar[list[Binding]] = bindings("runs")  # type: ignore[assignment]
@@ -173,7 +173,7 @@ class RunsScreen(Screen[None]):
                 self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
 
     async def _ask_elsewhere(self) -> None:
-        """Other hosts are asked while the list is on the screen: a login each time."""
+        """Query other hosts while the list is shown; each query is an ssh login."""
         while True:
             if self.is_active:
                 await self.app.source.elsewhere.ask(self.app.settings.hosts)
@@ -193,7 +193,7 @@ class RunsScreen(Screen[None]):
         return self.app.allowed(action)
 
     def action_filter_runs(self) -> None:
-        """From the footer or the palette; the list itself takes the key."""
+        """Open the search from the footer or the palette; the list itself handles the key."""
         self.list.focus()
         self.list.search(self.list.words)
 
@@ -211,18 +211,18 @@ class RunsScreen(Screen[None]):
             self.app.rerun(run.id)
 
     def action_note(self) -> None:
-        """A note on the marked runs, or the one under the cursor."""
+        """Edit the note of the marked runs, or of the one under the cursor."""
         if runs := self._own_runs():
             text = runs[0].note if len({run.note for run in runs}) == 1 else ""
             self._ask_marks("note", "empty takes the note away", runs, text)
 
     def action_tags(self) -> None:
-        """Tags of the marked runs, or the one under the cursor."""
+        """Edit the tags of the marked runs, or of the one under the cursor."""
         if runs := self._own_runs():
             self._ask_marks("tags", "good or +good adds one, -bad takes one away", runs)
 
     def _own_runs(self) -> list[RunEntry]:
-        """The chosen runs; [] where one is not kept here, which is said."""
+        """Return the chosen runs; [] with a message if one of them is on another machine."""
         runs = self.list.chosen
         away = next((run for run in runs if run.host or not run.path), None)
         if away is None:
@@ -266,7 +266,7 @@ class RunsScreen(Screen[None]):
             self._ask_removal(runs)
 
     def action_prune(self) -> None:
-        """Mark what `distui prune --older-than 30d --keep 20` would remove."""
+        """Mark the runs that `distui prune --older-than 30d --keep 20` would remove."""
         background(self, "remove", self._mark_old())
 
     async def _mark_old(self) -> None:
@@ -304,5 +304,5 @@ class RunsScreen(Screen[None]):
 
 
 def _check_tags(line: str) -> object:
-    """Raises RunError."""
+    """Check the words of tags. Raises RunError."""
     return run_notes.words_of(line.split())

@@ -1,4 +1,4 @@
-"""A list that is searched while one types: `/` begins, Enter ends, esc shows everything again."""
+"""A list with incremental search: `/` begins, Enter ends, esc shows everything again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .rows_view import RowsView
 
 
 class SearchableRows(RowsView):
-    """Subclasses list anew in `searched`, and say in `entered` what Enter does outside a search."""
+    """Base of searchable lists. Subclasses filter in `searched`, and handle Enter outside a search in `entered`."""
 
     HINT = "search"
 
@@ -19,22 +19,22 @@ class SearchableRows(RowsView):
         self.searching = False
 
     def searched(self) -> None:
-        """The words have changed."""
+        """Called after the words have changed."""
         raise NotImplementedError
 
     def entered(self) -> None:
-        """Enter was pressed, and no search is open."""
+        """Called for Enter without an open search."""
         raise NotImplementedError
 
     def search_row(self, note: str = "") -> Row:
-        """The line of the search."""
+        """Return the line of the search."""
         if not (self.searching or self.words):
             return ((" / ", "key"), (self.HINT, "dim"), (note, "dim"))
         caret = "▏" if self.searching else ""
         return ((" / ", "key"), (self.words, "head"), (caret, "accent"), (note, "dim"))
 
     async def _on_key(self, event: Key) -> None:
-        """No bindings, which would take `/` after the letters that come with it over a slow link."""
+        """Handle keys without bindings: `/` and the letters after it arrive together over a slow link."""
         if event.key == "escape" and (self.searching or self.words):
             self.search("", searching=False)
         elif event.key == "enter" or (event.key == "slash" and not self.searching):
@@ -68,7 +68,7 @@ class SearchableRows(RowsView):
         self.searched()
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """While searching, letters are words."""
+        """Consume letters while searching."""
         return self.searching and character is not None and character.isprintable()
 
     def on_blur(self) -> None:

@@ -1,4 +1,4 @@
-"""Two runs over each other in the cockpit: their curves, and what differs."""
+"""Comparison of two runs in the cockpit: their curves and their differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..rows.plot import Mode
 from .modal import RowsModal
 
 AGAIN_S = 10.0
-"""How often both are read again while either is live."""
+"""Seconds between two reads of both runs while either is live."""
 _KEYS = key_row(
     ("c", " curves or differences   "),
     ("x", " by time or step   "),
@@ -33,7 +33,7 @@ _KEYS = key_row(
 
 
 class ComparisonScreen(RowsModal[None]):
-    """Curves of both on one axis, or the rows of `distui diff`."""
+    """Curves of both runs on one axis, or the rows of `distui diff`."""
 
     WIDEST: ClassVar[int] = 1000
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
@@ -44,7 +44,7 @@ class ComparisonScreen(RowsModal[None]):
     ]
 
     def __init__(self, a: str, b: str, title: str, ascii_only: bool = False) -> None:
-        """`a` and `b`: names as `distui diff` takes them; `title`: what A is called."""
+        """Create the screen; `a` and `b` are names for `distui diff`, `title` is the label of A."""
         super().__init__(f"{clean_text(title)} and {clean_text(b)}", (), _KEYS, ascii_only)
         self._names = (a, b)
         self._ascii = ascii_only
@@ -57,13 +57,13 @@ class ComparisonScreen(RowsModal[None]):
         keep_running(self, "comparison", self._read)
 
     async def _read(self) -> None:
-        """Read both, again and again while one of them lives."""
+        """Read both runs, repeatedly while one of them is live."""
         while self._sides is None or any(side.live for side in self._sides):
             await self._load()
             await asyncio.sleep(AGAIN_S)
 
     async def _load(self) -> None:
-        """Off the screen's loop: files are read, and other hosts asked."""
+        """Load both runs in a thread: reads files, and may query other hosts."""
         try:
             self._sides = await asyncio.to_thread(lambda: asyncio.run(_both(self._names)))
             self._problem = ""
@@ -98,17 +98,17 @@ class ComparisonScreen(RowsModal[None]):
         return [*head, *drawn]
 
     def action_turn(self) -> None:
-        """From the curves to the differences, and back."""
+        """Toggle between curves and differences."""
         self.curves = not self.curves
         self.fit_into(self.size)
 
     def action_axis(self) -> None:
-        """By the time since each began, or by the step."""
+        """Toggle between the time since each start and the step."""
         self.curves, self.by_step = True, not self.by_step
         self.fit_into(self.size)
 
     def action_everything(self) -> None:
-        """Also what is the same."""
+        """Toggle equal rows."""
         self.curves, self.everything = False, not self.everything
         self._compare()
 
