@@ -7,8 +7,8 @@ import sys
 
 
 def main() -> int:
-    """Run the command line and return the exit status; Ctrl-C while modules are loaded is no traceback."""
-    gc.disable()  # modules are no garbage: what a verb makes is collected from its beginning on
+    """Run the command line and return the exit status; Ctrl-C during imports causes no traceback."""
+    gc.disable()  # modules are no garbage; the collector is enabled when the verb starts
     try:
         from .cli import main as run
 
@@ -17,10 +17,12 @@ def main() -> int:
         return 130
     except RuntimeError as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
-            return 130  # Python 3.11 makes a RuntimeError of it where it comes in a __set_name__, as of an enum
+            return (
+                130  # Python 3.11 wraps an interrupt inside __set_name__, as of an enum, in a RuntimeError
+            )
         raise
     finally:
-        gc.freeze()  # the process ends, and its memory with it: nothing in it is looked through for garbage
+        gc.freeze()  # the process is about to end, so no collection is needed
 
 
 if __name__ == "__main__":

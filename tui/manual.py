@@ -1,4 +1,4 @@
-"""The man pages, from the parsers and the guides of the verbs. Pure."""
+"""The man pages, generated from the parsers and the guides of the verbs. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORT = "the cockpit for distributed PyTorch training"
 def pages(
     verbs: Mapping[str, argparse.ArgumentParser], top: argparse.ArgumentParser, version: str
 ) -> dict[str, str]:
-    """By file name: distui.1, and one of each verb."""
+    """Return the pages by file name: distui.1, and one per verb."""
     whole = {"distui.1": _lines(_top(verbs, top, version))}
     return whole | {
         f"distui-{name}.1": _lines(_of_verb(name, verb, version)) for name, verb in verbs.items()
@@ -60,7 +60,7 @@ def _head(title: str, about: str, version: str) -> Iterator[str]:
 
 
 def _usage(verb: argparse.ArgumentParser) -> str:
-    """Without the colours that argparse has from Python 3.14 on."""
+    """Return the usage line without argparse's colours (Python 3.14 and newer)."""
     return _text(re.sub(r"\x1b\[[\d;]*m", "", verb.format_usage()).removeprefix("usage: "))
 
 
@@ -69,7 +69,7 @@ def _sentence(verb: argparse.ArgumentParser) -> str:
 
 
 def _options(verb: argparse.ArgumentParser) -> Iterator[str]:
-    """Positionals and options, under their headings."""
+    """Yield positionals and options, under their headings."""
     for group in verb._action_groups:
         actions = [action for action in group._group_actions if action.help is not argparse.SUPPRESS]
         if actions and group.title not in ("options", "positional arguments"):
@@ -109,6 +109,6 @@ def _exits(codes: Mapping[int, str]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """As roff shows it as it is: nothing in it is a request."""
+    """Escape a text so that roff prints it verbatim."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq").replace("`", "\\(ga")
     return re.sub(r"^(?=[.'])", r"\\&", " ".join(escaped.split()))

@@ -1,4 +1,4 @@
-"""Values as people type them: numbers, durations, sizes, each raises ArgumentTypeError in a sentence; and paths."""
+"""Parsers of option values: numbers, durations, sizes (each raises ArgumentTypeError with a sentence); and paths."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..runners.formatting import bytes_of_cap, seconds_of, time_before
 
 
 def seconds(text: str) -> float:
-    """A duration of an option. Raises ArgumentTypeError."""
+    """Parse a duration in seconds. Raises ArgumentTypeError."""
     refusal = "is no number of seconds: write 0 or more, as in 30 or 2.5"
     return _real(text, lambda number: 0 <= number < 1e9, refusal)
 
 
 def gigabytes(text: str) -> float:
-    """A size of an option, in GB. Raises ArgumentTypeError."""
+    """Parse a size in GB. Raises ArgumentTypeError."""
     return _real(text, lambda number: 0 < number < 1e6, "is no number of GB: write one above 0, as in 80")
 
 
 def cap(text: str) -> int:
-    """A size of an option in bytes, of 16 MiB or more; 0 for "off". Raises ArgumentTypeError."""
+    """Parse a size in bytes, of 16 MiB or more; 0 for "off". Raises ArgumentTypeError."""
     size = bytes_of_cap(text)
     if size is None:
         raise argparse.ArgumentTypeError(
@@ -34,7 +34,7 @@ def cap(text: str) -> int:
 
 
 def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:
-    """A number that fits; nan, which what is no number becomes, fits nothing. Raises ArgumentTypeError."""
+    """Parse a number that fits; other text becomes nan, which never fits. Raises ArgumentTypeError."""
     try:
         number = float(text)
     except ValueError:
@@ -45,14 +45,14 @@ def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:
 
 
 def count(text: str) -> int:
-    """A number of things of an option. Raises ArgumentTypeError."""
+    """Parse a non-negative whole number. Raises ArgumentTypeError."""
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
     return int(text)
 
 
 def rank_list(text: str) -> tuple[int, ...]:
-    """Ranks of an option: "0,5", "0-7", "0,4-6"; () of "all". Raises ArgumentTypeError."""
+    """Parse ranks: "0,5", "0-7", "0,4-6"; () for "all". Raises ArgumentTypeError."""
     if text.strip() == "all":
         return ()
     ranks: list[int] = []
@@ -71,7 +71,7 @@ def rank_list(text: str) -> tuple[int, ...]:
 
 
 def duration(text: str) -> float:
-    """A time of an option in seconds: "30d", "12h", "45m", "90s". Raises ArgumentTypeError."""
+    """Parse a time span into seconds: "30d", "12h", "45m", "90s". Raises ArgumentTypeError."""
     length = seconds_of(text)
     if length is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: write a number and d, h, m or s, as in 30d")
@@ -83,7 +83,10 @@ DISTANT = 1e12
 
 
 def moment(text: str) -> float:
-    """Unix time of "10m" (ago), "12:40" (the last time it was), an ISO date or unix seconds; ArgumentTypeError else."""
+    """Parse a time into unix seconds. Raises ArgumentTypeError.
+
+    Accepts "10m" (ago), "12:40" (its last occurrence), an ISO date or unix seconds.
+    """
     now, ago = time.time(), seconds_of(text)
     try:
         at = time_before(text, now) if ago is None else now - ago
@@ -101,7 +104,7 @@ def moment(text: str) -> float:
 
 
 def minutes(text: str) -> int | None:
-    """Minutes of an option, None for "off". Raises ArgumentTypeError."""
+    """Parse minutes; None for "off". Raises ArgumentTypeError."""
     if text == "off":
         return None
     if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10**6:
@@ -110,11 +113,11 @@ def minutes(text: str) -> int | None:
 
 
 MOST_ENTRIES = 20_000
-"""Entries of a folder that are looked at."""
+"""Maximum number of directory entries that are read."""
 
 
 def paths_on(text: str) -> list[str]:
-    """The paths that go on with `text`, folders with a slash; hidden ones only where they are asked for."""
+    """Return the paths that start with `text`, directories with a slash; hidden ones only if `text` names them."""
     head, last = os.path.split(text)
     try:
         with os.scandir(os.path.expanduser(head) or ".") as entries:
@@ -130,7 +133,7 @@ def paths_on(text: str) -> list[str]:
 
 
 def common_start(texts: Sequence[str]) -> str:
-    """What all of them begin with."""
+    """Return the common prefix."""
     first, last = min(texts), max(texts)
     return first[
         : next(

@@ -1,4 +1,4 @@
-"""What each key of settings.toml is for: `distui settings` prints it, and `--example` the whole file from it. Pure."""
+"""Documentation of each key of settings.toml, for `distui settings` and `distui settings --example`. Pure."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ OF_RUNS = {
 }
 """Keys of the sections that launches and runs read themselves."""
 GUIDES: dict[str, SettingGuide] = {**KEYS, **OF_RUNS}
-"""By the names in the file."""
+"""Guides by the names in the file."""
 
 
 def example() -> str:
-    """A settings file with every key as a comment."""
+    """Return a settings file with every key as a comment."""
     lines, section = [HEAD], ""
     for name, guide in GUIDES.items():
         table, _, leaf = name.rpartition(".")
@@ -110,7 +110,7 @@ def example() -> str:
 
 
 def toml(value: Any) -> str:
-    """A flag, text, number or list of texts as TOML, which writes them as JSON does."""
+    """Return a flag, text, number or list of texts as TOML, whose notation for them is that of JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -140,7 +140,7 @@ class ExampleSettings(TypedDict):
 def document(
     settings: UserSettings, of_runs: Mapping[str, Any], path: str, problems: list[str]
 ) -> Settings:
-    """For `--json`. `of_runs`: what the file says for keys of OF_RUNS; None or nothing where it says nothing."""
+    """Return the document for `--json`; `of_runs` are the file's values for keys of OF_RUNS, if any."""
     said = {**of_runs, **{name: getattr(settings, key.field) for name, key in KEYS.items()}}
     rows: list[Setting] = [
         {

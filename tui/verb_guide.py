@@ -1,4 +1,4 @@
-"""What `--help` and the man pages add to the options of verbs: headings, examples and exit codes. Pure."""
+"""Additions to `--help` and the man pages of verbs: headings, examples and exit codes. Pure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ EXAMPLES = {
     "diagnose night": "why it hangs, or failed",
     "nccl night INFO --for 30": "NCCL_DEBUG=INFO for 30 s, without a restart",
 }
-"""Command lines with which to begin, without `distui`."""
+"""Command lines for beginners, without `distui`."""
 LONGEST = 52
-"""Columns of an example; what is said of a longer one begins further right."""
+"""Columns of an example; the description of a longer one is shifted to the right."""
 
 
 def exit_codes(verb: str) -> dict[int, str]:
-    """The codes that a verb may give, and what each means."""
+    """Return the exit codes of a verb, and their meanings."""
     exits = VERBS[verb].exits
     codes = {0, 2, *exits.codes}
     meanings = MEANINGS | ({1: exits.failure} if exits.failure else {})
@@ -42,13 +42,13 @@ def exit_codes(verb: str) -> dict[int, str]:
 
 
 def guide_text(verb: str) -> str:
-    """The examples and the exit codes of a verb, as its `--help` ends."""
+    """Return the examples and the exit codes of a verb, for the end of its `--help`."""
     codes = [f"  {code:<4} {text}" for code, text in exit_codes(verb).items()]
     return "\n".join([*_examples(VERBS[verb].examples), "", "exit codes:", *codes, ""])
 
 
 def overview() -> str:
-    """The verbs under their headings, and examples, as `distui --help` has them."""
+    """Return the verbs under their headings, and examples, for `distui --help`."""
     lines: list[str] = []
     for heading, verbs in GROUPS.items():
         lines += [f"{heading}:", *(f"  {name:<11} {verb.about}" for name, verb in verbs.items()), ""]

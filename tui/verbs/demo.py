@@ -1,4 +1,4 @@
-"""demo: reports what it starts, and only then imports what a launch needs, which takes most of a second."""
+"""demo: prints what it starts, and only then imports the launch modules, which takes most of a second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..terminal import interactive
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Train the shipped example and look at it. Raises RunError."""
+    """Train the shipped example and open it. Raises RunError."""
     if interactive() and not (options.detach or options.json):
         ranks = options.nproc_per_node
         where = f" on {plural(int(ranks), 'rank')}" if ranks.isdecimal() else ""

@@ -1,4 +1,4 @@
-"""diff: two runs, attempts or bundles side by side: what differs of plan, code, environment, versions and numbers."""
+"""diff: compares two runs, attempts or bundles: plan, code, environment, versions and numbers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..rows.comparison import comparison_rows, single_rows
 from ..rows.glyphs import plain, to_ascii
 
 WIDTH = 121
-"""Columns where stdout is no terminal."""
+"""Columns if stdout is no terminal."""
 
 
 def diff(options: argparse.Namespace) -> int:
-    """Print what differs between two runs, or the record of one; 1 with --exit-code where something differs."""
+    """Print the differences of two runs, or the record of one; return 1 with --exit-code if there are any."""
     names = [name for name in (options.a, options.b) if name is not None]
     accounts = asyncio.run(loaded(names, options.ssh_config))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
@@ -41,7 +41,7 @@ def diff(options: argparse.Namespace) -> int:
 
 
 async def loaded(names: list[str], ssh_config: str | None = None) -> list[Account]:
-    """The accounts of these, each read at the same time. Raises RunError."""
+    """Return the accounts, loaded concurrently. Raises RunError."""
     return list(await asyncio.gather(*(load(name, ssh_config) for name in names)))
 
 

@@ -42,7 +42,7 @@ class Removable(TypedDict):
 
 
 def rm(options: argparse.Namespace) -> int:
-    """Remove runs by their names; refuses where one of them is live, before any is removed."""
+    """Remove runs by their names. Refuse if one of them is live, before any is removed."""
     entries = {entry.path: entry for entry in map(run_directories.resolve, options.runs)}
     chosen = [run_removal.examine(entry) for entry in entries.values()]
     for removal in chosen:
@@ -66,12 +66,12 @@ def prune(options: argparse.Namespace) -> int:
 
 
 def _sizes(chosen: Sequence[Removal]) -> dict[Path, int]:
-    """Bytes of each directory."""
+    """Return the bytes of each directory."""
     return {folder: size_of(folder) for removal in chosen for folder in removal.folders}
 
 
 def _lines(chosen: Sequence[Removal], sizes: Mapping[Path, int]) -> list[str]:
-    """The runs as a table, each with all directories that go with it."""
+    """Return the runs as a table, each with all its directories."""
     now = clock.now()
     rows = [("name", "state", "age", "size", "directory")]
     for removal in chosen:
@@ -121,7 +121,7 @@ def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
             gone = run_removal.remove(removal.entry)
             removed.append(_document(removal, gone.folders, gone.size))
         except run_removal.GoneError:
-            continue  # what was wanted
+            continue  # the run is already removed
         except RunError as error:
             failed.append(str(error))
     freed = sum(each["bytes"] for each in removed)
@@ -137,7 +137,7 @@ def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
 
 
 def _sure(options: argparse.Namespace, chosen: Sequence[Removal]) -> bool:
-    """Ask on the terminal; without one only --yes is an answer. Raises RunError."""
+    """Ask on the terminal; without one only --yes confirms. Raises RunError."""
     if options.yes:
         return True
     if not sys.stdin.isatty():
