@@ -1,4 +1,4 @@
-"""One examination: facts of every node, the ways between them, pairs, findings."""
+"""One examination: facts of every node, connections between nodes, all-reduces of pairs, and the findings."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from .session import NodeSession, Worker
 
 FACTS_SECONDS = 300.0
 PORTS = (29400, 29401, 29402, 29500, 21001)
-"""Below what kernels give out, as those of launches are; the first are torchrun's own."""
+"""Ports below the kernels' ephemeral range, like those of launches. The first ones are torchrun's own."""
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 40.0
 START_SECONDS = 120.0
-"""Until torch is imported on every node: about a minute from a cold network file system."""
+"""Seconds for the import of torch on every node: about a minute from a cold network file system."""
 PAIR_SECONDS = 60.0
-"""From then on, for all of one pair."""
+"""Seconds after the import for all work of one pair."""
 TORCH_SHARE = 0.7
-"""The share of that which torch may wait before it fails with a reason."""
+"""Timeout of torch as a share of these seconds. It fails with a reason."""
 GRACE_SECONDS = 4.0
-"""How long the others may take to report what they saw, once a member has failed."""
+"""Seconds for the reports of the other members after a failure."""
 MOST_EVIDENCE = 12
-"""Lines of the traceback of a check that raised."""
+"""Maximum lines of a failed check's traceback."""
 ENVIRONMENT = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr", "OMP_NUM_THREADS": "1"}
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeToCheck:
-    """A node to examine; `way` None: this machine."""
+    """A node to examine. `way` None: this machine."""
 
     name: str
     way: Way | None = None
@@ -50,16 +50,16 @@ class NodeToCheck:
 class DoctorRequest:
     places: Sequence[NodeToCheck]
     python: str = ""
-    """The training environment's interpreter; "": as a launch finds it."""
+    """The training environment's interpreter; "": a launch's default."""
     cwd: str = ""
-    """Where ranks would start."""
+    """Directory where ranks would start."""
     port: int | None = None
-    """Of the rendezvous, on the first node; None: a launch chooses one."""
+    """Port of the rendezvous on the first node; None: a launch chooses one."""
     head: str = ""
-    """Address of the first node as the others reach it; "": as ssh does."""
+    """Address of the first node for the others; "": its SSH address."""
     try_pairs: bool = True
     size: int = 16 << 20
-    """Bytes of an all-reduce."""
+    """Bytes per all-reduce."""
     pair_seconds: float = PAIR_SECONDS
 
 
@@ -68,16 +68,16 @@ class Examination:
     nodes: list[ExaminedNode] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
-    """Who took part in pairs."""
+    """Names of the members of pairs."""
     backend: str = ""
     rounds: tuple[list[Result], list[Result]] = field(default_factory=lambda: ([], []))
 
     def report_of(self, where: str) -> Report:
-        """What reports a fault of a part that examines this node; "": what is between the nodes."""
+        """Return the function that reports a failed check of this node, or between nodes for ""."""
         return partial(self._part_failed, where)
 
     def _part_failed(self, where: str, name: str, error: BaseException, follows: str) -> None:
-        """A check that was not made is an error."""
+        """Add a check that could not be made as a finding."""
         finding = failure(name, error, follows, None, "please report it")
         severity = "error" if follows == ONCE else finding.severity
         evidence = tuple(printed(error).splitlines()[-MOST_EVIDENCE:])
@@ -93,7 +93,7 @@ class _Node:
 
 
 async def examine(request: DoctorRequest, progress: Progress) -> Examination:
-    """Examine everything. Whatever was started on the nodes has ended when this returns or is cancelled."""
+    """Examine everything. All processes on the nodes have ended when this returns or is cancelled."""
     outcome = Examination()
     parts = Parts(outcome.report_of(""))
     shown = partial(parts.call, "doctor-progress", progress)
@@ -123,7 +123,7 @@ def _addressless(outcome: Examination) -> bool:
 
 
 def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
-    """The findings of each node, and of the differences between them."""
+    """Return the findings of each node, and of the differences between nodes."""
     findings = [
         finding for node in nodes for finding in (*check_node(node), *network_checks.check_network(node))
     ]
@@ -133,7 +133,7 @@ def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
 async def _nodes(
     request: DoctorRequest, open_sessions: list[NodeSession], outcome: Examination, progress: Progress
 ) -> list[_Node]:
-    """Those that answer; the others become findings."""
+    """Return the nodes that answer. The others become findings."""
     through, nodes = 0, dict[NodeToCheck, _Node]()
     progress("nodes", 0, len(request.places))
 
@@ -165,7 +165,7 @@ async def _nodes(
 
 
 async def _examined(request: DoctorRequest, place: NodeToCheck, session: NodeSession) -> _Node:
-    """Raises HostError."""
+    """Read the facts of a node. Raises HostError."""
     ahead, doubt = await session.clock()
     python = request.python or (local_agent.default_python() if place.way is None else "")
     spec = {
@@ -209,7 +209,7 @@ def _silent(name: str, why: str) -> Finding:
 async def _reach(
     request: DoctorRequest, head: _Node, others: Sequence[_Node], outcome: Examination
 ) -> None:
-    """Each of the others connects to the rendezvous port of the head."""
+    """Let each other node connect to the rendezvous port of the head."""
     address = head.facts.address
     try:
         port = await _listen(request, head)
@@ -217,7 +217,7 @@ async def _reach(
         outcome.findings.append(_silent(head.facts.name, str(error)))
         return
     if port is None or address is None:
-        return  # the port is in use: check_network reports that
+        return  # check_network reports a port in use
 
     async def connect(node: _Node) -> None:
         same = node.facts.get("boot") == head.facts.get("boot")
@@ -238,14 +238,14 @@ async def _reach(
 
 
 async def _listen(request: DoctorRequest, head: _Node) -> int | None:
-    """The port on which the head now listens: the requested one, else one as a launch chooses them."""
+    """Return the listening port of the head: the requested port, else the first free one of PORTS; None without one."""
     for port in PORTS if request.port is None else (request.port,):
         if (await head.session.ask("listen", ANSWER_SECONDS, port=port))["ok"]:
             return port
     return None
 
 
-# --- pairs: workers on the nodes, and what each reported ------------------------------------------------------------
+# --- pairs: workers on the nodes, and their reports ---------------------------------------------------------------
 
 
 async def _pairs(
@@ -272,7 +272,7 @@ def _able(node: ExaminedNode) -> bool:
 
 
 def _between(nodes: Sequence[_Node]) -> list[PairMember]:
-    """A rank on each node: on its first GPU where all have one."""
+    """Return one member per node, on its first GPU if all nodes have one."""
     gpus = all(_usable(node.facts) for node in nodes)
     return [
         PairMember(
@@ -287,7 +287,7 @@ def _between(nodes: Sequence[_Node]) -> list[PairMember]:
 
 
 def _within(nodes: Sequence[_Node]) -> list[PairMember]:
-    """A rank on each GPU of the only node; two on its processor where it has less than two."""
+    """Return one member per GPU of the only node, or two on its processor if it has fewer than two GPUs."""
     members = []
     for node in nodes:
         python, gpus = node.facts.get("training", "executable"), _usable(node.facts)
@@ -298,7 +298,7 @@ def _within(nodes: Sequence[_Node]) -> list[PairMember]:
 
 
 def _usable(node: ExaminedNode) -> int:
-    """GPUs on which NCCL can be tried."""
+    """Return the number of GPUs that NCCL can use."""
     return len(node.get("training", "gpus") or ()) if node.get("training", "nccl") else 0
 
 
@@ -328,14 +328,14 @@ class PairMember:
     python: str
     """Interpreter of the training environment."""
     address: str
-    """By which the others reach it."""
+    """Address for the other members."""
     device: int | None = None
     """Index of a GPU; None: gloo on the processor."""
 
 
 @dataclass
 class _Seen:
-    """How far a member came."""
+    """Progress of a member."""
 
     stage: str = "import"
     error: str = ""
@@ -356,7 +356,7 @@ async def two_rounds(
     done: Callable[[int, int, int], None],
     seconds: float = PAIR_SECONDS,
 ) -> tuple[list[Result], list[Result]]:
-    """All results of each round. `done` hears of round, groups that are through, and all of them."""
+    """Return all results of each round. `done` receives the round, the number of finished groups, and of all groups."""
     first = await _wave(members, first_round(len(members)), size, seconds, _counter(done, 1))
     second: list[Result] = []
     waves = second_round(first)
@@ -397,7 +397,7 @@ async def _wave(
 
 
 async def try_group(members: Sequence[PairMember], group: Members, size: int, seconds: float) -> Result:
-    """One group's all-reduce, within START_SECONDS and `seconds`."""
+    """Try one group's all-reduce within START_SECONDS and `seconds`."""
     chosen = [members[number] for number in group]
     seen = [_Seen() for _ in chosen]
     async with contextlib.AsyncExitStack() as stack:
@@ -429,7 +429,7 @@ def _spec(
 
 
 async def _all_ready(workers: Sequence[Worker], seen: Sequence[_Seen]) -> str:
-    """Wait until each has imported torch; why not, or ""."""
+    """Wait until all members have imported torch. Return the reason if they have not, else ""."""
 
     async def until_ready(worker: Worker, side: _Seen) -> None:
         while not side.over and side.stage == "import":
@@ -440,7 +440,7 @@ async def _all_ready(workers: Sequence[Worker], seen: Sequence[_Seen]) -> str:
 
 
 async def _reduced(workers: Sequence[Worker], seen: Sequence[_Seen], seconds: float) -> str:
-    """Let them meet and reduce; why they did not end, or ""."""
+    """Let the members connect and reduce. Return the reason if they do not end, else ""."""
     for worker in workers:
         await worker.write_line({"go": True})
 
@@ -459,7 +459,7 @@ async def _reduced(workers: Sequence[Worker], seen: Sequence[_Seen], seconds: fl
 
 
 async def _grace(tasks: Sequence[asyncio.Task[None]], seen: Sequence[_Seen]) -> None:
-    """Once one has failed, the others get a little time, and are no longer waited for."""
+    """After a failure, give the other members a short time, and then stop waiting for them."""
     waiting = set(tasks)
     while waiting and not any(side.failed for side in seen):
         _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -469,7 +469,7 @@ async def _grace(tasks: Sequence[asyncio.Task[None]], seen: Sequence[_Seen]) -> 
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]], seconds: float, late: str) -> str:
-    """Wait for all; `late` when they are not through in time."""
+    """Wait for all tasks. Return `late` if some are not done in time, else ""."""
     try:
         done, waiting = await asyncio.wait(tasks, timeout=seconds)
         for task in done:
@@ -482,7 +482,7 @@ async def _all(tasks: Sequence[asyncio.Task[None]], seconds: float, late: str) -
 
 
 async def _hear(worker: Worker, side: _Seen) -> dict[str, Any]:
-    """Take in a member's next message."""
+    """Process a member's next message."""
     try:
         message = await worker.hear()
     except HostError as error:
@@ -520,7 +520,7 @@ def _result(
 
 
 def _problem(chosen: Sequence[PairMember], seen: Sequence[_Seen], late: str) -> str:
-    """The reason of a member that is gone, else of one that failed, else where each of them was."""
+    """Return the reason of a lost member, else of a failed one, else the stage of each member."""
     pairs = list(zip(chosen, seen, strict=True))
     for member, side in sorted(pairs, key=lambda pair: not pair[1].lost):
         if side.error:

@@ -1,4 +1,4 @@
-"""Checks of networks, all pure: interfaces and names of each node, pairs of nodes, differences between nodes."""
+"""Check networks: interfaces and names of each node, pairs of nodes, differences between nodes. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..formatting import NA, agreeing, listed
 from .node_checks import CLOCK_S, GIB, ExaminedNode
 
 SLOW_MBPS = 1000
-"""Gradients of a billion parameters in 16 bit take 16 s at 1 Gb/s, one way."""
+"""A billion 16-bit gradients take 16 s at 1 Gb/s, in one direction."""
 DNS_SLOW_S = 2.0
-"""A resolver whose first server is silent waits 5 s (resolv.conf(5)); torch asks more than once."""
+"""A resolver with a silent first server waits 5 s (resolv.conf(5)), and torch resolves more than once."""
 IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
@@ -52,7 +52,7 @@ def _interfaces(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def chosen(text: str, names: list[str], prefix: bool) -> list[str]:
-    """Interfaces that a list chooses. NCCL's words are beginnings; `^` leaves out, `=` asks for whole names."""
+    """Return the interfaces that a list selects. NCCL's words are prefixes; `^` excludes, `=` requires full names."""
     out, exact = False, not prefix
     if prefix:
         out, text = text.startswith("^"), text.removeprefix("^")
@@ -96,7 +96,7 @@ def _names(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def loopback(address: str) -> bool:
-    """Whether an address is this machine's own; a name is none."""
+    """Whether an address is a loopback address. Of names, only "localhost" is."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -120,7 +120,7 @@ def _port(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def addresses(nodes: Sequence[ExaminedNode]) -> list[Finding]:
-    """Nodes whose address is of no use to the others, which are other machines."""
+    """Report nodes whose address is useless for the others, which are different machines."""
     if len({node.get("boot") for node in nodes}) < 2:
         return []
     text = "It is reached by its loopback, which on the other nodes is their own."
@@ -135,7 +135,7 @@ def addresses(nodes: Sequence[ExaminedNode]) -> list[Finding]:
 def reach(
     node: ExaminedNode, head: str, address: str, port: int, answer: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """How a node reaches the head: `answer` is its answer to "connect"."""
+    """Report a node's problems with reaching the head. `answer`: its answer to "connect"."""
     if not answer["ok"]:
         text = f"It cannot connect to {head} at {address}:{port} ({answer['problem']}): its ranks would wait forever."
         remedy = (
@@ -153,16 +153,16 @@ def reach(
         )
 
 
-# --- pairs: which try an all-reduce, and what follows -------------------------------------------------------------
-# Two rounds, as in DLRover's node check. In the first, each node is in one pair; an odd one joins a pair. In the second,
-# each node of a bad pair tries with one of a good pair: who is bad in both is the culprit; where both are good with
-# others, it is the link between them.
+# --- pairs: the groups that try an all-reduce, and the conclusions ------------------------------------------------
+# Two rounds, as in DLRover's node check. In the first, each node is in one pair, and an odd node joins a pair. In the
+# second, each node of a bad pair tries with a node of a good pair. A node that is bad in both rounds is the culprit. If
+# both are good with others, the link between them is the culprit.
 
 SLOW = 2.0
-"""A pair is slow when the median one is more than so many times quicker."""
+"""A pair is slow if the median pair is more than this many times faster."""
 State = Literal["good", "slow", "wrong", "dead"]
 STATES: tuple[State, ...] = ("good", "slow", "wrong", "dead")
-"""From the best."""
+"""States from best to worst."""
 Members = tuple[int, ...]
 
 
@@ -172,14 +172,14 @@ class Result:
     size: int
     """Bytes that were reduced."""
     seconds: float | None = None
-    """Of one all-reduce, on its slowest member; None when there was none."""
+    """Seconds of one all-reduce on its slowest member; None without one."""
     right: bool = True
     problem: str = ""
-    """Why there was no all-reduce: who reported what."""
+    """Reason why there was no all-reduce, with the member that reported it."""
 
     @property
     def bandwidth(self) -> float | None:
-        """Bytes a second on each member's link (nccl-tests' bus bandwidth): comparable between two and three members."""
+        """Bytes per second on each member's link (nccl-tests' bus bandwidth), comparable for two and three members."""
         if self.seconds is None:
             return None
         count = len(self.members)
@@ -188,17 +188,17 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Who is to blame, by the members' numbers."""
+    """Bad members, by number, and bad groups."""
 
     nodes: dict[int, State]
     links: dict[Members, State]
     """Groups that are bad although each member works with others, or that cannot be narrowed down."""
     nothing_works: bool = False
-    """More than two tried and none succeeded: no member can be singled out."""
+    """Whether more than two members tried and none succeeded, so that no member can be singled out."""
 
 
 def first_round(count: int) -> list[Members]:
-    """Pairs (0,1), (2,3)…; the last of an odd number makes a pair a triple."""
+    """Return the pairs (0,1), (2,3)…. The last member of an odd number makes a pair a triple."""
     if count < 2:
         return []
     pairs: list[Members] = [(at, at + 1) for at in range(0, count - 1, 2)]
@@ -208,13 +208,13 @@ def first_round(count: int) -> list[Members]:
 
 
 def usual(results: Iterable[Result]) -> float | None:
-    """Median bandwidth of what worked; of two the better. None where nothing did."""
+    """Return the median bandwidth of successful results; of two the higher. None without any."""
     bandwidths = [result.bandwidth for result in results if result.bandwidth is not None and result.right]
     return statistics.median_high(bandwidths) if bandwidths else None
 
 
 def state(result: Result, reference: float | None) -> State:
-    """How a group did; `reference`: the usual bandwidth."""
+    """Return the state of a group. `reference`: the usual bandwidth."""
     if result.bandwidth is None:
         return "dead"
     if not result.right:
@@ -223,7 +223,7 @@ def state(result: Result, reference: float | None) -> State:
 
 
 def second_round(first: Sequence[Result]) -> list[list[Members]]:
-    """Groups that clear up what the first round left open; those of one list share no member."""
+    """Return groups that resolve the open questions of the first round. Those of one list share no member."""
     reference = usual(first)
     bad = [result.members for result in first if state(result, reference) != "good"]
     suspects = [member for group in bad for member in group]
@@ -242,7 +242,7 @@ def second_round(first: Sequence[Result]) -> list[list[Members]]:
 
 
 def _waves(pairs: Sequence[tuple[int, int]]) -> list[list[Members]]:
-    """The same pairs in waves: no member is in two pairs of one wave."""
+    """Split the pairs into waves, so that no member is in two pairs of one wave."""
     waves: list[list[Members]] = []
     for pair in pairs:
         for wave in waves:
@@ -266,7 +266,7 @@ def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
     for member in sorted(everyone - cleared):
         outcomes = [how for members, how in bad if member in members]
         if len(outcomes) > 1:
-            # A member that reduced with another is not dead: where it failed, the other may be dead.
+            # A member that reduced with another is not dead. In its failed groups, the other may be dead.
             nodes[member] = _worst([how for how in outcomes if how != "dead"] or outcomes)
     links = {members: how for members, how in bad if not _explained(members, how, nodes)}
     return Blame(
@@ -280,7 +280,7 @@ def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
 
 
 def _explained(members: Members, how: State, nodes: Mapping[int, State]) -> bool:
-    """Whether one member of a group is as bad as the group was."""
+    """Whether one member of a group is as bad as the group."""
     return any(STATES.index(nodes.get(member, "good")) >= STATES.index(how) for member in members)
 
 
@@ -311,7 +311,7 @@ BETWEEN: dict[State, str] = {
 
 
 def check_pairs(names: Sequence[str], first: Sequence[Result], second: Sequence[Result]) -> list[Finding]:
-    """Who is dead, wrong or slow. `names`: of the members by number."""
+    """Report dead, wrong or slow members and links. `names`: of the members by number."""
     if not first:
         return []
     blame = verdict(first, second)
@@ -394,7 +394,7 @@ def _value(result: Result, reference: float | None) -> str:
     return f"{result.bandwidth / 1e9:.2f} GB/s{usual_}"
 
 
-# --- differences: what nodes of one run must have in common ----------------------------------------------------------
+# --- differences: properties that nodes of one run must have in common ----------------------------------------------
 
 Value = object
 Row = tuple[str, Severity, str, Callable[[ExaminedNode], Value], str, str]
@@ -406,7 +406,7 @@ def _training(name: str) -> Callable[[ExaminedNode], Value]:
 
 
 def _nccl(node: ExaminedNode) -> str | None:
-    """NCCL's settings, of the environment before those of its files."""
+    """Return NCCL's settings. The environment overrides NCCL's files."""
     if node.get("env") is None:
         return None
     settings = {
@@ -426,7 +426,7 @@ def _minor(node: ExaminedNode) -> str | None:
 
 
 def _memory(node: ExaminedNode) -> str | None:
-    """In steps of 8 GiB: firmware takes a little more or less."""
+    """Return the memory in steps of 8 GiB: the firmware's share varies a little."""
     size = node.get("memory")
     return None if size is None else f"{8 * round(size / GIB / 8)} GiB"
 
@@ -465,11 +465,11 @@ ROWS: tuple[Row, ...] = (
     ("D-DIFF-MEMORY", "note", "{} of memory", _memory, "What fits on one may not fit on another.", ""),
     ("D-DIFF-KERNEL", "note", "kernel {}", lambda node: node.get("kernel"), "Mostly harmless.", ""),
 )  # fmt: skip
-"""Id, severity, how a value is written, the value, why it matters, what to do."""
+"""ID, severity, format of a value, the value, why it matters, remedy."""
 
 
 def check_differences(nodes: Sequence[ExaminedNode]) -> list[Finding]:
-    """Every difference. What is unknown of a node differs from nothing."""
+    """Report every difference. Unknown values do not count."""
     if len(nodes) < 2:
         return []
     findings = []
@@ -485,7 +485,7 @@ def check_differences(nodes: Sequence[ExaminedNode]) -> list[Finding]:
 
 
 def differs(phrase: str, values: Mapping[str, Value]) -> str:
-    """Who has which value, the most frequent last; "" where all values are the same or unknown."""
+    """Return the nodes with each value, the most frequent last; "" if all values are equal or unknown."""
     groups: dict[str, list[str]] = {}
     for name, value in values.items():
         if value is not None:
@@ -508,7 +508,7 @@ def _who(names: Sequence[str]) -> str:
 
 
 def _clocks(nodes: Sequence[ExaminedNode]) -> list[Finding]:
-    """Between the nodes; how far they are from this machine's clock is another matter."""
+    """Compare the nodes' clocks with each other. A difference from this machine's clock does not matter here."""
     clocks = [(node.ahead_s, node.doubt_s, node.name) for node in nodes if node.ahead_s is not None]
     if len(clocks) < 2:
         return []

@@ -19,15 +19,15 @@ MIB = 1 << 20
 class ExaminedNode:
     name: str
     facts: Mapping[str, Any]
-    """What `node_server.gather` returns; None is unknown."""
+    """Result of `node_server.gather`; None means unknown."""
     ahead_s: float | None = None
-    """Its clock ahead of this machine's."""
+    """Lead of its clock over this machine's, in seconds."""
     doubt_s: float = 0.0
-    """By how much that may be wrong: half of the quickest round trip."""
+    """Maximum error of `ahead_s`: half of the shortest round trip."""
     several: bool = False
 
     def get(self, *path: str) -> Any:
-        """A fact; None as soon as a part of its path is unknown."""
+        """Return a fact; None if a part of its path is unknown."""
         value: Any = self.facts
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
@@ -41,13 +41,13 @@ class ExaminedNode:
 
     @property
     def gpus(self) -> int:
-        """GPUs that processes of this node can use, or that the kernel driver names where NVML did not answer."""
+        """Number of GPUs that processes of this node can use, or that the kernel driver names if NVML did not answer."""
         nvml = self.get("nvml", "gpus")
         return len(self.get("kernel_gpus") or ()) if nvml is None else len(nvml)
 
     @property
     def models(self) -> str | None:
-        """The GPUs by model, as "8 × H100", or "none"; None where the driver does not report them."""
+        """GPUs by model, such as "8 × H100", or "none"; None if the driver does not report them."""
         gpus = self.get("nvml", "gpus") or self.get("kernel_gpus")
         if not gpus and self.get("nvml") != {} and self.get("nvml", "gpus") is None:
             return None
@@ -56,7 +56,7 @@ class ExaminedNode:
 
     @property
     def ports(self) -> str | None:
-        """The active InfiniBand ports by rate, or "none"; None where unknown."""
+        """Active InfiniBand ports by rate, or "none"; None if unknown."""
         if self.get("infiniband") is None:
             return None
         rates = sorted(port.get("gbps") or 0.0 for port in self.active_ports)
@@ -74,7 +74,7 @@ class ExaminedNode:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Variables of its environment, before what NCCL's own files set."""
+        """NCCL's settings: variables of the environment override those in NCCL's own files."""
         merged: dict[str, str] = {}
         for settings in (self.get("nccl_conf") or {}).values():
             merged |= settings
@@ -82,7 +82,7 @@ class ExaminedNode:
 
     @property
     def interface(self) -> dict[str, Any] | None:
-        """The interface by which the node was reached; else the first that has an address of its own."""
+        """The interface with the address of this SSH connection, else the first with an address."""
         at = self.get("ssh_address")
         links = self.get("interfaces") or ()
         faces = [dict(face) for face in links if face["up"] and face["addresses"] and not face["loopback"]]
@@ -91,13 +91,13 @@ class ExaminedNode:
 
     @property
     def address(self) -> str | None:
-        """Where the other nodes reach it, as a launch takes it; None where unknown."""
+        """The node's address for other nodes, in the form for a launch; None if unknown."""
         address = self.get("ssh_address") or self.get("hostname")
         return None if address is None else str(address)
 
 
 def check_node(node: ExaminedNode) -> Iterator[Finding]:
-    """One node's software, hardware and system."""
+    """Check one node's software, hardware and system."""
     yield from _torch(node)
     yield from _driver(node)
     yield from _cuda(node)
@@ -118,10 +118,10 @@ def check_node(node: ExaminedNode) -> Iterator[Finding]:
 
 
 REDIRECTS = 0x0004 | 0x0008 | 0x0010
-"""P2P Request Redirect, P2P Completion Redirect, Upstream Forwarding: they lead from GPU to GPU through the root complex
-(PCI Express Base Specification, "ACS Control Register")."""
+"""P2P Request Redirect, P2P Completion Redirect, Upstream Forwarding: they send traffic between GPUs through the root
+complex (PCI Express Base Specification, "ACS Control Register")."""
 DMA_BUF_KERNEL = (5, 12)
-"""From this kernel on dma-buf serves GPUDirect RDMA, with NVIDIA's open kernel modules
+"""First kernel with dma-buf for GPUDirect RDMA, with NVIDIA's open kernel modules
 (NVIDIA GPU Operator documentation, "GPUDirect RDMA")."""
 PASSED = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"}
 
@@ -140,7 +140,7 @@ def _ports(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def _rates(node: ExaminedNode) -> Iterator[Finding]:
-    """Within one link layer, a port well below the best is a cable that trained down, or the management port."""
+    """A port far below the best of its link layer has a bad cable or is the management port."""
     for layer in sorted({str(port.get("link_layer")) for port in node.active_ports}):
         ports = [
             port for port in node.active_ports if str(port.get("link_layer")) == layer and port.get("gbps")
@@ -216,9 +216,9 @@ def _p2p(node: ExaminedNode) -> Iterator[Finding]:
 
 
 OLDEST_TORCH = (2, 7)
-"""What distui's runner supports."""
+"""Oldest torch that distui's runner supports."""
 BUSY_BYTES = 2 * GIB
-"""In use on a GPU before a run: the driver takes up to about 0.6 GiB of the largest, so another process has this."""
+"""Bytes in use on a GPU before a run that show another process. The driver uses up to about 0.6 GiB."""
 SWITCHES = (
     "NCCL_P2P_DISABLE",
     "NCCL_SHM_DISABLE",
@@ -311,7 +311,7 @@ def _cuda(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def _arches(node: ExaminedNode, arches: list[str], gpus: list[dict[str, Any]]) -> Iterator[Finding]:
-    """A binary for sm_XY runs on X.Z with Z ≥ Y, and compute_XY is compiled for whatever is newer
+    """A binary for sm_XY runs on X.Z with Z ≥ Y, and compute_XY is compiled for any newer GPU
     (CUDA C++ Programming Guide, "Binary Compatibility")."""
     pairs = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch) for arch in arches]
     built = [(match[1], int(match[2]), int(match[3])) for match in pairs if match]
@@ -377,23 +377,23 @@ def _variables(node: ExaminedNode) -> Iterator[Finding]:
 
 
 SHM_NONE = 128 * MIB
-"""Docker gives a container 64 MiB; NCCL's segments and a DataLoader's batches do not fit into that."""
+"""Docker's default is 64 MiB, which is too small for NCCL's segments and a DataLoader's batches."""
 SHM_SMALL = GIB
-"""What NVIDIA recommends for a container (NCCL User Guide, "Troubleshooting", Docker: --shm-size=1g)."""
+"""NVIDIA's recommendation for containers (NCCL User Guide, "Troubleshooting", Docker: --shm-size=1g)."""
 MEMLOCK_NONE = 64 * MIB
-"""RDMA registers buffers of several MiB a connection; 8 MiB is the kernel's default and has failed (nccl-tests#206)."""
+"""RDMA registers several MiB per connection. The kernel's default of 8 MiB has failed (nccl-tests#206)."""
 NOFILE = 4096
-"""NCCL opens sockets for each pair of ranks and channel, a DataLoader a file for each tensor; 1024 has not been enough
+"""NCCL opens sockets per pair of ranks and channel, and a DataLoader opens a file per tensor. 1024 has been too few
 (nccl#550, nccl#127)."""
 NPROC = 4096
-"""Each rank has some hundred threads, and they count as processes."""
+"""Each rank has some hundred threads, which count as processes."""
 STACK = 8 * MIB
-"""The default on Linux, which threads get, too."""
+"""Linux' default, also for threads."""
 DISK_NONE = GIB
-"""Below, a checkpoint or a log ends the run."""
+"""With less, a checkpoint or a log ends the run."""
 DISK_SMALL = 10 * GIB
 CLOCK_S = 1.0
-"""Above, the nodes' times do not show what happened first."""
+"""With a larger difference, the nodes' times do not show the order of events."""
 
 
 def _shm(node: ExaminedNode) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
-"""Facts of a node, read on the node itself: kernel, memory, limits, disks, PCI, network and NVIDIA's driver.
+"""Read facts of a node on the node: kernel, memory, limits, disks, PCI, network and NVIDIA's driver.
 
-Standard library alone and Python 3.8 or newer: session.py sends the text of this module, nothing is installed there.
-What cannot be read is None.
+Needs only the standard library and Python 3.8: session.py sends the text of this module, and installs nothing there.
+Unreadable facts are None.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MAGIC = "DISTUI-DOCTOR "
-"""Begins each line of an answer: libraries and login shells write lines, too."""
+"""Prefix of each answer line, since libraries and login shells also write lines."""
 TIME_ERROR = 5
 """adjtimex(2): the kernel's clock is not synchronised."""
 TIMEX_BYTES = 256
-"""struct timex takes 208; `modes`, its first field, is 0: nothing is changed."""
+"""struct timex has 208 bytes. `modes`, its first field, is 0, so the call changes nothing."""
 UNLIMITED = 1 << 60
-"""Version 1 of cgroups writes "no limit" as a number near 2^63."""
+"""cgroups v1 writes a number near 2^63 for "no limit"."""
 KINDS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "nofile": resource.RLIMIT_NOFILE,
@@ -43,7 +43,7 @@ KINDS = {
 
 
 def read(path: str) -> str:
-    """Text of a small file; "" where it cannot be read."""
+    """Return the text of a small file; "" if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -52,7 +52,7 @@ def read(path: str) -> str:
 
 
 def kernel() -> dict[str, Any]:
-    """Which machine this is, and its kernel."""
+    """Return the machine's identity, kernel and size."""
     return {
         "hostname": platform.node(),
         "kernel": platform.release(),
@@ -65,7 +65,7 @@ def kernel() -> dict[str, Any]:
 
 
 def memory(text: str) -> int | None:
-    """MemTotal in bytes."""
+    """Return MemTotal in bytes."""
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == "MemTotal:":
@@ -74,7 +74,7 @@ def memory(text: str) -> int | None:
 
 
 def shm() -> dict[str, int] | None:
-    """Bytes of /dev/shm; None without it."""
+    """Return the size of /dev/shm in bytes; None without it."""
     return _space("/dev/shm") if os.path.isdir("/dev/shm") else None
 
 
@@ -87,7 +87,7 @@ def _space(path: str) -> dict[str, int] | None:
 
 
 def limits() -> dict[str, list[int | None] | None]:
-    """Soft and hard limit of each kind, in bytes or pieces; None for unlimited."""
+    """Return soft and hard limit of each kind, in bytes or as a count; None means unlimited."""
     bounds: dict[str, list[int | None] | None] = {}
     for name, kind in KINDS.items():
         pair = resource.getrlimit(kind)
@@ -96,7 +96,7 @@ def limits() -> dict[str, list[int | None] | None]:
 
 
 def disks(cwd: str) -> list[dict[str, Any]]:
-    """Free bytes where a run writes; `there` is False for a directory that is not there."""
+    """Return the free bytes in a run's directories. `there` is False for a missing directory."""
     state = os.environ.get("XDG_STATE_HOME", "")
     state = state if state.startswith(("/", "~")) else "~/.local/state"
     places = (
@@ -108,7 +108,7 @@ def disks(cwd: str) -> list[dict[str, Any]]:
 
 
 def _disk(name: str, path: str, made: bool) -> dict[str, Any]:
-    """`made`: a run makes the directory itself, so that its nearest parent counts."""
+    """`made`: a run creates the directory, so its nearest existing parent counts."""
     there = path
     while made and not os.path.isdir(there) and os.path.dirname(there) != there:
         there = os.path.dirname(there)
@@ -129,7 +129,7 @@ def _disk(name: str, path: str, made: bool) -> dict[str, Any]:
 
 
 def clock_synchronised() -> bool | None:
-    """The kernel's state (adjtimex, which chrony and ntpd set); None where it cannot be read."""
+    """Return the kernel's state (adjtimex, which chrony and ntpd set); None if it cannot be read."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -138,7 +138,7 @@ def clock_synchronised() -> bool | None:
 
 
 def cgroup(root: str = "/") -> dict[str, float | None]:
-    """Bytes and cores that the tightest control group above this process allows; None without a limit."""
+    """Return bytes and cores of the tightest control group above this process; None without a limit."""
     own = {}
     for line in read(root + "proc/self/cgroup").splitlines():
         parts = line.split(":", 2)
@@ -163,9 +163,9 @@ def cgroup(root: str = "/") -> dict[str, float | None]:
 
 
 def _chain(mount: str, path: str, name: str) -> list[str]:
-    """A control file's text from the own group upwards."""
+    """Return a control file's texts from the process's group upwards."""
     at = os.path.normpath(mount + "/" + path)
-    if not os.path.isdir(at):  # in a container whose mount shows only its own part
+    if not os.path.isdir(at):  # in a container whose mount shows only its own groups
         at = mount
     texts = []
     while at.startswith(mount):
@@ -175,7 +175,7 @@ def _chain(mount: str, path: str, name: str) -> list[str]:
 
 
 def variables(environ: dict[str, str]) -> dict[str, str]:
-    """What of the environment a run's communication and distui's hook depend on."""
+    """Return the variables that affect a run's communication or distui's hook."""
     heads = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "DISTUI_", "FI_", "UCX_")
     names = (
         "CUDA_VISIBLE_DEVICES",
@@ -200,7 +200,7 @@ def variables(environ: dict[str, str]) -> dict[str, str]:
 
 
 def conf_files(home: str) -> dict[str, dict[str, str]]:
-    """What NCCL's own files set, by file; a file that is not there is left out."""
+    """Return the settings in NCCL's own files, by file. Missing files are omitted."""
     files = {}
     for path in ("/etc/nccl.conf", os.path.join(home, ".nccl.conf"), os.environ.get("NCCL_CONF_FILE", "")):
         text = read(path) if path else ""
@@ -210,7 +210,7 @@ def conf_files(home: str) -> dict[str, dict[str, str]]:
 
 
 def settings(lines: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` lines; `#` begins a comment."""
+    """Parse `NAME=VALUE` lines. `#` begins a comment."""
     pairs = (line.partition("#")[0].partition("=") for line in lines)
     return {name.strip(): value.strip() for name, is_, value in pairs if is_ and name.strip()}
 
@@ -225,7 +225,7 @@ IOMMU_WORDS = ("iommu=", "intel_iommu=", "amd_iommu=", "iommu.passthrough=", "pc
 
 
 def driver(root: str = "/") -> dict[str, Any] | None:
-    """The loaded kernel driver; None without one. `open`: NVIDIA's open kernel modules."""
+    """Return the loaded kernel driver; None without one. `open`: NVIDIA's open kernel modules."""
     text = read(root + "proc/driver/nvidia/version")
     number = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
     if not text:
@@ -234,7 +234,7 @@ def driver(root: str = "/") -> dict[str, Any] | None:
 
 
 def kernel_gpus(root: str = "/") -> list[dict[str, str | None]]:
-    """GPUs as the kernel driver names them; none in a container that is given none, where their files are seen, too."""
+    """Return the kernel driver's GPUs; [] in a container without GPUs, which still sees the driver's files."""
     gpus: list[dict[str, str | None]] = []
     if not glob.glob(root + "dev/nvidia[0-9]*"):
         return gpus
@@ -248,7 +248,7 @@ def kernel_gpus(root: str = "/") -> list[dict[str, str | None]]:
 
 
 def infiniband(root: str = "/") -> list[dict[str, Any]]:
-    """Ports of InfiniBand, RoCE and EFA devices."""
+    """Return the ports of InfiniBand, RoCE and EFA devices."""
     ports = []
     for path in sorted(glob.glob(root + "sys/class/infiniband/*/ports/*")):
         device, port = path.split("/")[-3], path.split("/")[-1]
@@ -269,7 +269,7 @@ def infiniband(root: str = "/") -> list[dict[str, Any]]:
 
 
 def gpudirect(root: str = "/") -> dict[str, Any]:
-    """Whether nvidia_peermem is loaded, and whether the kernel exports dma-buf; None: not to be read."""
+    """Return whether nvidia_peermem is loaded, and whether the kernel exports dma-buf; None if unreadable."""
     modules = read(root + "proc/modules")
     names = {line.partition(" ")[0] for line in modules.splitlines()}
     return {
@@ -287,7 +287,7 @@ def _symbol(path: str, name: bytes) -> bool | None:
 
 
 def iommu(root: str = "/") -> dict[str, Any]:
-    """The kernel's command line about the IOMMU, and whether one is active."""
+    """Return the kernel's IOMMU options, and whether an IOMMU is active."""
     words = read(root + "proc/cmdline").split()
     try:
         active: bool | None = bool(os.listdir(root + "sys/class/iommu"))
@@ -301,14 +301,14 @@ def iommu(root: str = "/") -> dict[str, Any]:
 ACS_ID = 0x000D
 ACS_CONTROL = 6
 FIRST = 0x100
-"""Where extended capabilities begin."""
+"""Offset of the first extended capability."""
 MOST = 64
 BRIDGE_CLASS = "0x0604"
 DEVICES = "sys/bus/pci/devices"
 
 
 def acs_control(config: bytes) -> int | None:
-    """The ACS control register in a device's configuration space; None without that capability."""
+    """Return the ACS control register in a device's configuration space; None without that capability."""
     at, seen = FIRST, 0
     while FIRST <= at <= len(config) - 4 and seen < MOST:
         (head,) = struct.unpack_from("<I", config, at)
@@ -323,7 +323,7 @@ def acs_control(config: bytes) -> int | None:
 
 
 def bridges(root: str = "/") -> dict[str, Any] | None:
-    """Bridges with ACS and their control bits, and how many there are; None where they cannot be read."""
+    """Return the bridges with ACS and their control bits, and the number of all bridges; None if unreadable."""
     base = os.path.join(root, DEVICES)
     try:
         names = sorted(os.listdir(base))
@@ -342,7 +342,7 @@ def bridges(root: str = "/") -> dict[str, Any] | None:
         except OSError:
             config = b""
         if len(config) <= FIRST:
-            # 64 bytes for who is not root, 256 for a device that has no extended space.
+            # Non-root users read 64 bytes. A device without extended space has 256.
             hidden += len(config) <= 64
             continue
         control = acs_control(config)
@@ -353,7 +353,7 @@ def bridges(root: str = "/") -> dict[str, Any] | None:
     return {"bridges": count, "acs": acs}
 
 
-# --- network: how the node is reached, and how it reaches others ---
+# --- network: addresses of the node, and its connections to others ---
 
 SIOCGIFADDR = 0x8915
 DNS_SECONDS = 10.0
@@ -361,7 +361,7 @@ LISTENING = "0A"
 
 
 def interfaces(root: str = "/") -> list[dict[str, Any]]:
-    """Network interfaces; `mbps` is None where the kernel does not know the speed (virtual ones)."""
+    """Return the network interfaces. `mbps` is None if the kernel does not know the speed (virtual interfaces)."""
     base = root + "sys/class/net"
     try:
         names = sorted(name for name in os.listdir(base) if os.path.isdir(base + "/" + name))
@@ -389,7 +389,7 @@ def interfaces(root: str = "/") -> list[dict[str, Any]]:
 
 
 def ipv4(name: str) -> str | None:
-    """The first address of an interface; None without one."""
+    """Return the first address of an interface; None without one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
@@ -399,7 +399,7 @@ def ipv4(name: str) -> str | None:
 
 
 def _ipv6(text: str) -> dict[str, list[str]]:
-    """Addresses by interface, without those of a link alone."""
+    """Return addresses by interface, except link-local ones."""
     addresses: dict[str, list[str]] = {}
     for words in (line.split() for line in text.splitlines()):
         if len(words) == 6 and words[3] != "20":
@@ -409,7 +409,7 @@ def _ipv6(text: str) -> dict[str, list[str]]:
 
 
 def limited(do: Callable[[], Any], seconds: float = DNS_SECONDS) -> Any:
-    """What a call that may hang returns, or "no answer within …"; its OSError in words."""
+    """Return the result of a call that may hang, or "no answer within …", or the text of its OSError."""
     box: list[Any] = []
 
     def work() -> None:
@@ -425,7 +425,7 @@ def limited(do: Callable[[], Any], seconds: float = DNS_SECONDS) -> Any:
 
 
 def resolve(name: str) -> dict[str, Any]:
-    """Addresses of a name, how long that took in seconds, and why there are none."""
+    """Return the addresses of a name, the seconds that the lookup took, and the reason if there are none."""
     began = time.monotonic()
     outcome = limited(lambda: sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)}))
     answer = {"name": name, "addresses": [], "problem": "", "seconds": round(time.monotonic() - began, 3)}
@@ -434,7 +434,7 @@ def resolve(name: str) -> dict[str, Any]:
 
 
 def reverse(address: str) -> dict[str, Any]:
-    """Name of an address, and why there is none."""
+    """Return the name of an address, and the reason if there is none."""
 
     def name() -> list[str]:
         return [socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]]
@@ -448,20 +448,20 @@ def reverse(address: str) -> dict[str, Any]:
 
 
 def ssh_address() -> str | None:
-    """The address by which this connection reached the node; None on the same machine, or where sshd does not set it."""
+    """Return the node's address in this SSH connection; None on the same machine, or if sshd does not set it."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else None
 
 
 def names(faces: list[dict[str, Any]], address: str | None) -> dict[str, Any]:
-    """DNS both ways: the own name's addresses, and the name of the own address."""
+    """Return DNS lookups in both directions: addresses of the node's name, and the name of its address."""
     own = [each for face in faces if face["up"] and not face["loopback"] for each in face["addresses"]]
     at = address or (own[0] if own else None)
     return {"own": resolve(socket.gethostname()), "reverse": reverse(at) if at else None}
 
 
 def listener(port: int) -> socket.socket:
-    """A socket that listens on every address, as torch's store does. Raises OSError."""
+    """Return a socket that listens on every address, as torch's store does. Raises OSError."""
     six = socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
     server = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
     try:
@@ -477,7 +477,7 @@ def listener(port: int) -> socket.socket:
 
 
 def port_state(port: int) -> dict[str, Any]:
-    """Whether a port is free, and who has it: pid and command, as far as this user may see."""
+    """Return whether a port is free, and pid and command of its owner if this user may read them."""
     try:
         listener(port).close()
     except OSError as error:
@@ -504,7 +504,7 @@ def _owner(port: int) -> dict[str, Any] | None:
 
 
 def connect(host: str, port: int, seconds: float) -> dict[str, Any]:
-    """Whether a connection comes about, and why not."""
+    """Return whether a connection succeeds, and the reason if not."""
     began = time.monotonic()
     try:
         socket.create_connection((host, port), seconds).close()
@@ -515,11 +515,11 @@ def connect(host: str, port: int, seconds: float) -> dict[str, Any]:
 
 
 def masked(text: str) -> str:
-    """The text without passwords in URLs."""
+    """Return the text without passwords in URLs."""
     return re.sub(r"//[^/@\s]+@", "//***@", text)
 
 
-# --- NVML by ctypes, without a package of the node ---
+# --- NVML by ctypes, without a Python package on the node ---
 
 LIBRARY = os.environ.get("DISTUI_NVML_LIBRARY") or "libnvidia-ml.so.1"
 TEXT_BYTES = 96
@@ -537,7 +537,7 @@ class Memory(ctypes.Structure):
 
 
 def nvml_facts() -> dict[str, Any]:
-    """Driver and GPUs; {"problem": …} where the library is there and does not work, {} without it."""
+    """Return driver and GPUs; {"problem": …} if the library exists but does not work, {} without the library."""
     try:
         nvml = ctypes.CDLL(LIBRARY)
     except OSError:
@@ -580,7 +580,7 @@ def _text(function: Any, handle: Any) -> Any:
 
 
 def _no_p2p(nvml: Any, handles: list[Any]) -> Any:
-    """Pairs of GPUs that cannot read each other's memory; None where the driver does not report it."""
+    """Return pairs of GPUs that cannot read each other's memory; None if the driver does not report it."""
     function = getattr(nvml, "nvmlDeviceGetP2PStatus", None)
     if function is None:
         return None
@@ -596,6 +596,6 @@ def _no_p2p(nvml: Any, handles: list[Any]) -> Any:
 
 
 def report_nvml() -> None:
-    """Write `nvml_facts` as a line of JSON: called in a process of its own, as the driver may hang."""
+    """Write `nvml_facts` as a line of JSON. Runs in a separate process, because the driver may hang."""
     sys.stdin.buffer.readline()
     sys.stdout.write(MAGIC + json.dumps(nvml_facts()) + "\n")

@@ -1,7 +1,7 @@
-"""The doctor's end on a node: requests on stdin, a line of JSON each; answers on stdout.
+"""The doctor's server on a node: requests on stdin, one line of JSON each; answers on stdout.
 
-What may hang or break (a driver call, an import of torch, a rank of a pair) runs in a child process. All children end
-with stdin. Standard library alone and Python 3.8 or newer: session.py sends the text of this module.
+Steps that may hang or crash (a driver call, an import of torch, a rank of a pair) run in a child process. All children
+end when stdin ends. Needs only the standard library and Python 3.8: session.py sends the text of this module.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 BOOT = (
     "import sys;sys.path[:]=[p for p in sys.path if p];i=sys.stdin.buffer;exec(i.read(int(i.readline())))"
 )
-"""Executes what comes on stdin behind its length, and no module of the working directory; without anything that a login
-shell would read in quotes."""
+"""Executes code from stdin after its length, and no module of the working directory. It has no characters that a login
+shell would interpret in quotes."""
 KEPT_LINES = 12
 
 
 class Child:
-    """A child process in a session of its own. Its messages go to `report`; the last has its exit code and the end of
-    its stderr: {"exit": …, "lines": […]}."""
+    """A child process in a separate session. Its messages go to `report`. The last message has its exit code and the
+    end of its stderr: {"exit": …, "lines": […]}."""
 
     every: dict[int, Child] = {}
 
@@ -67,11 +67,11 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Also the id of its session and process group."""
+        """Also the ID of its session and process group."""
         return self._process.pid
 
     def send(self, value: dict[str, Any]) -> None:
-        """A line on its stdin; one that has ended hears nothing."""
+        """Write a line to its stdin. If the child has ended, nothing happens."""
         self._write(json.dumps(value).encode() + b"\n")
 
     def _write(self, data: bytes) -> None:
@@ -83,7 +83,7 @@ class Child:
             return
 
     def end(self) -> None:
-        """Kill it, and what it started."""
+        """Kill the child and its process group."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -92,7 +92,7 @@ class Child:
     def _too_late(self) -> None:
         self._late = True
         self.end()
-        # A call that hangs in the kernel outlives SIGKILL: nobody waits for it.
+        # A call that hangs in the kernel survives SIGKILL, so report the end without waiting for it.
         self._finished(None)
 
     def _hear(self) -> None:
@@ -103,7 +103,7 @@ class Child:
                 self._report(json.loads(text[len(MAGIC) :]))
         code = self._process.wait()
         self._hearing.join(1.0)
-        self.end()  # what it may have left in its group
+        self.end()  # kill processes that remain in its group
         self._finished(code)
 
     def _hear_errors(self) -> None:
@@ -128,7 +128,7 @@ def end_all() -> None:
 def once(
     python: Sequence[str], text: str, spec: dict[str, Any], seconds: float
 ) -> tuple[dict[str, Any] | None, str]:
-    """The first message of a child, or None and why there is none."""
+    """Return the first message of a child, or None and the reason."""
     heard: queue.Queue[dict[str, Any]] = queue.Queue()
     try:
         child = Child(python, text, spec, seconds, heard.put)
@@ -145,7 +145,7 @@ def once(
 
 
 LIFE_SECONDS = 3600
-"""The longest life in seconds, should the connection break unnoticed."""
+"""Maximum life in seconds, if the connection breaks unnoticed."""
 
 _lock = threading.Lock()
 _listeners: list[socket.socket] = []
@@ -153,7 +153,7 @@ _workers: dict[int, Child] = {}
 
 
 def send(value: dict[str, Any]) -> None:
-    """Write a line to the doctor; where that has gone, everything ends."""
+    """Write a line to the doctor. If the connection is broken, end everything."""
     with _lock:
         try:
             sys.stdout.write(MAGIC + json.dumps(value) + "\n")
@@ -163,7 +163,7 @@ def send(value: dict[str, Any]) -> None:
 
 
 def leave() -> None:
-    """End, and everything that was started with it."""
+    """Kill all children and exit."""
     end_all()
     os._exit(0)
 
@@ -186,10 +186,10 @@ def serve(texts: dict[str, str]) -> None:
 
 
 def _answer(asked: dict[str, Any], texts: dict[str, str]) -> None:
-    """In a thread of its own, which nobody else watches."""
+    """Answer a request in a separate thread, and report every exception."""
     try:
         answer = _answered(asked, texts)
-    except Exception as error:  # noqa: BLE001  # the border of the node: the doctor names it
+    except Exception as error:  # noqa: BLE001  # the node's border: the doctor reports the error
         answer = {"failed": f"{type(error).__name__}: {error}"}
     send({"id": asked["id"], **answer})
 
@@ -205,7 +205,7 @@ def _answered(asked: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
 
 
 def _listen(port: int) -> dict[str, Any]:
-    """Listen until the end; the kernel completes connections without an accept."""
+    """Listen until the end. The kernel completes connections without an accept."""
     try:
         _listeners.append(node_facts.listener(port))
     except OSError as error:
@@ -237,11 +237,11 @@ def _forward(asked: dict[str, Any]) -> None:
 
 GPU_SECONDS = 20.0
 TORCH_SECONDS = 90.0
-"""An import of torch from a cold network file system takes about a minute."""
+"""Importing torch from a cold network file system takes about a minute."""
 
 
 def gather(spec: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
-    """All facts, None where unknown. `spec`: python (of the training; "" for PATH's), cwd, port (None: not checked)."""
+    """Return all facts. `spec`: python (of the training; "" for PATH's), cwd, port (None: not checked)."""
     faces = node_facts.interfaces()
     address = node_facts.ssh_address()
     gpus, gpu_problem = once([sys.executable, "-I"], texts["nvml"], {}, GPU_SECONDS)
@@ -279,9 +279,9 @@ def gather(spec: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
 
 
 def _training(python: str, text: str) -> tuple[dict[str, Any] | None, str]:
-    """What the training environment's interpreter reports, and why it reports nothing.
+    """Return the report of the training environment's interpreter, or None and the reason.
 
-    Without a name: the first of PATH's that has torch, as a launch takes it.
+    Without a name, use the first interpreter on PATH that has torch, as a launch does.
     """
     wanted: list[str] = [python] if python else ["python", "python3"]
     paths = [path for path in map(node_facts.which, wanted) if path is not None]

@@ -1,6 +1,6 @@
-"""A conversation with one node: its end is piped to a Python there, through ssh or as a process of this machine.
+"""A session with one node: its server runs in a Python process there, through ssh or as a local process.
 
-Nothing is installed on the node, and everything that was started there ends with the connection.
+Nothing is installed on the node, and all processes there end with the connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINE_BYTES = 4 << 20
 KEPT_LINES = 12
 PINGS = 5
 READY = "ready"
-"""The number of the first message, which answers no request but the source itself."""
+"""Number of the first message, which answers the source itself instead of a request."""
 PYTHONS = (
     *('"$DISTUI_PYTHON"', "python3", "python", "python3.13", "python3.12", "python3.11"),
     *("$HOME/miniconda3/bin/python3", "$HOME/miniforge3/bin/python3", "/opt/conda/bin/python3"),
@@ -37,12 +37,12 @@ FIND = (
     f'exec "$p" -c "{BOOT}"; done; '
     'echo "distui: no Python 3.8 or newer is found there: install one" >&2; exit 3'
 )
-"""Without what a login shell that is no sh would take for its own within single quotes."""
+"""Contains no characters that a login shell other than sh would interpret within single quotes."""
 HERE = Path(__file__).resolve().parent
 MODULES = (HERE / "node_facts.py", HERE / "node_server.py")
-"""The node's end, in the order of their imports."""
+"""The node server's modules in import order."""
 TORCH_CHECK = HERE.parent / "inrank" / "torch_check.py"
-"""What the node's end executes in the training environment's interpreter."""
+"""Source that the node's server executes in the training environment's interpreter."""
 LOADER = """
 import sys, types
 root = types.ModuleType("distui_doctor")
@@ -60,14 +60,14 @@ root.node_server.serve(TEXTS)
 
 
 def source() -> bytes:
-    """The node's end as one script."""
+    """Return the node's server as one script."""
     modules = {path.stem: path.read_text(encoding="utf-8") for path in MODULES}
     torch_check = TORCH_CHECK.read_text(encoding="utf-8")
     return f"MODULES = {json.dumps(modules)}\nTORCH_CHECK = {json.dumps(torch_check)}\n{LOADER}".encode()
 
 
 class NodeSession:
-    """One node; `name` is how findings call it."""
+    """A session with one node. `name` is its name in findings."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, report: Report) -> None:
         """`report`: see Parts."""
@@ -84,7 +84,7 @@ class NodeSession:
     async def open(
         cls, name: str, way: Way | None, report: Report, seconds: float = READY_SECONDS
     ) -> NodeSession:
-        """Log in, and start the node's end; `way` None: on this machine. Raises HostError."""
+        """Log in and start the node's server. `way` None: on this machine. Raises HostError."""
         return await ssh.persist(lambda: cls._open(name, way, report, seconds))
 
     @classmethod
@@ -112,7 +112,7 @@ class NodeSession:
         return session
 
     async def clock(self) -> tuple[float, float]:
-        """How far its clock is ahead of ours in seconds, and the most by which that may be wrong. Raises HostError."""
+        """Return the lead of its clock over ours and its maximum error, in seconds. Raises HostError."""
         trips = []
         for _ in range(PINGS):
             began, since = clock.now(), clock.monotonic()
@@ -123,7 +123,7 @@ class NodeSession:
         return ahead, doubt
 
     async def ask(self, op: str, seconds: float, **fields: Any) -> dict[str, Any]:
-        """One request and its answer. Raises HostError."""
+        """Send one request and return its answer. Raises HostError."""
         with self._requests.open() as request:
             await self._send(request, op, fields)
             answer = await self._answer(request, seconds)
@@ -139,7 +139,7 @@ class NodeSession:
 
     @contextlib.asynccontextmanager
     async def run(self, python: str, spec: dict[str, Any], seconds: float) -> AsyncIterator[Worker]:
-        """A worker in the training environment's interpreter; ended at the end. Raises HostError."""
+        """Run a worker in the training environment's interpreter until the context ends. Raises HostError."""
         with self._requests.open() as request:
             await self._send(request, "run", {"python": python, "spec": spec, "seconds": seconds})
             worker = Worker(self, request)
@@ -156,7 +156,7 @@ class NodeSession:
         await self._write(json.dumps({"op": op, "id": request.number, **fields}).encode() + b"\n")
 
     async def write_line(self, number: rpc.Number, value: dict[str, Any] | None) -> None:
-        """A line to a worker; None ends it."""
+        """Write a line to a worker. None ends it."""
         await self._write(json.dumps({"op": "forward", "to": number, "value": value}).encode() + b"\n")
 
     async def _write(self, data: bytes) -> None:
@@ -165,7 +165,7 @@ class NodeSession:
             self._process.stdin.write(data)
             await self._process.stdin.drain()
         except OSError:
-            return  # the end of its stdout explains why
+            return  # the end of its stdout explains the error
 
     async def _hear(self) -> None:
         await self._parts.keep_running("session-answers", self._take_answers)
@@ -174,7 +174,7 @@ class NodeSession:
             self._over = self._over or f"{self.name} is no longer heard"
             await ssh.kill(self._process)
         code = await self._process.wait()
-        await asyncio.wait({self._errors}, timeout=ssh.LEAVE_SECONDS)  # ssh's last words
+        await asyncio.wait({self._errors}, timeout=ssh.LEAVE_SECONDS)  # read ssh's last messages
         early = ssh.closed_early(self._stderr_lines, code)
         self._end(self._why(code), HostClosedEarlyError if early else HostError)
 
@@ -190,7 +190,7 @@ class NodeSession:
             self._over = f"{self.name} sends lines that are no answers"
 
     def _end(self, why: str, kind: type[HostError] = HostError) -> None:
-        """Whoever waits for an answer, or will, hears why none comes."""
+        """Fail all current and future requests with this reason."""
         self._over = self._over or why
         self._requests.fail(kind(self._over))
 
@@ -206,7 +206,7 @@ class NodeSession:
         return why or f"{self.name}: {lines[-1] if lines else f'the connection ended with code {code}'}"
 
     async def close(self) -> None:
-        """End the connection, and with it everything on the node."""
+        """Close the connection, which ends all processes on the node."""
         assert self._process.stdin is not None
         self._over = self._over or f"the connection to {self.name} was closed"
         self._process.stdin.close()
@@ -223,9 +223,9 @@ class Worker:
         self.session, self._request = session, request
 
     async def write_line(self, value: dict[str, Any] | None) -> None:
-        """A line on its stdin; None ends it."""
+        """Write a line to its stdin. None ends it."""
         await self.session.write_line(self._request.number, value)
 
     async def hear(self) -> dict[str, Any]:
-        """Its next message; the last has "exit". Raises HostError when the node is lost."""
+        """Return its next message. The last message has "exit". Raises HostError if the node is lost."""
         return await self._request.next()
