@@ -1,6 +1,6 @@
-"""What the record of a run, or of one attempt, holds for a comparison: texts by section, variables, numbers, curves.
+"""Collect the data of a run or attempt for a comparison: texts by section, variables, numbers and curves.
 
-An account is plain data: it is made on the machine that has the run, and travels as JSON.
+An account is plain data. The machine that has the run creates it and sends it as JSON.
 """
 
 from __future__ import annotations
@@ -42,49 +42,49 @@ SECTIONS: dict[str, str] = {
     "nodes": "nodes",
     "transports": "transports",
 }
-"""Sections of texts and their headings, in order; the environment and the numbers stand apart."""
+"""Titles of the text sections, in order. The environment and the numbers are separate."""
 
 Facts = dict[str, str]
-"""Name → text, of what is known: a name that is missing is unknown."""
+"""Texts by name. A missing name is unknown."""
 
 
 class RunName(NamedTuple):
-    """What a user writes for one side: [HOST:]RUN[@ATTEMPT]."""
+    """A user's name for one side: [HOST:]RUN[@ATTEMPT]."""
 
     host: str
     run: str
-    """Also the path of a bundle."""
+    """Name of the run, or path of a bundle."""
     attempt: int | None
 
 
 class Quantity(Struct, frozen=True, omit_defaults=True):
-    """A number of a run, with what it rests on."""
+    """A number of a run, with its number of samples and spread."""
 
     name: str
-    """"rank.step_s" for the median of a metric, "peak:rank.rss" for its largest sample, "last:train.loss"."""
+    """Metric: "rank.step_s" for a median, "peak:rank.rss" for the largest sample, "last:train.loss" for the last."""
     title: str
     unit: str
-    """As metrics have it."""
+    """Unit of the metric."""
     value: float | None
-    """None where it is not finite: `text` has the word then."""
+    """None if it is not finite. `text` then has the word."""
     samples: int
-    """Buckets of time that have a value."""
+    """Number of time buckets with a value."""
     middle: tuple[float, float] | None = None
-    """Lower and upper quartile; None of a number that is no median."""
+    """Lower and upper quartile; None if the number is not a median."""
     better: str = ""
-    """"less", "more", or "" for what is neither."""
+    """Direction that is better: "less", "more" or ""."""
     text: str = ""
-    """ "NaN", "inf" or "-inf", in place of a value that JSON cannot carry."""
+    """ "NaN", "inf" or "-inf" instead of a value that JSON cannot represent."""
 
 
 class MetricCurve(Struct, frozen=True, omit_defaults=True):
-    """A metric over the time since the run or the attempt began."""
+    """A metric over the time since the beginning of the run or attempt."""
 
     metric: str
     begin: float
     """Seconds from the beginning to the first bucket."""
     seconds: float
-    """Length of a bucket."""
+    """Length of a bucket in seconds."""
     mean: tuple[float | None, ...]
 
 
@@ -92,40 +92,40 @@ class Account(Struct, frozen=True, omit_defaults=True):
     """One side of a comparison."""
 
     title: str
-    """As the user named it, or would: "night", "night@2"."""
+    """Name for the user: "night", "night@2"."""
     run: str
     state: str
     format: int = FORMAT
     attempt: int | None = None
-    """None: the whole run."""
+    """None for the whole run."""
     attempts: int | None = None
-    """How many the run has; None where that is unknown."""
+    """Number of the run's attempts; None if unknown."""
     live: bool = False
     facts: dict[str, Facts] = {}
     env: dict[str, str] = {}
-    """Variables of every rank; MASK where the value is secret."""
+    """Variables of every rank. The value of a secret one is MASK."""
     env_whole: bool = False
-    """Whether those are all; else only those that the plan or a restart set."""
+    """Whether `env` is complete, or only has variables that the plan or a restart set."""
     fingerprints: dict[str, str] = {}
-    """Of secrets among them, where they can be compared; see launch_record.py."""
+    """Fingerprints of its secrets, if they can be compared; see launch_record.py."""
     quantities: tuple[Quantity, ...] = ()
     curves: tuple[MetricCurve, ...] = ()
     gaps: tuple[str, ...] = ()
-    """What is missing and why, a sentence each."""
+    """A sentence per missing part, with the reason."""
 
 
 # --- outcome and first cause ---
 
 
 def chosen(state: RunState, number: int | None) -> Attempt | None:
-    """The attempt of that number, else the newest; None where there is none."""
+    """Return the attempt with that number, by default the newest; None without one."""
     if number is None:
         return state.attempts[-1] if state.attempts else None
     return next((each for each in state.attempts if each.number == number), None)
 
 
 def outcome_facts(state: RunState, number: int | None) -> Facts:
-    """How it went: of the whole run, or of one attempt."""
+    """Return the outcome of the whole run or of one attempt."""
     attempt = chosen(state, number)
     facts: Facts = {"state": state.phase.words}
     if number is not None:
@@ -142,7 +142,7 @@ def outcome_facts(state: RunState, number: int | None) -> Facts:
 
 
 def cause_facts(state: RunState, number: int | None) -> Facts:
-    """Of the attempt, or of the newest attempt of the run that failed; "none" where nothing failed."""
+    """Return the first cause of the attempt, or of the run's newest failed attempt; "none" without a failure."""
     if number is None:
         causes = [each.first_cause for each in state.attempts if each.first_cause is not None]
         cause = causes[-1] if causes else None
@@ -166,7 +166,7 @@ def _cause(cause: FirstCause) -> Facts:
     return facts | ({"signal": cause.signal} if cause.signal else {})
 
 
-# --- the plan, as plan.json has it: of any version of distui, and perhaps damaged ---
+# --- the plan: plan.json of any distui version, possibly damaged ---
 
 _PLAIN = {
     "preset": "preset",
@@ -184,18 +184,18 @@ _PLAIN = {
     "hook": "hook",
     "obeys": "obeys",
 }
-"""Field of a plan → its name here."""
+"""Display name by field of a plan."""
 _CONTRACT = {
     "DISTUI_STRATEGY_OPTIONS": "strategy",
     "DISTUI_MESH": "mesh",
     "DISTUI_BATCH": "batch",
     "DISTUI_PRECISION": "precision",
 }
-"""Variables with an object of JSON that parallelize() reads."""
+"""Section by variable, for variables with a JSON object that parallelize() reads."""
 
 
 def plan_facts(plan: Mapping[str, Any], state: RunState) -> Facts:
-    """`plan`: plan.json; empty where it cannot be read: then the journal's summary stands for it."""
+    """Return the facts of plan.json (`plan`), or of the journal's summary if `plan` is empty because of an error."""
     if not plan:
         return _summary_facts(state)
     facts = {_PLAIN[name]: _text(plan[name]) for name in _PLAIN if name in plan}
@@ -223,13 +223,13 @@ def _summary_facts(state: RunState) -> Facts:
 
 
 def script_of(command: Sequence[Any]) -> str:
-    """The script, or the program: what stands before the arguments."""
+    """Return the script or program before the arguments."""
     words = [str(word) for word in command]
     return " ".join(words[:2]) if words[:1] == ["-m"] else words[0]
 
 
 def argument_facts(plan: Mapping[str, Any]) -> Facts | None:
-    """Option → value of what stands behind the script; None where that is unknown."""
+    """Return the values of the script's options by name; None if unknown."""
     command = plan.get("command")
     if not isinstance(command, list) or not command:
         return None
@@ -283,7 +283,7 @@ def _text(value: object) -> str:
 
 
 def code_facts(git: GitState | None, attempt: Attempt | None) -> Facts:
-    """The repository at the launch, and the script and its files as the attempt began."""
+    """Return the state of the repository at the launch, and the script's files at the attempt's beginning."""
     facts: Facts = {}
     if git is not None:
         facts |= {"commit": git.commit, "branch": git.branch or "no branch"}
@@ -294,7 +294,7 @@ def code_facts(git: GitState | None, attempt: Attempt | None) -> Facts:
 
 
 def version_facts(state: RunState, facts: NcclFacts | None) -> Facts:
-    """torch, NCCL, the driver, distui."""
+    """Return the versions of torch, NCCL, the driver and distui."""
     loaded = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
     logged = {version for node in facts.nodes for version in node.versions} if facts is not None else set()
     drivers = {node.driver for node in state.nodes.values() if node.driver}
@@ -308,7 +308,7 @@ def version_facts(state: RunState, facts: NcclFacts | None) -> Facts:
 
 
 def node_facts(state: RunState, attempt: Attempt | None) -> Facts:
-    """How many nodes, which hosts, which GPUs."""
+    """Return the number of nodes, the hosts and the GPUs."""
     numbers = {place.node for place in attempt.ranks} if attempt is not None else set(state.nodes)
     facts: Facts = {"nodes": str(len(numbers))} if numbers else {}
     for number in sorted(numbers & state.nodes.keys()):
@@ -330,7 +330,7 @@ def node_facts(state: RunState, attempt: Attempt | None) -> Facts:
 
 
 def transport_facts(facts: NcclFacts | None) -> Facts:
-    """By which ways NCCL's ranks reach each other, as its logs have it."""
+    """Return the transports between NCCL's ranks, from its logs."""
     if facts is None or not (facts.nodes or facts.communicators):
         return {}
     taken: Facts = {}
@@ -357,13 +357,13 @@ def transport_facts(facts: NcclFacts | None) -> Facts:
 # --- the environment ---
 
 PORTS = ("NCCL_RAS_ADDR", "MASTER_PORT")
-"""Variables that end with a port, which each run has of its own."""
+"""Variables that end with a port, which differs between runs."""
 
 
 def environment_facts(
     values: Mapping[str, str], hidden: Iterable[str], changes: Mapping[str, str | None], record: RunRecord
 ) -> dict[str, str]:
-    """The variables of the ranks without what names the run itself; None of a change takes one away."""
+    """Return the ranks' variables without names of the run. A change to None removes a variable."""
     env: dict[str, str | None] = {**values, **dict.fromkeys(hidden, MASK), **changes}
     own = {name: text for name, text in env.items() if text is not None and not name.startswith("DISTUI_")}
     return {name: _without_run(name, text, record) for name, text in sorted(own.items())}
@@ -375,7 +375,7 @@ def _without_run(name: str, text: str, record: RunRecord) -> str:
 
 
 def changes_until(state: RunState, number: int | None) -> dict[str, str | None]:
-    """What restarts have changed, up to an attempt."""
+    """Return the variables that restarts have changed, up to an attempt."""
     if number is None:
         return dict(state.changes)
     changed: dict[str, str | None] = {}
@@ -413,13 +413,13 @@ DRAWN = (
     "train.lr",
     "train.grad_norm",
 )
-"""Metrics whose curves are put over each other."""
+"""Metrics whose curves are drawn over each other."""
 STEPS = ("train.step", "rank.step")
-"""What tells the step of a moment, the better first."""
+"""Metrics with the step at a time, the better first."""
 
 
 def quantities(window: MetricsWindow) -> tuple[Quantity, ...]:
-    """The numbers of a window, a series a metric."""
+    """Return the numbers of a window with one series per metric."""
     series = {each.metric: each for each in window.series}
     made: list[Quantity] = []
     for name, better in MEDIANS:
@@ -450,7 +450,7 @@ def quantities(window: MetricsWindow) -> tuple[Quantity, ...]:
 
 
 def extents(state: RunState, number: int | None, now: float) -> tuple[Quantity, ...]:
-    """How long it took, how many steps and checkpoints it made: what no metric has, or not up to the end."""
+    """Return duration, steps and checkpoints, which metrics do not have or not up to the end."""
     attempt = chosen(state, number)
     lasted: float | None = None
     if number is None:
@@ -467,7 +467,7 @@ def extents(state: RunState, number: int | None, now: float) -> tuple[Quantity, 
 
 
 def _reported_last(line: Progress, of_attempt: bool) -> Iterable[Quantity]:
-    """What the script reported last, also where it is not finite, which no metric has."""
+    """Yield the last values that the script reported, even non-finite ones, which metrics omit."""
     if line.earlier and of_attempt:
         return
     for name in ("step", "loss"):
@@ -480,7 +480,7 @@ def _reported_last(line: Progress, of_attempt: bool) -> Iterable[Quantity]:
 
 
 def _steps_made(state: RunState, attempt: Attempt | None) -> int:
-    """Optimizer steps of an attempt, as its ranks reported at its end, or now; 0 where that is unknown."""
+    """Return the optimizer steps of an attempt at its end or now; 0 if unknown."""
     if attempt is None:
         return 0
     samples = [rank.sample for rank in state.ranks.values()] if attempt.number == state.attempt else []
@@ -499,7 +499,7 @@ def _finite(values: Iterable[float | None]) -> list[float]:
 
 
 def curves(window: MetricsWindow, began: float) -> tuple[MetricCurve, ...]:
-    """The curves of a window, by the time since `began` (unix seconds)."""
+    """Return the curves of a window by the time since `began` (Unix time)."""
     return tuple(
         MetricCurve(each.metric, window.begin - began, window.seconds, each.mean)
         for each in window.series
@@ -508,7 +508,7 @@ def curves(window: MetricsWindow, began: float) -> tuple[MetricCurve, ...]:
 
 
 def gaps_of(account: Account) -> tuple[str, ...]:
-    """What this side of a comparison lacks, a sentence each."""
+    """Return a sentence per missing part of this side."""
     gaps = list(account.gaps)
     if all(quantity.name.startswith("last:") for quantity in account.quantities):
         gaps.append("no metrics are kept of it: its numbers are n/a")

@@ -1,4 +1,4 @@
-"""Two accounts side by side: sections of rows, for text, JSON and screen alike. Pure."""
+"""Compare two accounts in sections of rows, for text, JSON and screen. Pure."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from ..launch_record import same_secret
 from .account import CAUSE, NONE, SECTIONS, Account, Facts, Quantity, gaps_of
 
 SAME, DIFFERS, ONLY_A, ONLY_B, UNKNOWN, VALUE = "same", "differs", "only A", "only B", "unknown", "value"
-"""Kinds of rows. Value: how far and how long, in which any two runs differ. Unknown: one side, or what tells them apart,
-is not recorded; that is no difference, and no equality."""
+"""Kinds of rows. VALUE: progress and duration, which differ between any two runs. UNKNOWN: one side, or the evidence for
+a difference, is not recorded, so the row is neither equal nor different."""
 LEAST = 20
-"""Samples on each side from which a difference of medians is stated."""
+"""Minimum samples on each side for a difference of medians."""
 LEAST_OF_PEAK = 5
 SMALL = 0.02
-"""A smaller relative difference is none."""
+"""Maximum relative difference of numbers that count as the same."""
 SPREAD = 1.57
-"""Times the quartiles' distance over the root of the samples: the usual notch of a box plot, 95 % of a median."""
+"""Factor of the interquartile range over the root of the samples: a box plot's notch, the 95 % interval of a median."""
 RELATED = 5
-"""Neighbouring samples that count as one: they are running means."""
+"""Number of neighbouring samples that count as one, because they are running means."""
 LONGEST = 2000
-"""Characters of a text."""
+"""Maximum characters of a text."""
 
 
 class Difference(Struct, frozen=True):
-    """One thing on both sides."""
+    """One property on both sides."""
 
     name: str
     a: str | None
-    """As text; None where it is unknown."""
+    """Text of the value; None if unknown."""
     b: str | None
     kind: str
     note: str = ""
-    """What there is to say of the two, a few words."""
+    """A short remark about the two values."""
     values: tuple[float | None, float | None] = (None, None)
-    """Of numbers, in `unit`."""
+    """The values of numbers in `unit`."""
     unit: str = ""
     ratio: float | None = None
     """B over A."""
@@ -54,7 +54,7 @@ class Section(Struct, frozen=True):
     title: str
     rows: tuple[Difference, ...]
     hidden: int = 0
-    """Rows that differ and are left out, because they are about the terminal that launched it."""
+    """Number of omitted differences that only concern the launching terminal."""
     note: str = ""
 
 
@@ -63,18 +63,18 @@ class Comparison(Struct, frozen=True):
     b: Account
     sections: tuple[Section, ...]
     notes: tuple[str, ...]
-    """What a reader has to know of either side, a sentence each."""
+    """Remarks about either side, a sentence each."""
 
     @property
     def equal(self) -> bool:
-        """Whether no row differs; what is unknown does not count."""
+        """Whether no row differs. Unknown rows do not count."""
         return not any(
             row.kind in (DIFFERS, ONLY_A, ONLY_B) for section in self.sections for row in section.rows
         )
 
 
 def compare(a: Account, b: Account, *, everything: bool = False) -> Comparison:
-    """Both sides in sections; `everything`: also what is the same, and variables of the launching terminal."""
+    """Compare both sides. `everything`: include equal rows and variables of the launching terminal."""
     sections = [_numbers(a, b)]
     for name, title in SECTIONS.items():
         rows = facts_rows(a.facts.get(name), b.facts.get(name))
@@ -87,14 +87,14 @@ def compare(a: Account, b: Account, *, everything: bool = False) -> Comparison:
 
 
 def single(account: Account) -> Comparison:
-    """The record of one run, in the same form."""
+    """Return the record of one run as a comparison with itself."""
     compared = compare(account, account, everything=True)
     notes = [note.removeprefix("A: ") for note in compared.notes if note.startswith("A: ")]
     return Comparison(account, account, compared.sections, tuple(notes))
 
 
 def _without_equal(section: Section) -> Section:
-    """What differs, or may; of numbers all: their size says something also where they are the same."""
+    """Remove equal rows, except numbers, whose size is informative even if equal."""
     if section.name == "numbers":
         return section
     both = [row for row in section.rows if row.kind != SAME]
@@ -111,13 +111,13 @@ def _absent(name: str, a: Account, b: Account) -> str:
 
 
 def facts_rows(a: Facts | None, b: Facts | None) -> tuple[Difference, ...]:
-    """By name, in the order of A, then what B alone has; None: nothing of it is recorded."""
+    """Return rows in the order of A, then names only in B. None: the side has no record of them."""
     names = dict.fromkeys((*(a or {}), *(b or {})))
     return tuple(_row(name, a, b) for name in names)
 
 
 def _row(name: str, a: Facts | None, b: Facts | None) -> Difference:
-    """What one side lacks is not there where that side lists such names as they come, and unknown elsewhere."""
+    """Return the row of a name. A missing value is absent if that side lists all such names, else unknown."""
     before, after = (a or {}).get(name), (b or {}).get(name)
     shown = _shown(name)
     if before is None or after is None:
@@ -131,7 +131,7 @@ def _row(name: str, a: Facts | None, b: Facts | None) -> Difference:
 
 
 def _one_sided(before: str | None, is_complete: bool) -> str:
-    """The kind of a row that only one side has. `is_complete`: the other side has all its names."""
+    """Return the kind of a row that only one side has. `is_complete`: the other side has all its names."""
     if not is_complete:
         return UNKNOWN
     return ONLY_B if before is None else ONLY_A
@@ -140,7 +140,7 @@ def _one_sided(before: str | None, is_complete: bool) -> str:
 NOT_THERE = "-"
 UNSAID = "secret: whether they differ is not recorded"
 _ALL = ("-", "argument ")
-"""Of these a side that is recorded has all."""
+"""Prefixes of names that any recorded side lists completely."""
 _FAMILIES = (
     "file ",
     "connections by ",
@@ -152,7 +152,7 @@ _FAMILIES = (
     "precision: ",
     "batch: ",
 )
-"""Of these a side has all that has any."""
+"""Prefixes of names that a side lists completely if it has at least one."""
 
 
 def _lists(name: str, side: Facts | None) -> bool:
@@ -163,12 +163,12 @@ def _lists(name: str, side: Facts | None) -> bool:
 
 
 def _fact(name: str, text: str) -> str:
-    """The value of an option is secret by the option's name, too."""
+    """Return a fact for display. An option's name can also make its value secret."""
     return _shown(mask(name, text) if name.startswith("-") else text)
 
 
 def _shown(text: str) -> str:
-    """For a terminal: without control characters and secrets, whoever wrote it."""
+    """Return a text for a terminal, without control characters and secrets."""
     return clean_text(mask_text(text), LONGEST)
 
 
@@ -225,7 +225,7 @@ _TERMINALS = (
 
 
 def of_terminal(name: str) -> bool:
-    """Whether a variable is about the terminal of the launch, and has no part in the training."""
+    """Whether a variable concerns only the launching terminal and not the training."""
     return name in _TERMINAL or name.startswith(_TERMINALS)
 
 
@@ -256,11 +256,11 @@ def _variable(name: str, a: Account, b: Account) -> Difference:
 
 
 def _secret(name: str, before: str, after: str, a: Account, b: Account, row: Difference) -> Difference:
-    """Two values that nobody may see: whether they differ is in their fingerprints, or in what is shown of them."""
+    """Compare two secret values by their fingerprints, or by their masked texts."""
     same = same_secret(a.fingerprints.get(name, ""), b.fingerprints.get(name, ""))
     if same is None and MASK not in before and MASK not in after:
         same = before == after
-    elif same is None and MASK in (before, after):  # what the same rules do not hide is another value
+    elif same is None and MASK in (before, after):  # an unmasked value cannot equal a masked one
         shown = row.b if before == MASK else row.a
         same = False if before != after and shown is not None and MASK not in shown else None
     elif same is None:
@@ -306,14 +306,14 @@ def _number(a: Quantity | None, b: Quantity | None) -> Difference:
 
 
 def _verdict(a: Quantity, b: Quantity) -> tuple[str, str]:
-    """Kind and words of two numbers; a difference is stated only where the samples bear it."""
+    """Return kind and text for two numbers. A difference is reported only with enough samples."""
     if a.name.startswith("last:"):
         return VALUE, ""
     peak = a.name.startswith("peak:")
     fewest = min(a.samples, b.samples)
     if fewest < (LEAST_OF_PEAK if peak else LEAST):
         return UNKNOWN, f"too few samples to tell: {a.samples} and {b.samples}"
-    left, right = a.value or 0.0, b.value or 0.0  # of a median and a peak both are there
+    left, right = a.value or 0.0, b.value or 0.0  # medians and peaks have values
     size, apart = max(abs(left), abs(right)), abs(left - right)
     if apart <= SMALL * size:
         return SAME, "same within 2 %" if apart else ""
@@ -331,7 +331,7 @@ def about_direction(quantity: Quantity) -> bool:
 
 
 def _notch(quantity: Quantity) -> float:
-    """Half the width in which the true median lies."""
+    """Return half the width of the median's confidence interval."""
     if quantity.middle is None:
         return math.inf
     return (
@@ -370,7 +370,7 @@ class ComparedSide(Struct, frozen=True):
 
 
 class ComparedRuns(Struct, frozen=True):
-    """`diff`."""
+    """The output of `diff`."""
 
     a: ComparedSide
     b: ComparedSide
@@ -380,7 +380,7 @@ class ComparedRuns(Struct, frozen=True):
 
 
 def document(compared: Comparison) -> Any:
-    """ComparedRuns as JSON values."""
+    """Return ComparedRuns as JSON values."""
     a, b = _side(compared.a), _side(compared.b)
     return msgspec.to_builtins(ComparedRuns(a, b, compared.equal, compared.sections, compared.notes))
 
@@ -392,7 +392,7 @@ def _side(account: Account) -> ComparedSide:
 
 
 def masked(account: Account) -> Account:
-    """As it may leave this machine: no fingerprints, every text without secrets."""
+    """Return the account for other machines: without fingerprints, and with secrets masked in every text."""
     return structs.replace(
         account,
         facts={

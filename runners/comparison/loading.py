@@ -1,4 +1,4 @@
-"""From a name to an account: of a run of this machine, of one attempt, of a bundle, or of a run on another host."""
+"""Load the account that a name means: of a local run, of one attempt, of a bundle, or of a run on another host."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .account import Account, RunName
 
 BUCKETS = 600
 LOGS_S = 5.0
-"""How long NCCL's logs are read for the transports."""
+"""Maximum seconds for reading the transports from NCCL's logs."""
 
 
 def parsed(text: str) -> RunName:
-    """Raises RunError."""
+    """Parse [HOST:]RUN[@ATTEMPT] or the path of a bundle. Raises RunError."""
     if os.path.isfile(text):
         return RunName("", text, None)
     head, at, number = text.rpartition("@")
@@ -53,10 +53,10 @@ def parsed(text: str) -> RunName:
 
 
 async def load(text: str, ssh_config: str | None = None) -> Account:
-    """The account of what `text` names; `ssh_config`: a file for another host. Raises RunError."""
+    """Return the account that `text` names. `ssh_config`: ssh's configuration file for another host. Raises RunError."""
     name = parsed(text)
     if name.host:
-        from .elsewhere import asked  # what asks other hosts is slow to load
+        from .elsewhere import asked  # this import is slow
 
         return await asked(name, ssh_config)
     if os.path.isfile(name.run):
@@ -126,7 +126,7 @@ async def _account(entry: Entry, link: Link, state: RunState, number: int | None
 
 
 def _unchanged(marks: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Fingerprints of the launch; of what a restart has set since there is none."""
+    """Return the fingerprints of the launch. Variables that a restart set have none."""
     return {name: mark for name, mark in marks.items() if name not in changes}
 
 
@@ -136,7 +136,7 @@ def _problems(entry: Entry, state: RunState) -> list[str]:
 
 
 def _plan(entry: Entry) -> dict[str, Any]:
-    """plan.json as it stands; {} where it cannot be read."""
+    """Return the content of plan.json; {} if it cannot be read."""
     try:
         plan = json.loads(file_io.content(entry.path / journal.PLAN_FILE))
     except (file_io.FileError, ValueError, RecursionError):
@@ -150,14 +150,14 @@ def _planned(plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _nccl(entry: Entry, state: RunState, number: int | None) -> NcclFacts | None:
-    """What NCCL's logs say: of a live run as its agents have read it, else as far as LOGS_S goes."""
+    """Return the facts of NCCL's logs: of a live run from its agents, else as much as can be read in LOGS_S seconds."""
     if number in (None, state.attempt) and (
         held := [node.nccl for node in state.nodes.values() if node.nccl]
     ):
         try:
             return merge(map(decode, held))
         except msgspec.MsgspecError:
-            pass  # of another version: the logs are read
+            pass  # facts of another version: read the logs instead
     deadline = clock.monotonic() + LOGS_S
     files = [named for named in logs_of_run(entry, number) if _is_ncclish(named)]
     reading, _ = read_run(files, stopped=lambda: clock.monotonic() > deadline)
@@ -166,13 +166,13 @@ def _nccl(entry: Entry, state: RunState, number: int | None) -> NcclFacts | None
 
 
 def _is_ncclish(named: Named) -> bool:
-    """NCCL writes into files of its own, or where the user asked for it, to stdout."""
+    """Whether a log may have NCCL's lines: its own files, and stdout, which the user may choose for them."""
     file = parse_file_id(named[0])
     return file is not None and file.stream in ("nccl", "out")
 
 
 async def _window(link: Link, state: RunState, number: int | None) -> tuple[MetricsWindow, list[str]]:
-    """The metrics of the run or the attempt, each folded into one series; and which are left out, a sentence each."""
+    """Return the metrics of the run or attempt, each as one series, and a sentence per omitted metric."""
     attempt = account.chosen(state, number)
     begin, end = BEFORE_ALL, DISTANT
     if number is not None and attempt is not None:
