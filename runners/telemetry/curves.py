@@ -1,9 +1,9 @@
-"""Curves of a window of time from the metrics on disk: `ReadMetrics` → `MetricsWindow`.
+"""Curves of a time window from the metrics on disk: `ReadMetrics` → `MetricsWindow`.
 
-A window is cut into buckets of equal length (`NICE_S`) that begin at multiples of it in unix time, so that a window
-that moves on keeps its inner buckets. Rows come from the coarsest level whose rows make up a bucket, or from a coarser
-one where that level has forgotten the window's beginning; where a level ends the finer ones go on. Smallest and largest
-values and means (by number of samples) are folded exactly.
+A window consists of buckets of equal length (`NICE_S`) that begin at multiples of it in unix time, so that a moving
+window keeps its inner buckets. Rows come from the coarsest level with rows that add up to a bucket, or from a coarser
+level if that level lacks the window's beginning. After a level's last row the finer levels continue. Minima, maxima and
+means (weighted by samples) are exact.
 """
 
 from __future__ import annotations
@@ -50,25 +50,23 @@ NICE_S = (
     28 * DAY_S,
     364 * DAY_S,
 )
-"""Lengths of buckets; each is made of whole rows of some level, and from 10 s on of those of the second level, too."""
+"""Bucket lengths; each is a multiple of some level's rows, and from 10 s on also of the second level's."""
 MOST_BUCKETS = 1000
 MOST_VALUES = 200_000
-"""Numbers in one answer, which stays below MAX_LINE with them."""
+"""Maximum numbers in one answer, which keep it below MAX_LINE."""
 FOLDS = ("each", "node", "all")
 BEFORE_ALL = 0.0
-"""A window that begins here or earlier begins with the run."""
+"""A window with this begin or an earlier one begins with the run."""
 DISTANT = 1e12
-"""An end after all others."""
+"""An end later than all real times."""
 AHEAD_S = 3600.0
-"""A window that ends further in the future ends now."""
+"""A window with an end further in the future than this ends with the newest row."""
 
-_READERS = ThreadPoolExecutor(
-    max_workers=1, thread_name_prefix="curves"
-)  # no viewer takes more than one core
+_READERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="curves")  # limits viewers to one core
 
 
 class Bins(NamedTuple):
-    """Buckets of a window, from `begin` on, each of `seconds`."""
+    """Buckets of a window: `buckets` of `seconds` each, from `begin`."""
 
     begin: int
     seconds: int
@@ -80,27 +78,27 @@ class Bins(NamedTuple):
 
 
 class Points(Struct):
-    """One series while it is gathered, a place a bucket."""
+    """One series during gathering, one element per bucket."""
 
     total: list[float]
     samples: list[float]
     low: list[float]
     high: list[float]
     of: int = 1
-    """How many GPUs or ranks are in it."""
+    """Number of GPUs or ranks in it."""
 
 
 def no_points(size: int) -> Points:
-    """A series of which nothing is known."""
+    """An empty series."""
     return Points([0.0] * size, [0] * size, [math.inf] * size, [-math.inf] * size)
 
 
 Gathered = dict[tuple[str, int], Points]
-"""By metric and index."""
+"""(metric, index) → series."""
 
 
 def refusal(ask: ReadMetrics) -> str:
-    """Why a window cannot be given; "" where it can. A sentence."""
+    """Why a request is refused, as a sentence; "" if it is not."""
     if not (math.isfinite(ask.begin) and math.isfinite(ask.end)):
         return "a window of metrics needs a begin and an end in unix seconds"
     if ask.begin >= ask.end:
@@ -117,7 +115,7 @@ def refusal(ask: ReadMetrics) -> str:
 
 
 def bins_of(begin: float, end: float, buckets: int, least_s: int = 1) -> Bins:
-    """The shortest buckets of at least `least_s` of which at most `buckets` cover the window. Pure."""
+    """Choose the shortest length of at least `least_s` with at most `buckets` buckets for the window. Pure."""
     for seconds in NICE_S:
         first, last = math.floor(begin / seconds), math.ceil(end / seconds)
         if seconds >= least_s and last - first <= buckets:
@@ -126,12 +124,12 @@ def bins_of(begin: float, end: float, buckets: int, least_s: int = 1) -> Bins:
 
 
 def level_for(seconds: int, levels: Sequence[Resolution] = LEVELS) -> int:
-    """The coarsest level whose rows make up buckets of that length. Pure."""
+    """The coarsest level with rows that add up to buckets of that length. Pure."""
     return max(place for place, level in enumerate(levels) if seconds % level.seconds == 0)
 
 
 class Store:
-    """The metrics of one node on disk, and the second that its writer has not written yet."""
+    """The metrics of one node on disk, and the open second that its writer has not written yet."""
 
     def __init__(
         self, directory: Path, open_row: Row | None = None, levels: Sequence[Resolution] = LEVELS
@@ -140,11 +138,11 @@ class Store:
 
     @property
     def there(self) -> bool:
-        """Whether metrics may be here."""
+        """Whether there may be metrics."""
         return self._open is not None or self._directory.is_dir()
 
     def span(self) -> tuple[float, float] | None:
-        """Unix times between which there are rows; None where there are none."""
+        """Unix times of the first and the last row; None without rows."""
         begins = [at for level in self._levels if (at := oldest(self._directory, level)) is not None]
         ends = [end_of(self._directory, level) for level in self._levels]
         if self._open is not None:
@@ -153,7 +151,7 @@ class Store:
         return (min(begins), max(ends)) if begins else None
 
     def fit(self, begin: float, end: float, buckets: int) -> tuple[Bins, int]:
-        """Buckets for a window, and the level that they are read of."""
+        """Choose buckets for a window, and the level to read."""
         bins = bins_of(begin, end, buckets)
         level = level_for(bins.seconds, self._levels)
         mine = oldest(self._directory, self._levels[level])
@@ -167,7 +165,7 @@ class Store:
         return bins, level
 
     def rows(self, level: int, begin: float, end: float) -> Iterator[Row]:
-        """Rows of a level in [begin, end), and of finer ones from where it ends."""
+        """Yield rows of a level in [begin, end), and of finer levels after its last row."""
         reached = begin
         for finer in range(level, -1, -1):
             newest = reached
@@ -183,16 +181,16 @@ class Store:
 
 
 Stores = Mapping[int, Store]
-"""By node."""
+"""Node → store."""
 
 
 def kept(entry: Entry) -> dict[int, Store]:
-    """The metrics of a run that are on this machine."""
+    """The metrics of a run on this machine."""
     return {node: Store(path) for node, path in directories(entry).items()}
 
 
 def directories(entry: Entry) -> dict[int, Path]:
-    """By node: where its metrics are on this machine: the run's own, of its parts, and what a hub kept of others."""
+    """Node → directory of its metrics on this machine: the run's own, its parts', and a hub's copies of others."""
     by_node: dict[int, Path] = {}
     for path in entry.path.glob(f"node-*/{FOLDER}"):
         number = path.parent.name.removeprefix("node-")
@@ -206,7 +204,7 @@ def directories(entry: Entry) -> dict[int, Path]:
 
 
 def newest(store: Store, metrics: Sequence[str], begin: float, end: float) -> dict[str, dict[int, float]]:
-    """The newest value of each index in [begin, end), by metric. Reads files; raises nothing."""
+    """Metric → index → newest value in [begin, end). Reads files; never raises."""
     values: dict[str, dict[int, float]] = {name: {} for name in metrics}
     for row in store.rows(0, begin, end):
         for name in metrics:
@@ -218,7 +216,7 @@ def newest(store: Store, metrics: Sequence[str], begin: float, end: float) -> di
 
 
 def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsWindow:
-    """The curves of one node or several. Reads files; raises nothing."""
+    """The curves of one or several nodes. Reads files; never raises."""
     if why := refusal(ask):
         return MetricsWindow(ask.id, error=why)
     now = clock.now() if now is None else now
@@ -241,7 +239,7 @@ def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsW
 def resolved(
     ask: ReadMetrics, spans: Sequence[tuple[float, float]], now: float
 ) -> tuple[float, float] | None:
-    """Begin and end in unix seconds; None where there is nothing. `spans`: of what there is. Pure."""
+    """Resolve begin and end to unix seconds; None without data. `spans`: times of the existing rows. Pure."""
     if not spans:
         return None
     begin, end = ask.begin, ask.end
@@ -253,12 +251,12 @@ def resolved(
 
 
 async def ask_curves(stores: Stores, ask: ReadMetrics) -> MetricsWindow:
-    """`read`, off the event loop."""
+    """Call `read` in a thread."""
     return await asyncio.get_running_loop().run_in_executor(_READERS, read, stores, ask)
 
 
 def answer(ask: ReadMetrics, bins: Bins, series: Sequence[Series]) -> MetricsWindow:
-    """The window, or a sentence where it is too large to be sent."""
+    """Build the window, or an error if it is too large to send."""
     values = sum(len(each.mean) + len(each.low) + len(each.high) + len(each.samples) for each in series)
     if values > MOST_VALUES:
         return MetricsWindow(
@@ -270,9 +268,9 @@ def answer(ask: ReadMetrics, bins: Bins, series: Sequence[Series]) -> MetricsWin
 
 
 def merged(ask: ReadMetrics, windows: Mapping[int, tuple[MetricsWindow, float]]) -> MetricsWindow:
-    """The windows of several nodes, which were asked with `counts`, as one. Pure.
+    """Merge the windows of several nodes, which were requested with `counts`. Pure.
 
-    Beside each the seconds to add to its times; buckets keep their alignment, so they count to the nearest bucket.
+    Each comes with the seconds to add to its times; buckets stay aligned, so these are rounded to whole buckets.
     """
     usable = {node: pair for node, pair in windows.items() if not pair[0].error and pair[0].count > 0}
     if not usable:
@@ -310,7 +308,7 @@ def _regathered(window: MetricsWindow, begin: int, bins: Bins) -> Gathered:
 def gather(
     rows: Iterable[Row], bins: Bins, metrics: Sequence[str] = (), indexes: Sequence[int] = ()
 ) -> Gathered:
-    """Rows into buckets."""
+    """Sort rows into buckets."""
     gathered: Gathered = {}
     only, chosen = frozenset(indexes), dict[str, bool]()
     for row in rows:
@@ -359,7 +357,7 @@ def _add(
 
 
 def _bridge(gathered: Gathered) -> None:
-    """Samples come a little less often than once a second: an empty second takes the next one's, which covers it."""
+    """Fill single empty seconds from the next one: samples come a little less often than once per second."""
     for (name, _), points in gathered.items():
         if metric(name).sparse:
             continue
@@ -371,7 +369,7 @@ def _bridge(gathered: Gathered) -> None:
 
 
 def folded(gathered: Mapping[int, Gathered], fold: str, counts: bool = False) -> list[Series]:
-    """Series of several nodes, in the order of the table of metrics."""
+    """Fold the series of several nodes, in the order of the metrics table."""
     by_metric: dict[str, dict[tuple[int, int], Points]] = {}
     for node, of_node in gathered.items():
         for (name, index), points in of_node.items():
@@ -388,7 +386,7 @@ def folded(gathered: Mapping[int, Gathered], fold: str, counts: bool = False) ->
 
 
 def _group(fold: str, node: int, index: int) -> tuple[int, int]:
-    """Node and index of the series that takes in the series of `node` and `index`."""
+    """Node and index of the folded series that includes the series of `node` and `index`."""
     if fold == "each":
         return node, index
     return (node, HOST) if fold == "node" else (HUB, HOST)
@@ -433,6 +431,6 @@ def _series(name: str, node: int, index: int | None, several: Sequence[Points], 
 
 
 def _short(value: float) -> float:
-    """Six digits; whole numbers without a point, which are shorter on their way."""
+    """Round to six digits, with whole numbers as int, which are shorter on the wire."""
     value = value if value.__class__ is int else float(f"{value:.6g}")
     return int(value) if value == int(value) else value

@@ -1,4 +1,4 @@
-"""Where a run's metrics go beside its own files: `[export]` of settings.toml, nowhere unless the user writes it."""
+"""Destinations of a run's metrics besides its own files: `[export]` of settings.toml; none by default."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ OTLP_KEYS = ("otlp_endpoint", "otlp_headers_file", "otlp_headers_env", "otlp_int
 ENDPOINT, HEADERS_FILE, HEADERS_ENV, INTERVAL = OTLP_KEYS
 KEYS = (DIRECTORY, *OTLP_KEYS)
 EVERY_S, LEAST_S, MOST_S = 10.0, 1.0, 3600.0
-"""Between two pushes, where nothing is set; what may be set."""
+"""Seconds between two pushes: default, minimum and maximum."""
 SIGNAL_PATH = "/v1/metrics"
-"""By which the OTLP specification continues the address of a collector."""
+"""Path that the OTLP specification appends to a collector's address."""
 MISSING = "OTLP needs an extra: `pip install 'distui[otlp]'`"
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*)")
 
 
 class OtlpExport(Struct, frozen=True):
-    """What the settings say of pushing."""
+    """Settings of the OTLP push."""
 
     endpoint: str
-    """As it is written: of a collector, or of its metrics."""
+    """Address of a collector or of its metrics endpoint, as written."""
     headers_file: str = ""
     headers_env: str = ""
     interval: str = ""
-    """As it is written."""
+    """Interval as written."""
 
     @property
     def interval_s(self) -> float:
@@ -55,39 +55,39 @@ class OtlpExport(Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Where requests go."""
+        """URL of the requests."""
         base = self.endpoint.rstrip("/")
         return base if base.endswith(SIGNAL_PATH) else base + SIGNAL_PATH
 
     @property
     def host(self) -> str:
-        """Host and port of it: what may be shown where a path may be a secret."""
+        """Host and port of the endpoint, for messages: its path may be secret."""
         return urlsplit(self.endpoint).netloc
 
 
 class MetricsExport(Struct, frozen=True):
     directory: Path | None = None
-    """Absolute; where node_exporter's textfile collector reads."""
+    """Absolute path of a directory that node_exporter's textfile collector reads."""
     otlp: OtlpExport | None = None
     problems: tuple[str, ...] = ()
-    """A sentence for each thing that cannot be used; the rest counts."""
+    """A sentence for each invalid setting; the other settings apply."""
     otlp_problems: tuple[str, ...] = ()
-    """The same of pushing, which then is off."""
+    """A sentence for each invalid setting of the push; any of them turns it off."""
 
     @property
     def all_problems(self) -> tuple[str, ...]:
-        """Of both."""
+        """All problems."""
         return self.problems + self.otlp_problems
 
 
 def load(environ: Mapping[str, str] = os.environ) -> MetricsExport:
-    """The settings of this user. Never fails."""
-    # The cockpit and `distui settings` name a file that cannot be used; this run was asked for nothing.
+    """Load the settings of this user. Never fails."""
+    # The cockpit and `distui settings` report an unusable file; this run exports nothing.
     return loaded(SECTION, of_table, lambda _: MetricsExport(), environ)
 
 
 def of_table(table: Any, path: Path) -> MetricsExport:
-    """The same of `[export]`."""
+    """Parse `[export]`."""
     if not isinstance(table, Mapping):
         return MetricsExport(problems=(no_section(path, SECTION),))
     there = f"there are {', '.join(f'{SECTION}.{key}' for key in KEYS)}"
@@ -108,7 +108,7 @@ def _absolute(value: Any) -> Path | None:
         return None
     try:
         path = Path(value).expanduser()
-    except RuntimeError:  # ~ of a user that there is not
+    except RuntimeError:  # ~ of an unknown user
         return None
     return path if path.is_absolute() else None
 
@@ -123,7 +123,7 @@ def _otlp(table: Mapping[str, Any]) -> OtlpExport:
 
 
 def _wrong_otlp(table: Mapping[str, Any]) -> list[str]:
-    """What is wrong, each from the name of the key on; no text quotes a value, which may be a secret."""
+    """Problems, each from the key on; no text quotes a value, because it may be a secret."""
     if ENDPOINT not in table:
         return [f"{key} does nothing without {ENDPOINT}" for key in OTLP_KEYS if key in table]
     texts = [f"{key} has to be a text" for key in OTLP_KEYS if not isinstance(table.get(key, ""), str)]
@@ -151,7 +151,7 @@ def _wrong_endpoint(value: str) -> list[str]:
 
 
 def headers_of(otlp: OtlpExport, lookup: Lookup, folder: Path) -> dict[str, str]:
-    """Headers of requests as they are by now; `folder`: of the settings. Raises SecretError."""
+    """Current headers of the requests; `folder`: of the settings. Raises SecretError."""
     file, variable = otlp.headers_file, otlp.headers_env
     headers = _headers(secret_of(file, "", lookup, folder), file)
     return headers | _headers(secret_of("", variable, lookup, folder), variable)
@@ -168,7 +168,7 @@ def _headers(text: str, where: str) -> dict[str, str]:
 
 
 def is_installed() -> bool:
-    """Whether this Python has the extra; nothing of it is loaded."""
+    """Whether this Python has the extra, without importing it."""
     try:
         return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:

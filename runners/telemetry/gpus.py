@@ -1,6 +1,6 @@
-"""The GPUs of this node as an agent gets them: the sampler child under watch.
+"""The GPUs of this node for the agent, from a supervised sampler child.
 
-A driver call that hangs costs the agent nothing. Decisions are pure.
+A hung driver call does not block the agent. Decisions are pure.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ..model import Event, FindingRaised, Gpu, GpuTick
 from .gpu_words import NO_DRIVER, SHORTEST_S, judge
 
 # -----------------------------------------------------------------------------------------------------------
-# What to do about the sampler child: let it be, end it, start a new one; and why there are no values. Pure.
+# What to do with the sampler child (nothing, end it, start a new one), and why values are missing. Pure.
 
 
 class State(enum.Enum):
-    """Where the sampler child stands."""
+    """State of the sampler child."""
 
     STARTING = "starting"  # spawned, no sample yet
     SAMPLING = "sampling"
-    WAITING = "waiting"  # none, a new one follows
-    ABSENT = "absent"  # none, and none will follow
+    WAITING = "waiting"  # no child, a new one follows
+    ABSENT = "absent"  # no child, and none will follow
 
 
 class Act(enum.Enum):
-    """What to do now."""
+    """The next action."""
 
     NOTHING = "nothing"
-    KILL = "kill"  # end the child without waiting for it, then wait
+    KILL = "kill"  # kill the child without waiting for its end, then wait for the back-off
     SPAWN = "spawn"
 
 
@@ -47,34 +47,34 @@ class SamplerLimits(Struct, frozen=True):
     """Times in seconds."""
 
     stale_s: float = 5.0
-    """Age of the newest sample at which the driver call counts as hung; at least 3 intervals."""
+    """Age of the newest sample before a driver call counts as hung; at least 3 intervals."""
     init_s: float = 20.0
-    """The same for a child that has not sampled yet: loading the driver takes seconds a GPU."""
+    """`stale_s` before a child's first sample: loading the driver takes seconds per GPU."""
     backoff_s: float = 5.0
-    """Wait before the first new child; doubles with each failure."""
+    """Wait before the first new child; it doubles with each failure."""
     backoff_max_s: float = 300.0
     healthy_s: float = 60.0
-    """Sampling for this long forgets earlier failures."""
+    """Time of sampling that clears the count of failures."""
     stuck: int = 3
-    """Killed children that the driver does not let go, at which no new one is started."""
+    """Number of killed children still in the driver that prevents a new one."""
 
 
 class Watch(Struct, frozen=True):
-    """All that the decision needs; times are monotonic seconds."""
+    """Input of the decision; times are monotonic seconds."""
 
     state: State
     since: float
-    """When it was spawned (STARTING), began to sample (SAMPLING) or ended (WAITING)."""
+    """Time of spawning (STARTING), of the first sample (SAMPLING), or of the end (WAITING)."""
     heard: float
-    """When the newest sample came; before the first, when sampling was first tried."""
+    """Time of the newest sample; before it, of the first try."""
     failures: int = 0
     stuck: int = 0
     problem: str | None = None
-    """How the child before ended; None when it hung in a driver call, or when all is well."""
+    """How the previous child ended; None if it hung in a driver call, or if there is no problem."""
 
 
 def decide(watch: Watch, now: float, limits: SamplerLimits, interval: float = 1.0) -> Act:
-    """The next step. Pure."""
+    """Return the next action. Pure."""
     match watch.state:
         case State.STARTING if now - watch.since > limits.init_s:
             return Act.KILL
@@ -91,7 +91,7 @@ def backoff(watch: Watch, limits: SamplerLimits) -> float:
 
 
 def describe(watch: Watch, now: float, limits: SamplerLimits) -> str | None:
-    """Why there are no new values, as a sentence; None when there are, or when it is too early to say."""
+    """Why there are no new values, as a sentence; None if there are, or if it is too early to judge."""
     if watch.state in (State.SAMPLING, State.ABSENT) or (
         watch.state is State.STARTING and not watch.failures
     ):
@@ -106,25 +106,24 @@ def describe(watch: Watch, now: float, limits: SamplerLimits) -> str | None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The sampler child under watch: a driver call that hangs costs the agent nothing but a sentence.
+# Supervision of the sampler child: after a hung driver call the agent only reports a problem.
 
 
 LINE_BYTES = 1 << 20
-"""Longest line taken from the sampler."""
+"""Maximum bytes of a line from the sampler."""
 TAIL_BYTES = 2048
-"""How much of a sampler's stderr is kept."""
+"""Bytes of a sampler's stderr to keep."""
 LATE_S = 1.0
-"""An event loop that is later than this (seconds) proves nothing about the sampler."""
+"""Delay of the event loop in seconds above which its observations prove nothing about the sampler."""
 LIMITS = SamplerLimits()
 
 
 class GpuSource:
-    """Runs the sampler for this node and hands its events to `on_event`, from the event loop.
+    """Runs the sampler for this node and passes its events to `on_event`, on the event loop.
 
-    Events: `GpuTick` each interval (with `problem` and the values last known while the driver does not
-    answer), `FindingRaised` and `FindingCleared` for the GPUs' health and for Xid errors. Without an NVIDIA
-    driver there is one `GpuTick` that says so, and no process. `node` goes into the findings, `command`
-    replaces the sampler's argv.
+    Events: a `GpuTick` per interval (with `problem` and the last known values while the driver does not answer), and
+    `FindingRaised` and `FindingCleared` for the GPUs' health and for Xid errors. Without an NVIDIA driver it emits one
+    `GpuTick` with that problem, and runs no process. `node` is for the findings, `command` replaces the sampler's argv.
     """
 
     def __init__(
@@ -148,27 +147,27 @@ class GpuSource:
         self._child: Process | None = None
         self._killed: list[Process] = []
         self._group = asyncio.TaskGroup()
-        """Of the tasks that read the children's pipes."""
+        """Tasks that read the children's pipes."""
         self._gpus: tuple[Gpu, ...] = ()
         self._ledger = FindingLedger(on_event)
         self._problem: str | None = None
         now = clock.monotonic()
         self._watch = Watch(State.WAITING, now, now)
         self._ended = asyncio.Event()
-        """Set when a child ended or was given up: sampling is no longer all there is to see."""
+        """Set if a child ended or was given up, so that the supervision must act."""
 
     @property
     def sampling(self) -> bool:
-        """Whether samples come now."""
+        """Whether samples are arriving."""
         return self._watch.state is State.SAMPLING
 
     @property
     def pid(self) -> int | None:
-        """The sampler child's pid; None when there is none."""
+        """Pid of the sampler child; None without one."""
         return None if self._child is None else self._child.pid
 
     async def run(self) -> None:
-        """Keep a sampler running until this is cancelled, or until a sampler finds no driver."""
+        """Keep a sampler running until cancellation, or until a sampler finds no driver."""
         now = clock.monotonic()
         self._watch = Watch(State.WAITING, now, now)
         try:
@@ -179,7 +178,7 @@ class GpuSource:
             await self._end_sampler()
 
     async def _end_sampler(self) -> None:
-        """Close its stdin, after a second send SIGKILL, and never wait longer."""
+        """Close its stdin, send SIGKILL after one second, and wait one more second at most."""
         child, self._child = self._child, None
         if child is None or child.returncode is not None:
             return
@@ -194,7 +193,7 @@ class GpuSource:
             before, pause = clock.monotonic(), self._pause()
             await self._sleep(pause)
             if clock.monotonic() - before > pause + LATE_S:
-                continue  # the agent itself stood still: the sampler's lines wait to be read
+                continue  # the agent itself was blocked: the sampler's lines are still unread
             self._killed = [child for child in self._killed if child.returncode is None]
             self._watch = replace(self._watch, stuck=len(self._killed))
             now = clock.monotonic()
@@ -208,16 +207,16 @@ class GpuSource:
                 self._on_event(GpuTick(gpus=self._gpus, took_ms=0.0, problem=problem))
 
     def _pause(self) -> float:
-        """Seconds until there may be something to do."""
+        """Seconds until the next check."""
         calm = min(self._interval, 1.0)
         if not self.sampling:
             return calm
-        # While samples come there is nothing to check until shortly before the newest is too old.
+        # With samples arriving, the next check is due shortly before the newest becomes stale.
         due = self._watch.heard + max(self._limits.stale_s, 3 * self._interval)
         return max(calm, due - calm - clock.monotonic())
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep, or until the child has ended."""
+        """Sleep, at most until the child ends."""
         self._ended.clear()
         alarm = asyncio.get_running_loop().call_later(seconds, self._ended.set)
         await self._ended.wait()
@@ -236,7 +235,7 @@ class GpuSource:
         self._group.create_task(self._follow(child))
 
     def _give_up(self) -> None:
-        """The child hangs in the driver. It may not even die: nobody waits for it."""
+        """Kill a child that hangs in the driver, without waiting: it may not even die."""
         if self._child is not None:
             _kill(self._child)
             self._killed.append(self._child)
@@ -258,7 +257,7 @@ class GpuSource:
         )
 
     async def _follow(self, child: Process) -> None:
-        """Read one child's lines until it ends; those of a child that was given up are dropped."""
+        """Read one child's lines until it ends; drop those of a child that was given up."""
         assert child.stdout is not None
         assert child.stderr is not None
         tail = bytearray()
@@ -293,7 +292,7 @@ class GpuSource:
         self._ledger.update(judge(tick.gpus, self._node))
 
     def _end(self, child: Process, tail: bytes) -> None:
-        """The child ended by itself."""
+        """Handle the end of a child that was not killed."""
         if child.returncode == NO_DRIVER:
             self._child = None
             self._watch = replace(self._watch, state=State.ABSENT)
@@ -305,7 +304,7 @@ class GpuSource:
 
 
 async def _line(stream: asyncio.StreamReader) -> bytes:
-    """The next line; b"" at the end. One that is longer than LINE_BYTES comes as an empty line."""
+    """The next line; b"" at the end. A line longer than LINE_BYTES is returned as an empty line."""
     try:
         return await stream.readline()
     except ValueError:
@@ -319,7 +318,7 @@ async def _keep_tail(stream: asyncio.StreamReader, tail: bytearray) -> None:
 
 
 async def _ended(child: Process) -> bool:
-    """Wait at most a second for its end."""
+    """Wait at most one second for its end."""
     try:
         await asyncio.wait_for(child.wait(), 1.0)
     except TimeoutError:

@@ -1,9 +1,9 @@
-"""Training signals in what a rank prints: a line in, signals out, each with the pattern that it was read by. Pure.
+"""Training signals in a rank's output: a line in, signals out, each with the pattern that matched. Pure.
 
-Most frameworks write "name value" pairs in one of a few ways, so one reader of pairs serves them all. SIGNATURES names
-the framework by what else is on its line, and says what its short names mean there ("tps" of torchtitan is of one
-GPU); BAR reads progress bars of tqdm and Lightning. A line counts as the training's own where it has a loss, or steps
-with a throughput; the loss of an evaluation stays a value under its own name.
+Most frameworks write "name value" pairs in one of a few styles, so one parser of pairs is enough. SIGNATURES recognizes
+frameworks by other parts of the line, and defines their short names ("tps" of torchtitan is per GPU). BAR reads
+progress bars of tqdm and Lightning. A line counts as the training's if it has a loss, or steps with a throughput. The
+loss of an evaluation stays a value with its own name.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from ...presets.sanitize import clean_text
 from .signal_names import OWN, SECONDS, Name, ReportedValue, meaning, plausible
 
 LONGEST = 1000
-"""Characters of a line that are read."""
+"""Maximum characters of a line that are read."""
 LONGEST_TITLE = 80
-"""Characters before the percentage of a progress bar that are its title."""
+"""Maximum characters of a progress bar's title, before the percentage."""
 LONGEST_LABEL = 48
-"""Characters before a number in which its name is."""
+"""Maximum characters before a number that may contain its name."""
 MOST_PAIRS = 60
-"""A line with more pairs shows a configuration."""
+"""Maximum pairs of a line; a line with more is a configuration."""
 FEW = 6
-"""Pairs of a line that need no loss beside the step."""
+"""Maximum pairs of a line that counts with a step but without a loss."""
 MOST_VALUES = 8
-"""Further values of one line."""
+"""Maximum other values per line."""
 SEGMENTS = 4
-"""Of a line that a progress bar wrote over itself: the last of its states."""
+"""Maximum states, from the end, of a line that a progress bar overwrote."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _PREFIX = re.compile(
     r"^\s*(?:\[(?:rank|default|Rank )?\d+\]:?|(?:rank )?\d{1,5}: (?=\D)|\((?:pid|\w+ pid)=[^)]*\))\s*"
 )
-"""Who writes it: "[rank0]:", "[default3]:", "0: " of srun, "(RayTrainWorker pid=7, ip=…)"."""
+"""Prefix of the writer: "[rank0]:", "[default3]:", "0: " of srun, "(RayTrainWorker pid=7, ip=…)"."""
 _MAY = re.compile(r"loss|step|iter|tok|epoch|it/s|s/it", re.IGNORECASE)
-"""A line without any of these has no signal: most lines end here."""
+"""Quick test: most lines do not match, and have no signal."""
 _CONFIG = re.compile(r"^\s*\S{0,60}(?:Namespace|Config|Arguments|Args)\(")
 
 NUMBER = (
@@ -59,22 +59,22 @@ _CUT = re.compile(
     r".*(?:[|,;<>\t]|[)}]\s|[\"'\[{](?=[A-Za-z])|\((?=[A-Za-z])(?!\w{1,8}\)\s*[:=\[]*\s*$)|\s-\s|\s{2,}|(?<=[a-z\d])[:=](?=\s*[A-Za-z]))",
     re.DOTALL,
 )
-"""All before the label of a number, up to the last delimiter."""
+"""Text before the label of a number, up to the last delimiter."""
 EVALUATES = re.compile(
     r"(?<![\w/.-])(?:eval(?:uat\w+)?|val(?:id(?:at\w+)?)?|test(?:ing)?|dev)(?![\w/.-])", re.IGNORECASE
 )
 _COUNTED = re.compile(r"(?:step|iter|epoch|batch)")
-"""What follows a word of evaluation where the whole line is of one: "valid step:10 loss: …"."""
+"""Text after a word of evaluation if the whole line is an evaluation's: "valid step:10 loss: …"."""
 EVALUATED = re.compile(
     r"(?:^|[^a-z])(?:eval|val|valid|validation|test|dev|acc|accuracy|ppl|perplexity|bpb|reward)(?:[^a-z]|$)|val(?:id)?_|acc"
 )
-"""Names of values that are worth keeping."""
+"""Names of values to keep."""
 _COSTS = re.compile(r"runtime|per_sec|_time\b|duration")
-"""Names of what an evaluation takes, not of what comes out."""
+"""Names of an evaluation's costs, in contrast to its results."""
 FILLERS = frozenset(
     ("completed", "current", "at", "the", "train", "training", "batch", "running", "global")
 )
-"""Words before a name that change nothing."""
+"""Words before a name that do not change its meaning."""
 BAR = re.compile(
     r"\d{1,3}%\s?\|[^|]*\|\s*(?P<n>\d+)/(?P<total>\d+)\s*"
     r"\[[\d:]+<[\d:?]*,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>it/s|s/it)(?P<post>[^\]]*)\]?"
@@ -82,15 +82,15 @@ BAR = re.compile(
 
 
 class Signature(NamedTuple):
-    """How lines of a framework are known, and what names mean on them."""
+    """How to recognize the lines of a framework, and the meaning of its names."""
 
     name: str
     word: str
-    """In each such line: asked first, since it costs next to nothing."""
+    """Text in each such line, tested first because the test is cheap."""
     pattern: re.Pattern[str]
     names: Mapping[str, Name] = {}
     complete: bool = False
-    """Whether a line of it counts also without a loss."""
+    """Whether its lines also count without a loss."""
 
 
 SIGNATURES = (
@@ -123,7 +123,7 @@ SIGNATURES = (
     ),
     Signature("Keras bar", "] - ", re.compile(r"\[=*>?\.*\] - ")),
 )
-"""In this order; the first that fits."""
+"""In order of precedence; the first match counts."""
 _PAIRED = {
     "norm": Name("grad_norm", order=9),
     "dt": Name("step_s"),
@@ -131,7 +131,7 @@ _PAIRED = {
     "steps": Name("step", order=20),
     "iterations": Name("step", order=21),
 }
-"""Names that mean this beside a loss alone."""
+"""Names that have this meaning only on a line with a loss."""
 
 
 def is_candidate(text: str) -> bool:
@@ -140,7 +140,7 @@ def is_candidate(text: str) -> bool:
 
 
 def signals(line: str) -> list[ReportedValue]:
-    """What one line of output says; [] for nothing. Times are left at 0: the reader knows when it read."""
+    """Signals in one line of output; [] for none. Their times are 0, because only the reader knows them."""
     read: list[ReportedValue] = []
     for segment in line[-SEGMENTS * LONGEST :].split("\r")[-SEGMENTS:]:
         text = _ANSI.sub("", segment)[:LONGEST]
@@ -157,7 +157,7 @@ def _segment(text: str) -> list[ReportedValue]:
 
 
 def _bar(bar: re.Match[str]) -> list[ReportedValue]:
-    """A bar of a training has a loss in it; one of an epoch counts within that."""
+    """Signals of a progress bar. A training's bar contains a loss; a bar of one epoch counts within the epoch."""
     desc, post = bar.string[: bar.start()].rpartition("|")[2].rstrip()[-LONGEST_TITLE:], bar["post"]
     evaluates = EVALUATES.search(desc) is not None
     pairs = [*_pairs(desc + " "), *_pairs(post)]
@@ -185,15 +185,15 @@ class _Pair(NamedTuple):
     unit: str
     value: str
     after: str
-    """The unit behind the value."""
+    """Unit after the value."""
     total: str | None
     sep: str
     evaluates: bool
-    """Whether the line speaks of an evaluation before it."""
+    """Whether the text before the pair is about an evaluation."""
 
 
 def _pairs(text: str) -> Iterator[_Pair]:
-    """Each number with the name before it."""
+    """Yield each number with the name before it."""
     begin, evaluates = 0, False
     for count, number in enumerate(_NUMBER.finditer(text)):
         if count >= MOST_PAIRS or number.start() < begin:
@@ -210,7 +210,7 @@ def _pairs(text: str) -> Iterator[_Pair]:
         if _names_the_next(name, after):
             after, end = "", number.end("value")
         if number["value"][-1:].isalpha() and not (sep or meaning(name).field):
-            continue  # the word "nan" of a name, as in "number of nan iterations"
+            continue  # "nan" as a word, as in "number of nan iterations"
         begin = end if ratio is None else ratio.end()
         if name or after:
             total = None if ratio is None else ratio["total"]
@@ -218,12 +218,12 @@ def _pairs(text: str) -> Iterator[_Pair]:
 
 
 def _names_the_next(name: str, unit: str) -> bool:
-    """Whether what looks like a unit is the name of the number after it: "loss 1.95 tokens/s 1234"."""
+    """Whether an apparent unit is the name of the next number: "loss 1.95 tokens/s 1234"."""
     return "/" in unit and meaning(name).field in ("loss", "lr", "grad_norm", "step", "epoch")
 
 
 def _label_part(before: str) -> str:
-    """The end of a text that can be the name of the number after it."""
+    """Part at the end of a text that can be the name of the next number."""
     before = before[-LONGEST_LABEL:]
     plain = before.rstrip()
     ended = plain.rstrip(":= \"'[({")
@@ -235,19 +235,19 @@ def _label_part(before: str) -> str:
 
 
 def _evaluates(before: str) -> bool:
-    """Whether a word of evaluation stands for itself there, not as the name of a value before."""
+    """Whether a word of evaluation applies to the rest of the line, instead of naming one value."""
     match = EVALUATES.search(before)
     if match is None:
         return False
     rest = before[match.end() :].strip().lower()
     if _COUNTED.match(rest):
         return True
-    # "val loss 1.2" names a value of its own; what follows it on the line may be the training's again.
+    # "val loss 1.2" names only one value; the rest of the line may be the training's again.
     return not re.fullmatch(r"[a-z@\d]{1,12}\s*[:=]?", rest) or match.start() == 0
 
 
 def _made(pair: _Pair, source: str, evaluates: bool, names: Mapping[str, Name]) -> ReportedValue:
-    """A pair as a signal; of an evaluation a value."""
+    """Convert a pair to a signal; a pair of an evaluation becomes a value."""
     means, value = _means(pair, names), _value(pair)
     own, field = pair.label, means.field
     if evaluates and field == "loss" and not EVALUATED.search(own.lower()):
@@ -261,7 +261,7 @@ def _made(pair: _Pair, source: str, evaluates: bool, names: Mapping[str, Name]) 
     if field in ("step", "total") and not value.is_integer():
         field = ""
     if field == "loss" and not pair.sep and pair.value.isdigit():
-        field = ""  # "Train loss 64998 0.30": the number of the step
+        field = ""  # "Train loss 64998 0.30": the number is the step
     value *= means.scale
     if field and not plausible(field, value, means.order == 0):
         field = ""
@@ -330,7 +330,7 @@ def _line(text: str) -> list[ReportedValue]:
 
 
 def _within_epoch(fields: list[tuple[str, str | None]]) -> bool:
-    """Whether "Epoch [1/10], Step [100/600]": steps that count within an epoch."""
+    """Whether the steps count within an epoch, as in "Epoch [1/10], Step [100/600]"."""
     names = [name for name, _ in fields]
     ratio = any(name == "step" and total for name, total in fields)
     return ratio and "epoch" in names and names.index("epoch") < names.index("step")
@@ -343,23 +343,23 @@ def _style(pairs: list[_Pair]) -> str:
 
 
 def _trains(fields: set[str], made: list[tuple[ReportedValue, _Pair]], signature: Signature | None) -> bool:
-    """Whether the line is one of the training's."""
+    """Whether the line belongs to the training."""
     if signature is not None and signature.complete and fields & {"step", "samples_s"}:
         return True
     if "loss" in fields:
-        # A loss alone needs more than a blank between name and value: "loss 5" may be anybody's sentence.
+        # A single loss needs a separator between name and value: "loss 5" may be part of any sentence.
         return len(fields) > 1 or any(each.field == "loss" and pair.sep for each, pair in made)
     if "step" in fields and len(made) <= FEW and fields & {"lr", "epoch"}:
         return not _within_epoch([(each.field, pair.total) for each, pair in made]) and (
             "lr" in fields or any(pair.total for _, pair in made)
         )
     if len(made) == 1 and fields & {"lr", "grad_norm", "tokens_s"}:
-        return "/" in made[0][1].label and made[0][1].sep == "="  # a tracker's name on a line of its own
+        return "/" in made[0][1].label and made[0][1].sep == "="  # a tracker's name on a separate line
     return "step" in fields and bool(fields & {"tokens_s", "samples_s", "grad_norm", "mfu"})
 
 
 def _evaluation(made: list[tuple[ReportedValue, _Pair]]) -> list[ReportedValue]:
-    """Values of evaluations, by their own names."""
+    """Values of evaluations, with their own names."""
     kept = [each for each, pair in made if not each.field and pair.label and _worth(each.name)]
     return [each._replace(name=clean_text(each.name)) for each in kept[:MOST_VALUES]]
 

@@ -1,9 +1,9 @@
-"""The sampler: a child process that asks the NVIDIA driver, and serves nobody but its parent.
+"""The sampler: a child process that queries the NVIDIA driver for its parent only.
 
-`python -m distui.runners.telemetry.sampler --interval SECONDS` writes one JSON event a line to stdout: a
-`GpuTick` each interval, a `FindingRaised` for an Xid error. What is cheap is asked every second, what is dear more
-rarely. It ends when its stdin does, that is, with its parent, even while a driver call hangs. Exit status 3: no driver
-library or no GPU; 1: the driver failed; in both cases the last line is a `GpuTick` that says why.
+`python -m distui.runners.telemetry.sampler --interval SECONDS` writes one JSON event per line to stdout: a `GpuTick` per
+interval, a `FindingRaised` for an Xid error. It reads cheap values every second, expensive ones less often. It ends when
+its stdin ends, so with its parent, even during a hung driver call. Exit status 3: no driver library or no GPU; 1: the
+driver failed; in both cases the last line is a `GpuTick` with the reason.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from .nvml import (
 )
 from .quantity import NvmlActivity, NvmlCall, NvmlField, NvmlRate, Tier
 
-# Nanoseconds for which power or heat held the clocks back; of newer drivers also which heat, and the power brake.
+# Nanoseconds of lowered clocks for power or heat; newer drivers add the kind of heat, and the power brake.
 HELD_POWER, HELD_THERMAL, HELD_SW_THERMAL, HELD_HW_THERMAL, HELD_BRAKE = 74, 75, 269, 270, 271
 HELD_FIELDS = (HELD_POWER, HELD_THERMAL, HELD_SW_THERMAL, HELD_HW_THERMAL, HELD_BRAKE)
 GPM_VARIABLE = "DISTUI_GPM"
-"""0 in it: the hardware's counters are left to others, as to DCGM; only one reader at a time gets true values."""
+"""Set to 0 to leave the hardware counters to another reader such as DCGM: only one reader gets true values."""
 HELD_CEILING = 5e9
-"""Nanoseconds a second that a reason cannot hold the clocks back."""
+"""Upper bound of a reason's nanoseconds per second; more is a counter error."""
 
 BY_TIER = {tier: [quantity for quantity in GPU if quantity.tier is tier] for tier in Tier}
 ACTIVITIES = [each.source.id for each in GPU if isinstance(each.source, NvmlActivity)]
 
 
 def _field_ids(tier: Tier) -> list[int | tuple[int, int]]:
-    """The fields of the quantities of a tier, which NVML reads by one call."""
+    """Fields of a tier's quantities, which NVML reads in one call."""
     ids: list[int | tuple[int, int]] = [*HELD_FIELDS] if tier is Tier.FAST else []
     for quantity in BY_TIER[tier]:
         source = quantity.source
@@ -63,18 +63,18 @@ FIELD_IDS = {tier: _field_ids(tier) for tier in Tier}
 
 
 class DriverGpus:
-    """All GPUs of a driver; `sample` keeps the last values of the tiers that it does not ask."""
+    """All GPUs of a driver; `sample` keeps the last values of tiers that it does not read."""
 
     def __init__(self, driver: Driver) -> None:
         self._gpus = [_SampledGpu(driver, index) for index in range(driver.count)]
 
     @property
     def devices(self) -> dict[int, NvmlDevice]:
-        """The devices that were reached, by NVML index."""
+        """The reachable devices, by NVML index."""
         return {gpu.index: gpu.device for gpu in self._gpus if gpu.device is not None}
 
     def sample(self, tiers: Iterable[Tier], now: float) -> tuple[Gpu, ...]:
-        """Ask `tiers` of every GPU; `now` in monotonic seconds."""
+        """Read `tiers` of every GPU; `now` in monotonic seconds."""
         wanted = frozenset(tiers)
         return tuple(gpu.sample(wanted, now) for gpu in self._gpus)
 
@@ -147,7 +147,7 @@ class _SampledGpu:
         return _scaled(self._counters[name].rate(value, now, bits=bits), source.scale)
 
     def _throttled(self, fields: dict[int, tuple[int, int]], now: float) -> float | None:
-        """Percent of the time since the sample before; several reasons may hold at once."""
+        """Percent of the time since the last sample; several reasons may hold at once."""
         shares = {
             field: rate
             for field, counter in self._held.items()
@@ -172,7 +172,7 @@ class _SampledGpu:
 
 
 class _Reading:
-    """One pass over a GPU. Each function is called once, also if several quantities are in its answer."""
+    """One pass over a GPU. Calls each function only once, even for several quantities."""
 
     def __init__(self, device: NvmlDevice, fields: dict[int, tuple[int, int]]) -> None:
         self._device = device
@@ -180,7 +180,7 @@ class _Reading:
         self._answers: dict[object, Any] = {}
 
     def value(self, source: NvmlCall | NvmlField) -> Any:
-        """The value of a source; None if the driver does not serve it. Raises GpuLost."""
+        """The value of a source; None if the driver does not report it. Raises GpuLost."""
         if isinstance(source, NvmlField):
             answer = _whole(self.fields.get(source.id))
         elif source.calls in self._answers:
@@ -191,7 +191,7 @@ class _Reading:
 
 
 def _fixed(device: NvmlDevice) -> dict[str, Any]:
-    """What does not change while the driver is loaded."""
+    """Values that are constant while the driver is loaded."""
     return {
         "uuid": device.ask("nvmlDeviceGetUUID") or "",
         "name": device.ask("nvmlDeviceGetName") or "GPU",
@@ -205,7 +205,7 @@ def _procs(device: NvmlDevice) -> dict[str, Any]:
     )
     if procs is None:
         return {"pids": None, "pid_mem": None}
-    # A process that computes holds memory: 0 is what some containers' drivers give for "unknown".
+    # A computing process holds memory: some containers' drivers return 0 for an unknown value.
     return {
         "pids": tuple(int(proc.pid) for proc in procs),
         "pid_mem": tuple(int(proc.usedGpuMemory) if proc.usedGpuMemory else None for proc in procs),
@@ -221,11 +221,11 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 XID_S = 10.0
-"""The same Xid of the same GPU is reported again at most this often (seconds), with a count."""
+"""Minimum seconds between two reports of one Xid on one GPU; each report has a count."""
 
 
 class LineWriter:
-    """Whole lines to one file descriptor, from several threads."""
+    """Writes whole lines to one file descriptor from several threads."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -233,7 +233,7 @@ class LineWriter:
         self._encode = msgspec.json.Encoder().encode
 
     def write(self, event: Event) -> None:
-        """Write one event; the process exits when nobody reads any more."""
+        """Write one event; exit the process if the reader has closed the pipe."""
         line = memoryview(self._encode(event) + b"\n")
         with self._lock:
             try:
@@ -244,13 +244,13 @@ class LineWriter:
 
 
 def main(argv: list[str]) -> int:
-    """Sample until stdin ends; the exit status."""
+    """Sample until stdin ends, and return the exit status."""
     interval = _interval(argv)
     if interval is None:
         name = "python -m distui.runners.telemetry.sampler"
         print(f"usage: {name} --interval SECONDS, at least {SHORTEST_S}", file=sys.stderr)
         return 2
-    # A driver library that prints must not print into the protocol.
+    # Output of a driver library must not get into the protocol.
     writer = LineWriter(os.dup(1))
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -268,7 +268,7 @@ def main(argv: list[str]) -> int:
 
 
 def _interval(argv: list[str]) -> float | None:
-    """Seconds from `--interval SECONDS`; None when that is not what stands there."""
+    """Seconds from `--interval SECONDS`; None for other arguments."""
     try:
         option, text = argv
         seconds = float(text)
@@ -283,7 +283,7 @@ def _sample(driver: Driver, writer: LineWriter, interval: float) -> None:
     watched = False
     while True:
         now = clock.monotonic()
-        # A little early rather than a whole interval late.
+        # Rather a little early than a whole interval late.
         tiers = [tier for tier in Tier if now >= due[tier] - interval / 2]
         sample = gpus.sample(tiers, now)
         due |= {tier: now + tier.value for tier in tiers if tier is not Tier.FAST}
@@ -297,7 +297,7 @@ def _sample(driver: Driver, writer: LineWriter, interval: float) -> None:
 
 
 def _watch_xids(xids: Xids, writer: LineWriter) -> None:
-    """In a thread of its own, which nobody else watches."""
+    """Write Xid errors, in a separate thread that no other code watches."""
     try:
         _write_xids(xids, writer)
     except Exception as error:  # noqa: BLE001  # the border of a part: whatever it raises is reported
