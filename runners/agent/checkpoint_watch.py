@@ -1,4 +1,4 @@
-"""Which checkpoints the ranks of this node save: from their hooks, else from the folder for checkpoints."""
+"""Detect the checkpoints of this node's ranks, from their hooks or else from the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from .runner_process import ServedRun
 
 POLL_S = 2.0
 FOLDER_S = 10.0
-"""Between two looks at a folder: what did not change between them is complete."""
+"""Seconds between two checks of a folder. An entry that did not change in between is complete."""
 MOST_ENTRIES = 5000
-"""Entries of a folder, and files of a checkpoint, that are checked at."""
+"""Most entries of a folder, and files of a checkpoint, to check."""
 DEEPEST = 4
 
 _reports = msgspec.json.Decoder(SaveReport)
@@ -41,23 +41,23 @@ Part = tuple[int, SaveReport]
 
 
 class CheckpointWatch:
-    """Reports a CheckpointSaved for every checkpoint; reads, and changes nothing."""
+    """Reports a CheckpointSaved for every checkpoint. Changes nothing."""
 
     def __init__(self, run: ServedRun) -> None:
         self._run = run
         self._offsets: dict[Path, int] = {}
         self._open: dict[int, SaveReport] = {}
-        """Saves that have begun, by rank."""
+        """Saves in progress, by rank."""
         self._done: list[Part] = []
         """Saves that wait for the other parts of their checkpoint."""
         self._reported_until = 0.0
-        """Unix time up to which an earlier agent has reported them."""
+        """Unix time of the newest save that an earlier agent reported."""
         folder = folder_option(run.plan.command)
         self._folder = None if folder is None else Path(run.plan.cwd, folder)
         self._held: list[Seen] = []
 
     async def run(self) -> None:
-        """Watch until cancelled; what was saved before an agent came is in the files of the hooks."""
+        """Watch until cancelled. The hooks' files contain the saves before the agent's start."""
         self._reported_until = max((each.at for each in self._run.state.checkpoints), default=0.0)
         checked = 0.0
         while True:
@@ -72,7 +72,7 @@ class CheckpointWatch:
             await asyncio.sleep(POLL_S)
 
     def read_reports(self, attempt: int) -> None:
-        """Read what the hooks of an attempt have reported, and report the checkpoints that are complete."""
+        """Read the hooks' new reports of an attempt, and report the complete checkpoints."""
         for path in sorted((self._run.run_dir / attempt_dir(self._run.node, attempt)).glob("rank-*.saves")):
             number = path.stem.removeprefix("rank-")
             if number.isdecimal():
@@ -81,7 +81,7 @@ class CheckpointWatch:
         self._report_done(attempt, clock.now())
 
     def close(self, attempt: int) -> None:
-        """The ranks of the attempt are gone: report what is left, and what they had begun as torn."""
+        """Report the remaining saves after the attempt's ranks have exited. Saves in progress are torn."""
         self.read_reports(attempt)
         self._done += self._open.items()
         self._open.clear()
@@ -108,7 +108,7 @@ class CheckpointWatch:
             self._done.append((rank, report))
 
     def _report_done(self, attempt: int, now: float) -> None:
-        """Groups of which no part is still being written or renamed, be it by a rank that takes longer than others."""
+        """Report the groups without a part that any rank is still writing or renaming."""
         writing = {report.path for report in self._open.values()}
         beside = set(map(_save, self._open.values()))
         waiting: list[Part] = []
@@ -130,12 +130,12 @@ class CheckpointWatch:
         self._run.emit(CheckpointSaved(attempt, checkpoint_of(moved, path, size)))
 
     def _watches_folder(self) -> bool:
-        """Only where no hook has reported any save: those know more."""
+        """Return True if no hook has reported a save: hooks know more than the folder."""
         reported = any(each.source != "folder" for each in self._run.state.checkpoints)
         return not reported and not self._open
 
     async def _check_folder(self, folder: Path) -> None:
-        """Report what no longer changes, and was saved since the run began."""
+        """Report checkpoints that no longer change and are newer than the run."""
         state = self._run.state
         seen = await asyncio.to_thread(lambda: list(seen_in(folder)))
         fresh = [each for each in seen if each.changed >= state.began]
@@ -145,12 +145,12 @@ class CheckpointWatch:
 
 
 def _save(report: SaveReport) -> tuple[str, int | None]:
-    """What the parts of a save, one from each rank, have in common."""
+    """Return the key that the parts of a save have in common."""
     return os.path.dirname(report.path), report.count
 
 
 def now_at(report: SaveReport) -> str:
-    """Where a file is now that was saved under a temporary name: by its inode, in the same folder or the one above."""
+    """Return the current path of a file that was saved under a temporary name, found by its inode."""
     if report.file is None:
         return report.path
     device, inode, _ = report.file
@@ -166,7 +166,7 @@ def now_at(report: SaveReport) -> str:
 
 
 def bytes_of(path: Path) -> int | None:
-    """Bytes of a file, or of all files below a folder; None where it cannot be read, or holds too many."""
+    """Return the bytes of a file, or of all files below a folder. None if it is unreadable or has too many."""
     try:
         about = path.lstat()
     except OSError:
@@ -183,7 +183,7 @@ def bytes_of(path: Path) -> int | None:
 
 
 def seen_in(folder: Path) -> Iterator[Seen]:
-    """The checkpoints in a folder, and those one level below where a folder of its own has each run's."""
+    """Yield the checkpoints in a folder, and one level below in folders of single runs."""
     for entry in _entries(folder):
         with contextlib.suppress(OSError):
             is_folder = entry.is_dir(follow_symlinks=False)
@@ -222,7 +222,7 @@ def _below(folder: Path, depth: int) -> Iterator[os.DirEntry[str]]:
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """At most MOST_ENTRIES of a folder's; none where it cannot be read."""
+    """Yield at most MOST_ENTRIES of a folder. None if it is unreadable."""
     with contextlib.suppress(OSError), os.scandir(folder) as listed:
         for number, entry in enumerate(listed):
             if number >= MOST_ENTRIES:

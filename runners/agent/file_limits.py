@@ -1,4 +1,4 @@
-"""Whether a rank's log has reached the limit on the size of a file (`ulimit -f`), behind which its lines are lost."""
+"""Detect logs that have reached the file size limit (`ulimit -f`), beyond which lines are lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "file-limit"
 
 
 def limit_of(pid: int) -> int | None:
-    """Most bytes of a file that a process may write; 0 is this one. None for no limit, and for one that has ended."""
+    """Return a process's file size limit in bytes, for pid 0 this one's. None for no limit and for an exited process."""
     with contextlib.suppress(OSError):
         limit = resource.prlimit(pid, resource.RLIMIT_FSIZE)[0]
         return None if limit == resource.RLIM_INFINITY else limit
@@ -26,9 +26,9 @@ def limit_of(pid: int) -> int | None:
 def finding_of(
     sizes: Mapping[str, int], attempt: int, limits: Mapping[int, int], node: int
 ) -> Finding | None:
-    """What to say of an attempt's logs; None where all are below their limits. Pure.
+    """Return a finding on an attempt's logs, or None if all are below their limits. Pure.
 
-    `sizes`: bytes by file; `limits`: by rank.
+    `sizes`: bytes by file. `limits`: by rank.
     """
     full = dict[int, str]()
     for name, size in sizes.items():
@@ -56,22 +56,22 @@ def finding_of(
 
 
 class FileLimits:
-    """Compares the logs of a run's ranks with their limits, while it lives."""
+    """Compares the logs of a run's ranks with their limits."""
 
     def __init__(self, run: ServedRun) -> None:
         self._run = run
         self._limits: dict[int, int] = {}
-        """By rank; of one that has ended the last."""
+        """Limits by rank. An exited rank keeps its last one."""
 
     def update(self, pids: Iterable[tuple[int, int]]) -> None:
-        """Read the limits of ranks that run: numbers and pids."""
+        """Read the limits of running ranks, given as (rank, pid)."""
         for rank, pid in pids:
             limit = limit_of(pid)
             if limit is not None:
                 self._limits[rank] = limit
 
     def check(self) -> None:
-        """Raise the finding, or clear it, as the sizes that were reported have it."""
+        """Raise or clear the finding for the reported sizes."""
         if not self._limits:
             return
         state = self._run.state

@@ -1,4 +1,4 @@
-"""Keeps the logs of a run's ranks below the cap of its plan, while it lives."""
+"""Keep the logs of a run's ranks below the cap of its plan."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..model import FindingRaised
 from .runner_process import ServedRun
 
 EVERY_S = 2.0
-"""Between two looks at the sizes on disk."""
+"""Seconds between two checks of the sizes on disk."""
 
 
 class LogCaps:
-    """Looks at the logs from time to time, and leaves out the middle of those that are too large."""
+    """Checks the logs periodically, and removes the middle of logs that are too large."""
 
     def __init__(self, run: ServedRun, cap: int) -> None:
-        """`cap`: bytes of each log on disk."""
+        """`cap`: bytes per log on disk."""
         self._run, self._cap = run, cap
         self._refused = False
 
     async def run(self) -> None:
-        """Look for ever; cancel to stop."""
+        """Check until cancelled."""
         while not self._refused:
             await asyncio.sleep(EVERY_S)
             problem = await asyncio.to_thread(self._check)
@@ -34,7 +34,7 @@ class LogCaps:
                 self._run.emit(FindingRaised(self._finding(problem)))
 
     def _check(self) -> str:
-        """Cap what is too large; why that is not possible here, "" where it is."""
+        """Cap the logs that are too large. Return why that is impossible here, or ""."""
         for file in list_files(self._run.run_dir):
             path = Path(self._run.run_dir) / file.id
             try:
@@ -44,7 +44,7 @@ class LogCaps:
                     return "the file system takes no blocks back from a file that is open (fallocate: PUNCH_HOLE)"
                 gaps.cap_log(path, self._cap)
             except OSError:
-                continue  # gone, or the disk is full: the next look may do
+                continue  # deleted, or the disk is full: the next check may succeed
         return ""
 
     def _finding(self, why: str) -> Finding:

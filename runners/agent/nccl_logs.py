@@ -1,4 +1,4 @@
-"""Reads NCCL's logs as they grow, and takes a debug level back before it fills the disk."""
+"""Read the logs of the ranks as they grow, and reset a debug level before it fills the disk."""
 
 from __future__ import annotations
 
@@ -28,52 +28,54 @@ from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_
 from ..model import FindingCleared, FindingRaised, NcclTick
 from .runner_process import ServedRun
 
-# A level of NCCL_DEBUG that writes too much is taken back before it fills the disk.
-# Only what somebody set while the run was going is taken back; where the launch itself asks for it, or NCCL cannot be
-# changed while it runs, a finding says so and nothing is changed.
+# A level of NCCL_DEBUG that writes too much is reset before it fills the disk. Only a level that was set while the run
+# was active is reset. If the launch requests the level, or this NCCL has no live switch, a finding reports the flood.
 
 
 FLOOD_ID = "nccl-flood"
 RATE_EVERY_S = 1.0
 WINDOW_S = 3.0
-"""Over which a rate is taken."""
+"""Length of the measurement of a rate, in seconds."""
 LEAST_S = 1.8
-"""Less time than this makes no rate."""
+"""Shortest time for a rate, in seconds."""
 GROWS = 1_000_000.0
-"""Bytes a second below which the logs do not fill a disk."""
+"""Bytes per second below which the logs do not fill a disk."""
 QUIET_S = 10.0
-"""Between two times that something is done: what was lowered needs a moment to show."""
+"""Seconds between two actions: a lower level needs time to take effect."""
 Heard = Callable[[LogFile, bytes], None]
-"""A file and the end of what is new in it; of the attempt before also once the next has begun."""
+"""Receives a file and the end of its new bytes. Bytes of an attempt may follow the start of the next attempt."""
 Lower = Callable[[str], Awaitable[tuple[bool, str]]]
-"""Take a level back, given half a sentence why; whether it was, and a sentence that says so."""
+"""Lowers a level for a reason (half a sentence). Returns True if it was lowered, and a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """Too much is written."""
+    """The logs grow too fast."""
 
     rate: float
-    """Bytes a second."""
+    """Bytes per second."""
     free: int | None = None
-    """Bytes left on the disk, where that is the reason."""
+    """Free bytes of the disk, if they are the reason."""
 
     @property
     def text(self) -> str:
-        """Half a sentence."""
+        """Return half a sentence."""
         rate = f"NCCL's logs on this node grow by {self.rate / 1e6:.3g} MB/s"
         return rate if self.free is None else f"{rate}, and {size_text(self.free)} are free"
 
 
 class Flow:
-    """How fast some files grow together."""
+    """The common growth rate of some files."""
 
     def __init__(self, most: float) -> None:
         self._most = most
         self._seen: deque[tuple[float, int]] = deque()
 
     def check(self, now: float, size: int, free: int | None, total: int | None) -> Flood | None:
-        """Bytes of all files at a monotonic time, free and whole bytes of the disk; a Flood where it is one."""
+        """Add the size of all files at a monotonic time, with the disk's free and total bytes.
+
+        Return a Flood if there is one.
+        """
         if self._seen and size < self._seen[-1][1]:
             self._seen.clear()
         self._seen.append((now, size))
@@ -91,7 +93,7 @@ class Flow:
 
 
 class Guard:
-    """Looks at the files of this node's ranks once a second."""
+    """Checks the log files of this node's ranks once per second."""
 
     def __init__(self, run: ServedRun, lower: Lower) -> None:
         self._run, self._lower = run, lower
@@ -100,7 +102,7 @@ class Guard:
         self._quiet_until = float("-inf")
 
     async def run(self) -> None:
-        """Look for as long as the run lives; cancel to stop."""
+        """Check until cancelled."""
         while True:
             await asyncio.sleep(RATE_EVERY_S)
             flood = self.check(clock.monotonic())
@@ -109,7 +111,7 @@ class Guard:
                 await self._act(flood)
 
     def check(self, now: float) -> Flood | None:
-        """One look; None also shortly after something was done."""
+        """Check once. Returns None also for QUIET_S after an action."""
         state = self._run.state
         if state.attempt != self._attempt:
             self._flow, self._attempt = Flow(self._most), state.attempt
@@ -120,7 +122,7 @@ class Guard:
         return None if now < self._quiet_until else flood
 
     async def _act(self, flood: Flood) -> None:
-        """Take the level back, and say so; else say why that cannot be."""
+        """Lower the level and report it, or report why that is impossible."""
         done, text = await self._lower(flood.text)
         limits = f"at most {self._most / 1e6:g} MB/s, and 5 % and 2 GiB of the disk are to stay free"
         remedy = (
@@ -147,7 +149,7 @@ class Guard:
 
 
 def written(folder: Path) -> int:
-    """Bytes of NCCL's own files in the folder of an attempt; 0 where there is none."""
+    """Return the bytes of NCCL's files in the folder of an attempt, or 0 if there are none."""
     size = 0
     try:
         with os.scandir(folder) as entries:
@@ -160,7 +162,7 @@ def written(folder: Path) -> int:
 
 
 def _disk(path: Path) -> tuple[int | None, int | None]:
-    """Free and whole bytes where the run directory is; None where that is not known."""
+    """Return the free and total bytes of the run directory's disk, or None if unknown."""
     try:
         disk = os.statvfs(path)
     except OSError:
@@ -169,27 +171,27 @@ def _disk(path: Path) -> tuple[int | None, int | None]:
 
 
 RECENT = 64 << 10
-"""Bytes of a file's end that are kept for who reads training signals in it."""
+"""Bytes at the end of a file to keep for readers of training signals."""
 BLOCK = 64 << 10
-"""Bytes that are looked at in one go: some milliseconds."""
+"""Bytes per block, which take a few milliseconds."""
 TURN, WHOLE = 4 << 20, 16 << 20
-"""Most bytes of one file in one turn, where there are many; and of a few files together."""
+"""Most bytes per turn: of one file among many, and of a few files together."""
 BEHIND = 64 << 20
-"""With more than this left to read, only the newest part is read whole."""
+"""Unread bytes above which only the newest part is read completely."""
 LAST = 16 << 20
-"""The same at the end of an attempt, which nobody wants to wait for."""
+"""Limit at the end of an attempt, which users wait for."""
 NEWEST = 1 << 20
-"""Bytes of that part, of each file."""
+"""Bytes of the newest part, per file."""
 SKIPPED = 256 << 20
-"""Most bytes that are skipped in one turn."""
+"""Most bytes to skip per turn."""
 LOUD = b" WARN "
-"""What is read also where the rest is skipped."""
+"""Text of lines that are read even in skipped parts."""
 LOUD_LINES = 64
-"""Most such lines of one block."""
+"""Most such lines per block."""
 
 
 class Tail:
-    """One file. Bytes behind the last whole line are kept until the line is."""
+    """One file. Bytes after the last complete line are kept until the line is complete."""
 
     def __init__(self, run_dir: Path, file: LogFile, reading: Reading) -> None:
         self.file, self.offset, self.size = file, 0, 0
@@ -197,27 +199,27 @@ class Tail:
         self._rest, self._dropping = b"", False
         self._again = False
         self._newest = b""
-        """The end of the whole lines since `recent` was called."""
+        """The end of the complete lines since the last call of `recent`."""
 
     def recent(self) -> bytes:
-        """The end of what was read since the last call, with a progress bar that has no end of line; b"": nothing."""
+        """Return the end of the bytes read since the last call, with an unfinished progress bar, or b""."""
         newest, self._newest = self._newest, b""
         bar = b"" if self._dropping or b"\r" not in self._rest else self._rest[-RECENT:]
         return newest + bar
 
     @property
     def left(self) -> int:
-        """Bytes that were written and not read yet; of a file with holes no more than it takes on the disk."""
+        """Return the unread bytes. A sparse file counts at most its bytes on disk."""
         return max(0, min(self.size - self.offset, self._on_disk + NEWEST))
 
     def saw(self, size: int, on_disk: int) -> None:
-        """It is so large now. A file that became smaller is read from its start."""
+        """Record the current size. A file that shrank is read from its start."""
         if size < self.offset:
             self.offset, self._rest, self._dropping, self._again = 0, b"", False, True
         self.size, self._on_disk = size, on_disk
 
     def read(self, limit: int) -> Iterator[int]:
-        """Feed what is there, at most so many bytes, block by block; yields the bytes of each."""
+        """Read and feed at most `limit` bytes, block by block. Yields the bytes of each block."""
         try:
             with opened(self._run_dir, self.file.id) as descriptor:
                 while limit > 0 and self.offset < self.size:
@@ -229,10 +231,13 @@ class Tail:
                     self._take(block)
                     yield len(block)
         except (LogError, OSError):
-            self.offset = self.size  # taken away, or made unreadable: there is nothing more to know
+            self.offset = self.size  # deleted or unreadable: no more to read
 
     def skip(self, limit: int) -> Iterator[int]:
-        """Pass over all but the newest part, at most so many bytes: lines are counted, warnings are read."""
+        """Skip at most `limit` bytes before the newest part.
+
+        Lines are counted, and warnings are read. Yields bytes per block.
+        """
         try:
             with opened(self._run_dir, self.file.id) as descriptor:
                 while limit > 0 and self.offset < self.size - NEWEST:
@@ -250,10 +255,7 @@ class Tail:
             self.offset = self.size
 
     def _block(self, descriptor: int, size: int, feed: Callable[[bytes], None]) -> bytes:
-        """The bytes that come next, at most `size`; of what the cap of logs left out as many empty lines are fed.
-
-        Holes are passed over.
-        """
+        """Return at most `size` bytes, after any holes. If the log cap removed lines here, feed as many empty lines."""
         gap = gaps.read(self._run_dir / self.file.id)
         begin, end = next(gaps.stretches(descriptor, self.offset, gap), (self.size, self.size))
         if gap is not None and self.offset < gap.end <= begin:
@@ -265,7 +267,7 @@ class Tail:
         return os.pread(descriptor, min(size, end - begin), begin)
 
     def end(self) -> None:
-        """Nothing more is written: what is left is a line, too."""
+        """Feed the last line without a line end, after the last write."""
         if self._rest and not self._dropping:
             self._feed(self._rest)
         self._rest, self._dropping = b"", False
@@ -282,13 +284,13 @@ class Tail:
         else:
             self._rest += tail
         if len(self._rest) > LONGEST:
-            bar = self._rest.rfind(b"\r")  # a progress bar that has no end of line
+            bar = self._rest.rfind(b"\r")  # an unfinished progress bar
             self._rest = self._rest[bar + 1 :] if bar >= 0 else self._rest
             if len(self._rest) > LONGEST:
                 self._rest, self._dropping = self._rest[:LONGEST], True
 
     def _pass(self, data: bytes) -> None:
-        """Lines that are not read, but for the loud ones."""
+        """Count lines, and read only the loud ones."""
         self._dropping = False
         self._turn()
         done, at = 0, data.find(LOUD)
@@ -320,23 +322,23 @@ class Tail:
 
 
 class Tails:
-    """All files of one attempt. One thread at a time may use it."""
+    """All files of one attempt. Only one thread at a time may use it."""
 
     def __init__(self, run_dir: Path, node: int, attempt: int) -> None:
         self.attempt, self.reading = attempt, Reading()
         self.sampled = False
-        """Whether parts were skipped."""
+        """True if parts were skipped."""
         self._run_dir, self._prefix = run_dir, attempt_dir(node, attempt)
         self._tails: dict[str, Tail] = {}
         self._hurried = threading.Event()
 
     @property
     def left(self) -> int:
-        """Bytes that are not read yet, as far as was seen by `scan`."""
+        """Return the unread bytes, as of the last `scan`."""
         return sum(tail.left for tail in self._tails.values())
 
     def scan(self) -> int:
-        """See which files there are and how large; bytes that are left to read."""
+        """Find the files and their sizes. Return the unread bytes."""
         self._hurried.clear()
         try:
             with os.scandir(self._run_dir / self._prefix) as listed:
@@ -359,7 +361,7 @@ class Tails:
         return self.left
 
     def turn(self, behind: int = BEHIND) -> Iterator[int]:
-        """Read what was seen, a part of each file; yields after every block. `behind`: bytes from which on to skip."""
+        """Read a part of each file. Yields after every block. `behind`: unread bytes above which parts are skipped."""
         left = self.left
         if left > behind:
             self.sampled = True
@@ -372,25 +374,25 @@ class Tails:
             yield from tail.read(max(TURN, WHOLE // len(grown)))
 
     def drain(self, behind: int = BEHIND) -> None:
-        """A whole turn at once, for a thread; `hurry` ends it early."""
+        """Read a whole turn in a thread. `hurry` ends it early."""
         for _ in self.turn(behind):
             if self._hurried.is_set():
                 return
 
     def recent(self) -> Iterator[tuple[LogFile, bytes]]:
-        """The ends of the files that ranks, or a command, have written to since the last call."""
+        """Yield the ends of the files of ranks, or of a command, with new bytes since the last call."""
         for tail in self._tails.values():
             if tail.file.stream != "nccl" and (newest := tail.recent()):
                 yield tail.file, newest
 
     def hurry(self) -> None:
-        """End a `drain` with the block that it reads. From any thread."""
+        """End a `drain` after its current block. Thread-safe."""
         self._hurried.set()
 
     def end(self) -> None:
-        """Read all that is left, at most the newest part of what is too much, and last lines without an end."""
+        """Read all remaining bytes, or only the newest part of large files, and last lines without a line end."""
         self.scan()
-        while self.left:  # files do not grow here: nothing looks at them again
+        while self.left:  # files do not grow here, because `scan` is not called
             self.drain(LAST)
         for tail in self._tails.values():
             tail.end()
@@ -398,31 +400,31 @@ class Tails:
 
 EVERY_S = 2.0
 BUSY_S, BEHIND_S = 0.2, 0.02
-"""Between two turns while much is written, and while there is more to read."""
+"""Seconds between two turns while the logs grow fast, and while unread bytes remain."""
 IN_LOOP = 256 << 10
-"""Bytes that are read between other things; more of them in a thread."""
+"""Most bytes to read in the event loop. More are read in a thread."""
 RETRIED_S = 20.0
-"""A peer that is tried again for as long as this is no late starter."""
+"""Seconds of retries that a late starter may need."""
 RETRIED = ("sock-refused-retry", "tcpx-timeout")
-"""Rules of lines that are usual while other ranks still start."""
+"""Rules for lines that are normal while other ranks start."""
 MILD = ("ras-no-listen",)
-"""Rules of what does no harm to the job."""
+"""Rules without harm to the job."""
 ELSEWHERE = ("net-socket-fallback", "version-mismatch")
-"""Derived from the statements of all nodes: see diagnosis/expectations.py."""
+"""Derived from all nodes: see diagnosis/expectations.py."""
 BEHIND_ID = "logs-behind"
 
 
 class RaisedFindings:
-    """The findings of one attempt's logs that were raised: each once, with what was known then."""
+    """The raised findings of one attempt's logs. Each is raised once, with the facts at that time."""
 
     def __init__(self, node: int, raised: dict[str, Finding] | None = None) -> None:
         self._node = node
         self.raised: dict[str, Finding] = dict(raised or {})
         self._since: dict[str, tuple[float, int]] = {}
-        """Of what is not raised yet: when it was first seen, and in how many lines."""
+        """Findings that are not raised yet: time of the first occurrence, and number of lines."""
 
     def news(self, reading: Reading, now: float) -> list[FindingRaised | FindingCleared]:
-        """New findings after more was read. A symptom is raised while no cause is known, and cleared once one is."""
+        """Return the new events after a read. A symptom is raised until a cause is known, and then cleared."""
         fresh = [finding for finding in self._fired(reading) if finding.id not in self.raised]
         events: list[FindingRaised | FindingCleared] = []
         for role in ("cause", "hint", "symptom"):
@@ -435,7 +437,7 @@ class RaisedFindings:
         return events
 
     def behind(self, left: int, now: float) -> list[FindingRaised | FindingCleared]:
-        """Parts were skipped: raised once, with how many bytes were left to read then."""
+        """Report skipped parts once, with the number of unread bytes."""
         if BEHIND_ID in self.raised:
             return []
         text = (
@@ -467,7 +469,7 @@ class RaisedFindings:
         return [name for name, finding in self.raised.items() if finding.role == role]
 
     def _severity(self, finding: LogFinding, now: float) -> str | None:
-        """None: not yet."""
+        """Return the severity, or None if it is too early."""
         if finding.id in RETRIED:
             since, count = self._since.setdefault(finding.id, (now, finding.count))
             if now - since < RETRIED_S or finding.count == count:
@@ -499,10 +501,10 @@ class RaisedFindings:
 
 
 class NcclLogs:
-    """Follows the logs of this node's ranks for as long as the run lives."""
+    """Follows the logs of this node's ranks during the run."""
 
     def __init__(self, run: ServedRun, lower: Lower, heard: Heard = lambda file, tail: None) -> None:
-        """`heard`: gets the end of what each rank has written since it was called last."""
+        """`heard` receives the end of each rank's new output."""
         self._run, self._heard = run, heard
         self.guard = Guard(run, lower)
         self._tails: Tails | None = None
@@ -515,7 +517,7 @@ class NcclLogs:
         self._own = ((), None) if run.plan.backend == "gloo" else rdma()
 
     async def run(self) -> None:
-        """Tell an NcclTick when there is news; cancelled, it reads what is left."""
+        """Emit an NcclTick for new facts. After cancellation, read the rest."""
         self._tails = None  # after a failure the logs are read again
         try:
             while True:
@@ -527,14 +529,14 @@ class NcclLogs:
             raise
 
     async def finish(self) -> None:
-        """Read what is left, before the end of the run is emitted."""
+        """Read the rest, before the end of the run is emitted."""
         if self._tails is not None:
             self._tails.hurry()
         async with self._turns:
             await self._end()
 
     async def _turn(self) -> float:
-        """Read some of what is there; seconds until the next time."""
+        """Read once. Return the seconds until the next turn."""
         attempt = self._run.state.attempt
         if not attempt:
             return EVERY_S
@@ -556,29 +558,29 @@ class NcclLogs:
         return BUSY_S if left > IN_LOOP else EVERY_S
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
-        """Let a thread read. It is waited for even where this task is cancelled: by the next who reads."""
+        """Read in a thread. If this task is cancelled, the next reader waits for the thread."""
         await self._rest()
         self._working = asyncio.get_running_loop().run_in_executor(None, work)
         await asyncio.shield(self._working)
 
     async def _rest(self) -> None:
-        """Wait for a thread that was left alone."""
+        """Wait for a thread that a cancelled task left running."""
         if self._working is not None and not self._working.done():
             await asyncio.wait({self._working})
 
     async def _end(self) -> None:
-        """All that is left of the attempt that is read now."""
+        """Read the rest of the current attempt."""
         if self._tails is not None:
             await self._in_thread(self._tails.end)
             self._ticked = float("-inf")
             self._report(0)
 
     def _begin(self, attempt: int) -> None:
-        """An attempt's logs from their start; after an adoption what was raised of them already stays so."""
+        """Follow an attempt's logs from their start. After an adoption, its findings stay raised."""
         self._tails = Tails(self._run.run_dir, self._run.node, attempt)
         self._last, self._seen = None, {}
         node = self._run.state.nodes.get(self._run.node)
-        if node is not None and node.nccl is not None:  # of the attempt before
+        if node is not None and node.nccl is not None:  # of the previous attempt
             self._run.emit(NcclTick(attempt, Raw(nccl_facts.encode(NcclFacts()))))
         here = attempt_dir(self._run.node, attempt) + "/"
         names = {rule.id for rule in book().rules} | {BEHIND_ID}
@@ -608,7 +610,7 @@ class NcclLogs:
             self._tick(tails, now)
 
     def _tick(self, tails: Tails, now: float) -> None:
-        """Statements, where they are not the same as before."""
+        """Emit the facts if they have changed."""
         facts = nccl_facts.placed(tails.reading.facts(), self._run.node, *self._own)
         for comm in facts.communicators:
             self._seen.setdefault(comm.id, now)
@@ -627,7 +629,7 @@ class NcclLogs:
 
 
 def rdma(root: Path = Path("/")) -> tuple[tuple[str, ...], bool | None]:
-    """Ports of RDMA devices that are active here, as "mlx5_0:1"; and whether nvidia_peermem is loaded, None if not."""
+    """Return the active ports of RDMA devices ("mlx5_0:1"), and True if nvidia_peermem is loaded, else None."""
     ports = []
     for state in sorted((root / "sys/class/infiniband").glob("*/ports/*/state")):
         try:

@@ -24,17 +24,17 @@ from .nccl_logs import FLOOD_ID
 from .runner_process import ServedRun
 
 C10D = {"INFO": "INFO", "TRACE": "DETAIL"}
-"""c10d's level for one of NCCL's; OFF for the others."""
+"""c10d's level for an NCCL level. OFF for other levels."""
 QUIET = f"; {DEFAULT_SUBSYS} have little to say by now: --subsys COLL has a line for each collective"
-"""To somebody who has named no subsystems, and would wait for lines."""
+"""Hint for users who name no subsystems, and would wait for lines."""
 
 Answers = dict[int, dict[str, Any]]
 
 
 def unused(backend: str, planned: str | None, used: Set[str] = frozenset()) -> bool:
-    """Whether ranks of that backend, as torch names it ("gloo", "cpu:gloo,cuda:nccl"; "": unknown), use no NCCL.
+    """Return True if ranks with a torch backend ("gloo", "cpu:gloo,cuda:nccl"; "": unknown) do not use NCCL.
 
-    `used`: the backends that their collectives went through, where that is known.
+    `used`: known backends of their collectives.
     """
     if calls_nccl(used) or (used and planned != "nccl"):
         return not calls_nccl(used)
@@ -44,26 +44,26 @@ def unused(backend: str, planned: str | None, used: Set[str] = frozenset()) -> b
 
 
 class NcclSwitch:
-    """Sets the level of all or some ranks, and takes a limited one back."""
+    """Sets the level of all or some ranks, and resets a limited one."""
 
     def __init__(self, run: ServedRun, hooks: Hooks, restarts: Restarts) -> None:
         self._run, self._hooks, self._restarts = run, hooks, restarts
         self._back: asyncio.Task[None] | None = None
 
     def resume(self) -> None:
-        """After an adoption: a level whose time is not over yet still goes back."""
+        """Schedule the reset of a limited level after an adoption."""
         last = self._run.state.nccl
         if last is not None and last.until is not None:
             self._go_back_after(max(0.0, last.until - clock.now()), last.ranks)
 
     async def switch(self, command: SetNccl) -> Reply:
-        """Do it; what came of it. Raises CommandRefused or HookError."""
+        """Execute the command, and return its result. Raises CommandRefused or HookError."""
         try:
             level, subsys = parse_level(command.level), parse_subsys(command.subsys)
         except NcclError as error:
             raise CommandRefused(str(error)) from None
         env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys}
-        self._run.findings.clear(FLOOD_ID, node=self._run.node)  # of a level that somebody has changed now
+        self._run.findings.clear(FLOOD_ID, node=self._run.node)  # the finding was about the previous level
         if command.restart:
             if why := nothing_to_do(self._run.state, command, self._run.plan.env):
                 raise CommandRefused(why)
@@ -75,10 +75,10 @@ class NcclSwitch:
         return Reply([await self._conclude(command, level, answers), *map(Clause, silent)])
 
     async def lower(self, why: str) -> tuple[bool, str]:
-        """Take a level back that somebody set while the run was going; whether it was, and a sentence that says so."""
+        """Reset a level that was set during the run. Return True if it was reset, and a sentence."""
         run, last = self._run, self._run.state.nccl
         env = standing(run.plan.env, run.state.attempts)
-        if last is not None and _same(last, env):  # set by a restart, and so it stands
+        if last is not None and _same(last, env):  # set by a restart, so it is in effect
             env = standing(run.plan.env, ())
         now = "" if last is None else f" at {last.level} {last.subsys}".rstrip()
         if last is None or _same(last, env):
@@ -101,7 +101,7 @@ class NcclSwitch:
         return True, text
 
     async def _restart(self, command: SetNccl, env: dict[str, str]) -> Sequence[Clause]:
-        """Through the environment, which is one for all ranks; a limited level is none for later attempts."""
+        """Set the level of all ranks through a restart. A limited level does not apply to later attempts."""
         before = standing(self._run.plan.env, self._run.state.attempts)
         done = await self._restarts.restart(env)
         state, level = self._run.state, env["NCCL_DEBUG"]
@@ -113,14 +113,14 @@ class NcclSwitch:
         return done
 
     async def _conclude(self, command: SetNccl, level: str, answers: Answers) -> Clause:
-        """Say what the ranks answered, and act on it where NCCL is not in use. Raises CommandRefused."""
+        """Report the ranks' answers, and set c10d's level if NCCL is not in use. Raises CommandRefused."""
         ranks = tuple(rank for rank, answer in answers.items() if answer.get("changed"))
         answer = next(iter(answers.values()))
         backend = answer.get("backend") or ""
         lasts = command.seconds is None and not command.ranks
         kept = f"{level} is set for the next start; " if lasts else ""
         no_nccl = unused(backend, self._run.plan.backend, called(self._run.state))
-        if no_nccl:  # though a CUDA build of torch has NCCL, and that obeys
+        if no_nccl:  # a CUDA build of torch contains NCCL, which accepts the level
             ranks, clause = tuple(answers), Clause(await self._gloo(command, level, tuple(answers)))
         elif ranks:
             subsys = f" {parse_subsys(command.subsys)}" if command.subsys else ""
@@ -149,7 +149,7 @@ class NcclSwitch:
         return clause
 
     async def _gloo(self, command: SetNccl, level: str, ranks: tuple[int, ...]) -> str:
-        """NCCL is not in use; c10d's own logging can be changed live instead."""
+        """Set c10d's log level live, because NCCL is not in use."""
         c10d, lasting = C10D.get(level, "OFF"), command.seconds is None
         hooks = self._hooks.chosen(ranks)
         acks = await asyncio.gather(
@@ -161,11 +161,11 @@ class NcclSwitch:
         return f"{UNUSED}: " + ("; ".join(parts) or "nothing was changed")
 
     async def _ask(self, ranks: tuple[int, ...], op: str, **fields: Any) -> tuple[Answers, list[str]]:
-        """The ranks' answers, and a text for each that gave none. Raises CommandRefused or HookError."""
+        """Return the ranks' answers, and a text per rank without one. Raises CommandRefused or HookError."""
         hooks = self._hooks.chosen(ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
-        if self._run.plan.hook and self._run.plan.launcher == "torchrun":  # else nobody would come
+        if self._run.plan.hook and self._run.plan.launcher == "torchrun":  # otherwise no hook will connect
             await asyncio.gather(*(hook.heard() for hook in hooks))
         acks = await asyncio.gather(*(hook.change(op, **fields) for hook in hooks), return_exceptions=True)
         good = {hook.rank: ack for hook, ack in zip(hooks, acks, strict=True) if isinstance(ack, dict)}
@@ -184,7 +184,10 @@ class NcclSwitch:
             self._back = self._run.parts.once("nccl-level", self._go_back(seconds, ranks, env))
 
     async def _go_back(self, seconds: float, ranks: tuple[int, ...], env: dict[str, str] | None) -> None:
-        """Each rank knows what it goes back to; `env` where its own start was the limited level's."""
+        """Reset the level after some seconds.
+
+        Ranks know their previous level, unless they started with the limited one (`env`).
+        """
         await asyncio.sleep(seconds)
         still = tuple(rank for rank in ranks if rank in self._hooks.by_rank)
         standard = env or standing(self._run.plan.env, self._run.state.attempts)
@@ -206,7 +209,7 @@ class NcclSwitch:
 
 
 def _same(last: NcclChanged, env: Mapping[str, str]) -> bool:
-    """Whether that is the level that the environment has; one that was taken back names no subsystems."""
+    """Return True if the environment has this level. A level that was reset names no subsystems."""
     return last.level == env["NCCL_DEBUG"] and last.subsys in ("", env["NCCL_DEBUG_SUBSYS"])
 
 
@@ -214,24 +217,24 @@ def _span(command: SetNccl) -> str:
     return "" if command.seconds is None else f" for {command.seconds:g} s"
 
 
-# Asks NCCL's RAS, rarely and only where it is safe; what it says is a hint beside the detectors' own evidence.
+# Query NCCL's RAS, rarely and only if it is safe. Its answer is a hint in addition to the detectors' evidence.
 
 
 EVERY_S = 10.0
-"""Between two questions, at least."""
+"""Shortest time between two queries, in seconds."""
 WAITS_S = 10.0
-"""A rank has waited so long in a collective before RAS is asked at all."""
+"""Seconds that a rank must have waited in a collective before a query."""
 LIMIT_S = 8.0
 ANSWERS_S, ASKED = 1.0, 8
-"""A process that lives answers so soon; how often another one is tried."""
+"""Seconds until a living process answers, and the number of tries."""
 LARGEST = 8 << 20
 ID = "nccl-ras"
 
 
 def refusal(state: RunState, now: float) -> str:
-    """Why RAS is not to be asked now; "" when it may be. Pure.
+    """Return why RAS must not be queried now, or "". Pure.
 
-    Asking during an init, or NCCL before 2.28, has crashed ranks (NVIDIA/nccl #1669, #1718, #1996, #2346).
+    Queries during an init, or of NCCL before 2.28, have crashed ranks (NVIDIA/nccl #1669, #1718, #1996, #2346).
     """
     ranks = state.ranks
     if not ranks or any(rank.phase is not RankPhase.RUNNING for rank in ranks.values()):
@@ -252,7 +255,7 @@ def refusal(state: RunState, now: float) -> str:
 
 
 def _all_joined(pulses: Mapping[int, Pulse], ranks: int) -> bool:
-    """Whether every rank has ended a collective, and none is in the first one of a group: which makes communicators."""
+    """Return True if every rank has completed a collective, and none is in a group's first one (communicator setup)."""
     ended = [pulse for pulse in pulses.values() if any(group.completed > 0 for group in pulse.groups)]
     making = [pulse for pulse in pulses.values() if any(call.seq <= 1 for call in pulse.active)]
     return len(ended) == ranks and not making
@@ -263,10 +266,10 @@ def _waits(pulse: Pulse | None, now: float) -> bool:
 
 
 async def ask(port: int, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.RasReport:
-    """One report of all communicators that a process behind `port` knows. Raises OSError, TimeoutError, RasError.
+    """Return one report of all communicators known to a process on `port`. Raises OSError, TimeoutError, RasError.
 
-    The ranks of a node share the port, and the kernel gives a connection to any of them, also to one that is stopped:
-    where nobody answers at once, the next connection is another rank's by chance.
+    The ranks of a node share the port, and the kernel connects to any of them, even to a stopped one. Without a quick
+    answer, the next connection may reach another rank.
     """
     problem: OSError = OSError("nobody listens")
     for host in hosts * ASKED:
@@ -287,7 +290,7 @@ async def ask(port: int, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.R
 
 
 async def _greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Agree on the protocol; False where nobody answers."""
+    """Agree on the protocol. Return False without an answer."""
     try:
         async with asyncio.timeout(ANSWERS_S):
             for line in ("CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT json"):
@@ -316,7 +319,10 @@ async def _status(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 class RasWatch:
-    """Asks while ranks wait, and tells what did not move between two answers. Only the head's agent has one."""
+    """Queries while ranks wait, and reports ranks without progress between two answers.
+
+    Only the head's agent has one.
+    """
 
     def __init__(self, run: ServedRun) -> None:
         self._run = run
@@ -326,7 +332,7 @@ class RasWatch:
         self._off = self._port is None or run.plan.env.get("NCCL_RAS_ENABLE") == "0"
 
     async def run(self) -> None:
-        """For as long as the run lives; cancel to stop."""
+        """Query until cancelled."""
         while not self._off:
             await asyncio.sleep(EVERY_S)
             if refusal(self._run.state, clock.now()):
@@ -340,7 +346,7 @@ class RasWatch:
         try:
             now = await ask(self._port)
         except (OSError, TimeoutError, ras.RasError):
-            return  # it is a hint: without an answer there is none
+            return  # a hint only: no answer means no hint
         before, self._before = self._before, now
         self._report(judge(before, now, self._run.node) if before is not None else None)
 
@@ -352,7 +358,7 @@ class RasWatch:
 
 
 def judge(before: ras.RasReport, now: ras.RasReport, node: int) -> Finding | None:
-    """What two reports say together; None where nothing is wrong. Pure."""
+    """Compare two reports. Return None if nothing is wrong. Pure."""
     evidence = [
         f"{spans_text('rank', lag.ranks)} launched {lag.operation} {lag.count} times, most ranks {lag.most} times, and "
         f"nothing moved between two reports (communicator {lag.communicator})"

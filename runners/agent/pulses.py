@@ -1,4 +1,4 @@
-"""What each rank does now: its stack, its sockets and its CPU time, from outside first."""
+"""The current activity of each rank: stack, sockets and CPU time, primarily from outside the process."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from .rank_lines import RankLines
 from .wait_shares import WaitShares
 
 MOST_PROCESSES = 256
-"""Processes of one rank that are looked at."""
+"""Most processes per rank to read."""
 WORKER = "pt_data_worker"
-"""What torch calls the processes of its data loaders; older ones had no name of their own."""
+"""Name of torch's data loader processes. Older versions set no name."""
 _FRAME = re.compile(r"(.*):(\d+|\?\?\?) (.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """One look; None where the process is gone or does not let itself be read."""
+    """One sample of a process. None means that it has exited or is not readable."""
 
     state: str | None
     cpu_s: float | None
-    """Processor seconds of the main thread so far."""
+    """CPU seconds of the main thread."""
     process_s: float | None
     read_bytes: int | None
     written_bytes: int | None
     waits_in: str | None = None
-    """The kernel's function that the main thread waits in; None where it runs, or that is hidden."""
+    """Kernel function that the main thread waits in. None if it runs, or if the kernel hides the name."""
     workers_busy: int | None = None
     """See Pulse."""
 
 
 def sample(pid: int, proc: str = "/proc") -> Outside:
-    """A process now; what it read and wrote includes its children's."""
+    """Sample a process. Read and written bytes include its children's."""
     stat, main = read_stat(pid, proc), read_stat(pid, f"{proc}/{pid}/task")
     members = tree(pid, proc) if stat is not None else []
     counts = [read_io(member, proc) for member in members] or [None]
@@ -76,7 +76,7 @@ def _waits_in(pid: int, proc: str) -> str | None:
 
 
 def _workers_busy(pids: Iterable[int], proc: str) -> int | None:
-    """How many workers of torch's data loaders do not wait for a task, as they do in poll."""
+    """Return the number of torch data loader workers that are not in poll, waiting for a task. None if unknown."""
     busy = []
     for pid in pids:
         stat = read_stat(pid, proc)
@@ -90,7 +90,7 @@ def _workers_busy(pids: Iterable[int], proc: str) -> int | None:
 
 
 class FileLocks:
-    """The locks of the kernel on files, with who holds them, as far as that is seen here: see proc_locks(5)."""
+    """The kernel's file locks and their visible holders: see proc_locks(5)."""
 
     def __init__(self, proc: str = "/proc") -> None:
         try:
@@ -102,12 +102,12 @@ class FileLocks:
         numbered = {line[0]: int(line[4]) for line in held}
         waiting = [line for line in lines if len(line) > 5 and line[1] == "->" and line[5].isdigit()]
         self._waiting = {int(line[5]): numbered[line[0]] for line in waiting if line[0] in numbered}
-        """Process that waits → who holds: its line has "->" and the number of the lock that keeps it waiting."""
+        """Waiting process → holder. Its line has "->" and the number of the lock."""
         self._files = {line[5]: int(line[4]) for line in reversed(held)}
-        """Device and inode of a file → who holds the first lock on it."""
+        """Device and inode of a file → holder of its first lock."""
 
     def holder(self, pid: int, path: str) -> int | None:
-        """Of the lock that a process waits for, in the kernel or by asking for it again and again; None: not seen."""
+        """Return the holder of the lock that a process waits for, in the kernel or by polling, or None if unknown."""
         if pid in self._waiting:
             return self._waiting[pid]
         try:
@@ -123,12 +123,12 @@ def _is_pid(word: str) -> bool:
 
 
 def _program(pid: int, proc: str = "/proc") -> str:
-    """Its name alone: arguments may hold secrets."""
+    """Return only the program's name: arguments may hold secrets."""
     return (read_once(f"{proc}/{pid}/comm") or b"").decode("utf-8", "replace").strip()
 
 
 def tree(pid: int, proc: str = "/proc") -> list[int]:
-    """The process and what was forked below it by main threads, as data loaders' workers are."""
+    """Return the process and its descendants that main threads forked, such as data loader workers."""
     pids = [pid]
     for parent in pids:
         listed = read_once(f"{proc}/{parent}/task/{parent}/children") or b""
@@ -139,14 +139,14 @@ def tree(pid: int, proc: str = "/proc") -> list[int]:
 
 
 def world_of(pid: int) -> tuple[str | None, str | None]:
-    """WORLD_SIZE and MASTER_ADDR:MASTER_PORT that the process was started with."""
+    """Return the initial WORLD_SIZE and MASTER_ADDR:MASTER_PORT of a process."""
     env = environ_of(pid)
     master = env.get("MASTER_ADDR")
     return env.get("WORLD_SIZE"), None if master is None else f"{master}:{env.get('MASTER_PORT', '')}"
 
 
 def sites(text: str) -> tuple[Site, ...]:
-    """The main thread in a text that faulthandler wrote, innermost first; () when it does not hold it."""
+    """Return the main thread's frames in faulthandler's text, innermost first, or () if it is missing."""
     return _sites(main_frames(text))
 
 
@@ -158,7 +158,7 @@ def _sites(frames: Iterable[str]) -> tuple[Site, ...]:
 
 
 def _lean(pulse: Pulse) -> Pulse:
-    """Without the threads of a rank that waits for others in a collective, but those that died: 3 kB of every pulse."""
+    """Remove the threads of a rank in a collective, except dead ones. They are 3 kB of every pulse."""
     waits = place(pulse.stack).kind in (Kind.COLLECTIVE, Kind.TORCH) and any(
         not call.done for call in pulse.active
     )
@@ -173,7 +173,7 @@ def _with_stalls(pulse: Pulse, stalled: Mapping[int, tuple[Stall, ...]]) -> Puls
 
 
 def _with_holder(pulse: Pulse, locks: FileLocks | None, own: Mapping[int, int]) -> Pulse:
-    """With who holds the file lock that it waits for: a rank, also by a child (`own`: pid → rank's), or anybody."""
+    """Add the holder of the file lock that it waits for: a rank (`own`: pid of a child → of its rank) or any process."""
     if locks is None or pulse.call != "lock":
         return pulse
     holder = locks.holder(pulse.pid or 0, pulse.on)
@@ -190,26 +190,26 @@ def _with_lines(pulse: Pulse, wrote: Mapping[int, tuple[OwnLine, ...]]) -> Pulse
 
 
 def crash_sites(text: str) -> tuple[Site, ...]:
-    """The thread that a signal killed in a text of faulthandler's; the newest with frames where that has none."""
+    """Return the thread that a signal killed in faulthandler's text, or else the newest one with frames."""
     stacks = [thread for thread in threads(text) if thread.frames]
     at = next((thread for thread in stacks if thread.current), stacks[-1] if stacks else None)
     return _sites(at.frames if at is not None else ())
 
 
-# TCP connections of a process that wait for the other end, as /proc tells. Formats: the kernel's proc_net_tcp.
+# TCP connections that wait for the other end, from /proc. Formats: the kernel's proc_net_tcp.
 
 
 STATES = {"01": "ESTABLISHED", "02": "SYN_SENT"}
 MOST_STALLS = 16
-"""Stalls of one process that are reported."""
+"""Most stalls per process to report."""
 TABLES = ("tcp", "tcp6")
 
 Table = Mapping[str, Stall]
-"""The stalled connections of one network namespace, by the inode of their socket."""
+"""The stalled connections of one network namespace, by their socket's inode."""
 
 
 def parse(text: str) -> dict[str, Stall]:
-    """The connections in the text of /proc/net/tcp or tcp6 that wait: unanswered, sent again, or not acknowledged."""
+    """Return the waiting connections in /proc/net/tcp or tcp6: unanswered, retransmitted, or not acknowledged."""
     by_inode = {}
     for line in text.splitlines():
         fields = line.split()
@@ -223,7 +223,7 @@ def parse(text: str) -> dict[str, Stall]:
 
 
 def address(text: str) -> str:
-    """ "10.0.0.1:29500" from "0100000A:733C": 32-bit words in the order of this machine, the port in hexadecimal."""
+    """Return "10.0.0.1:29500" for "0100000A:733C": 32-bit words in host byte order, and a hexadecimal port."""
     words, _, port = text.partition(":")
     raw = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
     host = ipaddress.ip_address(raw)
@@ -234,7 +234,7 @@ def address(text: str) -> str:
 
 
 def sockets(pid: int, proc: str = "/proc") -> set[str]:
-    """Inodes of the sockets that a process has open; empty when it is gone or not ours."""
+    """Return the inodes of a process's open sockets. Empty if it has exited or belongs to another user."""
     inodes = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"{proc}/{pid}/fd"):
@@ -246,7 +246,7 @@ def sockets(pid: int, proc: str = "/proc") -> set[str]:
 
 
 def stalls(pids: Iterable[int], proc: str = "/proc") -> dict[int, tuple[Stall, ...]]:
-    """The stalled connections of each process, those sent again most often first; a namespace is read once."""
+    """Return the stalled connections per process, most retransmits first. Each namespace is read once."""
     tables: dict[int, Table] = {}
     by_pid: dict[int, tuple[Stall, ...]] = {}
     for pid in pids:
@@ -274,67 +274,67 @@ def _table(pid: int, proc: str) -> Table:
 
 
 EVERY_S, ATTENTIVE_S = PULSE_S, 2.0
-"""Seconds between looks, and while a rank waits, is silent, stands still or does not come to its first step."""
+"""Seconds between samples: normally, and while a rank waits, is silent, makes no progress or starts slowly."""
 ANSWER_S = 1.5
-"""How long a hook may take."""
+"""Longest time for a hook's answer, in seconds."""
 WHOLE_S = 15.0
-"""Seconds between looks at every collective where nobody waits; see inrank/rank_pulse.py for what they cost."""
+"""Seconds between samples of all collectives if no rank waits. See inrank/rank_pulse.py for their cost."""
 SAMPLES = 10
-"""Looks at a stack while attentive."""
+"""Stack samples per pulse while attentive."""
 EARLY_S, WAITS_S, STILL_S = 2.0, 5.0, 8.0
-"""Ages of a collective that may come to wait, and of one that waits; seconds without a new one when a rank is still."""
+"""Seconds in a collective: early, and waiting. Seconds without a new collective that make a rank still."""
 BEGINS_S = 10.0, 300.0
-"""Age of a process within which it is a slow beginner until its first step or collective."""
+"""Age range of a process, in seconds, in which a rank without a step or collective is a slow starter."""
 SIGNAL_S, SELDOM_S, OFTEN = 10.0, 60.0, 6
-"""Seconds between signals to the hook of a rank that does not answer; the same after so many of them."""
+"""Seconds between signals to a silent rank's hook, and between later ones after OFTEN signals."""
 STOPPED = ("T", "t", "Z", "X", None)
 """States of processes that write no stack."""
 QUIET_SHARE = 0.05
-"""Of a core: who uses less without a hook stands still, and may wait."""
+"""Share of a core below which a rank without a hook is still and may wait."""
 
 
 @dataclass(slots=True)
 class _PulseState:
-    """What one look at a rank's process has to know of those before. Times are monotonic seconds."""
+    """The state that one pulse of a process keeps for the next. Times are monotonic seconds."""
 
     pid: int
     since: float
     world_size: str | None
     master: str | None
     silent: int = 0
-    """Looks in a row that its hook did not answer, though it is connected."""
+    """Consecutive pulses without an answer from its connected hook."""
     signalled: float = -math.inf
     signals: int = 0
-    """In this silence."""
+    """Number of signals during this silence."""
     stack: tuple[Site, ...] = ()
-    """From the newest signal of this silence."""
+    """Stack of the newest signal of this silence."""
     enqueued: int = 0
     moved: float = 0.0
-    """When a collective was called last, as far as the looks tell."""
+    """Observed time of the last call of a collective."""
     cpu_s: float | None = None
     sampled: float = 0.0
-    """Of the main thread, at the look before."""
+    """Time of the previous sample of the main thread."""
     busy: float = 0.0
-    """When it used its core last, as far as the looks tell."""
+    """Observed time of the last use of its core."""
 
 
 class Pulses:
-    """Takes the pulses of this node's ranks for as long as the run lives."""
+    """Takes the pulses of this node's ranks during the run."""
 
     def __init__(
         self, state: RunState, hooks: Hooks, emit: Callable[[Event], None], lines: RankLines | None = None
     ) -> None:
-        """`lines`: reads what waiting ranks wrote; None where nothing of them is kept."""
+        """`lines` reads the output of waiting ranks. None keeps no output."""
         self._state, self._hooks, self._emit, self._lines = state, hooks, emit, lines
         self.spy = PySpy()
         self.shares = WaitShares()
         self._ranks: dict[int, _PulseState] = {}
         self._attentive = self._waiting = False
-        """Whether to look often; whether a rank waits for others, or is silent."""
+        """Pace of the samples, and True if a rank waits for others or is silent."""
         self._due = self._slot = 0.0
 
     async def run(self) -> None:
-        """Tell a PulseTick every few seconds; cancel to stop."""
+        """Emit a PulseTick every few seconds until cancelled."""
         while True:
             await self._rest()
             ranks = {
@@ -348,7 +348,7 @@ class Pulses:
                 self._emit(PulseTick(pulses))
 
     async def _rest(self) -> None:
-        """Until the clock shows a multiple of the pace: all nodes look at about the same moment."""
+        """Sleep until the clock is a multiple of the interval, so that all nodes sample at about the same time."""
         pace, now = ATTENTIVE_S if self._attentive else EVERY_S, clock.now()
         due = (now // pace + 1) * pace
         if 0 < due - self._due < pace / 2:
@@ -357,7 +357,7 @@ class Pulses:
         await asyncio.sleep(due - now)
 
     async def take(self, ranks: Mapping[int, int]) -> tuple[Pulse, ...]:
-        """One look at the processes of `ranks`, rank → pid; by rank."""
+        """Take one pulse of each process in `ranks`, rank → pid. Sorted by rank."""
         self._remember(ranks)
         asked = self._question()
         pulses = await asyncio.gather(*(self._pulse(*each, asked) for each in sorted(ranks.items())))
@@ -390,7 +390,7 @@ class Pulses:
             self._attentive = self._waiting = False
 
     def _question(self) -> dict[str, Any]:
-        """What the hooks are asked: the same of all, so that what they tell can be compared."""
+        """Return the question to the hooks. All get one question, so that their answers are comparable."""
         asked: dict[str, Any] = {"samples": SAMPLES if self._attentive else 1}
         slot = clock.now() // WHOLE_S
         if self._waiting or slot != self._slot:
@@ -399,7 +399,7 @@ class Pulses:
         return asked
 
     async def _pulse(self, rank: int, pid: int, asked: dict[str, Any]) -> Pulse:
-        """A look at one rank; it takes ANSWER_S at most, and what a signal takes."""
+        """Take the pulse of one rank, within ANSWER_S and the time of a signal."""
         state, hook = self._ranks[rank], self._hooks.by_rank.get(rank)
         answer = None if hook is None else await self._answer(hook, state, asked)
         seen, at = sample(pid), clock.now()
@@ -419,7 +419,7 @@ class Pulses:
             try:
                 return msgspec.convert({**given, **answered, **facts, "hook": True}, Pulse)
             except msgspec.ValidationError:
-                pass  # whatever answers there is no hook of ours
+                pass  # the answer is not from our hook
         stack, source = self._from_outside(hook, state, seen), "py-spy"
         if hook is not None and state.silent > 1 and seen.state not in STOPPED:
             if not stack and hook.may_signal() and not self.spy.may_see(pid):
@@ -431,8 +431,10 @@ class Pulses:
         )
 
     def _from_outside(self, hook: HookClient | None, state: _PulseState, seen: Outside) -> tuple[Site, ...]:
-        """The stack by py-spy, if it has one: of who is silent, and without a hook of who stands still, or anyone while
-        a rank of this node waits.
+        """Return the stack from py-spy, or ().
+
+        It is taken of silent ranks. Without a hook it is taken of still ranks, and of all ranks while one on this node
+        waits.
         """
         now = clock.monotonic()
         before, state.cpu_s = state.cpu_s, seen.cpu_s
@@ -449,7 +451,7 @@ class Pulses:
     async def _answer(
         self, hook: HookClient, state: _PulseState, asked: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """What the hook says; None when there is none, or it is silent."""
+        """Return the hook's answer, or None if there is none."""
         try:
             answer = await hook.pulse(ANSWER_S, **asked)
         except HookError:
@@ -459,10 +461,10 @@ class Pulses:
         return answer
 
     async def _signal(self, hook: HookClient, state: _PulseState) -> None:
-        """Have the rank write its stack, not too often; what it wrote last holds until it answers again.
+        """Make the rank write its stack, at limited intervals. The last stack is valid until the rank answers.
 
-        The signal goes to the hook's thread alone, and while that waits for the interpreter: whoever keeps the
-        interpreter from it for so long is in C, so that no frame changes while it is written down.
+        Only the hook's thread gets the signal, and only while it waits for the GIL. A thread that holds the GIL for so
+        long is in C code, so that no Python frame changes during the dump.
         """
         now, thread = clock.monotonic(), hook.hello.get("thread")
         stat = None if thread is None else read_stat(thread, f"/proc/{state.pid}/task")
@@ -475,19 +477,19 @@ class Pulses:
             state.stack = sites(await hook.stacks_by_signal())
 
     def _waits(self, pulse: Pulse, seconds: float) -> bool:
-        """Whether it is in a collective for longer, or silent."""
+        """Return True if the rank is in a collective for longer, or silent."""
         return self._ranks[pulse.rank].silent > 0 or any(
             pulse.at - call.created > seconds for call in pulse.active
         )
 
     def _begins(self, pulse: Pulse, now: float) -> bool:
-        """Whether it takes long to come to its first step or collective."""
+        """Return True if the first step or collective takes long."""
         earliest, latest = BEGINS_S
         began = bool(pulse.step) or any(group.completed for group in pulse.groups)
         return earliest <= now - self._ranks[pulse.rank].since <= latest and not began
 
     def _still(self, pulse: Pulse, now: float) -> bool:
-        """Whether it had collectives, and none is new."""
+        """Return True if the rank had collectives and starts no new one."""
         state, enqueued = self._ranks[pulse.rank], sum(group.enqueued for group in pulse.groups)
         if enqueued != state.enqueued:
             state.enqueued, state.moved = enqueued, now

@@ -1,4 +1,4 @@
-"""Stacks of ranks that do not tell theirs, by py-spy where it is installed: never imported, never required."""
+"""Stacks of ranks without an answer, by py-spy if it is installed. It is never imported and never required."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .hook_clients import HookClient, HookError, HookRefusal
 from .processes import environ_of, send_signal, state_of
 
 LIMIT_S = 5.0
-"""How long one dump may take."""
+"""Longest time of one dump, in seconds."""
 EVERY_S = 30.0
-"""Between dumps of one rank; who asks earlier gets the one before."""
+"""Seconds between dumps of one rank. Earlier requests get the previous dump."""
 PATIENCE_S = 20.0
-"""Until who asks is answered, when many ranks wait for their turn."""
+"""Longest wait for an answer, in seconds, while other ranks are dumped."""
 AGAIN_S = 300.0
-"""Until a rank of which none could be taken is tried again, where nobody asks."""
+"""Seconds before py-spy is retried for a rank without an explicit request."""
 RIGHT = "py-spy may not trace it: that needs root, CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0"
 MISSING = "py-spy is not on PATH nor beside its Python (pip install py-spy)"
 _REFUSED = re.compile(rb"permission denied|operation not permitted", re.IGNORECASE)
@@ -35,7 +35,7 @@ _COUNTS = re.compile(rb"^State:\s+(\w)|ctxt_switches:\s+(\d+)", re.MULTILINE)
 
 
 class PySpyError(Exception):
-    """There is no stack from outside; the text says why, and goes on a sentence."""
+    """There is no stack from outside. The text is the reason, as the end of a sentence."""
 
 
 class Unseen(HookError):
@@ -65,12 +65,12 @@ _decoder = msgspec.json.Decoder(list[_Thread])
 @dataclass(frozen=True, slots=True)
 class StackDump:
     threads: tuple[_Thread, ...]
-    """As faulthandler has them: the main thread last."""
+    """In faulthandler's order, with the main thread last."""
     at: float
     """Monotonic seconds."""
 
     def sites(self) -> tuple[Site, ...]:
-        """The main thread, innermost first."""
+        """Return the main thread, innermost first."""
         if not self.threads:
             return ()
         return tuple(
@@ -78,7 +78,7 @@ class StackDump:
         )
 
     def text(self) -> str:
-        """As faulthandler writes it, below a line that says whose it is."""
+        """Return the stacks in faulthandler's format, below a line with their source."""
         parts = ["Seen from outside, by py-spy"]
         for thread in self.threads:
             named = f" [{' '.join(thread.thread_name.split())}]" if thread.thread_name else ""
@@ -91,12 +91,12 @@ class StackDump:
 
 
 def _name(name: str) -> str:
-    """ "Event.wait" as faulthandler says it: "wait"."""
+    """Return faulthandler's name of a function: "wait" for "Event.wait"."""
     return name.rpartition(".")[2]
 
 
 def read(written: bytes, pid: int, at: float = 0.0) -> StackDump:
-    """What `py-spy dump --json` wrote. Raises PySpyError."""
+    """Parse the output of `py-spy dump --json`. Raises PySpyError."""
     try:
         threads = _decoder.decode(written)
     except msgspec.MsgspecError as error:
@@ -113,14 +113,15 @@ def read(written: bytes, pid: int, at: float = 0.0) -> StackDump:
 
 
 def find(pid: int) -> str | None:
-    """The program, on PATH or beside the interpreter of the process; None when there is none."""
+    """Return the path of py-spy, from PATH or next to the process's interpreter, or None."""
     place = _beside(pid)
     return shutil.which("py-spy") or (shutil.which("py-spy", path=place) if place is not None else None)
 
 
 def _beside(pid: int) -> str | None:
-    """The interpreter's directory, a venv's where it was called there; None for another user's process, since nothing of
-    theirs is to be run with the rights of this one.
+    """Return the interpreter's directory, or the venv's if it was started there. None for another user's process.
+
+    Another user's program must not run with this user's rights.
     """
     proc = Path(f"/proc/{pid}")
     with contextlib.suppress(OSError):
@@ -135,7 +136,10 @@ def _beside(pid: int) -> str | None:
 
 
 def _stands(pid: int) -> bytes | None:
-    """How often the main thread has run so far, while it does not run; equal twice: it did not in between."""
+    """Return the main thread's context switches while it does not run.
+
+    Equal values mean that it did not run in between.
+    """
     fields = _COUNTS.findall(read_once(f"/proc/{pid}/task/{pid}/status") or b"")
     if len(fields) < 3 or fields[0][0] not in (b"S", b"D", b"T", b"t"):
         return None
@@ -143,7 +147,7 @@ def _stands(pid: int) -> bytes | None:
 
 
 def _pausable(pid: int) -> bool:
-    """Whether all threads can be stopped: not while one is deep in the kernel, or where somebody stopped them."""
+    """Return True if all threads can be paused: none is in an uninterruptible kernel call, and none is stopped."""
     tasks = f"/proc/{pid}/task"
     with contextlib.suppress(OSError):
         stats = (read_stat(int(tid), tasks) for tid in os.listdir(tasks))
@@ -152,20 +156,20 @@ def _pausable(pid: int) -> bool:
 
 
 class PySpy:
-    """The stacks of this node's ranks from outside: one process after the other, and none too often."""
+    """Stacks of this node's ranks from outside: one process at a time, and each at limited intervals."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._seen: dict[int, StackDump] = {}
         self._failed: dict[int, float] = {}
-        """Monotonic seconds of dumps that were not taken."""
+        """Monotonic seconds of failed dumps."""
         self._wanted: set[int] = set()
         self._since: dict[int, float] = {}
-        """Monotonic seconds since which its stack is wanted without a break."""
+        """Monotonic seconds since its stack is wanted continuously."""
         self._asked = asyncio.Event()
 
     async def dump(self, pid: int) -> StackDump:
-        """The stacks now, or those of the last EVERY_S. Raises PySpyError."""
+        """Return the current stacks, or those of the last EVERY_S. Raises PySpyError."""
         async with self._turn:
             newest = self._seen.get(pid)
             if newest is not None and clock.monotonic() - newest.at < EVERY_S:
@@ -180,7 +184,7 @@ class PySpy:
             return newest
 
     def sites(self, pid: int, wanted: bool) -> tuple[Site, ...]:
-        """The main thread as it was seen last, () before that; soon seen anew while it is `wanted`."""
+        """Return the last sampled main thread, or () if there is none. A `wanted` process is soon sampled again."""
         now, newest = clock.monotonic(), self._seen.get(pid)
         if not wanted:
             self._wanted.discard(pid)
@@ -194,7 +198,7 @@ class PySpy:
         return newest.sites() if newest is not None and newest.at >= since else ()
 
     async def run(self) -> None:
-        """Dump what `sites` is asked for; cancel to stop."""
+        """Dump the processes that `sites` requests. Cancel to stop."""
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -203,12 +207,12 @@ class PySpy:
                     await self.dump(self._wanted.pop())
 
     def may_see(self, pid: int) -> bool:
-        """Whether a dump may still come: the program is there, and has not failed of late."""
+        """Return True if a dump may succeed: py-spy exists, and did not fail recently."""
         failed = self._failed.get(pid)
         return (failed is None or clock.monotonic() - failed > AGAIN_S) and find(pid) is not None
 
     def keep(self, pids: Iterable[int]) -> None:
-        """Forget all processes but these."""
+        """Forget all other processes."""
         alive = set(pids)
         self._wanted &= alive
         for by_pid in (self._seen, self._failed, self._since):
@@ -217,9 +221,9 @@ class PySpy:
 
 
 async def stacks(hook: HookClient, spy: PySpy, old: dict[int, float]) -> str:
-    """Python stacks of a rank: what it tells, else what is seen, else what a signal to its hook's thread brings.
+    """Return a rank's Python stacks: from its hook, else from py-spy, else through a signal to its hook's thread.
 
-    The seconds of one that was seen before go into `old`. Raises HookError.
+    The age of a reused dump, in seconds, is added to `old`. Raises HookError.
     """
     asked = clock.monotonic()
     try:
@@ -255,7 +259,7 @@ async def _outside(
 
 
 def spoken(failed: Sequence[HookError]) -> list[str]:
-    """What failed, a sentence each; why py-spy could not help comes once where it is the same for all."""
+    """Return one sentence per failure. A reason of py-spy that is common to all comes only once."""
     reasons = {err.why for err in failed if isinstance(err, Unseen)}
     if len(reasons) != 1:
         return [str(err) for err in failed]
@@ -264,7 +268,7 @@ def spoken(failed: Sequence[HookError]) -> list[str]:
 
 
 def alike(failed: Sequence[HookError]) -> list[Clause]:
-    """What failed as the clauses of an answer: what several ranks answered alike is one."""
+    """Return the failures as clauses of an answer. Equal answers of several ranks are one clause."""
     clauses: dict[str, list[int]] = {}
     for error, text in zip(failed, spoken(failed), strict=True):
         if isinstance(error, HookRefusal):
@@ -275,7 +279,7 @@ def alike(failed: Sequence[HookError]) -> list[Clause]:
 
 
 async def _dump(pid: int) -> StackDump:
-    """One dump. Raises PySpyError."""
+    """Dump one process. Raises PySpyError."""
     program = find(pid)
     if program is None:
         raise PySpyError(MISSING)
@@ -290,7 +294,10 @@ async def _dump(pid: int) -> StackDump:
 
 
 async def _dump_json(program: str, pid: int) -> bytes:
-    """What py-spy writes. Who stands still is not paused for it: that would cut calls of the kernel short."""
+    """Return py-spy's output.
+
+    A thread that does not run is not paused, because a pause would interrupt its kernel call.
+    """
     before = _stands(pid)
     if before is not None:
         try:
@@ -323,10 +330,10 @@ async def _run(program: str, pid: int, *options: str) -> bytes:
         written, stderr = await process.communicate()
     finally:
         done = process is not None and process.returncode is not None
-        if process is not None and not done:  # else asyncio has ended it
+        if process is not None and not done:  # otherwise asyncio has ended it
             process.kill()
             await process.wait()
-        if not done and not options:  # the stop that it requested is perhaps still to come
+        if not done and not options:  # py-spy's stop may still arrive
             send_signal(pid, signal.SIGCONT)
     if process.returncode == 0:
         return written

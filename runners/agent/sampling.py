@@ -1,4 +1,4 @@
-"""The telemetry loop: GPU, host and rank samples, growing log files, and the pace of both."""
+"""The sampling loop: GPU, host and rank samples, growing log files, and their intervals."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ from .training import Training
 from .wait_shares import WaitShares
 
 SHORTEST_S = 0.1
-"""Between two looks at the files: ranks that write all the time are looked at this often."""
+"""Shortest time between two checks of the files, in seconds. Applies to ranks that write continuously."""
 QUIET_S = 0.25
-"""The same while no viewer is there: lines get their times all the same."""
+"""Shortest time without a viewer. The checks continue, because lines get their times from them."""
 DEAF_S = 0.25
-"""Between two looks where the kernel does not say that something was written."""
+"""Poll interval in seconds if inotify is unavailable."""
 
 
 class Growing:
-    """Sizes of a run's log files, and when they grew. Make it and use it in the event loop."""
+    """Sizes of a run's log files and times of growth. Create and use it in the event loop."""
 
     def __init__(self, run_dir: Path, report: Callable[[dict[str, int]], None]) -> None:
         self._watch = GrowthWatch(run_dir)
@@ -66,14 +66,14 @@ class Growing:
         self._notifier: Notifier | None = None
         self._attended = False
         self._listened: tuple[str, ...] = ()
-        """Folders in which a write will be heard."""
+        """Folders that inotify watches."""
         self._due: asyncio.TimerHandle | None = None
         self._checked = float("-inf")
         self._times = LineTimes(run_dir)
         self._unreported: dict[str, int] = {}
 
     def check(self) -> None:
-        """Report what grew since the last look; also right before the end, so that nobody misses the last lines."""
+        """Report growth since the last check. Also called before the end, so that the last lines are reported."""
         self._check_files()
         self.flush()
         sizes, self._unreported = self._unreported, {}
@@ -81,7 +81,7 @@ class Growing:
             self._report(sizes)
 
     def flush(self, file: str | None = None) -> None:
-        """Write the times that were noted, of one log or of all."""
+        """Write the recorded times of one log, or of all logs."""
         self._times.flush(file)
 
     def _check_files(self) -> None:
@@ -89,7 +89,7 @@ class Growing:
         sizes = self._unreported
         while True:
             folders = self._watch.folders
-            # Listening begins before the look: what is written in between is heard, and what was before is seen.
+            # Watch before the poll: inotify reports later writes, and the poll finds earlier ones.
             if self._notifier is not None and self._listened != folders:
                 self._notifier.listen(folders)
                 self._listened = folders
@@ -100,7 +100,7 @@ class Growing:
                 break
 
     def _note(self, grown: Mapping[str, int], before: float) -> None:
-        """`before`: when the sizes were looked at before, by the monotonic clock, which nobody sets."""
+        """Record line times. `before`: monotonic time of the previous check."""
         now = clock.now()
         then = now - (clock.monotonic() - before) if before > 0 else None
         for file, size in grown.items():
@@ -108,7 +108,7 @@ class Growing:
                 self._times.note(file, size, self._watch.written[file], then, now)
 
     def begin(self) -> None:
-        """Hear of writes from now on, whether somebody looks or not."""
+        """Watch for writes from now on, with or without a viewer."""
         if self._notifier is not None:
             return
         with contextlib.suppress(OSError):
@@ -116,12 +116,12 @@ class Growing:
             asyncio.get_running_loop().add_reader(self._notifier.fd, self._heard)
 
     def end(self) -> None:
-        """Hear nothing any more."""
+        """Stop watching."""
         self._attended = False
         self._rest()
 
     def attend(self, wanted: bool) -> None:
-        """Somebody looks: growth is reported at once. Nobody does any more: then with each sample."""
+        """Report growth immediately while a viewer is connected, otherwise once per sample."""
         if wanted == self._attended:
             return
         self._attended = wanted
@@ -133,14 +133,14 @@ class Growing:
         self.check()
 
     def welcome(self) -> None:
-        """One more looks: what was written before it came is reported, however short ago the last look was."""
+        """Report earlier growth for a new viewer, even right after a check."""
         if self._attended:
             self.check()
         else:
             self.attend(True)
 
     def _heard(self) -> None:
-        """Something was written: look at once, unless the last look was a moment ago."""
+        """Check after a write, but not before the shortest time since the last check has passed."""
         assert self._notifier is not None
         if self._notifier.heard():
             self._listened = ()
@@ -178,13 +178,13 @@ class Growing:
 class Steps(NamedTuple):
     so_far: int | None = None
     step_s: float | None = None
-    """Mean seconds per step since the sample before; None once the steps have stopped."""
+    """Mean seconds per step since the previous sample. None after the steps have stopped."""
     still_s: float | None = None
-    """Seconds since the newest step, once the steps have stopped."""
+    """Seconds since the newest step, after the steps have stopped."""
 
 
 USUAL_OF = 5
-"""Samples with steps whose median is the usual step: one save or evaluation among them changes nothing."""
+"""Number of samples in the median of step times. A single checkpoint or evaluation does not change it."""
 
 
 class _Counted:
@@ -192,9 +192,9 @@ class _Counted:
         self.pid = pid
         self.count: int | None = None
         self.last = 0.0
-        """Unix time of the newest step; 0 before the first."""
+        """Unix time of the newest step. 0 before the first."""
         self.paces = deque[float](maxlen=USUAL_OF)
-        """Mean seconds per step of the newest samples that saw steps."""
+        """Mean seconds per step of the newest samples with steps."""
 
     def add(self, count: int, last: float) -> None:
         if self.count is not None and count > self.count and self.last > 0:
@@ -203,7 +203,7 @@ class _Counted:
 
 
 class Paces:
-    """The steps of each rank, from one sample to the next."""
+    """The steps of each rank, from sample to sample."""
 
     def __init__(self) -> None:
         self._by_rank: dict[int, _Counted] = {}
@@ -211,11 +211,11 @@ class Paces:
     def add(
         self, rank: int, pid: int | None, counted: tuple[int | None, float] | None, now: float
     ) -> Steps:
-        """What a sample at the Unix time `now` has of a rank's steps.
+        """Return a rank's steps for a sample at the Unix time `now`.
 
-        `counted` is (steps, Unix time of the newest), or None if the hook did not answer in time, as in a busy
-        interpreter: nobody knows then whether the steps have stopped. Steps are None while the script has no
-        optimizer. Another pid is another process.
+        `counted` is (steps, Unix time of the newest), or None if the hook did not answer in time, for example in a busy
+        interpreter. It is then unknown if the steps have stopped. Steps are None until the script has an optimizer. A
+        new pid is a new process.
         """
         known = self._by_rank.get(rank)
         if known is None or known.pid != pid:
@@ -230,7 +230,7 @@ class Paces:
         return Steps(known.count, still_s=None if counted is None else still_s)
 
     def last(self, rank: int, pid: int | None) -> float | None:
-        """The newest pace of a process, also after its steps have stopped."""
+        """Return the newest step time of a process, even after its steps have stopped."""
         known = self._by_rank.get(rank)
         if known is None or known.pid != pid or not known.paces:
             return None
@@ -238,7 +238,7 @@ class Paces:
 
 
 class Placing:
-    """Remembers each rank's launch environment, which cannot change while its process lives, and where it was placed."""
+    """Caches each rank's launch environment, which cannot change while its process lives, and its placement."""
 
     def __init__(self, node: int = 0) -> None:
         self._node = node
@@ -249,7 +249,7 @@ class Placing:
     def place(
         self, ranks: Mapping[int, Rank], gpus: Sequence[Gpu], tree: Callable[[int], tuple[int, ...]]
     ) -> Placement:
-        """Where each rank computes, and what is on a GPU that should not be there; nothing without GPUs."""
+        """Return the GPUs of each rank, and findings on wrong processes. Empty without GPUs."""
         if not gpus:
             return Placement({})
         trees = {number: tree(number) for number in sorted(ranks)}
@@ -259,7 +259,7 @@ class Placing:
         )
         if seen != self._seen:
             self._placement = self._place(ranks, gpus, trees)
-            # An environment that could not be read now may be read the next time.
+            # An unreadable environment may be readable at the next sample.
             self._seen = seen if all(self._environments.values()) else None
         return self._placement
 
@@ -287,14 +287,14 @@ class Placing:
 
 
 LATE_S = 0.3
-"""Extra seconds to wait for the GPU sampler, which drives the sampling cadence when present."""
+"""Seconds to wait longer for the GPU sampler, which sets the pace of the samples if it runs."""
 DISK_LOW = 0.05
-"""Share of the file system under which a warning is shown."""
+"""Share of free space below which a warning is raised."""
 DISK_FULL_BYTES = 1 << 20
 
 
 class Sampling:
-    """Samples for as long as the run lives."""
+    """Samples during the run."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class Sampling:
         shares: WaitShares | None = None,
         gpu_source: type[GpuSource] = GpuSource,
     ) -> None:
-        """`shares`: how much the ranks wait."""
+        """`shares`: the ranks' shares of time in collectives."""
         self._run, self._hooks = run, hooks
         self._is_watched = False
         self._shares = shares or WaitShares()
@@ -316,9 +316,9 @@ class Sampling:
         self._placing = Placing(run.node)
         self._newest: tuple[Gpu, ...] = ()
         self._heard = float("-inf")
-        """When that was, by the monotonic clock."""
+        """Monotonic time of the newest GPU values."""
         self._held: GpuTick | None = None
-        """What came from the GPU sampler and is emitted with the sample that it sets off."""
+        """A GPU tick that is emitted with the sample that it triggered."""
         self._began = float("-inf")
         self._due = asyncio.Event()
         self._ended = False
@@ -327,7 +327,7 @@ class Sampling:
         self._misplaced = FindingLedger(run.emit)
 
     async def run(self) -> None:
-        """Sample when the GPU sampler has, else at a pace of its own; a late sample is not made up for."""
+        """Sample after each GPU sample, or at the fixed interval. A late sample is not repeated."""
         self.growing.begin()
         while True:
             self._began = clock.monotonic()
@@ -344,13 +344,13 @@ class Sampling:
         alarm.cancel()
 
     def attend(self, is_watched: bool) -> None:
-        """A viewer has connected: report growth at once from now on. The last one has left: report it with samples."""
+        """Report growth immediately after the first viewer connects, and with samples after the last one leaves."""
         self._is_watched = is_watched
         if is_watched and not self._ended:
             self.growing.welcome()
 
     def close(self) -> None:
-        """Report the last lines, and write the last metrics; after `run` was cancelled."""
+        """Report the last lines and write the last metrics. Call it after cancelling `run`."""
         self._ended = True
         self.grown()
         self.growing.end()
@@ -375,28 +375,28 @@ class Sampling:
             self._run.emit(held)
 
     async def curves(self, ask: ReadMetrics) -> MetricsWindow:
-        """The answer to a viewer that asks for metrics, the newest second included."""
+        """Return a viewer's requested metrics, including the newest second."""
         store = curves.Store(self._run.run_dir / FOLDER, self._metrics.open_row())
         return await curves.ask_curves({self._run.node: store}, ask)
 
     def grown(self) -> None:
-        """Tell which log files grew; also right before the end, so that nobody misses the last lines."""
+        """Report growing log files. Also called before the end, so that the last lines are reported."""
         self.growing.check()
         self._limits.check()
 
     def conclude(self) -> None:
-        """The run is about to end: who hears of that finds the last lines, and the newest second on disk."""
+        """Report the last lines and write the newest second, so that receivers of the run's end find them."""
         self.grown()
         self._metrics.flush()
 
     def collect_last(self) -> tuple[TrainingSample, ...]:
-        """The last training signals of an attempt that ends, which no sample comes to keep in the metrics."""
+        """Return the last training signals of an ending attempt, and write them to the metrics: no sample follows."""
         self.training.collect()
         self._metrics.append(clock.now(), training=self.training.last)
         return self.training.last
 
     async def _sample(self) -> None:
-        self._hooks.ask_steps()  # the ranks count while node and processes are looked at
+        self._hooks.ask_steps()  # the ranks answer during the other measurements
         running = {
             number: rank
             for number, rank in self._run.state.ranks.items()
@@ -422,15 +422,15 @@ class Sampling:
         self._keep(host, ticks)
 
     def _keep(self, host: Host, ticks: tuple[RankSample, ...]) -> None:
-        """Write to disk what belongs there, and say when that cannot be."""
-        # A driver that does not answer leaves old values behind, which are none of this second.
+        """Write the sample to disk, and report a failed write."""
+        # A hanging driver leaves old values, which do not belong to this second.
         gpus = self._newest if holds(clock.monotonic() - self._heard) else ()
         self._metrics.append(clock.now(), gpus, ticks, host, self._run.state.training.values())
         self._run.journal.flush()
         refused = self._metrics.problem is not None or self._run.journal.blocked
         self._check_disk(host.disk_free, host.disk_total, refused)
         if self._run.findings.holds("disk-full", node=self._run.node):
-            self._host.doubt_disks()  # else the next sample might clear it by what is remembered from before
+            self._host.doubt_disks()  # otherwise the next sample might clear it by a cached value
 
     def _with_steps(self, sample: RankSample, counted: tuple[int | None, float] | None) -> RankSample:
         now, run = clock.now(), self._run
@@ -446,10 +446,13 @@ class Sampling:
             log_age_s=age,
         )
 
-    # --- findings of the sampler's own -----------------------------------------------------------------------
+    # --- findings of the sampler -----------------------------------------------------------------------------
 
     def _check_disk(self, free: int | None, total: int | None, refused: bool) -> None:
-        """`refused`: something was not written. A quota does that, too, and does not show in the free space."""
+        """Check the free space.
+
+        `refused`: a write failed, which a quota can also cause without a change in the free space.
+        """
         if refused or (free is not None and free < DISK_FULL_BYTES):
             self._disk(
                 "disk-full",
@@ -486,7 +489,7 @@ class Sampling:
 
 
 def _room(free: int | None, total: int | None) -> str:
-    """What the file system tells of its space."""
+    """Describe the space of the file system."""
     if free is None or not total:
         return "the file system refuses what is written"
     return f"{size_text(free)} of {size_text(total)} are free there"
