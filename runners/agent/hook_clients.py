@@ -1,5 +1,4 @@
-"""The agent's side of the hooks: one connection a rank, the environment each rank really has, and what a
-new runner gets."""
+"""The agent's connections to the hooks, the actual environment of each rank, and the environment of a new runner."""
 
 from __future__ import annotations
 
@@ -41,18 +40,20 @@ from .processes import catches, environ_of, marked, send_to_thread, state_of
 from .runner_process import ServedRun
 
 LINE_LIMIT = 64 << 20
-"""Bytes of one answer: a flight recorder of 2,000 entries is a few MB."""
+"""Longest answer in bytes. A flight recorder of 2,000 entries has a few MB."""
 MOST_STACKS = 4 << 20
-"""Bytes of the stacks that a rank's faulthandler has written."""
+"""Most bytes of faulthandler's stacks of a rank."""
 YOUNG_S = 10.0
-"""How long a rank may take from its start to its hook: an interpreter that starts on a busy machine."""
+"""Longest time from a rank's start to its hook, in seconds: an interpreter starts slowly on a busy machine."""
 ROUND_S = 0.05
-"""How long a sample waits for the counts of steps. Who answers later is counted with the next sample."""
+"""Seconds that a sample waits for step counts. Later answers belong to the next sample."""
 ASK_STEPS = b'{"op":"steps","id":0,"signals":%d}\n'
-"""The request of every second, with the version of the training signals that are known here; `HookClient.ask` numbers
-its own from 1."""
+"""The request of every second, with the newest known version of the training signals.
+
+`HookClient.ask` numbers its requests from 1.
+"""
 STEPS_ANSWER = 64 << 10
-"""Bytes that the answer may have."""
+"""Longest answer in bytes."""
 
 
 class _Numbered(msgspec.Struct):
@@ -60,14 +61,14 @@ class _Numbered(msgspec.Struct):
 
 
 class _Counted(msgspec.Struct):
-    """What is wanted of the answer to ASK_STEPS."""
+    """The used fields of the answer to ASK_STEPS."""
 
     count: int | None = 0
-    """None where the script has made no optimizer so far."""
+    """None until the script has an optimizer."""
     last: float = 0.0
-    """Unix time of the newest step; 0 before the first."""
+    """Unix time of the newest step. 0 before the first."""
     faulthandler: bool | None = None
-    signals: msgspec.Raw = msgspec.Raw()  # not `| None`: msgspec takes no union with it
+    signals: msgspec.Raw = msgspec.Raw()  # not `| None`: msgspec allows no union with Raw
     error: str | None = None
 
 
@@ -76,11 +77,11 @@ _reported = msgspec.json.Decoder(Reported)
 
 
 class HookError(Exception):
-    """A rank did not answer; the text says why."""
+    """A rank did not answer. The text is the reason."""
 
 
 class HookRefusal(HookError):
-    """A rank answered that it cannot; `why` without the rank."""
+    """A rank refused a request. `why` does not name the rank."""
 
     def __init__(self, rank: int, why: str) -> None:
         super().__init__(f"rank {rank}: {why}")
@@ -103,26 +104,26 @@ class HookClient:
         self._requests = rpc.OpenRequests[dict[str, Any]]()
         self.hello: dict[str, Any] = {}
         self.signals = 0
-        """SIGUSR2 sent to the hook's thread so far."""
+        """Number of SIGUSR2 sent to the hook's thread."""
         self.counts = False
-        """Whether an ASK_STEPS is open."""
+        """True while an ASK_STEPS is unanswered."""
         self._steps: tuple[int | None, float] | None = None
         self.signals_version = 0
         self.reported: Reported | None = None
         """The newest training signals of its script."""
         self._owed: rpc.OpenRequest[dict[str, Any]] | None = None
-        """The answer to the newest question of `pulse`."""
+        """The newest question of `pulse`, until it is answered."""
 
     @property
     def up(self) -> bool:
         return self._writer is not None
 
     async def heard(self) -> None:
-        """Wait until the hook has sent its hello, the rank is gone, or YOUNG_S have passed: then it has no hook."""
+        """Wait for the hook's hello, at most until the rank exits or YOUNG_S have passed. Afterwards it has no hook."""
         await clock.wait_set(self._heard, max(0.0, self._young_until - clock.monotonic()))
 
     async def run(self) -> None:
-        """Connect as soon as the hook listens, then read until the rank is gone; cancel to stop."""
+        """Connect when the hook listens, and read until the rank exits. Cancel to stop."""
         while True:
             try:
                 reader, writer = await client.connect(self.path, LINE_LIMIT)
@@ -143,7 +144,7 @@ class HookClient:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello = msgspec.json.decode(await reader.readline())
         if hello.get("pid") != self.pid:
-            return  # the socket of the attempt before; ours is about to replace it
+            return  # the previous attempt's socket, which ours will replace
         self.hello, self._writer = hello, writer
         self._heard.set()
         self._report("armed" if hello.get("armed") else "up")
@@ -160,7 +161,7 @@ class HookClient:
             self._requests.answer(message.get("id"), message)
 
     def _took_steps(self, line: bytes) -> bool:
-        """Whether the line answers ASK_STEPS. Raises msgspec.MsgspecError."""
+        """Return True if the line answers ASK_STEPS. Raises msgspec.MsgspecError."""
         if len(line) > STEPS_ANSWER or _numbered.decode(line).id != 0:
             return False
         answer = _counted.decode(line)
@@ -174,7 +175,7 @@ class HookClient:
         return True
 
     def _take_signals(self, raw: msgspec.Raw) -> None:
-        """What cannot be read is left out: a script may do anything to its process."""
+        """Decode training signals. Invalid ones are ignored, because a script may change anything in its process."""
         with contextlib.suppress(msgspec.MsgspecError):
             self.reported = _reported.decode(raw)
             self.signals_version = self.reported.version
@@ -200,7 +201,7 @@ class HookClient:
         )
 
     async def ask(self, op: str, seconds: float = 5.0, **fields: Any) -> dict[str, Any]:
-        """One request. Raises HookError when there is no hook, no answer, or the answer is an error."""
+        """Send one request and return the answer. Raises HookError without a hook or answer, and for an error."""
         with self._question(op, fields) as question:
             answer = await self._answer(question, seconds)
         if "error" in answer:
@@ -208,7 +209,7 @@ class HookClient:
         return answer
 
     def _question(self, op: str, fields: dict[str, Any]) -> rpc.OpenRequest[dict[str, Any]]:
-        """Ask; the answer to come. Raises HookError when there is no hook."""
+        """Send a request and return its pending answer. Raises HookError if there is no hook."""
         if self._writer is None:
             raise HookError(
                 f"rank {self.rank} has no hook (a launcher itself, with --no-hook or python -I, or without torch)"
@@ -224,7 +225,7 @@ class HookClient:
             raise HookError(f"rank {self.rank} did not answer within {seconds:g} s") from None
 
     async def change(self, op: str, **fields: Any) -> dict[str, Any]:
-        """A request that is answered with NCCL's state, which is reported when it is new. Raises HookError."""
+        """Send a request whose answer is NCCL's state, and report a changed state. Raises HookError."""
         answer = await self.ask(op, **fields)
         before = self.hello.get("nccl") or {}
         self.hello["nccl"] = answer
@@ -233,18 +234,18 @@ class HookClient:
         return answer
 
     def ask_steps(self) -> None:
-        """Ask for what it counts, unless it still owes an answer."""
+        """Request its step count, unless the previous request is unanswered."""
         if self._writer is not None and self.hello.get("armed") and not self.counts:
             self.counts = True
             self._writer.write(ASK_STEPS % self.signals_version)
 
     def take_steps(self) -> tuple[int | None, float] | None:
-        """Steps and unix time of the newest, if it has answered since the last call."""
+        """Return steps and Unix time of the newest step, if the hook has answered since the last call."""
         steps, self._steps = self._steps, None
         return steps
 
     async def stacks(self) -> str:
-        """Python stacks as the hook tells them. Raises HookError."""
+        """Return the Python stacks from the hook. Raises HookError."""
         try:
             return str((await self.ask("stacks", 2.0))["text"])
         except HookError as error:
@@ -253,33 +254,34 @@ class HookClient:
             raise
 
     def may_signal(self) -> bool:
-        """Whether SIGUSR2 to the hook's thread would write the stacks: its hook is connected, and the script has no
-        handler of its own.
+        """Return True if SIGUSR2 to the hook's thread would write the stacks.
+
+        The hook must be connected, and the script must have no handler for the signal.
         """
         return self.up and self.stacks_file is not None and bool(self.hello.get("faulthandler"))
 
     async def pulse(self, seconds: float, **fields: Any) -> dict[str, Any]:
-        """What the rank is doing. Who still owes the answer before is not asked again: it would answer them all.
+        """Return the rank's pulse. A hook with an open question is not asked again, because it would answer all of them.
 
-        Raises HookError when there is no answer in time.
+        Raises HookError without an answer in time.
         """
         if self._owed is None or self._owed.done:
             self._owed = self._question("pulse", fields)
         answer = await self._answer(self._owed, seconds)
-        return {} if "error" in answer else answer  # an older hook: it lives
+        return {} if "error" in answer else answer  # an older hook, which shows that the rank lives
 
     async def stacks_by_signal(self) -> str:
-        """Python stacks through faulthandler's signal, also while another thread holds the GIL. Raises HookError.
+        """Return Python stacks through faulthandler's signal, even while another thread holds the GIL. Raises HookError.
 
-        It goes to the hook's own thread: a signal to the process would cut a sleep, a select or a poll of the script's
-        short. Where the script has a handler of its own, or the interpreter shuts down, none is sent.
+        The signal goes to the hook's thread: a signal to the process would interrupt a sleep, select or poll of the
+        script. No signal is sent if the script has its own handler, or if the interpreter shuts down.
         """
         file, pid, thread = self.stacks_file, self.pid, self.hello.get("thread")
         if not self.may_signal() or file is None or pid is None:
             raise HookError(f"rank {self.rank} cannot be asked by SIGUSR2")
         if state_of(pid) in ("T", "t"):
             raise HookError(f"rank {self.rank} (pid {pid}) is stopped, and answers nothing until SIGCONT")
-        if not catches(pid, signal.SIGUSR2):  # its interpreter shuts down, or its script changed that
+        if not catches(pid, signal.SIGUSR2):  # the interpreter shuts down, or the script changed it
             raise HookError(f"rank {self.rank} (pid {pid}) takes SIGUSR2 no more")
         before = file.stat().st_size if file.exists() else 0
         if not isinstance(thread, int) or not send_to_thread(pid, thread, signal.SIGUSR2):
@@ -298,7 +300,7 @@ class HookClient:
 
 
 def _stacks(file: Path, begin: int) -> str:
-    """What faulthandler has written behind an offset. Raises HookError."""
+    """Return faulthandler's output after an offset. Raises HookError."""
     try:
         return file_io.piece(file, begin, MOST_STACKS).decode("utf-8", "replace")
     except file_io.FileError as error:
@@ -306,7 +308,7 @@ def _stacks(file: Path, begin: int) -> str:
 
 
 def made_of(reported: object) -> Wrapped | None:
-    """What a hook tells of how a model was wrapped; None where that is nothing that can be read."""
+    """Decode a hook's report on how a model was wrapped. None if it is missing or invalid."""
     try:
         return None if reported is None else msgspec.convert(reported, Wrapped, strict=False)
     except msgspec.ValidationError:
@@ -329,7 +331,7 @@ class Hooks:
         self._all_counted = asyncio.Event()
 
     def follow(self, change: RankChanged) -> None:
-        """A rank's process began: connect to its hook."""
+        """Connect to the hook of a rank whose process began."""
         self.forget(change.rank)
         hook = HookClient(Path(f"{self._stem}.r{change.local_rank}"), change, self._changed, self._counted)
         hook.stacks_file = (
@@ -339,12 +341,12 @@ class Hooks:
         self._tasks[change.rank] = self._parts.start(f"hook-{change.rank}", hook.run)
 
     def keep(self, ranks: Collection[int]) -> None:
-        """Forget all others: an attempt began, or was taken over by a launcher in its command."""
+        """Forget all other ranks, after an attempt began or a launcher in the command took over."""
         for rank in self.by_rank.keys() - ranks:
             self.forget(rank)
 
     def forget(self, rank: int) -> None:
-        """A rank's process ended."""
+        """Forget a rank whose process ended."""
         task = self._tasks.pop(rank, None)
         if task is not None:
             task.cancel()
@@ -353,7 +355,7 @@ class Hooks:
             hook._fail()
 
     def chosen(self, ranks: tuple[int, ...]) -> list[HookClient]:
-        """The hooks of some ranks; () means all. Raises HookError for a rank there is none of."""
+        """Return the hooks of some ranks, or of all for (). Raises HookError for a rank without one."""
         missing = [rank for rank in ranks if rank not in self.by_rank]
         if missing:
             raise HookError(f"there is no running rank {missing[0]}")
@@ -364,14 +366,14 @@ class Hooks:
             self._all_counted.set()
 
     def ask_steps(self) -> None:
-        """Ask every rank that counts; `steps` collects the answers."""
+        """Request the step count of every rank that counts. `steps` collects the answers."""
         self._all_counted.clear()
         for hook in self.by_rank.values():
             hook.ask_steps()
         self._counted()
 
     async def steps(self) -> dict[int, tuple[int | None, float]]:
-        """Optimizer steps so far and unix time of the last one, of every rank that has answered by now or soon does."""
+        """Return step count and Unix time of the last step of every rank that has answered within ROUND_S."""
         if not self._all_counted.is_set():
             late = asyncio.get_running_loop().call_later(ROUND_S, self._all_counted.set)
             await self._all_counted.wait()
@@ -382,20 +384,20 @@ class Hooks:
 
 
 HOOK_SECONDS = 1.5
-"""How long the answer to a restart waits for the hooks of all ranks; a rank is read from outside else."""
+"""Seconds that a restart waits for the hooks of all ranks. Ranks without a hook are read from outside."""
 _OURS = str(Path(__file__).resolve().parent.parent / "inrank")
 _LISTS = ("PATH", "PYTHONPATH")
-"""Variables in front of whose value the runner puts folders of distui's."""
+"""Variables that the runner extends by distui's folders."""
 
 
 class RankEnvironments(NamedTuple):
     of_rank: dict[int, dict[str, str | None]]
     source: str
-    """"hook" where every rank's interpreter said so, else "process"."""
+    """ "hook" if every rank's hook answered, else "process"."""
 
 
 async def seen(run: ServedRun, hooks: Hooks, names: tuple[str, ...]) -> RankEnvironments:
-    """Ask every running rank of this node, from inside where its hook answers."""
+    """Return variables of every running rank of this node, from its hook if it answers."""
     running = {number: rank.pid for number, rank in run.state.ranks.items() if rank.pid is not None}
     if run.plan.hook and run.plan.launcher == "torchrun":
         await run.until(lambda: all(rank.hook for rank in run.state.ranks.values()), HOOK_SECONDS)
@@ -403,7 +405,7 @@ async def seen(run: ServedRun, hooks: Hooks, names: tuple[str, ...]) -> RankEnvi
     by_rank: dict[int, dict[str, str | None]] = {}
     for (rank, pid), env in zip(running.items(), inside, strict=True):
         outside = env if env is not None else environ_of(pid)
-        if outside:  # else it is gone already
+        if outside:  # otherwise it has exited
             by_rank[rank] = {name: _without_ours(name, outside.get(name)) for name in names}
     source = "hook" if by_rank and all(env is not None for env in inside) else "process"
     return RankEnvironments(by_rank, source)
@@ -420,7 +422,7 @@ async def _inside(hook: HookClient | None, names: tuple[str, ...]) -> dict[str, 
 
 
 def _without_ours(name: str, value: str | None) -> str | None:
-    """A value without the folders of distui's in front of it; None where nothing is left."""
+    """Return a value without distui's folders at its start, or None if nothing remains."""
     if name not in _LISTS or value is None or _OURS not in value:
         return value
     rest = os.pathsep.join(folder for folder in value.split(os.pathsep) if not folder.startswith(_OURS))
@@ -428,7 +430,7 @@ def _without_ours(name: str, value: str | None) -> str | None:
 
 
 def same(name: str, has: str | None, asked: str | None) -> bool:
-    """Whether a rank has the requested value; where only folders of distui's are left, an empty list is none."""
+    """Return True if a rank has the requested value. An empty list of folders equals an unset one."""
     return has == asked or (name in _LISTS and not has and not asked)
 
 
@@ -443,7 +445,7 @@ DIFFERS = "environment-differs"
 
 
 class Environment:
-    """The launch's environment, the changes that the journal tells of, and secrets in memory."""
+    """The launch's environment, the journaled changes, and secrets in memory."""
 
     def __init__(self, run: ServedRun, hooks: Hooks) -> None:
         self._run, self._hooks = run, hooks
@@ -451,18 +453,18 @@ class Environment:
         names = frozenset() if self._launch is None else self._launch.hidden
         self._secrets = {name: os.environ.pop(name) for name in names if name in os.environ}
         self._words = os.environ.pop(SECRET_WORDS, "")
-        """Of the command, what plan.json leaves out."""
+        """The words of the command that plan.json masks."""
         self._before: dict[str, str] = {}
-        """Secrets as they were before the newest change."""
+        """Secrets before the newest change."""
         self._missing: set[str] = set()
         self._noted = asyncio.Event()
         self._noted.set()
         self.restored, self.why_restored = 0, ""
-        """Newest attempt that could not be started with its changes, and the sentence about it."""
+        """Newest attempt that could not be started with its changes, and its sentence."""
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """While a runner is asked to take changes: what it reports meanwhile came after them, and is heard then."""
+        """Delay reports while a runner is asked to take changes, because they follow these changes."""
         self._noted.clear()
         try:
             yield
@@ -470,17 +472,17 @@ class Environment:
             self._noted.set()
 
     async def noted(self) -> None:
-        """Wait until no change is on its way to the runner."""
+        """Wait until no change is in transit to the runner."""
         await self._noted.wait()
 
     def value(self, name: str) -> str | None:
-        """What the launch had of a variable, also of a secret one; None where it had none, or nobody remembers."""
+        """Return the launch's value of a variable, also of a secret. None if it was unset or is no longer known."""
         if name in self._secrets:
             return self._secrets[name]
         return os.environ.get(name) if self._launch is None else self._launch.values.get(name)
 
     def recall(self) -> None:
-        """After an agent's death: processes of the run that live have what no file holds."""
+        """Restore the values that no file holds from living processes of the run, after an agent's death."""
         living = marked(self._run.record.run)
         by_age = sorted(living.values(), key=lambda env: int(env.get("DISTUI_ATTEMPT") or 0))
         self._words = self._words or next((env[SECRET_WORDS] for env in by_age if SECRET_WORDS in env), "")
@@ -491,14 +493,14 @@ class Environment:
             self._adopt(environ_of(self._run.runner.who.pid))
 
     def _adopt(self, runners: Mapping[str, str]) -> None:
-        """A run of a version that kept no such file: its runner still has what it was started with."""
+        """Restore the environment of a run from a version without such a file, from its runner's initial environment."""
         if runners:
             self._launch = Kept(environment.of_launch(runners, {}), frozenset())
             environment.write(self._run.run_dir, self._launch.values)
             self._secrets |= environment.hidden(self._launch.values)
 
     def note(self, changes: Mapping[str, str | None], shown: Mapping[str, str | None]) -> None:
-        """The runner has taken changes: they are journaled as they may be shown, and secrets among them remembered."""
+        """Journal the changes that the runner took in their visible form, and keep their secrets in memory."""
         if not changes:
             return
         self._run.emit(EnvironmentChanged(dict(shown)))
@@ -510,19 +512,19 @@ class Environment:
         }
 
     def heard(self, event: EnvironmentRestored) -> None:
-        """The newest change was taken back."""
+        """Record that the newest change was undone."""
         run, self._secrets = self._run, dict(self._before)
         self.restored, self.why_restored = event.attempt, event.text
         remedy = "restart with values that Linux can give to a program"
         run.findings.raise_finding(Finding(RESTORED, "warning", event.text, node=run.node, remedy=remedy))
 
     def begun(self, event: AttemptStarted, first: bool) -> AttemptStarted:
-        """An attempt began, with what it changed; a new runner's `first` has brought the changes requested before."""
+        """Add the changes to an attempt's start. The `first` attempt of a new runner includes the pending changes."""
         pending = self._run.state.pending if first else {}
         return structs.replace(event, env_diff={**pending, **event.env_diff})
 
     async def compare(self, changes: Mapping[str, str | None]) -> list[Clause]:
-        """What the ranks really have of changes, journaled; a sentence for each of them that has something else."""
+        """Journal the ranks' actual values of the changes. Return a clause per difference."""
         run = self._run
         self.clear_missing_of(changes)
         if not changes:
@@ -551,7 +553,7 @@ class Environment:
     def _report_differences(
         self, differs: Mapping[int, Mapping[str, str | None]], changes: Mapping[str, str | None]
     ) -> list[Clause]:
-        """A clause a variable, also as a finding; a finding that is no longer true is cleared."""
+        """Return a clause per variable, and raise a finding. Clear the finding if it no longer applies."""
         run, texts = self._run, list[Clause]()
         for name in sorted({name for env in differs.values() for name in env}):
             ranks = tuple(rank for rank, env in differs.items() if name in env)
@@ -570,13 +572,13 @@ class Environment:
         return texts
 
     def clear_missing_of(self, changes: Mapping[str, str | None]) -> None:
-        """Secrets that were missing may have come with a restart."""
+        """Clear the finding if a restart has brought the missing secrets."""
         self._missing -= changes.keys()
         if not self._missing:
             self.clear_missing()
 
     def for_runner(self) -> dict[str, str]:
-        """What a new runner starts with; a finding names what cannot be restored of it."""
+        """Return a new runner's environment. A finding names the values that cannot be restored."""
         run = self._run
         launch = self._launch
         if launch is None:
@@ -591,7 +593,7 @@ class Environment:
         return {**started.env, **words, "DISTUI_SOCKETS": run.stem}
 
     def forgotten(self) -> str:
-        """Why no new runner can start: the command has secrets that nobody remembers; "" where it can."""
+        """Return why no new runner can start (the command's secrets are no longer known), or ""."""
         plan: Plan = revealed(self._run.plan, {SECRET_WORDS: self._words})
         if not unknown_words(plan):
             return ""
@@ -617,5 +619,5 @@ class Environment:
             self.clear_missing()
 
     def clear_missing(self) -> None:
-        """Every secret is there, or no longer wanted."""
+        """Clear the finding, because every secret is known or no longer needed."""
         self._run.findings.clear(MISSING, node=self._run.node)

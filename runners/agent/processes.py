@@ -1,4 +1,4 @@
-"""The processes of a run, found by their marker and ended without a race; and what the kernel says of their end."""
+"""Find and end the processes of a run by their marker without races, and read the kernel's reason for their end."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..telemetry.proc import all_stats, children, is_own, pids, read_once, read_
 
 MARKER = "DISTUI_RUN_ID"
 AGENTS = (b"distui.runners.agent", b"distui.runners.hub")
-"""The modules that serve a run, as their arguments name them."""
+"""Modules that serve a run, as in their arguments."""
 _CAUGHT = re.compile(rb"^SigCgt:\s+([0-9a-f]+)", re.MULTILINE)
 _IGNORED = re.compile(rb"^SigIgn:\s+([0-9a-f]+)", re.MULTILINE)
 _BLOCKED = re.compile(rb"^SigBlk:\s+([0-9a-f]+)", re.MULTILINE)
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """The environment a process was started with; {} when it is gone or not ours."""
+    """Return the initial environment of a process. {} if it has exited or belongs to another user."""
     try:
         return _variables(Path(f"/proc/{pid}/environ").read_bytes())
     except OSError:
@@ -40,7 +40,7 @@ def _variables(raw: bytes) -> dict[str, str]:
 
 
 def arguments_of(pid: int) -> list[bytes]:
-    """The words of a command line, and an empty one behind them; [] when the process is gone."""
+    """Return the words of a command line with a final empty word. [] if the process has exited."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -48,7 +48,7 @@ def arguments_of(pid: int) -> list[bytes]:
 
 
 def marked(run: str, keep: Iterable[int] = ()) -> dict[int, dict[str, str]]:
-    """This user's living processes with the marker of `run`, and their environment; without zombies and `keep`."""
+    """Return this user's living processes with the marker of `run` and their environment, except zombies and `keep`."""
     needle = f"{MARKER}={run}".encode()
     by_pid = {}
     spared = {os.getpid(), *keep}
@@ -65,10 +65,10 @@ def marked(run: str, keep: Iterable[int] = ()) -> dict[int, dict[str, str]]:
 
 
 def unmarked(run: str) -> dict[int, int]:
-    """This user's descendants of the marked processes that have dropped or changed the marker: start ticks by pid.
+    """Return this user's descendants of marked processes without the marker, as pid → start ticks.
 
-    To be called while their parents live: an orphan is nobody's descendant any more. Who serves another run, which
-    a rank launched, is left out with all that it started.
+    Call it while their parents live, because orphans have no other ancestor. The processes that serve another run,
+    which a rank launched, are left out with their descendants.
     """
     carriers = marked(run)
     stats = {stat.pid: stat for stat in all_stats()}
@@ -86,13 +86,13 @@ def unmarked(run: str) -> dict[int, int]:
 
 
 def state_of(pid: int) -> str | None:
-    """One letter of /proc/<pid>/stat ("R", "S", "D", "Z", …); None when there is no such process."""
+    """Return the state in /proc/<pid>/stat ("R", "S", "D", "Z", …), or None if there is no such process."""
     stat = read_stat(pid)
     return None if stat is None else stat.state
 
 
 def disposition(pid: int, number: int) -> str | None:
-    """What a process does with a signal now: "catches", "ignores", "blocks" or "default"; None when it is gone."""
+    """Return a process's disposition of a signal: "catches", "ignores", "blocks" or "default". None if it has exited."""
     data = read_once(f"/proc/{pid}/status")
     if data is None:
         return None
@@ -104,12 +104,12 @@ def disposition(pid: int, number: int) -> str | None:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal now: others may end it."""
+    """Return True if a process has a handler for a signal. Otherwise the signal may end it."""
     return disposition(pid, number) == "catches"
 
 
 def send_signal(pid: int, number: int) -> bool:
-    """Signal one process; False when it is gone."""
+    """Signal one process. Return False if it has exited."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -118,7 +118,7 @@ def send_signal(pid: int, number: int) -> bool:
 
 
 def send_to_thread(pid: int, thread: int, number: int) -> bool:
-    """Signal one thread of a process: calls of its other threads are not interrupted. False when that cannot be."""
+    """Signal one thread of a process without interrupting its other threads. Return False if that fails."""
     try:
         tgkill = ctypes.CDLL(None, use_errno=True).tgkill
     except AttributeError:
@@ -127,14 +127,14 @@ def send_to_thread(pid: int, thread: int, number: int) -> bool:
 
 
 def resume(pids: Iterable[int]) -> None:
-    """Have those go on that somebody stopped: a stopped process obeys SIGTERM when it goes on, and not before."""
+    """Continue stopped processes, because they handle SIGTERM only after SIGCONT."""
     for pid in pids:
         if state_of(pid) in ("T", "t"):
             send_signal(pid, signal.SIGCONT)
 
 
 async def gone(pid: int, seconds: float) -> bool:
-    """Wait for a process to end, without being its parent; False after `seconds`."""
+    """Wait for the end of a process that is no child. Return False after `seconds`."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -161,9 +161,9 @@ async def sweep(
     also: Mapping[int, int] = MappingProxyType({}),
     grace_s: float = 2.0,
 ) -> list[str]:
-    """End every marked process: TERM, `grace_s`, KILL. What would not end is returned, a text each.
+    """End every marked process: SIGTERM, `grace_s`, SIGKILL. Return a text per process that did not end.
 
-    `also`: further processes, as `unmarked` gave them.
+    `also`: more processes, as returned by `unmarked`.
     """
     kept = tuple(keep)
 
@@ -191,28 +191,28 @@ def _started(pid: int) -> int | None:
 _LINE = re.compile(r"(?:Killed process|oom-kill:.*?pid=)\s*(\d+)")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (?P<code>\d+)(?:, pid=(?P<pid>\d+))?")
 RECENT_S = 60.0
-"""An Xid that names no process is held against a rank that ended at most this long after it."""
+"""Largest age, in seconds, of an Xid without a process that is attributed to an ended rank."""
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 class KernelMessage(NamedTuple):
     at: float
-    """Seconds since the boot, without sleep."""
+    """Seconds since boot, without suspend."""
     text: str
 
 
 class KernelEvidence(NamedTuple):
     oom: str | None = None
-    """Where it says that it killed the process for memory."""
+    """The kernel's message on an out-of-memory kill of the process."""
     lines: tuple[str, ...] = ()
-    """What the driver of the GPUs logged about it, a line each."""
+    """Lines of the GPU driver on the process."""
 
 
 NOTHING = KernelEvidence()
 
 
 def kernel_log(limit: int = 1 << 20) -> list[KernelMessage]:
-    """The kernel's messages, oldest first; [] where this user may not read them."""
+    """Return the kernel's messages, oldest first. [] if this user may not read them."""
     records: list[KernelMessage] = []
     try:
         descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -220,7 +220,7 @@ def kernel_log(limit: int = 1 << 20) -> list[KernelMessage]:
         return records
     try:
         while len(records) < limit:
-            with contextlib.suppress(BrokenPipeError):  # a record was overwritten meanwhile
+            with contextlib.suppress(BrokenPipeError):  # the record was overwritten
                 records.append(record(os.read(descriptor, 8192)))
     except OSError:
         return records
@@ -230,7 +230,7 @@ def kernel_log(limit: int = 1 << 20) -> list[KernelMessage]:
 
 
 def record(raw: bytes) -> KernelMessage:
-    """A record of /dev/kmsg: "priority,number,microseconds,flags;text"."""
+    """Parse a record of /dev/kmsg: "priority,number,microseconds,flags;text"."""
     head, _, text = raw.decode("utf-8", "replace").partition(";")
     fields = head.split(",")
     micros = int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else 0
@@ -238,7 +238,7 @@ def record(raw: bytes) -> KernelMessage:
 
 
 def in_kernel_log(pid: int, log: Iterable[KernelMessage]) -> str | None:
-    """The newest message that names this pid as killed for memory."""
+    """Return the newest message on an out-of-memory kill of this pid."""
     newest = None
     for message in log:
         named = _LINE.search(message.text)
@@ -248,9 +248,9 @@ def in_kernel_log(pid: int, log: Iterable[KernelMessage]) -> str | None:
 
 
 def xids(pid: int, log: Iterable[KernelMessage], now: float) -> tuple[str, ...]:
-    """The driver's errors that name this process, or that came just now and name none, in its words and in ours.
+    """Return the driver's errors that name this process, or recent ones without a process, with an explanation.
 
-    `now` as clock.monotonic() has it, which the kernel's log follows.
+    `now`: clock.monotonic(), which the kernel's log also uses.
     """
     lines: list[str] = []
     for message in log:
@@ -268,10 +268,7 @@ def _about(match: re.Match[str], pid: int, age_s: float) -> bool:
 
 
 def cgroup_kills(pid: int | None = None) -> Mapping[Path, int]:
-    """How often the kernel killed for memory in the cgroup of a process (None: of this one), by the file that counts.
-
-    Empty where that cannot be read.
-    """
+    """Return the out-of-memory kills in the cgroup of a process (None: this one), by counter file. {} if unreadable."""
     who = "self" if pid is None else str(pid)
     try:
         lines = Path(f"/proc/{who}/cgroup").read_text().splitlines()
@@ -286,7 +283,7 @@ def cgroup_kills(pid: int | None = None) -> Mapping[Path, int]:
             home, name = CGROUPS / "memory", "memory.oom_control"
         else:
             continue
-        # In a container the path is the host's: its own cgroup is then what is mounted.
+        # In a container the path is the host's. Its own cgroup is then at the mount point.
         for file in (home / path.lstrip("/") / name, home / name):
             kills = kills_in(file)
             if kills is not None:
@@ -296,7 +293,7 @@ def cgroup_kills(pid: int | None = None) -> Mapping[Path, int]:
 
 
 def kills_in(file: Path) -> int | None:
-    """The counter `oom_kill` of a file of a cgroup; None where there is none."""
+    """Return the counter `oom_kill` of a cgroup's file, or None."""
     try:
         for line in file.read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -307,26 +304,26 @@ def kills_in(file: Path) -> int | None:
 
 
 class OomWatch:
-    """Remembers the cgroups' counters, to distinguish a kill from an older one."""
+    """Remembers the cgroups' counters, so that a new kill differs from an older one."""
 
     def __init__(self) -> None:
         self._kills = dict(cgroup_kills())
 
     def follow(self, pid: int | None) -> None:
-        """A rank runs: it may be in a cgroup of its own."""
+        """Read the counters of a running rank's cgroup, which may differ from the agent's."""
         if pid is not None:
             for file, kills in cgroup_kills(pid).items():
                 self._kills.setdefault(file, kills)
 
     def evidence(self, pid: int | None, signal: str | None) -> KernelEvidence:
-        """What the kernel says about a rank that ended by a signal or of an error of its GPU."""
+        """Return the kernel's messages on a rank that ended by a signal or a GPU error."""
         if pid is None:
             return NOTHING
         log = kernel_log()
         errors = xids(pid, log, clock.monotonic())
         if signal == "SIGKILL":
             return KernelEvidence(self._oom(pid, log), errors)
-        counted = self._counted()  # a data loader's worker, or another child of it
+        counted = self._counted()  # a child of the rank, such as a data loader worker
         return KernelEvidence(None, (*errors, counted) if counted else errors)
 
     def _oom(self, pid: int, log: list[KernelMessage]) -> str | None:

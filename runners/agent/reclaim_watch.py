@@ -1,7 +1,7 @@
-"""Whether the provider takes this node back soon, as the metadata service of AWS, Google Cloud or Azure says.
+"""Watch for the reclaim of this node, as announced by the metadata service of AWS, Google Cloud or Azure.
 
-Asked only where a notice about it is wanted and the firmware names such a provider: at its link-local address, which no
-proxy is between. A finding follows, which a hub gets as well.
+It queries the link-local address, which bypasses proxies, only if a notification rule needs it and the firmware names
+such a provider. It raises a finding, which the hub also receives.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..notify.rule_words import chosen
 from .runner_process import ServedRun
 
 EVERY_S = 5.0
-"""AWS warns two minutes before, Google and Azure half a minute."""
+"""AWS warns two minutes before, Google and Azure 30 seconds."""
 ANSWER_S = 2.0
 MOST_ANSWER = 65536
 FINDING = RULE = "spot-notice"
 ADDRESS = "DISTUI_METADATA"
-"""A variable with provider and address for a test: "aws 127.0.0.1:8000"."""
+"""Variable with provider and address for tests: "aws 127.0.0.1:8000"."""
 _HOST = "169.254.169.254"
 _DMI = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
-"""What the firmware calls the vendor."""
+"""Vendor names in the firmware."""
 NAMES = {"aws": "AWS", "gcp": "Google Cloud", "azure": "Azure"}
 
 
@@ -38,7 +38,7 @@ class Metadata(NamedTuple):
 
 
 def service_here(environ: dict[str, str], dmi: Path = Path("/sys/class/dmi/id")) -> Metadata | None:
-    """That of this node; None where no such provider is named."""
+    """Return the metadata service of this node, or None for other providers."""
     provider, _, host = environ.get(ADDRESS, "").partition(" ")
     if provider in NAMES and host:
         return Metadata(provider, host)
@@ -52,13 +52,13 @@ def service_here(environ: dict[str, str], dmi: Path = Path("/sys/class/dmi/id"))
 
 
 class ReclaimWatch:
-    """Asks every EVERY_S seconds, until there is a notice."""
+    """Queries every EVERY_S seconds until a reclaim is announced."""
 
     def __init__(self, run: ServedRun) -> None:
         self._run = run
 
     async def run(self) -> None:
-        """Until cancelled; at once over where nobody wants it, or no provider is known."""
+        """Query until cancelled. Return immediately if no rule needs it, or no provider is known."""
         wanted = any(RULE in each.rules for each in chosen(self._run.plan.notify))
         service = service_here(dict(os.environ)) if wanted else None
         while service is not None:
@@ -78,7 +78,7 @@ class ReclaimWatch:
 
 
 def notice_of(service: Metadata) -> str | None:
-    """When the node is taken back, in the provider's words ("" where it names no time); None where it is not."""
+    """Return the reclaim time in the provider's format ("" if unknown), or None if no reclaim is announced."""
     with contextlib.suppress(
         OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError
     ):
@@ -115,7 +115,7 @@ def _words(value: Any) -> str:
 
 
 def _ask(host: str, path: str, headers: dict[str, str], method: str = "GET") -> str | None:
-    """The text of an answer; None for any status but 200. Raises OSError and HTTPException."""
+    """Return the text of an answer, or None for any status but 200. Raises OSError and HTTPException."""
     connection = http.client.HTTPConnection(host, timeout=ANSWER_S)
     try:
         connection.request(method, path, headers=headers)

@@ -1,8 +1,7 @@
-"""Streams between the agents of one run, carried by the runners over the rendezvous store.
+"""Streams between the agents of one run, which the runners carry over the rendezvous store.
 
-Only holders of the run's key reach the store, and what is sent there is sealed (inrank/secure_channel.py). A stream is
-named by 16 random bytes of its opener. Frame: kind (1 byte), stream (16), number in its direction (8, big-endian),
-payload.
+Only holders of the run's key reach the store, and messages are sealed (inrank/secure_channel.py). The opener names a
+stream by 16 random bytes. Frame: kind (1 byte), stream (16), number per direction (8, big-endian), payload.
 """
 
 from __future__ import annotations
@@ -22,34 +21,34 @@ from ..parts import first_of
 from ..wire import client
 
 MAX_FRAME = 64 << 10
-"""Bytes, as runners/inrank/relay.py has it."""
+"""Bytes, equal to runners/inrank/relay.py."""
 _HEAD = struct.Struct(">B16sQ")
 MAX_PAYLOAD = MAX_FRAME - _HEAD.size
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame is. The greetings, and UNKNOWN, have no number."""
+    """Kind of a frame. OPEN, ACCEPT and UNKNOWN have no number."""
 
     OPEN = 1
-    """By the opener: there is to be a stream."""
+    """The opener requests a stream."""
     ACCEPT = 2
-    """By the other side."""
+    """The other side accepts it."""
     DATA = 3
     TAKEN = 4
-    """How many DATA frames were consumed, 8 bytes: room for more."""
+    """Number of consumed DATA frames, 8 bytes. Makes room for more."""
     END = 5
-    """The stream is over; the payload is a sentence, or empty."""
+    """The stream has ended. The payload is a sentence, or empty."""
     UNKNOWN = 6
-    """There is no such stream here (any more)."""
+    """There is no such stream here, or not any more."""
 
 
 WINDOW = 8
-"""DATA frames that may be under way unread."""
+"""Most unacknowledged DATA frames."""
 ACK_EVERY = 4
 
 
 class Stream:
-    """Reads and writes like a connection. `why` is the sentence it broke with, "" after an ordinary end."""
+    """Reads and writes like a connection. `why` is the sentence of a failure, or "" after a normal end."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Stream:
         self.peer, self.name, self.opener, self.why = peer, name, opener, ""
         self._send_frame, self._over = send, over
         self._numbers = [0, 0]
-        """Of the newest frame that was sent, and that came."""
+        """Numbers of the newest sent and received frame."""
         self._came: asyncio.Queue[bytes] = asyncio.Queue()
         self._sent = self._acknowledged = 0
         self._consumed = self._reported = 0
@@ -70,10 +69,10 @@ class Stream:
         self._room.set()
         self._ended = False
         self.whole = True
-        """Whether what was read ends with a line."""
+        """True if the read bytes end with a complete line."""
 
     def take(self, kind: FrameKind, number: int, payload: bytes) -> None:
-        """A frame for this stream. Raises struct.error for one without its counter."""
+        """Process a frame of this stream. Raises struct.error for a TAKEN frame without its counter."""
         self._numbers[1] += 1
         if number != self._numbers[1]:
             self.end(f"frames between node {self.peer} and here are missing")
@@ -87,11 +86,11 @@ class Stream:
             self.broken(payload.decode("utf-8", "replace"))
 
     def beat(self) -> None:
-        """Ask whether the other side still has it."""
+        """Check that the other side still knows the stream."""
         self.taken(self._consumed)
 
     async def read(self) -> bytes:
-        """The next bytes; b"" at the end."""
+        """Return the next bytes, or b"" at the end."""
         data = await self._came.get()
         if not data:
             self._came.put_nowait(b"")
@@ -103,7 +102,7 @@ class Stream:
         return data
 
     def taken(self, count: int) -> None:
-        """Tell how many DATA frames were consumed."""
+        """Report the number of consumed DATA frames."""
         self._reported = count
         self._send(FrameKind.TAKEN, struct.pack(">Q", count))
 
@@ -112,7 +111,7 @@ class Stream:
         self._send_frame(self.peer, _HEAD.pack(kind, self.name, self._numbers[0]) + payload)
 
     async def write(self, data: bytes) -> None:
-        """Send, as the window has room. Raises BrokenPipeError after the end."""
+        """Send as the window permits. Raises BrokenPipeError after the end."""
         for begin in range(0, len(data), MAX_PAYLOAD):
             while not self._ended and self._sent - self._acknowledged >= WINDOW:
                 self._room.clear()
@@ -123,13 +122,13 @@ class Stream:
             self._send(FrameKind.DATA, data[begin : begin + MAX_PAYLOAD])
 
     def end(self, why: str = "") -> None:
-        """No more from here; the other side gets `why`, unless that is empty."""
+        """End the stream. The other side receives `why`."""
         if not self._ended:
             self._send(FrameKind.END, why.encode())
             self.broken("")
 
     def broken(self, why: str) -> None:
-        """Ended by the other side, or by what lies between."""
+        """End the stream after an END of the other side, or a failure in between."""
         if self._ended:
             return
         self._ended, self.why = True, why
@@ -139,7 +138,7 @@ class Stream:
 
 
 async def splice(stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy both ways until either side ends; the stream is ended then."""
+    """Copy in both directions until one side ends, and end the stream."""
     try:
         await first_of(_up(reader, stream), _down(stream, writer))
     finally:
@@ -159,42 +158,41 @@ async def _down(stream: Stream, writer: asyncio.StreamWriter) -> None:
             await writer.drain()
 
 
-# For a viewer that sits on one node and cannot ssh to the others. Whoever may use this agent's socket may open a
-# stream to another node; that node's agent connects it to its own socket, where the viewer is a viewer like any
-# other.
+# For a viewer on one node without ssh to the others. A user of this agent's socket may open a stream to another node.
+# That node's agent connects the stream to its socket, and treats the viewer like any other.
 
 
 OPEN_SECONDS = 10.0
-"""How long another node may take to accept; a node at rest looks once a second."""
+"""Seconds until another node must accept. An idle node checks once per second."""
 AGAIN_SECONDS = 0.5
 BEAT_SECONDS = 2.0
-"""The opener of a stream writes so often: an agent that has begun anew answers that it does not know the stream."""
+"""Seconds between writes of a stream's opener. A restarted agent answers that it does not know the stream."""
 
 
 class RelayError(Exception):
-    """There is no way to that node; the text is one sentence that says why."""
+    """The node is not reachable. The text is one sentence with the reason."""
 
 
 class AgentRelay:
-    """One agent's end of it: `run` for as long as the agent lives, `open` for each viewer that wants through."""
+    """One agent's end of the relay. `run` lasts as long as the agent, `open` serves one viewer."""
 
     def __init__(self, node: int, nnodes: int, socket: Path) -> None:
         self._node, self._nnodes, self._socket = node, nnodes, socket
         self._writer: asyncio.StreamWriter | None = None
         self.up = False
-        """Whether there is a store to relay over."""
+        """True if there is a store to relay over."""
         self._why_not = "the ranks have not met yet"
         self._streams: dict[bytes, Stream] = {}
         self._accepted: dict[bytes, tuple[int, asyncio.Future[Stream]]] = {}
-        """By stream that is being opened: the node, and the stream once its agent has accepted."""
+        """Stream that is being opened → node, and the stream after its agent has accepted."""
         self._group = asyncio.TaskGroup()
 
     def busy(self) -> bool:
-        """Whether a stream is open, or being opened."""
+        """Return True if a stream is open or being opened."""
         return bool(self._streams or self._accepted)
 
     async def run(self, runner: Callable[[], str | None]) -> None:
-        """Carry frames through the runner whose socket `runner()` names, and the next one; cancel to stop."""
+        """Carry frames through the runner at the socket `runner()`, and through its successors. Cancel to stop."""
         try:
             async with asyncio.TaskGroup() as self._group:
                 self._group.create_task(self._beat())
@@ -225,7 +223,7 @@ class AgentRelay:
             while line == b"\n":
                 line = await reader.readline()
             if not line or not msgspec.json.decode(line).get("ok"):
-                return  # not there yet, or a runner without one
+                return  # not there yet, or a runner without a relay
             self._writer = writer
             while True:
                 size, peer = HEAD.unpack(await reader.readexactly(HEAD.size))
@@ -254,18 +252,18 @@ class AgentRelay:
         self._accepted.clear()
 
     def send(self, peer: int, frame: bytes) -> None:
-        """A frame on its way; where there is no way, its stream has ended."""
+        """Send a frame. Without a connection, its stream has already ended."""
         if self._writer is not None:
             self._writer.write(HEAD.pack(len(frame), peer) + frame)
 
     def _name_peers(self) -> None:
-        """Which nodes the runner has to look at often."""
+        """Name the nodes that the runner must check often."""
         waited_for = {node for node, _ in self._accepted.values()}
         peers = sorted({stream.peer for stream in self._streams.values()} | waited_for)
         self.send(CONTROL, msgspec.json.encode({"peers": peers}))
 
     async def open(self, node: int) -> Stream:
-        """A stream to the agent of another node. Raises RelayError."""
+        """Open a stream to the agent of another node. Raises RelayError."""
         if not 0 <= node < self._nnodes or node == self._node:
             raise RelayError(
                 f"there is no way from node {self._node} to node {node}: the run has nodes 0 to {self._nnodes - 1}"
@@ -293,7 +291,7 @@ class AgentRelay:
         return stream
 
     async def pass_on(self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-        """Carry a viewer's bytes to another node and back until either ends; see server.PassOn."""
+        """Carry a viewer's bytes to another node and back until either side ends: see server.PassOn."""
         try:
             stream = await self.open(node)
         except RelayError as error:
@@ -307,7 +305,7 @@ class AgentRelay:
         return stream
 
     def _take(self, peer: int, frame: bytes) -> None:
-        """Any frame that came from a node; what is none is passed over, as one that was lost."""
+        """Process a frame from a node. An invalid frame is ignored, like a lost one."""
         with contextlib.suppress(struct.error, ValueError):
             kind, name, number = _HEAD.unpack_from(frame)
             self._understand(peer, FrameKind(kind), name, number, frame[_HEAD.size :])
@@ -324,7 +322,7 @@ class AgentRelay:
             if not future.done():
                 future.set_result(self._new(peer, name, opener=True))
         elif stream is None:
-            # This agent or the store began anew, and the other side does not know yet.
+            # This agent or the store was restarted, and the other side does not know it yet.
             if kind is not FrameKind.UNKNOWN:
                 self.send(peer, _HEAD.pack(FrameKind.UNKNOWN, name, 0))
         elif kind is FrameKind.UNKNOWN:
@@ -333,7 +331,7 @@ class AgentRelay:
             stream.take(kind, number, payload)
 
     async def _bridge(self, stream: Stream) -> None:
-        """Another node's viewer, connected to our own socket."""
+        """Connect another node's viewer to this agent's socket."""
         try:
             reader, writer = await client.connect(self._socket)
         except OSError as error:
@@ -345,6 +343,6 @@ class AgentRelay:
             writer.close()
 
     def _over(self, stream: Stream) -> None:
-        """A stream has ended, and its END is sent or was heard."""
+        """Forget a stream after its END was sent or received."""
         self._streams.pop(stream.name, None)
         self._name_peers()

@@ -1,4 +1,4 @@
-"""Follows the runner: attempts, exits, and the ledger of attempts."""
+"""Supervise the runner: attempts, exits, and the ledger of attempts."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ from .sampling import Sampling
 
 LAST_LINES = 12
 LONGEST = 400
-"""Characters of the sentence about a failure."""
+"""Longest sentence about a failure, in characters."""
 
 MOST_READ = 80
-"""Lines of a rank's stderr that its class may be read from."""
+"""Lines of a rank's stderr that determine the kind of failure."""
 
 
 _RANK = re.compile(r"\[rank(\d+)\]: ")
-"""torch's, before each line of an exception."""
+"""torch's prefix of each line of an exception."""
 
 
 class Raised(Struct, frozen=True):
-    """What the hook wrote when an exception was not caught: see inrank/tracebacks.py."""
+    """The hook's report of an uncaught exception: see inrank/tracebacks.py."""
 
     time: float
     type: str
@@ -78,25 +78,25 @@ class Raised(Struct, frozen=True):
 
 
 class _Noted(Struct, frozen=True):
-    """Of what the hook wrote as its rank ended."""
+    """A part of the hook's report at the end of its rank."""
 
     step: int | None = None
     made: Wrapped | None = None
     optimizer: bool = False
     alone: bool = False
-    """It imported torch and never had a process group."""
+    """True if it imported torch and never had a process group."""
     signals: Reported | None = None
-    """What its script had reported to trackers by then; None for nothing."""
+    """The script's last report to experiment trackers, or None."""
 
     @property
     def trained_nothing(self) -> bool:
-        """Whether 0 steps are none, and not steps that nobody counted."""
+        """Return True if 0 steps mean no steps, and not steps that were not counted."""
         return self.optimizer or self.alone
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A rank that ended abnormally, and what its files say."""
+    """A rank that ended abnormally, with the content of its files."""
 
     change: RankChanged
     raised: Raised | None
@@ -104,13 +104,13 @@ class Ended:
     evidence: KernelEvidence = NOTHING
     node: int = 0
     finished: bool = False
-    """Whether its script had reached its end."""
+    """True if its script had reached its end."""
     crash: tuple[Site, ...] = ()
-    """Where it was when a signal killed it for what it did, innermost first."""
+    """The stack when a signal killed it, innermost first. Empty for SIGKILL and other signals without a dump."""
 
     @property
     def failure(self) -> Failure:
-        """Its class."""
+        """Classify the failure."""
         change = self.change
         raised = {} if self.raised is None else structs.asdict(self.raised)
         return classify(
@@ -128,7 +128,7 @@ class Ended:
 
 
 def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHING, node: int = 0) -> Ended:
-    """Read what a rank left behind; one that ended with exit code 0 wrote to stdout how far it had come."""
+    """Read the files of an ended rank. A rank with exit code 0 wrote its progress to stdout."""
     file = file_id(node, change.attempt, change.rank, "err")
     log = run_dir / file
     lines, raised, finished = (
@@ -145,13 +145,13 @@ def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHIN
 
 
 def _lines_of_command(run_dir: Path, change: RankChanged, node: int) -> tuple[str, ...]:
-    """Ranks of a launcher in the command write where that writes: without what is another rank's by its prefix."""
+    """Return the lines of a launcher in the command, without lines that other ranks prefixed."""
     lines = last_lines(run_dir, command_id(change.attempt, "err", node), MOST_READ)
     return tuple(line for line in lines if (own := _RANK.match(line)) is None or int(own[1]) == change.rank)
 
 
 def _crashed(error_log: Path) -> tuple[Site, ...]:
-    """The thread in which a signal came, as faulthandler wrote it before the process died."""
+    """Return the thread that received the signal, from faulthandler's output before the process died."""
     try:
         data = file_io.piece(error_log.with_suffix(".stacks"), -MOST_STACKS, MOST_STACKS)
     except file_io.FileError:
@@ -171,9 +171,9 @@ def last_samples(
     ranks: Mapping[int, Rank],
     pace: Callable[[int, int | None], float | None],
 ) -> tuple[RankSample, ...]:
-    """How far the ranks of a closed attempt had come: by the newest sample, or what a hook wrote at the very end.
+    """Return the last state of a closed attempt's ranks, from the newest sample or the hook's final report.
 
-    A rank that ends answers no more: its pace is the last one that was known.
+    A rank that ends no longer answers, so that its step time is the last known one.
     """
     samples = []
     for number, rank in sorted(ranks.items()):
@@ -197,7 +197,7 @@ def last_samples(
 
 
 def _steps(error_log: Path, ending: str) -> int | None:
-    """None where 0 may only mean that nobody counted: a loop without an optimizer of torch's, among others."""
+    """Return the steps, or None if 0 may mean uncounted steps, for example in a loop without torch's optimizers."""
     note = _noted(error_log, ending)
     return note.step or (0 if note.step == 0 and note.trained_nothing else None)
 
@@ -209,7 +209,7 @@ def _noted(error_log: Path, ending: str) -> _Noted:
 def last_reported(
     run_dir: Path, node: int, attempt: int, ranks: Iterable[int]
 ) -> Iterator[tuple[int, Reported]]:
-    """What the scripts of ranks had reported to trackers when they ended, by rank."""
+    """Yield the last tracker reports of ended ranks, by rank."""
     for number in sorted(ranks):
         log = run_dir / file_id(node, attempt, number, "err")
         signals = _noted(log, "end").signals or _noted(log, "exc").signals
@@ -218,7 +218,7 @@ def last_reported(
 
 
 def unseen(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank]) -> Iterator[HookChanged]:
-    """What the models of ranks were wrapped with that ended before their hooks were heard."""
+    """Yield how the models of ranks were wrapped that ended before their hooks reported it."""
     for number, rank in sorted(ranks.items()):
         made = _noted(run_dir / file_id(node, attempt, number, "err"), "end").made
         if rank.made is None and made is not None:
@@ -226,9 +226,9 @@ def unseen(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank]) ->
 
 
 def idle_text(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank]) -> str:
-    """That no rank of an attempt that succeeded made a step, with the last line; "" where one did, or nobody knows.
+    """Return a sentence with the last line if no rank of a successful attempt made a step, or "" if unknown.
 
-    Without an optimizer steps say nothing, unless the ranks never met either.
+    Without an optimizer step counts are unknown, unless the ranks had no process group either.
     """
     files = [file_id(node, attempt, number, "err") for number in sorted(ranks)]
     noted = [_noted(run_dir / file, "end") for file in files]
@@ -243,7 +243,7 @@ def idle_text(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank])
 
 
 def last_lines(run_dir: Path, file: str, count: int = LAST_LINES) -> tuple[str, ...]:
-    """The last lines of a log that say something."""
+    """Return the last non-empty lines of a log."""
     try:
         window = read_window(run_dir, file, -16384)
     except LogError:
@@ -257,10 +257,10 @@ def first_cause(
     done: Iterable[RankChanged] = (),
     gathered: Callable[[RankChanged], Ended] | None = None,
 ) -> FirstCause | None:
-    """The earliest rank that failed of itself; those that failed because of it are its victims.
+    """Return the earliest rank that failed on its own. Ranks that failed because of it are its victims.
 
-    `done`: ranks that ended with exit code 0; where the others only lost their connections, the first of these is it,
-    with its last lines, which `gathered` reads.
+    `done`: ranks that ended with exit code 0. If the other ranks only lost their connections, the first of these is the
+    cause, and `gathered` reads its last lines.
     """
     if not ended:
         return None
@@ -309,7 +309,7 @@ def first_cause(
 
 
 def _led_to(raised: Raised | None) -> tuple[str, ...]:
-    """The exception of which the last one came, which may be the one that says why."""
+    """Return the exception that led to the last one, and that may explain it."""
     before = raised.before if raised is not None else ()
     return tuple(f"it came of {clean_text(earlier.strip())}" for earlier in before[:1])
 
@@ -328,7 +328,7 @@ def _succeeded(changes: Mapping[int, RankChanged]) -> list[RankChanged]:
 
 
 def describe(failure: Failure) -> str:
-    """One sentence, safe to show: how a rank ended and why."""
+    """Return one printable sentence on how and why a rank ended."""
     return clean_line(failure.text.encode("utf-8", "replace"), LONGEST)
 
 
@@ -341,10 +341,10 @@ def close_attempt(
     reported: str = "",
     hangs: Iterable[Finding] = (),
 ) -> AttemptEnded:
-    """The ledger's line for an attempt whose ranks have all ended, or are about to.
+    """Return the ledger's entry for an attempt whose ranks have all ended, or will end now.
 
-    `asked` is RESTARTED or STOPPED when somebody wanted it; `changes` the last change of each rank; `reported` is why
-    the launcher gave up, where it reported that; `hangs` were raised as its first rank failed.
+    `asked` is RESTARTED or STOPPED on request. `changes`: last change of each rank. `reported`: the launcher's reason
+    to give up, if it reported one. `hangs`: findings at the first rank's failure.
     """
     failed = [change for change in changes.values() if change.state in (RankPhase.FAILED, RankPhase.KILLED)]
     cause = first_cause([gathered(change) for change in failed], _succeeded(changes), gathered)
@@ -362,16 +362,16 @@ def close_attempt(
 
 
 def _before(attempt: str | None, number: int) -> bool:
-    """Whether a rank's attempt came before `number`; those after it are what an agent that catches up reads of next."""
+    """Return True if a rank's attempt came before `number`. An agent that catches up reads later attempts next."""
     return attempt is not None and attempt.isdecimal() and int(attempt) < number
 
 
 FRESH_S = 10.0
-"""Age of a report that was read as it was written, if late on a busy machine."""
+"""Largest age, in seconds, of a report that was read when it was written, if late on a busy machine."""
 
 
 class Supervision:
-    """One runner after another, until the run has ended."""
+    """Follows one runner after another until the run has ended."""
 
     def __init__(
         self,
@@ -385,7 +385,7 @@ class Supervision:
         relaying: Callable[[], bool],
         spawn_runner: SpawnRunner = Runner.start,
     ) -> None:
-        """`judge` runs all detectors once more; `relaying`: whether the runner carries a viewer's stream."""
+        """`judge` runs all detectors once more. `relaying` returns True while the runner carries a viewer's stream."""
         self._spawn_runner, self._relaying = spawn_runner, relaying
         self._run, self._hooks, self._restarts = run, hooks, restarts
         self._sampling, self._nccl_logs, self._judge = sampling, nccl_logs, judge
@@ -394,19 +394,19 @@ class Supervision:
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
         self._evidence: dict[int, KernelEvidence] = {}
-        """What the kernel logged about the ranks that exited."""
+        """The kernel's log on the ranks that exited."""
         self._hangs: tuple[Finding, ...] = ()
-        """Raised as the first rank of the attempt failed."""
+        """Hang findings when the first rank of the attempt failed."""
         self._oom_watch = OomWatch()
         self._began = (0, 0.0)
-        """Number of the attempt whose begin this agent saw, and when, by the monotonic clock."""
+        """Number of the attempt whose start this agent saw, and its monotonic time."""
         self._last_word: tuple[int, Stamped] | None = None
         self._tail = ReportTail(run.run_dir, 0)
         self._fresh = False
-        """Whether the runner is one that has begun no attempt yet."""
+        """True if the runner has begun no attempt yet."""
 
     async def begin(self, mode: StartMode, resumed: bool) -> bool:
-        """Adopt the runner that lives, or start the first one of a new run; True when adopted."""
+        """Adopt the living runner, or start the first runner of a new run. Return True if adopted."""
         run, self._mode = self._run, mode
         fresh = self._mode is StartMode.START and not resumed
         run.runner = None if fresh else Runner.adopt(run.entry)
@@ -416,11 +416,11 @@ class Supervision:
         if fresh:
             await self._start_runner()
         elif run.runner is not None:
-            self._mode = StartMode.START  # from now on this agent itself sees what becomes of it
+            self._mode = StartMode.START  # this agent sees the runner's end itself
         return not fresh and run.runner is not None
 
     def resume_ranks(self) -> None:
-        """After an adoption: what was open is open again."""
+        """Restore open ranks after an adoption."""
         for number, rank in self._run.state.ranks.items():
             change = RankChanged(
                 self._run.state.attempt,
@@ -449,7 +449,7 @@ class Supervision:
             await self._end(RunPhase.FAILED, 127, f"cannot execute {python}: {why}")
 
     async def run(self) -> None:
-        """Hear one runner after another until the run has ended."""
+        """Follow one runner after another until the run has ended."""
         while not self._run.state.phase.ended:
             if self._run.runner is None:
                 for offset, stamped in self._tail.read():
@@ -464,7 +464,7 @@ class Supervision:
                         await self._environment.noted()
                         self._hear(offset, stamped)
                         if self._last_word is not None and self._relaying():
-                            break  # viewers behind the relay get the end while the runner still carries it
+                            break  # the runner still relays the end to other viewers
             await self._finish()
             if self._waits_for_runner():
                 await self._start_runner()
@@ -472,17 +472,17 @@ class Supervision:
                 await self._runner_lost()
 
     def _waits_for_runner(self) -> bool:
-        """Whether an earlier agent had counted this failure already, and died while it waited."""
+        """Return True if an earlier agent had counted this failure, and died while it waited."""
         state = self._run.state
         return self._run.runner is None and state.delay is not None and not self._run.stopping()
 
     async def _finish(self) -> None:
-        """The runner has reported the end of the run: end what it left behind, then emit it."""
+        """Clean up the runner's remaining processes after its report of the end, and emit the end."""
         last_word = self._last_word
         if last_word is None:
             return
         runner = self._run.runner
-        if runner is not None:  # else it went long ago, and a stop ends what is left
+        if runner is not None:  # otherwise it exited long ago, and a stop cleans up
             left = await sweep(self._run.record.run, keep=[runner.who.pid], grace_s=2.0)
             if left:
                 text = f"these processes would not end: {', '.join(left)}"
@@ -501,7 +501,7 @@ class Supervision:
         await self._run.parts.guard("logs", self._nccl_logs.finish())
 
     async def dismiss(self) -> None:
-        """A runner that stayed for the relay after its last word goes, too."""
+        """End a runner that stayed for the relay after its report of the end."""
         if self._run.runner is not None:
             await sweep(self._run.record.run, grace_s=2.0)
 
@@ -564,7 +564,7 @@ class Supervision:
         return event
 
     def _close_attempt(self, asked: Outcome | None, reported: str = "", at: float | None = None) -> None:
-        """`at`: Unix time of the runner's report, which an agent may read long after it was written."""
+        """Close the attempt. `at`: Unix time of the runner's report, which an agent may read much later."""
         current = self._run.state.attempts[-1] if self._run.state.attempts else None
         if current is None or current.ended is not None:
             return
@@ -627,7 +627,7 @@ class Supervision:
         self._run.emit(RunEnded(phase, code, clean_text(text)), source=source, at=at)
 
     async def _revive(self) -> bool:
-        """The next attempt of a lost run, because somebody asks for it; False when the run has ended instead."""
+        """Start the next attempt of a lost run on request. Return False if the run has ended instead."""
         run = self._run
         left = await sweep(run.record.run, grace_s=run.plan.grace_s)
         for change in list(self._changes.values()):
@@ -646,7 +646,7 @@ class Supervision:
         return self._run.runner is not None
 
     async def _runner_lost(self) -> None:
-        """The runner died without a word: its ranks have no rendezvous any more, so they are ended."""
+        """End the ranks of a runner that died without a report, because they have no rendezvous any more."""
         run = self._run
         pid = run.runner.who.pid if run.runner else run.state.runner_pid or 0
         run.runner = None
@@ -673,7 +673,7 @@ class Supervision:
             await self._replace_runner(pid)
 
     async def _replace_runner(self, pid: int) -> None:
-        """A dead runner counts as a failure: the policy says whether another one starts, and when."""
+        """Count a dead runner as a failure. The restart policy decides if and when another one starts."""
         run = self._run
         last = run.state.attempts[-1]
         policy = dataclasses.asdict(run.plan.restart)
