@@ -1,14 +1,14 @@
-"""Growing counters of the kernel or of a driver turned into rates per second, without ever inventing one."""
+"""Rates per second from growing counters of the kernel or of a driver, without invented values."""
 
 from __future__ import annotations
 
 
 class Counter:
-    """One counter of the kernel or of a driver, read again and again.
+    """One counter of the kernel or of a driver, read repeatedly.
 
-    `ceiling` is the most that it can grow in a second, in its own unit (None: not known). A fall is a wrap
-    only where the counter is 32 bits wide and the ceiling says that it cannot have gone round twice;
-    otherwise it is a reset, and the rate is unknown once.
+    `ceiling` is its maximum growth per second, in its own unit (None: unknown). A decrease counts as a wrap only if the
+    counter is 32 bits wide and the ceiling excludes a second wrap. Otherwise it is a reset, and the rate is unknown
+    once.
     """
 
     def __init__(self, ceiling: float | None = None) -> None:
@@ -18,16 +18,16 @@ class Counter:
         self._narrow = False
 
     def rate(self, value: int | None, now: float, *, bits: int = 64) -> float | None:
-        """Growth per second since the reading before; None for the first, after a reset, or when unknown.
+        """Growth per second since the previous reading; None for the first, after a reset, or if unknown.
 
-        `now` is in monotonic seconds; `bits` is the width that the source gives for its value.
+        `now` is in monotonic seconds; `bits` is the value's width by its source.
         """
         before, seconds = self._value, now - self._time
         self._value, self._time = value, now
         if value is None or before is None or seconds <= 0:
             return None
         # A value typed as 64 bits that falls from below 2^32 may come from a 32-bit register: distrust it
-        # until it shows a value that such a register cannot hold.
+        # until it has a value that such a register cannot hold.
         fell = value < before
         self._narrow = value < 2**32 and (self._narrow or bits == 32 or (fell and before < 2**32))
         if self._narrow and self._rounds(seconds):
@@ -38,5 +38,5 @@ class Counter:
         return rate if self._ceiling is None or rate <= self._ceiling else None
 
     def _rounds(self, seconds: float) -> bool:
-        """Whether a 32-bit register could have gone round unseen in that time."""
+        """Whether a 32-bit register could have wrapped unnoticed in that time."""
         return self._ceiling is not None and self._ceiling * seconds >= 2**32

@@ -1,7 +1,7 @@
-"""What a sampler and its agent share of GPUs: health of a sample, NVML's numbers in words.
+"""Code that sampler and agent share for GPUs: health of a sample, and NVML's numbers in words.
 
 All of it is pure, and needs neither the driver nor an event loop. Sources of the numbers: nvml.h
-(nvmlClocksEventReason*, nvmlDeviceGpuRecoveryAction_t) and NVIDIA's Xid catalogue.
+(nvmlClocksEventReason*, nvmlDeviceGpuRecoveryAction_t) and NVIDIA's Xid catalog.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ...presets.finding import Finding
 from ..model import Gpu
 
 NO_DRIVER = 3
-"""Exit status of a sampler that found no driver library or no GPU: another one would find none either."""
+"""Exit status of a sampler without a driver library or a GPU: another sampler would not find one either."""
 
 SHORTEST_S = 0.1
-"""Shortest interval between two samples, seconds: asking a driver more often slows training down."""
+"""Minimum seconds between two samples: more frequent driver calls slow the training down."""
 
 # -----------------------------------------------------------------------------------------------------------
-# What is wrong with a GPU, from one sample of it. Pure.
+# Problems of a GPU, from one sample. Pure.
 
 
 class GpuRule(NamedTuple):
-    """One thing that can be wrong; `text` and `remedy` are sentences, `text` about "GPU <index>"."""
+    """One possible problem; `text` and `remedy` are sentences, `text` about "GPU <index>"."""
 
     id: str
     severity: str
@@ -72,7 +72,7 @@ RULES = (
 
 
 def judge(gpus: Iterable[Gpu], node: int | None = None) -> tuple[Finding, ...]:
-    """The findings that hold for these GPUs now; ids end in ":gpu<index>"."""
+    """The current findings about these GPUs; ids end in ":gpu<index>"."""
     return tuple(
         Finding(
             f"{rule.id}:gpu{gpu.index}", rule.severity, rule.text.format(gpu), node=node, remedy=rule.remedy
@@ -158,23 +158,23 @@ XID = {
     140: ("error", "unrecovered ECC error", _RESET),
     154: ("warning", "the driver asks for a recovery of the GPU", "see the GPU's recovery column"),
 }
-"""Xid → severity, what happened, what to do."""
+"""Xid → severity, event, remedy."""
 
 
 def throttle_words(mask: int) -> tuple[str, ...]:
-    """The active clock event reasons; one that is not known by name as its bit."""
+    """The active clock event reasons; an unknown one as its bit."""
     named = sum(bit for bit, _ in THROTTLE)
     words = [word for bit, word in THROTTLE if mask & bit]
     return tuple(words + ([f"reason {mask & ~named:#x}"] if mask & ~named else []))
 
 
 def recovery_words(action: int) -> str | None:
-    """What the driver asks for; None for nothing."""
+    """The recovery action that the driver asks for; None for none."""
     return None if action == 0 else RECOVERY.get(action, f"recovery action {action}")
 
 
 def xid_finding(code: int, gpu: int | None, times: int = 1) -> Finding:
-    """An Xid error in words. `gpu` is the NVML index, `times` how often it came in a row."""
+    """Finding for an Xid error. `gpu` is the NVML index, `times` the number of consecutive errors."""
     severity, text, remedy = XID.get(
         code, ("warning", "an error of the driver or the GPU", "look it up by number")
     )

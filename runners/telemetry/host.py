@@ -15,7 +15,7 @@ from .counters import Counter
 from .proc import Cgroup, KeptFile, MemoryUse
 
 # -----------------------------------------------------------------------------------------------------------
-# Errors that network interfaces and InfiniBand ports count, drops left out: those are part of a healthy life.
+# Errors of network interfaces and InfiniBand ports, without drops, which are normal.
 
 
 CHECK_S = 5.0
@@ -32,18 +32,18 @@ PORT_ERRORS = (
 
 
 class NicErrors:
-    """How many errors came in the last minute, from a counter that only grows."""
+    """Number of errors in the last minute, from a growing counter."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def due(self, now: float) -> bool:
-        """Whether it is time for the next check; `now` in monotonic seconds."""
+        """Whether the next check is due; `now` in monotonic seconds."""
         return not self._seen or now - self._seen[-1][0] >= CHECK_S
 
     def add(self, now: float, total: int) -> None:
-        """Take the sum of all counters."""
-        if self._seen and total < self._seen[-1][1]:  # a port or an interface has gone
+        """Add the sum of all counters."""
+        if self._seen and total < self._seen[-1][1]:  # a port or an interface was removed
             self._seen.clear()
         self._seen.append((now, total))
         while len(self._seen) > 2 and now - self._seen[1][0] >= KEPT_S:
@@ -56,7 +56,7 @@ class NicErrors:
 
 
 def of_interfaces(data: bytes, names: Iterable[bytes]) -> int:
-    """Errors received and sent that /proc/net/dev counts for these interfaces."""
+    """Receive and send errors of these interfaces in /proc/net/dev."""
     wanted = frozenset(names)
     total = 0
     for line in data.splitlines()[2:]:
@@ -68,7 +68,7 @@ def of_interfaces(data: bytes, names: Iterable[bytes]) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Samples of a node outside its GPUs: processor, memory, disk, network, InfiniBand, pressure, cgroup.
+# Samples of a node outside its GPUs: CPU, memory, disk, network, InfiniBand, pressure, cgroup.
 
 
 DISK_S = 10.0
@@ -80,10 +80,10 @@ NIC_S = 30.0
 
 
 class HostSampler:
-    """Samples this node; call `sample` about once a second (below 1 ms).
+    """Samples this node; call `sample` about once per second (takes less than 1 ms).
 
-    `run_dir` names the file system whose free space matters. `root` is where /proc and /sys are, `clock`
-    gives monotonic seconds. A source that this kernel does not have leaves its fields None.
+    `run_dir` selects the file system for the free space. `root` contains /proc and /sys, `clock` returns monotonic
+    seconds. Fields are None if this kernel lacks their source.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class HostSampler:
         self._busy = _Busy()
 
     def sample(self) -> Host:
-        """One sample. Rates and cpu_percent are None in the first."""
+        """Take one sample. Rates and cpu_percent are None in the first."""
         now = self._clock()
         if now - self._nics_at >= NIC_S:
             self._nics_at = now
@@ -141,14 +141,14 @@ class HostSampler:
         return self._rates.setdefault(key, Counter()).rate(value, now)
 
     def _kept(self, name: str) -> KeptFile:
-        """A file below the root, by its name there."""
+        """Open a file below the root, by its relative name."""
         file = self._files.get(name)
         if file is None:
             file = self._files[name] = KeptFile(f"{self._root}/{name}", 8192)
         return file
 
     def _network(self, now: float) -> tuple[float | None, float | None]:
-        """Bytes received and sent a second over the node's own interfaces, without loopback."""
+        """Bytes received and sent per second over the node's physical interfaces, without loopback."""
         data = self._kept("proc/net/dev").read_all()
         if data is None:
             return None, None
@@ -162,7 +162,7 @@ class HostSampler:
         return self._rate("net rx", received, now), self._rate("net tx", sent, now)
 
     def _infiniband(self, now: float) -> tuple[float | None, float | None]:
-        """Bytes a second over all InfiniBand, RoCE and EFA ports; None where there is none."""
+        """Bytes per second over all InfiniBand, RoCE and EFA ports; None without ports."""
         if not self._ports:
             return None, None
         received, sent = (
@@ -180,11 +180,11 @@ class HostSampler:
             self._errors.add(now, of_interfaces(data, self._nics) + sum(counted))
 
     def _number(self, name: str) -> int | None:
-        data = self._kept(name).read()  # sysfs answers EINVAL or EIO for a port that went away
+        data = self._kept(name).read()  # sysfs answers EINVAL or EIO for a removed port
         return int(data) if data and data.strip().isdigit() else None
 
     def doubt_disks(self) -> None:
-        """The disks' values are old: read them with the next sample."""
+        """Reread the disks' values with the next sample."""
         self._disks_at = float("-inf")
 
     def _file_systems(self, now: float) -> dict[str, int]:
@@ -195,7 +195,7 @@ class HostSampler:
 
 
 class _Busy:
-    """Shares of all cores that were busy, and that a hypervisor gave to others, between two calls."""
+    """Shares of all cores between two calls: busy, and stolen by a hypervisor."""
 
     def __init__(self) -> None:
         self._before: tuple[float, float, float] | None = None
@@ -218,15 +218,15 @@ def _percent(share: float) -> float:
 
 
 def _sum(rates: list[float | None]) -> float | None:
-    """Sum in bytes of InfiniBand rates; None as soon as one of them is unknown."""
+    """Sum in bytes of InfiniBand rates; None if one of them is unknown."""
     values = [rate for rate in rates if rate is not None]
     return IB_UNIT * sum(values) if len(values) == len(rates) else None
 
 
 def _nics(root: Path) -> tuple[bytes, ...]:
-    """Interfaces with a device behind them; where there is none (a container), all but loopback.
+    """Interfaces with a device; without any (a container), all but loopback.
 
-    Bridges, bonds and veth pairs would count the same bytes twice.
+    Bridges, bonds and veth pairs would count bytes twice.
     """
     base = root / "sys/class/net"
     try:
@@ -251,7 +251,7 @@ def _load1() -> float | None:
 
 
 def _pressure(data: bytes | None) -> float | None:
-    """`some avg10` of /proc/pressure/cpu, percent; None where the kernel keeps no pressure (PSI) or has it off."""
+    """`some avg10` of /proc/pressure/cpu in percent; None if the kernel has no PSI or has it off."""
     for word in (data or b"").partition(b"\n")[0].split():
         if word.startswith(b"avg10="):
             return float(word[6:])

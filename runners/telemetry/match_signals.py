@@ -1,9 +1,9 @@
-"""Matches a user's patterns against lines: a process of its own, because `re` holds the interpreter while it backtracks.
+"""Match a user's patterns against lines, in a separate process because `re` holds the GIL while it backtracks.
 
     python -I -S match_signals.py PATTERN...
 
-A request is one JSON list of lines; the answer is one JSON list with, for each match, {group: text}. Standard library
-only; imports nothing of distui, so that it starts in milliseconds.
+A request is one JSON list of lines; the answer is one JSON list with {group: text} per match. It uses only the standard
+library and imports nothing of distui, so that it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import sys
 
 LONGEST = 64
-"""Characters of a number; a longer text is none."""
+"""Maximum characters of a number; a longer text is not a number."""
 
 
 def main(patterns: list[str]) -> int:

@@ -1,8 +1,7 @@
-"""The metrics that a run keeps: name, title, unit and domain of each. Pure data, for writers and viewers alike.
+"""The metrics of a run: name, title, unit and range of each. Pure data, for writers and viewers.
 
-A name is `<source>.<what>`. The source says what a series belongs to: "gpu" one GPU (by NVML index), "rank" and "train"
-one rank, "host" the node. Beside the names here there is `train.<name>` for each value that a script reports by a name
-of its own ("train.eval/loss").
+A name is `<source>.<what>`. The source is the owner of a series: "gpu" one GPU (by NVML index), "rank" and "train" one
+rank, "host" the node. In addition there is `train.<name>` for each value with a script's own name ("train.eval/loss").
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from .quantities import BY_SOURCE, with_curve
 class Metric(NamedTuple):
     title: str
     unit: str
-    """"%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for plain numbers."""
+    """One of "%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for plain numbers."""
     low: float | None = None
-    """Where its axis begins; None: with the smallest value."""
+    """Begin of its axis; None: the smallest value."""
     high: float | None = None
-    """Where its axis ends; None: with the largest value."""
+    """End of its axis; None: the largest value."""
     last: bool = False
-    """A count: the value of a bucket is the newest in it, not the mean."""
+    """True for a count: the value of a bucket is its newest value instead of the mean."""
     sparse: bool = False
-    """Reported every so often: a bucket without a value is no gap, and points are to be connected."""
+    """Reported only now and then: a bucket without a value is no gap, and a plot connects the points."""
 
 
 METRICS: dict[str, Metric] = {
@@ -35,18 +34,18 @@ METRICS: dict[str, Metric] = {
 }
 
 SOURCES = tuple(BY_SOURCE)
-"""What stands before the dot."""
+"""Parts of names before the dot."""
 HOST = -1
-"""Index of what belongs to no GPU and no rank."""
+"""Index of series that belong to no GPU and no rank."""
 
 
 def source_of(name: str) -> str:
-    """The part before the dot."""
+    """The part of a name before the dot."""
     return name.partition(".")[0]
 
 
 def metric(name: str) -> Metric:
-    """What is known of a metric; of a script's own name, or of a newer distui's metric, only the name."""
+    """Data of a metric; for a script's own name, or a newer distui's metric, only the name."""
     listed = METRICS.get(name)
     if listed is not None:
         return listed
@@ -55,13 +54,13 @@ def metric(name: str) -> Metric:
 
 
 def selected(name: str, wanted: Iterable[str]) -> bool:
-    """Whether `wanted` names this metric: in full, by the part before the dot, or () for all."""
+    """Whether `wanted` includes this metric: by its full name, by its source, or () for all."""
     wanted = tuple(wanted)
     return not wanted or name in wanted or source_of(name) in wanted
 
 
 def unknown(wanted: Iterable[str]) -> list[str]:
-    """Those that name nothing; a script's own names cannot be known before they were reported."""
+    """Names without a metric; a script's own names are never unknown, because it may report them later."""
     return [name for name in wanted if name not in METRICS and name not in SOURCES and not _own(name)]
 
 

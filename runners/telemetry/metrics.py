@@ -1,13 +1,13 @@
-"""The curves of a run on disk: smallest, mean and largest value of each bucket of 1, 10, 60 and 600 seconds.
+"""The curves of a run on disk: minimum, mean and maximum of each bucket of 1, 10, 60 and 600 seconds.
 
-`metrics/1s.jsonl` (10s, 60s, 600s) holds one row a line; a full file becomes `1s-<unix time of its first row>.jsonl`,
-of the coarser levels packed (`.jsonl.gz`), and the oldest of them goes. Buckets begin at multiples of their length in
-unix time. A row: `{"t": begin, "s": seconds, "n": samples, "i": {source: indexes}, "m": {metric: columns}}`, where
-columns are `[mean]`, `[mean, low, high]` or `[mean, low, high, samples]`, and a column is one number for all indexes or
-a list beside them, null where nothing is known.
+`metrics/1s.jsonl` (10s, 60s, 600s) has one row per line. A full file is renamed to `1s-<unix time of its first
+row>.jsonl`, and compressed (`.jsonl.gz`) for the coarser levels; the oldest is deleted. Buckets begin at multiples of
+their length in unix time. A row is `{"t": begin, "s": seconds, "n": samples, "i": {source: indexes}, "m": {metric:
+columns}}`. Columns are `[mean]`, `[mean, low, high]` or `[mean, low, high, samples]`. A column is one number for all
+indexes, or a list in their order with null for unknown values.
 
-Coarse rows are made of finer ones, so nothing is lost when a process dies between two of them: a reader goes on with the
-finer rows where a coarse level ends, and the next writer catches up from them.
+Coarse rows are made from finer ones, so no data is lost if a process dies between two of them. Readers continue with
+finer rows after the end of a coarse level, and the next writer rebuilds the missing rows from them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from .metrics_files import (
 from .quantities import with_curve
 
 MOST_OWN = 64
-"""Names of a script's own that are kept."""
+"""Maximum number of a script's own names."""
 MOST_NAME = 64
-"""Characters of one."""
+"""Maximum characters of a name."""
 
 
 def _names_and_fields(source: str) -> tuple[tuple[str, str], ...]:
@@ -57,9 +57,9 @@ _TRAIN = _names_and_fields("train")
 
 
 class MetricsStore:
-    """Writes the curves below `directory` (made when missing, its parents not): one writer, many readers.
+    """Writes the curves to `directory` (created if missing, but not its parents): one writer, many readers.
 
-    No method raises for a disk that is full or gone: `append` then answers False and `problem` says why.
+    No method raises for a full or missing disk: `append` then returns False, and `problem` has the reason.
     """
 
     def __init__(self, directory: str | Path, levels: tuple[Resolution, ...] = LEVELS) -> None:
@@ -68,11 +68,11 @@ class MetricsStore:
         self._buckets = [_Bucket(level.seconds) for level in levels]
         self._files = [_File(self._directory, level) for level in levels]
         self._reported: dict[int, float] = {}
-        """Rank → time of the training signals that were taken last."""
+        """Rank → time of its last recorded training signals."""
         self._own: set[str] = set()
         self._resumed = False
         self.problem: str | None = None
-        """Why the newest rows are not on disk, as a sentence; None when they are."""
+        """Why the newest rows are not on disk, as a sentence; None if they are."""
 
     def append(
         self,
@@ -82,9 +82,9 @@ class MetricsStore:
         host: Host | None = None,
         training: Iterable[TrainingSample] = (),
     ) -> bool:
-        """Take one sample of `time` (unix seconds); rows are written as their buckets end.
+        """Add one sample at unix time `time`; each row is written at the end of its bucket.
 
-        False when a row that was due could not be written; it is then lost, the store goes on.
+        Return False if a due row could not be written; it is then lost, but the store continues.
         """
         if not self._resumed:
             self._resumed = True
@@ -101,7 +101,7 @@ class MetricsStore:
         return self._add(0, time, cells)
 
     def flush(self) -> bool:
-        """Write the newest second; for the end of a run. Coarser rows that are due later are made by readers."""
+        """Write the open second, for the end of a run. Readers compute the coarser rows that are still due."""
         ended = self._buckets[0].end()
         return ended is None or self._ended(0, *ended)
 
@@ -113,7 +113,7 @@ class MetricsStore:
         return decode_row(encoded(bucket.begin, self._levels[0].seconds, bucket.cells))
 
     def _take_training(self, cells: Cells, signals: TrainingSample) -> None:
-        """Signals are what a script reports now and then: each report counts once."""
+        """Add a script's signals, which it reports now and then: each report counts once."""
         if self._reported.get(signals.rank) == signals.at:
             return
         self._reported[signals.rank] = signals.at
@@ -126,7 +126,7 @@ class MetricsStore:
             _set(cells, name, signals.rank, value)
 
     def _add(self, level: int, time: float, cells: Cells) -> bool:
-        """Into a level's bucket; what that ends is written, and goes into the next level."""
+        """Add cells to a level's bucket; write a finished bucket, and add it to the next level."""
         ended = self._buckets[level].add(time, cells)
         return ended is None or self._ended(level, *ended)
 
@@ -144,7 +144,7 @@ class MetricsStore:
         return done
 
     def _resume(self) -> None:
-        """Take into the coarse buckets what an earlier writer had put into finer rows alone."""
+        """Add the finer rows of an earlier writer that it had not added to the coarse levels."""
         for level in range(1, len(self._levels)):
             newest = end_of(self._directory, self._levels[level])
             for row in read_rows(self._directory, self._levels[level - 1], newest):
@@ -152,7 +152,7 @@ class MetricsStore:
 
 
 class _Bucket:
-    """What falls into one stretch of time."""
+    """The cells of one time interval."""
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds
@@ -164,18 +164,18 @@ class _Bucket:
         return (self.number or 0) * self._seconds
 
     def add(self, time: float, cells: Cells) -> tuple[int, Cells] | None:
-        """Take values of `time`; begin and content of the bucket before it when these begin a new one."""
+        """Add values at `time`; if they begin a new bucket, return begin and cells of the previous one."""
         number = int(time // self._seconds)
         ended = self.end() if self.number is not None and number != self.number else None
         self.number = number
         if self.cells:
             merge(self.cells, cells)
         else:
-            self.cells = cells  # nobody else has them
+            self.cells = cells  # not shared with any other code
         return ended
 
     def end(self) -> tuple[int, Cells] | None:
-        """Begin and content so far, and begin anew; None when there was nothing."""
+        """Return begin and cells so far, and clear them; None if empty."""
         if self.number is None:
             return None
         ended = (self.begin, self.cells)
@@ -184,7 +184,7 @@ class _Bucket:
 
 
 def merge(into: Cells, cells: Cells) -> None:
-    """Add newer cells to older ones, exactly."""
+    """Merge newer cells into older ones, exactly."""
     for name, by_index in cells.items():
         held = into.get(name)
         if held is None:
@@ -222,7 +222,7 @@ def _set(cells: Cells, name: str, index: int, value: float | None) -> None:
 
 
 def encoded(begin: int, seconds: int, cells: Cells) -> bytes:
-    """One row as a line. Four digits, six of training signals; counts are whole."""
+    """Encode one row as a line. Four digits, six for training signals; counts are integers."""
     indexes: dict[str, list[int]] = {}
     samples = 1.0
     for name, held in cells.items():
@@ -297,7 +297,7 @@ class _File:
         self._whole = True
 
     def write(self, line: bytes, begin: int) -> None:
-        """Append one line; raises OSError, after which the next line still begins on a line of its own."""
+        """Append one line. After an OSError, the next call begins on a new line."""
         if self._rows is None:
             self._rows, self._whole = self._existing()
         if self._rows >= self._level.rows:
@@ -317,9 +317,9 @@ class _File:
         self._rows += 1
 
     def _existing(self) -> tuple[int, bool]:
-        """Lines that an earlier agent left, and whether the last one is whole."""
+        """Number of lines from an earlier agent, and whether the last one is complete."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self._directory, 0o700)  # alone: a run directory that was removed is not made again
+            os.mkdir(self._directory, 0o700)  # not its parents: a removed run directory is not recreated
         with contextlib.suppress(OSError):
             for left in self._directory.glob(f"{self._level.seconds}s-*.tmp"):
                 left.unlink()
@@ -332,7 +332,7 @@ class _File:
         return data.count(b"\n"), not data or data.endswith(b"\n")
 
     def _turn(self) -> None:
-        """Begin a new file, pack the full ones, and let the oldest go. Raises OSError where it cannot begin one."""
+        """Begin a new file, compress full ones, and delete the oldest. Raises OSError if it cannot begin one."""
         level, begin = self._level, self._first
         while (piece := self._directory / f"{level.seconds}s-{begin}.jsonl").exists() or piece.with_name(
             piece.name + ".gz"
@@ -350,7 +350,7 @@ class _File:
 
 
 def _pack(path: Path) -> None:
-    """Compress a file; at every moment it is there whole, once or twice. Raises OSError."""
+    """Compress a file; at every moment at least one complete version exists. Raises OSError."""
     packed = path.with_name(path.name + ".gz")
     new = path.with_name(path.name + ".tmp")
     data = gzip.compress(path.read_bytes(), compresslevel=1, mtime=0)

@@ -1,11 +1,11 @@
-"""A thin layer on nvidia-ml-py: asks that answer None instead of raising. The only module that imports it.
+"""A thin layer on nvidia-ml-py with queries that return None instead of raising. The only module that imports it.
 
-nvidia-ml-py loads `libnvidia-ml.so.1` by that name through the system's loader. With the environment
-variable DISTUI_NVML_LIBRARY=/path/to/library that file is loaded first; as the loader keeps one library per
-soname, nvidia-ml-py then gets it, provided that its soname is `libnvidia-ml.so.1`, as the driver's own is.
+nvidia-ml-py loads `libnvidia-ml.so.1` by that name through the system's loader. With the environment variable
+DISTUI_NVML_LIBRARY=/path/to/library that file is loaded first. The loader keeps one library per soname, so
+nvidia-ml-py then gets it, if its soname is `libnvidia-ml.so.1` like the driver's.
 
-One Driver lives as long as its process: without persistence mode the kernel tears its state down when the
-last user leaves. NVML state must not be carried over a fork.
+One Driver lives as long as its process: without persistence mode the kernel unloads the GPU state with the last user.
+NVML state must not be used after a fork.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _NEVER = frozenset(
         26,  # NVML_ERROR_DEPRECATED
     }
 )
-"""Answers that stay the same however often one asks."""
+"""Permanent errors: another call gives the same result."""
 
 
 class NoDriver(Exception):
-    """There is no driver library here, or it knows no GPU; the text is a sentence for the user."""
+    """No driver library, or no GPU; the text is a sentence for the user."""
 
 
 class DriverFailed(Exception):
-    """There is a driver library and it does not work; the text is a sentence with the reason."""
+    """The driver library does not work; the text is a sentence with the reason."""
 
 
 class GpuLost(Exception):
@@ -48,7 +48,7 @@ class GpuLost(Exception):
 
 
 class Driver:
-    """The driver of this node, initialised. Raises NoDriver, DriverFailed."""
+    """The initialized driver of this node. Raises NoDriver, DriverFailed."""
 
     def __init__(self) -> None:
         self._preload()
@@ -61,7 +61,7 @@ class Driver:
             raise NoDriver("no GPU: the NVIDIA driver of this node sees none")
         self.version: str | None = self._version()
         self.absent: set[Hashable] = set()
-        """Calls that this driver or this nvidia-ml-py does not have at all."""
+        """Calls that this driver or this nvidia-ml-py lacks."""
 
     def _preload(self) -> None:
         path = os.environ.get(LIBRARY_VARIABLE)
@@ -79,31 +79,31 @@ class Driver:
             return None
 
     def device(self, index: int) -> NvmlDevice:
-        """GPU `index` in NVML's order, which is that of the PCI bus. Raises GpuLost."""
+        """GPU `index` in NVML's order, which is the PCI bus order. Raises GpuLost."""
         try:
             return NvmlDevice(self, pynvml.nvmlDeviceGetHandleByIndex(index))
         except pynvml.NVMLError as error:
             raise GpuLost(str(error)) from None
 
     def close(self) -> None:
-        """Let the driver go."""
+        """Shut NVML down."""
         pynvml.nvmlShutdown()
 
 
 class NvmlDevice:
-    """One GPU's asks."""
+    """Queries of one GPU."""
 
     def __init__(self, driver: Driver, handle: Any) -> None:
         self._driver = driver
         self.handle = handle
         self._unsupported: set[Hashable] = set()
         self.error: str | None = None
-        """The newest call's error of a kind that may pass."""
+        """The newest call's error, if it may be temporary."""
 
     def ask(self, name: str, *args: Hashable) -> Any:
-        """The answer of nvidia-ml-py's function `name` for this GPU, None when it is not to be had.
+        """Return the result of nvidia-ml-py's function `name` for this GPU; None if not available.
 
-        Calls that can never answer are made once. Raises GpuLost.
+        Calls with permanent errors are made only once. Raises GpuLost.
         """
         call = (name, args)
         if call in self._unsupported or call in self._driver.absent:
@@ -129,14 +129,14 @@ class NvmlDevice:
             self.error = f"{call[0].removeprefix('nvmlDeviceGet')}: {error}"
 
     def first(self, *calls: tuple[Hashable, ...]) -> Any:
-        """The first answer among several ways to ask, newest first: (name, argument…) each."""
+        """The first result of alternative calls (name, argument…), newest first."""
         for name, *args in calls:
             if (answer := self.ask(str(name), *args)) is not None:
                 return answer
         return None
 
     def fields(self, ids: Sequence[int | tuple[int, int]]) -> dict[int, tuple[int, int]]:
-        """Field id → (value, width in bits), for those of `ids` ((id, scope) or id) that are served."""
+        """Field id → (value, width in bits), for the available fields among `ids` ((id, scope) or id)."""
         wanted = tuple(field for field in ids if field not in self._unsupported)
         values = self.ask("nvmlDeviceGetFieldValues", wanted) if wanted else None
         served: dict[int, tuple[int, int]] = {}
@@ -149,25 +149,25 @@ class NvmlDevice:
 
 
 GPM_LEAST_S = 0.12
-"""Two samples have to be 100 ms apart."""
+"""Minimum seconds between two samples; NVML requires 100 ms."""
 GPM_FAILURES = 3
-"""Reads in a row that may fail before no more are made."""
+"""Consecutive failed reads before reading stops."""
 
 
 class GpmMetrics:
-    """Activity of one GPU by NVML's GPM, which Hopper and newer GPUs have: means between two reads."""
+    """Activity of one GPU from NVML's GPM (Hopper and newer): means between two reads."""
 
     def __init__(self, device: NvmlDevice) -> None:
         self._device = device
         self._samples: list[Any] = []
-        """The sample of the read before, and the one that is free."""
+        """The previous read's sample, and the free one."""
         self._taken = self._off = False
         self._failures = 0
         self._at = -math.inf
         self._values: dict[int, float] = {}
 
     def read(self, ids: Sequence[int]) -> dict[int, float]:
-        """Metric id → value since the read before, at least GPM_LEAST_S ago; empty where there is none.
+        """Metric id → value since the previous read, at least GPM_LEAST_S ago; empty if not available.
 
         Raises GpuLost.
         """
@@ -188,7 +188,7 @@ class GpmMetrics:
         return self._between(before, newest, ids) if has_before else {}
 
     def close(self) -> None:
-        """Give the samples back."""
+        """Free the samples."""
         samples, self._samples, self._off = self._samples, [], True
         for sample in samples:
             with contextlib.suppress(pynvml.NVMLError):
@@ -224,7 +224,7 @@ class GpmMetrics:
         }
 
     def _done(self, call: Callable[..., Any], *args: Any) -> bool:
-        """Make a call; others may hold the counters for a while, but without permission none will ever work."""
+        """Make a call. Another reader may hold the counters temporarily; a missing permission is permanent."""
         try:
             call(*args)
         except pynvml.NVMLError as error:
@@ -239,7 +239,7 @@ class GpmMetrics:
 
 
 class Xids:
-    """Xid errors of all GPUs, as the driver reports them; some (79, 119, 120) older drivers do not."""
+    """Xid errors of all GPUs, as the driver reports them; older drivers lack some (79, 119, 120)."""
 
     def __init__(self, driver: Driver, devices: dict[int, NvmlDevice]) -> None:
         self._indices: dict[int | None, int] = {}
@@ -258,17 +258,17 @@ class Xids:
             self._indices[_address(device.handle)] = index
 
     def wait(self, timeout_ms: int = 1000) -> Iterator[tuple[int | None, int]]:
-        """(NVML index, Xid) for ever; blocks its thread. Ends where the driver reports no events."""
+        """Yield (NVML index, Xid) forever and block the thread. Ends if the driver reports no events."""
         while self._indices:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._set, timeout_ms)
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-                    time.sleep(timeout_ms / 1000)  # a lost GPU may end every wait at once
+                    time.sleep(timeout_ms / 1000)  # a lost GPU may end every wait immediately
                 elif error.value != pynvml.NVML_ERROR_TIMEOUT:
                     return
                 continue
-            # Clock events have been seen here as "Xid 0".
+            # Some drivers report clock events as "Xid 0".
             if event.eventType & pynvml.nvmlEventTypeXidCriticalError and event.eventData:
                 yield self._indices.get(_address(event.device)), int(event.eventData)
 
@@ -291,7 +291,7 @@ def _plain(value: Any) -> tuple[int, int]:
 
 
 def _refused(error: Any) -> NoDriver | DriverFailed:
-    """Why the driver did not start, in words."""
+    """Exception with the reason of the failed start."""
     if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return NoDriver("no GPU: no NVIDIA driver library on this node")
     if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:

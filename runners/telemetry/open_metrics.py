@@ -1,10 +1,10 @@
-"""What a run tells others: its state as samples, and samples as text for Prometheus. Pure.
+"""Exported metrics of a run: its state as samples, and samples as text for Prometheus. Pure.
 
-Each metric has two spellings: that of Prometheus, with GPUs as DCGM names them, and that of OpenTelemetry's semantic
+Each metric has two names: one for Prometheus, with DCGM's labels for GPUs, and one by OpenTelemetry's semantic
 conventions, which otlp_values.py uses.
 
-The text is the Prometheus text format (0.0.4), which node_exporter's textfile collector reads: gauges and counters,
-without timestamps. It is not OpenMetrics, where a counter has another name in its TYPE line.
+The text is in the Prometheus text format (0.0.4), which node_exporter's textfile collector reads: gauges and counters,
+without timestamps. It is not OpenMetrics, which has another counter name in its TYPE line.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _STATES = tuple(phase for phase in RunPhase if phase is not RunPhase.EXPORTED)
 
 
 def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricSample]:
-    """What is known now of a run, as its agent on one node sees it; what is unknown is left out.
+    """Known values of a run from its agent on one node; unknown values are omitted.
 
-    Of a run that has ended only what stays true. `run`: its id; `now`: unix time by the node's clock.
+    After the end only the facts that remain true. `run`: its id; `now`: unix time by the node's clock.
     """
     base = (("run", run), ("node", str(node)))
     samples = list(_of_run(state, node, base))
@@ -91,7 +91,7 @@ def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricS
 
 
 def facts_of(state: RunState, node: int) -> dict[str, str]:
-    """Name, preset, launcher and host of a run, as far as they are known."""
+    """Known values of name, preset, launcher and host of a run."""
     plan, there = state.plan, state.nodes.get(node)
     facts = {
         "name": state.name,
@@ -132,14 +132,14 @@ def _of_rank(rank: Rank, base: tuple[tuple[str, str], ...], now: float) -> Itera
 def _of_training(
     training: TrainingSample, base: tuple[tuple[str, str], ...], goes_on: bool
 ) -> Iterator[MetricSample]:
-    """`goes_on`: whether the training advances, without which its rates are none of now."""
+    """`goes_on`: whether the training advances; otherwise its rates are out of date, and omitted."""
     labels = (*base, ("rank", str(training.rank)))
     quantities = [each for each in TRAINING if goes_on or each.holds is not Holds.STEPS]
     yield from _exported(quantities, partial(_newest, training), labels)
 
 
 def _newest(training: TrainingSample, field: str) -> float | None:
-    """The newest value of a field, also NaN and Inf."""
+    """The newest value of a field, including NaN and Inf."""
     text = training.not_finite.get(field)
     value: float | None = getattr(training, field)
     return value if text is None else float(text)
@@ -162,7 +162,7 @@ def _exported(
     value_of: Callable[[str], float | None],
     labels: tuple[tuple[str, str], ...],
 ) -> Iterator[MetricSample]:
-    """The known values; `value_of`: by field."""
+    """The known values; `value_of` returns the value of a field."""
     for quantity in quantities:
         family = quantity.export
         value = None if family is None else value_of(quantity.field)
@@ -184,13 +184,13 @@ FAMILIES = (
     *families("train"),
     *families("gpu"),
 )
-"""All that there are, in the order of the text."""
+"""All families, in the order of the text."""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 def text_of(samples: Iterable[MetricSample]) -> bytes:
-    """The text of a file. The samples of a family are together, as the format wants it."""
+    """Format the text of a file. The format requires each family's samples together."""
     by_family: dict[str, list[MetricSample]] = {family.name: [] for family in FAMILIES}
     for sample in samples:
         by_family[sample.family.name].append(sample)
@@ -210,7 +210,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Control characters and halves of surrogate pairs are U+FFFD: parsers differ about them."""
+    """Replace control characters and lone surrogates by U+FFFD, because parsers treat them differently."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 

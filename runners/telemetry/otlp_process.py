@@ -1,9 +1,9 @@
-"""`python -m …telemetry.otlp_process`: pushes metrics by OpenTelemetry's SDK, from lines of JSON on standard input.
+"""`python -m …telemetry.otlp_process`: push metrics with OpenTelemetry's SDK, from JSON lines on standard input.
 
-Each line is a push, with its outcome as a line of JSON on standard output: {"why": ""} or {"why": "HOST answers 503"}. A
-process of its own: whoever waits can end it whatever a collector or a resolver does, the agent stays as small as it is,
-and it starts without the user's OTEL_* variables. No redirect is followed, of an answer only the beginning is read, and
-nothing that is printed holds a header or a path.
+Each line is one push; its result is a JSON line on standard output: {"why": ""} or {"why": "HOST answers 503"}. It is a
+separate process for three reasons. The agent can end it even if a collector or a resolver hangs. The agent stays small.
+It starts without the user's OTEL_* variables. It follows no redirect, reads only the beginning of an answer, and prints
+no header or path.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from ..notify.post import reason_of
 
 ANSWER_S = 8.0
-"""How long a push may take with what the exporter tries again, and each piece of an answer."""
+"""Maximum seconds of a push with its retries, and of each read of an answer."""
 LIFE_S = 30
-"""After so long a push ends this process: whoever waits for it has long given up, or is gone."""
+"""Maximum seconds of a push; then this process ends, because its agent gave up or ended long before."""
 MOST_ANSWER = 65536
-"""Bytes of an answer that are read."""
+"""Maximum bytes of an answer that are read."""
 
 
 class BoundedSession(requests.Session):
-    """Reads the beginning of an answer, follows no redirect, sends no password of ~/.netrc; keeps what came of it."""
+    """Reads only the beginning of an answer, follows no redirect, sends no password of ~/.netrc; keeps the result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class BoundedSession(requests.Session):
         self.error: Exception | None = None
 
     def renew(self, headers: Mapping[str, str]) -> None:
-        """Forget what came of earlier requests; the next ones have these headers."""
+        """Clear the results of earlier requests, and set the headers of the next ones."""
         self.answer = self.error = None
         self.headers.clear()
         self.headers.update(headers)
 
     def request(self, *words: Any, **options: Any) -> requests.Response:
-        """As requests has it."""
+        """Send a request; signature of `requests.Session.request`."""
         self.answer = self.error = None
         try:
             with super().request(*words, **{**options, "allow_redirects": False, "stream": True}) as whole:
@@ -79,7 +79,7 @@ class BoundedSession(requests.Session):
 
 
 def data_of(document: Mapping[str, Any]) -> MetricsData:
-    """A push as the SDK has it; not by its instruments, which leave out NaN, as of a loss."""
+    """Convert a push to the SDK's data, without the SDK's instruments: those drop NaN, as in a loss."""
     at = _nanoseconds(document["at"])
     version = _version()
     resource = Resource.create({**document["resource"], "service.version": version})
@@ -92,7 +92,7 @@ def data_of(document: Mapping[str, Any]) -> MetricsData:
 
 
 def _began(document: Mapping[str, Any], metric: Mapping[str, Any]) -> int:
-    """When a sum began to count."""
+    """Begin of a sum's counting."""
     return _nanoseconds(document["attempt_began" if metric["of_attempt"] else "began"])
 
 
@@ -115,10 +115,10 @@ def _version() -> str:
 
 
 class MetricsPusher:
-    """One run's way to its collector."""
+    """Connection of one run to its collector."""
 
     def __init__(self, url: str, host: str) -> None:
-        """`host`: what may be shown of the address."""
+        """`host`: the part of the address that messages may show."""
         self._host = host
         self._session = BoundedSession()
         self._exporter = OTLPMetricExporter(
@@ -130,7 +130,7 @@ class MetricsPusher:
         )
 
     def push(self, document: Mapping[str, Any]) -> str:
-        """Why it has not arrived; "" where it has."""
+        """Push, and return the reason of a failure or ""."""
         self._session.renew(document["headers"])
         self._exporter.export(data_of(document))
         if self._session.error is not None:
@@ -141,7 +141,7 @@ class MetricsPusher:
 
 
 def judged(answer: requests.Response, host: str) -> str:
-    """Why a collector has not taken all; "" where it has."""
+    """Why a collector has not accepted everything; "" if it has."""
     status = answer.status_code
     if 300 <= status < 400:
         return f"{host} answers with a redirect ({status}): write the address that it leads to"
@@ -152,13 +152,13 @@ def judged(answer: requests.Response, host: str) -> str:
     try:
         taken = ExportMetricsServiceResponse.FromString(answer.content)
     except DecodeError:
-        return ""  # some answer with a word, or with JSON
+        return ""  # some collectors answer with a word or with JSON
     refused = taken.partial_success.rejected_data_points
     return f"{host} refuses {refused} of the values" if refused > 0 else ""
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The error below those of the libraries, which quote the address."""
+    """The cause below the libraries' errors, which quote the address."""
     seen: list[BaseException] = [error]
     for each in seen:
         own = isinstance(each, (ssl.SSLError, TimeoutError, http.client.HTTPException))
@@ -171,7 +171,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _certificates() -> str | None:
-    """Those of the system, as for notices; None: those of the library."""
+    """Certificates of the system, as for notifications; None: those of the library."""
     paths = ssl.get_default_verify_paths()
     return paths.cafile or (paths.capath if paths.capath and os.listdir(paths.capath) else None)
 
@@ -179,7 +179,7 @@ def _certificates() -> str | None:
 def main() -> int:
     """See the module."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a library's words are no answers
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output of a library must not become an answer
     pusher: MetricsPusher | None = None
     for line in sys.stdin.buffer:
         asked = json.loads(line)

@@ -1,4 +1,4 @@
-"""A run's samples as OpenTelemetry's metrics, in the JSON that the process with the SDK reads. Pure."""
+"""A run's samples as OpenTelemetry metrics, in the JSON that the process with the SDK reads. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ATTRIBUTES = {
     "modelName": "hw.model",
     "device": "hw.name",
 }
-"""OpenTelemetry's spelling of a label; the others are attributes of the resource."""
+"""Label → OpenTelemetry attribute; other labels become resource attributes."""
 _NUMBERS = ("distui.rank", "distui.local_rank", "distui.gpu.index")
 _RESOURCE = {
     "name": "distui.run.name",
@@ -27,11 +27,11 @@ _RESOURCE = {
     "launcher": "distui.launcher",
     "host": "host.name",
 }
-"""By the names of `facts_of`."""
+"""Key of `facts_of` → resource attribute."""
 
 
 def resource_of(facts: Mapping[str, str], run: str, node: int, host: str) -> dict[str, Any]:
-    """Attributes of all that a run pushes from one node. `host`: where `facts` name none."""
+    """Resource attributes of a run's pushes from one node. `host`: default if `facts` has none."""
     return {
         "service.name": "distui",
         "service.instance.id": f"{run}/{node}",
@@ -43,7 +43,7 @@ def resource_of(facts: Mapping[str, str], run: str, node: int, host: str) -> dic
 
 
 def metrics_of(samples: Iterable[MetricSample]) -> list[dict[str, Any]]:
-    """One object per metric, with points of attributes and value, also NaN and Inf."""
+    """One object per metric, with points of attributes and value, including NaN and Inf."""
     metrics: dict[str, dict[str, Any]] = {}
     for family, labels, value in samples:
         spelling = family.otel
@@ -72,13 +72,13 @@ def _attributes(spelling: OtelSpelling, labels: Iterable[tuple[str, str]]) -> di
         key = ATTRIBUTES.get(label)
         if key is not None:
             attributes[key] = int(text) if key in _NUMBERS else printable(text)
-    if SENSOR in attributes:  # is a component of its own, whose parent is the GPU
+    if SENSOR in attributes:  # is a separate component with the GPU as its parent
         attributes["hw.parent"] = attributes["hw.id"]
         attributes["hw.id"] += f"/{attributes[SENSOR]}"
     return attributes
 
 
 def _value(spelling: OtelSpelling, value: float) -> float | int:
-    """What is counted is a whole number."""
+    """Convert a value; counts become integers."""
     value = value * spelling.times / spelling.divisor
     return value if spelling.kind == "gauge" else round(value)

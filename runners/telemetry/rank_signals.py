@@ -1,7 +1,7 @@
-"""What one rank's script reports, merged from its trackers (through the hook) and its output into one TrainingSample.
+"""One rank's script reports, merged from its trackers (through the hook) and its output into one TrainingSample.
 
 Each field has one source at a time: the tracker, unless the output reports the field much more often. Pure; the
-caller says what was read when.
+caller passes the times of reading.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers, plau
 MOST_VALUES = 32
 LONGEST_NAME = 60
 OFTEN = 3
-"""How many times more often the output must report a field to be believed before a tracker."""
+"""Ratio of reports above which the output takes precedence over a tracker."""
 PACE_S, PACE_LEAST_S = 60.0, 4.0
-"""Over which the time of a step is measured, and how much is needed at least."""
+"""Seconds of the window for the time per step, and the minimum for a result."""
 PAUSE = 3.0
-"""Times the usual step from which on the time between two reports was not of steps alone, but of a compile, a checkpoint
-or an evaluation. That reports are read once in a while makes up to twice of it."""
+"""Factor of the usual step time above which the time between two reports includes other work: a compile, a checkpoint
+or an evaluation. Reading the reports at intervals may double the usual time."""
 OWN_PATTERN = "output: --signal"
 PACED = "computed: steps over time"
 AXIS_FACTOR, AXIS_MARGIN = 0.5, 10
-"""A tracker's axis that stays below this share of the optimizer's steps counts something else: epochs, evaluations."""
+"""Share of the optimizer steps, with a margin, below which a tracker's axis counts epochs or evaluations."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Kind:
     fields: dict[str, ReportedValue] = field(default_factory=dict)
     values: dict[str, ReportedValue] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
-    """How often each field came."""
+    """Field → number of its updates."""
 
     def put(self, signals: Iterable[ReportedValue]) -> None:
         every = list(signals)
@@ -59,26 +59,26 @@ class _Kind:
 
 class RankSignals:
     def __init__(self, rank: int, world: int = 1) -> None:
-        """`world`: ranks of the attempt, for rates of one GPU."""
+        """`world`: number of ranks of the attempt, for rates per GPU."""
         self.rank, self._world = rank, world
         self._trackers, self._output = _Kind(), _Kind()
         self._reported: Reported | None = None
         self._bad: dict[str, int | None] = {}
-        """Of the output: field → step of the first of its values that are not finite."""
+        """Output only: field → step of the first of its current values that are not finite."""
         self._paced: deque[tuple[float, int]] = deque()
         self._own_pattern: set[str] = set()
-        """Fields that a pattern of the user's reads: no other pattern does then."""
+        """Fields that a user's pattern reads: other patterns then do not apply."""
         self._cyclic: set[str] = set()
-        """Sources whose steps begin anew: they count within an epoch."""
+        """Sources with steps that restart: they count within an epoch."""
 
     def trackers(self, reported: Reported) -> None:
-        """The newest that the hook has tracked."""
+        """Add the hook's newest report."""
         if reported is not self._reported:
             self._reported = reported
             self._trackers.put(of_trackers(reported))
 
     def output(self, signals: Iterable[ReportedValue], at: float) -> None:
-        """Signals of lines that were read at a unix time, oldest first."""
+        """Add signals of lines that were read at a unix time, oldest first."""
         fresh = [each._replace(at=at) for each in signals]
         self._own_pattern |= {each.field for each in fresh if each.source == OWN_PATTERN and each.field}
         fresh = [
@@ -101,7 +101,7 @@ class RankSignals:
             self._cyclic.add(step.source)
 
     def sample(self, optimizer_steps: int | None, total: tuple[int, str] | None) -> TrainingSample | None:
-        """What is known now; None for nothing. `total`: of the command line, with its source."""
+        """Build the current sample; None without signals. `total`: from the command line, with its source."""
         chosen = {name: each for name in FIELDS if (each := self._chosen(name)) is not None}
         if not chosen and not self._trackers.values:
             return None
@@ -144,7 +144,7 @@ class RankSignals:
         return printed if often and printed.at > tracked.at else tracked
 
     def _check_steps(self, chosen: dict[str, ReportedValue], optimizer_steps: int | None) -> None:
-        """Leave out a step that counts something else, and a total that it has passed."""
+        """Remove a step that counts something else, and a total below the step."""
         step, total = chosen.get("step"), chosen.get("total")
         counted = optimizer_steps or 0
         if step is not None and step.name == AXIS and step.value + AXIS_MARGIN < AXIS_FACTOR * counted:
@@ -157,7 +157,7 @@ class RankSignals:
             del chosen["total"]
 
     def _pace(self, step: ReportedValue | None) -> float | None:
-        """Mean seconds of a step over the last minute without pauses, by the times at which steps were reported."""
+        """Mean seconds per step over the last minute without pauses, from the times of the step reports."""
         if step is None:
             self._paced.clear()
             return None
@@ -175,7 +175,7 @@ class RankSignals:
         return seconds / steps if steps > 0 and seconds >= PACE_LEAST_S else None
 
     def _own(self) -> tuple[dict[str, float], dict[str, ReportedValue]]:
-        """Values under the script's own names, evaluations first; and those that are not finite."""
+        """Values with the script's own names, evaluations first, in two parts: finite, and not finite."""
         every = self._output.values | self._trackers.values
         order = sorted(every.values(), key=lambda each: EVALUATED.search(each.name.lower()) is None)
         named = {clean_text(each.name)[:LONGEST_NAME]: each for each in order[:MOST_VALUES]}
@@ -187,7 +187,7 @@ class RankSignals:
 
 
 def _in_order(signals: list[ReportedValue]) -> list[ReportedValue]:
-    """The newest line first, so that its signals count; within a line the order of its names decides."""
+    """Order the newest line first, so that its signals count; within a line the names' order decides."""
     newest: dict[str, ReportedValue] = {}
     for each in signals:
         there = newest.get(each.field)

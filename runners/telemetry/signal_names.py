@@ -1,7 +1,7 @@
-"""What scripts call their training signals: which name is the loss, which the throughput, and in what unit. Pure.
+"""Scripts' names for training signals: which name is the loss, which the throughput, and their units. Pure.
 
-Trackers' names and the words of log lines come through the same table, so that "train/loss", "Train Loss" and
-"training_loss" are the same field wherever they are read. A name that is not in it stays a value of the script's own.
+One table serves trackers' names and words of log lines, so that "train/loss", "Train Loss" and "training_loss" are one
+field in every source. A name that is not in the table is a value with the script's own name.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from ...presets.sanitize import clean_text
 
 
 class Name(NamedTuple):
-    """What a name means."""
+    """Meaning of a name."""
 
     field: str
-    """Of TrainingSample; "" where it is none: a value of the script's own."""
+    """Field of TrainingSample; "" for a value with the script's own name."""
     scale: float = 1.0
     """Factor to the field's unit."""
     order: int = 0
-    """Of several names of a field the one with the lowest counts."""
+    """Precedence among the names of one field; the lowest counts."""
     per_gpu: bool = False
-    """A rate of one GPU, not of the job."""
+    """True for a rate per GPU instead of per job."""
 
 
 class ReportedValue(NamedTuple):
     field: str
-    """Of TrainingSample; "" for a value of the script's own."""
+    """Field of TrainingSample; "" for a value with the script's own name."""
     name: str
     value: float
-    """Also not finite."""
+    """The value, possibly not finite."""
     source: str
     at: float = 0.0
     """Unix time."""
     order: int = 0
     since: int | None = None
-    """First step of the row of values that are not finite."""
+    """First step of the current series of values that are not finite."""
     per_gpu: bool = False
 
 
@@ -125,7 +125,7 @@ EXACT: dict[str, Name] = {
     for at, name in enumerate(names)
 }
 _BY_OPTIMIZER = re.compile(r"lr_(?:fused)?(?:adamw?|sgd|lion|muon|adafactor|lamb|rmsprop|adagrad)(?:_pg1)?")
-"""As Lightning's monitor of learning rates calls them."""
+"""Names from Lightning's LearningRateMonitor."""
 _A_SECOND = r"_?(?:per_)?s(?:ec(?:ond)?s?)?"
 _RATE = re.compile(
     r"(?:train_|training_|perf_|throughput_|speed_|avg_)*(?P<what>tokens?|toks?|samples?|images?|imgs?|examples?|seqs?|sequences?)"
@@ -144,7 +144,7 @@ PERCENT = ("%", "percent", "pct")
 
 @functools.lru_cache(maxsize=4096)
 def meaning(name: str, unit: str = "") -> Name:
-    """What a name, with a unit that stands behind the value or the name, means."""
+    """Meaning of a name with the unit that follows the value or the name."""
     text = name.strip().lower()
     in_name = _UNIT.search(text)
     if in_name is not None:
@@ -164,7 +164,7 @@ def meaning(name: str, unit: str = "") -> Name:
     if plain in ("tgs", "tokens_per_gpu_per_second", "throughput") and (
         plain != "throughput" or unit == "tps"
     ):
-        return Name("tokens_s", per_gpu=True)  # torchtitan's "throughput(tps)" is of one device
+        return Name("tokens_s", per_gpu=True)  # torchtitan's "throughput(tps)" is per device
     if _BY_OPTIMIZER.fullmatch(plain):
         return Name("lr", order=len(_LR))
     timed = _STEP_TIME.fullmatch(plain)
@@ -177,7 +177,7 @@ def meaning(name: str, unit: str = "") -> Name:
 def signal(
     name: str, value: float, source: str, at: float = 0.0, unit: str = "", since: int | None = None
 ) -> ReportedValue:
-    """A value under a script's name as a signal."""
+    """Convert a value with a script's name to a signal."""
     means = meaning(name, unit)
     field, value = means.field, value * means.scale
     if field and not plausible(field, value, sure=means.order == 0):
@@ -186,7 +186,7 @@ def signal(
 
 
 def plausible(field: str, value: float, sure: bool = True) -> bool:
-    """Whether a field can have that value. `sure`: of MFU, whether it is in percent: else 0.4 may be 40 %."""
+    """Whether a field can have that value. `sure`: whether MFU is in percent; otherwise 0.4 may mean 40 %."""
     if not math.isfinite(value):
         return field in ("loss", "grad_norm")
     if field in ("step", "total"):
@@ -198,14 +198,14 @@ def plausible(field: str, value: float, sure: bool = True) -> bool:
     return field not in ("epoch", "lr", "grad_norm") or value >= 0
 
 
-# --- what the hook of a rank reports ---
+# --- reports of a rank's hook ---
 
 
 class TrackerValues(Struct):
-    """The newest values that went to one tracker; see inrank/training_signals.py."""
+    """The newest values that one tracker received; see inrank/training_signals.py."""
 
     values: dict[str, tuple[float | str, int | None, float]] = {}
-    """Name → value or "nan", "inf", "-inf"; the step it was given; unix time."""
+    """Name → (value or "nan", "inf", "-inf"; its step; unix time)."""
     bad: dict[str, int | None] = {}
     reached: int | None = None
     total: int | None = None
@@ -213,25 +213,25 @@ class TrackerValues(Struct):
 
 
 class Reported(Struct):
-    """What a rank's script reported, by tracker."""
+    """Reports of a rank's script, by tracker."""
 
     version: int = 0
     trackers: dict[str, TrackerValues] = {}
 
 
 TRACKERS = ("transformers", "lightning", "accelerate", "wandb", "tensorboard", "mlflow", "trackio")
-"""Those that count steps themselves first: of several that report a field the first one counts."""
+"""Trackers in order of precedence; those that count steps themselves come first."""
 WORDS = {
     "transformers": "HF Trainer",
     "lightning": "Lightning",
     "accelerate": "Accelerate",
     "mlflow": "MLflow",
 }
-"""What a source is called where its name is another."""
+"""Display names of sources, if different."""
 
 
 def of_trackers(reported: Reported) -> Iterator[ReportedValue]:
-    """What one rank's script reported, the tracker that counts first."""
+    """Yield a script's reports, in order of the trackers' precedence."""
     ordered = sorted(reported.trackers.items(), key=lambda item: (*TRACKERS, item[0]).index(item[0]))
     for tracker, values in ordered:
         yield from _of_tracker(WORDS.get(tracker, clean_text(tracker)), values)
@@ -255,7 +255,7 @@ def _of_tracker(source: str, tracker: TrackerValues) -> Iterator[ReportedValue]:
 
 
 AXIS = "(axis)"
-"""The name of a step that is an axis of a tracker's: it may count epochs."""
+"""Name of a step that is a tracker's x axis: it may count epochs."""
 
 
 def _before(signal: ReportedValue, other: ReportedValue) -> bool:
@@ -269,7 +269,7 @@ def _number(value: float | str) -> float:
 
 
 def best(signals: Iterable[ReportedValue]) -> dict[str, ReportedValue]:
-    """Of each field the signal that counts: of the source that comes first, its lowest order; the newest of equals."""
+    """Field → its best signal: from the first source, the lowest order; the newest of equals."""
     chosen: dict[str, ReportedValue] = {}
     for each in signals:
         there = chosen.get(each.field) if each.field else None

@@ -1,4 +1,4 @@
-"""How many steps a script shall make, where its own command line says so without doubt. Pure."""
+"""Number of steps of a training, if the script's command line is unambiguous. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ NAMES = re.compile(
     r"--?(?:[\w-]+[./])?(?:max[-_]steps|steps|num[-_]steps|n[-_]steps|total[-_]steps|train[-_]steps|num[-_]train[-_]steps"
     r"|max[-_]train[-_]steps|train[-_]iters|max[-_]iters|num[-_]iterations|max[-_]iterations|total[-_]iterations|iters)"
 )
-"""Options that name the steps of a whole training in public scripts; with a section before, as in "--training.steps"."""
+"""Options for the total number of steps in public scripts; with an optional section, as in "--training.steps"."""
 _NUMBER = re.compile(r"\d{1,12}|\d{1,3}(?:[_,]\d{3})+")
 
 
 def of_command(words: Sequence[str]) -> tuple[int, str] | None:
-    """(steps, "`--steps 5000` of the command"); None where no option says it, or several say different numbers."""
+    """(steps, "`--steps 5000` of the command"); None without an option, or with contradicting ones."""
     named = list(_named(words))
     if len({steps for steps, _ in named}) != 1:
         return None
@@ -24,7 +24,7 @@ def of_command(words: Sequence[str]) -> tuple[int, str] | None:
 
 
 def of_text(command: str) -> tuple[int, str] | None:
-    """The same of a command as a shell reads it; None, too, where no shell would."""
+    """`of_command` for a command line in shell syntax; None also for invalid syntax."""
     try:
         return of_command(shlex.split(command))
     except ValueError:
