@@ -1,1 +1,1 @@
-"""The agent: a torch-free daemon beside a run, one a node. It owns the journal, the socket and the clean-up."""
+"""The agent: a daemon without torch, one per node and run. It owns the journal, the socket and the clean-up."""

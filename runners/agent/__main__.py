@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     from ..diagnosis.detectors import Judging
 
 HUB_SECONDS = 20.0
-"""How long the agent of a part that has ended waits for its hub, whose link may be down just now and which tries again
-within 15 s: nobody else can tell it how the part ended. The node's job waits longer."""
+"""Seconds that the agent of an ended part waits for its hub, whose link may be down and retries within 15 s.
+
+Only the agent can report how the part ended. The node's job waits longer.
+"""
 
 
 def no_relay() -> bool:
-    """A run without a relay carries no streams."""
+    """Return False, because a run without a relay carries no streams."""
     return False
 
 
@@ -92,9 +94,9 @@ class Agent:
             spawn_runner,
         )
         self.notifier = RunNotices(run, launched.value) if entry.record.kind != "node" else None
-        """None for a part of a run on several nodes: its hub sends what is to be sent."""
+        """None for a part of a run on several nodes, whose hub sends the notifications."""
         self.judging: Judging | None = None
-        """None before the runner has begun, and for a part of a run on several nodes: its hub judges."""
+        """None before the runner has begun, and for a part of a run on several nodes, whose hub judges."""
         self.server = AgentServer(
             self._socket,
             entry.record,
@@ -110,16 +112,16 @@ class Agent:
     async def _window(
         self, file: str, offset: int, limit: int, grep: str, *, line: int = 0, at: float = 0.0
     ) -> Window:
-        """A piece of a log, with the times that were noted so far."""
+        """Return a part of a log with the line times recorded so far."""
         self._flush_times(file)
         return await ask_window(self.served.run_dir, file, offset, limit, grep, line=line, at=at)
 
     def _flush_times(self, file: str) -> None:
-        """Write when the lines of a log were written, as far as that was noted."""
+        """Write the recorded line times of a log."""
         self.sampling.growing.flush(file)
 
     def _make_relay(self) -> AgentRelay | None:
-        """The way to the other nodes; None where there are none."""
+        """Return the relay to the other nodes, or None for a single node."""
         run = self.served
         return AgentRelay(run.node, run.plan.nnodes, self._socket) if run.plan.nnodes > 1 else None
 
@@ -138,7 +140,7 @@ class Agent:
             await self.served.parts.guard("diagnosis", self.judging.judge_now())
 
     def _watchers(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The parts that run until the run has ended, by name."""
+        """Return the parts that run until the run has ended, by name."""
         run = self.served
         watchers = {
             "sampling": self.sampling.run,
@@ -163,12 +165,12 @@ class Agent:
         return watchers
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Serve the run until it has ended and nobody looks any more; `ready` once the socket answers."""
-        # A job that was started again goes on with its part.
+        """Serve the run until it has ended and no viewer is connected. `ready` is called when the socket answers."""
+        # A restarted job continues its part.
         again = os.environ.pop("DISTUI_AGAIN", "") != ""
         run, record = self.served, self.served.record
         resumed = run.chronicle.replay() and not (again and run.state.phase.ended)
-        if not resumed or not run.state.run:  # a journal may be lost while its run goes on
+        if not resumed or not run.state.run:  # a journal may be lost while its run continues
             run.emit(
                 RunCreated(record.run, record.name, record.host, summarise(run.plan)),
                 at=record.created if self._mode is StartMode.READ else None,
@@ -201,21 +203,21 @@ class Agent:
 
 
 async def serve(entry: run_directories.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
-    """Serve one node's run until it has ended and nobody looks."""
+    """Serve one node's run until it has ended and no viewer is connected."""
     if mode is StartMode.READ and run_directories.ungoverned(entry):
-        ready("lost")  # its runner went since the viewer looked: there is nothing to serve or to write
+        ready("lost")  # its runner has exited since: there is nothing to serve or to write
         return
     agent = Agent(entry, plan, mode)
     agent.served.parts.watch_loop(asyncio.get_running_loop())
     try:
         await agent.run(ready)
     except asyncio.CancelledError:
-        agent.served.journal.flush()  # the ranks go on; the next viewer starts another agent
+        agent.served.journal.flush()  # the ranks continue, and the next viewer starts another agent
         raise
 
 
 def main(argv: list[str]) -> int:
-    """Internal entry point; see the module."""
+    """Run the internal entry point: see the module."""
     return daemon.main(argv, serve, "agent run RUN_DIR [READY_FD [MODE]]")
 
 

@@ -1,4 +1,4 @@
-"""Whether there is room where the checkpoints of this node go, where that is another disk than the run directory's."""
+"""Check the free space for this node's checkpoints, if they are on a different disk than the run directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOW, FULL = "disk-checkpoints-low", "disk-checkpoints-full"
 
 
 def place_of(folder: str | Path, cwd: str) -> Path | None:
-    """What is there of a folder for checkpoints: itself, or the nearest above it; None for one that is no path."""
+    """Return the checkpoint folder, or its nearest existing parent, or None for a URL."""
     if "://" in str(folder):
         return None
     path = Path(os.path.abspath(Path(cwd, folder)))
@@ -24,16 +24,16 @@ def place_of(folder: str | Path, cwd: str) -> Path | None:
 
 
 def finding_of(place: Path, run_dir: Path, node: int, size: int | None) -> Finding | None:
-    """What is wrong with the room at `place`; None for nothing, and on the disk of the run directory. Raises OSError.
+    """Return a finding on the free space at `place`, or None. The disk of the run directory is skipped. Raises OSError.
 
-    `size`: bytes of the newest checkpoint, None where unknown.
+    `size`: bytes of the newest checkpoint, or None if unknown.
     """
     if os.stat(place).st_dev == os.stat(run_dir).st_dev:
-        return None  # the sampler looks at that one
+        return None  # the sampler checks that disk
     about = os.statvfs(place)
     free, total = about.f_bavail * about.f_frsize, about.f_blocks * about.f_frsize
     if not total:
-        return None  # it keeps no account
+        return None  # no free space information
     full, tight = free < DISK_FULL_BYTES, size is not None and free < size
     if not (full or tight or free < DISK_LOW * total):
         return None
@@ -54,7 +54,7 @@ def finding_of(place: Path, run_dir: Path, node: int, size: int | None) -> Findi
 
 
 def shared_name(place: Path) -> str:
-    """What all nodes call the file system of a path ("nas:/ckpt"); "" for a disk of this machine."""
+    """Return the name that all nodes use for the file system of a path ("nas:/ckpt"), or "" for a local disk."""
     mounts = {each.mountpoint: each.device for each in psutil.disk_partitions(all=True)}
     path = place.resolve()
     device = next((mounts[str(each)] for each in (path, *path.parents) if str(each) in mounts), "")
@@ -62,7 +62,7 @@ def shared_name(place: Path) -> str:
 
 
 def check(run: ServedRun, folder: Path | None) -> Finding | None:
-    """The finding of now. `folder`: the one that the script's arguments name. Never fails; may take long on NFS."""
+    """Return the current finding. `folder`: the one in the script's arguments. Never fails, but may take long on NFS."""
     saved, cwd = run.state.checkpoint, run.plan.cwd
     place = None
     if saved is not None:
@@ -74,11 +74,11 @@ def check(run: ServedRun, folder: Path | None) -> Finding | None:
     try:
         return finding_of(place, run.run_dir, run.node, saved.size if saved else None)
     except OSError:
-        return None  # the folder is gone, or its server: what is unknown is no finding
+        return None  # the folder or its server is unavailable: unknown is no finding
 
 
 def report(run: ServedRun, finding: Finding | None) -> None:
-    """Raise it, and clear what holds no longer."""
+    """Raise the finding, and clear those that no longer apply."""
     for name in (LOW, FULL):
         if finding is None or finding.id != name:
             run.findings.clear(name, node=run.node)

@@ -52,21 +52,21 @@ from .rank_profiles import RankProfiles
 from .runner_process import Runner, ServedRun, ask_once
 
 RUNNER_SECONDS = 20.0
-"""How long a restart waits for a runner that is being started anew, before it is refused."""
+"""Seconds that a restart waits for a starting runner before it is refused."""
 
 DUMP_SECONDS = 15.0
-"""How long a rank may take to tell: the first stacks of a flight recorder of 2,000 entries take some 2 s."""
+"""Seconds for a rank's answer: the first stacks of a flight recorder of 2,000 entries take about 2 s."""
 DUMP_BYTES = MAX_LINE - (256 << 10)
-"""Of the answers to one dump together: a longer line breaks the link."""
+"""Most bytes of all answers to one dump, because a longer line breaks the link."""
 
 
 class Restarts:
-    """Restarts the worker group, sets what its next attempt begins with, and waits for what comes of it."""
+    """Restarts the worker group, sets the environment of its next attempt, and waits for the result."""
 
     def __init__(self, run: ServedRun, environment: Environment) -> None:
         self._run, self.environment = run, environment
         self._revival = os.environ.pop(RESTART, "")
-        """A lost run is served anew for this command, as JSON; "" where it is not."""
+        """The command, as JSON, that a lost run is served for again, or ""."""
 
     async def restart(self, env: dict[str, str], unset: tuple[str, ...] = ()) -> Sequence[Clause]:
         """Restart the group in place and wait until every rank runs. Raises CommandRefused."""
@@ -81,12 +81,15 @@ class Restarts:
         return [Clause(text), *await self.environment.compare(changes)]
 
     async def check_runner(self) -> str:
-        """Whether the runner answers, before a hub restarts any node. Raises CommandRefused, OSError, TimeoutError."""
+        """Check that the runner answers, before a hub restarts any node.
+
+        Raises CommandRefused, OSError, TimeoutError.
+        """
         await (await self._listening_runner()).ask("ping")
         return "the runner answers"
 
     async def _listening_runner(self) -> Runner:
-        """The runner, once it listens: one that is being started anew is waited for. Raises CommandRefused."""
+        """Return the runner, after waiting for a starting one to listen. Raises CommandRefused."""
         run = self._run
         if not await run.until(lambda: self._runner_listens() or run.state.phase.ended, RUNNER_SECONDS):
             raise CommandRefused("the runner is being started anew: try again in a few seconds")
@@ -95,7 +98,7 @@ class Restarts:
         return run.runner
 
     def revive(self) -> None:
-        """Before the next runner of a lost run starts: journal the restart; it is answered when its ranks run."""
+        """Journal the restart before the next runner of a lost run starts. It is answered when its ranks run."""
         if not self._revival:
             return
         command = msgspec.json.decode(self._revival, type=Restart)
@@ -133,9 +136,9 @@ class Restarts:
             await self._ask_launcher("env", self._diff(env, ()))
 
     async def _ask_launcher(self, op: str, fields: dict[str, dict[str, str | None]]) -> None:
-        """Ask the launcher that steers the ranks: a torchrun inside a managed command restarts them in place.
+        """Send a request to the launcher of the ranks: a torchrun inside a managed command restarts them in place.
 
-        Without one, or when it is gone, it is the runner itself, which stops and starts. Raises CommandRefused.
+        Without such a torchrun it is the runner, which stops and starts the command. Raises CommandRefused.
         """
         with self.environment.asking():
             answer = await self._taken(op, fields)
@@ -144,7 +147,7 @@ class Restarts:
             self.environment.note(fields["env"], fields["shown"])
 
     async def _taken(self, op: str, fields: dict[str, dict[str, str | None]]) -> dict[str, Any]:
-        """The answer of the launcher that steers the ranks. Raises OSError and TimeoutError."""
+        """Return the answer of the ranks' launcher. Raises OSError and TimeoutError."""
         runner, nested = self._run.runner, self._run.state.runner_socket
         assert runner is not None
         answer = None
@@ -154,17 +157,17 @@ class Restarts:
         if answer is None:
             return await runner.ask(op, **fields)
         if answer.get("ok"):
-            await runner.ask("env", **fields)  # for a start of the command itself
+            await runner.ask("env", **fields)  # for a start of the command
         return answer
 
     @staticmethod
     def _diff(env: dict[str, str], unset: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
-        """What the runner applies, and what it may write down of it."""
+        """Return the changes that the runner applies, and the form that it may write down."""
         change: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
         return {"env": change, "shown": {name: shown(name, value) for name, value in change.items()}}
 
     async def outcome(self, before: int) -> str:
-        """The result of a restart that an earlier agent began in attempt `before`. Raises CommandRefused."""
+        """Return the result of a restart that an earlier agent began in attempt `before`. Raises CommandRefused."""
         run = self._run
         await run.until(lambda: self._runner_listens() or run.state.phase.ended, RUNNER_SECONDS)
         if run.state.attempt == before and not run.state.phase.ended:
@@ -197,7 +200,7 @@ class AgentCommands(CommandExecutor):
         switch: Handler,
         relaying: Callable[[], bool],
     ) -> None:
-        """`switch` changes NCCL's level; `relaying`: whether the runner carries a viewer's stream."""
+        """`switch` changes NCCL's level. `relaying` returns True while the runner carries a viewer's stream."""
         super().__init__(run)
         self._run, self._hooks, self._spy = run, hooks, spy
         self._restarts, self._relaying = restarts, relaying
@@ -212,7 +215,7 @@ class AgentCommands(CommandExecutor):
         }
 
     def resume(self) -> None:
-        """After an adoption: what the earlier agent had begun is finished."""
+        """Finish the earlier agent's commands after an adoption."""
         if self._run.stopping() and not any(
             asked.verb == Stop.verb for asked, _ in self._run.state.open_commands.values()
         ):
@@ -221,11 +224,11 @@ class AgentCommands(CommandExecutor):
             self._run.parts.once("open-command", self._close(asked, attempt))
 
     async def _go_on_stopping(self) -> None:
-        with contextlib.suppress(CommandRefused):  # the finding "unkillable" names what is left
+        with contextlib.suppress(CommandRefused):  # the finding "unkillable" names the remaining processes
             await self._stop(Stop(""))
 
     async def _close(self, asked: CommandReceived, attempt: int) -> None:
-        """Answer in the journal what an earlier agent did not live to answer."""
+        """Answer in the journal a command that an earlier agent did not answer."""
         try:
             if asked.verb == Stop.verb:
                 ok, text = True, sentence((await self._stop(Stop(asked.id))).clauses)
@@ -252,7 +255,7 @@ class AgentCommands(CommandExecutor):
         return Reply(await self._restarts.restart(dict(command.env), command.unset))
 
     async def _stop(self, command: Stop) -> Reply:
-        """The ladder: TERM by the launcher, grace, KILL, marker sweep."""
+        """Stop by escalation: SIGTERM from the launcher, grace period, SIGKILL, and a sweep by marker."""
         run = self._run
         grace_s = run.plan.grace_s if command.grace_s is None else command.grace_s
         runner, also = run.runner, unmarked(run.record.run)
@@ -275,7 +278,7 @@ class AgentCommands(CommandExecutor):
         return reply("stopped: no process of the run is left")
 
     async def _signal(self, command: Signal) -> Reply:
-        """Signal the ranks themselves, never the launcher: that would end the job."""
+        """Signal the ranks directly, and not the launcher, because that would end the job."""
         try:
             number = signal.Signals[
                 command.signal if command.signal.startswith("SIG") else f"SIG{command.signal}"
@@ -293,7 +296,7 @@ class AgentCommands(CommandExecutor):
         return reply(f"{number.name} sent to {{ranks}}", chosen)
 
     async def _save(self, command: Save) -> Reply:
-        """Ask the ranks to save, and wait for their checkpoint unless a hub does. Raises CommandRefused."""
+        """Request a checkpoint, and wait for it unless a hub does. Raises CommandRefused."""
         run = self._run
         asked = saving.way(run.state)
         if asked is None:
@@ -315,20 +318,20 @@ class AgentCommands(CommandExecutor):
         return reply(text)
 
     def _kept(self, command: Dump) -> Reply:
-        """Stacks of then. Raises CommandRefused."""
+        """Return kept stacks. Raises CommandRefused."""
         kept = kept_stacks.newest(self._run.run_dir, command.at, command.ranks)
         if kept is None:
             raise CommandRefused(kept_stacks.NONE)
         return Reply([Clause(kept_stacks.text(kept))], kept.data)
 
     async def _dump(self, command: Dump) -> Reply:
-        """What the ranks answer, or have answered by then. Raises CommandRefused."""
+        """Return the ranks' answers, or earlier ones. Raises CommandRefused."""
         if command.what == "runner":
             return reply(await self._restarts.check_runner())
         return self._kept(command) if command.reads else await self._asked(command)
 
     async def _asked(self, command: Dump) -> Reply:
-        """Ask every chosen rank at once; those that answer are kept, those that do not are named."""
+        """Ask all chosen ranks at once. Return the answers, and name the ranks without one."""
         hooks = self._hooks.chosen(command.ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
@@ -377,7 +380,7 @@ async def _text(asked: asyncio.Future[dict[str, object]] | object) -> str:
 
 
 def within(data: dict[str, str], most: int) -> tuple[dict[str, str], tuple[int, ...]]:
-    """The first answers that fit into one line of `most` bytes, and the ranks of the others; one always stays."""
+    """Return the first answers that fit into one line of `most` bytes, at least one, and the ranks of the others."""
     kept: dict[str, str] = {}
     used = 0
     for rank, text in data.items():

@@ -1,4 +1,4 @@
-"""Pushes a run's metrics to an OpenTelemetry collector by OTLP, where the settings name one."""
+"""Push a run's metrics to an OpenTelemetry collector with OTLP, if the settings name one."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from .metrics_writer import report
 from .runner_process import ServedRun
 
 WHOLE_S = 15.0
-"""How long a push may take until its process is ended."""
+"""Seconds for a push before its process is killed."""
 END_S = 5.0
-"""How long the end of a run waits for a collector that does not answer."""
+"""Seconds that the end of a run waits for a collector without an answer."""
 MOST_WAIT_S = 60.0
-"""Between pushes to a collector that takes none, unless the settings want more."""
+"""Most seconds between pushes to a failing collector, unless the settings have more."""
 MOST_QUIET_S = 3600.0
 FAILED = "metrics-push"
 _DIED = "the process that sends them ended: `pip install -U 'distui[otlp]'` where the extra is old"
 
 
 class PushProblem:
-    """What a finding says about pushes, ever more seldom where a collector comes and goes. Pure."""
+    """The text of a finding on pushes. It changes at growing intervals if a collector comes and goes. Pure."""
 
     def __init__(self, quiet_s: float) -> None:
-        """`quiet_s`: how long the first words stay at least."""
+        """`quiet_s`: shortest time before the first change."""
         self.words = ""
         self._quiet_s, self._until = quiet_s, 0.0
 
     def heard(self, why: str, now: float) -> bool:
-        """Whether the words change with what came of a push."""
+        """Return True if the result of a push changes the text."""
         if why == self.words or now < self._until:
             return False
         self.words, self._until = why, now + self._quiet_s
@@ -51,14 +51,14 @@ class PushProblem:
 
 
 class PushProcess:
-    """The process with the SDK, which has one push at a time; it begins with the first and is ended when it hangs."""
+    """The process with the SDK. It starts with the first push, handles one at a time, and is killed if it hangs."""
 
     def __init__(self, env: Mapping[str, str], host: str) -> None:
         self._env, self._host = env, host
         self._process: asyncio.subprocess.Process | None = None
 
     async def push(self, document: Mapping[str, Any]) -> str:
-        """Why it has not arrived; "" where it has."""
+        """Push a document. Return the reason for a failure, or ""."""
         try:
             async with asyncio.timeout(WHOLE_S):
                 return await self._ask(json.dumps(document).encode() + b"\n")
@@ -96,18 +96,18 @@ class PushProcess:
 
 
 def environment_of(environ: Mapping[str, str], lookup: Lookup) -> dict[str, str]:
-    """What that process starts with: the network of the launch, and nothing that the user's own program exports by."""
+    """Return the environment of that process, with the launch's network variables and without OTEL_ variables."""
     network = {name: value for name in NETWORK if (value := lookup(name))}
     return {name: value for name, value in {**environ, **network}.items() if not name.startswith("OTEL_")}
 
 
 def pause_of(interval_s: float, failures: int) -> float:
-    """Seconds until the next push, after so many that failed."""
+    """Return the seconds until the next push after a number of failures."""
     return min(interval_s * float(1 << min(failures, 10)), max(MOST_WAIT_S, interval_s))
 
 
 class MetricsPush:
-    """Pushes what is known every so often; the last push is the state in which the run ended."""
+    """Pushes the metrics periodically. The last push has the state at the run's end."""
 
     def __init__(self, run: ServedRun, lookup: Lookup) -> None:
         """`lookup`: variables of the launch."""
@@ -115,9 +115,9 @@ class MetricsPush:
         self._pushing: asyncio.Task[str] | None = None
 
     async def run(self) -> None:
-        """Push for ever; cancel to stop."""
+        """Push until cancelled."""
         if self._run.state.phase.ended:
-            return  # served to a reader, for whom nothing is sent
+            return  # served for a reader: send nothing
         settings = await asyncio.to_thread(export_settings.load)
         otlp = settings.otlp
         problem = PushProblem(3 * (otlp.interval_s if otlp else 1))
@@ -137,7 +137,7 @@ class MetricsPush:
             await self._finish(otlp, process)
 
     async def _push(self, otlp: OtlpExport, process: PushProcess) -> str:
-        """Why that was not possible; "" where it was."""
+        """Push once. Return the reason for a failure, or ""."""
         try:
             headers = await asyncio.to_thread(
                 export_settings.headers_of, otlp, self._lookup, settings_path().parent
@@ -162,7 +162,7 @@ class MetricsPush:
         )
 
     async def _finish(self, otlp: OtlpExport, process: PushProcess) -> None:
-        """The last values of a run that has ended, after what is on its way."""
+        """Push the last values of an ended run, after the current push."""
         if self._run.state.phase.ended:
             last = self._run.parts.once(FAILED, self._last(otlp, process))
             await asyncio.wait({last}, timeout=END_S)
@@ -181,6 +181,6 @@ class MetricsPush:
 
 
 def _is_installed() -> bool:
-    """Also where it was installed since this process began."""
+    """Return True if the SDK is installed, even if that happened after the start of this process."""
     importlib.invalidate_caches()
     return export_settings.is_installed()

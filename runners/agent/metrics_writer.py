@@ -1,4 +1,4 @@
-"""Writes a run's metrics for node_exporter's textfile collector, where the settings name a directory."""
+"""Write a run's metrics for node_exporter's textfile collector, if the settings name a directory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .runner_process import ServedRun
 
 EVERY_S = 5.0
 END_S = 5.0
-"""How long the end of a run waits for a directory that does not answer."""
+"""Seconds that the end of a run waits for a directory that hangs."""
 KEPT_S = 3600.0
-"""How long the file of an ended run stays, at least; the next run removes it."""
+"""Seconds that the file of an ended run stays, at least. The next run removes it."""
 FAILED = "metrics-export"
 
 
 class MetricsWriter:
-    """Replaces the run's file every EVERY_S seconds; its last text is the state in which the run ended."""
+    """Replaces the run's file every EVERY_S seconds. Its last content has the state at the run's end."""
 
     def __init__(self, run: ServedRun) -> None:
         self._run = run
@@ -32,9 +32,9 @@ class MetricsWriter:
         self._writing: asyncio.Task[str] | None = None
 
     async def run(self) -> None:
-        """Write for ever; cancel to stop."""
+        """Write until cancelled."""
         if self._run.state.phase.ended:
-            return  # served to a reader, for whom nothing is written
+            return  # served for a reader: write nothing
         settings = await asyncio.to_thread(export_settings.load)
         self._report("; ".join(settings.problems))
         if settings.directory is None:
@@ -49,13 +49,13 @@ class MetricsWriter:
             await self._finish(settings.directory)
 
     async def _write(self, directory: Path) -> str:
-        """Why that was not possible; "" where it was."""
+        """Write once. Return the reason for a failure, or ""."""
         samples = samples_of(self._run.state, self._run.record.run, self._run.node, clock.now())
         return await asyncio.to_thread(write, directory / self._name, text_of(samples))
 
     async def _finish(self, directory: Path) -> None:
-        """The last text of a run that has ended; where only its agent ends, nothing that grows old is left."""
-        if self._writing is not None and not self._writing.done():  # else it would come after the last
+        """Write the last content of an ended run. If only its agent ends, remove the file, which would become stale."""
+        if self._writing is not None and not self._writing.done():  # it must finish before the last one
             await asyncio.wait({self._writing}, timeout=END_S)
         if self._run.state.phase.ended:
             last = self._run.parts.once(FAILED, self._write(directory))
@@ -69,7 +69,7 @@ class MetricsWriter:
 
 
 def report(run: ServedRun, name: str, text: str, remedy: str) -> None:
-    """Raise a finding with this text, clear it where that is "", but not behind the end of a run, its last word."""
+    """Raise a finding with this text, or clear it for "". Do nothing after the end of a run, its last event."""
     if run.state.phase.ended:
         return
     if not text:
@@ -79,7 +79,7 @@ def report(run: ServedRun, name: str, text: str, remedy: str) -> None:
 
 
 def write(path: Path, text: bytes) -> str:
-    """Replace a file that everybody may read; why that was not possible, "" where it was."""
+    """Replace a file that all users may read. Return the reason for a failure, or ""."""
     try:
         file_io.write_atomically(path, text, mode=0o644)
     except OSError as error:
@@ -88,14 +88,14 @@ def write(path: Path, text: bytes) -> str:
 
 
 def remove(path: Path) -> str:
-    """The same of removing it."""
+    """Remove a file, and return ""."""
     with contextlib.suppress(OSError):
         path.unlink()
     return ""
 
 
 def sweep(directory: Path, now: float) -> None:
-    """Remove this user's files of runs that ended long ago, and of those whose agent was killed."""
+    """Remove this user's files of runs that ended long ago, and of runs whose agent was killed."""
     with contextlib.suppress(OSError):
         for path in directory.glob("distui-*.prom"):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A user's patterns of training signals, matched in a process of their own that is ended when it takes too long."""
+"""Match a user's patterns of training signals in a separate process, which is killed if a pattern takes too long."""
 
 from __future__ import annotations
 
@@ -17,45 +17,48 @@ from ..telemetry.rank_signals import OWN_PATTERN
 from ..telemetry.signal_names import ReportedValue, plausible
 
 PATIENCE_S = 2.0
-"""For the lines of one reading; they are matched in microseconds otherwise."""
+"""Seconds for one batch of lines, which normally takes microseconds."""
 MOST_PATIENCE_S = 60.0
-"""Where the process is not given the processor: then it is not the pattern that takes long."""
+"""Seconds if the process gets no CPU time, so that the pattern is not the reason."""
 BUSY = 0.25
-"""The share of its patience that a pattern without end uses of the processor, also on a busy node."""
+"""Share of the patience, in CPU time, that an endless pattern uses even on a busy node."""
 ANSWER = 1 << 20
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "%": 1.0}
 
 Matched = Callable[[int, list[ReportedValue], float], None]
-"""Rank, signals oldest first, and when their lines were read."""
+"""Receives rank, signals (oldest first), and the Unix time of the read of their lines."""
 
 
 class SignalPatterns:
-    """The patterns of one run. One batch of lines is matched at a time; of what comes meanwhile the newest of a rank."""
+    """The patterns of one run.
+
+    One batch of lines is matched at a time, and later batches of a rank replace each other.
+    """
 
     def __init__(self, patterns: Sequence[str], matched: Matched, failed: Callable[[], None]) -> None:
-        """`failed`: called once, when a pattern took too long and none is matched any more."""
+        """`failed` is called once if a pattern took too long and matching has stopped."""
         self._patterns, self._matched, self._failed = patterns, matched, failed
         self._waiting: dict[int, tuple[list[str], float]] = {}
         self._came = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._ended = not patterns
         self._forgotten = 0
-        """How often."""
+        """Number of calls of `forget`."""
 
     def put(self, rank: int, lines: list[str], at: float) -> None:
-        """Lines that a rank has written, read at a unix time."""
+        """Queue lines of a rank that were read at a Unix time."""
         if self._ended:
             return
         self._waiting[rank] = lines, at
         self._came.set()
 
     def forget(self) -> None:
-        """Answer for no lines that were put so far: their attempt has ended."""
+        """Discard all earlier lines, because their attempt has ended."""
         self._waiting.clear()
         self._forgotten += 1
 
     async def run(self) -> None:
-        """Match until a pattern takes too long; cancel to stop. Raises OSError if the process fails."""
+        """Match until a pattern takes too long. Cancel to stop. Raises OSError if the process fails."""
         try:
             while not self._ended:
                 await self._came.wait()
@@ -78,7 +81,7 @@ class SignalPatterns:
                 self._matched(rank, [signal for match in matches for signal in _signals(match)], at)
 
     async def _ask(self, lines: list[str]) -> list[dict[str, str]]:
-        """The matches. Raises TimeoutError when the patterns take too long, and OSError if the process fails."""
+        """Return the matches. Raises TimeoutError if the patterns take too long, and OSError if the process fails."""
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -111,7 +114,7 @@ class SignalPatterns:
 
 
 async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> bytes:
-    """The answer to a request. Raises OSError, also for one that is too long."""
+    """Return the answer to a request. Raises OSError, also for an answer that is too long."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(request)
@@ -128,13 +131,13 @@ async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> byte
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor time of a process so far; 0 where it is gone."""
+    """Return the CPU seconds of a process, or 0 if it has exited."""
     stat = read_stat(pid)
     return stat.cpu_s if stat is not None else 0.0
 
 
 def _signals(match: dict[str, str]) -> list[ReportedValue]:
-    """The groups of one match that are numbers; step first, as in lines."""
+    """Return the numeric groups of one match, step first, as in lines."""
     signals = []
     for name in sorted(match, key=lambda name: name != "step"):
         value = _number(match[name])
@@ -145,7 +148,7 @@ def _signals(match: dict[str, str]) -> list[ReportedValue]:
 
 
 def _number(text: str) -> float | None:
-    """ "1,234", "91.2k", "3e-4", "nan"; None for what is none."""
+    """Parse "1,234", "91.2k", "3e-4" or "nan". Return None for other text."""
     plain = text.strip().replace(",", "").replace("_", "")
     scale = _SCALES.get(plain[-1:], 1.0)
     try:

@@ -1,4 +1,4 @@
-"""What ranks that wait or stand still wrote last that may say why: warnings, errors, what they left out."""
+"""The last informative lines of waiting or still ranks: warnings, errors, skipped data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..logs.log_files import LogError, file_id
 from ..model import OwnLine
 
 READ = 64 << 10
-"""Bytes of a file's end in which a line is looked for."""
+"""Bytes to search at the end of a file."""
 MOST, CHARACTERS = 2, 200
-"""Lines of a rank, and how much of each."""
+"""Most lines per rank, and characters per line."""
 WHOLE = 4096
-"""Characters of a line in which secrets are looked for before it is cut."""
+"""Characters of a line to search for secrets before it is cut."""
 SHARP_S = 2.0
-"""A line whose time is less certain is shown without."""
+"""Largest uncertainty, in seconds, of a time that is shown with its line."""
 _WARNS = re.compile(
     r"\b(?:WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Error|Exception|Warning)\b"
     r"|(?i:\b(?:skip|ignor|drop|discard|corrupt|fail|invalid|missing|empty|retry|bad\b|cannot\b|could not\b))"
@@ -38,18 +38,18 @@ class _Candidate(NamedTuple):
 
 
 class RankLines:
-    """Reads them of one node's ranks; a file again only once it has grown."""
+    """Reads these lines of one node's ranks. A file is read again only after it has grown."""
 
     def __init__(self, run_dir: Path, node: int, flush: Callable[[str], None]) -> None:
-        """`flush`: has the times of a file's lines written that were noted so far."""
+        """`flush` writes the recorded times of a file's lines."""
         self._run_dir, self._node, self._flush = run_dir, node, flush
         self._kept: dict[str, tuple[int, list[_Candidate]]] = {}
-        """By file: its size, and what was read of it."""
+        """File → its size, and the lines read."""
 
     async def of(self, attempt: int, ranks: Mapping[int, float | None]) -> dict[int, tuple[OwnLine, ...]]:
-        """Lines of each rank that has any, oldest first. `ranks`: unix time of the newest step of each.
+        """Return the lines of each rank with any, oldest first. `ranks`: rank → Unix time of its newest step.
 
-        Without what other ranks here wrote as well. Where no line warns, what stands in stderr since the step.
+        Lines that other ranks of this node also wrote are left out. Without a warning, stderr since the step is used.
         """
         files = [file_id(self._node, attempt, rank, stream) for rank in ranks for stream in ("err", "out")]
         for file in files:
@@ -94,7 +94,7 @@ class RankLines:
 
 
 def _backwards(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Lines with their offsets, the last first."""
+    """Yield lines with their offsets, the last one first."""
     end = len(data)
     while end > 0:
         begin = data.rfind(b"\n", 0, end) + 1

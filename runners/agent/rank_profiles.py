@@ -1,4 +1,4 @@
-"""Profiles of the ranks of this node: asked for at their hooks, waited for, and made files that other programs read."""
+"""Profiles of this node's ranks: request them from the hooks, wait for them, and convert them to standard files."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from .pyspy import alike
 from .runner_process import ServedRun
 
 ANSWER_S = 5.0
-"""How long a hook may take to answer."""
+"""Seconds for a hook's answer."""
 WRITE_S = 120.0
-"""How long a rank may take to write its trace, and this node to sum it up."""
+"""Seconds for a rank to write its trace, and for this node to summarize it."""
 POLL_S = 0.1
 AT_ONCE = 2
-"""Traces that are summed up at a time."""
+"""Most traces to summarize concurrently."""
 LINE_LIMIT = 1 << 20
 KEPT_S = 600.0
-"""How long a profile stays armed that nobody waits for."""
+"""Seconds that a profile stays armed without a waiting request."""
 T = TypeVar("T")
 _RAW = re.compile(r"profiles/[0-9A-Za-z-]{1,64}/rank-\d{1,6}\.json$")
 
 
 class ProfiledRank:
-    """A connection to the hook of one rank for one profile: where it closes, the rank gives the profile up."""
+    """A connection to the hook of one rank for one profile. Closing it cancels the profile."""
 
     def __init__(
         self, hook: HookClient, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -47,7 +47,7 @@ class ProfiledRank:
 
     @classmethod
     async def connected(cls, hook: HookClient) -> ProfiledRank:
-        """Raises HookError."""
+        """Connect to a rank's hook. Raises HookError."""
         await hook.heard()
         if not hook.up:
             raise HookRefusal(
@@ -68,10 +68,10 @@ class ProfiledRank:
         return rank
 
     async def ask(self, op: str, seconds: float = ANSWER_S, **fields: Any) -> dict[str, Any]:
-        """One request and its answer. Raises HookError."""
+        """Send one request and return its answer. Raises HookError."""
         self._writer.write(msgspec.json.encode({"op": op, "id": 1, **fields}) + b"\n")
         while (answer := await self._line(seconds)).get("id") != 1:
-            pass  # what a hook reports unasked
+            pass  # a report without a request
         if "error" in answer:
             raise HookRefusal(self.rank, str(answer["error"]))
         return answer
@@ -90,22 +90,22 @@ class ProfiledRank:
         return answer
 
     def close(self) -> None:
-        """Give the profile up, unless its trace is there."""
+        """Cancel the profile, unless its trace is complete."""
         self._writer.close()
 
 
 class RankProfiles:
-    """Does the parts of a profile on this node; of a run on one node it coordinates them, too."""
+    """Executes the parts of a profile on this node. It also coordinates the profile of a one-node run."""
 
     def __init__(self, run: ServedRun, hooks: Hooks) -> None:
         self._run, self._hooks = run, hooks
         self._turn = profiling.Turn()
         self._armed: dict[str, list[ProfiledRank]] = {}
-        """By the folder of the profile."""
+        """Folder of a profile → its connections."""
         self._summing = asyncio.Semaphore(AT_ONCE)
 
     async def profile(self, command: Profile) -> Reply:
-        """A whole profile, or a part of it. Raises CommandRefused and HookError."""
+        """Execute a whole profile, or a part of it. Raises CommandRefused and HookError."""
         match command.part:
             case "":
                 with self._turn.taken():
@@ -130,7 +130,7 @@ class RankProfiles:
         return hooks
 
     async def _each(self, command: Profile, do: Callable[[HookClient, Profile], Awaitable[str]]) -> Reply:
-        """Ask every rank; all have to answer. Raises CommandRefused."""
+        """Ask every rank. All must answer. Raises CommandRefused."""
         hooks = self._chosen(command)
         answers = await asyncio.gather(*(_settled(do(hook, command)) for hook in hooks))
         _refuse([answer for answer in answers if isinstance(answer, HookError)])
@@ -149,7 +149,7 @@ class RankProfiles:
             rank.close()
 
     async def _arm(self, command: Profile) -> Reply:
-        """Have every rank begin at the same step; the connections are kept for who waits. Raises CommandRefused."""
+        """Arm every rank for one first step, and keep the connections for the wait. Raises CommandRefused."""
         kept = self._armed.setdefault(command.folder, [])
 
         async def arm(hook: HookClient, command: Profile) -> str:
@@ -175,8 +175,8 @@ class RankProfiles:
             rank.close()
 
     async def _wait(self, command: Profile) -> Reply:
-        """The traces of the ranks that have written one; those that have not are named. Raises CommandRefused."""
-        ranks = self._armed.pop(command.folder, [])  # from now on ours to close
+        """Return the traces of the ranks that have written one, and name the others. Raises CommandRefused."""
+        ranks = self._armed.pop(command.folder, [])  # this call must close them
         try:
             seconds = profiling.LEAST_WAIT_S if command.seconds is None else command.seconds
             answers = await asyncio.gather(
@@ -198,7 +198,7 @@ class RankProfiles:
         return Reply([Clause("profile of {ranks}", tuple(sorted(map(int, data)))), *also], data)
 
     async def _trace(self, rank: ProfiledRank, command: Profile, seconds: float) -> RankTrace:
-        """Wait for the trace of one rank, and make it a file that other programs read. Raises HookError."""
+        """Wait for the trace of one rank, and convert it to a standard file. Raises HookError."""
         answer: dict[str, Any] = {}
         try:
             async with asyncio.timeout(seconds):
@@ -214,7 +214,7 @@ class RankProfiles:
         return await self._completed(rank.rank, str(answer.get("file")))
 
     async def _completed(self, rank: int, raw: str) -> RankTrace:
-        """See traces.py, which is a process of its own: a trace may be large. Raises HookError."""
+        """Convert a trace in a separate process, because it may be large: see traces.py. Raises HookError."""
         path = Path(raw)
         node = f"node-{self._run.node}"
         place = _RAW.search(raw)
@@ -236,7 +236,7 @@ class RankProfiles:
 
 
 async def _output(*words: str) -> bytes:
-    """What a process prints, which is ended with this call. Raises OSError."""
+    """Return the output of a process, which is killed when this call ends. Raises OSError."""
     process = await asyncio.create_subprocess_exec(
         *words, stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
     )
@@ -248,7 +248,7 @@ async def _output(*words: str) -> bytes:
 
 
 def _answered(rank: int, packed: Path, file: str, out: bytes, raw: Path) -> RankTrace:
-    """What `traces` printed, and what is on the disk. Raises HookError."""
+    """Return the result from the output of `traces` and the file on disk. Raises HookError."""
     summary, problem = None, "its trace could not be summed up: see agent.log"
     try:
         answer = msgspec.json.decode(out, type=dict[str, Any])
@@ -267,7 +267,7 @@ def _text(answer: dict[str, Any]) -> str:
 
 
 async def _settled(asked: Awaitable[T]) -> T | HookError:
-    """An answer, or why there is none."""
+    """Return an answer, or the reason for its absence."""
     try:
         return await asked
     except HookError as error:
@@ -275,7 +275,7 @@ async def _settled(asked: Awaitable[T]) -> T | HookError:
 
 
 def _refuse(failed: Sequence[HookError]) -> None:
-    """Raises CommandRefused where anything failed."""
+    """Raise CommandRefused if anything failed."""
     clauses = alike(failed)
     if clauses:
         raise CommandRefused(sentence(clauses), clauses)

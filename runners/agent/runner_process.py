@@ -1,4 +1,4 @@
-"""The run that an agent serves, and its runner: start it, adopt it, hear it, ask it."""
+"""The run that an agent serves, and its runner process: start, adopt, read reports, send requests."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 LAUNCH = Path(__file__).resolve().parent.parent / "inrank" / "launch.py"
 ASK_S, LATE_S = 10.0, 2.0
-"""How long a request to the runner is good, and how much longer its answer is waited for."""
+"""Seconds until a request to the runner expires, and additional seconds for its answer."""
 _events = msgspec.json.Decoder(Stamped)
 
 
 class ServedRun(DaemonRun):
-    """One run on this node, as every part of its agent needs it."""
+    """One run on this node, for every part of its agent."""
 
     def __init__(self, entry: Entry, plan: Plan) -> None:
         super().__init__(entry, plan, entry.record.node)
         self.stem = client.stem(entry.record.run8)
         self.runner: Runner | None = None
-        """The living runner, by Supervision; None while there is none."""
+        """The living runner, set by Supervision, or None."""
 
 
 class Runner:
-    """One runner process, started by this agent or by an earlier one."""
+    """One runner process, started by this or an earlier agent."""
 
     def __init__(
         self, run_dir: Path, who: file_io.Identity, process: subprocess.Popen[bytes] | None
@@ -55,9 +55,9 @@ class Runner:
 
     @classmethod
     def start(cls, run: ServedRun, env: Mapping[str, str], cause: str = "") -> Runner:
-        """Spawn it in a session of its own; `cause`: of its first attempt, where that is not a launch or a failure.
+        """Spawn a runner in its own session. `cause`: of its first attempt, unless that is a launch or a failure.
 
-        Raises OSError when the interpreter cannot be executed, and ValueError for what no program can be given.
+        Raises OSError if the interpreter cannot be executed, and ValueError for invalid arguments or environment.
         """
         plan, run_dir, failures = run.plan, run.run_dir, str(run.state.failures)
         python = plan.python or sys.executable
@@ -78,30 +78,30 @@ class Runner:
 
     @classmethod
     def adopt(cls, entry: Entry) -> Runner | None:
-        """The living runner that an earlier agent started; None when there is none."""
+        """Return the living runner of an earlier agent, or None."""
         who = run_directories.runner(entry)
         return None if who is None else cls(entry.path, who, None)
 
     async def ended(self) -> None:
-        """Wait for its end, and reap it if it is our child."""
+        """Wait for its end, and reap it if it is a child."""
         while not await gone(self.who.pid, 3600):
             continue
         if self._process is not None:
             self._process.wait()
 
     def lives(self) -> bool:
-        """Whether its process runs now."""
+        """Return True if its process is alive."""
         return file_io.alive(self.who)
 
     async def listen(self) -> None:
-        """Hold a connection on which the runner pokes, and reconnect while the runner lives."""
+        """Keep a connection for the runner's pokes, and reconnect while the runner lives."""
         while self.lives():
             try:
                 reader, self._writer = await client.connect(self.who.socket)
             except OSError:
-                await asyncio.sleep(0.02)  # not bound yet: it binds before anything else
+                await asyncio.sleep(0.02)  # not bound yet: the runner binds before anything else
                 continue
-            # The answer says that pokes reach us from now on: what was reported before it is read then.
+            # After the answer, pokes reach us. Earlier reports are read then.
             self._writer.write(b'{"op":"ping","id":0}\n')
             try:
                 with contextlib.suppress(OSError):
@@ -113,19 +113,19 @@ class Runner:
             finally:
                 self._writer.close()
                 self._writer = None
-            # It left, perhaps because of what it was asked: nobody waits for its answer any longer.
+            # It exited, perhaps because of a request, whose answer will not come.
             self._requests.fail(OSError("the runner is gone"))
 
     @property
     def listening(self) -> bool:
-        """Whether it can be asked now."""
+        """Return True if it accepts requests."""
         return self._writer is not None
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Send one command. Raises OSError or TimeoutError when the runner does not answer.
+        """Send one request. Raises OSError or TimeoutError without an answer.
 
-        After these errors nothing comes of the command: a runner that goes on later finds it too
-        late. A stop is never too late.
+        After these errors the request has no effect: a runner that continues later finds it expired. A stop never
+        expires.
         """
         if self._writer is None:
             raise OSError("the runner does not listen yet")
@@ -142,7 +142,7 @@ class Runner:
 
 
 SpawnRunner = Callable[[ServedRun, Mapping[str, str], str], Runner]
-"""Starts the runner of a run with an environment and a cause, as Runner.start does."""
+"""Starts the runner of a run with an environment and a cause, like Runner.start."""
 
 
 def _stopped(pid: int) -> str:
@@ -154,7 +154,7 @@ def _silent(pid: int) -> str:
 
 
 async def ask_once(path: str, op: str, **fields: Any) -> dict[str, Any]:
-    """Send one command to the runner at a socket. Raises OSError when there is none."""
+    """Send one request to the runner at a socket. Raises OSError if there is none."""
     reader, writer = await client.connect(path)
     try:
         fields["until"] = clock.monotonic() + ASK_S
@@ -172,17 +172,17 @@ async def ask_once(path: str, op: str, **fields: Any) -> dict[str, Any]:
 
 
 class ReportTail:
-    """Reads runner.jsonl from a byte offset on."""
+    """Reads runner.jsonl from a byte offset."""
 
     def __init__(self, run_dir: Path, offset: int | None) -> None:
-        """`offset` None: from its end on, of which earlier runners wrote what is before."""
+        """`offset`: None means the end, after the reports of earlier runners."""
         self._path = run_dir / REPORT
         if offset is None:
             offset = self._path.stat().st_size if self._path.is_file() else 0
         self._offset = offset
 
     def read(self) -> list[tuple[int, Stamped]]:
-        """Whole lines since the last call, each with the offset behind it; lines nobody understands are skipped."""
+        """Return the complete lines since the last call, each with its end offset. Invalid lines are skipped."""
         entries = []
         with contextlib.suppress(file_io.FileError):
             for offset, line in file_io.lines(self._path, self._offset):
@@ -194,7 +194,7 @@ class ReportTail:
 
 
 async def reports(runner: Runner, tail: ReportTail) -> AsyncGenerator[tuple[int, Stamped], None]:
-    """Everything a runner reports, until it has ended and all of it was read."""
+    """Yield all reports of a runner until it has ended and all of them were read."""
 
     async def then_poke(work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The agent's unix socket: history, then live events, to any number of viewers; none of them can make it grow."""
+"""The agent's unix socket: it sends history and live events to any number of viewers, in bounded memory."""
 
 from __future__ import annotations
 
@@ -57,31 +57,30 @@ from ..wire.client import (
 )
 
 RESTORE_S = 2.0
-"""Between two looks whether the socket is still there."""
+"""Seconds between two checks that the socket still exists."""
 MOST_ASKED = 64
-"""Requests of one viewer that are worked on at once; the next is read when one of them is answered."""
+"""Most concurrent requests of one viewer. The next request is read after one of them is answered."""
 AT_ONCE = 16
-"""Connections that are accepted before the next of them makes another one go."""
+"""Backlog of connections that are accepted at a time."""
 GATHER_S, GROWTH_S = 0.25, 0.1
-"""Samples, and news of logs, wait so long for others: each write wakes the viewer up, which costs it more than what it
-reads."""
+"""Seconds to gather samples, and growth of logs. Each write wakes the viewer, which costs it more than the data."""
 BROKEN = "an internal error came in between, see agent.log"
 Execute = Callable[[Action], Awaitable[CommandDone]]
 PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
-"""Carry a viewer's bytes to another node and back until the end; a sentence where that went wrong, else ""."""
+"""Carries a viewer's bytes to another node and back until the end. Returns a sentence after a failure, else ""."""
 ReadWindow = Callable[..., Awaitable[Window]]
-"""File, offset, limit and pattern of a requested window; `line` and `at` by name: see ReadLog."""
+"""Takes file, offset, limit and pattern of a requested window, and `line` and `at` by name: see ReadLog."""
 ReadCurves = Callable[[ReadMetrics], Awaitable[MetricsWindow]]
 
 
 async def no_curves(ask: ReadMetrics) -> MetricsWindow:
-    """Where no metrics are kept."""
+    """Answer for a run without metrics."""
     return MetricsWindow(ask.id, error="no metrics of this run are kept here")
 
 
 def hardware(root: str = "/") -> tuple[str, tuple[str, ...]]:
-    """Version of NVIDIA's driver and the models of its GPUs by the kernel's files; "" and () without any."""
-    from ..doctor import node_facts  # an agent asks once, and most of what it needs is elsewhere
+    """Return the NVIDIA driver's version and the GPU models from the kernel's files, or "" and ()."""
+    from ..doctor import node_facts  # an agent needs it once, and the module is large
 
     driver = node_facts.driver(root) or {}
     models = (gpu["name"] for gpu in node_facts.kernel_gpus(root))
@@ -93,7 +92,7 @@ Newest = dict[tuple[type, int], Stamped]
 
 
 def keep_newest(newest: Newest, stamped: Stamped) -> None:
-    """The newest sample wins; of log sizes, which tell only what changed, every file's newest is kept."""
+    """Keep only the newest sample per kind and node. Log sizes are merged, because an event lists only changed files."""
     key = (type(stamped.event), stamped.node)
     held = newest.get(key)
     if held is not None and isinstance(held.event, LogGrew) and isinstance(stamped.event, LogGrew):
@@ -103,16 +102,16 @@ def keep_newest(newest: Newest, stamped: Stamped) -> None:
 
 
 async def no_way(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-    """Where there is no relay."""
+    """Answer for a run without a relay."""
     return f"nothing can be relayed to node {node} from here: the run has one node"
 
 
 _ID = re.compile(rb'"id": ?"([A-Za-z0-9._-]{1,64})"')
-"""The id of a command that cannot be read."""
+"""Finds the ID of an invalid command."""
 
 
 async def _refuse(client: Client, line: bytes, error: FrameError) -> None:
-    """Answer a command that cannot be read, before its viewer is dropped; one without an id has no answer."""
+    """Answer an invalid command before its viewer is disconnected. A command without an ID gets no answer."""
     name = _ID.search(line)
     if name is not None:
         refusal = CommandDone(name[1].decode(), False, f"{error}; nothing was done")
@@ -123,26 +122,26 @@ async def _refuse(client: Client, line: bytes, error: FrameError) -> None:
 
 
 class Client:
-    """One viewer: where it is in the journal, and the newest telemetry it has not seen."""
+    """One viewer: its position in the journal, and the newest telemetry for it."""
 
     def __init__(
         self, writer: asyncio.StreamWriter, chronicle: Chronicle, windows: int, ours: bool = False
     ) -> None:
-        """`ours`: it is the process that started this agent, the job of a node."""
+        """`ours`: the viewer is the process that started this agent, the job of a node."""
         self.writer, self.ours = writer, ours
         self._journal, self._fold = chronicle.journal, chronicle.folded
         self._next = 0
-        """Index into the journal's lines."""
+        """Index of the next journal line."""
         self._telemetry: Newest = {}
         self._replies: list[bytes] = []
         self._wake = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
-        """Until samples are written that nothing else takes along."""
+        """Timer for gathered samples that no other write carries."""
         self._read = asyncio.Event()
-        """Set while the viewer has taken every reply."""
+        """Set while the viewer has read every reply."""
         self.slots = asyncio.Semaphore(MOST_ASKED)
         self.turn = asyncio.Semaphore(windows)
-        """Windows are read by turns: no more than these are held for a viewer that does not read."""
+        """Limits the windows in memory for a viewer that does not read."""
         self.windows: set[asyncio.Task[None]] = set()
         self.hello: Hello | None = None
         self._caught_up = False
@@ -158,7 +157,7 @@ class Client:
         self._wake.set()
 
     def offer(self, stamped: Stamped) -> None:
-        """Newest wins for telemetry, which is gathered; events stand in the journal already, and go at once."""
+        """Queue the newest telemetry, or wake the writer at once for an event, which is already in the journal."""
         if not isinstance(stamped.event, TELEMETRY):
             self._wake.set()
             return
@@ -175,11 +174,11 @@ class Client:
         self._wake.set()
 
     async def taken(self) -> None:
-        """Wait until the viewer has read every reply but what the socket itself holds."""
+        """Wait until the viewer has read every reply, except the bytes in the socket."""
         await self._read.wait()
 
     async def write(self) -> None:
-        """Write whatever is due, as fast as the viewer reads; cancel to stop."""
+        """Write pending data as fast as the viewer reads. Cancel to stop."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -211,10 +210,10 @@ class Client:
 
 
 class AgentServer:
-    """Listens on `path`; `execute` runs a command to its answer, `window` reads a piece of a log, `curves` of metrics.
+    """Listens on `path`. `execute` runs a command, `window` reads a part of a log, `curves` reads metrics.
 
-    `watched` is called with True for each viewer that asks for events, and with False when the last viewer has left.
-    `windows`: the number of windows that are read for one viewer at once.
+    `watched` is called with True for each viewer that requests events, and with False after the last viewer has left.
+    `windows`: most windows in memory per viewer.
     """
 
     def __init__(
@@ -237,21 +236,21 @@ class AgentServer:
         chronicle.listeners.append(self._publish)
         self._clients: set[Client] = set()
         self._silent: dict[Client, None] = {}
-        """Who has asked nothing yet, the oldest first; they have half of the files that may be open."""
+        """Connections without a request, the oldest first. They may use half of the open files."""
         self._newest: Newest = {}
         self._server: asyncio.Server | None = None
         self._identify: Callable[[Path], None] = lambda path: None
-        """Write down where viewers connect."""
+        """Writes the socket's path for viewers."""
         self.missed = asyncio.Event()
-        """Set by who did not find the socket."""
+        """Set by a process that did not find the socket."""
         self.idle = asyncio.Event()
         self.idle.set()
         self._starter = os.getppid()
         self._visited = asyncio.Event()
-        """Whether the run's end was heard by somebody else than the process that started this one."""
+        """True if a viewer other than the launching process received RunEnded."""
 
     async def announce(self, run: DaemonRun, ready: Callable[[], None], adopted: bool) -> None:
-        """Bind, write agent.json, call `ready`, journal that this process serves the run. Raises RunError or OSError."""
+        """Bind, write agent.json, call `ready`, and journal AgentStarted. Raises RunError or OSError."""
         from importlib.metadata import version  # slow to import: the runner comes first
 
         release = version("distui")
@@ -263,7 +262,7 @@ class AgentServer:
         run.emit(AgentStarted(os.getpid(), release, adopted, *hardware()))
 
     async def start(self, version: str) -> None:
-        """Bind, for this user only; `version` is for the hello. Raises RunError or OSError."""
+        """Bind for this user only. `version` is for the hello. Raises RunError or OSError."""
         self._version = version
         await self._bind(self._path)
         self._parts.start("socket", self._keep_bound)
@@ -274,10 +273,10 @@ class AgentServer:
         self._server = await asyncio.start_unix_server(
             self._handle, sock=listener, limit=MAX_LINE, backlog=AT_ONCE
         )
-        listener.listen(socket.SOMAXCONN)  # as many may wait
+        listener.listen(socket.SOMAXCONN)  # as many connections may wait
 
     async def _keep_bound(self) -> None:
-        """Re-bind if the socket or its directory was deleted, elsewhere if that cannot be created. Connections stay."""
+        """Re-bind if the socket or its directory was deleted, at another place if necessary. Connections stay open."""
         problem = ""
         while True:
             await clock.wait_set(self.missed, RESTORE_S)
@@ -301,14 +300,14 @@ class AgentServer:
                 before.close()
 
     async def outstay(self, seconds: float) -> None:
-        """Stay for those who look, a moment for those who are about to, and `seconds` for one to hear of the end."""
+        """Stay while viewers are connected, one second for new ones, and up to `seconds` until one receives the end."""
         await asyncio.sleep(1.0)
         await self.idle.wait()
         await clock.wait_set(self._visited, seconds)
         await self.idle.wait()
 
     async def close(self) -> None:
-        """Say goodbye and take the socket away."""
+        """Close all connections and remove the socket."""
         await self._parts.stop("socket")
         if self._server is not None:
             self._server.close()
@@ -326,8 +325,10 @@ class AgentServer:
             client.offer(stamped)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a viewer until it leaves, or the agent ends: asyncio before Python 3.13 reports a cancelled handler
-        as an error."""
+        """Serve a viewer until it or the agent ends.
+
+        Cancellation is suppressed, because asyncio before Python 3.13 reports a cancelled handler as an error.
+        """
         with contextlib.suppress(asyncio.CancelledError):
             await self._serve(reader, writer)
 
@@ -371,9 +372,9 @@ class AgentServer:
         try:
             await self._listen(client, reader)
         except FrameError:
-            client.writer.transport.abort()  # a peer that speaks no frames is dropped
+            client.writer.transport.abort()  # a peer without our protocol is disconnected
         except OSError:
-            return  # the viewer is gone
+            return  # the viewer has left
 
     def _hello(self) -> AgentHello:
         record = self._record
@@ -403,7 +404,7 @@ class AgentServer:
             self._take(client, command)
 
     async def _hand_over(self, client: Client, node: int, reader: asyncio.StreamReader) -> None:
-        """From now on this viewer is one of another node's agent; the last line may say why not."""
+        """Connect this viewer to another node's agent. The last line may be the reason for a failure."""
         await client.taken()
         why = await self._pass_on(node, reader, client.writer)
         if why:
@@ -424,14 +425,14 @@ class AgentServer:
             asked = self._answer(client, command)
         task = self._parts.once(f"request-{type(command).__name__}", asked)
         task.add_done_callback(partial(self._answered, client, command))
-        if isinstance(command, ReadLog | ReadMetrics):  # commands go on when their viewer has left
+        if isinstance(command, ReadLog | ReadMetrics):  # commands continue after their viewer has left
             client.windows.add(task)
             task.add_done_callback(client.windows.discard)
 
     def _answered(
         self, client: Client, command: ReadLog | ReadMetrics | Action, task: asyncio.Task[None]
     ) -> None:
-        """Answer a request that raised, too: its viewer waits."""
+        """Answer a request that raised an exception, because its viewer waits."""
         client.slots.release()
         if task.cancelled() or task.exception() is None:
             return
@@ -454,7 +455,7 @@ class AgentServer:
             await client.taken()
 
     async def _answer(self, client: Client, command: Action) -> None:
-        """Commands go on when their viewer has left."""
+        """Execute a command and answer it. Commands continue after their viewer has left."""
         if client.hello is not None and client.hello.readonly and not command.reads:
             done = CommandDone(command.id, False, "this connection is read-only")
         else:

@@ -1,4 +1,4 @@
-"""Collects the training signals of this node's ranks, and emits a TrainingTick when something changed."""
+"""Collect the training signals of this node's ranks, and emit a TrainingTick for changes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .pattern_process import SignalPatterns
 from .runner_process import ServedRun
 
 NEEDLES = ((b"oss", b"OSS"), (b"step", b"Step", b"iter", b"Iter", b"poch", b"tok", b"/s"))
-"""What lines with signals hold: those with a loss, and others."""
+"""Texts in lines with signals: those with a loss, and others."""
 NOT_FINITE = (b"nan", b"NaN", b"NAN", b"inf", b"Inf")
-"""What lines with a value that is not finite hold: the oldest of them say since when."""
+"""Texts in lines with a value that is not finite. Their oldest lines show the beginning."""
 MOST_LINES = 6
-"""Newest lines with each of them that are read in one go, whatever stands between."""
+"""Newest lines with each text to read at a time, wherever they are."""
 PATTERN_LINES = 64
-"""Newest lines that a user's patterns are matched against in one go."""
+"""Newest lines to match with a user's patterns at a time."""
 ENOUGH = 2
-"""Lines of the same kind in a row that are read of those."""
+"""Lines without new names, in a row, that end the reading of older lines."""
 TRIES_S = 300.0
-"""Output without a signal for so long is read rarely from then on."""
+"""Seconds without a signal before output is read rarely."""
 AGAIN_S = 60.0
-"""How rarely."""
+"""Seconds between these reads."""
 
 
 class Training:
@@ -61,11 +61,11 @@ class Training:
         self._run.findings.raise_finding(finding)
 
     def heard(self, file: LogFile, tail: bytes, now: float | None = None) -> None:
-        """The end of what a rank or a command has written since the last call."""
+        """Take the end of a rank's or command's output since the last call."""
         now = clock.now() if now is None else now
         self._follow_attempt()
         if file.attempt != self._attempt:
-            return  # the rest of the attempt before, which is read once this one has begun
+            return  # the rest of the previous attempt
         source = self._sources.setdefault(file.id, _Output(now))
         who = self._lead() if file.rank is None else file.rank
         if self._run.plan.signals:
@@ -77,13 +77,13 @@ class Training:
             self._of(who).output(signals, now)
 
     def take(self, rank: int, reported: Reported) -> None:
-        """What the script of a rank that has ended had reported to trackers, in place of what its hook said before."""
+        """Take an ended rank's final reports to trackers, which replace earlier reports of its hook."""
         if rank in self._hooks.by_rank:
             self._hooks.by_rank[rank].reported = reported
         self._of(rank).trackers(reported)
 
     def collect(self) -> None:
-        """Once a second: emit what is new."""
+        """Emit changed signals. Called once per second."""
         self._follow_attempt()
         for rank, hook in self._hooks.by_rank.items():
             if hook.reported is not None and hook.attempt == self._attempt:
@@ -99,7 +99,7 @@ class Training:
 
     @property
     def last(self) -> tuple[TrainingSample, ...]:
-        """The newest of every rank of this node that has any."""
+        """Return the newest sample of every rank of this node with any."""
         return tuple(sample for _, sample in sorted(self._emitted.items()))
 
     def _sample(self, rank: int, signals: RankSignals) -> TrainingSample | None:
@@ -130,7 +130,7 @@ class Training:
         return there
 
     def _lead(self) -> int:
-        """Whose the output of a managed command is."""
+        """Return the rank that gets the output of a managed command."""
         return min(self._run.state.ranks, default=0)
 
 
@@ -140,7 +140,7 @@ class _Output:
         self._before = b""
 
     def read(self, tail: bytes, now: float) -> list[ReportedValue]:
-        """Signals of the last lines, oldest first."""
+        """Return the signals in the last lines, oldest first."""
         if now < self._next or tail == self._before:
             return []
         self._before = tail
@@ -157,8 +157,9 @@ def last_lines(tail: bytes, most: int) -> list[bytes]:
 
 
 def candidates(tail: bytes) -> list[bytes]:
-    """The newest lines that may have a signal, and the first that are not finite, oldest first; found from the ends, so
-    that other output costs little.
+    """Return the newest lines that may have a signal, and the first non-finite ones, oldest first.
+
+    The search starts at the ends, so that other output costs little.
     """
     lines: dict[int, bytes] = {}
     for needles in NEEDLES:
@@ -184,7 +185,10 @@ def candidates(tail: bytes) -> list[bytes]:
 
 
 def _signals(lines: Sequence[bytes]) -> list[ReportedValue]:
-    """Of the newest lines, oldest first; once ENOUGH of them in a row say nothing further, older ones are left out."""
+    """Return the signals of the newest lines, oldest first.
+
+    After ENOUGH lines without new names, older lines are skipped.
+    """
     read: list[list[ReportedValue]] = []
     fields: set[str] = set()
     repeated = 0
@@ -193,7 +197,7 @@ def _signals(lines: Sequence[bytes]) -> list[ReportedValue]:
         signals = output_signals.signals(text) if output_signals.is_candidate(text) else []
         read.append(signals)
         names = {each.field or each.name for each in signals}
-        bad = any(not math.isfinite(each.value) for each in signals)  # the first such line is wanted
+        bad = any(not math.isfinite(each.value) for each in signals)  # the first such line is needed
         repeated = repeated + 1 if signals and names <= fields and not bad else 0
         fields |= names
         if repeated == ENOUGH:

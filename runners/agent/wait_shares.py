@@ -1,4 +1,4 @@
-"""How much of its time each rank waits for others, from the pulses that are taken anyway."""
+"""The share of time that each rank waits for others, from the regular pulses."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..freshness import PULSE_S, holds
 from ..model import Pulse
 
 WINDOW_S = 60.0
-"""Seconds over which the share is taken."""
+"""Seconds that the share covers."""
 LEAST = 3
-"""Pulses that are needed before there is a share."""
+"""Fewest pulses for a share."""
 BLOCKED_S = 4.0
-"""Seconds in one collective after which a rank is blocked, if it called no other between two pulses."""
+"""Seconds in one collective that make a rank blocked, if it started no other one between two pulses."""
 
 
 class _Sampled(NamedTuple):
     at: float
     seconds: float
-    """Since the pulse before."""
+    """Seconds since the previous pulse."""
     share: float
     called: int
-    """Collectives so far: while the number stays, a rank that waits is in one and the same collective."""
+    """Number of collectives. While it does not change, a waiting rank is in one collective."""
     in_call_s: float = 0.0
-    """Age of the oldest collective that is not done."""
+    """Age of the oldest unfinished collective, in seconds."""
 
 
 class WaitShares:
@@ -37,7 +37,7 @@ class WaitShares:
         """Process and time of the newest pulse."""
 
     def take(self, pulses: Iterable[Pulse]) -> None:
-        """The newest pulses of all ranks; those of ranks that are gone are dropped."""
+        """Add the newest pulses of all ranks, and drop ranks without one."""
         pulses = tuple(pulses)
         ranks = {pulse.rank for pulse in pulses}
         for gone in self._before.keys() - ranks:
@@ -59,7 +59,10 @@ class WaitShares:
                 samples.popleft()
 
     def percent(self, rank: int, pid: int | None, now: float) -> float | None:
-        """Percent of the last minute in which it waited, 100 once it is blocked; None if unknown. `now`: Unix time."""
+        """Return the percentage of the last minute that it waited, 100 if it is blocked, None if unknown.
+
+        `now`: Unix time.
+        """
         samples = self._samples.get(rank)
         if not samples or self._before[rank][0] != pid or not holds(now - samples[-1].at, PULSE_S):
             return None
@@ -76,10 +79,10 @@ class WaitShares:
 
 
 def _is_blocked(samples: Sequence[_Sampled]) -> bool:
-    """Whether the newest samples found the rank in one collective. What it did before says nothing about now then."""
+    """Return True if the newest samples found the rank in one collective. Earlier samples say nothing about now."""
     newest = samples[-1]
     if not newest.called or len(samples) < 2 or samples[-2].called != newest.called:
-        return False  # it calls others, or torch does not say
+        return False  # it starts others, or torch does not report it
     since = newest.at
     for sample in reversed(samples):
         if sample.share < 1.0 or sample.called != newest.called:
@@ -89,16 +92,16 @@ def _is_blocked(samples: Sequence[_Sampled]) -> bool:
 
 
 def _in_call_s(pulse: Pulse) -> float:
-    """Age of the oldest collective that is not done; 0.0 without one."""
+    """Return the age of the oldest unfinished collective, or 0.0."""
     oldest = min((call.created for call in pulse.active if not call.done), default=pulse.at)
     return max(0.0, pulse.at - oldest)
 
 
 def waited(pulse: Pulse, seconds: float) -> float | None:
-    """The share of the seconds before a pulse that its rank was in collectives; None where it does not say. Pure.
+    """Return the share of the seconds before a pulse that its rank was in collectives, or None if unknown. Pure.
 
-    A collective that is older than the pulse before took all of them. Else the stack of the moment counts for the
-    whole time, which many pulses make an estimate.
+    A collective that is older than the previous pulse fills them. Otherwise the current stack counts for all of them,
+    so that many pulses give an estimate.
     """
     if not pulse.hook or pulse.torch is not True or seconds <= 0:
         return None
