@@ -1,1 +1,1 @@
-"""Notices of a run: when there is one, what it says, and the ways on which it goes."""
+"""Notifications of a run: their rules, their texts, and their channels."""

@@ -1,8 +1,8 @@
-"""`python -m distui.runners.notify.courier RUN_DIR …`: sees to the reports of runs that no process serves.
+"""`python -m distui.runners.notify.courier RUN_DIR …`: report on runs that no process serves.
 
-It delivers what the agents of ended runs have left undelivered, and reports the end of a lost run. Where a runner lives
-without an agent, or has reported its end to none, it starts the agent. A process of its own: the agent that starts it
-leaves, and the run can be removed. It ends once each notice has arrived or is given up.
+It delivers the remaining notifications of ended runs, and reports the end of lost runs. If a runner lives without an
+agent, or has reported its end to no agent, it starts the agent. It is a separate process, so that the agent that starts
+it can exit, and the run can be removed. It ends when each notification has arrived or is given up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .unreported import last_state, unattended
 
 
 def start(run_dirs: Sequence[Path], lookup: Lookup) -> None:
-    """Start a courier for these runs; `lookup`: variables of the launch."""
+    """Start a courier for these runs. `lookup`: variables of the launch."""
     env = {**os.environ, **given((*NETWORK, *DESKTOP, *ways.secret_names()), lookup)}
     with contextlib.suppress(OSError), file_io.appending(run_dirs[0] / "agent.log") as log:
         subprocess.Popen(
@@ -49,13 +49,13 @@ def start(run_dirs: Sequence[Path], lookup: Lookup) -> None:
 
 
 async def start_for_others(lookup: Lookup) -> None:
-    """Start a courier for all runs of this user that need something."""
+    """Start a courier for all runs of this user that need one."""
     if left := await asyncio.to_thread(unattended):
         start(left, lookup)
 
 
 async def attend(run_dir: Path, lookup: Lookup) -> None:
-    """Start the agent that a run lacks, or deliver what is left of the run."""
+    """Start the missing agent of a run, or deliver the remaining notifications."""
     entry = run_directories.served(run_dir)
     if entry is None:
         return
@@ -69,7 +69,7 @@ async def attend(run_dir: Path, lookup: Lookup) -> None:
 
 
 async def deliver(run_dir: Path, lookup: Lookup) -> None:
-    """Deliver what is left of one run, unless another process does."""
+    """Deliver the remaining notifications of one run, unless another process does."""
     entry = run_directories.served(run_dir)
     with _held(run_dir / FILE) as is_ours:
         if entry is None or not is_ours:
@@ -81,13 +81,13 @@ async def deliver(run_dir: Path, lookup: Lookup) -> None:
         send = partial(send_notice, entry.record.name, entry.record.host, lookup)
         delivery = Delivery(run_dir, called(state.plan.notify), send, lambda way, why: None)
         delivery.resume()
-        delivery.offer(ends(state, clock.now()))  # again, where the disk was too full to note it
+        delivery.offer(ends(state, clock.now()))  # repeated, in case the disk was too full to record it
         delivery.leave()
         await delivery.run()
 
 
 def _distinct(entry: Entry) -> Entry:
-    """The run, called by its id if its name means another one by now."""
+    """Return the run, with its ID as its name if the name now means another run."""
     with contextlib.suppress(RunError):
         if run_directories.resolve(entry.record.name).path != entry.path:
             return structs.replace(entry, record=structs.replace(entry.record, name=entry.record.run))
@@ -96,7 +96,7 @@ def _distinct(entry: Entry) -> Entry:
 
 @contextlib.contextmanager
 def _held(path: Path) -> Iterator[bool]:
-    """Hold a lock on a file; whether that could be had."""
+    """Hold a lock on a file. Yields True if it was free."""
     flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     with contextlib.ExitStack() as stack:
         is_held = False
@@ -109,7 +109,7 @@ def _held(path: Path) -> Iterator[bool]:
 
 
 async def attend_all(run_dirs: Sequence[Path], environ: Mapping[str, str]) -> None:
-    """Attend to several runs at once; none of them can fail the others."""
+    """Attend to several runs concurrently. A failure of one does not affect the others."""
     parts = Parts(lambda name, error, follows: traceback.print_exception(error))
     await asyncio.gather(*(parts.guard(path.name, attend(path, environ.get)) for path in run_dirs))
 

@@ -1,8 +1,8 @@
-"""Notices on their way: tried again with patience, held back where they are too many, and written down.
+"""Delivery of notifications: retry, rate limit, and record.
 
-`notices.jsonl` in the run directory has what became of each, so that no later process sends it again. A notice whose
-try was under way when its process died is not tried again, as it may have arrived; one about the end of the run is. No
-limit but the number of tries holds for the end of a run. None of this ever holds a run up.
+`notices.jsonl` in the run directory records the state of each notification, so that no later process sends it again. If
+a process died during a try, its notification is not tried again, because it may have arrived; a notification on the end
+of the run is. For the end of a run, only the number of tries is limited. Delivery never delays a run.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from .sending import SendOutcome
 
 FILE = "notices.jsonl"
 WAITS_S = (2.0, 5.0, 15.0, 60.0, 120.0, 300.0, 600.0, 600.0)
-"""Between the tries of one notice."""
+"""Seconds between the tries of one notification."""
 MOST_WAIT_S = 900.0
-"""That a server may ask for."""
+"""Longest delay, in seconds, that a server may request."""
 MOST, WINDOW_S = 6, 600.0
-"""Notices of one way in so long; those about the end of the run come in any case."""
+"""Most notifications of a channel per window. Notifications on the end of the run are not limited."""
 MOST_WAITING = 20
-"""Notices of one way that wait for each other."""
+"""Most waiting notifications of a channel."""
 MOST_LINES = 5000
-"""Lines of the file after which only the end of the run is sent."""
+"""Lines of the file that limit further notifications to the end of the run."""
 CAPPED = f"{FILE} has {MOST_LINES} lines: only the end of the run is sent from now on"
 MOST_READ = 4 * MOST_LINES
-"""Lines of a file, the newest ones, that are read: a damaged run may have any file."""
+"""Most lines to read, the newest ones: the file of a damaged run may have any size."""
 GIVE_UP_S = 7 * 86400.0
-"""Age at which the end of a run is given up that no process has delivered."""
+"""Age, in seconds, that gives up an undelivered notification on the end of a run."""
 
 
 class NoticeRecord(Struct, frozen=True, omit_defaults=True):
@@ -50,19 +50,19 @@ class NoticeRecord(Struct, frozen=True, omit_defaults=True):
     way: str
     key: str
     state: str
-    """"due", "trying", "later" (a try failed), "sent", "failed", "left-out" (by the rate limit) or "late"."""
+    """One of "due", "trying", "later" (a try failed), "sent", "failed", "left-out" (by the rate limit) or "late"."""
     rule: str = ""
     title: str = ""
     why: str = ""
     notice: Notice | None = None
-    """Of one that is due."""
+    """Set for state "due"."""
 
 
 _records = msgspec.json.Decoder(NoticeRecord)
 
 
 def records(run_dir: Path) -> list[NoticeRecord]:
-    """What became of the notices of a run, oldest first; lines that nobody understands are passed over."""
+    """Return the records of a run, oldest first. Invalid lines are skipped."""
     kept: deque[NoticeRecord] = deque(maxlen=MOST_READ)
     with contextlib.suppress(file_io.FileError):
         for _, line in file_io.lines(run_dir / FILE):
@@ -74,7 +74,7 @@ def records(run_dir: Path) -> list[NoticeRecord]:
 
 @dataclass(slots=True)
 class NoticeSummary:
-    """What became of one notice on one way."""
+    """The state of one notification on one channel."""
 
     first: NoticeRecord
     newest: NoticeRecord
@@ -83,7 +83,7 @@ class NoticeSummary:
     notice: Notice | None = None
 
     def is_open(self, now: float) -> bool:
-        """Whether it is still to be sent."""
+        """Return True if it must still be sent."""
         age = now - self.newest.at
         if self.newest.rule in LAST:
             return self.newest.state in ("due", "later", "trying") and age < GIVE_UP_S
@@ -91,7 +91,7 @@ class NoticeSummary:
 
 
 def summaries(kept: Iterable[NoticeRecord]) -> list[NoticeSummary]:
-    """The notices on each way, in the order in which they were taken on."""
+    """Return the notifications per channel in their original order."""
     found: dict[tuple[str, str], NoticeSummary] = {}
     for record in kept:
         each = found.setdefault((record.way, record.key), NoticeSummary(record, record))
@@ -103,7 +103,7 @@ def summaries(kept: Iterable[NoticeRecord]) -> list[NoticeSummary]:
 
 
 def wanted_on(ways: Iterable[ChosenWay], notices: Iterable[Notice]) -> Iterator[tuple[str, Notice]]:
-    """Each notice with the name of each way whose rules have it on."""
+    """Yield each notification with the name of each channel whose rules enable it."""
     for notice in notices:
         for way, rules in ways:
             if notice.rule in rules and notice.minutes in (None, rules[notice.rule]):
@@ -111,9 +111,9 @@ def wanted_on(ways: Iterable[ChosenWay], notices: Iterable[Notice]) -> Iterator[
 
 
 Send = Callable[[str, Notice, Mapping[str, int]], Awaitable[tuple[Text, SendOutcome]]]
-"""Tries a notice once on the way of that name; with what was left out, rule → count."""
+"""Tries a notification once on a named channel, with the counts of suppressed ones by rule."""
 Report = Callable[[str, str], None]
-"""A way does not work, also when it was tried again ("" once it works): its name, and why."""
+"""Receives a channel's name, and why it does not work even after a retry, or "" when it works again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,11 +121,11 @@ class _Waiting:
     notice: Notice
     failures: int = 0
     due: float = 0.0
-    """When the next one is, by the monotonic clock."""
+    """Monotonic time of the next try."""
 
 
 class Delivery:
-    """All ways of one run."""
+    """All channels of one run."""
 
     def __init__(self, run_dir: Path, ways: Iterable[ChosenWay], send: Send, report: Report) -> None:
         self._path, self._send, self._report = run_dir / FILE, send, report
@@ -135,18 +135,18 @@ class Delivery:
         self._recent: dict[str, deque[float]] = {way: deque(maxlen=MOST) for way in self._queues}
         self._left_out: dict[str, Counter[str]] = {way: Counter() for way in self._queues}
         self._settled: set[tuple[str, str]] = set()
-        """(way, key) of all that was taken on."""
+        """(channel, key) of all accepted notifications."""
         self._lines = 0
         self._patience_s: float | None = None
         """See `leave`."""
 
     @property
     def is_open(self) -> bool:
-        """Whether a notice is still to be sent."""
+        """Return True if a notification must still be sent."""
         return any(self._queues.values())
 
     def resume(self) -> set[str]:
-        """Go on with what an earlier process has left; the keys of all notices."""
+        """Continue the delivery of an earlier process. Return the keys of all notifications."""
         kept, now = records(self._path.parent), clock.now()
         self._lines, found = len(kept), summaries(kept)
         for each in found:
@@ -161,7 +161,7 @@ class Delivery:
         return {each.newest.key for each in found}
 
     def offer(self, notices: Iterable[Notice]) -> None:
-        """Send these on every way whose rules have them on."""
+        """Send these on every channel whose rules enable them."""
         for way, notice in wanted_on(self._ways, notices):
             if (way, notice.key) in self._settled:
                 continue
@@ -172,7 +172,7 @@ class Delivery:
                 self._put(way, notice)
 
     def _may_send(self, way: str, notice: Notice) -> bool:
-        """Whether no limit keeps it from being sent; else count it, and write down the first one of several."""
+        """Return True if no limit applies. Otherwise count the notification, and record the first suppressed one."""
         recent, left_out = self._recent[way], self._left_out[way]
         if self._lines >= MOST_LINES:
             self._report(way, CAPPED)
@@ -193,19 +193,19 @@ class Delivery:
         self._news[way].set()
 
     async def run(self) -> None:
-        """Deliver on all ways. A try that is cancelled may have arrived: see `leave`."""
+        """Deliver on all channels. A cancelled try may have arrived: see `leave`."""
         async with asyncio.TaskGroup() as group:
             for way in self._queues:
                 group.create_task(self._deliver(way))
 
     def leave(self, patience_s: float = math.inf) -> None:
-        """Have `run` return as soon as the next try of each way is further away than `patience_s`, or all is done."""
+        """Make `run` return when all is done, or when the next try of each channel is later than `patience_s`."""
         self._patience_s = patience_s
         for news in self._news.values():
             news.set()
 
     async def _deliver(self, way: str) -> None:
-        """One try after the other, of the notice that is due; what has to wait holds no other one up."""
+        """Try the due notifications one after the other. A waiting one delays no other."""
         queue, news = self._queues[way], self._news[way]
         while True:
             news.clear()
@@ -225,7 +225,7 @@ class Delivery:
                 await clock.wait_set(news, None if each is None else pause_s)
 
     async def _is_settled(self, way: str, waiting: _Waiting) -> bool:
-        """Try it: whether it has arrived, or nothing more is to be tried."""
+        """Try once. Return True if it has arrived or must not be tried again."""
         notice = waiting.notice
         self._write(way, notice, "trying")
         left_out = dict(self._left_out[way])
@@ -247,7 +247,7 @@ class Delivery:
         return True
 
     def _write(self, way: str, about: Notice, state: str, **more: Any) -> None:
-        """Append a line to the file; if it cannot be written, memory has it."""
+        """Append a line to the file. If that fails, the state is only in memory."""
         self._lines += 1
         record = NoticeRecord(clock.now(), way, about.key, state, about.rule, **more)
         with contextlib.suppress(OSError), file_io.appending(self._path) as file:

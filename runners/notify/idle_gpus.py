@@ -1,4 +1,4 @@
-"""For how long GPUs of a run have been idle, and what that has cost. Fed once a round; unknown is not idle."""
+"""Measure how long the GPUs of a run have been idle, and the cost. Updated once per round. Unknown is not idle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..freshness import Freshness, freshness
 from ..state import LIVING, RunState
 
 IDLE_PERCENT, BUSY_PERCENT = 3.0, 10.0
-"""Below the first a GPU becomes idle, above the second it is no longer."""
+"""A GPU becomes idle below the first percentage, and busy above the second."""
 
 
 class Idle(NamedTuple):
@@ -23,14 +23,14 @@ class Idle(NamedTuple):
 
 
 class IdleGpus:
-    """Since when each GPU of the run has been idle."""
+    """The time since which each GPU of the run has been idle."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[int, int], float] = {}
-        """(node, index) → seconds on the clock of `ticks`."""
+        """(node, index) → monotonic seconds, like `ticks`."""
 
     def of(self, state: RunState, now: float, ticks: float, seconds: float) -> Idle | None:
-        """Those that have been idle for so long; None if there are none. `now`, `ticks`: see Rules.judge."""
+        """Return the GPUs that have been idle for `seconds`, or None. `now`, `ticks`: see Rules.judge."""
         users = own_gpus(state)
         self._since = {gpu: since for gpu, since in self._since.items() if gpu in users}
         for gpu, util in _used(state, now):
@@ -48,7 +48,7 @@ class IdleGpus:
 
 
 def own_gpus(state: RunState) -> dict[tuple[int, int], list[int]]:
-    """(node, NVML index) → the ranks that use it, of those that live."""
+    """Return (node, NVML index) → the living ranks that use it."""
     users: dict[tuple[int, int], list[int]] = {}
     for number, rank in state.ranks.items():
         if rank.phase in LIVING and rank.sample is not None and rank.sample.gpu is not None:
@@ -57,7 +57,7 @@ def own_gpus(state: RunState) -> dict[tuple[int, int], list[int]]:
 
 
 def _used(state: RunState, now: float) -> Iterator[tuple[tuple[int, int], float | None]]:
-    """The use of every GPU now; None where that is unknown."""
+    """Yield the current utilization of every GPU, or None if it is unknown."""
     for number, node in state.nodes.items():
         usable = freshness(node.gpu_sampled, now) is not Freshness.UNKNOWN and node.gpu_problem is None
         for gpu in node.gpus:
@@ -65,7 +65,7 @@ def _used(state: RunState, now: float) -> Iterator[tuple[tuple[int, int], float 
 
 
 def _text(state: RunState, ticks: float, idle: dict[tuple[int, int], float], ranks: tuple[int, ...]) -> str:
-    """Whose GPUs they are, and what they have cost since each became idle, as their share of all nodes."""
+    """Name the ranks of the GPUs, and the cost since each became idle, as a share of all nodes."""
     text, cluster = f"those of {spans_text('rank', ranks)}", state.cluster
     there = sum(len(node.gpus) for node in state.nodes.values())
     if cluster is None or cluster.down or cluster.price_per_hour is None or not there:

@@ -1,4 +1,4 @@
-"""What a notice says on each way. Pure; secrets are masked, and nothing in a text acts on a terminal or in a chat."""
+"""The texts of notifications per channel. Pure. Secrets are masked, and texts cannot act on a terminal or a chat."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from .notice_rules import LATE_S, Notice
 from .ways import NoticeWay, WayTarget
 
 MOST_TITLE, MOST_TEXT = 160, 1200
-"""Characters."""
+"""Most characters."""
 MOST_RANKS, MOST_VARIABLE = 1000, 8000
-"""Ranks, and characters of each variable that a command gets: Linux starts no program with one of 128 KiB."""
+"""Most ranks, and characters per variable of a command: Linux starts no program with a variable of 128 KiB."""
 OLDEST_S = 30 * 86400.0
-"""An older one is dated by a clock that was set."""
+"""Largest plausible age in seconds. An older one results from a changed clock."""
 MOST_ALERT = 220
-"""Characters of a terminal's notice: GNU screen passes no more than 256 bytes on."""
+"""Most characters of a terminal's notification: GNU screen passes at most 256 bytes on."""
 _MARKS = {"error": "✖", "warning": "▲", "note": "●"}
 _PRIORITIES = {"error": "5", "warning": "4", "note": "3"}
-"""Of ntfy."""
+"""ntfy's priorities."""
 _TAGS = {"error": "rotating_light", "warning": "warning", "note": "white_check_mark"}
 
 
 class Text(Struct, frozen=True):
-    """A notice in words."""
+    """A notification in words."""
 
     rule: str
     severity: str
     run: str
-    """The run's name; "" for a test."""
+    """The run's name, or "" for a test."""
     host: str
-    """Where `attach` is to be typed."""
+    """Host for the command `attach`."""
     title: str
     lines: tuple[str, ...]
     attach: str = ""
@@ -49,21 +49,21 @@ class Text(Struct, frozen=True):
 
     @property
     def whole(self) -> str:
-        """All of it, a line each."""
+        """Return all lines."""
         return "\n".join((self.title, *self.lines))
 
     @property
     def body(self) -> str:
-        """All but the title."""
+        """Return all lines except the title."""
         return "\n".join(self.lines)
 
 
 def text_of(
     notice: Notice, run: str, host: str, left_out: Mapping[str, int] | None = None, now: float = 0.0
 ) -> Text:
-    """What is said of a notice; `left_out`: rule → how many notices the rate limit has held back.
+    """Return the text of a notification. `left_out`: rule → number of notifications suppressed by the rate limit.
 
-    `now`: unix time, for the age of one that comes late.
+    `now`: Unix time, for the age of a late notification.
     """
     run, host = clean_text(run), clean_text(host)
     attach = f"distui attach {run}"
@@ -92,19 +92,19 @@ def text_of(
 
 
 def trial_text(host: str, at: float) -> Text:
-    """What `distui notify test` sends."""
+    """Return the text of `distui notify test`."""
     lines = (f"Sent by `distui notify test` on {host}: notices of your runs come on this way",)
     return Text("test", "note", "", host, "distui: a test", lines, at=at)
 
 
 def cut(text: str, most: int = MOST_TEXT) -> str:
-    """A line that is clean, without secrets, and not too long."""
+    """Return a clean line without secrets, of limited length."""
     text = mask_text(clean_text(text, 4 * most))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class Posting(Struct, frozen=True):
-    """One HTTP request, in memory alone."""
+    """One HTTP request, only in memory."""
 
     url: str
     headers: dict[str, str]
@@ -115,7 +115,7 @@ class Posting(Struct, frozen=True):
 
 
 def posting(way: NoticeWay, where: WayTarget, text: Text) -> Posting:
-    """The request of a way."""
+    """Return a channel's request."""
     headers = {"User-Agent": "distui", "Content-Type": "application/json"}
     if where.token:
         headers["Authorization"] = f"Bearer {where.token}"
@@ -132,7 +132,7 @@ def posting(way: NoticeWay, where: WayTarget, text: Text) -> Posting:
 
 
 def generic(text: Text) -> dict[str, Any]:
-    """Of a webhook of one's own; see docs/notifications.md."""
+    """Return the JSON of a generic webhook: see docs/notifications.md."""
     return {
         "version": 1,
         "rule": text.rule,
@@ -149,19 +149,19 @@ def generic(text: Text) -> dict[str, Any]:
 
 
 def slack(text: Text) -> dict[str, Any]:
-    """Slack's `&`, `<` and `>` would call channels and people, and make links."""
+    """Return Slack's JSON with `&`, `<` and `>` escaped, which would mention channels and people, and make links."""
     whole = text.whole.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {"text": f"{_MARKS[text.severity]} {whole}"}
 
 
 def discord(text: Text) -> dict[str, Any]:
-    """Discord takes 2000 characters; nobody is mentioned by what a log says."""
+    """Return Discord's JSON, of at most 2000 characters. A log's text can mention no user."""
     whole = f"{_MARKS[text.severity]} {text.whole}"
     return {"content": whole[:1990], "allowed_mentions": {"parse": []}}
 
 
 def variables(text: Text) -> dict[str, str]:
-    """What a command gets in its environment, shortened; its standard input has all of it as a JSON object."""
+    """Return a command's environment variables, shortened. Its standard input has the complete JSON object."""
     ranks = ",".join(map(str, text.ranks[:MOST_RANKS]))
     if len(text.ranks) > MOST_RANKS:
         ranks += ",…"
@@ -181,14 +181,14 @@ def variables(text: Text) -> dict[str, str]:
 
 
 def desktop_words(text: Text) -> list[str]:
-    """The command line of notify-send, whose text knows tags as HTML has."""
+    """Return the command line of notify-send, whose text may contain HTML tags."""
     urgency = {"error": "critical", "warning": "normal", "note": "low"}[text.severity]
     body = text.body.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return ["notify-send", "--app-name=distui", f"--urgency={urgency}", "--", text.title, body]
 
 
 def without(text: str, secrets: set[str]) -> str:
-    """A text about a failure, without anything that is secret."""
+    """Remove the secrets from a text about a failure."""
     masked = Masker(secrets).text(text.encode("utf-8", "replace")).decode("utf-8", "replace")
     for secret in sorted(secrets, key=len, reverse=True):
         masked = masked.replace(secret, MASK)

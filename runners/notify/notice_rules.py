@@ -1,7 +1,7 @@
-"""When there is a notice: pure rules from the state of a run to notices, each once per cause.
+"""Rules that produce a run's notifications from its state, each once per cause. Pure.
 
-A condition that lasts (a hang, idle GPUs) has to hold for a while before there is a notice, and to be gone for a while
-before the next one about it: what comes and goes calls nobody twice.
+A condition that lasts (a hang, idle GPUs) must hold for a while before its notification, and be absent for a while
+before the next one, so that an intermittent condition does not repeat it.
 """
 
 from __future__ import annotations
@@ -24,69 +24,69 @@ from .rule_words import Minutes, every_rule
 
 
 class Notice(Struct, frozen=True, omit_defaults=True):
-    """What somebody is to be called for."""
+    """A reason to notify the user."""
 
     rule: str
     key: str
-    """The same for the same cause, also in another process."""
+    """Identifies the cause, also across processes."""
     what: str
-    """The headline, without the run's name: "ranks 0-2 hang"."""
+    """The headline without the run's name: "ranks 0-2 hang"."""
     at: float
     """Unix time of the cause."""
     text: str = ""
-    """A sentence or two; "" where the headline has all."""
+    """One or two sentences, or "" if the headline is complete."""
     remedy: str = ""
     severity: str = "note"
     ranks: tuple[int, ...] = ()
     node: int | None = None
     minutes: float | None = None
-    """Of the rule, where it takes some: the ways may have others."""
+    """Minutes of the rule, if it has any: channels may use different values."""
 
 
 HOLD_S: Mapping[str, float] = {"hang": 6.0, "straggler": 30.0, "disk": 10.0}
-"""For so long a condition has to hold; the detectors have waited before."""
+"""Seconds that a condition must hold. The detectors have already waited."""
 CALM_S: Mapping[str, float] = {"checkpoint-overdue": 0.0, "loss-nan": 60.0, "disk": 600.0}
-"""For so long it has to be gone before a further notice about it."""
+"""Seconds that a condition must be absent before its next notification."""
 USUAL_CALM_S = 300.0
 LATE_S = 900.0
-"""What was not seen as it happened, and is older, is history."""
+"""An older event that was not observed live is history, in seconds."""
 GAPS = 2
-"""Between checkpoints, from which on the usual one is known."""
+"""Fewest gaps between checkpoints for a usual gap."""
 MOST_GAPS = 10
 SLACK_S = 300.0
-"""That a checkpoint may be late in any case."""
+"""Tolerated delay of a checkpoint, in seconds."""
 
 
 @dataclass(slots=True)
 class _Condition:
-    """One condition that was seen to hold, or for which there was a notice."""
+    """One condition that held, or that had a notification."""
 
     since: float
     gone: float | None = None
     number: int = 0
-    """Of its notices."""
+    """Number of its notifications."""
     open: bool = False
-    """Whether there was a notice, and it has not been gone for long enough since."""
+    """True from a notification until the condition has been absent for long enough."""
 
 
 def wanted_of(ways: Iterable[Minutes]) -> set[tuple[str, float | None]]:
-    """The rules that are on for some way, with their minutes."""
+    """Return the enabled rules of all channels, with their minutes."""
     return {pair for rules in ways for pair in rules.items()}
 
 
 @dataclass(slots=True)
 class Rules:
-    """What was noticed so far, and what is on."""
+    """The reported causes and the enabled rules."""
 
     wanted: set[tuple[str, float | None]] = field(default_factory=lambda: wanted_of([every_rule()]))
     _keys: set[str] = field(default_factory=set)
     _conditions: dict[str, _Condition] = field(default_factory=dict)
     _idle: IdleGpus = field(default_factory=IdleGpus)
     _stepless: int = 0
-    """The newest attempt that was seen without a step."""
+    """The newest attempt that was observed without a step."""
 
     def resume(self, keys: Iterable[str]) -> None:
-        """There were notices with these keys before, in an earlier process."""
+        """Restore the keys of notifications from an earlier process."""
         for key in keys:
             self._keys.add(key)
             base, mark, number = key.rpartition("#")
@@ -95,13 +95,13 @@ class Rules:
                 kept.number, kept.open = max(kept.number, int(number)), True
 
     def prime(self, state: RunState, now: float, ticks: float) -> None:
-        """What is the case already is no news. See `judge`."""
+        """Mark the current state as known, so that it causes no notification. See `judge`."""
         self._keys |= {notice.key for notice in self._happened(state, now)}
         for notice in self._holding(state, now, ticks):
             self._conditions[notice.key] = _Condition(ticks, number=1, open=True)
 
     def judge(self, state: RunState, now: float, ticks: float) -> list[Notice]:
-        """The notices of now. `now`: unix time, by the clock of `state`; `ticks`: monotonic seconds."""
+        """Return the new notifications. `now`: Unix time of the clock of `state`. `ticks`: monotonic seconds."""
         fresh = [notice for notice in self._happened(state, now) if notice.key not in self._keys]
         fresh += self._lasting(list(self._holding(state, now, ticks)), ticks)
         self._keys |= {notice.key for notice in fresh}
@@ -150,7 +150,7 @@ class Rules:
     # --- what lasts ---
 
     def _holding(self, state: RunState, now: float, ticks: float) -> Iterator[Notice]:
-        """What is the case now, with the key of the condition."""
+        """Yield the current conditions, each with its key."""
         if state.phase.ended:
             return
         yield from _of_findings(state, now)
@@ -196,14 +196,14 @@ class Rules:
 
 
 def ends(state: RunState, now: float) -> list[Notice]:
-    """The notice about the end of a run; none while it goes on, or if the user has stopped it."""
+    """Return the notification on the end of a run, or [] for an active run and one that the user stopped."""
     if state.phase in (RunPhase.FAILED, RunPhase.LOST):
         return [_gave_up(state, now)]
     return [_succeeded(state, now)] if state.phase is RunPhase.SUCCEEDED else []
 
 
 def stepped(state: RunState) -> bool:
-    """Whether the newest attempt has made a training step."""
+    """Return True if the newest attempt has made a training step."""
     for rank in state.ranks.values():
         counts = (rank.sample and rank.sample.step, rank.pulse and rank.pulse.step)
         if any(count for count in counts if count is not None):
@@ -277,7 +277,7 @@ def _succeeded(state: RunState, now: float) -> Notice:
 
 
 def _cause_text(cause: FirstCause | None) -> str:
-    """The sentence on a failure, with the rank that it is about."""
+    """Return the sentence on a failure, with its rank."""
     if cause is None or not cause.text:
         return ""
     named = f"rank {cause.rank}" in cause.text
@@ -302,7 +302,7 @@ _OF_FINDINGS = {
     "disk-checkpoints-low": "disk",
     "disk-checkpoints-full": "disk",
 }
-"""Finding → the rule that it falls under; also those that begin with hang- or start-."""
+"""Finding → its rule. Findings that begin with hang- or start- belong to the rule "hang"."""
 
 
 def _rule_of(finding: Finding) -> str | None:
@@ -312,7 +312,7 @@ def _rule_of(finding: Finding) -> str | None:
 
 
 def _of_findings(state: RunState, now: float) -> Iterator[Notice]:
-    """A notice for the worst finding of each rule; of disks for each node, and of stragglers for each rank."""
+    """Yield a notification for the worst finding per rule, for disks also per node, and for stragglers per rank."""
     by_key: dict[tuple[str, str], list[Finding]] = {}
     for finding in state.findings.values():
         if (rule := _rule_of(finding)) is not None:
@@ -323,7 +323,7 @@ def _of_findings(state: RunState, now: float) -> Iterator[Notice]:
 
 def _key(rule: str, finding: Finding, state: RunState) -> str:
     if rule == "disk":
-        return f"{rule}:{finding.id}:{finding.where or finding.node}"  # a shared disk is one for all nodes
+        return f"{rule}:{finding.id}:{finding.where or finding.node}"  # one for all nodes on a shared disk
     if rule == "spot-notice":
         return f"{rule}:{finding.node}:{finding.value}"
     rank = f":{finding.rank}" if rule == "straggler" else ""
@@ -386,7 +386,7 @@ def _overdue(state: RunState, now: float, minutes: float | None) -> Iterator[Not
 
 
 def usual_gap(state: RunState) -> float | None:
-    """Seconds between complete checkpoints of an attempt, the median of the newest; None where they are too few."""
+    """Return the median seconds between the newest complete checkpoints of an attempt, or None for too few."""
     times: dict[int, list[float]] = {}
     for each in state.checkpoints:
         if each.complete:

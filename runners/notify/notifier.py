@@ -1,4 +1,4 @@
-"""The notices of one run, in the process that keeps its whole state: its agent, or the hub of its nodes."""
+"""The notifications of one run, in the process with its whole state: its agent, or the hub of its nodes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 EVERY_S = 2.0
 AT_END_S = 120.0
-"""How long the tries may take that are under way or due at the end of a run."""
+"""Seconds for tries that are active or due at the end of a run."""
 RULES, DELIVERY, OTHERS = "notify-rules", "notify-delivery", "notify-others"
-"""The parts that judge the rules, that send notices, and that look for other runs with something to report."""
+"""Parts that judge the rules, send notifications, and search for other runs with unsent ones."""
 OTHERS_S = 10.0
-"""How long the look may take at the end of a short run."""
+"""Seconds for that search at the end of a short run."""
 
 
 class RunNotices:
-    """Judges the rules every EVERY_S seconds, and has their notices sent."""
+    """Judges the rules every EVERY_S seconds, and sends their notifications."""
 
     def __init__(self, run: DaemonRun, lookup: Lookup) -> None:
         """`lookup`: variables of the launch."""
@@ -45,7 +45,7 @@ class RunNotices:
         self._failing: dict[str, str] = {}
 
     def begin(self, mode: StartMode) -> None:
-        """Begin, after the journal was replayed. Nothing is sent if no way was chosen; reading sees to no other run."""
+        """Start after the journal's replay. Without a channel nothing is sent. Readers do not search for other runs."""
         if mode is not StartMode.READ:
             self._run.parts.once(OTHERS, courier.start_for_others(self._lookup))
         if not self._ways:
@@ -67,7 +67,7 @@ class RunNotices:
         self._delivery.offer(map(self._masked, ends(self._run.state, clock.now())))
 
     def _masked(self, notice: Notice) -> Notice:
-        """The notice without the values of secret variables of the launch and of restarts."""
+        """Mask the values of secret variables of the launch and of restarts."""
         names = {*self._run.record.fingerprints, *self._run.state.changes}
         masker = Masker(secrets_in({name: value for name in names if (value := self._lookup(name))}))
         return structs.replace(
@@ -78,7 +78,7 @@ class RunNotices:
         )
 
     async def finish(self) -> None:
-        """The run has ended, or is served no more: send what is due, and have a courier deliver the rest."""
+        """Send the due notifications of an ended run, and let a courier deliver the rest."""
         parts = self._run.parts
         await parts.wait(OTHERS, OTHERS_S)
         if not self._ways:
@@ -94,7 +94,7 @@ class RunNotices:
 
     def _report(self, way: str, why: str) -> None:
         if self._run.state.phase.ended:
-            return  # its end is its last word: `status` reads the rest from the file
+            return  # RunEnded is the last event: `status` reads the rest from the file
         if why:
             self._failing[way] = why
         else:

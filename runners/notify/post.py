@@ -1,8 +1,8 @@
-"""`python -m …notify.post`: one HTTP request, from standard input; its outcome as JSON on standard output.
+"""`python -m …notify.post`: send one HTTP request from standard input, and print its outcome as JSON.
 
-A process of its own: whatever a server or a resolver does, whoever waits for it can end it. No redirect is followed: it
-could take the request, and what it holds, elsewhere. What is printed holds no part of the address. The body of an answer
-is not read: who answers 200 and breaks off has the notice, and another try would send it twice.
+It is a separate process, so that its parent can kill it whatever a server or resolver does. Redirects are not followed,
+because they could send the request and its secrets elsewhere. The output contains no part of the address. The body of
+an answer is not read: a server that answers 200 and disconnects has the notification, and a retry would repeat it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirect as the answer."""
+    """Returns a redirect as the answer."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """No further request."""
+        """Return None: no further request."""
 
 
 def post(request: dict[str, Any]) -> dict[str, Any]:
-    """{"status": 204} or {"error": "it refused the connection"}."""
+    """Send a request. Return {"status": 204} or {"error": "it refused the connection"}."""
     made = urllib.request.Request(
         request["url"], request["body"].encode("utf-8"), request["headers"], method="POST"
     )
@@ -48,7 +48,7 @@ def _seconds(headers: email.message.Message | None) -> float | None:
 
 
 def reason_of(error: object) -> str:
-    """What went wrong, without the address."""
+    """Describe an error without the address."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate cannot be verified ({error.verify_message})"
     if isinstance(error, ssl.SSLError):

@@ -1,4 +1,4 @@
-"""The rules by name, and the words that choose among them: `team:hang,gave-up`, `phone:-straggler`. Pure."""
+"""The notification rules, and the words that select them: `team:hang,gave-up`, `phone:-straggler`. Pure."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ RULES: Mapping[str, str] = {
     "disk": "the disk of the run directory, or of the checkpoints, is nearly full, or full",
     "spot-notice": "the provider takes nodes back, or SkyPilot recovers the job on others",
 }
-"""In the order in which they are listed, each with when it holds."""
+"""Rule → the condition, in the order of the list."""
 TIMED: Mapping[str, float | None] = {"gpus-idle": 30.0, "checkpoint-overdue": None}
-"""Rules that take minutes, and how many they are where none are given; None: by what is usual in the run."""
+"""Rules with minutes → the default, or None for a limit from the run's usual behaviour."""
 LAST = ("gave-up", "succeeded")
-"""Rules about the end of a run: no rate limit holds their notices back."""
+"""Rules for the end of a run, which have no rate limit."""
 ALL, OFF = "all", "off"
 MOST_MINUTES = 10080.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
-"""Of a way."""
+"""Valid names of channels."""
 
 Minutes = Mapping[str, float | None]
-"""Rules that are on, each with its minutes; None where it takes none, or goes by what is usual."""
+"""Enabled rules → minutes, or None for rules without minutes and for the usual behaviour."""
 
 
 class ChosenWay(NamedTuple):
-    """One way and the rules that are on for it."""
+    """One channel and its enabled rules."""
 
     way: str
     rules: Minutes
 
     @property
     def word(self) -> str:
-        """As a plan keeps it; `chosen` reads it."""
+        """Return the form that a plan keeps and that `chosen` reads."""
         return f"{self.way}:{rules_word(self.rules)}"
 
 
 def every_rule() -> Minutes:
-    """All rules, as they are where nobody chose."""
+    """Return all rules, the default."""
     return {name: TIMED.get(name) for name in RULES}
 
 
 def rules_word(rules: Minutes) -> str:
-    """ "all", or the rules that are on: "hang,gpus-idle=20"."""
+    """Return "all", or the enabled rules: "hang,gpus-idle=20"."""
     if rules == every_rule():
         return ALL
     words = [_word(name, rules[name]) for name in RULES if name in rules]
@@ -67,7 +67,7 @@ def _word(name: str, minutes: float | None) -> str:
 
 
 def rules_of(words: Sequence[str], where: str, basis: Minutes | None = None) -> Minutes:
-    """The rules that the words mean: those that they name, or `basis` without those behind a minus. Raises RunError."""
+    """Return the rules that the words name, or `basis` without the rules after a minus. Raises RunError."""
     words = [word.strip() for word in words if word.strip()]
     if not words:
         raise RunError(f"{where} names no rule: write all, or some of {', '.join(RULES)}")
@@ -107,10 +107,10 @@ def _named(word: str, where: str) -> tuple[str, float | None]:
 
 
 def split_word(word: str, where: str = "--notify") -> tuple[str, list[str] | None]:
-    """`team:hang,gave-up` → the way and its rules; None where none are named. Raises RunError."""
+    """Split `team:hang,gave-up` into channel and rules, or None without rules. Raises RunError."""
     way, colon, rules = word.partition(":")
     if not NAME.fullmatch(way) or "://" in word:
-        # What was typed is not quoted: it may be an address that is a secret.
+        # The word is not quoted: it may be an address that is secret.
         raise RunError(
             f"{where} takes the name of a way, as in team or team:hang,gave-up: an address belongs into "
             "[notify.ways.NAME] of settings.toml, as `ps` shows the arguments of a command"
@@ -119,7 +119,7 @@ def split_word(word: str, where: str = "--notify") -> tuple[str, list[str] | Non
 
 
 def chosen(plan_words: Iterable[str]) -> list[ChosenWay]:
-    """What a plan keeps, read again; words of another version that mean nothing here are passed over."""
+    """Parse the words of a plan. Unknown words of another version are skipped."""
     ways = []
     for word in plan_words:
         if word == OFF:
@@ -133,5 +133,8 @@ def chosen(plan_words: Iterable[str]) -> list[ChosenWay]:
 
 
 def called(plan_words: Iterable[str]) -> list[ChosenWay]:
-    """Those on which notices are sent. The cockpit rings the terminal: it knows whether somebody sits there."""
+    """Return the channels that send notifications.
+
+    The cockpit rings the terminal, because it knows if a user is active.
+    """
     return [each for each in chosen(plan_words) if each.way != "terminal"]

@@ -1,4 +1,4 @@
-"""One notice on one way, once: a request in a process of its own, a command, or the desktop. It takes a bounded time."""
+"""Send one notification once on one channel, in bounded time: by HTTP request, command, or desktop."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .notice_rules import Notice
 from .ways import POSTED, NoticeWay, WayError, target
 
 ANSWER_S = 10.0
-"""How long a connection may take, and each piece of an answer."""
+"""Seconds for a connection, and for each part of an answer."""
 WHOLE_S = 15.0
-"""How long all of a request may take."""
+"""Seconds for the whole request."""
 COMMAND_S = 30.0
 NETWORK = (
     "http_proxy",
@@ -40,29 +40,29 @@ NETWORK = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 )
-"""Variables of the launch that requests obey."""
+"""Variables of the launch that apply to requests."""
 DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
-"""Variables of the launch by which notify-send finds the desktop."""
+"""Variables of the launch that notify-send needs to find the desktop."""
 _LATER = (408, 425, 429)
-"""Statuses below 500 after which a further try may succeed."""
+"""HTTP statuses below 500 that allow another try."""
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
-"""Why no program could be started, and one may be a moment later."""
+"""Temporary reasons for a failed start of a program."""
 
 
 class SendOutcome(Struct, frozen=True):
     ok: bool
     why: str = ""
-    """Of a failure: the end of a sentence about the way."""
+    """The end of a sentence about the channel, after a failure."""
     again: bool = False
-    """Whether a further try may succeed."""
+    """True if another try may succeed."""
     after_s: float | None = None
-    """When the server wants the next one."""
+    """Seconds that the server requests before the next try."""
 
 
 async def send_notice(
     run: str, host: str, lookup: Lookup, name: str, notice: Notice, left_out: Mapping[str, int]
 ) -> tuple[Text, SendOutcome]:
-    """Try a notice of a run once, on the way of that name as the settings have it now; see `delivery.Send`."""
+    """Try a notification once, on the named channel of the current settings: see `delivery.Send`."""
     text = text_of(notice, run, host, left_out, clock.now())
     configured = await asyncio.to_thread(ways.load)
     way = configured.ways.get(name)
@@ -73,7 +73,7 @@ async def send_notice(
 
 
 async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> SendOutcome:
-    """Try it once; never raises. `folder`: of the settings; `lookup`: the environment of the launch."""
+    """Try once. Never raises. `folder`: of the settings. `lookup`: the environment of the launch."""
     if way.kind == "command":
         env, notice = {**os.environ, **variables(text)}, json.dumps(generic(text))
         return await _run(list(way.command), env, notice, f"its command {way.command[0]}")
@@ -84,7 +84,7 @@ async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> Send
     try:
         where = target(way, lookup, folder)
     except WayError as error:
-        return SendOutcome(False, str(error), again=True)  # its file may be written at this moment
+        return SendOutcome(False, str(error), again=True)  # its file may be incomplete at this moment
     request = posting(way, where, text)
     document = {"url": request.url, "headers": request.headers, "body": request.body, "seconds": ANSWER_S}
     outcome = _judged(await _answer(document, {**os.environ, **given(NETWORK, lookup)}), where.host)
@@ -92,12 +92,12 @@ async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> Send
 
 
 def given(names: Iterable[str], lookup: Lookup) -> dict[str, str]:
-    """What the launch had of these variables."""
+    """Return the launch's values of these variables."""
     return {name: value for name in names if (value := lookup(name))}
 
 
 def _bus(lookup: Lookup) -> dict[str, str]:
-    """Where the desktop of this user is, also for a process that was started without one."""
+    """Return the address of this user's desktop, also for a process that was started outside of it."""
     bus = given(DESKTOP, lookup)
     runtime = bus.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     if "DBUS_SESSION_BUS_ADDRESS" not in bus and os.path.exists(f"{runtime}/bus"):
@@ -106,7 +106,7 @@ def _bus(lookup: Lookup) -> dict[str, str]:
 
 
 async def _answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
-    """What the process of its own reports of a request."""
+    """Send a request in a separate process, and return its report."""
     words = [sys.executable, "-P", "-m", f"{__package__}.post"]
     try:
         code, out = await _ended(words, env, json.dumps(document), WHOLE_S, asyncio.subprocess.PIPE)
@@ -154,9 +154,9 @@ async def _ended(
     seconds: float,
     output: int = asyncio.subprocess.DEVNULL,
 ) -> tuple[int | None, bytes]:
-    """Run a program with a text on its standard input: its exit code and output; None for one that took too long.
+    """Run a program with a text on its standard input. Return its exit code and output.
 
-    Such a one is ended, with its process group. Raises OSError if the program cannot be started.
+    If it takes too long, its process group is killed and the exit code is None. Raises OSError if it cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
         *words,

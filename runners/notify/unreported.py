@@ -1,4 +1,4 @@
-"""Which runs have something to report that no process sees to. Reads files and processes, and changes nothing."""
+"""Find runs with undelivered notifications that no process handles. Reads files and processes, and changes nothing."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ FAILED = "notify-failed"
 
 
 def unattended() -> list[Path]:
-    """Directories of the runs of this account that need a courier."""
+    """Return the directories of this account's runs that need a courier."""
     paths = sorted(run_directories.directories())
     return [path for path in paths if not _is_history(path) and is_unattended(path)]
 
 
 def _is_history(run_dir: Path) -> bool:
-    """Whether the run ended so long ago that nothing is sent any more."""
+    """Return True if the run ended so long ago that nothing is sent any more."""
     try:
         return clock.now() - (run_dir / journal.END_FILE).stat().st_mtime > GIVE_UP_S
     except OSError:
-        return False  # it has no end yet
+        return False  # the run has not ended
 
 
 def is_unattended(run_dir: Path) -> bool:
-    """Whether a run that was made here has a runner without an agent, or something to report that no process sends.
+    """Return True if a run of this machine has a runner without an agent, or unsent notifications without a process.
 
-    Nobody sees to the hub of a run on several nodes: it needs the environment of a shell that reaches the nodes.
+    The hub of a run on several nodes is not restarted, because it needs the environment of a shell that reaches the
+    nodes.
     """
     entry = run_directories.served(run_dir)
     if entry is None or entry.record.kind == "node" or not own_runs.is_own(run_dir):
@@ -50,12 +51,12 @@ def is_unattended(run_dir: Path) -> bool:
 
 
 def is_delivering(run_dir: Path) -> bool:
-    """Whether an agent or a courier delivers the notices of a run."""
+    """Return True if an agent or a courier delivers the notifications of a run."""
     return any(host_processes.locked(run_dir / name) for name in (FILE, AGENT_LOCK))
 
 
 def last_state(entry: Entry) -> tuple[Condition, RunState]:
-    """Condition and state of a run. A lost one has ended as such, if it had begun and was not being stopped."""
+    """Return condition and state of a run. A lost run that had begun, and was not being stopped, has ended as lost."""
     history = entry.history()
     condition, state = run_directories.condition_of(entry, history), history.state
     has_begun = any(entry.path.glob("node-*/attempt-*"))
@@ -66,18 +67,18 @@ def last_state(entry: Entry) -> tuple[Condition, RunState]:
 
 
 def _ends_on(state: RunState) -> set[tuple[str, str]]:
-    """Ways on which the end of a run is to be reported, each with the key of that notice."""
+    """Return the channels for a run's end, each with the key of that notification."""
     words = () if state.plan is None else state.plan.notify
     return {(way, notice.key) for way, notice in wanted_on(called(words), ends(state, clock.now()))}
 
 
 def _known(run_dir: Path) -> Mapping[tuple[str, str], NoticeSummary]:
-    """What became of the notices of a run, by way and key."""
+    """Return the state of a run's notifications by channel and key."""
     return {(each.newest.way, each.newest.key): each for each in summaries(records(run_dir))}
 
 
 def unreported(entry: Entry) -> list[Finding]:
-    """What `status` says of a run whose end was not reported on a way: at most one finding."""
+    """Return at most one finding of `status`, for a run whose end was not reported on a channel."""
     known, texts = _known(entry.path), []
     for way, key in sorted(_ends_on(last_state(entry)[1])):
         text = _standing(entry.path, known.get((way, key)))
@@ -88,7 +89,7 @@ def unreported(entry: Entry) -> list[Finding]:
 
 
 def _standing(run_dir: Path, each: NoticeSummary | None) -> str:
-    """Why a report has not arrived, and what follows; "" if it has, or an agent is about to send it."""
+    """Return why a report has not arrived and what follows, or "" if it has arrived or an agent will send it."""
     if each is None:
         is_left = own_runs.is_own(run_dir) and not is_delivering(run_dir)
         return "; the next launch reports it" if is_left else ""

@@ -1,6 +1,6 @@
-"""The ways on which notices go, as `[notify]` of settings.toml has them, and where the secret of each is.
+"""The notification channels in `[notify]` of settings.toml, and the sources of their secrets.
 
-A plan has the names of ways and rules alone. Addresses and tokens are read when a notice is sent.
+A plan has only the names of channels and rules. Addresses and tokens are read when a notification is sent.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ..settings_file import (
 from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
 
 POSTED = ("webhook", "slack", "discord", "ntfy")
-"""Kinds that are sent as an HTTP request."""
+"""Kinds that send an HTTP request."""
 OWN = ("terminal", "desktop")
-"""Kinds that need no settings: each is also the name of a way."""
+"""Kinds without settings. Each is also the name of a channel."""
 KINDS = (*POSTED, "command", *OWN)
 SEQUENCES = ("auto", "osc9", "osc777", "bell")
-"""What a terminal can be sent."""
+"""Escape sequences for a terminal."""
 _TEXTS = ("url", "url_file", "url_env", "token_file", "token_env", "sequence")
 _KEYS = (*_TEXTS, "type", "command", "rules")
 
 WayError = SecretError
-"""A way cannot be used now; the text is the end of a sentence about it, without anything secret."""
+"""A channel cannot be used now. The text is the end of a sentence about it, without secrets."""
 
 
 class NoticeWay(Struct, frozen=True):
@@ -62,30 +62,30 @@ class NoticeWay(Struct, frozen=True):
 
 
 class Configured(Struct, frozen=True):
-    """What the settings say of notices."""
+    """The notification settings."""
 
     path: Path
     ways: Mapping[str, NoticeWay]
     send: tuple[str, ...] = ()
-    """Words as of `--notify`, for launches without it."""
+    """Words like those of `--notify`, for launches without it."""
     problems: tuple[str, ...] = ()
-    """A sentence for each thing that cannot be used."""
+    """One sentence per setting that cannot be used."""
 
     def why_not(self, name: str) -> str:
-        """Why there is no such way, if a mistake in the settings is the reason."""
+        """Return why there is no such channel, if the settings are wrong, or ""."""
         about = re.compile(rf"notify\.ways\.{re.escape(name)}[.: ]")
         others = () if len(self.ways) > len(OWN) else self.problems
         return next((each for each in self.problems if about.search(each)), next(iter(others), ""))
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Configured:
-    """The settings of this user; never fails."""
+    """Load this user's settings. Never fails."""
     nothing = Configured(settings_path(environ), _own_ways(every_rule()))
     return loaded("notify", of_table, lambda why: structs.replace(nothing, problems=(why,)), environ)
 
 
 def of_table(table: Any, path: Path) -> Configured:
-    """The same of `[notify]`. A way with a mistake is left out, and named."""
+    """Parse `[notify]`. A channel with a mistake is left out and reported."""
     if not isinstance(table, Mapping):
         return Configured(path, _own_ways(every_rule()), problems=(no_section(path, "notify"),))
     there = "there are notify.send, notify.rules, notify.ways"
@@ -115,7 +115,7 @@ def of_table(table: Any, path: Path) -> Configured:
 
 
 def problems_of(table: Any, path: Path) -> tuple[str, ...]:
-    """What is wrong in `[notify]`, a sentence each, with the words in `send` that no launch could take."""
+    """Return a sentence per mistake in `[notify]`, including words of `send` that no launch could use."""
     configured = of_table(table, path)
     problems = dict.fromkeys(configured.problems)
     for word in configured.send:
@@ -135,7 +135,7 @@ def _is_texts(value: Any) -> bool:
 
 
 def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
-    """Raises RunError."""
+    """Return the section's rules. Raises RunError."""
     if "rules" not in section:
         return basis
     if not _is_texts(section["rules"]):
@@ -144,7 +144,7 @@ def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
 
 
 def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
-    """Raises RunError."""
+    """Return the channel of a section. Raises RunError."""
     kind = section.get("type", name if name in OWN else None)
     mistake = next(_mistakes(name, kind, section), None)
     if mistake is not None:
@@ -157,7 +157,7 @@ def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
 
 
 def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with a way; only the first is to be read. No text quotes a value, which may be a secret."""
+    """Yield the mistakes of a channel. Only the first is used. No text quotes a value, which may be secret."""
     where = f"notify.ways.{name}"
     if not NAME.fullmatch(name) or name == OFF:
         yield f"notify.ways: {quoted(name)} is no name of a way: use up to 32 letters, digits, _ and -"
@@ -196,7 +196,7 @@ def _is_command(value: Any) -> bool:
 
 
 def resolved(words: Sequence[str], configured: Configured) -> tuple[str, ...]:
-    """What a plan keeps of `--notify`, or of the settings where nothing was given; () for nothing. Raises RunError."""
+    """Return a plan's words for `--notify`, or for the settings without it, or (). Raises RunError."""
     where = "--notify" if words else f"{configured.path}: notify.send"
     chosen: dict[str, ChosenWay] = {}
     for word in words or configured.send:
@@ -213,7 +213,7 @@ def resolved(words: Sequence[str], configured: Configured) -> tuple[str, ...]:
 
 
 def way_of(name: str, configured: Configured, where: str) -> NoticeWay:
-    """The way of that name. Raises RunError."""
+    """Return the named channel. Raises RunError."""
     if name in configured.ways:
         return configured.ways[name]
     why = configured.why_not(name)
@@ -226,25 +226,25 @@ def way_of(name: str, configured: Configured, where: str) -> NoticeWay:
 
 
 def secret_names() -> frozenset[str]:
-    """The variables that hold addresses and tokens of the configured ways."""
+    """Return the variables with addresses and tokens of the configured channels."""
     configured = load().ways.values()
     return frozenset(name for way in configured for name in (way.url_env, way.token_env) if name)
 
 
 class WayTarget(Struct, frozen=True):
-    """Where a request goes, in memory alone."""
+    """The destination of a request, only in memory."""
 
     url: str
     token: str = ""
 
     @property
     def host(self) -> str:
-        """That of the address, which is no secret."""
+        """Return the host of the address, which is not secret."""
         return urlsplit(self.url).hostname or ""
 
     @property
     def secrets(self) -> set[str]:
-        """Texts that nothing may quote."""
+        """Return texts that must not be quoted."""
         parts = urlsplit(self.url)
         return {
             text for text in (self.url, parts.path.strip("/"), parts.query, self.token) if len(text) > 3
@@ -255,7 +255,7 @@ class WayTarget(Struct, frozen=True):
 
 
 def target(way: NoticeWay, lookup: Lookup, folder: Path) -> WayTarget:
-    """The address and token of a way now. `folder`: of the settings. Raises WayError."""
+    """Return the current address and token of a channel. `folder`: of the settings. Raises WayError."""
     url = way.url.strip()
     if url and others_read(folder / "settings.toml"):
         raise WayError(
