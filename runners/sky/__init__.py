@@ -1,1 +1,1 @@
-"""Everything that imports SkyPilot. A process of its own executes it, in the Python that has SkyPilot: see serve.py."""
+"""All modules that import SkyPilot. They run in a separate process, with SkyPilot's Python: see serve.py."""

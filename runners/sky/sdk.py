@@ -1,4 +1,4 @@
-"""All calls into SkyPilot's SDK: candidates, clusters, their jobs, managed jobs; and the process that makes them."""
+"""All calls of SkyPilot's SDK: candidates, clusters and their jobs, managed jobs; and the process that makes them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from .serve import LineStream, SkyCall, SkyServer
 
 SUPPORTED = (0, 14)
-"""The release whose SDK this package was written against and tried with."""
+"""The SkyPilot release that this package was written for and tested with."""
 
 
 def version(call: SkyCall) -> dict[str, Any]:
-    """SkyPilot's version and whose Python this is, without importing SkyPilot."""
+    """Return SkyPilot's version and this Python's path, without importing SkyPilot."""
     if importlib.util.find_spec("sky") is None:
         return {"version": None, "python": sys.executable, "supported": False}
     try:
@@ -33,7 +33,7 @@ def version(call: SkyCall) -> dict[str, Any]:
 
 
 def candidates(call: SkyCall, config: dict[str, Any]) -> dict[str, str]:
-    """What the optimizer would take for a task: its table, as text, because SkyPilot gives nothing else."""
+    """Return the optimizer's table for a task as text, because SkyPilot returns no other form."""
     import sky
     from sky.client import sdk
 
@@ -54,7 +54,7 @@ def candidates(call: SkyCall, config: dict[str, Any]) -> dict[str, str]:
 def launch(
     call: SkyCall, config: dict[str, Any], cluster: str, fast: bool = False, retry_until_up: bool = False
 ) -> dict[str, Any]:
-    """Bring the cluster up (or reuse it) and submit the task. {"job": number}."""
+    """Bring the cluster up (or reuse it) and submit the task. Return {"job": number}."""
     import sky
     from sky.client import sdk
 
@@ -65,7 +65,7 @@ def launch(
 
 
 def follow(call: SkyCall, request: str) -> dict[str, Any]:
-    """Wait for a launch that the API server works at; its text is reported as it comes."""
+    """Wait for a launch at the API server. Its text is reported immediately."""
     import sky
 
     call.request = str(request)
@@ -74,7 +74,7 @@ def follow(call: SkyCall, request: str) -> dict[str, Any]:
 
 
 def give_up(request: str) -> None:
-    """Have the API server stop working at a request."""
+    """Cancel a request at the API server."""
     import sky
     from sky.client import sdk
 
@@ -82,7 +82,7 @@ def give_up(request: str) -> None:
 
 
 def describe(call: SkyCall, cluster: str, refresh: bool = False) -> dict[str, Any] | None:
-    """SkyPilot's record of a cluster; None when there is none of that name. `refresh`: ask the cloud, too."""
+    """Return SkyPilot's record of a cluster, or None if there is none. `refresh`: also query the cloud."""
     import sky
     from sky.utils import common_utils
 
@@ -108,7 +108,7 @@ def describe(call: SkyCall, cluster: str, refresh: bool = False) -> dict[str, An
 
 
 def cost(call: SkyCall, cluster: str) -> dict[str, float] | None:
-    """What the cluster has cost and for how long, by SkyPilot's own report; None where it names no price."""
+    """Return the cost and duration of a cluster from SkyPilot's report, or None without a price."""
     import sky
 
     for report in sky.get(sky.cost_report(days=None)) or ():
@@ -118,10 +118,10 @@ def cost(call: SkyCall, cluster: str) -> dict[str, float] | None:
 
 
 def reach(call: SkyCall, cluster: str) -> dict[str, Any]:
-    """Write ~/.ssh/config right and name the alias of every node, on Slurm also its host.
+    """Write ~/.ssh/config, and return the alias of every node, on Slurm also its host.
 
-    What the SDK's launch leaves there lacks, on Slurm, the way through the API server: then the alias of a node
-    is the login host. Only SkyPilot's own command line writes the whole, and this is its function.
+    After the SDK's launch, the file lacks the connection through the API server on Slurm, so that a node's alias is the
+    login host. Only SkyPilot's command line writes the complete file, and this is its function.
     """
     import sky
     from sky.client.cli import command
@@ -141,14 +141,14 @@ def reach(call: SkyCall, cluster: str) -> dict[str, Any]:
 
 
 def jobs(call: SkyCall, cluster: str) -> list[dict[str, Any]]:
-    """The cluster's queue, newest first."""
+    """Return the cluster's queue, newest first."""
     import sky
 
     return [{"job": record["job_id"], "name": record["job_name"]} for record in sky.get(sky.queue(cluster))]
 
 
 def job_state(call: SkyCall, cluster: str, job: int) -> str | None:
-    """SkyPilot's word for where a job stands; None when it knows no such job."""
+    """Return SkyPilot's state of a job, or None if it does not know the job."""
     import sky
 
     states = sky.get(sky.job_status(cluster, [job]))
@@ -157,7 +157,7 @@ def job_state(call: SkyCall, cluster: str, job: int) -> str | None:
 
 
 def tail(call: SkyCall, cluster: str, job: int) -> int:
-    """Report what a job of the cluster prints, until it ends or the call is cancelled."""
+    """Report the output of a cluster's job until it ends or the call is cancelled."""
     import sky
 
     call.pass_on(sky.tail_logs(cluster, job, follow=True, preload_content=False))
@@ -165,7 +165,7 @@ def tail(call: SkyCall, cluster: str, job: int) -> int:
 
 
 def cancel(call: SkyCall, cluster: str, job: int) -> bool:
-    """Cancel a job; ranks that still live get SIGTERM from SkyPilot."""
+    """Cancel a job. SkyPilot sends SIGTERM to its living ranks."""
     import sky
 
     sky.get(sky.cancel(cluster, job_ids=[job]))
@@ -173,7 +173,7 @@ def cancel(call: SkyCall, cluster: str, job: int) -> bool:
 
 
 def autostop(call: SkyCall, cluster: str, minutes: int | None) -> bool:
-    """Take the cluster down after so many minutes without a job; None: never."""
+    """Take the cluster down after `minutes` without a job, or never for None."""
     import sky
 
     sky.get(sky.autostop(cluster, -1 if minutes is None else minutes, down=minutes is not None))
@@ -190,26 +190,26 @@ def down(call: SkyCall, cluster: str) -> bool:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Managed jobs: SkyPilot recovers them on new clusters, and gives no ssh to their nodes.
+# Managed jobs: SkyPilot recovers them on new clusters, and provides no ssh to their nodes.
 
 
 FIELDS = ("job_id", "job_name", "status", "submitted_at", "end_at", "recovery_count", "failure_reason")
 
 
 def managed_launch(call: SkyCall, config: dict[str, Any], name: str) -> dict[str, Any]:
-    """Submit a managed job. {"job": number}."""
+    """Submit a managed job. Return {"job": number}."""
     import sky
     from sky import jobs
 
     request = jobs.launch(sky.Task.from_yaml_config(config), name=name)
     call.began(request)
-    # The handle is never printed: that raises.
+    # The handle is never printed, because that raises an exception.
     numbers, _ = sky.stream_and_get(request, output_stream=LineStream(call))
     return {"job": (numbers or [None])[0]}
 
 
 def managed_jobs(call: SkyCall, job: int) -> list[dict[str, Any]]:
-    """The state of a managed job; [] while SkyPilot does not list it."""
+    """Return the state of a managed job, or [] while SkyPilot does not list it."""
     import sky
     from sky import jobs
 
@@ -227,7 +227,7 @@ def managed_jobs(call: SkyCall, job: int) -> list[dict[str, Any]]:
 
 
 def managed_cancel(call: SkyCall, job: int) -> bool:
-    """Cancel a managed job; its cluster goes with it."""
+    """Cancel a managed job, which also takes its cluster down."""
     import sky
     from sky import jobs
 
@@ -236,7 +236,7 @@ def managed_cancel(call: SkyCall, job: int) -> bool:
 
 
 def managed_tail(call: SkyCall, job: int) -> int:
-    """Report what a managed job prints, until it ends or the call is cancelled."""
+    """Report the output of a managed job until it ends or the call is cancelled."""
     from sky import jobs
 
     call.pass_on(jobs.tail_logs(job_id=job, follow=True, preload_content=False) or ())
@@ -269,11 +269,11 @@ VERBS = {
         managed_tail,
     )
 }
-"""By the names of their functions."""
+"""Function name → function."""
 
 
 def main() -> None:
-    """Serve. What SkyPilot prints itself goes to stderr, and it can ask nothing: its stdin is empty."""
+    """Serve. SkyPilot's own output goes to stderr, and its stdin is empty, so that it cannot ask questions."""
     questions = os.fdopen(os.dup(0), "r", encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     null = os.open(os.devnull, os.O_RDONLY)
@@ -282,4 +282,4 @@ def main() -> None:
     os.close(null)
     sys.stdout = sys.stderr
     SkyServer(questions, answers, VERBS, give_up).serve()
-    os._exit(0)  # threads that wait for SkyPilot are not waited for
+    os._exit(0)  # without waiting for threads in SkyPilot

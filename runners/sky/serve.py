@@ -1,10 +1,10 @@
-"""`PYTHON serve.py`: SkyPilot's verbs, asked for on stdin, each in a thread, because SkyPilot's calls block.
+"""`PYTHON serve.py`: run SkyPilot's verbs from stdin, each in a thread, because SkyPilot's calls block.
 
-A plain file for the interpreter that has SkyPilot and need not have distui. It speaks lines of JSON:
+A plain file for SkyPilot's interpreter, which may not have distui. The protocol is JSON lines:
 
-Asked:     {"id": 1, "verb": "launch", "args": {…}}    and    {"cancel": 1}
-Reported:  {"id": 1, "said": "text of SkyPilot"}       {"id": 1, "request": "id at the API server"}
-Answered:  {"id": 1, "data": …}    or    {"id": 1, "error": {"kind": "ResourcesUnavailableError", "text": …}}
+Request:  {"id": 1, "verb": "launch", "args": {…}}    and    {"cancel": 1}
+Report:   {"id": 1, "said": "text of SkyPilot"}       {"id": 1, "request": "id at the API server"}
+Answer:   {"id": 1, "data": …}    or    {"id": 1, "error": {"kind": "ResourcesUnavailableError", "text": …}}
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class SkyCall:
-    """One question on its way. Verbs get it first."""
+    """One running request, the first argument of a verb."""
 
     def __init__(self, number: int, write: Callable[[dict[str, Any]], None]) -> None:
         self.number = number
@@ -30,26 +30,29 @@ class SkyCall:
         self.cancelled = threading.Event()
 
     def report(self, text: str) -> None:
-        """Pass text of SkyPilot on."""
+        """Report text from SkyPilot."""
         if text:
             self._write({"id": self.number, "said": text})
 
     def pass_on(self, lines: Iterable[str | None]) -> None:
-        """A log of SkyPilot's, line by line, until it ends or the call is cancelled."""
+        """Report a log of SkyPilot line by line, until it ends or the call is cancelled."""
         for line in lines:
             if self.cancelled.is_set():
                 break
-            if line is not None:  # None: the server shows that it is there
+            if line is not None:  # None: a heartbeat of the server
                 self.report(line if line.endswith("\n") else line + "\n")
 
     def began(self, request: str) -> None:
-        """SkyPilot's API server works at it under this id: what a later process can ask for, and `cancel` cancels."""
+        """Report the ID of a request at SkyPilot's API server.
+
+        Later processes can follow it, and `cancel` cancels it.
+        """
         self.request = str(request)
         self._write({"id": self.number, "request": self.request})
 
 
 class LineStream(io.TextIOBase):
-    """What SkyPilot takes for a terminal: whatever it prints is reported at once."""
+    """A stream for SkyPilot's output, which it takes for a terminal. Every write is reported immediately."""
 
     def __init__(self, call: SkyCall) -> None:
         self._call = call
@@ -60,7 +63,7 @@ class LineStream(io.TextIOBase):
 
 
 class SkyServer:
-    """Reads questions, starts threads, writes answers."""
+    """Reads requests, starts threads, writes answers."""
 
     def __init__(
         self,
@@ -69,14 +72,14 @@ class SkyServer:
         verbs: Mapping[str, Callable[..., Any]],
         give_up: Callable[[str], None],
     ) -> None:
-        """`verbs` get the call and what was asked with it; `give_up` ends the API server's work at a request."""
+        """`verbs` take the call and the request's arguments. `give_up` cancels a request at the API server."""
         self._questions, self._answers = questions, answers
         self._verbs, self._give_up = verbs, give_up
         self._lock = threading.Lock()
         self._calls: dict[int, SkyCall] = {}
 
     def serve(self) -> None:
-        """Until stdin is closed."""
+        """Serve until stdin is closed."""
         for line in self._questions:
             asked = json.loads(line)
             if "cancel" in asked:
@@ -110,14 +113,14 @@ class SkyServer:
 
 
 def explain(error: Exception) -> dict[str, str]:
-    """The kind of an error, its text, and the error of each place that SkyPilot tried."""
+    """Return the kind of an error, its text, and the errors of all places that SkyPilot tried."""
     history = getattr(error, "failover_history", None) or []
     tried = "\n".join(f"{type(failure).__name__}: {failure}" for failure in history)
     return {"kind": type(error).__name__, "text": str(error), "tried": tried}
 
 
 def load() -> None:
-    """Make this folder importable as `distui_sky`; nothing of distui's or of the user's may shadow SkyPilot."""
+    """Make this folder importable as `distui_sky`, without paths of distui or of the user that may shadow SkyPilot."""
     here = os.path.dirname(os.path.abspath(__file__))
     spec = importlib.util.spec_from_file_location(
         "distui_sky", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
