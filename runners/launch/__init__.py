@@ -1,1 +1,1 @@
-"""From a request to a started run: on this machine, on named hosts, on nodes from SkyPilot."""
+"""Convert a request to a started run: on this machine, on named hosts, or on nodes from SkyPilot."""

@@ -1,4 +1,4 @@
-"""What a launch takes where neither its command line nor its form says it: `[launch]` of settings.toml."""
+"""Defaults of a launch without the option or form field: `[launch]` of settings.toml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WANTS = {
     "preset": 'the name of a preset, as in "fsdp2"',
     "place": '"local", "sky", one of SkyPilot\'s places as in "slurm/lab", or hosts as in "hosts gpu1,gpu2"',
 }
-"""What the value of each has to be."""
+"""Required values of each key."""
 _FITS = {
     "preset": re.compile(r"[A-Za-z0-9][\w.-]{0,99}"),
     "place": re.compile(
@@ -29,22 +29,22 @@ _FITS = {
 
 
 class LaunchDefaults(Struct, frozen=True):
-    """What the settings say; "" where they say nothing."""
+    """The settings' values, or "" if there are none."""
 
     preset: str = ""
     place: str = ""
-    """As the launch form takes it."""
+    """In the form of the launch form."""
     problems: tuple[str, ...] = ()
-    """A sentence for each thing that cannot be used; the rest counts."""
+    """One sentence per setting that cannot be used. The others apply."""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> LaunchDefaults:
-    """The settings of this user. Never fails."""
+    """Load this user's settings. Never fails."""
     return loaded(SECTION, of_table, lambda why: LaunchDefaults(problems=(why,)), environ)
 
 
 def of_table(table: Any, path: Path) -> LaunchDefaults:
-    """The same of `[launch]`."""
+    """Parse `[launch]`."""
     if not isinstance(table, Mapping):
         return LaunchDefaults(problems=(no_section(path, SECTION),))
     problems = strangers(path, SECTION, table, KEYS, f"there are {' and '.join(KEYS)}")
@@ -59,6 +59,6 @@ def of_table(table: Any, path: Path) -> LaunchDefaults:
 
 
 def kind_of(place: str) -> str:
-    """ "local", "sky" or "hosts": what a place of the form is."""
+    """Return the kind of a form's place: "local", "sky" or "hosts"."""
     word = place.split()[0].rstrip(":") if place.split() else LOCAL
     return word if word in (LOCAL, HOSTS) else SKY

@@ -1,4 +1,4 @@
-"""Whether the training's interpreter can read the script: what cannot be compiled is not launched."""
+"""Check that the training's interpreter can compile the script before a launch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ except SyntaxError as error:
 
 
 def syntax_problem(plan: Plan) -> str:
-    """Where the script of a plan for this machine is not valid Python, in a sentence; "" where it is, or is no Python.
+    """Return a sentence if the script of a local plan is not valid Python, or "".
 
-    distui's own parser is asked first; what that refuses, the training's interpreter decides, which may be newer.
+    distui's own parser comes first. If it refuses the script, the training's interpreter decides, which may be newer.
     """
     script = _script(plan)
     source = read_source(Path(script)) if script else None
@@ -42,7 +42,7 @@ def syntax_problem(plan: Plan) -> str:
 
 
 def _script(plan: Plan) -> str:
-    """The path of the Python script; "" where there is none."""
+    """Return the path of the Python script, or ""."""
     if plan.launcher != "torchrun" or not plan.python or not plan.command or "--no-python" in plan.argv:
         return ""
     script = os.path.join(plan.cwd, plan.command[0])
