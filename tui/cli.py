@@ -1,4 +1,4 @@
-"""The command line: parse the words, and call the function of the verb. Imports nothing that only some verbs need."""
+"""The command line: parse the words, and call the function of the verb. Imports only modules that every verb needs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Parser(argparse.ArgumentParser):
     """The parser of a verb: its errors are one sentence."""
 
     def format_help(self) -> str:
-        """Usage and options; of a verb also examples and exit codes."""
+        """Return usage and options; for a verb also examples and exit codes."""
         _, _, verb = self.prog.partition(" ")
         return self.format_options() + (f"\n{verb_guide.guide_text(verb)}" if verb else "")
 
     def format_options(self) -> str:
-        """Usage and options."""
+        """Return usage and options."""
         return super().format_help()
 
     def print_help(self, file: Any = None) -> None:
@@ -54,13 +54,13 @@ class TopParser(Parser):
     verbs: Mapping[str, Parser]
 
     def format_help(self) -> str:
-        """Usage, options, the verbs in groups, examples, the exit codes."""
+        """Return usage, options, the verbs in groups, examples and exit codes."""
         head, _, _ = super().format_help().partition(EPILOG)
         return f"{head}{verb_guide.overview()}\n\n{EPILOG}\n"
 
 
 class ShowVersion(argparse.Action):
-    """`--version`. Read the metadata of the package late: that takes as long as all other imports of a verb."""
+    """`--version`. Reads the package's metadata on demand, which takes as long as all other imports of a verb."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import version
@@ -70,7 +70,8 @@ class ShowVersion(argparse.Action):
 
 
 def parser(typed: str | None = None) -> TopParser:
-    """Make the parser of the command line: with all verbs, which takes as long as most verbs do, or the typed one."""
+    """Make the parser of the command line with the typed verb, or with all verbs, which takes as long as most verbs
+    do."""
     top = TopParser(
         prog="distui",
         usage="distui [options] [VERB …]",
@@ -108,7 +109,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
     declared: Verb = options.declaration
     list_argument = declared.list_argument
     if list_argument and not any(word.startswith("-") for word in unknown):
-        # argparse ends the list of a positional argument at the first option.
+        # argparse ends the list of a positional argument at the first option
         setattr(options, list_argument, [*getattr(options, list_argument), *unknown])
     elif unknown:
         used = top if verb is None else top.verbs[verb]
@@ -124,7 +125,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
 def refused(words: list[str], rest: list[str]) -> str:
     """Return a sentence that says why no verb can take these words; "" if nothing is wrong with them."""
     empty = next((word for word in words if re.fullmatch(r"--[\w-]+=--", word)), None)
-    if empty is not None:  # argparse would take the -- for no value at all
+    if empty is not None:  # argparse would read the -- as a missing value
         return f"{empty}: -- is no value; it stands alone, before the script"
     for word in (*words, *rest):
         try:
@@ -139,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     words, rest = split_rest(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["agent"]:
         return int(_imported("distui.runners.agent.__main__").main(words[1:]))
-    if "_ARGCOMPLETE" in os.environ and argv is None:  # a shell asks at Tab
+    if "_ARGCOMPLETE" in os.environ and argv is None:  # a shell's completion calls distui
         return int(_imported(".verbs.completion").answer(parser))
     terminal.complete()
     if argv is None:

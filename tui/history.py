@@ -30,7 +30,7 @@ AGAIN_S = 10.0
 HOLE_S = 4.0
 """Seconds without a frame before the missed samples are requested from the node."""
 SAMPLE_S = 1
-"""Minimum seconds between two samples."""
+"""Nominal seconds between two samples; the actual interval is sometimes a little longer."""
 
 
 class Want(Struct, frozen=True):

@@ -165,7 +165,7 @@ THEMES = (
     _theme(LIGHT, _LIGHT, "#fafbfc", "#f1f3f5", "#e4e8ec", "#b7c0c9"),
     replace(BUILTIN_THEMES["ansi-dark"], name=ANSI),
 )
-"""For inputs, lists, frames."""
+"""Themes of Textual's own widgets: inputs, lists, frames."""
 
 
 SOON_S = 0.04

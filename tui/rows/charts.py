@@ -104,7 +104,7 @@ def count_short(value: float) -> str:
 
 
 _NOT_YET = {NO_STEPS: "no step yet", NO_TRAINING: "nothing reported yet"}
-"""Reasons for an empty chart while the attempt is young."""
+"""The text of an empty chart while the attempt is young, by its usual reason."""
 YOUNG_S = 120.0
 """Seconds after an attempt began, while its first step may still come: imports, the process group, a compile."""
 
@@ -428,7 +428,7 @@ def window_text(live: str, span: TimeSpan) -> str:
 
 
 def limit_of(state: RunState, metric: ChartMetric) -> float | None:
-    """The largest limit of the run's GPUs or nodes, as the size of their memory; None if the metric has none."""
+    """Return the largest limit among the run's GPUs or nodes, such as their memory; None if the metric has none."""
     owner, _, field = metric.limit.partition(".")
     samples: list[Gpu | Host] = []
     for node in state.nodes.values():

@@ -86,7 +86,7 @@ class Moment(Struct, frozen=True):
     speed: float = 1.0
 
     def text(self) -> str:
-        """`PAST 14:32:07 · step 1210 · 4× · playing`."""
+        """Return `PAST 14:32:07 · step 1210 · 4× · playing`."""
         parts = [f"PAST {time_of_day(self.at)}"]
         if self.step is not None:
             parts.append(f"step {self.step}")
@@ -133,7 +133,10 @@ class Frame:
 
     @property
     def quiet(self) -> bool:
-        """Whether no sample arrives although a node samples: a hub emits no samples each second on its part."""
+        """Whether samples have stopped although a node is connected.
+
+        A hub emits no samples, so a hub without a connected node is never quiet.
+        """
         nodes = self.state.nodes.values()
         sampled = not self.state.merged or any(node.link is LinkState.UP for node in nodes)
         return sampled and not holds(self.silence) and not self.state.phase.ended
@@ -182,7 +185,7 @@ class Frame:
         return self.state.phase.ended or not silent
 
     def gpus(self, node: Node) -> tuple[Gpu, ...]:
-        """The node's GPUs if their values are fresh, else ()."""
+        """Return the node's GPUs if their values are fresh, else ()."""
         return node.gpus if self.fresh(node.node, node.gpu_sampled) else ()
 
 
@@ -296,7 +299,7 @@ def silent(state: RunState) -> list[int]:
 
 
 def without(state: RunState, missing: Sequence[int]) -> str:
-    """`c2`, `c2 and c3`, `5 nodes`."""
+    """Return the missing nodes as `c2`, `c2 and c3`, `5 nodes`."""
     named = [name_of(state, node) for node in missing]
     return " and ".join(named) if len(named) < 3 else plural(len(named), "node")
 

@@ -368,7 +368,7 @@ def _checkpoint(frame: Frame, short: bool) -> Row:
 
 
 def checkpoint_age(seconds: float) -> str:
-    """ "41 s", "12 min", "3 h 20 min"."""
+    """Return "41 s", "12 min", "3 h 20 min"."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds // 60:.0f} min" if seconds < 3600 else duration_exact(seconds)
@@ -393,7 +393,7 @@ def _load(frame: Frame) -> Cells:
 
 
 def watts(power: float) -> str:
-    """ "612 W", "3.5 kW"."""
+    """Return "612 W", "3.5 kW"."""
     return f"{power:.0f} W" if power < 1000 else f"{power / 1000:.1f} kW"
 
 

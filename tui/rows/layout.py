@@ -43,7 +43,7 @@ def _none(width: int) -> int:
 
 
 class Wants(Struct, frozen=True, kw_only=True):
-    """Rows of text that each pane could fill. Callables take the pane's width in columns."""
+    """Rows of text that each pane could fill. Callables take the pane's width in columns, `strip` takes rows."""
 
     map: Callable[[int], int] = _none
     """The heat map; before the first rank the launch, after the run's end its summary."""

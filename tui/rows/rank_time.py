@@ -78,9 +78,7 @@ def doings(series: RankSeries, seconds: float, size: int) -> list[StripState]:
         since = 0.0 if moved or before is None else since + seconds
         before = step or before
         if wait is not None and wait >= WAIT_PERCENT:
-            kinds.append(
-                StripState.WAITS
-            )  # for others, also where no step goes on: the rank that stalls does not wait
+            kinds.append(StripState.WAITS)  # even without progress: the rank that stalls does not wait
         elif fresh:
             kinds.append(StripState.STARTING)
         else:

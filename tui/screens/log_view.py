@@ -55,7 +55,7 @@ _FROM_THE_END = (
     "no error or warning below: from the top again",
     "no error or warning above: the newest again",
 )
-"""What `next_error` did, downwards and upwards."""
+"""Descriptions of what `next_error` reached, downwards and upwards."""
 
 SLOW_S = 0.5
 """Once a search takes longer than this many seconds, the title shows its progress."""
@@ -94,7 +94,7 @@ class LogView(LogRows):
         self._errand = ""
         """Progress text of a search for an error, next to the filter."""
         self._past: float | None = None
-        """The time in the past that is shown."""
+        """The past moment that the pane shows; None for live."""
         self._fileless = False
         """Whether the current choice has no file yet."""
 
@@ -192,7 +192,7 @@ class LogView(LogRows):
         return soon and self._sizes != self.frame.state.log_sizes
 
     def _news(self) -> bool:
-        """Whether there is something to pull."""
+        """Whether there are bytes to read."""
         frame = self.frame
         asked = (
             self._asked or self._searching

@@ -1,4 +1,4 @@
-"""mcp: the verbs as tools of the Model Context Protocol, on stdin and stdout; and the skill about distui."""
+"""mcp: serves the verbs as tools of the Model Context Protocol on stdin and stdout, and prints the skill for distui."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rm, prune: removing runs that have ended."""
+"""rm, prune: remove runs that have ended."""
 
 from __future__ import annotations
 
