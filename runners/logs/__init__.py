@@ -1,1 +1,1 @@
-"""Log files of a run: where they are, windows into them, an index by line, safe text, what lines mean."""
+"""Log files of a run: paths, windows, levels and times of lines, search, size caps, and merging by time."""

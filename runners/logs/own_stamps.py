@@ -23,7 +23,7 @@ ZONES_S = 1800
 """Nearly all time zones differ by a multiple of this many seconds."""
 FARTHEST_S = 14 * 3600
 REACH = 72
-"""Maximum position in a line where its timestamp begins."""
+"""Number of characters at a line's beginning that are searched for its timestamp."""
 
 _PREFIX = r"(?:\[?rank ?\d+\]?:? ?)?"
 _DATE = r"\[?(?P<year>(?:19|20)\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ]"
