@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -13,6 +12,8 @@ from msgspec.structs import replace
 from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
 from ...runners.model import Gpu, RankSample
 from ...runners.state import LIVING, Node, Rank
+from ...runners.telemetry.quantities import BY_SOURCE
+from ...runners.telemetry.quantity import Quantity, TableColumn
 from . import glyphs
 from .glyphs import Row, fit, or_na, percent
 
@@ -97,29 +98,7 @@ def _column(
     return Column(id, title or id, about, width, order, text, key, **more)
 
 
-def _value(
-    sample: Callable[[Any], Any],
-    id: str,
-    about: str,
-    width: int,
-    order: int,
-    value: str | Callable[[Any], float | None],
-    text: Callable[[Any], str] = percent,
-    **more: Any,
-) -> Column:
-    """Return a column of a field of a line's sample, or of a function of the sample; n/a if the line has no sample."""
-    pick = attrgetter(value) if isinstance(value, str) else value
-
-    def of(line: Line) -> Any:
-        found = sample(line)
-        return None if found is None else pick(found)
-
-    return _column(id, about, width, order, lambda line: text(of(line)), of, **more)
-
-
-# --- of the GPU that a line is about ---
-
-_gpu = partial(_value, attrgetter("gpu"), only="gpu")
+# --- of the table of quantities ---
 
 
 def _whole(unit: str) -> Callable[[float | None], str]:
@@ -130,28 +109,77 @@ def _gigahertz(mhz: float | None) -> str:
     return NA if mhz is None else f"{mhz / 1000:.2f}G"
 
 
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None and second is None else (first or 0.0) + (second or 0.0)
+def _reasons(words: Sequence[str] | None) -> str:
+    return NA if words is None else ", ".join(words) or "-"
 
 
-def _memory(line: Line) -> str:
-    return NA if line.gpu is None else usage_short(line.gpu.mem_used, line.gpu.mem_total)
-
-
-def _power(line: Line) -> str:
-    gpu = line.gpu
-    if gpu is None or gpu.power_w is None:
+def _watts(power: float | None, limit: float | None) -> str:
+    if power is None:
         return NA
-    return (
-        f"{gpu.power_w:.0f}W"
-        if gpu.power_limit_w is None
-        else f"{gpu.power_w:.0f}/{gpu.power_limit_w:.0f}W"
-    )
+    return f"{power:.0f}W" if limit is None else f"{power:.0f}/{limit:.0f}W"
 
 
-def _throttle(line: Line) -> str:
-    gpu = line.gpu
-    return NA if gpu is None or gpu.throttle is None else ", ".join(gpu.throttle) or "-"
+_TEXT_BY_UNIT: dict[str, Callable[[Any], str]] = {
+    "%": percent,
+    "core %": percent,
+    "°C": _whole("°"),
+    "MHz": _gigahertz,
+    "B": size_short,
+    "B/s": size_short,
+    "s": duration_short,
+    "": or_na,
+}
+_TEXT_BY_FIELD: dict[str, Callable[[Any], str]] = {"step_s": step_short, "throttle": _reasons}
+_TEXT_WITH_LIMIT: dict[str, Callable[[Any, Any], str]] = {"B": usage_short, "W": _watts}
+WORDS_WIDTH = 24
+"""Maximum width of a column of words."""
+
+
+class _Measured:
+    """Makes columns of quantities; `sample` returns the sample of a line, or None."""
+
+    def __init__(self, sample: Callable[[Any], Any], only: str = "") -> None:
+        self._sample = sample
+        self._only = only
+
+    def columns(self, quantities: Iterable[Quantity]) -> dict[str, Column]:
+        """The columns of the quantities that have one, by id."""
+        return {each.column.id: self._column(each, each.column) for each in quantities if each.column}
+
+    def _column(self, quantity: Quantity, declared: TableColumn) -> Column:
+        value = self._sum(quantity.field, declared.plus) if declared.plus else self._field(quantity.field)
+        text = self._text(quantity, value)
+        return Column(
+            declared.id,
+            declared.title or declared.id,
+            declared.about,
+            declared.width,
+            declared.order,
+            text,
+            text if declared.words else value,
+            right=not declared.words,
+            most=WORDS_WIDTH if declared.words else 0,
+            only=self._only,
+            asked=declared.asked,
+        )
+
+    def _field(self, name: str) -> Callable[[Line], Any]:
+        return lambda line: getattr(self._sample(line), name, None)
+
+    def _sum(self, *names: str) -> Callable[[Line], float | None]:
+        def add(line: Line) -> float | None:
+            values = [value for name in names if (value := self._field(name)(line)) is not None]
+            return sum(values) if values else None
+
+        return add
+
+    def _text(self, quantity: Quantity, value: Callable[[Line], Any]) -> Callable[[Line], str]:
+        if quantity.limit:
+            limit = self._field(quantity.limit.partition(".")[2])
+            pair_text = _TEXT_WITH_LIMIT[quantity.unit]
+            return lambda line: pair_text(value(line), limit(line))
+        text = _TEXT_BY_FIELD.get(quantity.field) or _TEXT_BY_UNIT[quantity.unit]
+        return lambda line: text(value(line))
 
 
 def others(line: Line) -> tuple[int, int] | None:
@@ -205,53 +233,10 @@ def in_column(column: Column, text: str, width: int) -> str:
     return fit(tight(text, width) if column.right else text, width, right=column.right)
 
 
-UTIL = _gpu("util", "GPU utilisation, %", 4, 2, "util")
+_GPU = _Measured(attrgetter("gpu"), only="gpu").columns(BY_SOURCE["gpu"])
 
 _OF_GPU: tuple[Column, ...] = (
-    UTIL,
-    replace(_gpu("mem", "GPU memory used and total", 9, 3, "mem_used"), text=_memory),
-    _gpu("temp", "GPU temperature, °C", 4, 11, "temp_c", _whole("°")),
-    replace(_gpu("power", "GPU power and its limit, W", 8, 12, "power_w"), text=_power),
-    _gpu("clock", "SM clock, GHz", 5, 13, "sm_mhz", _gigahertz),
-    _column(
-        "throttle",
-        "what holds the clocks back",
-        8,
-        14,
-        _throttle,
-        _throttle,
-        right=False,
-        most=24,
-        only="gpu",
-    ),
-    _gpu(
-        "held",
-        "share of the last period in which power or heat held the clocks back, %",
-        4,
-        15,
-        "throttled_percent",
-    ),
-    _gpu("sm", "SM active, % (NVML serves it on Hopper and newer)", 4, 20, "sm_active", title="SM"),
-    _gpu("tensor", "tensor cores active, % (Hopper and newer)", 6, 21, "tensor_active"),
-    _gpu("dram", "memory bandwidth used, % (Hopper and newer)", 4, 22, "dram_active", title="DRAM"),
-    _gpu(
-        "pcie",
-        "PCIe traffic, both ways, bytes/s",
-        5,
-        24,
-        lambda gpu: _sum(gpu.pcie_rx_bps, gpu.pcie_tx_bps),
-        size_short,
-        title="PCIe",
-    ),
-    _gpu(
-        "nvlink",
-        "NVLink traffic, both ways, bytes/s",
-        6,
-        23,
-        lambda gpu: _sum(gpu.nvlink_rx_bps, gpu.nvlink_tx_bps),
-        size_short,
-        title="NVLink",
-    ),
+    *(column for column in _GPU.values() if not column.asked),
     _column(
         "others",
         "processes on the GPU that are not the run's, and their memory",
@@ -272,8 +257,16 @@ def _living(line: RankRow) -> RankSample | None:
     return line.sample if line.rank.phase in LIVING else None
 
 
-_live = partial(_value, _living, only="live")
-_last = partial(_value, attrgetter("sample"))
+def _rank_columns() -> dict[str, Column]:
+    living, last = _Measured(_living, only="live"), _Measured(attrgetter("sample"))
+    columns: dict[str, Column] = {}
+    for quantity in BY_SOURCE["rank"]:
+        measured = living if quantity.column is not None and quantity.column.live else last
+        columns |= measured.columns([quantity])
+    return columns
+
+
+_RANK = _rank_columns()
 
 
 def worst(line: RankRow) -> str:
@@ -313,13 +306,7 @@ EXIT = _column(
     right=False,
     only="ended",
 )
-_STEPS = "optimizer steps since the process began, not the script's own count"
-STEP = _last("step", _STEPS, 7, 6, "step", or_na, title="steps")
-PACE = _last("pace", "mean time of a step", 6, 5, "step_s", step_short, title="s/step")
-RSS = _last("rss", "resident memory", 5, 9, "rss_bytes", size_short, title="RSS")
-_WAITED = "share of the last minute that it waited for other ranks in collectives, %"
-WAIT = _live("wait", _WAITED, 4, 7, "wait_percent")
-LOG = _live("log", "how long ago it wrote its last line to its log", 4, 19, "log_age_s", duration_short)
+WAIT, LOG = _RANK["wait"], _RANK["log"]
 SILENT_S = 60.0
 """Minimum age of the last log line of a silent rank."""
 
@@ -361,14 +348,7 @@ RANK_COLUMNS: tuple[Column, ...] = (
         only="gpu",
     ),
     *_OF_GPU,
-    _live("cpu", "percent of one core, with children", 6, 4, "cpu_percent", title="CPU"),
-    RSS,
-    _live("read", "read from storage, bytes/s", 5, 25, "read_bps", size_short),
-    _live("write", "written to storage, bytes/s", 5, 26, "write_bps", size_short),
-    STEP,
-    PACE,
-    WAIT,
-    LOG,
+    *_RANK.values(),
     _column(
         "nccl",
         "its NCCL_DEBUG",
@@ -406,8 +386,7 @@ GPU_COLUMNS: tuple[Column, ...] = (
     GPU_INDEX,
     GPU_RANKS,
     *_OF_GPU,
-    _gpu("mem_temp", "memory temperature, °C", 4, 30, "mem_temp_c", _whole("°"), title="HBM", asked=True),
-    _gpu("ecc", "uncorrected ECC errors", 4, 31, "ecc_uncorrected", _whole(""), title="ECC", asked=True),
+    *(column for column in _GPU.values() if column.asked),
     _column(
         "name",
         "product",
