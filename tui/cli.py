@@ -70,8 +70,10 @@ class ShowVersion(argparse.Action):
 
 
 def parser(typed: str | None = None) -> TopParser:
-    """Make the parser of the command line with the typed verb, or with all verbs, which takes as long as most verbs
-    do."""
+    """Make the parser of the command line with the typed verb, or with all verbs (slow).
+
+    All parsers take as long as most verbs do.
+    """
     top = TopParser(
         prog="distui",
         usage="distui [options] [VERB …]",

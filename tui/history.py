@@ -339,8 +339,10 @@ class MetricHistory:
 
 
 def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int, Series | None]:
-    """Return the first bucket, and the series in buckets of `seconds`: folded from shorter or repeated from longer
-    ones."""
+    """Return the first bucket, and the series in buckets of `seconds`.
+
+    Shorter buckets are folded, longer ones repeated.
+    """
     begin, length = window.begin, window.seconds
     if not series.mean or not length or not math.isfinite(begin) or not math.isfinite(length):
         return 0, None

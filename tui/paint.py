@@ -100,8 +100,10 @@ _TERMINAL = {
 
 
 def _ramp(ramp: Sequence[str], cold: str, hot: str, turn: int) -> dict[str, str]:
-    """Return styles of heat cells and bars. From step `turn` on the text is `hot`; bars are brighter than their
-    ground."""
+    """Return styles of heat cells and bars.
+
+    From step `turn` on the text is `hot`. Bars are brighter than their ground.
+    """
     cells = {
         f"heat{step}": f"{hot if step >= turn else cold} on {colour}" for step, colour in enumerate(ramp)
     }
@@ -110,8 +112,10 @@ def _ramp(ramp: Sequence[str], cold: str, hot: str, turn: int) -> dict[str, str]
 
 
 def _terminal_ramp() -> dict[str, str]:
-    """Return heat styles without background, since the sixteen terminal colours have no order. The glyph shows the
-    value."""
+    """Return heat styles without background: the sixteen terminal colours have no order.
+
+    The glyph shows the value.
+    """
     names = (f"{kind}{step}" for kind in ("heat", "bar") for step in range(len(RAMP)))
     return {name: "bold" if name[-1] in "78" else "default" for name in names}
 
@@ -181,8 +185,10 @@ SAMPLES_S = 0.95
 """Minimum seconds between two frames that only show samples: a little less than the sampling interval."""
 
 CLOCKS_S = 1.25
-"""Seconds until a frame without news, for ages and countdowns. More than the sampling interval, so that samples set the
-pace."""
+"""Seconds until a frame without news, for ages and countdowns.
+
+Longer than the sampling interval, so that samples set the pace.
+"""
 
 
 class Beat:
@@ -316,8 +322,10 @@ class CalmDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def disable_input(self) -> None:
-        """See Driver.disable_input. Called twice at exit, the second time after the shell's screen and modes are
-        restored."""
+        """See Driver.disable_input.
+
+        Textual calls it twice at exit, the second time after the shell's screen and modes are restored.
+        """
         if self._bell is None:
             super().disable_input()
             return

@@ -412,8 +412,10 @@ class LocalSource:
         return names, freed, problems
 
     def prunable(self, older_than_s: float, keep: int) -> set[str]:
-        """Return ids of the runs that `distui prune` would remove with these options. Called in a thread. Raises
-        RunError."""
+        """Return ids of the runs that `distui prune` would remove with these options.
+
+        Called in a thread. Raises RunError.
+        """
         from ..runners import run_removal
 
         runs = run_removal.candidates(run_directories.entries())
@@ -421,8 +423,7 @@ class LocalSource:
         return {run.entry.record.run for run in chosen}
 
     def places(self, run_id: str) -> dict[str, str]:
-        """Return a run's directories on this machine: "directory" (working directory) and "records"; {} if there are
-        none."""
+        """Return a run's local directories: "directory" (working directory) and "records"; {} if there are none."""
         try:
             path = run_directories.resolve(run_id).path
         except RunError:

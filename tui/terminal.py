@@ -88,8 +88,7 @@ def working_directory() -> str:
 
 
 def typeable(text: str, stream: TextIO) -> str:
-    """Return `text` with its commands, "`distui …`", in a form that the user's shell finds; unchanged for files and
-    pipes."""
+    """Return `text` with "`distui …`" as the user's shell finds the program; unchanged for files and pipes."""
     if not stream.isatty():
         return text
     return _COMMAND.sub(lambda _: f"`{program()}", text)

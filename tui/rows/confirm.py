@@ -321,8 +321,10 @@ def profile(state: RunState, command: Profile) -> Confirmation:
 
 
 def nccl(state: RunState, command: SetNccl, now: float | None = None) -> Confirmation:
-    """Return the question for a change of NCCL_DEBUG. `nccl_reach.refusal` has already refused a change without
-    effect."""
+    """Return the question for a change of NCCL_DEBUG.
+
+    `nccl_reach.refusal` has already refused a change without effect.
+    """
     ranks = sorted(command.ranks) or sorted(state.ranks)
     old = {state.ranks[rank].nccl_debug or "unknown" for rank in ranks if rank in state.ranks}
     change = f"{' / '.join(sorted(old)) or 'unknown'} → {command.level}"

@@ -103,8 +103,7 @@ class Stack(Struct):
         return max(1, self.width - (2 if self.extra == 2 else 0))
 
     def add(self, name: str, rows: int, keep: int = 0) -> int:
-        """Add a pane of `rows` rows of text, or fewer to leave `keep` rows free; return its height, 0 if no text
-        fits."""
+        """Add a pane of up to `rows` rows of text that leaves `keep` rows free; return its height, 0 if no text fits."""
         height = min(rows + self.extra, self.height - keep)
         if rows <= 0 or height <= self.extra:
             return 0
