@@ -1,4 +1,4 @@
-"""Counts with their noun in the right number, for texts: "1 rank", "8 ranks"."""
+"""Counts with the singular or plural of their noun: "1 rank", "8 ranks"."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def _is_key(match: re.Match[str]) -> bool:
 
 
 def _check_of(match: re.Match[str]) -> Check:
-    """What a value has to pass where the name before it leaves doubt."""
+    """Return the check for a value whose name is ambiguous."""
     if _is_key(match) and match["bare"] is None:
         return _any
     if not _is_key(match) and not is_secret(match["name"]) and _several(match["name"]):
@@ -294,7 +294,10 @@ def _check_of(match: re.Match[str]) -> Check:
 
 
 def _is_prose(match: re.Match[str]) -> bool:
-    """Whether a sentence goes on after a name: "/etc/passwd: Permission denied", "No run 'hf-token': `distui ls`"."""
+    """Return True if the name is part of a sentence:
+
+    "/etc/passwd: Permission denied", "No run 'hf-token': `distui ls`".
+    """
     value = match["bare"]
     if value is None or "=" in match["sep"]:
         return False
@@ -327,7 +330,7 @@ def _mask_option(match: re.Match[str], hide: Hide) -> str:
 
 
 def _has_members(name: str, mapping: bool) -> bool:
-    """Whether what a list, or a mapping, of that name holds may be secrets."""
+    """Return True if members of a list or mapping of that name may be secrets."""
     return _option_tells(name) or (_several(name) and not mapping)
 
 

@@ -1,11 +1,11 @@
 """A small GPT that learns to write Python, character by character, under any distui preset.
 
     distui launch fsdp2 -- presets/examples/chargpt.py --steps 500
-    torchrun --nproc-per-node 2 chargpt.py                    (the same, without distui: plain DDP)
+    torchrun --nproc-per-node 2 chargpt.py                    (plain DDP, without distui)
 
-It reads the standard library's own sources, so nothing is downloaded. Read it from the bottom up:
-`main` is the order of things, `Training.run` the loop, and `parallelize` with `forward_backward` what a preset
-needs. `tp_plan` and `pp_plan` say how the model is divided where a preset asks for that.
+It reads the standard library's sources, so that nothing is downloaded. Read it from the bottom up: `main` is the order
+of events, `Training.run` is the loop, and a preset needs `parallelize` with `forward_backward`. `tp_plan` and `pp_plan`
+say how the model is divided if a preset requests it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 try:
     from distui.runners.inrank import parallelize as preset
-except ImportError:  # this Python has no distui: the one file is found where distui's tree keeps it
+except ImportError:  # without distui, import the file from its folder in distui's tree
     sys.path.append(str(Path(__file__).resolve().parents[2] / "runners" / "inrank"))
     import parallelize as preset  # type: ignore[import-not-found, no-redef]
 
@@ -237,10 +237,10 @@ def say(line: str) -> None:
 
 
 def agree(loss: torch.Tensor, stop: bool, save: bool = False) -> tuple[float, bool, bool]:
-    """(mean loss over the ranks, whether any of them was asked to stop, and to save), in one collective.
+    """Return the mean loss, and True if any rank was asked to stop and to save, in one collective.
 
-    Ranks get a signal at different moments; all must leave the loop after the same step, else those
-    that go on wait for the others for ever.
+    Ranks get a signal at different moments, but must leave the loop after one common step: otherwise the remaining
+    ranks wait forever.
     """
     votes = torch.tensor([stop, save], device=loss.device).float()
     shared = torch.cat([loss.detach().float().reshape(1), votes])

@@ -2,8 +2,8 @@
 
     distui launch moe -- presets/examples/chargpt_moe.py --steps 500
 
-`Experts` is what expert parallelism divides: `expert_parallel`, parameters with the experts in dimension 0, and a
-call with tokens sorted by expert. Routing as in "Switch Transformers" (Fedus and others, 2021), without a capacity.
+Expert parallelism divides `Experts`: it has `expert_parallel`, parameters with the experts in dimension 0, and a call
+with tokens sorted by expert. Routing follows "Switch Transformers" (Fedus and others, 2021), without a capacity.
 """
 
 from __future__ import annotations
