@@ -1,6 +1,6 @@
-"""The measured values of a GPU, a row each. All lists of them are in this order.
+"""The measured values of a GPU, one row each. All lists of them use this order.
 
-A new value is a row here and a field of `Gpu` in model.py.
+To add a value, add a row here and a field to `Gpu` in model.py.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .quantity import (
 ALL_LINKS = 0xFFFFFFFF
 """scopeId of an NVLink field that sums over all links (nvml.h)."""
 MEMORY_V2 = 0x02000028
-"""nvmlMemory_v2, which older nvidia-ml-py lack by name."""
+"""nvmlMemory_v2, which has no name in older nvidia-ml-py."""
 CLOCK_SM, CLOCK_MEMORY = 1, 2
 SENSOR_GPU = 0
 UNCORRECTED, VOLATILE = 1, 0
 PCIE_CEILING = 130e9
-"""Bytes per second that no PCIe link of today exceeds (generation 6, 16 lanes)."""
+"""Bytes per second above every current PCIe link (generation 6, 16 lanes)."""
 NVLINK_CEILING = 2e12 / 1024
-"""KiB per second that all NVLinks of one GPU together do not exceed."""
+"""KiB per second above all NVLinks of one GPU together."""
 
 _MEMORY = (("nvmlDeviceGetMemoryInfo", MEMORY_V2), ("nvmlDeviceGetMemoryInfo",))
-"""Version 1 counts what the driver keeps for itself as used."""
+"""Newest first: version 1 counts the driver's reserved memory as used."""
 _REMAPPED_ROWS = (("nvmlDeviceGetRemappedRows",),)
-# Field ids by their numbers in nvml.h: older nvidia-ml-py do not name all of them.
+# Field ids by their numbers in nvml.h: older nvidia-ml-py lacks names for some.
 _pcie_rate = partial(NvmlRate, ceiling=PCIE_CEILING)
 _nvlink_rate = partial(NvmlRate, ceiling=NVLINK_CEILING, scale=1024, scope=ALL_LINKS)
 
@@ -52,12 +52,12 @@ def _scaled(unit: float) -> Callable[[float], float]:
 
 MIB = 1 << 20
 SENSOR = "hw.sensor_location"
-"""Attribute of a metric that the conventions give to a sensor, a component of the GPU."""
+"""Attribute of a metric that the conventions assign to a sensor, a component of the GPU."""
 _GPU = (("hw.type", "gpu"), ("hw.vendor", "NVIDIA"))
 
 
 def _dcgm(name: str, about: str, unit: str, otel: OtelSpelling, divisor: int = 1) -> MetricFamily:
-    """A gauge by the name that DCGM's exporter gives it; `unit` in words."""
+    """A gauge with its name in DCGM's exporter; `unit` in words."""
     spelling = otel._replace(about=otel.about or about, attributes=otel.attributes or _GPU)
     return MetricFamily(name, f"{about}, {unit}.", "gauge", spelling, divisor)
 

@@ -200,10 +200,10 @@ TRAINING: tuple[Quantity, ...] = (
     ),
 )
 RATES = tuple(quantity.field for quantity in TRAINING if quantity.holds is Holds.STEPS)
-"""Fields that say nothing about now once the steps have stopped."""
+"""Fields that are out of date once the steps have stopped."""
 
 BY_SOURCE: dict[str, tuple[Quantity, ...]] = {"gpu": GPU, "rank": RANK, "host": HOST, "train": TRAINING}
-"""By the first part of a curve's name."""
+"""First part of a curve's name → quantities."""
 
 
 def with_curve(*sources: str) -> Iterator[tuple[Quantity, Curve]]:
@@ -215,7 +215,7 @@ def with_curve(*sources: str) -> Iterator[tuple[Quantity, Curve]]:
 
 
 def families(source: str) -> Iterator[MetricFamily]:
-    """The exported metrics of a source."""
+    """Yield the exported metrics of a source."""
     for quantity in BY_SOURCE[source]:
         if quantity.export is not None:
             yield quantity.export

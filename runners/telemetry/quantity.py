@@ -1,4 +1,4 @@
-"""What a row in the table of measured values may declare: its source, its curve, its column, and its exported name.
+"""Declarations in a row of the table of measured values: source, curve, column, and exported name.
 
 Pure data. `quantities.py` has the rows.
 """
@@ -21,7 +21,7 @@ class Tier(enum.Enum):
 
 
 class NvmlCall(NamedTuple):
-    """The answer of the first of several functions of nvidia-ml-py that the driver has."""
+    """The result of the first function of nvidia-ml-py that the driver has."""
 
     calls: tuple[tuple[Hashable, ...], ...]
     """Name and arguments of each function, the newest first."""
@@ -44,7 +44,7 @@ class NvmlRate(NamedTuple):
     scale: int = 1
     """Units of the quantity per unit of the field."""
     scope: int | None = None
-    """Which links are counted."""
+    """Scope id of the counted links."""
 
 
 class NvmlActivity(NamedTuple):
@@ -60,7 +60,7 @@ NvmlSource = NvmlCall | NvmlField | NvmlRate | NvmlActivity
 
 
 class Holds(enum.Enum):
-    """How long a value holds. freshness.py has the seconds."""
+    """Validity of a value. freshness.py has the seconds."""
 
     SAMPLES = "three samples of the node"
     PULSES = "three pulses of the rank"
@@ -99,11 +99,11 @@ class TableColumn(NamedTuple):
     title: str = ""
     """Title, if it is not `id`."""
     plus: str = ""
-    """Another field, which is added to the value."""
+    """Another field to add to the value."""
     asked: bool = False
-    """Only in the GPU table, and only if the user chose it or there is much room."""
+    """Only in the GPU table, and only if the user chose it or there is enough room."""
     live: bool = False
-    """Says nothing about a rank that has ended."""
+    """Out of date for a rank that has ended."""
     words: bool = False
     """Text instead of a number: to the left, and up to 24 columns wide."""
 
@@ -113,9 +113,9 @@ class OtelSpelling(NamedTuple):
 
     name: str
     unit: str = ""
-    """In UCUM."""
+    """Unit in UCUM."""
     kind: str = "gauge"
-    """"gauge", "counter" or "updowncounter"."""
+    """One of "gauge", "counter" or "updowncounter"."""
     times: int = 1
     divisor: int = 1
     """The value for Prometheus × `times` ÷ `divisor` is in `unit`."""
@@ -128,7 +128,7 @@ class OtelSpelling(NamedTuple):
 
 
 class MetricFamily(NamedTuple):
-    """Name of a metric in Prometheus. It ends in its unit if it has one, and that of a counter in `_total`."""
+    """Name of a metric in Prometheus. It ends in its unit, if any; a counter's name ends in `_total`."""
 
     name: str
     about: str
@@ -153,7 +153,7 @@ def own_family(
     of_attempt: bool = False,
     divisor: int = 1,
 ) -> MetricFamily:
-    """A metric that no convention has, by its name in OpenTelemetry. `unit`: in Prometheus, if its name has one."""
+    """Build a metric without a convention from its OpenTelemetry name. `unit`: in Prometheus, if its name has one."""
     name = otel.replace(".", "_")
     if unit and not name.endswith(f"_{unit}"):
         name = f"{name}_{unit}"
@@ -165,17 +165,17 @@ def own_family(
 
 
 class Quantity(NamedTuple):
-    """One measured value. A place that has nothing to do with the quantity is None."""
+    """One measured value. A place that does not use the quantity is None."""
 
     field: str
-    """Of `Gpu`, `Host`, `RankSample` or `TrainingSample` in model.py, which has its meaning."""
+    """Field of `Gpu`, `Host`, `RankSample` or `TrainingSample` in model.py, which documents its meaning."""
     unit: str = ""
-    """"%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for a plain number."""
+    """One of "%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for a plain number."""
     source: NvmlSource | None = None
     """None: the sampler has code for it."""
     tier: Tier = Tier.FAST
     limit: str = ""
-    """`<source>.<field>` of the largest possible value, as in "gpu.mem_total"."""
+    """`<source>.<field>` of the maximum possible value, as in "gpu.mem_total"."""
     holds: Holds = Holds.SAMPLES
     curve: Curve | None = None
     column: TableColumn | None = None
