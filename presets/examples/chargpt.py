@@ -237,7 +237,7 @@ def say(line: str) -> None:
 
 
 def agree(loss: torch.Tensor, stop: bool, save: bool = False) -> tuple[float, bool, bool]:
-    """Return the mean loss, and True if any rank was asked to stop and to save, in one collective.
+    """Return (mean loss, any rank was asked to stop, any rank was asked to save) in one collective.
 
     Ranks get a signal at different moments, but must leave the loop after one common step: otherwise the remaining
     ranks wait forever.
