@@ -5,11 +5,13 @@ Nothing is executed: like script_support, it reads the syntax tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import ast
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 from .finding import PlanError
 from .model import Preset
-from .script_support import PARALLELIZE, Obeys, ScriptCall, framework, parse, wraps
+from .script_support import PARALLELIZE, Names, Obeys, Script, ScriptCall, framework, parse, wraps
 from .text_formats import Unreadable
 
 VARIABLE = "DISTUI_ADOPT"
@@ -27,6 +29,14 @@ OTHERS = {
     "deepspeed": "needs deepspeed.initialize() in the script",
 }
 """Why the others are not."""
+_BY_NONE = (
+    "torch.optim.LBFGS",
+    "torch.optim.SparseAdam",
+    "torch.distributed.optim.ZeroRedundancyOptimizer",
+)
+_BY_PARAMETER = tuple(f"torch.optim.{name}" for name in ("ASGD", "Adadelta", "Adafactor", "Muon", "Rprop"))
+OTHER_OPTIMIZERS = {"zero1": _BY_NONE, "fsdp2": (*_BY_NONE, *_BY_PARAMETER)}
+"""Optimizers that the ranks refuse; runners/inrank/adopt/optimizers.py lists those that they take."""
 
 
 def adopted(
@@ -37,28 +47,25 @@ def adopted(
     `texts`: "" → the script's text, path of a file beside it that it imports → its text; `python`: whether what the
     ranks execute is Python.
     """
-    calls = list(_calls(script, texts))
-    refused = refusal(preset, python=python) or _by_itself(calls)
+    parts = list(_parts(script, texts))
+    refused = refusal(preset, python=python) or _by_itself(parts) or _by_text(preset, parts)
     if refused:
         raise PlanError(refused)
     kind = preset.strategy.kind
     also = _also(preset)
-    for name, call in calls:
-        if wraps(call.full)[0] == "ddp":
+    for name, part in parts:
+        if call := _wrapping(part):
             how = f"{name} calls DistributedDataParallel in line {call.line}: --adopt applies {kind} there{also}."
             return Obeys(how, how, "adopt")
-    without = "the run stops at the first optimizer step"
-    if kind == "zero1":
-        without = "it is applied at the first optimizer step, or the run stops there where ranks have other gradients"
     how = (
         f"--adopt applies {kind} where {script} calls DistributedDataParallel{also}. Its text does not show that: "
-        f"without such a call {without}."
+        "without such a call the run stops at the first optimizer step."
     )
     return Obeys(how, how, "adopt")
 
 
 def _also(preset: Preset) -> str:
-    """What is done there beside the strategy, and to the steps, with a comma before it."""
+    """What is done there beside the strategy, with a comma before it."""
     done = []
     if preset.strategy.activation_checkpointing:
         done.append("has the activations of its layers computed again in backward")
@@ -66,13 +73,7 @@ def _also(preset: Preset) -> str:
         done.append("compiles its layers")
     if preset.strategy.powersgd_rank is not None:
         done.append("sends gradients by PowerSGD")
-    if (passes := preset.batch.accumulation) > 1:
-        done.append(f"makes 1 optimizer step of {passes}, with the mean gradient of {passes} batches")
-    if not done:
-        return ""
-    if len(done) == 1:
-        return f", {done[0]}"
-    return f", {', '.join(done[:-1])} and {done[-1]}"
+    return f", {' and '.join(done)}" if done else ""
 
 
 def refusal(preset: Preset, *, python: bool = True) -> str:
@@ -88,8 +89,14 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
         return (
             f"{lead}: strategy {kind} {OTHERS[kind]}; take ddp, zero1 or fsdp2, or call parallelize() in it"
         )
-    if preset.batch.micro is not None:
-        return f"{lead}: the batch is the script's own; leave batch.micro out"
+    if preset.batch.micro is not None or preset.batch.accumulation > 1:
+        name = "micro" if preset.batch.micro is not None else "accumulation"
+        return f"{lead}: the script's loop makes the batches; leave batch.{name} out"
+    if kind == "fsdp2" and preset.strategy.reshard_after_forward is not True:
+        return (
+            f"{lead}: strategy.reshard_after_forward={str(preset.strategy.reshard_after_forward).lower()} leaves whole "
+            "parameters where the script may change them between passes; take fsdp2"
+        )
     if preset.launcher.kind != "torchrun":
         return f"{lead}: its launcher is {preset.launcher.kind}; add --set launcher.kind=torchrun"
     if not preset.hook:
@@ -97,22 +104,99 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
     return "" if python else "--adopt works in Python, which --no-python leaves out: leave out one of them"
 
 
-def _by_itself(calls: Iterable[tuple[str, ScriptCall]]) -> str:
+def _by_itself(parts: Sequence[tuple[str, Script]]) -> str:
     """That a script without a DistributedDataParallel of its own leaves that to something else, as a sentence."""
     other = ""
-    for name, call in calls:
-        if wraps(call.full)[0] == "ddp":
+    for name, part in parts:
+        if _wrapping(part):
             return ""
-        what = "calls parallelize()" if call.full == PARALLELIZE else framework(call.full)
-        other = other or (f"{name} {what} in line {call.line}" if what else "")
+        for call in part.calls:
+            what = "calls parallelize()" if call.full == PARALLELIZE else framework(call.full)
+            other = other or (f"{name} {what} in line {call.line}" if what else "")
     return other and f"{other}, where --adopt does nothing: leave it out"
 
 
-def _calls(script: str, texts: Mapping[str, str | bytes | None]) -> Iterator[tuple[str, ScriptCall]]:
-    """Each call with the name of its file as a sentence has it; none of what cannot be read."""
+def _by_text(preset: Preset, parts: Sequence[tuple[str, Script]]) -> str:
+    """Why the ranks would stop, as far as literals and names in the text show it; "" if nothing does."""
+    for name, part in parts:
+        wrapping = _wrapping(part)
+        why = wrapping and _unsuited_call(preset, part, wrapping)
+        why = why or _unsuited_optimizer(preset.strategy.kind, part)
+        if why:
+            return f"--adopt cannot apply preset {preset.name}: {name} {why}"
+    return ""
+
+
+def _unsuited_call(preset: Preset, part: Script, wrapping: ScriptCall) -> str:
+    """What the script's call of DistributedDataParallel rules out, without its subject."""
+    strategy = preset.strategy
+    if strategy.kind == "fsdp2" and _is_true(wrapping.keyword("find_unused_parameters")):
+        return (
+            f"gives find_unused_parameters=True to DistributedDataParallel in line {wrapping.line}, and ranks may then "
+            "gather different parameters; take zero1 or ddp"
+        )
+    model = wrapping.node.args[0] if wrapping.node.args else None
+    values = part.assigned.get(model.id, ()) if isinstance(model, ast.Name) else (model,)
+    compiled = [
+        call for call in _certain_calls(part) if call.full == "torch.compile" and call.node in values
+    ]
+    if compiled and (strategy.kind == "fsdp2" or strategy.activation_checkpointing or strategy.compile):
+        return (
+            f"compiles its model in line {compiled[0].line}, before DistributedDataParallel gets it; compile it after "
+            "that, or take zero1 or ddp without options for layers"
+        )
+    return ""
+
+
+def _unsuited_optimizer(kind: str, part: Script) -> str:
+    """The optimizer that the ranks would refuse, without the subject of the sentence."""
+    refused = OTHER_OPTIMIZERS.get(kind)
+    if refused is None:
+        return ""
+    own = _own_optimizers(part)
+    for call in _certain_calls(part):
+        if call.full in refused or (not call.full and call.last in own):
+            each = "element" if kind == "fsdp2" else "parameter"
+            return (
+                f"makes a {call.last} in line {call.line}, and {kind} takes optimizers of torch that update each {each} "
+                "on its own, as AdamW; take ddp"
+            )
+    return ""
+
+
+def _own_optimizers(part: Script) -> set[str]:
+    """Classes of the script that derive from torch's optimizers."""
+    names = Names(part.tree)
+    return {
+        node.name
+        for node in part.tree.of(ast.ClassDef)
+        if any(names.full(base).startswith("torch.optim.") for base in node.bases)
+    }
+
+
+def _wrapping(part: Script) -> ScriptCall | None:
+    """The first call of DistributedDataParallel."""
+    return next((call for call in part.calls if wraps(call.full)[0] == "ddp"), None)
+
+
+def _certain_calls(part: Script) -> list[ScriptCall]:
+    """The calls that depend on no condition."""
+    conditional = {
+        id(node)
+        for branch in part.tree.of(ast.If, ast.IfExp)
+        for node in ast.walk(branch)
+        if node is not branch
+    }
+    return [call for call in part.calls if id(call.node) not in conditional]
+
+
+def _is_true(keyword: ast.keyword | None) -> bool:
+    return keyword is not None and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+
+
+def _parts(script: str, texts: Mapping[str, str | bytes | None]) -> Iterator[tuple[str, Script]]:
+    """The script and what it imports, each with its name as a sentence has it; nothing that cannot be read."""
     for path, text in texts.items():
-        try:
-            calls = () if text is None else parse(text).calls
-        except Unreadable:
-            continue
-        yield from ((f"{script}, through {path}," if path else script, call) for call in calls)
+        with contextlib.suppress(Unreadable):
+            if text is not None:
+                yield (f"{script}, through {path}," if path else script), parse(text)

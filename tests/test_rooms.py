@@ -248,7 +248,7 @@ LATE_IMPORTS = {
     # Every Python below a command loads this, and few become ranks.
     "runners/inrank/joining.py": {"runners.inrank.control", "runners.inrank.hook"},
     # What acts on torch is loaded once the script has imported that.
-    "runners/inrank/adoption.py": {"runners.inrank.adopted_ddp"},
+    "runners/inrank/adopt/arming.py": {"runners.inrank.adopt.call"},
     "runners/local_agent.py": {
         "presets.plan", "presets.render", "presets.script_support", "presets.script_tree", "runners.hub.routes"
     },

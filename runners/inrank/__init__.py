@@ -7,7 +7,7 @@ of processes share it:
                               env_changes, restart_policy and failure_causes (by known_causes) decide;
                               rendezvous, coordinator, secure_channel and relay connect the nodes
     each rank                 site/ is its entry, hook.py its main; rank_pulse reports, rank_changes acts;
-                              parallelize/ is called by the user's script
+                              parallelize/ is called by the user's script, adopt/ acts at its DDP call
     both                      control (sockets, reports), own_folders (where sockets may be), tracebacks
 
 parameter_count and torch_check are programs of their own, which answer one question and exit.

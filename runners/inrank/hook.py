@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import IO, Any, NamedTuple, NoReturn
 
-from . import adoption, checkpoint_saves, gloo_workers, rank_changes, rank_profile, rank_pulse, tracebacks
-from .adopted import adopted, initialising
+from . import checkpoint_saves, gloo_workers, rank_changes, rank_profile, rank_pulse, tracebacks
+from .adopt import arming
+from .adopt.report import adopted, initialising
 from .control import Peers, accept_forever, listen, private, requests
 from .import_watch import MISTAKES
 from .thread_waits import Threads
@@ -152,8 +153,6 @@ class Steps:
         if optimizer is not first and not (adopted.calls and self._inspections):
             return False
         if self._inspections >= MOST_INSPECTIONS or optimizer in self._inspected:
-            return False
-        if adopted.leaves_out(optimizer):
             return False
         self._inspected.add(optimizer)
         self._inspections += 1
@@ -514,7 +513,7 @@ def attach() -> None:
     rank_changes.keep_store_on_loopback()
     rank_changes.survive_full_disk()
     steps, signals = Steps(), TrainingSignals()
-    adoption.arm()
+    arming.arm()
     signals.arm()
     threads = Threads()
     threads.arm()

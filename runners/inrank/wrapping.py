@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from .adopted import adopted
+from .adopt.report import adopted
 from .import_watch import MISTAKES
 from .model_size import parameters_of
 

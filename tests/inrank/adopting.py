@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distui.runners.inrank import adopted, adoption, gloo_workers
+from distui.runners.inrank import gloo_workers
+from distui.runners.inrank.adopt import arming, report
 
 gloo_workers.arm()
-adoption.arm()
+arming.arm()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -155,6 +156,6 @@ if __name__ == "__main__":
         train(case, Path(sys.argv[3]) if len(sys.argv) > 3 else None) for case in range(int(sys.argv[2]))
     ]
     torch.save(
-        {"cases": results, "described": adopted.adopted.described()}, FOLDER / f"rank-{dist.get_rank()}.pt"
+        {"cases": results, "described": report.adopted.described()}, FOLDER / f"rank-{dist.get_rank()}.pt"
     )
     dist.destroy_process_group()

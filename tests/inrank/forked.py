@@ -1,4 +1,4 @@
-"""Runs scripts one after the other, each in two ranks that are forks of this process: torch is imported once.
+"""Runs scripts one after the other, each in ranks that are forks of this process: torch is imported once.
 
 forked.py CASES     CASES is a file of JSON: [[SCRIPT, environment], …]; beside each script, `output` is what its
                     ranks print, and `codes` their exit codes
@@ -21,17 +21,17 @@ gloo_workers.arm()
 import torch.distributed  # noqa: E402
 import torch.nn.parallel  # noqa: E402, F401 - for the ranks
 
-from distui.runners.inrank import adopted_ddp, adopted_fsdp  # noqa: E402, F401 - for the ranks
+from distui.runners.inrank.adopt import call  # noqa: E402, F401 - for the ranks
 
 GRACE_S = 0.5
-"""Seconds after which the other rank of one that failed is ended, as torchrun does it."""
+"""Seconds after which the other ranks of one that failed are ended, as torchrun does it."""
 LIMIT_S = 60.0
 
 
 def forked(script: Path, env: dict[str, str]) -> bool:
-    """Run a script in two ranks to its end. Returns True in each rank, whose caller runs the script there."""
+    """Run a script in its ranks to its end. Returns True in each rank, whose caller runs the script there."""
     ranks: list[int] = []
-    for rank in range(2):
+    for rank in range(int(env["WORLD_SIZE"])):
         pid = os.fork()
         if not pid:
             os.environ.clear()

@@ -6,15 +6,17 @@ loops.py FOLDER     writes FOLDER/rank-<r>.pt: name of the loop → losses, and 
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distui.runners.inrank import adoption, gloo_workers
+from distui.runners.inrank import gloo_workers
+from distui.runners.inrank.adopt import arming
 
 gloo_workers.arm()
-adoption.arm()
+arming.arm()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -115,33 +117,6 @@ def cleared_late() -> list[float]:
     return losses
 
 
-def clamped() -> list[Any]:
-    """Weights are changed by the script; rank 0 saves before that."""
-    model, optimizer, batch = made()
-    results: list[Any] = []
-    for _ in range(STEPS):
-        results.append(update(optimizer, model(batch()).pow(2).mean()))
-        if dist.get_rank() == 0:
-            results.append(copy.deepcopy(model.module.state_dict()))
-        for parameter in model.parameters():
-            parameter.data.clamp_(-0.2, 0.2)
-    return results
-
-
-def exported() -> list[Any]:
-    """Rank 0 alone reads weights, as scripts do that write them in a format of their own."""
-    model, optimizer, batch = made()
-    results: list[Any] = []
-    for _ in range(STEPS):
-        results.append(update(optimizer, model(batch()).pow(2).mean()))
-        if dist.get_rank() == 0:
-            for parameter in model.module.parameters():
-                results.append(torch.tensor(parameter.detach().cpu().view(-1).float().numpy()))
-            results.append(torch.equal(model.module.head.weight, model.module.head.weight))
-            results.append(model.module.head.bias.data[1].item())
-    return results
-
-
 def averaged() -> list[Any]:
     """An average of the weights, with which rank 0 evaluates; the weights go back to it at the end."""
     net = Net()
@@ -179,7 +154,7 @@ def two_models() -> list[Any]:
 
 
 def logged() -> list[Any]:
-    """Every rank looks at norms and values; rank 0 evaluates the part that it wrapped, and counts parameters."""
+    """Every rank reads norms of gradients; rank 0 evaluates the model inside, and counts parameters."""
     model, optimizer, batch = made()
     results: list[Any] = []
     for step in range(STEPS):
@@ -233,7 +208,7 @@ class Shifted(Net):
 
 
 def evaluated() -> list[Any]:
-    """On rank 0 alone, through what was wrapped. Not in the second step, in which bare DDP arranges its buckets."""
+    """On rank 0 only, through what was wrapped. Not in the second step, in which bare DDP arranges its buckets."""
     model, optimizer, batch = made(Shifted())
     results: list[Any] = []
     for step in range(STEPS):
@@ -246,62 +221,11 @@ def evaluated() -> list[Any]:
     return [*results, model.module.running.mean.clone()]
 
 
-def chosen() -> list[Any]:
-    """Groups and factors by ids and by sets and dicts of parameters, made before the call."""
-    torch.manual_seed(1)
-    net = Net()
-    slow, ids, listed = (
-        set(net.head.parameters()),
-        {id(net.head.bias)},
-        list(map(id, net.blocks[0].parameters())),
-    )
-    factors = {each: 0.1 * at for at, each in enumerate(net.parameters())}
-    by_id = {id(each): 0.5 for each in net.blocks[1].parameters()}
-    model, _, batch = made(net)
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p in slow and id(p) not in ids], "lr": 0.003},
-        {"params": [p for p in model.parameters() if id(p) in listed], "lr": 0.02},
-        {
-            "params": [
-                p for p in model.parameters() if (p not in slow and id(p) not in listed) or id(p) in ids
-            ]
-        },
-    ]
-    optimizer, losses = torch.optim.SGD(groups, lr=0.01), []
-    for _ in range(STEPS):
-        model(batch()).pow(2).mean().backward()
-        for parameter in model.parameters():
-            parameter.grad.mul_(factors[parameter] * by_id.get(id(parameter), 1.0))
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(model(batch()).detach().pow(2).mean().item())
-    return [*losses, [len(group["params"]) for group in groups], model.state_dict()]
-
-
-def looked_at() -> list[Any]:
-    """Largest values, and noise from a generator that all ranks have alike."""
-    model, optimizer, batch = made(Net())
-    noise = torch.Generator().manual_seed(3)
-    results: list[Any] = []
-    for _ in range(STEPS):
-        results.append(update(optimizer, model(batch()).pow(2).mean()))
-        results += [
-            p.grad.abs().max().item() + p.data.std().item() + p.grad.amin() for p in model.parameters()
-        ]
-        for parameter in model.parameters():
-            parameter.grad += torch.randn(parameter.shape, generator=noise)
-        optimizer.step()
-        if dist.get_rank() == 0:
-            torch.save(list(model.parameters()), Path(sys.argv[1]) / "parameters.pt")
-            results.append(torch.load(Path(sys.argv[1]) / "parameters.pt", weights_only=False))
-            results.append([type(each).__name__ for each in results[-1]])
-    return results
-
-
 LOOPS: list[Callable[[], list[Any]]] = [
-    plain, recurrent, checkpointed, two_passes, adversarial, cleared_late, clamped, exported, averaged, two_models,
-    logged, kept, evaluated, chosen, looked_at,
+    plain, recurrent, checkpointed, two_passes, adversarial, cleared_late, two_models, kept,
 ]  # fmt: skip
+WHOLE: list[Callable[[], list[Any]]] = [averaged, logged, evaluated]
+"""Those that use parameters in their own way, or make a pass on rank 0 only, which fsdp2 does not take."""
 
 
 def run(loops: list[Callable[[], Any]]) -> None:
@@ -313,4 +237,4 @@ def run(loops: list[Callable[[], Any]]) -> None:
 
 
 if __name__ == "__main__":
-    run(LOOPS)
+    run(LOOPS if os.environ.get("DISTUI_STRATEGY") == "fsdp2" else [*LOOPS, *WHOLE])

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 plain_gpt.py --steps 12 --out saved.pt [--resume saved.pt] [--losses losses.json]
 
 Weight tying, two groups of an AdamW that is made before the model is wrapped, gradient accumulation, clipping, a
-schedule, and now and then, on rank 0 alone, an evaluation and a checkpoint.
+schedule, now and then an evaluation by all ranks, and a checkpoint on rank 0 only.
 """
 
 from __future__ import annotations
@@ -125,10 +125,10 @@ def main() -> None:
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(total)
+        if step % 5 == 4:
+            evaluated.append(evaluate(model, device))
         if rank == 0:
             norms.append(norm.item())
-            if step % 5 == 4:
-                evaluated.append(evaluate(model, device))
             if args.out and (step % 5 == 4 or step == begin + args.steps - 1):
                 state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
                 torch.save({**state, "step": step + 1}, args.out)

@@ -17,6 +17,8 @@ from ports import free_port
 LIMIT_S = 300.0
 """After this many seconds a launch hangs: it is killed, and the test fails on its exit code."""
 FORKED = Path(__file__).with_name("forked.py")
+RANKS = 4
+"""Of each forked script."""
 EXAMPLES = Path(__file__).parents[2] / "presets" / "examples"
 
 
@@ -76,7 +78,7 @@ def torchrun(script: Path, *args: str, ranks: int = 2) -> list[str | Path]:
 
 
 def in_forks(folder: Path, cases: Iterable[tuple[str, dict[str, str]]]) -> list[tuple[list[int], str]]:
-    """Run each script with its environment in two ranks, one script after the other, the first one in `folder`/0.
+    """Run each script with its environment in RANKS ranks, one script after the other, the first one in `folder`/0.
 
     Returns the exit codes of its ranks, and what they print. torch is imported once for all of them.
     """
@@ -85,7 +87,7 @@ def in_forks(folder: Path, cases: Iterable[tuple[str, dict[str, str]]]) -> list[
         script = folder / str(number) / "script.py"
         script.parent.mkdir()
         script.write_text(text)
-        group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        group = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1"}
         scripts.append((str(script), {**env, **group, "MASTER_PORT": str(free_port())}))
     (folder / "cases.json").write_text(json.dumps(scripts))
     limit_s = LIMIT_S * len(scripts)

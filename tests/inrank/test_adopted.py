@@ -1,4 +1,4 @@
-"""A preset at a script's own DistributedDataParallel call, from inside two ranks: all numbers are those of bare DDP."""
+"""`ddp` and `zero1` at a script's own DistributedDataParallel call, in four ranks: all numbers are those of bare DDP."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ import torch
 from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
-from starts import environment, finished, in_forks, torchrun
+from starts import RANKS, environment, finished, in_forks, torchrun
 
-from distui.runners.inrank import adoption
-from distui.runners.inrank.adopted import AdoptionError
+from distui.runners.inrank.adopt import arming
+from distui.runners.inrank.adopt.report import AdoptionError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
-    from distui.runners.inrank.adopted_ddp import changed, in_full
+    from distui.runners.inrank.adopt.call import changed
+    from distui.runners.inrank.adopt.optimizers import BY_PARAMETER, is_one_of
+    from distui.runners.inrank.adopt.outputs import in_full
+    from distui.runners.inrank.adopt.zero1 import checksums, shares
     from distui.runners.inrank.parallelize.settings import Settings
-    from distui.runners.inrank.sharded_steps import BY_PARAMETER, by_parameter, shares
 
 pytestmark = pytest.mark.torch
 HERE = Path(__file__).parent
-CASES = 24
+CASES = 8
 Cases = dict[str, tuple[dict[str, str], str, str]]
 """By name: the environment, the script behind BEGIN, and words of the sentence with which it stops."""
 OPTIONS = {"bucket_cap_mb": 1, "gradient_as_bucket_view": True, "device_mesh": True}
@@ -43,12 +45,12 @@ def adopting(strategy: str, options: dict[str, Any] | None = None, **more: str) 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[dict[str, Any]]]]:
-    """Of bare DDP and of presets: the folder, and what each of two ranks saw."""
+    """Of bare DDP and of presets: the folder, and what each rank saw."""
 
     def results(name: str, env: dict[str, str]) -> tuple[Path, list[dict[str, Any]]]:
         folder = tmp_path_factory.mktemp(name)
-        finished(torchrun(HERE / "adopting.py", str(folder), str(CASES)), env, folder)
-        return folder, [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(2)]
+        finished(torchrun(HERE / "adopting.py", str(folder), str(CASES), ranks=RANKS), env, folder)
+        return folder, [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
     return {
         "bare": results("bare", environment()),
@@ -81,10 +83,10 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.real
-def test_zero1_holds_about_half_of_the_states_in_each_rank(trained: Any) -> None:
+def test_zero1_divides_the_states_over_the_ranks(trained: Any) -> None:
     whole = sum(case["held"] for case in trained["bare"][1][0]["cases"])
     for rank in trained["zero1"][1]:
-        assert 0.3 * whole < sum(case["held"] for case in rank["cases"]) < 0.7 * whole
+        assert 0.1 * whole < sum(case["held"] for case in rank["cases"]) < 0.4 * whole
     strategies, text = trained["zero1"][1][0]["described"]
     assert strategies == {"zero1"}
     assert "zero1 applied at adopting.py:" in text
@@ -93,9 +95,9 @@ def test_zero1_holds_about_half_of_the_states_in_each_rank(trained: Any) -> None
 
 BEGIN = """
 import os, sys, time; sys.stderr.reconfigure(line_buffering=True, write_through=False)
-from distui.runners.inrank import adoption, gloo_workers
-from distui.runners.inrank.adopted import AdoptionError
-gloo_workers.arm(), adoption.arm()
+from distui.runners.inrank import gloo_workers
+from distui.runners.inrank.adopt import arming
+gloo_workers.arm(), arming.arm()
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -116,7 +118,7 @@ if dist.get_rank() == 0:
 UNEVEN = f"""{BEGIN}
 model = DDP(net)
 optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(2 + dist.get_rank()):
+for _ in range(2 + (dist.get_rank() > 0)):
     model(torch.ones(2, 8)).sum().backward()
     optimizer.step()
 """
@@ -137,7 +139,7 @@ model = DDP(net)
 torch.optim.SGD(model.parameters(), lr=0.1).step(lambda: model(torch.ones(2, 8)).sum())
 """
 GROUPS = """
-groups = [dist.new_group([at]) for at in range(2)]
+groups = [dist.new_group([at]) for at in range(4)]
 DDP(net, process_group=groups[dist.get_rank()])
 """
 SWALLOWED = f"""
@@ -153,22 +155,19 @@ x = torch.full((2, 8), 1.0 + dist.get_rank())
 """
 PART = f"{WRAPPED}model.module(x).sum().backward()\noptimizer.step()\n"
 SPARSELY = f"{WRAPPED}with model.no_sync():\n    model(x).sum().backward()\n    optimizer.step()\n"
-LATER = f"""{WRAPPED}
-model.register_comm_hook(None, lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(
-    lambda sent: sent.value()[0] + (dist.get_rank() if len(steps) == 4 else 0)))
-steps = []
-for _ in range(6):
-    model(x).sum().backward()
-    steps.append(optimizer.step())
-"""
+OWN_COMM_HOOK = f"{WRAPPED}model.register_comm_hook(None, lambda _, bucket: None)\n"
 JOINED = f"{WRAPPED}with model.join():\n    model(x).sum().backward()\n"
 JOINED_BESIDE = (
     f"{WRAPPED}from torch.distributed.algorithms.join import Join\nwith Join([model]): model(x)\n"
 )
-STATES = f"""{WRAPPED}
-model(x).sum().backward()
-optimizer.step()
-[optimizer.state[p]['exp_avg'] for p in net.parameters()]
+STEP_HOOK = f"{WRAPPED}optimizer.register_step_post_hook(lambda *_: None)\n"
+CHANGED = f"""{WRAPPED}
+for step in range(6):
+    model(x).sum().backward()
+    if step == 4 and dist.get_rank() == 0:
+        net[0].{{what}}[0, 0] += 1e-6
+    optimizer.step()
+    optimizer.zero_grad()
 """
 ONE_STEPS = f"""{WRAPPED}
 for step in range(4):
@@ -182,26 +181,40 @@ STOPPED: Cases = {
     "a step behind except Exception": (ZERO1, SWALLOWED, "zero1 cannot be applied to __main__.Own"),
     "a part of the model": (ZERO1, PART, "gradients differ between the ranks"),
     "no_sync": (ZERO1, SPARSELY, "gradients differ between the ranks"),
-    "a hook that differs later": (ZERO1, LATER, "gradients differ between the ranks"),
+    "a gradient of one rank": (
+        ZERO1,
+        CHANGED.format(what="weight.grad"),
+        "its gradients differ between the ranks",
+    ),
+    "a weight of one rank": (
+        ZERO1,
+        CHANGED.format(what="weight.data"),
+        "the values of its parameters differ between the ranks",
+    ),
+    "a communication hook": (ZERO1, OWN_COMM_HOOK, "it takes communication hooks of torch's"),
+    "a hook around a step": (ZERO1, STEP_HOOK, "the script registers a hook around optimizer steps"),
     "join": (ZERO1, JOINED, "zero1 has no join(), which the script calls at script.py:"),
     "join beside": (
-        adopting("fsdp2"), JOINED_BESIDE, "fsdp2 has no join(), which the script calls at script.py:",
+        adopting("fsdp2"),
+        JOINED_BESIDE,
+        "fsdp2 has no join(), which the script calls at script.py:",
     ),
-    "states of other ranks": (
-        ZERO1, STATES, "reads 'exp_avg' of an optimizer's state for a parameter that zero1 has",
-    ),
-    "a step of one rank": (ZERO1, ONE_STEPS, "backward pass at script.py:"),
+    "a step of one rank": (ZERO1, ONE_STEPS, "at its backward pass at script.py:"),
     "no call": (DDP, ALONE, "has not called DistributedDataParallel before"),
+    "no call for zero1": (ZERO1, ALONE, "has not called DistributedDataParallel before"),
     "another optimizer": (
-        ZERO1, OTHERS, "zero1 cannot be applied to __main__.Own, which steps at script.py:",
+        ZERO1,
+        OTHERS,
+        "zero1 cannot be applied to __main__.Own, which steps at script.py:",
     ),
     "a closure": (ZERO1, CLOSURE, "the script gives step() a closure"),
-    "a group of some ranks": (ZERO1, GROUPS, "a process group of some ranks alone"),
+    "a group of some ranks": (ZERO1, GROUPS, "a process group of some ranks only"),
     "a hook beside the preset's": (
-        adopting("ddp", DISTUI_PRECISION='{"reduce": "bf16"}'), OWN_HOOK,
+        adopting("ddp", DISTUI_PRECISION='{"reduce": "bf16"}'),
+        OWN_HOOK,
         "AdoptionError: the script registers a communication hook",
     ),
-}  # fmt: skip
+}
 
 
 def stop_with_a_sentence(folder: Path, cases: Cases) -> dict[str, str]:
@@ -218,30 +231,6 @@ def stop_with_a_sentence(folder: Path, cases: Cases) -> dict[str, str]:
 @pytest.mark.long
 def test_what_cannot_be_applied_stops_the_run_with_a_sentence(tmp_path: Path) -> None:
     stop_with_a_sentence(tmp_path, STOPPED)
-
-
-HOOKED = f"""{BEGIN}
-[torch.nn.init.constant_(each, 0.1) for each in net.parameters()]
-model = DDP(net)
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-mean = [each.detach().clone() for each in net.parameters()]
-def before(optimizer, args, kwargs):
-    norm = torch.nn.utils.clip_grad_norm_([each for each in net.parameters() if each.grad is not None], 0.1)
-    print(f"norm {{dist.get_rank()}} {{norm.item()}}\\n", end="", flush=True)
-def behind(optimizer, args, kwargs):
-    with torch.no_grad():
-        [slow.lerp_(fast, 0.5) for slow, fast in zip(mean, net.parameters())]
-optimizer.register_step_pre_hook(before)
-from torch.optim.optimizer import register_optimizer_step_post_hook
-register_optimizer_step_post_hook(behind)
-optimizer.register_step_post_hook(hook=behind)
-for step in range(3):
-    model(torch.full((2, 8), 1.0 + dist.get_rank())).pow(2).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-print(f"mean {{dist.get_rank()}} {{sum(each.double().norm() for each in mean).item()}}\\n", end="", flush=True)
-dist.destroy_process_group()
-"""
 
 
 COPIED = f"""{BEGIN}
@@ -294,9 +283,9 @@ print(f"{out.dtype} {exact.dtype} {bool((out == out.bfloat16().float()).all())}\
 
 @pytest.mark.long
 def test_scripts_see_what_they_do_under_bare_ddp(tmp_path: Path) -> None:
-    """Hooks around a step, copies and pickles of the wrapped model, and a compiled model with recomputed layers."""
+    """Copies and pickles of the wrapped model, and a compiled model with recomputed layers."""
     recomputed = adopting("zero1", {"activation_checkpointing": True})
-    pairs = [(HOOKED, ZERO1, 8), (COPIED, ZERO1, 6), (COMPILED, recomputed, 6)]
+    pairs = [(COPIED, ZERO1, 3 * RANKS), (COMPILED, recomputed, 3 * RANKS)]
     cases = [(text, env) for text, adopted, _ in pairs for env in (environment(), adopted)]
     seen = [sorted(re.findall(r"(?:norm|mean) \d \S+", output)) for _, output in in_forks(tmp_path, cases)]
     assert [len(lines) for lines in seen[::2]] == [lines for _, _, lines in pairs]
@@ -310,10 +299,12 @@ def test_half_precision_and_ends_at_different_times(tmp_path: Path) -> None:
     half = adopting("ddp", DISTUI_PRECISION='{"param": "bf16", "reduce": "bf16"}')
     cases = [(f"{BEGIN}{HALF}", half), (LATE, ZERO1), (UNEVEN, ZERO1)]
     (halved, late, uneven) = in_forks(tmp_path, cases)
-    assert halved[1].splitlines() == ["torch.float32 torch.float32 True"] * 2
-    assert late[0] == [0, 0]
+    assert halved[1].splitlines() == ["torch.float32 torch.float32 True"] * RANKS
+    assert late[0] == [0] * RANKS, late[1]
     assert "saved 8" in late[1]
-    assert uneven[0] == [0, 1], uneven[1]
+    assert uneven[0][0] == 0, uneven[1]
+    assert any(uneven[0][1:]), uneven[1]
+    assert "rank 0 is at its end, and rank" in uneven[1]
 
 
 def settings(**options: Any) -> Settings:
@@ -352,9 +343,23 @@ def test_shares_are_even_to_the_largest_parameter(sizes: list[int], ranks: int) 
 def test_optimizers_of_torch_are_told_from_others() -> None:
     ours = [getattr(torch.optim, name) for name in BY_PARAMETER if hasattr(torch.optim, name)]
     assert len(ours) > 10
-    assert all(map(by_parameter, ours))
-    assert not by_parameter(torch.optim.LBFGS)
-    assert not any(by_parameter(type(kind.__name__, (kind,), {})) for kind in ours)
+    assert all(is_one_of(kind, BY_PARAMETER) for kind in ours)
+    assert not is_one_of(torch.optim.LBFGS, BY_PARAMETER)
+    assert not any(is_one_of(type(kind.__name__, (kind,), {}), BY_PARAMETER) for kind in ours)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20), st.integers(0, 19))
+def test_a_checksum_shows_a_changed_bit(numbers: list[float], at: int) -> None:
+    tensor = torch.tensor(numbers)
+    changed = tensor.clone()
+    changed.view(torch.int32)[at % len(numbers)] ^= 1
+    assert checksums([changed]) != checksums([tensor]) == checksums([tensor.clone()])
+
+
+@for_each("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.int8, torch.bool])
+def test_a_checksum_is_of_any_numbers(dtype: torch.dtype) -> None:
+    zeros, ones = torch.zeros(3, 2).to(dtype), torch.ones(3, 2).to(dtype)
+    assert checksums([zeros, ones]) == [0, *checksums([ones.T])] != [0, 0]
 
 
 def test_outputs_of_any_shape_come_in_fp32() -> None:
@@ -370,7 +375,7 @@ def test_outputs_of_any_shape_come_in_fp32() -> None:
 )
 def test_an_older_torch_is_refused(version: str, well: bool) -> None:
     if well:
-        adoption.check_release(version)
+        arming.check_release(version)
         return
     with pytest.raises(AdoptionError, match=r"needs torch 2\.9 or newer, and this is 2\.8\.0"):
-        adoption.check_release(version)
+        arming.check_release(version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from starts import in_forks
+from starts import RANKS, in_forks
 from test_adopted import BEGIN, adopting
 
 pytestmark = [pytest.mark.torch, pytest.mark.real]
@@ -115,4 +115,4 @@ def test_gradients_of_one_rank_alone_stop_the_run(tmp_path: Path) -> None:
 def test_gradients_that_were_averaged_go_on(tmp_path: Path) -> None:
     ran = in_forks(tmp_path, [(WRAPPED + text + END, adopting("zero1")) for text in GO_ON.values()])
     for name, (codes, output) in zip(GO_ON, ran, strict=True):
-        assert (codes, output.count("went on")) == ([0, 0], 2), (name, output)
+        assert (codes, output.count("went on")) == ([0] * RANKS, RANKS), (name, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from distui.presets.finding import PlanError, PresetError
 from distui.presets.lint import lint_plan
 from distui.presets.load import load
 from distui.presets.model import Loaded
-from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.plan import Place, Plan, make_plan
 from distui.presets.render import render
+from distui.presets.request import Request
 
 PLAIN = "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nmodel = DDP(net)\n"
 PLACE = Place(
@@ -42,7 +44,7 @@ def planned(
     )
 
 
-@for_each("name", ["ddp", "ddp-mesh", "zero1", "fsdp2", "fsdp2-zero2", "fsdp2-offload", "hsdp"])
+@for_each("name", ["ddp", "ddp-mesh", "zero1", "fsdp2", "fsdp2-offload", "hsdp"])
 def test_the_plan_names_the_line_where_the_preset_is_applied(name: str) -> None:
     plan = planned(name)
     kind = plan.strategy
@@ -53,19 +55,13 @@ def test_the_plan_names_the_line_where_the_preset_is_applied(name: str) -> None:
     assert not [variable for variable in plan.env if variable.startswith(("ACCELERATE_", "FSDP_"))]
 
 
-ALL_OF_IT = (
-    ", has the activations of its layers computed again in backward, compiles its layers and makes 1 optimizer step "
-    "of 4, with the mean gradient of 4 batches."
-)
-
-
 @for_each(
     ("overrides", "words"),
     [
         (("strategy.compile=true",), ", compiles its layers."),
         (
-            ("strategy.activation_checkpointing=true", "strategy.compile=true", "batch.accumulation=4"),
-            ALL_OF_IT,
+            ("strategy.activation_checkpointing=true", "strategy.compile=true"),
+            ", has the activations of its layers computed again in backward and compiles its layers.",
         ),
         (("strategy.powersgd_rank=2",), ", sends gradients by PowerSGD."),
     ],
@@ -109,15 +105,44 @@ def test_a_call_in_a_file_beside_the_script_counts() -> None:
 
 @for_each("source", ["import torch\n", "def broken(:\n", None])
 def test_a_call_that_no_text_shows_is_left_to_the_ranks(source: str | None) -> None:
-    words = {
-        "zero1": "it is applied at the first optimizer step, or the run stops there where ranks have other gradients",
-        "ddp": "the run stops at the first optimizer step",
-        "fsdp2": "the run stops at the first optimizer step",
-    }
-    for name, without in words.items():
+    for name in ("ddp", "zero1", "fsdp2"):
         obeys = planned(name, source=source).obeys
         assert obeys is not None
-        assert obeys.endswith(f"Its text does not show that: without such a call {without}.")
+        assert obeys.endswith("without such a call the run stops at the first optimizer step.")
+
+
+OWN = "class LARS(torch.optim.Optimizer): pass\n"
+TEXTS = {
+    "unused parameters": ("model = DDP(net, find_unused_parameters=True)\n", {"fsdp2"}, "gives find_unused"),
+    "unknown": ("model = DDP(net, find_unused_parameters=args.unused)\n", set(), ""),
+    "compiled before": ("net = torch.compile(net)\nmodel = DDP(net)\n", {"fsdp2"}, "compiles its model in line 3"),
+    "another that is compiled": ("loss = torch.compile(loss)\nmodel = DDP(net)\n", set(), ""),
+    "compiled in the call": ("model = DDP(torch.compile(net))\n", {"fsdp2"}, "compiles its model in line 3"),
+    "perhaps compiled": ("if args.fast:\n    net = torch.compile(net)\nmodel = DDP(net)\n", set(), ""),
+    "compiled after": ("model = DDP(net)\nmodel = torch.compile(model)\n", set(), ""),
+    "LBFGS": ("model = DDP(net)\no = torch.optim.LBFGS(p)\n", {"zero1", "fsdp2"}, "makes a LBFGS in line 4, and"),
+    "Adafactor": ("model = DDP(net)\no = torch.optim.Adafactor(p)\n", {"fsdp2"}, "takes optimizers of torch that"),
+    "AdamW": ("model = DDP(net)\no = torch.optim.AdamW(p)\ns = torch.optim.lr_scheduler.StepLR(o, 1)\n", set(), ""),
+    "its own": (f"{OWN}model = DDP(net)\no = LARS(p)\n", {"zero1", "fsdp2"}, "makes a LARS in line 5"),
+    "torch's own shards": (
+        "from torch.distributed.optim import ZeroRedundancyOptimizer\nmodel = DDP(net)\nZeroRedundancyOptimizer(p)\n",
+        {"zero1", "fsdp2"}, "makes a ZeroRedundancyOptimizer in line 5",
+    ),
+}  # fmt: skip
+"""What a script's text shows → the strategies that the plan refuses for it, with these words."""
+
+
+@for_each(("text", "refused", "words"), list(TEXTS.values()))
+def test_what_the_text_shows_is_refused_before_anything_starts(
+    text: str, refused: set[str], words: str
+) -> None:
+    source = f"import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n{text}"
+    for name in ("ddp", "zero1", "fsdp2"):
+        if name in refused:
+            with pytest.raises(PlanError, match=re.escape(words)):
+                planned(name, source=source)
+        else:
+            assert planned(name, source=source).obeys is not None
 
 
 @for_each(
@@ -168,8 +193,10 @@ def test_a_script_that_also_shards_by_itself_is_taken_for_its_own_call() -> None
             "ddp",
             ("batch.micro=4",),
             {},
-            "the batch is the script's own; leave batch.micro out",
+            "the script's loop makes the batches; leave batch.micro out",
         ),
+        ("ddp", ("batch.accumulation=4",), {}, "leave batch.accumulation out"),
+        ("fsdp2-zero2", (), {}, "strategy.reshard_after_forward=false leaves whole parameters"),
         (
             "ddp",
             ("launcher.kind=accelerate",),

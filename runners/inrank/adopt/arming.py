@@ -1,8 +1,7 @@
-"""`--adopt` inside a rank: has the script's own DistributedDataParallel call apply the preset.
+"""Apply the preset in this process if the environment says so; without that, nothing of torch is changed.
 
-Nothing of torch is changed unless the environment asks for it. What acts on torch is in adopted_ddp; it is loaded right
-after torch, before the script goes on. Where the preset cannot be applied, the run stops with a sentence: at the call,
-or at the first optimizer step where no such call came before.
+If the preset cannot be applied, the run stops with one sentence: at the script's call, or at its first optimizer step
+if it has not called DistributedDataParallel before.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ import os
 import warnings
 from types import ModuleType
 
-from .adopted import AdoptionError
-from .import_watch import MISTAKES, when_imported
-from .rank_changes import version_of
+from ..import_watch import MISTAKES, when_imported
+from ..rank_changes import version_of
+from .report import AdoptionError
 
 VARIABLE = "DISTUI_ADOPT"
 """Set to 1 by the plan of a launch with --adopt; see presets/adopt.py."""
 OLDEST = (2, 9)
-"""The release of torch from which on what is used here is public and the same."""
+"""The first release of torch in which everything that --adopt uses is public."""
 
 
 def arm() -> None:
-    """Apply the preset in this process from now on, where that was asked for."""
+    """Apply the preset as soon as the script has imported torch, if the environment says so."""
     if os.environ.get(VARIABLE) == "1":
         when_imported("torch", _prepare)
 
@@ -33,8 +32,8 @@ def _prepare(torch: ModuleType) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
-            from . import adopted_ddp  # needs torch, which is there only now
-        adopted_ddp.arm()
+            from . import call  # needs torch, which is there only now
+        call.arm()
     except MISTAKES as error:
         raise AdoptionError(
             f"--adopt does not know torch {torch.__version__} ({type(error).__name__}: {error}): leave it out"
@@ -42,7 +41,7 @@ def _prepare(torch: ModuleType) -> None:
 
 
 def check_release(version: str) -> None:
-    """Raises AdoptionError for a torch that is too old."""
+    """Raises AdoptionError if this torch is too old."""
     try:
         release = version_of(version)
     except ValueError:

@@ -1,0 +1,84 @@
+"""Which modules of a model are handled as one: checkpointed and compiled, or gathered together by fully_shard."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import nn
+
+from ..parallelize import layers
+from ..parallelize.settings import LAYERS, Settings
+from .report import AdoptionError, where
+
+LEAST_SHARE = 0.5
+"""A class of modules that repeats makes blocks if they have at least this share of the parameters."""
+
+
+def layers_of(model: nn.Module, config: Settings) -> list[nn.Module]:
+    """Those the preset names, else members of module lists, else what repeats. Raises ParallelizeError."""
+    return list(layers.units(model, config)) or repeated(model)
+
+
+def blocks(model: nn.Module, config: Settings) -> list[nn.Module]:
+    """The layers that share no parameter with anything outside of them. Raises ParallelizeError."""
+    uses = _uses(model)
+
+    def shares_nothing(block: nn.Module) -> bool:
+        return all(uses[key] == count for key, count in _uses(block).items())
+
+    chosen = layers_of(model, config)
+    return [block for block in chosen if block is not model and shares_nothing(block)]
+
+
+def prepare(model: nn.Module, config: Settings) -> list[str]:
+    """Have its layers checkpointed and compiled as the preset says. Returns what was done, in words.
+
+    Raises AdoptionError and ParallelizeError.
+    """
+    asked = [name for name in LAYERS if config.options.get(name)]
+    if not asked:
+        return []
+    lead = f"strategy.{asked[0]} cannot be applied at {where()}"
+    otherwise = f"add --set strategy.{asked[0]}=false"
+    if is_compiled(model):
+        raise AdoptionError(f"{lead}: the model is compiled already; {otherwise}")
+    chosen = layers_of(model, config)
+    if not chosen and "activation_checkpointing" in asked:
+        raise AdoptionError(f"{lead}: the model has no layers that repeat; {otherwise}")
+    return layers.prepare(chosen or [model], config)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the script has compiled the model itself."""
+    return type(model).__name__ == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule)
+
+
+def repeated(model: nn.Module) -> list[nn.Module]:
+    """The outermost modules of the class that repeats and has most of the parameters; [] if none has half of them."""
+    classes: dict[type, list[nn.Module]] = {}
+    for module in model.modules():
+        is_layer = module is not model and next(module.children(), None) is not None
+        if is_layer and type(module) not in (nn.Sequential, nn.ModuleList, nn.ModuleDict):
+            classes.setdefault(type(module), []).append(module)
+    candidates = [outer for modules in classes.values() if len(outer := _outermost(modules)) > 1]
+    best = max(candidates, key=_elements, default=[])
+    return best if _elements(best) >= LEAST_SHARE * _elements([model]) else []
+
+
+def _outermost(modules: list[nn.Module]) -> list[nn.Module]:
+    inner = {id(child) for module in modules for child in module.modules() if child is not module}
+    return [module for module in modules if id(module) not in inner]
+
+
+def _uses(model: nn.Module) -> Counter[int]:
+    """Id of each parameter → in how many places it is."""
+    return Counter(
+        id(parameter)
+        for module in model.modules()
+        for _, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+    )
+
+
+def _elements(modules: list[nn.Module]) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())

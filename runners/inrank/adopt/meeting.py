@@ -1,0 +1,60 @@
+"""Check that all ranks do the same before they do what none of them can do alone.
+
+A collective in which ranks take part for different reasons hangs, or computes with something else. So before each one
+the ranks compare over gloo, in one small all_reduce, what they are about to do. If they differ, all of them stop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .report import AdoptionError, where
+
+END = "end"
+
+
+def digest(value: Any) -> int:
+    """63 bits of a value's repr()."""
+    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "big") >> 1
+
+
+class Meeting:
+    """All ranks of the job. Every rank makes it at the same place of its script."""
+
+    def __init__(self, why: str) -> None:
+        """`why`: why all ranks have to do the same, and the remedy, as the end of a sentence."""
+        self._why = why
+        self._group = dist.new_group(backend="gloo")
+
+    def meet(self, what: str, facts: Sequence[Any] = ()) -> list[bool]:
+        """Wait until every rank is about to do `what`. Returns which of the facts are the same on all ranks.
+
+        Every rank gives as many facts for the same `what`; two at most. Raises AdoptionError.
+        """
+        own = [digest(what), *map(digest, facts), 0, 0][:3]
+        extremes = torch.tensor([own, [~each for each in own]])  # the greatest of ~x is ~ of the least
+        try:
+            dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self._group)
+        except RuntimeError as error:  # the other process has gone, or has not come within gloo's timeout
+            raise AdoptionError(
+                f"rank {dist.get_rank()} is at its {what} at {where()}, and another rank has ended or does not come: "
+                f"{self._why}"
+            ) from error
+        greatest, least = extremes[0].tolist(), (~extremes[1]).tolist()
+        if greatest[0] != least[0]:
+            raise AdoptionError(self._difference(what))
+        return [most == fewest for most, fewest in zip(greatest[1:], least[1:])][: len(facts)]
+
+    def _difference(self, what: str) -> str:
+        """What this rank does, and another one that does something else."""
+        doing: list[tuple[str, str]] = [("", "")] * dist.get_world_size()
+        dist.all_gather_object(doing, (what, where()), group=self._group)
+        other = next((rank for rank, (theirs, _) in enumerate(doing) if theirs != what), 0)
+        theirs, place = doing[other]
+        at = "" if theirs == END else f" at {place}"
+        return f"rank {other} is at its {theirs}{at}, and rank {dist.get_rank()} at its {what} at {where()}: {self._why}"

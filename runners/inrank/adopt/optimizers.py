@@ -1,0 +1,43 @@
+"""What torch's optimizers do with a parameter, by their classes, and the parameters that they hold."""
+
+from __future__ import annotations
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from .report import AdoptionError, where
+
+BY_ELEMENT = ("Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
+"""Optimizers of torch that update each element on its own: they may step on shards."""
+BY_PARAMETER = (*BY_ELEMENT, "ASGD", "Adadelta", "Adafactor", "Muon", "Rprop")
+"""Optimizers of torch that update each parameter on its own, and none without a gradient."""
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """In the order in which state_dict() numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def is_one_of(kind: type, names: tuple[str, ...]) -> bool:
+    """Whether a class is torch's own of one of these names: a subclass may compute something else."""
+    return kind.__name__ in names and getattr(torch.optim, kind.__name__, None) is kind
+
+
+def check_kind(strategy: str, optimizer: Optimizer, names: tuple[str, ...], closure: bool) -> None:
+    """Raises AdoptionError if this optimizer, or this step of it, cannot be divided."""
+    kind = type(optimizer)
+    if not is_one_of(kind, names):
+        raise AdoptionError(
+            f"{strategy} cannot be applied to {kind.__module__}.{kind.__name__}, which steps at {where()}: it takes "
+            f"{', '.join(names)} of torch; take ddp"
+        )
+    if closure:
+        raise AdoptionError(
+            f"{strategy} cannot be applied at {where()}: the script gives step() a closure, which computes gradients "
+            "during the step; take ddp"
+        )
+
+
+def size_text(size: float) -> str:
+    """ "8.1 GB"."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

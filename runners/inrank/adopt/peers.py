@@ -1,0 +1,210 @@
+"""Read a state that is divided over the ranks from one rank only, while the others do something else.
+
+Scripts save on rank 0 only. A collective there would wait for ranks that never come, so each rank has a thread that
+waits for questions in the job's store and answers over gloo. Nothing is polled: the store wakes the thread. A rank
+whose script has ended stays until all have come to their end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .meeting import END, Meeting
+from .report import AdoptionError
+
+WAIT = timedelta(hours=12)
+"""How long one wait for a question lasts before it is renewed."""
+STORE = timedelta(seconds=60)
+"""Timeout of the store for anything else."""
+JOIN_S = 10.0
+"""Seconds that the end of the process waits for the thread."""
+
+
+class Peers:
+    """Questions and answers between all ranks. Every rank makes it at the same place of its script."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        """Raises AdoptionError if the ranks have no store that can be reached."""
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self._meeting, self._pid = meeting, os.getpid()
+        self._group = dist.new_group(backend="gloo")
+        self._store, self._heard = _job_store(), _job_store()
+        self._topics: dict[str, tuple[int, Callable[[Any], Any]]] = {}
+        """Name → version of the state here, and what answers a question about it."""
+        self._changed = threading.Condition()
+        self._gpu = _Gpu() if torch.cuda.is_initialized() else None
+        self._closed = False
+        self._thread = threading.Thread(target=self._listen, name="distui-peers", daemon=True)
+        self._thread.start()
+        atexit.register(self._exit)
+
+    def serve(self, topic: str, version: int, answer: Callable[[Any], Any]) -> None:
+        """Answer questions about a topic, whose state the main thread has just brought to a version."""
+        if self._gpu is not None:
+            self._gpu.mark(topic)
+        with self._changed:
+            self._topics[topic] = version, answer
+            self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Before a step: wait until the GPU has done what was queued, and so the other ranks' collectives before."""
+        if self._gpu is not None:
+            torch.cuda.current_stream().synchronize()
+
+    def ask(
+        self, topic: str, version: int, question: Any = None, ranks: Sequence[int] | None = None
+    ) -> list[Any]:
+        """The answers of the other ranks (of `ranks`, if given), in their order, each of the state at that version.
+
+        Raises AdoptionError if a rank has ended, or is at another version.
+        """
+        others = [rank for rank in (range(self.world) if ranks is None else ranks) if rank != self.rank]
+        tag = self._store.add("asked", 1)
+        request = {"from": self.rank, "tag": tag, "topic": topic, "version": version, "question": question}
+        for rank in others:
+            self._send(rank, json.dumps(request))
+        try:
+            return [self._received(rank, tag) for rank in others]
+        except RuntimeError as error:
+            raise AdoptionError(
+                "a rank has ended, and a part of the state that state_dict() needs was there"
+            ) from error
+
+    def _send(self, rank: int, text: str) -> None:
+        """Put a message where a rank's thread waits for it."""
+        number = self._store.add(f"{rank}/count", 1)
+        self._store.set(f"{rank}/{number}", text)
+
+    def _received(self, rank: int, tag: int) -> Any:
+        head = torch.zeros(2, dtype=torch.int64)
+        dist.recv(head, src=rank, group=self._group, tag=tag)
+        is_answer, size = head.tolist()
+        body = bytearray(size)
+        dist.recv(torch.frombuffer(body, dtype=torch.uint8), src=rank, group=self._group, tag=tag)
+        if not is_answer:
+            raise AdoptionError(f"rank {rank}: {body.decode()}")
+        return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+
+    def _listen(self) -> None:
+        number = 1
+        while not self._closed:
+            try:
+                self._heard.wait([f"{self.rank}/{number}"], WAIT)
+                text = self._heard.get(f"{self.rank}/{number}")
+                self._heard.delete_key(f"{self.rank}/{number}")
+            except dist.DistStoreError:  # nothing was asked
+                continue
+            except RuntimeError:  # the store has gone, and with it the job
+                return
+            number += 1
+            if text:
+                self._answer(json.loads(text))
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        try:
+            text, is_answer = self._state(request["topic"], request["version"], request["question"]), 1
+        except (AdoptionError, RuntimeError, TypeError, LookupError) as error:
+            text, is_answer = (str(error) or type(error).__name__).encode(), 0
+        body = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        with contextlib.suppress(RuntimeError):  # the rank that asked has gone
+            for part in (torch.tensor([is_answer, len(body)]), body):
+                dist.send(part, dst=request["from"], group=self._group, tag=request["tag"])
+
+    def _state(self, topic: str, version: int, question: Any) -> bytes:
+        """The answer, once this rank is at that version. Raises AdoptionError if it is beyond."""
+
+        def is_there() -> bool:
+            return self._closed or (topic in self._topics and self._topics[topic][0] >= version)
+
+        with self._changed:
+            self._changed.wait_for(is_there)
+            here, answer = self._topics.get(topic, (-1, lambda _: None))
+        if here == version:
+            with self._gpu.after(topic) if self._gpu else contextlib.nullcontext():
+                packed = _packed(answer(question))
+            if self._topics[topic][0] == version:
+                return packed
+        raise AdoptionError("the ranks differ in their optimizer steps, or one of them has ended")
+
+    def leave(self) -> None:
+        """Answer until every rank has come to its end."""
+        if not self._closed:
+            with contextlib.suppress(AdoptionError):  # the ranks that train on stop with it
+                self._meeting.meet(END)
+            self._close()
+
+    def _close(self) -> None:
+        """End the thread: the end of the process would abort if it were still inside torch."""
+        if self._closed:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        with contextlib.suppress(RuntimeError):
+            self._send(self.rank, "")
+        self._thread.join(JOIN_S)
+
+    def _exit(self) -> None:
+        if os.getpid() != self._pid:  # a fork
+            return
+        if hasattr(sys, "last_type"):  # the script has raised
+            self._close()
+        else:
+            self.leave()
+
+
+class _Gpu:
+    """Reads what is on this rank's GPU from another thread, while that GPU waits in a collective for the asking rank.
+
+    The state was there when the topic changed last: the copy waits for that event, on a stream of its own.
+    """
+
+    def __init__(self) -> None:
+        self._device, self._stream = torch.cuda.current_device(), torch.cuda.Stream()
+        self._marks: dict[str, torch.cuda.Event] = {}
+
+    def mark(self, topic: str) -> None:
+        """Called by the thread that has changed the topic's state."""
+        event = torch.cuda.Event()
+        event.record()
+        self._marks[topic] = event
+
+    @contextlib.contextmanager
+    def after(self, topic: str) -> Iterator[None]:
+        """On this rank's GPU, after the topic's last change."""
+        torch.cuda.set_device(self._device)  # a thread begins on GPU 0
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._marks[topic])
+            yield
+            self._stream.synchronize()
+
+
+def _packed(value: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def _job_store() -> dist.Store:
+    """A connection of its own to the store at which the ranks have met. Raises AdoptionError."""
+    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    try:
+        store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=STORE)
+    except (RuntimeError, ValueError) as error:
+        raise AdoptionError(
+            f"the ranks have no store at {host}:{port} (MASTER_ADDR, MASTER_PORT), which --adopt needs: have the script "
+            "call init_process_group() without an init_method"
+        ) from error
+    return dist.PrefixStore(f"distui/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -1,0 +1,197 @@
+"""Shard a model with fully_shard, and have the optimizers that were made of its parameters hold the shards.
+
+fully_shard puts other objects in the place of parameters. Optimizers get the new ones; whatever else the script keeps
+of the old ones stops the run: at the call if it would be compared by identity, else where it is used.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim.optimizer import Optimizer
+
+from ..parallelize.settings import ParallelizeError, Settings, mesh_of
+from . import layers
+from .optimizers import parameters_of
+from .report import AdoptionError, where
+
+CONTAINERS = (set, frozenset, dict, OrderedDict, defaultdict, list)
+MOST_MEMBERS = 1_000_000
+"""Larger containers are not searched."""
+
+
+def ignored(module: nn.Module) -> set[str]:
+    """Parameters and buffers that the script has DistributedDataParallel leave alone."""
+    return set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+
+
+def check(module: nn.Module, given: Mapping[str, Any]) -> None:
+    """Raises AdoptionError for what fully_shard would accept and do in another way than DistributedDataParallel."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    modules = list(module.modules())
+    refused = {
+        "find_unused_parameters=True, as ranks may then gather different parameters": given.get(
+            "find_unused_parameters"
+        ),
+        "a process group or mesh of the script's own": given.get("process_group")
+        or given.get("device_mesh"),
+        "mixed_precision or delay_all_reduce_named_params": given.get("mixed_precision")
+        or given.get("delay_all_reduce_named_params"),
+        "ignored parameters": ignored(module) & parameters.keys(),
+        "a model that is compiled already": layers.is_compiled(module),
+        "parameters that have gradients already": any(p.grad is not None for p in parameters.values()),
+        "parameters that have hooks": any(map(_has_hooks, parameters.values())),
+        "an embedding with sparse gradients": any(getattr(each, "sparse", False) for each in modules),
+    }
+    for what, is_there in refused.items():
+        if is_there:
+            raise AdoptionError(f"fsdp2 cannot be applied at {where()} to {what}; take zero1 or ddp")
+
+
+def _has_hooks(parameter: nn.Parameter) -> bool:
+    names = "_backward_hooks", "_post_accumulate_grad_hooks"
+    return any(getattr(parameter, name, None) for name in names)
+
+
+def shard_model(module: nn.Module, config: Settings) -> list[nn.Module]:
+    """Shard a model. Returns its units, the whole last. Raises AdoptionError and ParallelizeError."""
+    before = dict(module.named_parameters())
+    holders = _holders({id(parameter) for parameter in before.values()})
+    check_kept(before, holders)
+    attributes = {name: dict(vars(parameter)) for name, parameter in before.items()}
+    units = [*layers.blocks(module, config), module]
+    settings = _settings(config, next(iter(before.values())).device.type)
+    is_half = config.param != torch.float32
+    policy = {
+        "param_dtype": config.param if is_half else None,
+        "reduce_dtype": None if config.reduce == config.param else config.reduce,
+    }
+    try:
+        for unit in units[:-1]:
+            fully_shard(unit, mp_policy=MixedPrecisionPolicy(**policy), **settings)
+        whole = MixedPrecisionPolicy(**policy, output_dtype=torch.float32 if is_half else None)
+        fully_shard(module, mp_policy=whole, **settings)
+    except Exception as error:
+        raise AdoptionError(
+            f"fsdp2 cannot be applied at {where()}: fully_shard refuses the model ({error}); take zero1"
+        ) from error
+    after = dict(module.named_parameters())
+    for name, parameter in after.items():
+        parameter.__dict__.update(attributes[name])
+    for optimizer in holders:
+        _point(optimizer, {id(parameter): after[name] for name, parameter in before.items()})
+    for parameter in before.values():
+        parameter.__class__ = Replaced
+    return units
+
+
+def _holders(ids: set[int]) -> list[Optimizer]:
+    """The optimizers of this process that were made of these parameters."""
+    optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
+    return [each for each in optimizers if not ids.isdisjoint(map(id, parameters_of(each)))]
+
+
+def _settings(config: Settings, device: str) -> dict[str, Any]:
+    """Arguments of fully_shard. Raises ParallelizeError."""
+    world, replicas = dist.get_world_size(), config.size("dp_replicate")
+    if world % replicas:
+        raise ParallelizeError(f"dp_replicate {replicas} does not divide the world size {world}")
+    shape = {"dp_replicate": replicas, "dp_shard": world // replicas}
+    if replicas == 1:
+        del shape["dp_replicate"]
+    offloads = bool(config.options.get("cpu_offload"))
+    offload = CPUOffloadPolicy(pin_memory=device == "cuda") if offloads else OffloadPolicy()
+    return {
+        "mesh": mesh_of(device, shape, offloads),
+        "reshard_after_forward": True,
+        "offload_policy": offload,
+    }
+
+
+def _point(optimizer: Optimizer, new: Mapping[int, Any]) -> None:
+    """Have an optimizer that was made before hold the sharded parameters, and its states in shards."""
+    for group in optimizer.param_groups:
+        group["params"] = [new.get(id(each), each) for each in group["params"]]
+    for old in [key for key in optimizer.state if id(key) in new]:
+        parameter = new[id(old)]
+        states = optimizer.state.pop(old)
+        optimizer.state[parameter] = {name: as_shard(value, parameter) for name, value in states.items()}
+
+
+def as_shard(value: Any, parameter: Any) -> Any:
+    """A whole tensor of a parameter's size as this rank's part of it; anything else as it is."""
+    if (
+        not isinstance(value, torch.Tensor)
+        or isinstance(value, DTensor)
+        or value.shape != parameter.shape
+        or not value.ndim
+    ):
+        return value
+    mesh = parameter.device_mesh
+    there = value.to(parameter.to_local().device)
+    if there.device.type == mesh.device_type:
+        return distribute_tensor(there, mesh, parameter.placements, src_data_rank=None)
+    part = there.chunk(mesh.size(-1))  # shards that rest in host memory
+    at = mesh.get_local_rank(mesh.ndim - 1)
+    local = part[at] if at < len(part) else there[:0]
+    return DTensor.from_local(
+        local.clone(), mesh, parameter.placements, run_check=False, shape=value.shape, stride=value.stride()
+    )
+
+
+class Replaced(nn.Parameter):  # type: ignore[misc]
+    """What becomes of a parameter object in whose place fully_shard has put another: every use stops the run."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AdoptionError(
+            f"{where()} uses a parameter that was taken from the model before DistributedDataParallel was called, and "
+            "fsdp2 has put another object in its place: take it from the model after that call, or take zero1"
+        )
+
+
+def check_kept(before: Mapping[str, nn.Parameter], optimizers: Iterable[Any]) -> None:
+    """Raises AdoptionError if the script keeps parameters as keys, or their ids, which no object would match later.
+
+    Scripts choose parameters like that for an optimizer's groups: `[p for p in model.parameters() if id(p) in decayed]`.
+    """
+    ids = {id(parameter) for parameter in before.values()}
+    own = {id(ids), *(id(optimizer.state) for optimizer in optimizers)}
+    for container in _containers():
+        if id(container) in own or not 0 < len(container) <= MOST_MEMBERS:
+            continue
+        first = next(iter(container))
+        if type(first) is int:
+            is_kept = any(type(each) is int and each in ids for each in container)
+        else:  # a list of parameters is harmless: they are Replaced
+            is_kept = isinstance(first, nn.Parameter) and not isinstance(container, list)
+            is_kept = is_kept and any(id(each) in ids for each in container)
+        if is_kept:
+            raise AdoptionError(
+                f"fsdp2 cannot be applied at {where()}: the script keeps the model's parameters, or their ids, in a "
+                f"{type(container).__name__}, and fully_shard puts other objects in their place: make it after the "
+                "call, or take zero1"
+            )
+
+
+def _containers() -> Iterator[Any]:
+    """Containers of this process. Python's collector does not track a dict of plain numbers: its holder it does."""
+    objects = gc.get_objects()
+    yield from (each for each in objects if type(each) in CONTAINERS)
+    for each in gc.get_referents(*objects):
+        if type(each) is dict and not gc.is_tracked(each):
+            yield each
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield from (each for each in list(frame.f_locals.values()) if type(each) is dict)
+        frame = frame.f_back
