@@ -285,10 +285,7 @@ class MetricHistory:
     # --- what the node is asked
 
     def due(self) -> list[Ask]:
-        """Return the pending requests, one for all charts of a window.
-
-        Pass each to `answered` or `refused`.
-        """
+        """Return the pending requests, one for all charts of a window. Pass each to `answered` or `refused`."""
         due, self._due = self._due, {}
         asks: list[Ask] = []
         for (fold, indexes, seconds, first, last), tracks in due.items():

@@ -112,10 +112,7 @@ def _ramp(ramp: Sequence[str], cold: str, hot: str, turn: int) -> dict[str, str]
 
 
 def _terminal_ramp() -> dict[str, str]:
-    """Return heat styles without background: the sixteen terminal colours have no order.
-
-    The glyph shows the value.
-    """
+    """Return heat styles without background: the sixteen terminal colours have no order. The glyph shows the value."""
     names = (f"{kind}{step}" for kind in ("heat", "bar") for step in range(len(RAMP)))
     return {name: "bold" if name[-1] in "78" else "default" for name in names}
 

@@ -72,8 +72,7 @@ class Column(Struct, frozen=True):
     most: int = 0
     """Maximum width if there are spare columns; 0 for `width`."""
     only: str = ""
-    """Condition: "gpu" needs GPUs, "nccl" not gloo, "nodes" several nodes, "ended" only after the end, "live" only
-    before."""
+    """Condition: "gpu" needs GPUs, "nccl" NCCL, "nodes" several nodes, "ended" an ended run, "live" a live run."""
     asked: bool = False
     """Whether the column appears only if the user chose it or the terminal is wide."""
 

@@ -192,10 +192,7 @@ def completed(text: str, names: RunNames) -> str:
 
 
 def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozenset()) -> TypedCommand:
-    """Parse a line. Raises CommandError.
-
-    `marked` are the target ranks of a command that names none.
-    """
+    """Parse a line. Raises CommandError. `marked` are the target ranks of a command that names none."""
     try:
         words = text.split() if text.strip().startswith("note ") else shlex.split(text)
     except ValueError as error:

@@ -81,10 +81,7 @@ _STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def nice_ceiling(value: float, *, binary: bool = False) -> float:
-    """Return the next round value at or above this one; 1.0 if it is not above 0.
-
-    `binary` rounds in KiB, MiB, ….
-    """
+    """Return the next round value at or above this one; 1.0 if it is not above 0. `binary` rounds in KiB, MiB, …."""
     if not math.isfinite(value) or value <= 0:
         return 1.0
     unit = 1.0

@@ -84,10 +84,7 @@ class Flash(RowsView):
         self._said: list[tuple[str, str]] = []
 
     def say(self, text: str, severity: str, seconds: float | None) -> None:
-        """Show a sentence for some seconds, longer if it is long or an error.
-
-        A new error replaces the previous one.
-        """
+        """Show a sentence for some seconds, longer if it is long or an error. A new error replaces the previous one."""
         item = (clean_text(text), _STYLES.get(severity, _STYLES["information"]))
         self._said = [
             each for each in self._said if each != item and (severity, each[1]) != ("error", "bad")

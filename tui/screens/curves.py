@@ -419,7 +419,6 @@ class CurveStrip(HistoryPane):
 
 
 def _line(metric: ChartMetric, shown: Shown, seconds: int) -> Line:
-    """Return a series as a line."""
     mean = held(shown.mean) if metric.sparse else shown.mean
     if shown.of > 1 or seconds > 1:
         return Line(mean, shown.low, shown.high)

@@ -119,7 +119,6 @@ class NcclBoard(Horizontal):
             self.call_after_refresh(self.again)
 
     def _communicator(self, frame: Frame) -> Communicator | None:
-        """Return the chosen communicator."""
         facts = self.facts(frame)
         key = (self._version, self.chosen)
         if facts is None:

@@ -108,7 +108,7 @@ class ComparisonScreen(RowsModal[None]):
         self.fit_into(self.size)
 
     def action_everything(self) -> None:
-        """Toggle equal rows."""
+        """Show or hide equal rows."""
         self.curves, self.everything = False, not self.everything
         self._compare()
 
