@@ -103,10 +103,7 @@ def _below(at: str, word: object) -> str:
 
 
 def page(document: Any, at: str = "", offset: int = 0, most: int = MOST_CHARACTERS) -> dict[str, Any]:
-    """Return a part of a document from an item on: `data`, and `cut` and `next` if there is more.
-
-    Raises Refused.
-    """
+    """Return a part of a document from an item on: `data`, and `cut` and `next` if there is more. Raises Refused."""
     value = selected(document, at)
     if not isinstance(value, str | list | Mapping):
         return _answer(Excerpt(value))
