@@ -1,1 +1,1 @@
-"""The hub: a daemon where the user sits, one a run on several nodes. It holds a link to each and makes them one run."""
+"""The hub: a daemon on the user's machine, one per run on several nodes. It links to each node and merges them."""

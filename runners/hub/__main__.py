@@ -54,14 +54,14 @@ from .routes import Route
 OWN_LOGS = ("agent.log", "launch.log")
 CHECK_S = 1.0
 HEAD_GONE_S = 10.0
-"""How long nodes may take to find out that the first one, with the rendezvous, has failed."""
+"""Seconds for nodes to detect the failure of the first node, which has the rendezvous."""
 
 
 class Hub:
-    """Serves one run on several nodes: builds the parts, and decides when the run has ended."""
+    """Serves one run on several nodes: creates the parts, and decides when the run has ended."""
 
     def __init__(self, entry: Entry, plan: Plan, mode: StartMode = StartMode.START) -> None:
-        """`mode`: whether it may go on with a launch that an earlier hub had begun."""
+        """`mode`: whether it may continue a launch that an earlier hub began."""
         self._mode = mode
         self.run = MergedRun(entry, plan)
         self.logs = NodeLogs(self.run)
@@ -70,7 +70,7 @@ class Hub:
         self._judging = Judging(self.run.state, plan, self.run.emit)
         self._notifier = RunNotices(self.run, os.environ.get)
         self._dismissing = False
-        """Nodes that wait for a first node which has failed are being stopped."""
+        """Whether nodes that wait for a failed first node are being stopped."""
         self._own_sizes: dict[str, int] = {}
         self._server = AgentServer(
             Path(stem(entry.record.run8) + ".sock"),
@@ -84,7 +84,7 @@ class Hub:
         )
 
     def _reached(self, node: int) -> tuple[Link, float] | None:
-        """The link to a node that answers, and the seconds to add to its times."""
+        """The link to a node, if it is up, and the seconds to add to its times."""
         link = self.links.up(node)
         return None if link is None else (link, self.links.by_node[node].shift)
 
@@ -94,12 +94,12 @@ class Hub:
         self.links.use(routes)
 
     def _connected(self, node: int) -> None:
-        """A node answers: it hears of a stop that it missed."""
+        """Stop a node that answers and missed an earlier stop."""
         if self.run.stop_asked.is_set() and not self.run.nodes.ended(node):
             self.run.parts.once("late-stop", self._commands.stopping.late(node))
 
     async def serve(self, ready: Callable[[], None]) -> None:
-        """Until the run has ended and nobody looks any more; `ready` once the socket answers."""
+        """Serve until the run has ended and no viewer is connected; call `ready` once the socket answers."""
         run = self.run
         resumed = run.replay()
         if resumed:
@@ -107,13 +107,13 @@ class Hub:
         else:
             record = run.record
             created = RunCreated(record.run, record.name, record.host, summarise(run.plan), merged=True)
-            run.emit(created, at=record.created)  # a hub that is made on the spot comes later
+            run.emit(created, at=record.created)  # the hub may be made later than the run
         if run.state.phase is RunPhase.STOPPING:
             self._commands.stopping.begin()
-        self.links.use(routes_file.read(run.run_dir))  # before anybody can ask what needs them
+        self.links.use(routes_file.read(run.run_dir))  # before any command needs the links
         await self._server.announce(run, ready, resumed)
         for asked in [*run.state.open_commands]:
-            run.emit(CommandDone(asked, False, OUTCOME_UNKNOWN))  # the journals of the nodes have more
+            run.emit(CommandDone(asked, False, OUTCOME_UNKNOWN))  # the nodes' journals have the details
         for node, grown in self.logs.kept_sizes().items():
             run.emit(grown, node=node)
         self._notifier.begin(self._mode)
@@ -124,11 +124,11 @@ class Hub:
         await self._leave()
 
     def _begin_cloud(self) -> None:
-        """Launch what is not launched yet, and watch where it lives."""
+        """Launch the run unless that is done, and watch its cloud."""
         run = self.run
         if not (run.run_dir / LAUNCH_FILE).exists():
             return
-        from .cluster_launch import cloud_of, launch, submitted  # only those that launch need it
+        from .cluster_launch import cloud_of, launch, submitted  # needed only for launches
 
         run.cloud = cloud_of(run)
         if run.cloud is not None:
@@ -141,7 +141,7 @@ class Hub:
             run.parts.once("launch", self._resume(begin) if read_only else self._launch(begin()))
 
     async def _resume(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Go on with a launch that was cut off when somebody asks for it; also to give it up in order."""
+        """Continue a launch that was cut off after a command requests it, even if only to cancel it properly."""
         run, name = self.run, self.run.record.name
         text = f"the launch of {name} was cut off when its hub died"
         remedy = f"`distui restart {name}` goes on with it, `distui stop {name}` gives it up"
@@ -153,7 +153,7 @@ class Hub:
         await self._launch(begin())
 
     async def _launch(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Until it is done, or has given up because the run was stopped."""
+        """Wait until the launch is complete, or has given up because the run was stopped."""
         try:
             async with in_background(doing) as task:
                 if not await self.run.done_or_stopped(task):
@@ -166,7 +166,7 @@ class Hub:
             self.run.turn.set()
 
     async def _watch_logs(self) -> None:
-        """How the hub's own logs grow."""
+        """Emit the growth of the hub's own logs."""
         while True:
             sizes = {}
             for name in OWN_LOGS:
@@ -178,7 +178,7 @@ class Hub:
             await asyncio.sleep(CHECK_S)
 
     async def _judge(self) -> None:
-        """Wait until the run has ended, and say how."""
+        """Wait until the run has ended, and emit its end."""
         run = self.run
         while not run.state.phase.ended:
             run.turn.clear()
@@ -193,14 +193,14 @@ class Hub:
             await clock.wait_set(run.turn, CHECK_S)
 
     def _head_failed(self) -> bool:
-        """Whether the rendezvous has gone with the first node's part, and others are left that wait for it."""
+        """Whether the first node's part failed, with the rendezvous, and other nodes still wait for it."""
         run = self.run
         end = run.nodes.end_of(0)
         failed = end is not None and end.phase is RunPhase.FAILED and run.plan.launcher == "torchrun"
         return failed and bool(run.nodes.alive()) and run.state.phase is not RunPhase.STOPPING
 
     async def _dismiss(self) -> None:
-        """The others mostly find out for themselves, and say more; those that have not after a while are stopped."""
+        """Stop the other nodes, after a time to detect the failure themselves, because they then report more."""
         await asyncio.sleep(HEAD_GONE_S)
         stops = (self._commands.ask(Stop(new_id()), node) for node in self.run.nodes.alive())
         await asyncio.gather(*stops)
@@ -225,7 +225,7 @@ class Hub:
         return ending(whole, [run.nodes.part(node, now, run.stop_since) for node in numbers])
 
     async def _leave(self) -> None:
-        """The run has ended: stay for those who look, and a moment for those who are about to."""
+        """Leave after the run's end: wait for connected viewers, and briefly for new ones."""
         await self.run.parts.stop("own-logs", "diagnosis", "cloud", "launch")
         await self.links.close()
         await self._notifier.finish()
@@ -237,14 +237,14 @@ class Hub:
 
 
 async def serve(entry: run_directories.Entry, plan: Plan, ready: daemon.Ready, mode: StartMode) -> None:
-    """Serve one run until it has ended and nobody looks."""
+    """Serve one run until it has ended and no viewer is connected."""
     hub = Hub(entry, plan, mode)
     hub.run.parts.watch_loop(asyncio.get_running_loop())
     try:
         await hub.serve(ready)
     except asyncio.CancelledError:
         await hub.links.close()
-        hub.run.journal.flush()  # the nodes go on; the next viewer starts another hub
+        hub.run.journal.flush()  # the nodes continue; the next viewer starts another hub
         raise
 
 

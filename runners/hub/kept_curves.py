@@ -1,4 +1,4 @@
-"""Metrics of a run on several nodes: of nodes that answer, else what was kept of them when their parts ended."""
+"""Metrics of a run on several nodes: from nodes that answer, else from the copies at the ends of their parts."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from ..wire.client import Link, LinkError, new_id
 from .merged_run import MergedRun
 
 READ_SECONDS = 10.0
-"""How long a node may take to answer."""
+"""Maximum seconds for a node's answer."""
 KEEP_SECONDS = 60.0
-"""The most that keeping one node's metrics may take."""
+"""Maximum seconds for copying one node's metrics."""
 PAGE = 120
-"""Buckets that are asked for at once, of every GPU and rank of a node."""
+"""Buckets per request, for every GPU and rank of a node."""
 FEW_NODES = 8
 FULL = ((600, 1008), (60, 720), (10, 360), (1, 240))
-"""Length and number of the buckets that are kept of each of a few nodes: a week, 12 h, 1 h, 4 min; about 3 MB."""
+"""Seconds and number of the buckets to copy per node for few nodes: a week, 12 h, 1 h, 4 min; about 3 MB."""
 SHORT = ((600, 480), (60, 120), (10, 120))
-"""The same of many nodes; about 1 MB."""
+"""`FULL` for many nodes; about 1 MB."""
 
 Up = Callable[[int], tuple[Link, float] | None]
-"""The link to a node that answers, and the seconds to add to its times."""
+"""The link to a node, if it is up, and the seconds to add to its times."""
 
 
 class NodeCurves:
@@ -51,7 +51,7 @@ class NodeCurves:
         self._run, self._up = run, up
 
     async def read(self, ask: ReadMetrics) -> MetricsWindow:
-        """The window of all nodes that have one; a node that does not answer is left out."""
+        """Merge the windows of all nodes that have one; skip nodes that do not answer."""
         if why := refusal(ask):
             return MetricsWindow(ask.id, error=why)
         now = clock.now()
@@ -77,19 +77,19 @@ class NodeCurves:
                 async with asyncio.timeout(READ_SECONDS):
                     return await link.read_metrics(own), shift
             except (LinkError, OSError, TimeoutError):
-                pass  # what was kept is better than nothing
+                pass  # fall back to the copy
         store = kept(Entry(self._run.run_dir, self._run.record)).get(node)
         return None if store is None else (await ask_curves({node: store}, part), 0.0)
 
 
 class KeptCurves:
-    """Fetches the metrics of parts that have ended, and keeps them in the hub's run directory."""
+    """Copies the metrics of ended parts to the hub's run directory."""
 
     def __init__(self, run: MergedRun) -> None:
         self._run = run
 
     async def keep(self, node: int, link: Link, shift: float) -> None:
-        """Those of one node, unless they are on this machine; `shift`: seconds to add to its times.
+        """Copy the metrics of one node, unless they are on this machine; `shift`: seconds to add to its times.
 
         Raises LinkError, TimeoutError and OSError.
         """
@@ -135,7 +135,7 @@ class KeptCurves:
 
 
 def rows_of(window: MetricsWindow) -> Iterator[tuple[int, Cells]]:
-    """A window of every GPU and rank of a node, asked with `counts`, as rows: unix time and content. Pure."""
+    """Convert a window of every GPU and rank of a node, requested with `counts`, to rows (unix time, cells). Pure."""
     for place in range(window.count):
         cells: Cells = {}
         for series in window.series:

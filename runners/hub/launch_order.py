@@ -1,4 +1,4 @@
-"""What is asked of SkyPilot for a launch (launch.json), and how far that came: on disk, in launch.log and as stages."""
+"""Request to SkyPilot for a launch (launch.json), and its progress: on disk, in launch.log and as stages."""
 
 from __future__ import annotations
 
@@ -26,63 +26,63 @@ from .merged_run import LAUNCH_FILE, LOG_FILE, MergedRun
 
 PROGRESS_FILE = "launch.progress.json"
 CARGO = "cargo"
-"""Folder in the run directory: what SkyPilot copies to ~/.distui of every node, until the job is submitted."""
+"""Folder in the run directory that SkyPilot copies to ~/.distui of every node; removed after the submission."""
 
 
 class SkyRequest(Struct, frozen=True, omit_defaults=True):
-    """What is asked of SkyPilot. Secrets are hidden in `task`; their values are in the hub's environment."""
+    """Request to SkyPilot. Secrets in `task` are placeholders; their values are in the hub's environment."""
 
     kind: str
-    """"skypilot": this file's reader; other kinds belong to others."""
+    """Always "skypilot" for this module; other kinds belong to other modules."""
     cluster: str = ""
-    """Its name; of a managed job the job's."""
+    """Name of the cluster, or of the managed job."""
     task: dict[str, Any] = {}
     bundle: str = ""
-    """On the nodes: "~/.distui/bundle-…"."""
+    """Path on the nodes: "~/.distui/bundle-…"."""
     managed: bool = False
     retry_until_up: bool = False
     fast: bool = False
-    """A cluster that is up is used as it is: SkyPilot does neither check it nor run `setup:` again."""
+    """Use a running cluster as it is: SkyPilot neither checks it nor runs `setup:` again."""
     python: str = ""
-    """The interpreter that has SkyPilot: a hub that is started from another shell still finds it."""
+    """SkyPilot's interpreter, so that a hub from another shell finds it, too."""
     reuse: bool = False
-    """The user named the cluster: one of that name that is there is taken."""
+    """The user named the cluster: use an existing one of that name."""
 
 
 class LaunchProgress(Struct, frozen=True, omit_defaults=True):
-    """How far a launch came."""
+    """Progress of a launch."""
 
     request: str = ""
     """Id of the launch at SkyPilot's API server."""
     job: int | None = None
-    """SkyPilot's number of the job, once it was submitted."""
+    """SkyPilot's job number; None before the submission."""
 
 
 def read(run_dir: Path) -> SkyRequest | None:
-    """The order of a run; None where it has none that SkyPilot fulfils."""
+    """Read the request of a run; None without one for SkyPilot."""
     order = file_io.document_or_none(run_dir / LAUNCH_FILE, SkyRequest)
     return order if order is not None and order.kind == "skypilot" else None
 
 
 def write(run_dir: Path, order: SkyRequest) -> None:
-    """Raises OSError."""
+    """Write the request. Raises OSError."""
     file_io.write_atomically(
         run_dir / LAUNCH_FILE, msgspec.json.format(msgspec.json.encode(order), indent=1)
     )
 
 
 def progress(run_dir: Path) -> LaunchProgress:
-    """How far the launch came; nothing yet where nothing is written."""
+    """Read the progress of the launch; empty if no file exists."""
     return file_io.document_or_none(run_dir / PROGRESS_FILE, LaunchProgress) or LaunchProgress()
 
 
 def keep(run_dir: Path, now: LaunchProgress) -> None:
-    """Raises OSError."""
+    """Write the progress. Raises OSError."""
     file_io.write_atomically(run_dir / PROGRESS_FILE, msgspec.json.encode(now))
 
 
 def task(order: SkyRequest) -> dict[str, Any]:
-    """The task with its secrets, from this process's environment. Raises RunError when one is not there."""
+    """The task with its secrets from this process's environment. Raises RunError if one is missing."""
     made, missing = skypilot.revealed(order.task, os.environ)
     if missing:
         raise RunError(
@@ -92,21 +92,21 @@ def task(order: SkyRequest) -> dict[str, Any]:
 
 
 def load_cargo(order: SkyRequest, run_dir: Path) -> None:
-    """Put the bundle beside what the launch wrote there. Raises RunError."""
+    """Add the bundle to the launch's files. Raises RunError."""
     if order.bundle:
         package.lay(order.bundle.rpartition("/")[2], run_dir / CARGO)
-        (run_dir / CARGO).chmod(0o700)  # rsync gives ~/.distui the same mode
+        (run_dir / CARGO).chmod(0o700)  # rsync gives ~/.distui this mode, too
 
 
 def unload_cargo(run_dir: Path) -> None:
-    """The nodes have it, once there is a job."""
+    """Remove the cargo after the submission, because the nodes then have it."""
     if progress(run_dir).job is not None:
         shutil.rmtree(run_dir / CARGO, ignore_errors=True)
 
 
-# What SkyPilot prints while it launches → which stage that is. Pure.
-# Sentences of SkyPilot 0.14 (sky/backends/cloud_vm_ray_backend.py, sky/execution.py); one that is not known changes
-# nothing, so that another wording costs the progress on the screen and nothing else.
+# SkyPilot's output during a launch → stage. Pure.
+# Sentences of SkyPilot 0.14 (sky/backends/cloud_vm_ray_backend.py, sky/execution.py). Unknown sentences are ignored,
+# so another wording only affects the displayed progress.
 
 
 ORDER = tuple(Stage)
@@ -124,15 +124,15 @@ _ORNAMENT = re.compile(r"^[\s⚙︎✓✔├└│─]+")
 
 @dataclass(slots=True)
 class Stages:
-    """Where a launch stands. Each call gives the events that a line of SkyPilot's makes."""
+    """Current stage of a launch. Each method yields the events of a line of SkyPilot's output."""
 
     at: Stage | None = None
     job: int | None = None
     started: bool = False
-    """Whether the job's own processes are being started."""
+    """Whether the job's own processes are starting."""
 
     def line(self, text: str) -> Iterator[StageChanged]:
-        """One line, cleaned of escape sequences."""
+        """Process one line without escape sequences."""
         match = _JOB.search(text)
         if match:
             self.job = int(match[1])
@@ -144,7 +144,7 @@ class Stages:
                 return
 
     def reach(self, stage: Stage, text: str = "") -> Iterator[StageChanged]:
-        """That stage is on: those before it are done. Nothing where a later one is on already."""
+        """Begin a stage and end the previous one. Nothing happens if a later stage is current."""
         if self.at is not None and ORDER.index(stage) < ORDER.index(self.at):
             return
         if self.at is not None and stage is not self.at:
@@ -153,12 +153,12 @@ class Stages:
         self.at = stage
 
     def fail(self, text: str) -> Iterator[StageChanged]:
-        """The stage that is on did not come to its end."""
+        """Mark the current stage as failed."""
         yield StageChanged(self.at or Stage.PROVISION, "failed", text)
 
 
 class LaunchLog:
-    """The file of SkyPilot's text, as it may be shown."""
+    """File with SkyPilot's output, with masked secrets."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / LOG_FILE
@@ -166,7 +166,7 @@ class LaunchLog:
         self._rest = ""
 
     def add(self, text: str) -> list[str]:
-        """Take a piece, which may end anywhere, and write the lines that are whole with it. Return these."""
+        """Add a piece of text, which may end anywhere; write and return the lines that are complete with it."""
         *whole, self._rest = (self._rest + text).split("\n")
         whole_text = "".join(f"{line}\n" for line in whole)
         lines = clean_lines(self._masker.text(whole_text.encode("utf-8", "replace")))
@@ -176,7 +176,7 @@ class LaunchLog:
 
 
 class LaunchReport:
-    """Of one launch."""
+    """Report of one launch."""
 
     def __init__(self, run: MergedRun) -> None:
         self._run = run
@@ -185,9 +185,9 @@ class LaunchReport:
         self._log = LaunchLog(run.run_dir)
         self._why = ""
         self.provisioned = asyncio.Event()
-        """Set when the nodes are there."""
+        """Set once the nodes are provisioned."""
         self.started = asyncio.Event()
-        """Set when SkyPilot's text says that the job's processes are being started."""
+        """Set once SkyPilot's output reports the start of the job's processes."""
 
     @property
     def at(self) -> Stage:
@@ -195,16 +195,16 @@ class LaunchReport:
 
     @property
     def seconds(self) -> float:
-        """How long it has been on."""
+        """Seconds since the begin of the current stage."""
         return clock.monotonic() - self._since
 
     @property
     def job(self) -> int | None:
-        """The number of the job that SkyPilot's text names."""
+        """Job number in SkyPilot's output."""
         return self._stages.job
 
     def hear(self, text: str) -> None:
-        """A piece of SkyPilot's text."""
+        """Process a piece of SkyPilot's output."""
         for line in self._log.add(text):
             self._emit(self._stages.line(line))
         if self._stages.started:
@@ -215,7 +215,7 @@ class LaunchReport:
             self._emit(self._stages.reach(stage, text))
 
     def problem(self, text: str) -> None:
-        """Something keeps the start from coming to its end; it is tried again."""
+        """Report a problem that delays the START stage, which is retried."""
         if text != self._why and self._stages.at is Stage.START:
             self._run.emit(StageChanged(Stage.START, "begun", text))
             self._why = text

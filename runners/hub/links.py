@@ -51,9 +51,9 @@ from .merged_run import MergedRun, NodeLogs
 from .routes import Route
 
 SMALLEST_SHIFT_S = 0.5
-"""Clocks that differ by less are taken for the same one: what travels takes time, too, and nodes keep theirs by NTP."""
+"""Smaller differences of clocks are ignored: transmission takes time, and NTP keeps the nodes' clocks right."""
 SKEW_S = 2.0
-"""Clocks that differ by more are worth a finding."""
+"""Larger differences of clocks raise a finding."""
 
 
 def sub_id(command: str, node: int) -> str:
@@ -61,28 +61,28 @@ def sub_id(command: str, node: int) -> str:
 
 
 def shift_of(reported: float, now: float) -> float:
-    """Seconds to add to a node's times, from the time in its hello and ours on arrival; 0.0 where it sent none."""
+    """Seconds to add to a node's times, from the time in its hello and the hub's at arrival; 0.0 if it sent none."""
     difference = now - reported
     return difference if reported and abs(difference) >= SMALLEST_SHIFT_S else 0.0
 
 
 def merge(stamped: Stamped, node: int, shift: float, host: str = "") -> Stamped | None:
-    """The event with its node, our clock's time, and its seq as `source`; None for what only that link needs.
+    """The event with its node, the hub's time, and its seq as `source`; None for events that concern only the link.
 
-    `host`: what the node is called here, by which ssh finds it.
+    `host` is the hub's name for the node, the destination for ssh.
     """
     event = stamped.event
     if isinstance(event, CaughtUp):
         return None
     if isinstance(event, CommandReceived | CommandDone) and event.id.endswith(f".{node}"):
-        return None  # the hub itself asked, and says in one line what came of it
+        return None  # the hub sent the command, and journals one line about it
     if isinstance(event, RunCreated) and host:
         event = structs.replace(event, host=host)
     return Stamped(stamped.time + shift, _placed(event, node, shift), 0, node, stamped.seq)
 
 
 def _placed(event: Event, node: int, shift: float) -> Event:
-    """The fields of an event that name a node, a file or a time."""
+    """Convert the fields of an event that refer to a node, a file or a time."""
     if isinstance(event, AttemptStarted):
         return structs.replace(
             event, ranks=tuple(structs.replace(place, node=node) for place in event.ranks)
@@ -133,7 +133,7 @@ def _moved(at: float | None, shift: float) -> float | None:
 
 
 def _later(document: Raw, shift: float) -> Raw:
-    """What NCCL's logs say, by our clock; as it is, where it is of a version that this one does not read."""
+    """Facts from NCCL's logs with the hub's times; unchanged if their version is unknown."""
     try:
         facts = nccl_facts.decode(bytes(document))
     except MsgspecError:
@@ -142,7 +142,7 @@ def _later(document: Raw, shift: float) -> Raw:
 
 
 def _shifted(pulse: Pulse, shift: float) -> Pulse:
-    """By our clock, so that arrivals of ranks on several nodes can be compared."""
+    """A pulse with the hub's times, to compare arrivals of ranks on several nodes."""
     return structs.replace(
         pulse,
         at=pulse.at + shift,
@@ -153,19 +153,19 @@ def _shifted(pulse: Pulse, shift: float) -> Pulse:
 
 
 AGENT_S = 30
-"""How long a bridge of a launch waits for the agent; whole seconds."""
+"""Seconds that the bridge of a launch waits for the agent; an integer."""
 LAUNCHING_S = 2.0
-"""The longest wait while nodes still come up."""
+"""Maximum wait between tries while nodes start."""
 AT_ONCE = 8
-"""Links that are being opened at the same time: sshd drops more (MaxStartups)."""
+"""Maximum number of links being opened: sshd drops more (MaxStartups)."""
 STEADY_S = 0.5
-"""A link that held so long is tried again soon when it breaks."""
+"""Seconds of life after which a link that breaks is retried soon."""
 ENDED_TRIES = 3
-"""Tries to reach the agent of a part that has ended: it may have left, and nothing but logs is missing."""
+"""Tries to reach the agent of an ended part: it may have exited, and only logs are missing."""
 
 
 async def open_route(route: Route, run: str, report: Report) -> Link:
-    """A link to the agent of one node; `report` hears why ssh tries again. Raises LinkError."""
+    """Open a link to the agent of one node; `report` gets the reasons of ssh's retries. Raises LinkError."""
     if route.kind == "ssh":
         link: Link = await SshLink.open(route.target, route.options, route.remote, report)
     elif route.kind == "via":
@@ -182,11 +182,11 @@ async def open_route(route: Route, run: str, report: Report) -> Link:
 
 
 async def _open_here(route: Route, run: str) -> Link:
-    """A part on this machine: its agent, a new one if that died, or its files if the part has ended."""
+    """Open a part on this machine: its agent, a new one if it died, or the files of an ended part."""
     part = run_directories.at(run_directories.runs_dir() / part_id(run, route.node))
     if part is not None and route.target.endswith(f"/{part.record.run8}.sock"):
         link = await open_agent(part)
-        if isinstance(link, FilesLink):  # nobody serves it: it is silent like a node that was switched off
+        if isinstance(link, FilesLink):  # without an agent it counts as silent, like a node that is off
             raise LinkError(link.why)
         return link
     return await SocketLink.connect(Path(route.target))
@@ -210,10 +210,10 @@ class NodeLink(LinkFollower):
         """Seconds to add to the node's times."""
         self._reported: tuple[LinkState, str] | None = None
         self.reached = False
-        """Whether it was up once."""
+        """Whether the link was up once."""
         self._findings = FindingLedger(partial(run.emit, node=route.node), run.state.findings)
         self._since = math.inf
-        """When the link that is up came up, by the monotonic clock."""
+        """Monotonic time since the current link is up."""
         self._task = run.parts.start(f"link-{route.node}", self.run)
 
     @property
@@ -221,7 +221,7 @@ class NodeLink(LinkFollower):
         return self.route.node
 
     def hurry(self) -> None:
-        """Do not wait for the back-off to pass, and begin it anew."""
+        """Retry without waiting, and reset the back-off."""
         self._tries = 0
         super().hurry()
 
@@ -230,7 +230,7 @@ class NodeLink(LinkFollower):
         await self.drop()
 
     async def _settle(self, problem: str) -> float | None:
-        """On until the part has ended and all that is wanted of it was read."""
+        """Retry until the part has ended and all required data was read."""
         delay = self._count(steady=clock.monotonic() - self._since >= STEADY_S)
         if self._ended() and (not problem or self._tries >= ENDED_TRIES):
             await self._finish()
@@ -238,7 +238,7 @@ class NodeLink(LinkFollower):
         await self.drop()
         coming = self._coming()
         state = LinkState.CONNECTING if coming else LinkState.LOST
-        problem = problem.removeprefix(f"{self.route.target}: ")  # the event says of whom
+        problem = problem.removeprefix(f"{self.route.target}: ")  # the event has the name
         problem = problem or "its agent closed the connection"
         delay = min(delay, LAUNCHING_S) if coming else delay
         if self._reported != (state, problem) or self._tries < len(self._backoff):
@@ -263,7 +263,7 @@ class NodeLink(LinkFollower):
         self._connected(self.node)
         after = self._run.nodes.source(self.node)
         if hello is not None and hello.seq < after:
-            after = 0  # another journal than the one that was read: the node begins anew
+            after = 0  # a new journal on the node: read it from the start
         async for stamped in paced(link.events(after)):
             merged = merge(stamped, self.node, self.shift, self.route.host)
             if merged is not None:
@@ -272,14 +272,14 @@ class NodeLink(LinkFollower):
                 tails = self._logs.keep_tails(self.node, link, stamped.event.attempt)
                 self._run.parts.once("log-tails", tails)
             if isinstance(stamped.event, CaughtUp) and self._ended():
-                return  # the end itself was heard before
+                return  # the end was read before
 
     def _coming(self) -> bool:
-        """Whether the node's agent may be about to start for the first time."""
+        """Whether the node's agent may still start for the first time."""
         return self._run.launching and not self._run.nodes.source(self.node)
 
     def _route(self) -> Route:
-        """Of a launch the bridge waits on the node: another login would take longer than the agent's start."""
+        """Route of the node; during a launch the bridge waits on the node, because another login takes longer."""
         if self._coming() and self.route.kind == "ssh":
             return msgspec.structs.replace(self.route, remote=(*self.route.remote, str(AGENT_S)))
         return self.route
@@ -298,7 +298,7 @@ class NodeLink(LinkFollower):
             self._findings.clear("clock-skew", node=self.node)
 
     async def _finish(self) -> None:
-        """The part has ended: the ends of its logs are read while its agent still waits for us."""
+        """Read the ends of an ended part's logs while its agent still waits for the hub."""
         if self.link is not None:
             await self._logs.keep_tails(self.node, self.link)
             with contextlib.suppress(LinkError, OSError, TimeoutError):
@@ -307,7 +307,7 @@ class NodeLink(LinkFollower):
         self._report(LinkState.ENDED)
 
     def _report_again(self, text: str, pause_s: float) -> None:
-        """The connection was closed before the login: the node is as lost as it was before."""
+        """Emit that the connection was closed before the login; a lost node stays lost."""
         lost = self._reported is not None and self._reported[0] is LinkState.LOST
         state = LinkState.LOST if lost else LinkState.CONNECTING
         if self._reported != (state, text):
@@ -327,7 +327,7 @@ class Links:
         self.by_node: dict[int, NodeLink] = {}
 
     def use(self, routes: list[Route]) -> None:
-        """Connect by these routes and no others; one that has not changed is tried at once, if it waits."""
+        """Connect by exactly these routes; an unchanged route is retried at once if it waits."""
         self._run.nodes.routed = {route.node for route in routes}
         for node in self.by_node.keys() - self._run.nodes.routed:
             gone = self.by_node.pop(node)
@@ -340,7 +340,7 @@ class Links:
                 continue
             if node_link is not None:
                 self._close(node_link)
-            # A part that came to its end before is followed again where it is somewhere else now: it was recovered.
+            # A part that ended before is followed again if its route has changed: it was recovered elsewhere.
             if node_link is not None or not self._run.nodes.read_to_the_end(route.node):
                 self.by_node[route.node] = NodeLink(
                     self._run, self._logs, self._curves, self._connected, route, self._gate
@@ -350,7 +350,7 @@ class Links:
         self._run.parts.once("link-close", link.close())
 
     def up(self, node: int) -> Link | None:
-        """The link to a node that answers."""
+        """The link to a node, if it is up."""
         node_link = self.by_node.get(node)
         shown = self._run.state.nodes.get(node)
         if node_link is None or shown is None or shown.link is not LinkState.UP:
@@ -358,14 +358,14 @@ class Links:
         return node_link.link
 
     def silent(self) -> list[int]:
-        """Nodes whose parts go on and that do not answer."""
+        """Nodes with unfinished parts that do not answer."""
         return [node for node in self._run.nodes.alive() if self.up(node) is None]
 
     def hurry(self) -> None:
-        """Try all that are waited for now."""
+        """Retry all waiting links now."""
         for link in self.by_node.values():
             link.hurry()
 
     async def close(self) -> None:
-        """Let go of every node."""
+        """Close all links."""
         await asyncio.gather(*(link.close() for link in self.by_node.values()))

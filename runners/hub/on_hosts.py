@@ -1,7 +1,7 @@
-"""A launch on hosts that the user named: bundle, code and job document by ssh, then a job process on each.
+"""A launch on hosts that the user named: bundle, code and job document by ssh, then a job process on each host.
 
-Nothing of it is asked of anybody else, so a hub that died in mid-launch does it all again: what is there already is
-left as it is, and a part that runs is not started twice.
+No other service is involved, so a hub that died during a launch repeats all of it: existing files stay, and a running
+part is not started again.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ REVIVE_SECONDS = 30.0
 
 
 class HostsRequest(Struct, frozen=True, omit_defaults=True):
-    """launch.json of such a run."""
+    """Content of launch.json for such a run."""
 
     kind: str
     hosts: tuple[str, ...]
     """Destinations for ssh, by node."""
     names: tuple[str, ...]
-    """How the screen names them."""
+    """Names on screens."""
     addresses: tuple[str, ...]
-    """By which the nodes reach each other."""
+    """Addresses that the nodes use among each other."""
     options: tuple[str, ...] = ()
-    """Further options for ssh."""
+    """Additional options for ssh."""
     workdir: str = ""
-    """Directory here that is copied to every host; "": the code is there."""
+    """Local directory to copy to every host; "": the code is already there."""
     work: str = ""
-    """Where it goes, below ~/.distui there."""
+    """Its destination, relative to ~/.distui on the hosts."""
 
 
 def read(run_dir: Path) -> HostsRequest | None:
-    """The order of a run; None where it has none that this module fulfils."""
+    """Read the request of a run; None without one for this module."""
     order = file_io.document_or_none(run_dir / LAUNCH_FILE, HostsRequest)
     return order if order is not None and order.kind == KIND else None
 
@@ -72,7 +72,7 @@ class Hosts(Cloud):
         return Way(self._order.hosts[node], self._order.options)
 
     async def launch(self, set_routes: SetRoutes) -> None:
-        """All stages; a failure names every host that failed."""
+        """Execute all stages; a failure names every host that failed."""
         self._run.emit(
             ClusterChanged(Cluster(infra=KIND, resources=plural(len(self._order.hosts), "host")))
         )
@@ -87,13 +87,13 @@ class Hosts(Cloud):
         self._run.emit(StageChanged(Stage.START, "done"))
 
     def _introduce(self) -> None:
-        """Who the nodes are is known before anything of them is."""
+        """Emit the names of the nodes before any other event about them."""
         for node, name in enumerate(self._order.names):
             if node not in self._run.state.nodes:
                 self._run.emit(LinkChanged(LinkState.CONNECTING, name), node=node)
 
     async def _stage(self, stage: Stage, doing: Coroutine[object, object, None]) -> None:
-        """One stage; given up when the run is stopped. Raises HostError."""
+        """Execute one stage; a stop of the run cancels it. Raises HostError."""
         self._run.emit(StageChanged(stage, "begun", plural(len(self._order.hosts), "host")))
         async with in_background(doing) as work:
             try:
@@ -132,7 +132,7 @@ class Hosts(Cloud):
         await self._linked(list(self._nodes), LINK_SECONDS)
 
     async def _start(self, node: int) -> None:
-        """The job process of a node, with what must not stand in a file on its stdin. Raises HostError."""
+        """Start the job process of a node, with secrets on its stdin instead of in a file. Raises HostError."""
         given = Start(self._document(), self._secrets())
         words = ("sh", f"~/.distui/{self._bundle.name}/node.sh", "start", self._run.record.run, str(node))
         await call(self._way(node), words, msgspec.json.encode(given), START_SECONDS)
@@ -141,7 +141,7 @@ class Hosts(Cloud):
         return msgspec.json.decode((self._run.run_dir / HUB_FILE).read_bytes(), type=Document)
 
     def _secrets(self) -> dict[str, str]:
-        """Raises HostError."""
+        """Secrets for the job process. Raises HostError."""
         try:
             key = (self._run.run_dir / KEY_FILE).read_text()
         except OSError as error:
@@ -161,7 +161,7 @@ class Hosts(Cloud):
         return check(Route(node, order.names[node], "ssh", order.hosts[node], order.options, remote))
 
     async def _linked(self, nodes: Sequence[int], seconds: float) -> None:
-        """Until these nodes' links are up, or their parts have ended. Raises HostError after `seconds`."""
+        """Wait until these nodes' links are up or their parts have ended. Raises HostError after `seconds`."""
         good = (LinkState.UP, LinkState.ENDED)
 
         def missing() -> list[int]:
@@ -177,13 +177,13 @@ class Hosts(Cloud):
             raise HostError(f"{names} started, and its agent does not answer: see agent.log there")
 
     def _raise_all(self, answers: Sequence[object]) -> None:
-        """Raises one HostError that names every host that failed."""
+        """Raise one HostError that names every host that failed."""
         errors = [str(answer) for answer in answers if isinstance(answer, HostError)]
         if errors:
             raise HostError("; ".join(errors))
 
     async def _end_begun(self) -> None:
-        """Of a launch that failed nothing goes on."""
+        """End all started parts of a failed launch."""
         if self._bundle.name:
             await each(self._nodes, self._end)
 
@@ -192,7 +192,7 @@ class Hosts(Cloud):
         try:
             link = await SshLink.open(route.target, route.options, route.remote)
         except LinkError:
-            return  # never started
+            return  # not started
         try:
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.gather(link.send(Stop(new_id(), 2.0)))
@@ -202,7 +202,7 @@ class Hosts(Cloud):
             await link.close()
 
     async def revive(self, nodes: Sequence[int]) -> None:
-        """Start the parts of these nodes again, where their hosts are back; the others stay silent."""
+        """Restart the parts of these nodes, if their hosts are back; the others stay silent."""
         data = await self._pack_bundle()
 
         async def again(node: int) -> None:
@@ -218,7 +218,7 @@ class Hosts(Cloud):
                 await self._linked(back, REVIVE_SECONDS)
 
     async def stop(self, node: int, grace_s: float) -> None:
-        """End the part of a node whose agent does not answer, by `distui stop` there. Raises HostError."""
+        """Run `distui stop` on a node without an answering agent. Raises HostError."""
         data = await self._pack_bundle()
         await send_bundle(self._way(node), self._bundle, data)
         words = (

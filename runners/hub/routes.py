@@ -1,6 +1,6 @@
-"""How each node of a run is reached, kept in nodes.json; also where somebody looks from one of the nodes.
+"""Routes to the nodes of a run, kept in nodes.json; also for a viewer on one of the nodes.
 
-Nothing in nodes.json can become an option or a shell's word.
+No text in nodes.json can become an option or a word of a shell.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _DESTINATION = re.compile(r"[A-Za-z0-9_.@:%\[\]/+-]+")
 class Route(Struct, frozen=True, omit_defaults=True):
     node: int
     host: str
-    """How the screen names it."""
+    """Name on screens."""
     kind: str
-    """"unix": `target` is its agent's socket here; "ssh": `target` is a destination of the user's ssh; "via": `target`
-    is the socket of an agent here that relays to it."""
+    """Kind of the route. "unix": `target` is the agent's socket on this machine. "ssh": `target` is a destination of the
+    user's ssh. "via": `target` is the socket of an agent on this machine that relays to the node."""
     target: str
     options: tuple[str, ...] = ()
-    """ssh: further options, e.g. ("-F", FILE)."""
+    """Additional ssh options, e.g. ("-F", FILE)."""
     remote: tuple[str, ...] = ()
-    """ssh: words of the bridge's command there."""
+    """Words of the bridge's command on an ssh host."""
 
 
 def check(route: Route) -> Route:
-    """The route itself, if it is one. Raises RunError."""
+    """Return the route if it is valid. Raises RunError."""
     if route.kind not in KINDS:
         raise RunError(f"node {route.node}: there is no way of kind {route.kind!r}: unix, ssh or via")
     if route.kind != "ssh":
@@ -60,7 +60,7 @@ def check(route: Route) -> Route:
 
 
 def check_destination(text: str) -> str:
-    """A destination for ssh that cannot be taken for an option. Raises RunError."""
+    """Return a destination for ssh that cannot be taken for an option. Raises RunError."""
     if text.startswith("-"):
         raise RunError(f"host {text!r} begins with '-': ssh would take it for an option, rename it")
     if not _DESTINATION.fullmatch(text):
@@ -69,7 +69,7 @@ def check_destination(text: str) -> str:
 
 
 def check_remote_word(word: str) -> str:
-    """A word that every shell (bash, fish, csh) passes on as it is, unquoted. Raises RunError."""
+    """Return a word that every shell (bash, fish, csh) passes unchanged without quotes. Raises RunError."""
     if not _WORD.fullmatch(word):
         raise RunError(
             f"{word!r} cannot be sent through ssh: only letters, digits and ./_~- pass every shell"
@@ -78,7 +78,7 @@ def check_remote_word(word: str) -> str:
 
 
 def read(run_dir: Path) -> list[Route]:
-    """The routes that nodes.json holds, by node; [] when there is none yet. Raises RunError."""
+    """Read the routes of nodes.json, by node; [] if it does not exist yet. Raises RunError."""
     path = run_dir / NAME
     try:
         routes = msgspec.json.decode(path.read_bytes(), type=list[Route])
@@ -90,13 +90,13 @@ def read(run_dir: Path) -> list[Route]:
 
 
 def write(run_dir: Path, routes: Sequence[Route]) -> None:
-    """Replace nodes.json. Raises RunError for a route that is none, OSError."""
+    """Replace nodes.json. Raises RunError for an invalid route, OSError."""
     checked = [check(route) for route in sorted(routes, key=lambda route: route.node)]
     file_io.write_atomically(run_dir / NAME, msgspec.json.encode(checked))
 
 
 def keep(part: run_directories.Entry) -> run_directories.Entry:
-    """The hub's record of the run that a part belongs to, made if there is none. Raises RunError."""
+    """Return the hub's entry for the run of a part, created if missing. Raises RunError."""
     record = part.record
     path = run_directories.runs_dir() / record.whole
     entry = run_directories.at(path)
@@ -133,9 +133,9 @@ def _whole_plan(part: run_directories.Entry, run: str, run_dir: str) -> Plan:
 
 
 def ways_from_here(parts: list[run_directories.Entry], nnodes: int) -> list[Route]:
-    """To the parts on this machine by their sockets, to the others through the first of these.
+    """Routes to the parts on this machine by their sockets, to the others through the first of these.
 
-    Raises UnreachableError where no part is on this machine.
+    Raises UnreachableError if no part is on this machine.
     """
     here = {part.record.node: part for part in parts if part.record.host == platform.node()}
     if not here:

@@ -1,4 +1,4 @@
-"""What SkyPilot keeps for a run: a cluster, its price, how it is left and taken down; or a managed job, followed."""
+"""Resources of a run in SkyPilot: a cluster with its price, cancellation and teardown; or a managed job."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from .merged_run import CANCEL, CANCEL_SECONDS, Cloud, CloudError, MergedRun
 from .sky_process import Sky, SkyError
 
 POLL_SECONDS = 10.0
-"""Between two questions while a node does not answer."""
+"""Seconds between two polls while a node does not answer."""
 CANCELLING_SECONDS = 150.0
-"""How long SkyPilot may take to cancel the job of a run that was stopped; see node/job.py."""
+"""Maximum seconds for SkyPilot to cancel the job of a stopped run; see node/job.py."""
 CANCEL_TRIES = 3
 CANCEL_AGAIN_SECONDS = 3.0
-"""Between two of them."""
+"""Seconds between two tries."""
 SLOW_SECONDS = 300.0
-"""Between two while all do: autostop and price change seldom, and asking costs a process of 150 MB."""
+"""Seconds between two polls while all nodes answer: changes are rare, and a poll needs a process of 150 MB."""
 
 JOBS_END: Mapping[str, str] = {
     "SUCCEEDED": "job {job} on {cluster} ended before its nodes were reached: see launch.log",
@@ -52,7 +52,7 @@ JOBS_END: Mapping[str, str] = {
     "FAILED_DRIVER": "SkyPilot could not start job {job} on {cluster}: see launch.log and `sky logs {cluster} {job}`",
     "CANCELLED": "job {job} on {cluster} was cancelled through SkyPilot",
 }
-"""SkyPilot's last words for a job, as a sentence for a launch that waits for it."""
+"""SkyPilot's final state of a job → sentence for a launch that waits for it."""
 
 
 def described(
@@ -61,7 +61,7 @@ def described(
     name: str = "",
     job: int | None = None,
 ) -> Cluster:
-    """The cluster in what `describe` and `cost` of runners/sky answered."""
+    """Build the cluster from the answers of `describe` and `cost` in runners/sky."""
     price = None
     if cost is not None and cost["seconds"] > 0:
         price = cost["total"] / cost["seconds"] * 3600.0
@@ -78,7 +78,7 @@ def described(
 
 
 def may_cost(cluster: str, state: str, run: str) -> str:
-    """What is left and how to be rid of it, as a sentence without its end."""
+    """Remaining cluster and the command to remove it, as a sentence without its end."""
     if state == "STOPPED":
         return f"cluster {cluster} is stopped, its disks may be billed: `distui down {run}`"
     if state == "UP":
@@ -87,7 +87,7 @@ def may_cost(cluster: str, state: str, run: str) -> str:
 
 
 def misfit(about: Mapping[str, Any], name: str, nodes: int) -> str | None:
-    """Why an existing cluster cannot be used, as a sentence; None when it can."""
+    """Why an existing cluster is not usable, as a sentence; None if it is."""
     if not about["ours"]:
         return f"cluster {name} is {about['user']}'s: choose another name with --cluster"
     if about["managed"]:
@@ -104,11 +104,11 @@ class SkyCloud(Cloud):
     def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky) -> None:
         self._run, self._order, self._sky = run, ordered, sky
         self._cancelling: asyncio.Task[Any] | None = None
-        """One question for all who want the job cancelled; it is asked to its end, also when they no longer wait."""
+        """One cancellation shared by all callers; it continues even if they stop waiting."""
         self._closing: asyncio.Task[None] | None = None
-        """Sees to it that the job of a run that was stopped is cancelled; it goes on when the run has ended."""
+        """Cancels the job of a stopped run; it continues after the run's end."""
         self._going = False
-        """Whether the cluster is being taken down from here."""
+        """Whether this hub is taking the cluster down."""
 
     @property
     def _name(self) -> str:
@@ -119,7 +119,7 @@ class SkyCloud(Cloud):
         return launch_order.progress(self._run.run_dir).job
 
     async def watch(self) -> None:
-        """Ask SkyPilot when a node is lost, and now and then; for ever. A stopped job is cancelled there, too."""
+        """Poll SkyPilot, more often after a lost node, until cancelled. Also cancels the job of a stopped run."""
         asked = clock.monotonic()
         try:
             while True:
@@ -145,13 +145,13 @@ class SkyCloud(Cloud):
             await self._sky.close()
 
     def _stopped(self) -> bool:
-        """Whether the ranks of every node have ended because the user wants it."""
+        """Whether the user stopped the run and the parts of all nodes have ended."""
         state = self._run.state
         asked = state.phase in (RunPhase.STOPPING, RunPhase.STOPPED)
         return asked and bool(state.nodes) and all(node.phase is not None for node in state.nodes.values())
 
     async def _close_job(self) -> None:
-        """Have SkyPilot list the job as cancelled, and report where it lists it as one that failed."""
+        """Let SkyPilot list the job as cancelled, and raise a finding if it lists another end."""
         problem = ""
         for number in range(CANCEL_TRIES):
             if self._run.state.cluster is not None and self._run.state.cluster.down:
@@ -178,7 +178,7 @@ class SkyCloud(Cloud):
         return any(node.link is LinkState.LOST for node in self._run.state.nodes.values())
 
     async def _refresh(self) -> None:
-        """What SkyPilot says now: of the cluster, and of the job, where its nodes do not answer."""
+        """Poll the cluster, and if nodes do not answer also the job."""
         about = await self._sky.call("describe", cluster=self._name, refresh=self._worried())
         before = self._run.state.cluster or Cluster(name=self._name)
         if about is None:
@@ -191,7 +191,7 @@ class SkyCloud(Cloud):
             await self._ended_elsewhere(gone=about is None)
 
     async def _ended_elsewhere(self, gone: bool) -> None:
-        """The run is over where SkyPilot says so and no node is there to say it."""
+        """End the run if SkyPilot reports its end and no node answers."""
         if gone:
             text = (
                 f"cluster {self._name} is gone, SkyPilot knows it no more: "
@@ -238,7 +238,7 @@ class SkyCloud(Cloud):
 
 
 async def carry_out(entry: run_directories.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
-    """Do it and write it down; whether it worked, and a sentence."""
+    """Execute the command and journal it; return whether it succeeded, and a sentence."""
     order = launch_order.read(entry.path)
     if order is None:
         return False, f"run {entry.record.name} has no cluster"
@@ -255,7 +255,7 @@ async def carry_out(entry: run_directories.Entry, command: Down | SetAutostop) -
 async def _asked(
     order: SkyRequest, command: Down | SetAutostop, before: Cluster | None
 ) -> tuple[Cluster, str]:
-    """Have SkyPilot do it, by a process of its own; the cluster then, and a sentence. Raises CloudError."""
+    """Execute the command in its own SkyPilot process; return the changed cluster, and a sentence. Raises CloudError."""
     before, sky = before or Cluster(name=order.cluster), Sky(order.python)
     try:
         if isinstance(command, Down):
@@ -275,7 +275,7 @@ def _another(order: SkyRequest, name: str) -> str:
 
 
 def stays(minutes: int | None) -> str:
-    """How long a cluster stays, as the rest of a sentence."""
+    """Lifetime of a cluster, as the rest of a sentence."""
     if minutes is None:
         return "stays until it is taken down"
     return f"goes down after {plural(minutes, 'minute')} without a job"
@@ -289,13 +289,13 @@ def _write(entry: run_directories.Entry, cluster: Cluster) -> None:
 
 
 JOB_POLL_SECONDS = 10.0
-"""Between two questions where the job stands."""
+"""Seconds between two polls of the job."""
 MANAGED_CANCEL_SECONDS = CANCEL_SECONDS - 5.0
-"""How long it may take to be cancelled before that is reported; less than a launch has to give up."""
+"""Maximum seconds of a cancellation before it is reported as open; less than a launch has to give up."""
 HURRY_SECONDS = 1.0
-"""The same for a job that is being cancelled."""
+"""`JOB_POLL_SECONDS` during a cancellation."""
 LAST_WORDS_SECONDS = 15.0
-"""How long the end of a job's text is waited for once the job has ended."""
+"""Maximum seconds to wait for the last output of an ended job."""
 ENDS: Mapping[str, RunPhase] = {
     "SUCCEEDED": RunPhase.SUCCEEDED,
     "CANCELLED": RunPhase.STOPPED,
@@ -319,7 +319,7 @@ class ManagedJob:
         """Whether the job has printed anything."""
 
     async def run(self) -> None:
-        """Submit it if that was not done, then follow it. Raises nothing that a launch can meet."""
+        """Submit the job unless an earlier hub did, then follow it. Handles every error of a launch."""
         async with in_background(self._follow()) as following:
             try:
                 if await self._run.done_or_stopped(following):
@@ -331,7 +331,7 @@ class ManagedJob:
                 self._run.fail(f"the managed job failed: {error}")
 
     async def _cancel(self, job: int, following: asyncio.Task[None]) -> None:
-        """Have SkyPilot cancel it, and hear from it that this was done, or how far it is by the end of the time."""
+        """Cancel the job and wait for its end; at the time limit end the run with the job's current state."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MANAGED_CANCEL_SECONDS):
                 await self._sky.call("managed_cancel", job=job)
@@ -371,7 +371,7 @@ class ManagedJob:
         return int(answer["job"])
 
     def _report(self, about: dict[str, Any]) -> None:
-        """Where it stands, when that changed."""
+        """Emit the job's state if it has changed."""
         now = Cluster(
             name=self._order.cluster,
             job=about["job"],
@@ -394,7 +394,7 @@ class ManagedJob:
         self._run.emit(RunEnded(phase, 0 if phase is RunPhase.SUCCEEDED else 1, text))
 
     async def _tail(self, job: int) -> None:
-        """All that it prints; SkyPilot gives up on a job that takes its time to begin."""
+        """Copy the job's output to launch.log; retry, because SkyPilot gives up on a job that begins late."""
         while not self._heard:
             with contextlib.suppress(SkyError):
                 await self._sky.call("managed_tail", self._hear, job=job)

@@ -1,4 +1,4 @@
-"""The process that asks SkyPilot, and what it answers: candidates, and errors in plain words."""
+"""The process that calls SkyPilot, and its answers: candidates, and errors in plain words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..file_io import users_umask
 from .merged_run import CloudError
 
 MOST = 300
-"""Characters of SkyPilot's own words that a sentence quotes."""
+"""Maximum characters of SkyPilot's text in a sentence."""
 
 KINDS: dict[str, str] = {
     "ApiServerConnectionError": "SkyPilot's API server does not answer: `sky api start` starts one here, "
@@ -39,7 +39,7 @@ KINDS: dict[str, str] = {
     "choose another name with --cluster",
     "InvalidCloudCredentials": "the credentials of a cloud are not valid: `sky check` shows which",
 }
-"""Errors whose kind says it all."""
+"""Errors whose kind is sufficient."""
 
 QUOTA = "quota"
 CAPACITY = (
@@ -70,11 +70,11 @@ TEXTS: tuple[tuple[str, str], ...] = (
     (CATALOG, "SkyPilot could not fetch its catalogue of prices from here: it needs a way to that host"),
     (SERVER, "SkyPilot's API server went away: `sky api start` starts it again"),
 )
-"""What is looked for in the text of an error, the first that is found counts."""
+"""Patterns for the text of an error; the first match counts."""
 
 
 def plain(kind: str, text: str) -> str:
-    """One sentence: what is wrong, what to do, and SkyPilot's own words where ours would hide something."""
+    """One sentence: the problem, a remedy, and SkyPilot's text if our sentence would hide details."""
     short = shortened(text)
     if kind in KINDS:
         return KINDS[kind]
@@ -89,29 +89,29 @@ def plain(kind: str, text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """The lines of a text that say something, in one, cleaned and cut."""
+    """The meaningful lines of a text, joined, cleaned and cut."""
     lines = [line.strip(" │├└─") for line in clean_lines(text.encode())]
     whole = " ".join(line for line in lines if line and not re.fullmatch(r"[\W_]*", line))
     return whole if len(whole) <= MOST else whole[: MOST - 1] + "…"
 
 
-# Asking SkyPilot: a child process in the Python that has it, questions and answers as JSON lines.
-# A child, because importing SkyPilot takes 1 to 4 seconds and 150 MB, pins other packages than ours, and prints
-# where it likes. One lives as long as its `Sky`; one that died is started again by the next question.
+# Calls of SkyPilot: a child process in SkyPilot's Python, with questions and answers as JSON lines. It is a separate
+# process because importing SkyPilot takes 1 to 4 seconds and 150 MB, pins other package versions than distui, and prints
+# anywhere. The child lives as long as its `Sky`; the next question restarts one that died.
 
 
 PYTHON = "DISTUI_SKY_PYTHON"
-"""The user's word for which interpreter has SkyPilot."""
+"""Variable for the user's choice of SkyPilot's interpreter."""
 SERVE = Path(__file__).resolve().parent.parent / "sky" / "serve.py"
 MOST_LINE = 16 << 20
-"""Bytes of an answer; lists of accelerators are long."""
+"""Maximum bytes of an answer; lists of accelerators are long."""
 CLOSE_SECONDS = 3.0
 
 Sink = Callable[[str], object]
 
 
 class SkyError(CloudError):
-    """SkyPilot refused or failed: the text is a sentence in plain words, `kind` SkyPilot's own name of the error."""
+    """SkyPilot refused or failed: the text is a sentence in plain words, `kind` SkyPilot's name of the error."""
 
     def __init__(self, text: str, kind: str = "", detail: str = "") -> None:
         super().__init__(text)
@@ -119,18 +119,18 @@ class SkyError(CloudError):
         if kind in ("absent", "unsupported"):
             self.code = RunError.code
         self.detail = detail
-        """SkyPilot's own text, whole."""
+        """SkyPilot's full text."""
 
 
 class SkyGoneError(SkyError):
-    """The child ended while it was asked."""
+    """The child ended during a call."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, "gone")
 
 
 def interpreter(env: Mapping[str, str] | None = None) -> str:
-    """The Python that has SkyPilot: the one named, the one behind `sky` on PATH, or this one."""
+    """SkyPilot's Python: the user's choice, the interpreter of `sky` on PATH, or this one."""
     env = os.environ if env is None else env
     if env.get(PYTHON):
         return env[PYTHON]
@@ -139,16 +139,14 @@ def interpreter(env: Mapping[str, str] | None = None) -> str:
 
 
 def _behind(script: Path) -> str | None:
-    """The interpreter of a Python program, from its first lines."""
+    """Interpreter of a Python program, from its first lines."""
     try:
         with script.open("rb") as file:
             head = file.read(1024).decode(errors="replace").splitlines()
     except OSError:
         return None
     first = head[0].removeprefix("#!").strip() if head and head[0].startswith("#!") else ""
-    if (
-        first.endswith("/sh") and len(head) > 1
-    ):  # too long for a first line: installers write it into the second
+    if first.endswith("/sh") and len(head) > 1:  # too long for a #! line: installers use the second line
         match = re.match(r"'''exec' \"?([^\" ]+)", head[1])
         first = match[1] if match else ""
     path = first.split(" ")[0]
@@ -156,11 +154,10 @@ def _behind(script: Path) -> str | None:
 
 
 class Sky:
-    """One child and the questions it was asked. Used from one event loop."""
+    """One child and its open calls. For use from one event loop."""
 
     def __init__(self, python: str = "", log: int | None = None) -> None:
-        """`python`: the interpreter where it is known; `log`: a file descriptor for what SkyPilot prints beside
-        its answers, None: nowhere."""
+        """`python`: the interpreter, if known; `log`: file descriptor for SkyPilot's other output, None for none."""
         self._python, self._log = python, log
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -168,7 +165,7 @@ class Sky:
         self._requests = rpc.OpenRequests[dict[str, Any]]()
 
     async def start(self) -> None:
-        """Have a child that runs a SkyPilot we can use. Raises SkyError with what to do."""
+        """Ensure a child with a supported SkyPilot. Raises SkyError with a remedy."""
         async with self._starting:
             if self._process is not None and self._process.returncode is None:
                 return
@@ -195,16 +192,16 @@ class Sky:
     async def call(
         self, verb: str, sink: Sink | None = None, began: Sink | None = None, **args: Any
     ) -> Any:
-        """The answer of a verb of `runners/sky`. Raises SkyError; SkyGoneError when the child died meanwhile.
+        """Return the answer of a verb of `runners/sky`. Raises SkyError; SkyGoneError if the child dies during the call.
 
-        `sink` gets SkyPilot's text as it comes, `began` the id of the request at the API server. When the
-        caller is cancelled, so is that request.
+        `sink` receives SkyPilot's text as it arrives, `began` the id of the request at the API server. A cancellation of
+        the caller cancels that request, too.
         """
         await self.start()
         return await self._ask(verb, args, sink, began)
 
     async def close(self) -> None:
-        """End the child; what the API server works at goes on."""
+        """End the child; requests at the API server continue."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -246,14 +243,14 @@ class Sky:
                 message = rpc.message(line)
                 self._requests.part(message.get("id"), message)
         except ValueError:
-            process.kill()  # it writes something else than answers
+            process.kill()  # its output is not an answer
         code = await process.wait()
         text = f"the process that asks SkyPilot ended with exit status {code}: ask again"
         self._requests.fail(SkyGoneError(text))
 
 
 async def _answer(request: rpc.OpenRequest[dict[str, Any]], sink: Sink | None, began: Sink | None) -> Any:
-    """What a verb returned; what comes before goes to `sink` and `began`. Raises SkyError."""
+    """Return the result of a verb, after passing earlier messages to `sink` and `began`. Raises SkyError."""
     while True:
         message = await request.next()
         if "said" in message:
@@ -271,7 +268,7 @@ async def _answer(request: rpc.OpenRequest[dict[str, Any]], sink: Sink | None, b
 
 
 def _check(about: dict[str, Any], python: str) -> None:
-    """Raises SkyError unless that is a SkyPilot which this version was written for."""
+    """Raise SkyError unless this SkyPilot is supported."""
     if about["version"] is None:
         raise SkyError(
             f"{python} has no SkyPilot: pip install 'distui[sky]', put `sky` on PATH, or name its Python in {PYTHON}",
@@ -286,7 +283,7 @@ def _check(about: dict[str, Any], python: str) -> None:
 
 
 async def check_installed() -> None:
-    """Raises SkyError where the Python that is asked has no SkyPilot that this version was written for."""
+    """Raise SkyError unless SkyPilot's Python has a supported SkyPilot."""
     sky = Sky()
     try:
         await sky.start()
@@ -297,9 +294,9 @@ async def check_installed() -> None:
 async def candidates_for(
     wish: Resources, nnodes: int, below: Mapping[str, Any] = MappingProxyType({})
 ) -> list[Candidate]:
-    """Which nodes SkyPilot would take, as it orders them. Raises SkyError where there are none.
+    """Nodes that SkyPilot would choose, in its order. Raises SkyError if there are none.
 
-    `below`: resources of a task, where `wish` says nothing else.
+    `below`: resources of a task, as defaults for `wish`.
     """
     sky = Sky()
     try:
@@ -310,8 +307,8 @@ async def candidates_for(
 
 
 # The optimizer's table → candidates with their price. Pure.
-# SkyPilot returns nothing but this text (sky/optimizer.py, release 0.14). A line that is not understood whole is left
-# out, and a price that is not a number is None: nothing is better than a wrong one.
+# SkyPilot returns only this text (sky/optimizer.py, release 0.14). A line that is not understood completely is
+# skipped, and a price that is not a number is None: a missing value is better than a wrong one.
 
 
 _COLUMNS = ("INFRA", "INSTANCE", "vCPUs", "Mem(GB)", "GPUS", "COST ($)", "CHOSEN")
@@ -320,24 +317,24 @@ _INFRA = re.compile(r"(?P<cloud>[^()]+?)(?: \((?P<place>[^()]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Nodes that SkyPilot would take."""
+    """Nodes that SkyPilot would choose."""
 
     infra: str
-    """For `--on`: "slurm/lab", "aws/us-east-1"."""
+    """Value for `--on`: "slurm/lab", "aws/us-east-1"."""
     instance: str
-    """The cloud's name of the machine; "" where it has none."""
+    """The cloud's name of the machine; "" if it has none."""
     vcpus: str
     memory_gb: str
     gpus: str
-    """Of one node: "H100:8"; "" for none."""
+    """GPUs of one node: "H100:8"; "" for none."""
     price_per_hour: float | None
-    """US dollars for all nodes; None where SkyPilot names no price."""
+    """US dollars for all nodes; None if SkyPilot has no price."""
     chosen: bool
-    """What SkyPilot would take first."""
+    """Whether it is SkyPilot's first choice."""
 
 
 def parse(text: str) -> list[Candidate]:
-    """The candidates in what the optimizer printed, as it orders them."""
+    """Parse the optimizer's output into candidates, in its order."""
     candidates: list[Candidate] = []
     starts: list[int] = []
     for line in clean_lines(text.encode()):
@@ -353,7 +350,7 @@ def parse(text: str) -> list[Candidate]:
 def _row(line: str, starts: list[int]) -> Candidate | None:
     ends = [*starts[1:], len(line)]
     cells = [line[start:end] for start, end in zip(starts, ends, strict=True)]
-    # A cell that does not end in blanks runs into the next one: then the columns are not where they seem.
+    # A cell without a blank at its end overlaps the next one, so that the columns are unknown.
     if any(cell and not cell.endswith(" ") for cell in cells[:-1]):
         return None
     infra, instance, vcpus, memory, gpus, cost, chosen = (cell.strip() for cell in cells)
@@ -372,14 +369,14 @@ def _value(cell: str) -> str:
 
 
 def price(cell: str) -> float | None:
-    """Dollars an hour; None for what is no number, and for 0: SkyPilot's way to say that it knows no price."""
+    """Dollars per hour; None if not a number, and for 0, which SkyPilot prints for an unknown price."""
     if not re.fullmatch(r"\d+\.\d+", cell):
         return None
     return float(cell) or None
 
 
 def elsewhere(offers: list[Candidate], tried: str) -> str:
-    """What to try where `tried` had nothing, as the rest of a sentence; "" when nothing else is known."""
+    """Alternatives if `tried` has no such nodes, as the rest of a sentence; "" if none is known."""
     others = [offer for offer in offers if not offer.infra.startswith(tried.split("/")[0].lower() or "*")]
     if not others:
         return ""
