@@ -414,6 +414,7 @@ DRAWN = (
     "train.grad_norm",
 )
 """Metrics whose curves are drawn over each other."""
+OF_GPUS = tuple(name for name in (*dict(MEDIANS), *PEAKS) if name.startswith("gpu."))
 STEPS = ("train.step", "rank.step")
 """Metrics with the step at a time, the better first."""
 

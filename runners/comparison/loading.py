@@ -184,9 +184,8 @@ async def _window(link: Link, state: RunState, number: int | None) -> tuple[Metr
     )
     if ranks.error or not indexes:
         return ranks, []
-    names = ("gpu.util", "gpu.power", "gpu.mem")
     gpus = await link.read_metrics(
-        ReadMetrics(new_id(), begin, end, BUCKETS, names, "all", indexes, counts=True)
+        ReadMetrics(new_id(), begin, end, BUCKETS, account.OF_GPUS, "all", indexes, counts=True)
     )
     if gpus.error or (gpus.begin, gpus.seconds) != (ranks.begin, ranks.seconds):
         return ranks, ["its GPUs' metrics are of another time"] if not gpus.error else []
