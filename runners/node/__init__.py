@@ -1,1 +1,1 @@
-"""What runs on a node of a run on several nodes, and the bundle that brings it there."""
+"""Programs on a node of a run on several nodes, and the bundle that brings them there."""

@@ -1,4 +1,4 @@
-"""`python -m distui.runners.node job RUN [NODE] | start RUN NODE | probe`: what `node.sh` executes."""
+"""`python -m distui.runners.node job RUN [NODE] | start RUN NODE | probe`: the program that `node.sh` executes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_INPUT = 16 << 20
 
 
 def main(argv: list[str]) -> int:
-    """Exit code of the verb; 2 with a sentence for wrong words, and when nothing was started."""
+    """Return the exit code of the verb; 2 with a sentence for wrong arguments, or if nothing was started."""
     try:
         if argv == ["probe"]:
             sys.stdout.write(probe() + "\n")
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 
 def probe() -> str:
-    """A node as one line of JSON: Python, cores, GPUs, home, host name and machine, and the version of distui."""
+    """A node as one line of JSON: Python, cores, GPUs, home, host name, machine, and the version of distui."""
     return json.dumps(
         {
             "python": sys.executable,
@@ -56,7 +56,7 @@ def probe() -> str:
 
 
 def start(run: str, node: int) -> int:
-    """Start the job of a node where no scheduler does, detached, with the document on stdin; 0 once its agent answers.
+    """Start a node's job without a scheduler, detached, from the document on stdin; return 0 once its agent answers.
 
     Raises RunError.
     """
@@ -80,7 +80,7 @@ def start(run: str, node: int) -> int:
 
 
 def _await(process: subprocess.Popen[bytes], run8: str, log: Path) -> None:
-    """Wait until the agent answers. Raises RunError with the last words of a job that ended instead."""
+    """Wait until the agent answers. Raises RunError with the last line of a job that ended before."""
     deadline = clock.monotonic() + START_SECONDS
     while clock.monotonic() < deadline:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probing:

@@ -1,6 +1,6 @@
-"""The start of distui's own processes on a node, from a bundle: unpacks it once, and executes a verb.
+"""Start of distui's own processes on a node from a bundle: unpack it once, and execute a verb.
 
-Standard library only, as it runs before anything is unpacked; and `fits` is answered by whatever Python there is.
+It uses only the standard library, because nothing is unpacked yet. Any Python on the node must be able to answer `fits`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING or __package__:
     from ..inrank import own_folders
 else:
-    import own_folders  # this is a script, and that lies beside it
+    import own_folders  # a module next to this script
 
 VERBS = ("job", "start", "probe", "distui")
 USAGE = "usage: node.sh job RUN | start RUN NODE | attach RUN8 NODE | probe | distui …\n"
@@ -25,7 +25,7 @@ def supported() -> bool:
 
 
 def tags() -> tuple[str, str]:
-    """The machine and the ABI tag that a compiled wheel must have: ("x86_64", "cp311")."""
+    """Machine and ABI tag of suitable compiled wheels: ("x86_64", "cp311")."""
     return os.uname().machine, f"cp{sys.version_info[0]}{sys.version_info[1]}"
 
 
@@ -45,7 +45,7 @@ def fits(wheel: str) -> bool:
 
 
 def homes() -> list[str]:
-    """Where a bundle may be unpacked, the best first: what PYTHONPATH can name. A relative XDG_CACHE_HOME is ignored."""
+    """Folders for unpacking, best first, without ":" because of PYTHONPATH. A relative XDG_CACHE_HOME is ignored."""
     cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", ""))
     if not os.path.isabs(cache):
         cache = os.path.join(os.path.expanduser("~"), ".cache")
@@ -53,9 +53,9 @@ def homes() -> list[str]:
 
 
 def library(here: str, section: str = "wheels") -> str:
-    """Folder with what fits of a section of the bundle `here`, unpacked when it is not there yet. Raises OSError.
+    """Folder with the suitable wheels of a section of the bundle `here`, unpacked if missing. Raises OSError.
 
-    Beside the "wheels" is distui itself; the "screens" are what only somebody who sits here needs.
+    The folder of "wheels" includes distui itself; "screens" has packages that only local users of the cockpit need.
     """
     kind = "lib" if section == "wheels" else section
     name = "-".join((kind, os.path.basename(here).rpartition("-")[2], tags()[1], tags()[0]))
@@ -75,7 +75,7 @@ def library(here: str, section: str = "wheels") -> str:
 
 
 def unpack(here: str, section: str, lib: str) -> None:
-    """Whole or not at all; several nodes may do it at once where they share a home. Raises OSError."""
+    """Unpack a section atomically; several nodes with one home may do so at the same time. Raises OSError."""
     import shutil
     import tempfile
     import zipfile
@@ -91,11 +91,11 @@ def unpack(here: str, section: str, lib: str) -> None:
             with zipfile.ZipFile(archive) as file:
                 file.extractall(fresh)
                 for entry in file.infolist():
-                    if entry.external_attr >> 16 & 0o100:  # which extractall forgets
+                    if entry.external_attr >> 16 & 0o100:  # extractall does not restore modes
                         os.chmod(os.path.join(fresh, entry.filename), 0o700)
         os.rename(fresh, lib)
     except OSError:
-        if not os.path.isdir(lib):  # else another one was quicker
+        if not os.path.isdir(lib):  # otherwise another process was faster
             raise
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         why = str(error) or "it ends too early"
@@ -105,7 +105,7 @@ def unpack(here: str, section: str, lib: str) -> None:
 
 
 def lacking(here: str) -> list[str]:
-    """What the bundle does not have for this interpreter, of what needs compiling."""
+    """Compiled packages that the bundle lacks for this interpreter."""
     names = [name for name in os.listdir(os.path.join(here, "wheels")) if fits(name)]
     return [
         needed
@@ -115,7 +115,7 @@ def lacking(here: str) -> list[str]:
 
 
 def lacks(here: str) -> int:
-    """Print which wheels are missing for this interpreter; 1 where that is not what stands in its way."""
+    """Print the missing wheels for this interpreter; return 1 if no missing wheel is the problem."""
     missing = lacking(here) if supported() else []
     if not missing:
         return 1
@@ -129,7 +129,7 @@ def lacks(here: str) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """`fits`: print this interpreter's path, if it will do; else execute the verb."""
+    """`fits`: print this interpreter's path if it is suitable; `lacks`: see `lacks`; else execute the verb."""
     here = os.path.dirname(os.path.abspath(__file__))
     if argv[:1] == ["fits"]:
         if not supported() or lacking(here):
@@ -141,7 +141,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in VERBS:
         sys.stderr.write(USAGE)
         return 2
-    users = os.umask(0o077)  # distui's own files are this user's alone
+    users = os.umask(0o077)  # distui's own files are only for this user
     try:
         libraries = [library(here)]
         leave(here)
@@ -149,7 +149,7 @@ def main(argv: list[str]) -> int:
             libraries.append(library(here, "screens"))
             os.umask(users)
             execute(libraries, ["distui.tui", *argv[1:]])
-        os.environ.setdefault("DISTUI_UMASK", f"{users:03o}")  # of the ranks: see runners/file_io.py
+        os.environ.setdefault("DISTUI_UMASK", f"{users:03o}")  # umask of the ranks: see runners/file_io.py
         execute(libraries, ["distui.runners.node", *argv])
     except OSError as error:
         sys.stderr.write(f"distui: {error.filename or here} on {os.uname().nodename}: {error.strerror}\n")
@@ -157,7 +157,7 @@ def main(argv: list[str]) -> int:
 
 
 def leave(here: str) -> None:
-    """Leave the command `~/.distui/distui` for users who log in here, and this interpreter's path for a bridge, which
+    """Write the command `~/.distui/distui` for users who log in here, and this interpreter's path for a bridge, which
     has no time to search for one."""
     quoted = "'" + here.replace("'", "'\\''") + "'"
     put(here, "distui", f'#!/bin/sh\nexec sh {quoted}/node.sh distui "$@"\n', 0o700)
@@ -165,7 +165,7 @@ def leave(here: str) -> None:
 
 
 def put(here: str, name: str, text: str, mode: int) -> None:
-    """Replace a file beside the bundle whole, where that can be: other nodes may do so at the same time."""
+    """Replace a file next to the bundle atomically, if possible: other nodes may do so at the same time."""
     path = os.path.join(os.path.dirname(here), name)
     fresh = f"{path}.{os.uname().nodename}.{os.getpid()}"
     try:
@@ -174,11 +174,11 @@ def put(here: str, name: str, text: str, mode: int) -> None:
         os.chmod(fresh, mode)
         os.replace(fresh, path)
     except OSError:
-        pass  # the run needs neither
+        pass  # optional for the run
 
 
 def execute(libraries: list[str], words: list[str]) -> None:
-    """Become distui's own process, which finds its library by PYTHONPATH, and so do its children. Raises OSError."""
+    """Replace this process by distui's own, with its library in PYTHONPATH, also for its children. Raises OSError."""
     env = dict(os.environ)
     env["DISTUI_USER_PYTHONPATH"] = env.get("PYTHONPATH", "")
     env["PYTHONPATH"] = os.pathsep.join(libraries)

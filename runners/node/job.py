@@ -1,7 +1,7 @@
 """The job of one node of a run: its document, its part of the run with an agent, and the ranks' output on its stdout.
 
-The job stays as long as its part lives. Whatever started it (SkyPilot under Slurm, say) ends all nodes when one process
-exits with an error, and a session's leftovers with the session: so this process leaves last, with the part's outcome.
+The job lives as long as its part. Its launcher (SkyPilot under Slurm, for example) ends all nodes if one process exits
+with an error, and a session's other processes with the session. So this process exits last, with the part's outcome.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from ..state import RunState
 from ..wire.client import LinkError, SocketLink, new_id
 
 # -----------------------------------------------------------------------------------------------------------
-# The job document: what every node of a run gets, ~/.distui/jobs/<run>.json.
+# The job document of every node of a run: ~/.distui/jobs/<run>.json.
 
 
 HUB_FILE = "job.json"
-"""The document in the hub's run directory, before it travels."""
+"""The document in the hub's run directory, before it is sent."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _RUN8 = re.compile(r"[0-9a-f]{8}")
 
 
 class Document(Struct, frozen=True):
-    """One run on several nodes."""
+    """Job document of one run on several nodes."""
 
     run: str
     run8: str
@@ -62,10 +62,10 @@ class Document(Struct, frozen=True):
     plan: dict[str, Any]
     """`render.plan_to_json` of the plan for all nodes, with placeholders, secrets masked."""
     addresses: tuple[str, ...] | None = None
-    """Of every node by number; None: SkyPilot knows them."""
+    """Address of every node by number; None: SkyPilot has them."""
 
     def whole(self) -> Plan:
-        """The plan for all nodes, with the secret words that this process was given. Raises RunError."""
+        """The plan for all nodes, with the secret words from this process's environment. Raises RunError."""
         try:
             return revealed(plan_from_json(self.plan), os.environ)
         except PlanError as error:
@@ -73,22 +73,22 @@ class Document(Struct, frozen=True):
 
 
 class Start(Struct, frozen=True):
-    """What `node.sh start` reads from stdin: the document, and what must not stand in a file."""
+    """Input of `node.sh start` on stdin: the document, and values that must not be in a file."""
 
     job: Document
     env: dict[str, str] = {}
-    """What `render.hidden` gives of the plan, and DISTUI_RELAY_KEY."""
+    """Result of `render.hidden` for the plan, and DISTUI_RELAY_KEY."""
 
 
 def path_of(run: str) -> Path:
-    """Where the document of a run lies on this node. Raises RunError for what cannot be a run's id."""
+    """Path of a run's document on this node. Raises RunError for an invalid run id."""
     if not _RUN.fullmatch(run):
         raise RunError(f"{run!r} is no id of a run")
     return Path.home() / ".distui" / "jobs" / f"{run}.json"
 
 
 def read_document(run: str) -> Document:
-    """Raises RunError."""
+    """Read a run's document. Raises RunError."""
     path = path_of(run)
     try:
         document = msgspec.json.decode(path.read_bytes(), type=Document)
@@ -98,7 +98,7 @@ def read_document(run: str) -> Document:
 
 
 def write_document(document: Document) -> None:
-    """Put it where `read_document` reads it. Raises RunError."""
+    """Write the document for `read_document`. Raises RunError."""
     path = path_of(document.run)
     try:
         private_folder(path.parent)
@@ -108,7 +108,7 @@ def write_document(document: Document) -> None:
 
 
 def read_start(data: bytes, run: str) -> Start:
-    """What came on stdin. Raises RunError."""
+    """Decode the input on stdin. Raises RunError."""
     try:
         start = msgspec.json.decode(data, type=Start)
     except msgspec.MsgspecError as error:
@@ -118,27 +118,27 @@ def read_start(data: bytes, run: str) -> Start:
 
 
 def _checked(document: Document, run: str) -> Document:
-    """The document itself, if it is that run's. Raises RunError."""
+    """Return the document if it belongs to the run. Raises RunError."""
     if document.run != run or not _RUN8.fullmatch(document.run8):
         raise RunError(f"the job document of {run} is that of {document.run!r}")
     return document
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The ranks' output on the job's own stdout, so that a job's log shows the ranks' output.
-# The files are the truth; this view blocks nothing: a flood is cut short, with a line that reports it.
+# The ranks' output on the job's own stdout, so that the job's log contains it. The log files are authoritative, and this
+# copy blocks nothing: a flood is cut, with a line that reports it.
 
 
 CHUNK = 1 << 16
-"""Bytes shown of one file at a time."""
+"""Maximum bytes per file and round."""
 BEHIND = 1 << 20
-"""Bytes that may wait to be shown; of more only the last chunk is."""
+"""Maximum bytes waiting for output; of more, only the last chunk is printed."""
 PAUSE_S = 0.25
-"""Between two chunks: at most 256 KiB a second of each file."""
+"""Seconds between two chunks: at most 256 KiB per second and file."""
 
 
 class Echo:
-    """Shows what files grow by, each line with its rank before it."""
+    """Prints the growth of files, each line with its rank as prefix."""
 
     def __init__(self, run_dir: Path, write: Callable[[bytes], object]) -> None:
         self._run_dir, self._write = run_dir, write
@@ -147,19 +147,19 @@ class Echo:
         self._news = asyncio.Event()
 
     def skip(self) -> None:
-        """What is there already was shown by an earlier job."""
+        """Skip existing output, because an earlier job printed it."""
         for path in self._run_dir.glob("node-*/attempt-*/*"):
             name = path.relative_to(self._run_dir).as_posix()
             if wanted(name):
                 self._shown[name] = path.stat().st_size
 
     def grew(self, sizes: dict[str, int]) -> None:
-        """Sizes in bytes of files that grew."""
+        """Set the new sizes in bytes of files that grew."""
         self._sizes |= {name: size for name, size in sizes.items() if wanted(name)}
         self._news.set()
 
     async def run(self) -> None:
-        """Show for ever; cancel to stop."""
+        """Print until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -167,14 +167,14 @@ class Echo:
                 await asyncio.sleep(PAUSE_S)
 
     async def rest(self, seconds: float) -> None:
-        """Show what is left, also lines without an end, but not for longer than `seconds`."""
+        """Print the rest, including incomplete lines, for at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while await self._round(last=True):
                     continue
 
     async def _round(self, last: bool = False) -> bool:
-        """A chunk of every file; whether any of them has more."""
+        """Print a chunk of every file, and return whether any has more."""
         more = False
         for name, size in sorted(self._sizes.items()):
             shown = self._shown.get(name, 0)
@@ -187,15 +187,15 @@ class Echo:
 
 
 def wanted(name: str) -> bool:
-    """Whether a file is shown: what ranks and commands write to stdout and stderr."""
+    """Whether to print a file: stdout and stderr of ranks and commands."""
     file = parse_file_id(name)
     return file is not None and file.source in ("rank", "command") and file.stream in ("out", "err")
 
 
 def take(run_dir: Path, name: str, shown: int, size: int, last: bool) -> tuple[int, bytes]:
-    """Read on from `shown` in a file of `size` bytes: how far that was, and the text to show.
+    """Read a file of `size` bytes from `shown`; return the new offset, and the text to print.
 
-    Only whole lines, unless they are longer than a chunk or `last`.
+    The text ends with a line, unless the line is longer than a chunk, or `last`.
     """
     file = parse_file_id(name)
     assert file is not None
@@ -218,12 +218,12 @@ def take(run_dir: Path, name: str, shown: int, size: int, last: bool) -> tuple[i
 
 
 def prefix(file: LogFile) -> bytes:
-    """ "[rank 3] "."""
+    """Prefix of a file's lines: "[rank 3] "."""
     return f"[{file.label}] ".encode()
 
 
 def lines(data: bytes, before: bytes) -> bytes:
-    """Each line with `before` in front; of one that was written over (a progress bar) what was seen last."""
+    """Prefix each line with `before`; keep only the last state of an overwritten line (progress bar)."""
     shown = []
     for line in data.removesuffix(b"\n").split(b"\n"):
         seen = [part for part in line.split(b"\r") if part]
@@ -232,7 +232,7 @@ def lines(data: bytes, before: bytes) -> bytes:
 
 
 def to_stdout(data: bytes) -> None:
-    """All of `data`, or nothing more once nobody reads."""
+    """Write all of `data`; ignore a closed reader."""
     view = memoryview(data)
     with contextlib.suppress(OSError):
         while view:
@@ -240,25 +240,25 @@ def to_stdout(data: bytes) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The job: starts the part's agent, and another where one is gone.
+# The job: starts the part's agent, and another if that ends.
 
 
 STOPPED = 143
-"""Exit code of a job that was stopped: what a shell gives for SIGTERM."""
+"""Exit code of a stopped job: a shell's code for SIGTERM."""
 RETRY_SECONDS = 5.0
-"""Between two tries to start an agent where ranks live and none comes up (a full disk)."""
+"""Seconds between two tries to start an agent for living ranks (full disk)."""
 LINGER_SECONDS = 30.0
-"""How long the job waits after the end for the agent, which waits for those who still read, and for its hub."""
+"""Maximum seconds to wait after the end for the agent, which waits for its viewers and its hub."""
 
 CANCEL_SECONDS = 180.0
-"""How long a stopped job waits to be cancelled; longer than the hub lets SkyPilot take for that."""
+"""Maximum seconds that a stopped job waits for its cancellation; longer than the hub gives SkyPilot."""
 
 
 def job(run: str, node: int | None = None) -> int:
-    """Run this node's part to its end; the job's exit code. Raises RunError.
+    """Run this node's part to its end, and return the job's exit code. Raises RunError.
 
-    `node` is given where the launch itself numbered the nodes (the document holds their addresses then), else
-    SkyPilot says it.
+    `node` is given if the launch itself numbered the nodes (the document then has their addresses); otherwise SkyPilot's
+    variables determine it.
     """
     ours = own_environment()
     doc = read_document(run)
@@ -289,7 +289,7 @@ class NodeJob:
         """Whether an agent answered this job at least once."""
 
     async def run(self) -> int:
-        """Exit code of the job. Raises RunError when nothing could be started."""
+        """Return the exit code of the job. Raises RunError if nothing could be started."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -307,13 +307,13 @@ class NodeJob:
         return exit_code(self._state.phase)
 
     def _continue(self) -> None:
-        """A part that ended before is to go on: its next attempt follows its last."""
+        """Skip old output, and let a part that has ended continue with its next attempt."""
         self._echo.skip()
         if self._entry.state().phase.ended and not runner_lives(self._entry):
             self._env = {**self._env, "DISTUI_AGAIN": "1"}
 
     async def _follow(self) -> None:
-        """Have an agent, and follow it until it is gone or the part has ended."""
+        """Start or find an agent, and follow it until it ends or the part has ended."""
         try:
             link = await self._link()
         except (RunError, LinkError) as error:
@@ -339,7 +339,7 @@ class NodeJob:
             await link.close()
 
     async def _link(self) -> SocketLink:
-        """A link to the agent, or to one that is started now. Raises RunError and LinkError."""
+        """Connect to the agent, or start one before. Raises RunError and LinkError."""
         who = self._entry.agent()
         if who is None:
             await asyncio.to_thread(start_agent, self._entry, self._env, StartMode.START)
@@ -357,38 +357,38 @@ class NodeJob:
             await link.send(Stop(new_id()))
 
     async def _leave(self) -> None:
-        """Stay while somebody still reads from the agent: with this process the node may be gone."""
+        """Wait while viewers read from the agent: the node may be lost with this process."""
         deadline = clock.monotonic() + LINGER_SECONDS
         while self._entry.agent() is not None and clock.monotonic() < deadline:
             await asyncio.sleep(0.1)
 
     async def _await_cancel(self) -> None:
-        """Whoever stopped the run has SkyPilot cancel its job next; one that is gone by then is listed as failed."""
+        """Wait until the hub lets SkyPilot cancel a stopped job: SkyPilot lists a job that exited before as failed."""
         if self._state.phase is RunPhase.STOPPED and "SKYPILOT_TASK_ID" in os.environ:
             await clock.wait_set(self._stop, CANCEL_SECONDS)
 
 
 def exit_code(phase: RunPhase) -> int:
-    """0 only for success, so that no scheduler takes anything else for one."""
+    """Exit code of the job: 0 only for success, so that no scheduler mistakes another outcome for it."""
     return {RunPhase.SUCCEEDED: 0, RunPhase.STOPPED: STOPPED}.get(phase, 1)
 
 
 def say(text: str) -> None:
-    """A line of the job's own on its stdout."""
+    """Print a line of the job itself on stdout."""
     to_stdout(f"distui: {text}\n".encode())
 
 
 # -----------------------------------------------------------------------------------------------------------
-# One node's part of a run: a run directory of its own, made once and continued ever after.
+# One node's part of a run: a separate run directory, created once and then continued.
 
 
 RELAY_KEY = "DISTUI_RELAY_KEY"
 
 
 def training_python(plan: Plan) -> str:
-    """The interpreter of the ranks on this node: the plan's, else what PATH calls python. Raises RunError.
+    """Interpreter of the ranks on this node: the plan's, else `python` on PATH. Raises RunError.
 
-    "" for a command, which brings its own.
+    For a command that needs no interpreter, the plan's value, usually "".
     """
     if plan.launcher != "torchrun":
         return plan.python
@@ -401,9 +401,9 @@ def training_python(plan: Plan) -> str:
 
 
 def establish(document: Document, seat: Seat, cwd: str) -> run_directories.Entry:
-    """The part of this node: made, or where it is there already its plan renewed. Raises RunError.
+    """Create the part of this node, or renew the plan of an existing one. Raises RunError.
 
-    What an earlier job left (attempts, journal) is never overwritten; while ranks of its live, nor is its plan.
+    Attempts and journal of an earlier job are never overwritten; its plan stays too while its ranks live.
     """
     path = run_directories.runs_dir() / part_id(document.run, seat.node)
     plan = document.whole()
@@ -430,7 +430,7 @@ def establish(document: Document, seat: Seat, cwd: str) -> run_directories.Entry
             run_directories.create(record, text, fitted.files)
             environment.write(path, environment.of_launch(os.environ, fitted.env))
         elif not runner_lives(earlier):
-            for name, content in fitted.files.items():  # which may name the nodes' addresses
+            for name, content in fitted.files.items():  # they may contain the nodes' addresses
                 private_folder((path / name).parent)
                 file_io.write_atomically(path / name, content.encode())
             file_io.write_atomically(path / run_directories.PLAN_FILE, text)
@@ -448,14 +448,14 @@ def runner_lives(entry: run_directories.Entry) -> bool:
 
 
 def secrets_of(entry: run_directories.Entry) -> dict[str, str]:
-    """Secrets of the part that this job brought: its agents get them from it, as no file holds them."""
+    """Secrets of the part in this job's environment: its agents get them from here, because no file has them."""
     kept = environment.read(entry.path)
     return {} if kept is None else environment.remembered(kept.hidden | {SECRET_WORDS}, os.environ)
 
 
 def keep_relay_key(entry: run_directories.Entry) -> None:
-    """Move the relay's key into a file of the part: out of this environment, which the ranks would inherit, or from
-    beside the job document, where it stays for other nodes that have the same home.
+    """Move the relay's key into a file of the part. It comes from this environment, which the ranks would inherit, or
+    from a file next to the job document, which stays for other nodes with this home.
 
     Raises RunError.
     """
@@ -472,9 +472,9 @@ def keep_relay_key(entry: run_directories.Entry) -> None:
 
 
 def own_environment() -> dict[str, str]:
-    """Give this process the user's PYTHONPATH back; what our own children need instead of it.
+    """Restore the user's PYTHONPATH in this process, and return the variables that distui's own children need instead.
 
-    `boot.py` has put the bundle's library there, which is not for the ranks: see `agent.runner.environment`.
+    `boot.py` has set it to the bundle's library, which ranks must not use: see `agent.runner.environment`.
     """
     if "DISTUI_USER_PYTHONPATH" not in os.environ:
         return {}
@@ -487,7 +487,7 @@ def own_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def job_lock(entry: run_directories.Entry) -> Iterator[None]:
-    """Held by the job process of a part. Raises RunError when there is another one."""
+    """Hold the lock of a part's job process. Raises RunError if another process has it."""
     lock = os.open(entry.path / "job.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -499,7 +499,7 @@ def job_lock(entry: run_directories.Entry) -> Iterator[None]:
 
 
 def work_directory(plan: Plan, own: bool) -> str:
-    """Where the ranks start: in this process's directory (`own`), or in the plan's. Raises RunError."""
+    """Working directory of the ranks: this process's (`own`), or the plan's. Raises RunError."""
     if own or not plan.cwd:
         return str(Path.cwd())
     path = Path(plan.cwd).expanduser()

@@ -1,11 +1,11 @@
-"""The bundle that brings distui to a node which has neither distui nor a package index; directories sent to hosts.
+"""The bundle that brings distui to nodes with neither distui nor a package index; and directories sent to hosts.
 
     bundle-<hash>/   node.sh  boot.py  bridge.py  own_folders.py  distui.zip  wheels/  screens/
 
-`distui.zip` holds this installation's own files (a checkout's or a wheel's), `wheels/` what they need that is
-compiled: for CPython 3.11 to 3.14 on x86_64 and aarch64, as `pip download` finds it. Without an index it is this
-environment's own installed packages, good for the same Python and machine. `screens/` is what the cockpit needs
-beside that, for whoever logs in on a node: pure Python, packed as it is installed here.
+`distui.zip` has this installation's own files (a checkout's or a wheel's). `wheels/` has its compiled dependencies for
+CPython 3.11 to 3.14 on x86_64 and aarch64, from `pip download`. Without an index they are this environment's installed
+packages, for nodes with this Python and machine. `screens/` has the other packages of the cockpit for users who log in
+on a node: pure Python, packed from this installation.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from . import wheels
 
 ROOMS = ("presets", "runners", "tui")
 TOP = ("node/node.sh", "node/boot.py", "wire/bridge.py", "inrank/own_folders.py")
-"""Files of the runners beside the archive: what a node executes before any package can be imported."""
+"""Files outside the archive: a node executes them before any package can be imported."""
 
 
 def cache_dir() -> Path:
-    """Where bundles are kept."""
+    """Folder of bundles."""
     return trusted_files.base("XDG_CACHE_HOME", os.environ) / "distui" / "bundles"
 
 
 def name() -> str:
-    """Of the bundle of exactly this distui, which need not be there yet. Raises OSError."""
+    """Name of the bundle of exactly this distui, which may not exist yet. Raises OSError."""
     return _name(dict(_files()))
 
 
 def build(cache: Path | None = None, report: wheels.Report = wheels.no_report) -> Path:
-    """The directory of a bundle of exactly this distui, made when there is none yet. Raises RunError.
+    """Return the directory of a bundle of exactly this distui, created if missing. Raises RunError.
 
-    `report` is told how far the downloads are.
+    `report` is called with the progress of the downloads.
     """
     home = cache or cache_dir()
     try:
@@ -73,7 +73,7 @@ def build(cache: Path | None = None, report: wheels.Report = wheels.no_report) -
 
 
 def _drop_damaged(home: Path) -> None:
-    """What a power cut left of archives: it is made, or downloaded, again."""
+    """Delete archives that a power cut damaged: they are made, or downloaded, again."""
     for archive in [*home.glob("bundle-*/distui.zip"), *home.glob("**/*.whl")]:
         if zipfile.is_zipfile(archive):
             continue
@@ -85,7 +85,7 @@ def _drop_damaged(home: Path) -> None:
 
 
 def _check_ours(home: Path) -> None:
-    """What lies in a cache is executed on every node: refuse one that others can write or move. Raises RunError."""
+    """Refuse a cache that others can write or move, because every node executes its files. Raises RunError."""
     way = trusted_files.walk(home, through=False)
     os.close(way.held)
     doubt, mode = way.fixed or way.doubt, way.status.st_mode
@@ -98,7 +98,7 @@ def _check_ours(home: Path) -> None:
 
 
 def lay(name: str, folder: Path) -> None:
-    """Put the bundle of this name into a folder, without copying where the file system can do so. Raises RunError."""
+    """Put the named bundle into a folder, with hard links if possible. Raises RunError."""
     source, target = cache_dir() / name, folder / name
     if target.is_dir():
         return
@@ -118,7 +118,7 @@ def lay(name: str, folder: Path) -> None:
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
-    """This installation's files by their path in `distui.zip`, and the words by which Python knows its version."""
+    """Yield this installation's files by their path in `distui.zip`, and the metadata with its version."""
     runners = Path(__file__).resolve().parent.parent
     for room in ROOMS:
         root = runners.parent / room
@@ -138,7 +138,7 @@ def _name(files: dict[str, bytes]) -> str:
 
 
 def _make(made: Path, files: dict[str, bytes]) -> None:
-    """Whole or not at all, without wheels. Raises OSError."""
+    """Create a bundle atomically, without wheels. Raises OSError."""
     fresh = Path(tempfile.mkdtemp(prefix=".bundle-", dir=made.parent))
     try:
         for path in TOP:
@@ -154,21 +154,21 @@ def _make(made: Path, files: dict[str, bytes]) -> None:
                 archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
         fresh.rename(made)
     except OSError:
-        if not made.is_dir():  # else somebody else was quicker
+        if not made.is_dir():  # otherwise another process was faster
             raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _fill(section: Path, found: Sequence[Path]) -> None:
-    """Have these wheels and no others: an index that was not reached the last time may have been, now."""
+    """Make the section contain exactly these wheels; another download may have found more than the last one."""
     private_folder(section)
     there = {path.name for path in section.iterdir()}
     for name in there - {wheel.name for wheel in found}:
         (section / name).unlink(missing_ok=True)
     for wheel in found:
         if wheel.name not in there:
-            with contextlib.suppress(FileExistsError):  # somebody else was quicker
+            with contextlib.suppress(FileExistsError):  # another process was faster
                 _link(wheel, section / wheel.name)
 
 
@@ -180,12 +180,12 @@ def _link(source: str | Path, target: str | Path) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Directories sent to hosts: tar over ssh's stdin, whole or not at all.
+# Directories sent to hosts: tar over ssh's stdin, unpacked atomically.
 
 
 SEND_SECONDS = 600.0
 LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
-"""Of a directory that is no git checkout; of one, what git ignores."""
+"""Names to omit in a directory without git; in a git checkout, git's ignored files are omitted."""
 RECEIVE = r"""
 mkdir -p "$HOME/.distui" && chmod 700 "$HOME/.distui" && cd "$HOME/.distui" || exit 2
 cat > receive.sh.$$ <<'END'
@@ -205,7 +205,7 @@ if [ "$(ls "$name/wheels" 2>/dev/null | wc -l)" -ge "$wheels" ]; then echo DISTU
 
 
 def packed(root: Path, name: str, files: Iterator[Path]) -> bytes:
-    """A gzipped tar of files below `root`, in it below `name`. Raises OSError."""
+    """Pack files below `root` into a gzipped tar, below `name`. Raises OSError."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as archive:
         for path in files:
@@ -214,13 +214,13 @@ def packed(root: Path, name: str, files: Iterator[Path]) -> bytes:
 
 
 def everything(root: Path) -> Iterator[Path]:
-    """All files of a directory."""
+    """Yield all files of a directory."""
     yield root
     yield from sorted(path for path in root.rglob("*"))
 
 
 def code(root: Path) -> Iterator[Path]:
-    """A working directory's files: of a git checkout what git would keep, else all but LEFT_OUT."""
+    """Yield a working directory's files: in a git checkout all that git does not ignore, else all but LEFT_OUT."""
     yield root
     words = ("ls-files", "-coz", "--exclude-standard")
     listed = git_output(str(root), words, clock.monotonic() + SEND_SECONDS)
@@ -234,7 +234,7 @@ def code(root: Path) -> Iterator[Path]:
 
 
 async def send_bundle(way: Way, bundle: Path, data: bytes) -> None:
-    """Put a bundle to ~/.distui/, unless it is there. Raises HostError."""
+    """Send a bundle to ~/.distui/, unless it exists there. Raises HostError."""
     wheels_here = len(list((bundle / "wheels").iterdir()))
     script = f"name={shlex.quote(bundle.name)}\nwheels={wheels_here}\n{RECEIVE}"
     answer = await call(way, ("sh",), script.encode(), SEND_SECONDS)
@@ -248,12 +248,12 @@ async def send_bundle(way: Way, bundle: Path, data: bytes) -> None:
 
 
 async def send_work(way: Way, name: str, data: bytes) -> None:
-    """Put a working directory to ~/.distui/NAME, in the place of an earlier one. Raises HostError."""
+    """Send a working directory to ~/.distui/NAME, in place of an earlier one. Raises HostError."""
     await call(way, ("sh", "~/.distui/receive.sh", name, "replace"), data, SEND_SECONDS)
 
 
 async def pack(root: Path, name: str, only_code: bool) -> bytes:
-    """`packed` in a thread. Raises HostError."""
+    """Call `packed` in a thread. Raises HostError."""
     try:
         return await asyncio.to_thread(packed, root, name, code(root) if only_code else everything(root))
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Wheels of what distui needs on a node: for each Python and machine that a node may have.
+"""Wheels of distui's dependencies on nodes, for each Python and machine that a node may have.
 
-They come from the package index by `pip download`, once: what is there stays, whatever interrupts the rest. Without an
-index it is this environment's own packages, good for nodes with the same Python and machine.
+`pip download` gets them once from the package index; finished ones stay even if the others fail. Without an index they
+are this environment's own packages, for nodes with this Python and machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCREENS = (
     *("textual", "rich", "markdown-it-py", "mdurl", "mdit-py-plugins", "linkify-it-py", "uc-micro-py"),
     *("pygments", "platformdirs", "typing-extensions", "pyyaml"),
 )
-"""Textual and what it needs, as far as it is installed; and PyYAML, which works without its compiled part."""
+"""Textual and its dependencies, if installed; and PyYAML, which works without its compiled part."""
 DOWNLOAD = (
     "download",
     "--quiet",
@@ -42,15 +42,15 @@ DOWNLOAD = (
     "--implementation",
     "cp",
 )
-"""Words for pip."""
+"""Arguments for pip."""
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 DOWNLOAD_SECONDS = 60.0
 RETRY_SECONDS = 6 * 3600.0
-"""After so long an index that did not have everything is asked again."""
+"""Seconds before an index that lacked wheels is tried again."""
 TRIED = "tried"
-"""File beside the wheels: why some are not there, as of the last attempt."""
+"""File next to the wheels: why some are missing, from the last attempt."""
 Report = Callable[[int, int], None]
-"""Called with how many downloads are done, and how many there are."""
+"""Report the number of finished downloads, and of all downloads."""
 
 
 class Node(NamedTuple):
@@ -71,11 +71,11 @@ NODES = [
 
 
 def no_report(done: int, of: int) -> None:
-    """For a caller that shows no progress."""
+    """Report nothing."""
 
 
 def requirements() -> list[str]:
-    """What distui needs on a node, with the versions that it asks for."""
+    """Distui's dependencies on nodes, with their required versions."""
     wanted = {_normal(name) for name in NEEDED}
     asked = [line.partition(";")[0].strip() for line in metadata.requires("distui") or []]
     return sorted(line for line in asked if _normal(re.split(r"[<>=!~ \[]", line)[0]) in wanted)
@@ -90,12 +90,12 @@ def _folder(home: Path) -> Path:
 
 
 def unserved(home: Path) -> list[Node]:
-    """Kinds of nodes whose wheels are not there."""
+    """Kinds of nodes with missing wheels."""
     return [node for node in NODES if not (_folder(home) / f"has-{node.python}-{node.machine}").exists()]
 
 
 def why_unserved(home: Path) -> str:
-    """A sentence about them and what to do; "" where every node can be served."""
+    """A sentence about the kinds of nodes with missing wheels, with a remedy; "" if none are missing."""
     nodes, tried = unserved(home), _folder(home) / TRIED
     if not nodes or not tried.exists():
         return ""
@@ -107,13 +107,13 @@ def why_unserved(home: Path) -> str:
 
 
 def forget(folder: Path) -> None:
-    """Have what is missing in a folder of wheels downloaded again."""
+    """Allow the next `gather` to download the missing wheels of a folder."""
     for mark in [*folder.glob("has-*"), folder / TRIED]:
         mark.unlink(missing_ok=True)
 
 
 def gather(home: Path, report: Report) -> list[Path]:
-    """All wheels that can be had. Raises OSError and RunError."""
+    """Collect all available wheels. Raises OSError and RunError."""
     folder, tried = _folder(home), _folder(home) / TRIED
     private_folder(folder)
     nodes = unserved(home)
@@ -131,12 +131,12 @@ def gather(home: Path, report: Report) -> list[Path]:
 
 
 def _downloads(folder: Path, nodes: list[Node], report: Report) -> Iterator[str]:
-    """Why each did not succeed; "" where it did."""
+    """Yield the reason of each failed download, "" for success."""
     report(0, len(nodes))
     first = _download(folder, nodes[0])
     yield first
     if first:
-        return  # no index, most likely: it is not asked seven times more
+        return  # probably without an index: skip the other seven
     with ThreadPoolExecutor(4) as pool:
         for done, why in enumerate(pool.map(lambda node: _download(folder, node), nodes[1:]), 2):
             report(done, len(nodes))
@@ -170,9 +170,9 @@ def _download(folder: Path, node: Node) -> str:
 
 
 def _pip() -> list[str]:
-    """How pip is started: this environment's, else the one that Python brings for new environments, else uv's."""
+    """Command of pip: this environment's, else the one bundled with Python, else uv's."""
     if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-P", "-m", "pip"]  # -P: what lies in the user's directory is no pip
+        return [sys.executable, "-P", "-m", "pip"]  # -P: a pip in the user's directory must not be used
     bundled = Path(sysconfig.get_path("stdlib"), "ensurepip", "_bundled")
     places = (bundled, Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or bundled))
     wheel = next((wheel for place in places for wheel in place.glob("pip-*.whl")), None)
@@ -185,7 +185,7 @@ def _pip() -> list[str]:
 
 
 def screens(home: Path) -> list[Path]:
-    """Wheels of SCREENS as they are installed here, packed once each. Raises OSError and RunError."""
+    """Wheels of SCREENS, packed once each from this installation. Raises OSError and RunError."""
     folder = home / "screens"
     private_folder(folder)
     wheels = []
@@ -202,9 +202,9 @@ def screens(home: Path) -> list[Path]:
 
 
 def pack_installed(name: str, folder: Path, compiled: bool = True) -> None:
-    """This environment's own copy of a package as a wheel. Raises OSError and RunError.
+    """Pack this environment's copy of a package as a wheel. Raises OSError and RunError.
 
-    `compiled`: with its compiled parts, for its Python and machine; else for any.
+    `compiled`: with its compiled parts, for this Python and machine; else for any.
     """
     try:
         package = metadata.distribution(name)
