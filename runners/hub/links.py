@@ -159,7 +159,7 @@ LAUNCHING_S = 2.0
 AT_ONCE = 8
 """Maximum number of links being opened: sshd drops more (MaxStartups)."""
 STEADY_S = 0.5
-"""Seconds of life after which a link that breaks is retried soon."""
+"""A link that lived for this many seconds is retried soon after it breaks."""
 ENDED_TRIES = 3
 """Tries to reach the agent of an ended part: it may have exited, and only logs are missing."""
 
