@@ -1,1 +1,1 @@
-"""How viewers and agents talk: JSON lines over a unix socket that only this user may use."""
+"""Protocol of viewers and agents: JSON lines over a unix socket that only this user may use."""

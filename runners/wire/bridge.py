@@ -1,7 +1,7 @@
-"""`bridge.py RUN8 NODE [SECONDS]`: joins stdio with the socket of that node's agent.
+"""`bridge.py RUN8 NODE [SECONDS]`: connects stdio with the socket of a node's agent.
 
-Standard library only, any Python 3. It is what ssh executes: nothing but these bytes may go to stdout, and it must be
-there at once.
+It uses only the standard library of any Python 3. ssh executes it, so it must start quickly, and only the agent's bytes
+may go to stdout.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from ..inrank import own_folders
 else:
-    import own_folders  # this is a script, and that lies beside it
+    import own_folders  # a module next to this script
 
 CHUNK = 1 << 16
 GRACE_S = 2.0
-"""How long the agent may still send after stdin has ended."""
+"""Maximum seconds that the agent may still send after the end of stdin."""
 POLL_S = 0.05
 NO_AGENT = 4
-"""Exit code: the same that every verb gives for a node that cannot be reached."""
+"""Exit code; equal to that of every verb for an unreachable node."""
 
 
 def connect(path: str) -> socket.socket:
-    """A connection to an agent of this user. Raises OSError."""
+    """Connect to an agent of this user. Raises OSError."""
     why = own_folders.unfit(os.path.dirname(path))
     if why:
         raise OSError(13, f"its directory {why}")
@@ -43,12 +43,12 @@ def connect(path: str) -> socket.socket:
 
 
 def path_of(run8: str) -> str:
-    """The agent's socket, wherever it is by now."""
+    """Current path of the agent's socket."""
     return os.path.join(own_folders.find(run8), run8 + ".sock")
 
 
 def connect_within(run8: str, seconds: float) -> socket.socket:
-    """The same as soon as an agent listens there, which a job that starts just now has yet to do. Raises OSError."""
+    """Connect once an agent listens, for at most `seconds`: a job may just be starting it. Raises OSError."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -60,7 +60,7 @@ def connect_within(run8: str, seconds: float) -> socket.socket:
 
 
 def copy(take: Callable[[int], bytes], give: Callable[[bytes], None], *done: threading.Event) -> None:
-    """Until `take` has nothing more, or `give` takes nothing more; then set `done`."""
+    """Copy until `take` returns nothing or either end closes; then set `done`."""
     try:
         while True:
             data = take(CHUNK)
@@ -68,34 +68,34 @@ def copy(take: Callable[[int], bytes], give: Callable[[bytes], None], *done: thr
                 break
             give(data)
     except OSError:
-        pass  # the other end has left, which is an end like any other
+        pass  # the other end closed: a normal end
     finally:
         for event in done:
             event.set()
 
 
 def hang_up(agent: socket.socket) -> None:
-    """Send nothing more; what the agent still sends is read."""
+    """Send nothing more; the agent's remaining bytes are still read."""
     try:
         agent.shutdown(socket.SHUT_WR)
     except OSError:
-        pass  # it was quicker
+        pass  # the agent closed first
 
 
 def read(size: int) -> bytes:
-    """At most `size` bytes of stdin."""
+    """Read at most `size` bytes of stdin."""
     return os.read(0, size)
 
 
 def write_all(data: bytes) -> None:
-    """All of `data` to stdout. Raises OSError."""
+    """Write all of `data` to stdout. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(1, view) :]
 
 
 def main(argv: list[str]) -> int:
-    """Exit code 0 when the agent ended, or GRACE_S after stdin did; 4 with a sentence when there is no agent."""
+    """Return 0 after the agent's end, or GRACE_S after stdin's; 4 with a sentence if there is no agent."""
     wait = argv[2] if len(argv) > 2 else "0"
     if len(argv) not in (2, 3) or not (argv[0] + argv[1]).isalnum() or not wait.isdigit():
         sys.stderr.write("usage: node.sh attach RUN8 NODE [SECONDS]\n")
@@ -120,4 +120,4 @@ def main(argv: list[str]) -> int:
 if __name__ == "__main__":
     CODE = main(sys.argv[1:])
     sys.stderr.flush()
-    os._exit(CODE)  # a thread may be in a read that nothing ends
+    os._exit(CODE)  # a thread may be blocked in an endless read

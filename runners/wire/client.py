@@ -1,4 +1,4 @@
-"""The link of a viewer to one node of a run; to an agent: its unix socket, and frames of one JSON object a line."""
+"""Link of a viewer to one node of a run; to an agent by its unix socket, with frames of one JSON object per line."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from ..model import (
 )
 
 BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before each further try to reach an agent; the last one repeats."""
+"""Seconds before each new try to reach an agent; the last one repeats."""
 YIELD_EVERY = 256
-"""Events taken before others get a turn: a long history must not freeze keys, nor the links to other nodes."""
+"""Events before other tasks get a turn: a long history must not block keys, nor the links to other nodes."""
 
 
 class Window(Struct, frozen=True):
@@ -65,33 +65,33 @@ class Window(Struct, frozen=True):
 
 
 class LinkError(Exception):
-    """The node cannot be reached; the text is one sentence that says why and what to do."""
+    """The node cannot be reached; the text is one sentence with the reason and a remedy."""
 
 
 class NoListenerError(LinkError):
-    """Nothing listens where the socket should be."""
+    """No process listens on the socket."""
 
 
 class SilentError(LinkError):
-    """What listens there says nothing: it has not greeted in time, or its process is stopped."""
+    """The listener does not answer: no greeting in time, or its process is stopped."""
 
 
 class UnansweredError(LinkError):
-    """A command was sent, and the link broke before its answer came."""
+    """A command was sent, but the link broke before its answer."""
 
 
 class Link(Protocol):
-    """One node of a run, wherever it is."""
+    """One node of a run, on any host."""
 
     @property
     def readonly(self) -> bool:
-        """True when commands are refused (a finished run, `--readonly`, a job distui did not start)."""
+        """True if commands are refused (a finished run, `--readonly`, a job distui did not start)."""
         ...
 
     def events(self, after: int = 0) -> AsyncIterator[Stamped]:
-        """History after journal seq `after`, then `CaughtUp`, then live events, until the run has ended.
+        """Yield the history after journal seq `after`, then `CaughtUp`, then live events, until the run has ended.
 
-        Raises LinkError when the connection breaks.
+        Raises LinkError if the connection breaks.
         """
         ...
 
@@ -102,18 +102,18 @@ class Link(Protocol):
     async def read_log(
         self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
     ) -> Window:
-        """One window of the log file `file` (path relative to the run directory); see ReadLog. Raises LinkError."""
+        """Return one window of the log `file` (path relative to the run directory); see ReadLog. Raises LinkError."""
         ...
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
-        """Curves from the metrics on disk; its `error` says why there are none. Raises LinkError."""
+        """Return curves from the metrics on disk, or the reason in `error`. Raises LinkError."""
         ...
 
     async def close(self) -> None: ...
 
 
 async def paced(events: AsyncIterator[Stamped]) -> AsyncIterator[Stamped]:
-    """The same events, with turns for others between them."""
+    """Yield the events, with turns for other tasks between them."""
     count = 0
     async for stamped in events:
         yield stamped
@@ -123,17 +123,17 @@ async def paced(events: AsyncIterator[Stamped]) -> AsyncIterator[Stamped]:
 
 
 class LinkFollower(ABC):
-    """Follows one agent: when a link to it breaks, another is opened after a pause."""
+    """Follows one agent: opens a new link after a pause if the old one breaks."""
 
     def __init__(self, backoff: tuple[float, ...] = BACKOFF_S) -> None:
         self.link: Link | None = None
         self._backoff = backoff
         self._tries = 0
-        """In vain, one after another."""
+        """Number of consecutive failed tries."""
         self._hurry = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow until all was read; cancel to stop earlier."""
+        """Follow until everything was read; cancel to stop earlier."""
         self._tries = 0
         while True:
             await self.drop()
@@ -149,11 +149,11 @@ class LinkFollower(ABC):
             await clock.wait_set(self._hurry, delay)
 
     def hurry(self) -> None:
-        """Do not wait for the back-off to pass."""
+        """Retry without waiting for the back-off."""
         self._hurry.set()
 
     async def drop(self) -> None:
-        """Let go of the link; the run goes on."""
+        """Close the link; the run continues."""
         link, self.link = self.link, None
         if link is not None:
             with suppress(LinkError, OSError):
@@ -161,32 +161,32 @@ class LinkFollower(ABC):
 
     @abstractmethod
     async def _follow(self) -> None:
-        """Open `link` and take its events to their end. Raises LinkError, RunError, OSError."""
+        """Open `link` and read its events to the end. Raises LinkError, RunError, OSError."""
 
     @abstractmethod
     async def _settle(self, problem: str) -> float | None:
-        """Seconds to wait for the next try, None when all was read. `problem` broke the link; "": it ended by itself."""
+        """Seconds until the next try, None if everything was read. `problem` broke the link; "": it ended normally."""
 
     def _count(self, steady: bool) -> float:
-        """The back-off after one more try, in seconds; a steady link begins it anew when it breaks."""
+        """Count one more try and return its back-off in seconds; a steady link resets it."""
         self._tries = 1 if steady else self._tries + 1
         return self._backoff[min(self._tries, len(self._backoff)) - 1]
 
 
-# One JSON object a line; after a LogWindow header, its raw bytes.
-# The agent speaks first: a magic line (so that a login banner before it does no harm), then AgentHello.
+# One JSON object per line; after a LogWindow header, its raw bytes.
+# The agent sends first: a magic line (so that a login banner before it does no harm), then AgentHello.
 
 
 MAGIC = b"DISTUI/1\n"
 MOST_ID = 128
-"""Characters of the id of a command; it comes back in the journal."""
+"""Maximum characters of a command's id, which the journal repeats."""
 MAX_LINE = 4 << 20
-"""Bytes; a longer line is a broken or hostile peer."""
+"""Maximum bytes of a line; a longer one is from a broken or hostile peer."""
 PIECE = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes per read."""
 MAX_BANNER = 64 << 10
 VIA_ID = "via"
-"""Id of the CommandDone by which an agent says why it cannot, or can no longer, relay."""
+"""Id of the CommandDone that reports why an agent cannot relay, or no longer."""
 
 Incoming = AgentHello | LogWindow | MetricsWindow
 _commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
@@ -195,11 +195,11 @@ _events = msgspec.json.Decoder(Stamped)
 
 
 class FrameError(Exception):
-    """The peer sent what no frame is; the text says where."""
+    """The peer sent an invalid frame; the text has the reason."""
 
 
 class NotRelayed(FrameError):
-    """The agent that was asked to relay does not; the text is its reason, whole."""
+    """The agent refuses to relay; the text is its reason."""
 
 
 def encode(frame: msgspec.Struct) -> bytes:
@@ -207,7 +207,7 @@ def encode(frame: msgspec.Struct) -> bytes:
 
 
 def decode_command(line: bytes) -> Command:
-    """Raises FrameError."""
+    """Decode a command. Raises FrameError."""
     try:
         command = _commands.decode(line)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -218,7 +218,7 @@ def decode_command(line: bytes) -> Command:
 
 
 def decode_from_agent(line: bytes) -> Stamped | Incoming | None:
-    """An event or a reply; None for an event of a kind newer than this viewer. Raises FrameError."""
+    """Decode an event or a reply; None for an event of a kind newer than this viewer. Raises FrameError."""
     try:
         if line.startswith(b'{"type":'):
             return _replies.decode(line)
@@ -232,7 +232,7 @@ def decode_from_agent(line: bytes) -> Stamped | Incoming | None:
 
 
 async def read_line(reader: asyncio.StreamReader) -> bytes:
-    """One whole line, b"" at the end. Raises FrameError for one that is too long."""
+    """Read one complete line, b"" at the end. Raises FrameError for a too long line."""
     try:
         line = await reader.readline()
     except ValueError:
@@ -241,21 +241,21 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
 
 
 class LineBuffer:
-    """The frames of a stream, as many at once as have come."""
+    """The frames of a stream, buffered as they arrive."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
         self._data, self._at = b"", 0
 
     def next(self) -> bytes:
-        """A whole line that has come; b"" where none has."""
+        """The next complete line in the buffer; b"" if there is none."""
         end = self._data.find(b"\n", self._at) + 1
         line = self._data[self._at : end] if end else b""
         self._at += len(line)
         return line
 
     async def more(self) -> bool:
-        """Wait until more has come; False at the end. Raises FrameError for a line that is too long."""
+        """Wait for more bytes; False at the end. Raises FrameError for a too long line."""
         self._data, self._at = self._data[self._at :], 0
         if len(self._data) > MAX_LINE:
             raise FrameError(f"a line is longer than {MAX_LINE} bytes")
@@ -264,14 +264,14 @@ class LineBuffer:
         return bool(came)
 
     async def exactly(self, size: int) -> bytes:
-        """So many bytes that are no line. Raises IncompleteReadError."""
+        """Read this number of raw bytes. Raises IncompleteReadError."""
         data = self._data[self._at : self._at + size]
         self._at += len(data)
         return data + await self._reader.readexactly(size - len(data)) if len(data) < size else data
 
 
 async def skip_to_magic(reader: asyncio.StreamReader) -> None:
-    """Read past whatever a login shell printed. Raises FrameError, and NotRelayed for an agent's refusal."""
+    """Skip the output of a login shell. Raises FrameError, and NotRelayed for an agent's refusal."""
     skipped = 0
     while True:
         line = await read_line(reader)
@@ -284,7 +284,7 @@ async def skip_to_magic(reader: asyncio.StreamReader) -> None:
 
 
 def _heed_refusal(line: bytes) -> None:
-    """Raises NotRelayed."""
+    """Raise NotRelayed if the line is an agent's refusal."""
     if line.startswith(b"{") and VIA_ID.encode() in line:
         try:
             event = _events.decode(line).event
@@ -295,9 +295,9 @@ def _heed_refusal(line: bytes) -> None:
 
 
 LIMIT = 1 << 16
-"""Default limit of a line, bytes."""
+"""Default limit of a line, in bytes."""
 FULL_S = 10.0
-"""How long a socket is tried on which too many connections wait to be accepted."""
+"""Maximum seconds of retries while the socket's accept queue is full."""
 
 
 def ensure_socket_dir() -> None:
@@ -314,7 +314,7 @@ def stem(run8: str) -> str:
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """Pid of the process at the other end; 0 where it is of another pid namespace."""
+    """Pid of the peer process; 0 if it is in another pid namespace."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", raw)[0])
 
@@ -322,10 +322,10 @@ def peer_pid(connection: socket.socket) -> int:
 async def connect(
     path: str | Path, limit: int = LIMIT
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to a socket of this user's own processes, also if it was bound again elsewhere; `limit`: bytes of a
-    line. Raises OSError.
+    """Connect to a socket of this user's own processes, even if it was bound again elsewhere; `limit`: bytes of a line.
+    Raises OSError.
 
-    A user who may rename the folder of the sockets could listen there himself.
+    The peer's user is checked, because a user who may rename the sockets' folder could listen there.
     """
     place = own_folders.place_of(str(path))
     reader, writer = await asyncio.open_unix_connection(sock=await _queued(place), limit=limit)
@@ -336,9 +336,9 @@ async def connect(
 
 
 async def _queued(path: str) -> socket.socket:
-    """A connection that is accepted, or will be. Raises OSError.
+    """Return a socket that is connected, or in the accept queue. Raises OSError.
 
-    Where too many wait already it is tried again; asyncio's own connect would take such a socket for a connected one.
+    A full queue is retried; asyncio's own connect would mistake such a socket for a connected one.
     """
     deadline = clock.monotonic() + FULL_S
     with contextlib.ExitStack() as undo:
@@ -355,7 +355,7 @@ async def _queued(path: str) -> socket.socket:
 
 
 def remove_stale(path: Path) -> None:
-    """Unlink a socket of ours that nobody listens on. Raises RunError for anything that is not ours."""
+    """Unlink this user's socket without a listener. Raises RunError for anything else at the path."""
     try:
         info = path.lstat()
     except FileNotFoundError:
@@ -366,7 +366,7 @@ def remove_stale(path: Path) -> None:
 
 
 def sweep_sockets(run8: str) -> None:
-    """Take away what a run that has ended left: launchers and ranks do not tidy up when they are killed."""
+    """Remove the sockets of an ended run: killed launchers and ranks leave theirs."""
     for path in Path(own_folders.find(run8)).glob(f"{glob.escape(run8)}.*"):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(path.lstat().st_mode):
@@ -375,13 +375,13 @@ def sweep_sockets(run8: str) -> None:
 
 T = TypeVar("T")
 CHECK_S = 0.25
-"""Between two questions why no answer comes."""
+"""Seconds between two calls of `silent`."""
 RELAY_SECONDS = 20.0
-"""How long another node's agent may take to answer through a relay."""
+"""Maximum seconds for the answer of another node's agent through a relay."""
 
 
 def new_id() -> str:
-    """An id for a command."""
+    """Create an id for a command."""
     return uuid.uuid4().hex[:12]
 
 
@@ -401,19 +401,19 @@ class SocketLink:
         self._curves = rpc.OpenRequests[MetricsWindow]()
         self._lines = LineBuffer(reader)
         self._came: list[Stamped] = []
-        """Events that were read and stand in no batch so far."""
+        """Events that were read but are in no batch yet."""
         self._batches: asyncio.Queue[list[Stamped] | None] = asyncio.Queue()
         self._pump: asyncio.Task[None] | None = None
         self._broken = ""
         self.hello: AgentHello | None = None
         self.silent: Callable[[], str] | None = None
-        """Asked while an answer is awaited: why none comes; "" while one may."""
+        """Called while an answer is awaited: returns why none will come, or ""."""
 
     @classmethod
     async def connect(cls, path: Path, readonly: bool = False, via: int | None = None) -> SocketLink:
         """Connect to an agent's socket. Raises LinkError.
 
-        `readonly`: the agent is to refuse commands. `via`: number of a node that the agent is to relay to.
+        `readonly`: the agent must refuse commands. `via`: number of a node that the agent must relay to.
         """
         try:
             reader, writer = await connect(path, MAX_LINE)
@@ -432,7 +432,7 @@ class SocketLink:
         return link
 
     async def _relay(self, node: int) -> None:
-        """Have the agent that was greeted pass everything on to another one, and greet that."""
+        """Ask the greeted agent to relay to another one, and greet that."""
         await self._write(Via(node))
         while self.hello is None or self.hello.node != node:
             await self.greet(RELAY_SECONDS)
@@ -458,13 +458,13 @@ class SocketLink:
         self.hello = hello
 
     async def events(self, after: int = 0, fold: str = "") -> AsyncIterator[Stamped]:
-        """See Link.events, and Hello.fold. Raises LinkError when the connection breaks before the agent closed it."""
+        """See Link.events, and Hello.fold. Raises LinkError if the connection breaks before the agent closes it."""
         async for batch in self.batches(after, fold):
             for stamped in batch:
                 yield stamped
 
     async def batches(self, after: int = 0, fold: str = "") -> AsyncIterator[list[Stamped]]:
-        """The same, as many at once as have come, at most YIELD_EVERY."""
+        """Yield events in batches as they arrive, at most YIELD_EVERY each."""
         await self._write(Hello(after=after, readonly=self.readonly, fold=fold))
         self._start()
         ended = live = False
@@ -484,7 +484,7 @@ class SocketLink:
             yield batch
 
     def _of_the_run(self, stamped: Stamped) -> bool:
-        """Whether an event says it of all that this link is to; a hub passes on what each node says of its part."""
+        """Whether an event concerns the run of this link; a hub forwards each node's events about its part."""
         return self.hello is None or self.hello.node != HUB or stamped.node == HUB
 
     async def send(self, command: Command) -> CommandDone:
@@ -513,7 +513,7 @@ class SocketLink:
         return await self._answer(ask, self._curves.open(ask.id))
 
     async def _answer(self, command: Command, request: rpc.OpenRequest[T]) -> T:
-        """Ask, and wait for the answer. Raises LinkError as soon as `silent` says why none comes."""
+        """Send a command, and wait for the answer. Raises LinkError once `silent` returns a reason."""
         with request:
             self._start()
             await self._write(command)
@@ -570,13 +570,13 @@ class SocketLink:
                 self._fail(stamped.event.text)
             self._answers.answer(stamped.event.id, stamped.event)
             if not stamped.seq:
-                return  # the answer itself; the journal's line of it follows
+                return  # the answer itself; its journaled event follows
         self._came.append(stamped)
         if len(self._came) == YIELD_EVERY:
             self._hand_on()
 
     def _hand_on(self) -> None:
-        """What was read is a batch."""
+        """Queue the events that were read as a batch."""
         if self._came:
             self._batches.put_nowait(self._came)
             self._came = []
@@ -597,7 +597,7 @@ class SocketLink:
         self._windows.answer(header.id, window)
 
     def _fail(self, text: str) -> None:
-        """Wake everybody who waits."""
+        """Wake all waiting callers with an error."""
         self._broken = self._broken or text
         self._answers.fail(LinkError(text))
         self._windows.fail(LinkError(text))

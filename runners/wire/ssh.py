@@ -1,4 +1,4 @@
-"""The system's ssh with the user's own configuration: a link over the bridge's stdin and stdout, commands on hosts."""
+"""The system's ssh with the user's configuration: links through a bridge's stdin and stdout, commands on hosts."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ OPTIONS = (
     "-oServerAliveCountMax=3",
     "-oConnectTimeout=10",
     "-oClearAllForwardings=yes",
-    "-oForwardAgent=no",  # the clearing leaves these two
+    "-oForwardAgent=no",  # ClearAllForwardings does not include these two
     "-oForwardX11=no",
     "-oRemoteCommand=none",
-    "-oControlMaster=no",  # a master would live and die with this one node's link; one that is there already serves
+    "-oControlMaster=no",  # a new master would end with this link; an existing one is still used
     "-oCompression=yes",
     "-enone",
 )
-"""Whatever the user's configuration says of terminals, forwardings and commands: this is a pipe."""
+"""Options of a plain pipe, against the user's configuration of terminals, forwardings and commands."""
 GREET_SECONDS = 40.0
-"""Connecting, logging in, and finding a Python there, at the slowest."""
+"""Maximum seconds to connect, log in, and find a Python on the host."""
 KEPT_LINES = 12
 LEAVE_SECONDS = 2.0
 
 CLOSED = "{host} ended the connection before the login: too many at once, or a firewall"
 CLOSED_BY_SKY = "SkyPilot's API server ended the connection to {host} before the login"
 _EARLY = re.compile("(kex|ssh)_exchange_identification|banner exchange")
-"""Of what ssh reports when a connection is closed: that it was closed before anything could be executed."""
+"""Part of ssh's message that proves a close before any command was executed."""
 AGAIN_S = (0.5, 1.0, 2.0)
-"""Seconds before each further try where the connection was closed before the login."""
+"""Seconds before each new try after a close before the login."""
 
 _FAILURES = (
     (
@@ -86,7 +86,7 @@ _FAILURES = (
 
 
 def argv(destination: str, options: Sequence[str], remote: Sequence[str]) -> list[str]:
-    """The ssh command of a link; of two values of an option the first counts, so that `options` win over ours.
+    """The ssh command of a link. ssh uses the first of several values, so `options` override OPTIONS.
 
     Nothing after `--` can be an option.
     """
@@ -94,7 +94,7 @@ def argv(destination: str, options: Sequence[str], remote: Sequence[str]) -> lis
 
 
 def explain(lines: Sequence[str], code: int | None, host: str) -> str:
-    """What ssh or the bridge wrote to stderr, in a sentence; "" where no line is known to matter."""
+    """Sentence for the stderr of ssh or the bridge; "" if no known line is in it."""
     for line in reversed(lines):
         if line.startswith("distui: "):
             return f"{host}: {line.removeprefix('distui: ')}"
@@ -108,24 +108,24 @@ def explain(lines: Sequence[str], code: int | None, host: str) -> str:
 
 
 def _sentence(lines: Sequence[str]) -> str:
-    """The sentence for the lines of ssh; "" where none of them is known."""
+    """Sentence for the lines of ssh; "" if none is known."""
     text = "\n".join(lines)
     return next((sentence for pattern, sentence in _FAILURES if re.search(pattern, text)), "")
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A connection that is closed before the login: by sshd, which has too many (MaxStartups), by SkyPilot's API server,
-# whose step of Slurm did not start. Nothing was executed on the host, so that another try changes nothing.
+# A connection may be closed before the login: by sshd with too many connections (MaxStartups), or by SkyPilot's API
+# server if its Slurm step did not start. Nothing was executed on the host, so a retry is harmless.
 
 
 T = TypeVar("T")
 U = TypeVar("U")
 Report = Callable[[str, float], None]
-"""Gets why a connection is tried again, and after how many seconds."""
+"""Report why a connection is retried, and the seconds before the retry."""
 
 
 class HostError(Exception):
-    """Something on a host failed; the text is one sentence that names it."""
+    """An operation on a host failed; the text is one sentence with the host's name."""
 
 
 class ClosedEarlyError(Exception):
@@ -133,27 +133,27 @@ class ClosedEarlyError(Exception):
 
 
 class LinkClosedEarlyError(LinkError, ClosedEarlyError):
-    """That of a link."""
+    """Closed early, for a link."""
 
 
 class HostClosedEarlyError(HostError, ClosedEarlyError):
-    """That of a command."""
+    """Closed early, for a command."""
 
 
 def closed_early(lines: Sequence[str], code: int | None) -> bool:
-    """Whether ssh, which exited with `code`, reports that."""
+    """Whether ssh, which exited with `code`, reports a close before the login."""
     early = any(_EARLY.search(line) for line in lines)
     return code == 255 and early and _sentence(lines) in (CLOSED, CLOSED_BY_SKY)
 
 
 def report_to_stderr(text: str, pause_s: float) -> None:
-    """A line for the terminal, or for the log of a daemon."""
+    """Print a line to the terminal, or to a daemon's log."""
     sys.stderr.write(f"distui: {text}; trying again in {pause_s:g} s\n")
     sys.stderr.flush()
 
 
 async def persist(connect: Callable[[], Awaitable[T]], report: Report = report_to_stderr) -> T:
-    """What `connect` returns; tried again where it raises ClosedEarlyError, the last of which is raised."""
+    """Return the result of `connect`, retried after ClosedEarlyError; the last one is raised."""
     for pause_s in AGAIN_S:
         try:
             return await connect()
@@ -167,7 +167,7 @@ async def persist(connect: Callable[[], Awaitable[T]], report: Report = report_t
 
 
 class SshLink(SocketLink):
-    """As any link; its errors quote ssh."""
+    """A SocketLink over ssh; its errors quote ssh."""
 
     def __init__(self, process: asyncio.subprocess.Process, host: str) -> None:
         assert process.stdin is not None
@@ -185,7 +185,7 @@ class SshLink(SocketLink):
         remote: Sequence[str],
         report: Report = report_to_stderr,
     ) -> SshLink:
-        """Log in and greet the agent there. Raises LinkError with a sentence that says why not."""
+        """Log in and greet the agent. Raises LinkError with the reason as a sentence."""
         return await persist(lambda: cls._open(destination, options, remote), report)
 
     @classmethod
@@ -223,9 +223,9 @@ class SshLink(SocketLink):
             raise LinkError(await self.why(str(error))) from None
 
     async def why(self, otherwise: str) -> str:
-        """Close, and return why the link broke: what ssh wrote, or `otherwise`."""
+        """Close, and return why the link broke: ssh's message, or `otherwise`."""
         try:
-            # It exits by itself, and then has written everything.
+            # After its exit, ssh has written everything.
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._process.wait()
                 await self._hearing
@@ -236,7 +236,7 @@ class SshLink(SocketLink):
         return explain(self._stderr, code, self._host) or f"{self._host}: {otherwise}"
 
     async def close(self) -> None:
-        """End ssh; what it runs on the node ends with its stdin."""
+        """End ssh; its command on the node ends with its stdin."""
         await super().close()
         if self._process.returncode is None:
             await kill(self._process)
@@ -258,14 +258,14 @@ class SshLink(SocketLink):
 
 
 async def kill(process: asyncio.subprocess.Process) -> None:
-    """Kill an ssh; its ProxyCommand, which may hold the pipes for longer (`wait` awaits them, too), is not awaited."""
+    """Kill an ssh without waiting for its ProxyCommand, which may hold the pipes longer and delay `wait`."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     await leaves(process)
 
 
 async def leaves(process: asyncio.subprocess.Process) -> bool:
-    """Whether it ends within LEAVE_SECONDS. Before Python 3.11.3 asyncio.timeout fails where its task was cancelled."""
+    """Wait LEAVE_SECONDS for its end. Before Python 3.11.3, asyncio.timeout fails in a cancelled task."""
     leaving = asyncio.ensure_future(process.wait())
     done, _ = await asyncio.wait({leaving}, timeout=LEAVE_SECONDS)
     if not done:
@@ -274,22 +274,22 @@ async def leaves(process: asyncio.subprocess.Process) -> bool:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Commands on hosts, some at once.
+# Commands on hosts, several at once.
 
 
 AT_ONCE = 8
-"""Connections that are being made at the same time: sshd's MaxStartups begins to refuse at 10."""
+"""Maximum number of connections being made: sshd's MaxStartups begins to refuse at 10."""
 
 
 class Way(Struct, frozen=True):
-    """How a host is reached."""
+    """How to reach a host."""
 
     destination: str
     options: tuple[str, ...] = ()
 
 
 async def call(way: Way, remote: Sequence[str], data: bytes, seconds: float) -> bytes:
-    """Run a command there with `data` on its stdin, for `seconds` at most; its stdout. Raises HostError."""
+    """Run a command on a host with `data` on its stdin, for at most `seconds`; return its stdout. Raises HostError."""
     return await persist(lambda: _call(way, remote, data, seconds))
 
 
@@ -325,7 +325,7 @@ async def _call(way: Way, remote: Sequence[str], data: bytes, seconds: float) ->
 
 
 async def each(items: Sequence[T], do: Callable[[T], Awaitable[U]]) -> list[U | HostError]:
-    """Do it for all, AT_ONCE at a time; what came of each, in order."""
+    """Call `do` for all items, AT_ONCE concurrently, and return the results or errors in order."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def limited(item: T) -> U | HostError:
