@@ -25,52 +25,14 @@ from . import (
 )
 from .finding import PlanError
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
+from .request import Request
 from .script_support import Obeys
 from .secrets import holds_secret, mask_words
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """The user's request in addition to the preset. None means the preset's value."""
-
-    script: str | None = None
-    """Script, module (`module`) or program (`no_python`). None only in a request for a command."""
-    args: tuple[str, ...] = ()
-    module: bool = False
-    """`script` is a module, run as with `python -m`."""
-    no_python: bool = False
-    """`script` is a program that is executed without Python."""
-    name: str | None = None
-    """Name of the run, or None for the script's name."""
-    python: str | None = None
-    """Interpreter, or None for `Place.python`."""
-    nnodes: int | str | None = None
-    """A number, or "MIN:MAX" for an elastic run."""
-    nproc_per_node: int | str | None = None
-    """A number, "gpu", "cpu" or "auto"."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    nccl: Mapping[str, str] = field(default_factory=dict)
-    nccl_presets: tuple[str, ...] = ()
-    """Names of NCCL presets. `env` and `nccl` have priority."""
-    hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Pattern of host names → variables only for those nodes."""
-    hook: bool | None = None
-    adopt: bool = False
-    """True if the hook applies the preset at the script's own DistributedDataParallel call."""
-    signals: tuple[str, ...] = ()
-    """Regular expressions for training signals in the output of the ranks."""
-    grace_s: float | None = None
-    save_on: str | None = None
-    """How to request a checkpoint from the script: see `save_on`."""
-    restart_limit: int | None = None
-    log_cap: int | None = None
-    notify: tuple[str, ...] = ()
-    """Notification channels with their rules ("team:hang,gave-up"), or () for the settings' channels."""
-
-    @property
-    def wished(self) -> dict[str, str]:
-        """Return all requested variables. Raises PlanError."""
-        return {**nccl.combined(self.nccl_presets), **self.env, **self.nccl}
+def wished_env(request: Request) -> dict[str, str]:
+    """Return all requested variables. Raises PlanError."""
+    return {**nccl.combined(request.nccl_presets), **request.env, **request.nccl}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,7 +136,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     """Plan one run of a script under a preset. Raises PlanError."""
     script = _script(request, place)
     preset = _adapted(loaded.preset, request)
-    wished = {**preset.env, **preset.nccl.env, **request.wished}
+    wished = {**preset.env, **preset.nccl.env, **wished_env(request)}
     ranks = worker_group.ranks(preset, place.gpus, place.cores, place.nodes, {**place.user_env, **wished})
     sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
@@ -233,11 +195,11 @@ def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, s
         for path, origin in loaded.origins.items()
         if path.startswith(("env.", "nccl."))
     }
-    sources = worker_group.env_origins(env, place.user_env, preset, request.wished)
+    sources = worker_group.env_origins(env, place.user_env, preset, wished_env(request))
     for pattern, variables in _hosts(loaded.preset.hosts, request).items():
         for name in variables:
             origin = f"{worker_group.PRESET}, {loaded.origins.get(f'hosts.{pattern}', loaded.preset.name)}"
-            asked = name in request.hosts.get(pattern, {})
+            asked = name in request.env_on.get(pattern, {})
             sources[f"{pattern}:{name}"] = worker_group.COMMAND_LINE if asked else origin
     return sources
 
@@ -374,8 +336,8 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
     """Plan any program, which runs unchanged and restarts only on request. Raises PlanError."""
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`")
-    env, notes = _layered(request, place, {}, request.wished)
-    notes += nccl.doubts([*request.wished, *itertools.chain(*request.hosts.values())])
+    env, notes = _layered(request, place, {}, wished_env(request))
+    notes += nccl.doubts([*wished_env(request), *itertools.chain(*request.env_on.values())])
     fewest, nnodes = worker_group.parse_nnodes(request.nnodes or 1)
     worker_group.check_nodes(
         Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes
@@ -471,8 +433,8 @@ def _launch(preset: Preset, request: Request, place: Place, nproc: int, script: 
 
 def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[str, dict[str, str]]:
     """Return the variables of single nodes. The request comes last, so that it has priority. Raises PlanError."""
-    patterns = [*(name for name in preset if name not in request.hosts), *request.hosts]
-    hosts = {name: {**preset.get(name, {}), **request.hosts.get(name, {})} for name in patterns}
+    patterns = [*(name for name in preset if name not in request.env_on), *request.env_on]
+    hosts = {name: {**preset.get(name, {}), **request.env_on.get(name, {})} for name in patterns}
     for pattern, variables in hosts.items():
         refusal = worker_group.env_refusal(variables)
         refusal = refusal or next(
@@ -490,7 +452,7 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
 
 def _check_env(request: Request, wished: Mapping[str, str]) -> None:
     """Raise PlanError for a variable that no plan may hold."""
-    on_hosts = [pair for env in request.hosts.values() for pair in env.items() if nccl.covers(pair[0])]
+    on_hosts = [pair for env in request.env_on.values() for pair in env.items() if nccl.covers(pair[0])]
     for name, value in (*request.nccl.items(), *on_hosts):
         problem = nccl.check(name, value)
         if problem:

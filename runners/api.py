@@ -27,14 +27,15 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ..presets.finding import PlanError, PresetError
-from ..presets.plan import Request
 from ..presets.plurals import plural
+from ..presets.request import Named, Request
 from . import agentless, environment, local_agent, profile_report, run_directories
 from .environment import pairs
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .inrank.env_changes import not_a_name
-from .launch.hosts import Named, OnHosts, check_hosts
-from .launch.prepare import Here, LaunchRequest, nccl_pairs, prepare
+from .launch.hosts import check_hosts
+from .launch.prepare import prepare
+from .launch.words import nccl_pairs
 from .local_agent import open_link
 from .logs.follow import check_there, choose
 from .logs.log_files import STREAMS, LogError, parse_file_id
@@ -310,8 +311,7 @@ def launch(
     )
     under = checked(preset=preset, overrides=overrides)
     named = [Named(host) for host in checked(hosts=hosts)["hosts"]]
-    place = OnHosts(hosts=check_hosts(named, "hosts")) if named else Here()
-    return _started(LaunchRequest(request=Request(**given), place=place, **under))
+    return _started(Request(hosts=tuple(check_hosts(named, "hosts")) if named else (), **given, **under))
 
 
 def execute(
@@ -323,10 +323,10 @@ def execute(
     """Start any command on this machine, and supervise it unchanged. Raises RunError and TypeError."""
     words: tuple[str, ...] = checked(command=command)["command"]
     given = checked(name=name, env=env, notify=notify)
-    return _started(LaunchRequest(command=words, request=Request(**given)))
+    return _started(Request(command=words, **given))
 
 
-def _started(asked: LaunchRequest) -> Run:
+def _started(asked: Request) -> Run:
     """Prepare and start a run. Raises RunError."""
 
     def start() -> run_directories.Entry:

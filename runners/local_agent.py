@@ -39,7 +39,8 @@ from .telemetry.proc import SYSTEM
 from .wire.client import YIELD_EVERY, Link, LinkError, SocketLink, UnansweredError, ensure_socket_dir, paced
 
 if TYPE_CHECKING:
-    from ..presets.plan import Place, Plan, Request
+    from ..presets.plan import Place, Plan
+    from ..presets.request import Request
 
 START_SECONDS = 20.0
 FILES, FILES_A_RANK = 48, 4
@@ -139,7 +140,7 @@ def _same_environment(python: str, other: str) -> bool:
     return os.path.dirname(here) == os.path.dirname(there) and os.path.samefile(here, there)
 
 
-def place(record: RunRecord, request: Request, port: int | None = None) -> Place:
+def place(record: RunRecord, request: Request) -> Place:
     """Collect the facts about this machine that a launch needs."""
     from ..presets.plan import Place
 
@@ -148,7 +149,7 @@ def place(record: RunRecord, request: Request, port: int | None = None) -> Place
     return Place(
         run=record.run,
         run_dir=str(run_directories.runs_dir() / record.run),
-        port=port or free_port(),
+        port=request.port or free_port(),
         ras_port=free_port(),
         gpus=gpus_here(),
         cores=cores_here(),

@@ -27,7 +27,7 @@ from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.export import Manifest
 from distui.runners.hub.sky_process import Candidate
-from distui.runners.launch.prepare import Preview
+from distui.runners.launch.prepared import Preview
 from distui.runners.model import Stamped
 from distui.runners.profile_report import Profiled
 from distui.runners.status_document import MarkedStatus, RunStatus, WatchedStatus

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
-from ..runners.launch.options import ABOUT, NODES, LaunchOption, option
-from ..runners.launch.options import options as launch_options
+from ..presets.request import ABOUT, LaunchOption, option
+from ..presets.request import options as launch_options
 from .option_values import cap, count, minutes, seconds
 
 PARSERS: dict[str, Callable[[str], Any]] = {
@@ -123,7 +123,7 @@ def _of_launch(option: LaunchOption) -> Option:
         return switch(flags, option.help)
     if option.repeat:
         return values(flags, option.takes, option.help, type=PARSERS[option.parse])
-    return value(flags, option.takes, option.help, type=PARSERS[option.parse], default=option.default)
+    return value(flags, option.takes, option.help, type=PARSERS[option.parse])
 
 
 def names_hosts(options: argparse.Namespace) -> bool:
@@ -140,8 +140,3 @@ def handed_over(environ: MutableMapping[str, str]) -> list[str]:
     """The options that HANDED_OVER holds, which is removed from the environment."""
     values: dict[str, str] = json.loads(environ.pop(HANDED_OVER, "{}"))
     return [f"--env={name}={value}" for name, value in values.items()]
-
-
-def cloud_words(options: argparse.Namespace) -> list[str]:
-    """The given options about SkyPilot's nodes, as the user writes them."""
-    return [each.flags[0] for each in launch_options("launch", NODES) if getattr(options, each.name)]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from ..presets.request import options as launch_options
 from ..presets.sanitize import quoted
-from ..runners.launch.options import options as launch_options
 
 GLOBAL = ("--ascii", "--readonly")
 """Options of distui itself, which may also follow the verb."""

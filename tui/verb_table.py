@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from ..runners.launch.options import HOSTS, NODES, RUN
+from ..presets.request import HOSTS, NODES, RUN
 from .arguments import Exits, Verb, exclusive, launch_headings, launch_option, switch, value, values, word
 from .option_values import count, duration, gigabytes, minutes, moment, rank_list, seconds
 

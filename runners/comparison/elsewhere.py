@@ -1,10 +1,11 @@
-"""The account of a run that another machine keeps, as the distui there gives it, by ssh."""
+"""Request the account of a run on another machine from the distui there, by ssh."""
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import structs
 
+from ...presets.request import Named
 from ..errors import RunError, UnreachableError
 from ..hub.routes import check_remote_word
 from ..launch import hosts
@@ -12,15 +13,15 @@ from ..wire.ssh import HostError, Way, call
 from .account import FORMAT, Account, RunName
 
 ANSWER_S = 60.0
-"""How long a host has for its answer."""
+"""Seconds before the request times out."""
 
 
 async def asked(name: RunName, ssh_config: str | None = None) -> Account:
-    """Raises RunError."""
+    """Return the account from the host. Raises RunError."""
     if name.run.startswith("-"):
         raise RunError(f"{name.run!r} is no name of a run: write HOST:NAME")
     run = check_remote_word(name.run) + ("" if name.attempt is None else f"@{name.attempt}")
-    (host,) = hosts.check_hosts([hosts.Named(name.host)], "HOST:RUN")
+    (host,) = hosts.check_hosts([Named(name.host)], "HOST:RUN")
     way = Way(host.destination, hosts.ssh_options(ssh_config))
     command = f"{hosts.WHICH}exec \"$found\" diff --json '{run}'\n"
     try:
@@ -31,7 +32,7 @@ async def asked(name: RunName, ssh_config: str | None = None) -> Account:
 
 
 def received(out: bytes, host: str) -> Account:
-    """What the host has printed, perhaps behind a banner of its login. Raises UnreachableError."""
+    """Return the account in a host's output, which may begin with a login banner. Raises UnreachableError."""
     for line in reversed(out.splitlines()):
         if line.startswith(b"{"):
             try:

@@ -14,7 +14,8 @@ from typing import Any
 from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.model import Loaded
-from ...presets.plan import Place, Request, make_plan
+from ...presets.plan import Place, make_plan
+from ...presets.request import Named, Request
 from ...presets.worker_group import parse_nnodes
 from .. import clock, file_io, local_agent, run_directories
 from ..errors import RunError, UnreachableError
@@ -23,63 +24,71 @@ from ..hub.on_hosts import read as order_of
 from ..hub.routes import check_destination, check_remote_word
 from ..journal import RunRecord
 from ..wire.ssh import HostError, Way, call, each
-from .prepare import (
-    LaunchPlace,
-    LaunchRequest,
-    Prepared,
-    check_inside,
-    check_port,
-    hub_record,
-    place_of_nodes,
-    run_name,
-)
+from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnHosts(LaunchPlace):
-    """Machines that are reached by ssh."""
+def settled(request: Request) -> Request:
+    """The request with its host file read and its paths absolute, so that a rerun means the same. Raises RunError."""
+    hosts = request.hosts
+    if request.hostfile is not None:
+        if hosts:
+            raise RunError("--hosts and --hostfile exclude each other: leave one out")
+        hosts = tuple(from_file(Path(request.hostfile).expanduser()))
+    if not hosts:
+        return request
+    ssh_config, workdir = request.ssh_config, request.workdir
+    return replace(
+        request,
+        hosts=hosts,
+        hostfile=None,
+        ssh_config=ssh_options(ssh_config)[1] if ssh_config is not None else None,
+        workdir=_directory(workdir) if workdir else None,
+    )
 
-    hosts: Sequence[Named]
-    options: tuple[str, ...] = ()
-    head: str = ""
-    """Address of the first host, seen from the others; "": as it was reached by ssh."""
-    workdir: str = ""
-    """Directory here that is copied; "": the code is there already."""
 
-    def prepare(self, launch: LaunchRequest) -> Prepared:
-        """Ask every host, and plan a run on them."""
-        loaded, request = load(launch.preset, launch.overrides), launch.request
-        check_port(launch.port)
-        record = run_directories.new_record(request.name or run_name(request.script))
-        place = replace(self, hosts=_as_many(self.hosts, request))
-        request = _request(loaded, request, place)
-        facts = _probed(place, wanted(request, place))
-        reached, problem = addresses(facts, place.head)
-        if problem:
-            raise RunError(problem)
-        plan = make_plan(loaded, request, _facts(record, request, place, facts, launch.port))
-        plan = replace(plan, notes=(*plan.notes, *notes(facts)))
-        order = HostsRequest(
-            kind=KIND,
-            hosts=tuple(host.destination for host in facts),
-            names=tuple(_names(facts)),
-            addresses=tuple(reached),
-            options=place.options,
-            workdir=place.workdir,
-            work=_work(record) if place.workdir else "",
-        )
-        listed = [
-            {
-                "host": host.destination,
-                "address": address,
-                "gpus": host.gpus,
-                "cores": host.cores,
-                "torch": host.torch,
-            }
-            for host, address in zip(facts, reached, strict=True)
-        ]
-        about = {"hosts": listed, "workdir": place.workdir or None}
-        return Prepared(plan, hub_record(record, plan), order, details=_details(order, listed), about=about)
+def _directory(text: str) -> str:
+    path = Path(text).expanduser().resolve()
+    if not path.is_dir():
+        raise RunError(f"--workdir {text}: there is no such directory here")
+    if path in (Path("/"), Path.home()):
+        raise RunError(f"--workdir {text}: all of {path} would be copied; name the directory of your code")
+    return str(path)
+
+
+def prepare(request: Request) -> Prepared:
+    """Ask every host, and plan a run on them. Raises RunError, PresetError and PlanError."""
+    loaded = load(request.preset, request.overrides)
+    check_port(request.port)
+    record = run_directories.new_record(request.name or run_name(request.script))
+    request = _completed(loaded, replace(request, hosts=_as_many(request)))
+    options = ssh_options(request.ssh_config)
+    facts = _probed(request.hosts, options, wanted(request))
+    reached, problem = addresses(facts, request.head_addr or "")
+    if problem:
+        raise RunError(problem)
+    plan = make_plan(loaded, request, _facts(record, request, facts))
+    plan = replace(plan, notes=(*plan.notes, *notes(facts)))
+    order = HostsRequest(
+        kind=KIND,
+        hosts=tuple(host.destination for host in facts),
+        names=tuple(_names(facts)),
+        addresses=tuple(reached),
+        options=options,
+        workdir=request.workdir or "",
+        work=_work(record) if request.workdir else "",
+    )
+    listed = [
+        {
+            "host": host.destination,
+            "address": address,
+            "gpus": host.gpus,
+            "cores": host.cores,
+            "torch": host.torch,
+        }
+        for host, address in zip(facts, reached, strict=True)
+    ]
+    about = {"hosts": listed, "workdir": request.workdir}
+    return Prepared(plan, hub_record(record, plan), order, details=_details(order, listed), about=about)
 
 
 def _details(order: HostsRequest, hosts: Sequence[dict[str, Any]]) -> str:
@@ -93,8 +102,9 @@ def _details(order: HostsRequest, hosts: Sequence[dict[str, Any]]) -> str:
     return "\n".join(["Hosts", "", *lines, *copied, ""])
 
 
-def _as_many(hosts: Sequence[Named], request: Request) -> Sequence[Named]:
+def _as_many(request: Request) -> tuple[Named, ...]:
     """The hosts that are used: all, or the first of them. Raises RunError and PlanError."""
+    hosts = request.hosts
     if request.nnodes is None:
         return hosts
     _, most = parse_nnodes(request.nnodes)
@@ -103,16 +113,18 @@ def _as_many(hosts: Sequence[Named], request: Request) -> Sequence[Named]:
     return hosts[: max(most, 1)]
 
 
-def _request(loaded: Loaded, request: Request, place: OnHosts) -> Request:
+def _completed(loaded: Loaded, request: Request) -> Request:
     """With the number of nodes, and the ranks that a hostfile's slots ask for. Raises RunError."""
     per_node = request.nproc_per_node
     if per_node is None:
-        per_node = slots(list(place.hosts))
+        per_node = slots(request.hosts)
     nnodes = request.nnodes
     if nnodes is None:
         fewest = loaded.preset.topology.nnodes_min
         nnodes = (
-            len(place.hosts) if fewest is None else f"{min(fewest, len(place.hosts))}:{len(place.hosts)}"
+            len(request.hosts)
+            if fewest is None
+            else f"{min(fewest, len(request.hosts))}:{len(request.hosts)}"
         )
     python = request.python
     if python and "/" in python and not python.startswith("~"):
@@ -120,9 +132,9 @@ def _request(loaded: Loaded, request: Request, place: OnHosts) -> Request:
     return replace(request, nproc_per_node=per_node, nnodes=nnodes, python=python)
 
 
-def _probed(place: OnHosts, wants: Wanted) -> list[HostFacts]:
+def _probed(hosts: Sequence[Named], options: tuple[str, ...], wants: Wanted) -> list[HostFacts]:
     """What every host is. Raises UnreachableError that names each that cannot be used."""
-    ways = [Way(host.destination, place.options) for host in place.hosts]
+    ways = [Way(host.destination, options) for host in hosts]
     facts, refused = asyncio.run(ask_all(ways, wants))
     if refused:
         count = f"{len(refused)} of {len(ways)} hosts" if len(ways) > 1 else "the host"
@@ -130,13 +142,13 @@ def _probed(place: OnHosts, wants: Wanted) -> list[HostFacts]:
     return facts
 
 
-def wanted(request: Request, place: OnHosts) -> Wanted:
+def wanted(request: Request) -> Wanted:
     """What each host must have. Raises PlanError."""
     script = "" if request.no_python or request.module else request.script or ""
-    if place.workdir:
-        check_inside(script, place.workdir)
-        if script and not Path(script).is_absolute() and not (Path(place.workdir) / script).is_file():
-            raise PlanError(f"There is no script {script} in {place.workdir}: give its path from there")
+    if request.workdir:
+        check_inside(script, request.workdir)
+        if script and not Path(script).is_absolute() and not (Path(request.workdir) / script).is_file():
+            raise PlanError(f"There is no script {script} in {request.workdir}: give its path from there")
         outside = Path(script).is_absolute() or script.startswith("~")
         return Wanted(
             script=script if outside else "", python=request.python or "", torch=not request.no_python
@@ -144,17 +156,15 @@ def wanted(request: Request, place: OnHosts) -> Wanted:
     return Wanted(str(Path.cwd()), script, request.python or "", not request.no_python)
 
 
-def _facts(
-    record: RunRecord, request: Request, place: OnHosts, facts: Sequence[HostFacts], port: int | None
-) -> Place:
-    source, folder = _source(request, place), Path(place.workdir or ".")
+def _facts(record: RunRecord, request: Request, facts: Sequence[HostFacts]) -> Place:
+    source, folder = _source(request), Path(request.workdir or ".")
     beside, config = local_agent.read_around(folder / (request.script or ""), source, folder, request.args)
     return place_of_nodes(
         record,
-        port,
+        request.port,
         gpus=min(host.gpus for host in facts),
         cores=min(host.cores for host in facts),
-        cwd=f"~/.distui/{_work(record)}" if place.workdir else str(Path.cwd()),
+        cwd=f"~/.distui/{_work(record)}" if request.workdir else str(Path.cwd()),
         nodes=len(facts),
         script_source=source,
         script_beside=beside,
@@ -162,11 +172,11 @@ def _facts(
     )
 
 
-def _source(request: Request, place: OnHosts) -> bytes | None:
+def _source(request: Request) -> bytes | None:
     """The script's text where it is here, too."""
     if request.script is None or request.no_python or request.module:
         return None
-    return local_agent.read_source(Path(place.workdir or ".") / request.script)
+    return local_agent.read_source(Path(request.workdir or ".") / request.script)
 
 
 def _work(record: RunRecord) -> str:
@@ -391,14 +401,6 @@ MOST_BYTES = 1 << 20
 _OPTION = re.compile(r"(slots|max_slots)=(\d{1,4})")
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    destination: str
-    """As ssh takes it: a name, an alias of the user's configuration, user@host."""
-    slots: int | None = None
-    """Ranks on it; None: not given."""
-
-
 def of_options(hosts: str | None, hostfile: str | None) -> list[Named]:
     """The hosts that one of `--hosts` and `--hostfile` names. Raises RunError."""
     if hosts is not None and hostfile is not None:
@@ -478,7 +480,7 @@ def duplicates(names: Iterable[str]) -> list[str]:
     return repeated
 
 
-def slots(hosts: list[Named]) -> int | None:
+def slots(hosts: Sequence[Named]) -> int | None:
     """Ranks on each host by the file; None where it has none. Raises RunError where they differ."""
     counts = {host.slots for host in hosts if host.slots is not None}
     if not counts:

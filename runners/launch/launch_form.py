@@ -20,8 +20,8 @@ from ...presets.finding import Finding, PlanError, PresetError
 from ...presets.lint import lint_plan
 from ...presets.load import Library, check_name, check_saved, library, load, saved_text, user_dir
 from ...presets.model import Loaded
-from ...presets.plan import Request
 from ...presets.render import named
+from ...presets.request import Named, Request, option
 from ...presets.sanitize import LONGEST, clean_text
 from ...presets.script_tree import MOST_BYTES
 from ...presets.secrets import mask_text
@@ -35,12 +35,14 @@ from ..errors import RunError
 from ..hub.sky_process import Candidate, candidates_for
 from ..local_agent import check_python
 from ..run_directories import free_name
-from .hosts import Named, OnHosts, from_words
+from .hosts import from_words
 from .launch_settings import HOSTS, SKY, kind_of
-from .options import option
-from .prepare import Here, LaunchRequest, Prepared, nccl_pairs, prepare, run_name, shell_words
-from .sky import OnSky
+from .prepare import prepare
+from .prepared import Prepared, run_name
+from .sky import resources_of
 from .syntax_check import syntax_problem
+from .words import count as count_of
+from .words import nccl_pairs, shell_words
 
 FIELDS = {flag: option(flag).label for flag in ("--on", "--gpus", "--cpus")}
 """What the form calls the options of the command line."""
@@ -164,32 +166,27 @@ def _findings(launch: Prepared, form: LaunchForm) -> tuple[Finding, ...]:
     )
 
 
-def requested(form: LaunchForm) -> LaunchRequest:
+def requested(form: LaunchForm) -> Request:
     """The launch that the form means. Raises RunError."""
-    request = _request(form)
-    return LaunchRequest(preset=form.preset, overrides=form.overrides, request=request, place=_place(form))
-
-
-def _place(form: LaunchForm) -> Here | OnHosts | OnSky:
-    kind = kind_of(form.place)
+    request, kind = _request(form), kind_of(form.place)
     if kind == SKY:
-        return OnSky(resources=resources(form))
+        resources(form)
+        return replace(request, on=form.place.strip(), gpus=form.gpus or None, cpus=form.cpus or None)
     if form.gpus or form.cpus:
         instead = "clear them, hosts have fixed ones" if kind == HOSTS else "clear them or set place to sky"
         raise RunError(f"GPUs and CPUs apply to SkyPilot only; {instead}")
     if kind == HOSTS:
-        return OnHosts(hosts=hosts(form))
+        return replace(request, hosts=hosts(form))
     if form.nodes not in ("", "1"):
         raise RunError(f"{form.nodes} nodes need a place: sky, one of SkyPilot's, or hosts A,B")
-    return Here()
+    return request
 
 
 def resources(form: LaunchForm) -> Resources:
     """What each node should be. Raises RunError."""
-    place = form.place.strip()
-    wish = Resources(infra=None if place == SKY else place, gpus=form.gpus or None, cpus=form.cpus or None)
+    wish = Request(on=form.place.strip(), gpus=form.gpus or None, cpus=form.cpus or None)
     try:
-        return skypilot.check(wish, FIELDS)
+        return skypilot.check(resources_of(wish), FIELDS)
     except PlanError as error:
         raise RunError(str(error)) from None
 
@@ -202,12 +199,12 @@ async def candidates(form: LaunchForm) -> list[Candidate]:
     return await candidates_for(resources(form), int(nodes))
 
 
-def hosts(form: LaunchForm) -> list[Named]:
+def hosts(form: LaunchForm) -> tuple[Named, ...]:
     """Raises RunError."""
     words = form.place.split(None, 1)
     if len(words) < 2:
         raise RunError("which hosts? type: hosts A,B,…")
-    return from_words(words[1].replace(" ", ","))
+    return tuple(from_words(words[1].replace(" ", ",")))
 
 
 def _request(form: LaunchForm) -> Request:
@@ -218,11 +215,13 @@ def _request(form: LaunchForm) -> Request:
     nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
     args, env = shell_words(form.args, "arguments"), shell_words(form.env, "environment")
     return Request(
+        preset=form.preset,
+        overrides=form.overrides,
         script=form.script.strip(),
         args=tuple(args),
         name=form.name.strip() or None,
-        nnodes=int(nodes) if nodes.isdecimal() else nodes or None,
-        nproc_per_node=int(nproc) if nproc.isdecimal() else nproc or None,
+        nnodes=count_of(nodes) if nodes else None,
+        nproc_per_node=count_of(nproc) if nproc else None,
         adopt=form.adopt == "true",
         env=pairs(env, "environment"),
         nccl=nccl_pairs(nccl),

@@ -23,7 +23,7 @@ from ..errors import RunError
 from ..run_directories import Entry
 from . import rerun
 from .launch_form import LaunchForm
-from .prepare import shell_words
+from .words import shell_words
 
 MOST = 20
 MOST_BYTES = 1 << 16
@@ -145,6 +145,6 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
 def _notify(entry: Entry) -> tuple[str, ...]:
     """The ways that its launch named; () where it left them to the settings."""
     try:
-        return rerun.read(entry).launch.request.notify
+        return rerun.read(entry).request.notify
     except RunError:
         return ()

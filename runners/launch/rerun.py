@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...presets.plan import Plan, Request
+from ...presets.plan import Plan
+from ...presets.request import Request
 from ...presets.secrets import MASK
 from ...presets.worker_group import COMMAND_LINE
 from .. import daemon, environment, file_io, local_agent, run_directories
@@ -27,19 +28,9 @@ from ..formatting import agreeing, listed
 from ..hub import launch_order
 from ..journal import RunRecord
 from . import sky
-from .hosts import OnHosts
-from .prepare import (
-    PORT_OPTIONS,
-    PORT_VARIABLES,
-    REQUEST_FILE,
-    Here,
-    LaunchPlace,
-    LaunchRequest,
-    Prepared,
-    prepare,
-)
+from .prepare import prepare
+from .prepared import PORT_OPTIONS, PORT_VARIABLES, REQUEST_FILE, Prepared
 
-PLACES: dict[str, type[LaunchPlace]] = {"Here": Here, "OnHosts": OnHosts, "OnSky": sky.OnSky}
 OURS = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR", "HOME")
 """Variables by which this process finds its own files, whatever the earlier launch had."""
 
@@ -63,7 +54,7 @@ class KeptRequest(Struct, frozen=True):
     """The file `request.json`."""
 
     cwd: str
-    launch: LaunchRequest
+    request: Request
 
 
 def again(entry: run_directories.Entry, wanted: LaunchChanges) -> Prepared:
@@ -136,9 +127,9 @@ def _still_here(prepared: Prepared) -> None:
         raise RunError(
             f"{plan.python}, the Python of that launch, is gone: `distui launch --python PATH` takes another"
         )
-    if asked is not None and asked.command is None and not local_agent.script_source(asked.request)[0]:
+    if asked is not None and asked.command is None and not local_agent.script_source(asked)[0]:
         raise RunError(
-            f"the script of that launch, {asked.request.script}, is no longer in {plan.cwd}: put it back, "
+            f"the script of that launch, {asked.script}, is no longer in {plan.cwd}: put it back, "
             "or `distui launch` another"
         )
 
@@ -149,8 +140,7 @@ def _with_request(prepared: Prepared, entry: run_directories.Entry) -> Prepared:
         kept = read(entry)
     except RunError:
         return prepared
-    request = replace(kept.launch.request, name=prepared.record.name)
-    return replace(prepared, asked=replace(kept.launch, request=request), cwd=kept.cwd)
+    return replace(prepared, asked=replace(kept.request, name=prepared.record.name), cwd=kept.cwd)
 
 
 def _shell(kept: Kept, changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -216,22 +206,7 @@ def read(entry: run_directories.Entry) -> KeptRequest:
     """What was asked for at a launch. Raises RunError."""
     path, name = entry.path / REQUEST_FILE, entry.record.name
     try:
-        document = file_io.document(path, dict[str, Any])
-        place = document.pop("place")
-        kind = PLACES[place.pop("kind")]
-        launch = msgspec.convert({**document, "place": {}}, _Without)
-        return KeptRequest(
-            launch.cwd,
-            LaunchRequest(
-                request=launch.request,
-                preset=launch.preset,
-                overrides=launch.overrides,
-                command=launch.command,
-                task=launch.task,
-                port=launch.port,
-                place=msgspec.convert(place, kind),
-            ),
-        )
+        return msgspec.convert(file_io.document(path, dict[str, Any]), KeptRequest)
     except file_io.FileError as error:
         why = (
             "was launched by a version that kept no request"
@@ -239,20 +214,8 @@ def read(entry: run_directories.Entry) -> KeptRequest:
             else f"has no request: {error}"
         )
         raise RunError(f"run {name} {why}; `distui launch` starts it anew") from None
-    except (KeyError, AttributeError, TypeError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
         raise RunError(f"{path} is damaged ({error}); `distui launch` starts {name} anew") from None
-
-
-class _Without(Struct):
-    """The file without the place, which is of several kinds."""
-
-    cwd: str
-    request: Request
-    preset: str
-    overrides: tuple[str, ...]
-    command: tuple[str, ...] | None
-    task: str
-    port: int | None
 
 
 def _anew(
@@ -263,23 +226,18 @@ def _anew(
 ) -> Prepared:
     """`shell`: the environment of a run on this machine; None: the job's is made on its nodes. Raises RunError."""
     kept = read(entry)
-    launch = _filled(entry.record.name, kept.launch, changes)
+    request = _filled(entry.record.name, kept.request, changes)
     added = {name: value for name, value in changes.items() if value is not None}
-    request = launch.request
     request = replace(
         request,
         name=wanted.name or entry.record.name,
         env={name: value for name, value in {**request.env, **added}.items() if name not in _gone(changes)},
         nccl={name: value for name, value in request.nccl.items() if name not in changes},
-    )
-    launch = replace(
-        launch,
-        request=request,
-        overrides=(*launch.overrides, *wanted.set),
-        place=_same_cluster(entry, launch.place),
+        overrides=(*request.overrides, *wanted.set),
+        cluster=_same_cluster(entry, request),
     )
     with _as_then(kept.cwd, shell):
-        prepared = replace(prepare(launch), cwd=kept.cwd)
+        prepared = replace(prepare(request), cwd=kept.cwd)
     unset = dict.fromkeys(_gone(changes))
     if shell is None:
         return replace(prepared, plan=_changed(prepared.plan, unset)) if unset else prepared
@@ -290,17 +248,17 @@ def _gone(changes: Mapping[str, str | None]) -> set[str]:
     return {name for name, value in changes.items() if value is None}
 
 
-def _same_cluster(entry: run_directories.Entry, place: LaunchPlace) -> LaunchPlace:
+def _same_cluster(entry: run_directories.Entry, request: Request) -> str | None:
     """On SkyPilot's nodes: the cluster of the earlier run, if it is still up."""
     order = launch_order.read(entry.path)
-    if order is None or order.managed or not isinstance(place, sky.OnSky):
-        return place
-    return replace(place, cluster=order.cluster)
+    if order is None or order.managed or not request.through_sky:
+        return request.cluster
+    return order.cluster
 
 
-def _filled(name: str, launch: LaunchRequest, changes: Mapping[str, str | None]) -> LaunchRequest:
+def _filled(name: str, request: Request, changes: Mapping[str, str | None]) -> Request:
     """With the values of secrets from this process's environment. Raises RunError where one is not to be had."""
-    request, missing = launch.request, list[str]()
+    missing = list[str]()
 
     def filled(values: Mapping[str, str]) -> dict[str, str]:
         hidden = [var for var, value in values.items() if MASK in value and var not in changes]
@@ -313,22 +271,22 @@ def _filled(name: str, launch: LaunchRequest, changes: Mapping[str, str | None])
         request,
         env=filled(request.env),
         nccl=filled(request.nccl),
-        hosts={pattern: filled(values) for pattern, values in request.hosts.items()},
+        env_on={pattern: filled(values) for pattern, values in request.env_on.items()},
     )
     if missing:
         raise RunError(f"{listed(missing)}: secrets are never written down; export them here and rerun it")
-    words = (*request.args, *(launch.command or ()), *launch.overrides, *_texts(launch.place))
+    words = (
+        *request.args,
+        *(request.command or ()),
+        *request.overrides,
+        request.setup or "",
+        *request.mounts.values(),
+    )
     if any(MASK in word for word in words):
         raise RunError(
             f"arguments of {name} hold secrets, which are never written down: `distui launch` starts it anew"
         )
-    return replace(launch, request=request)
-
-
-def _texts(place: LaunchPlace) -> Iterator[str]:
-    resources = getattr(place, "resources", None)
-    if resources is not None:
-        yield from filter(None, (resources.setup, *resources.mounts.values()))
+    return request
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from ...presets import skypilot
 from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.model import Loaded
-from ...presets.plan import Place, Plan, Request, command_plan, make_plan
+from ...presets.plan import Place, Plan, command_plan, make_plan, wished_env
 from ...presets.render import hidden as hidden_of
 from ...presets.render import moved_paths
+from ...presets.request import Request
 from ...presets.secrets import is_secret
 from ...presets.skypilot import Cargo, Resources
 from ...presets.task_summary import own_mesh, summary
@@ -29,62 +30,45 @@ from ..hub.launch_order import SkyRequest
 from ..hub.sky_process import interpreter
 from ..journal import RunRecord
 from ..node import package
-from .prepare import (
-    LaunchPlace,
-    LaunchRequest,
-    Prepared,
-    check_inside,
-    check_port,
-    hub_record,
-    place_of_nodes,
-    run_name,
-)
+from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name
 
 MOST_BYTES = 1 << 20
 MOST_NODES = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnSky(LaunchPlace):
-    """Nodes that SkyPilot brings."""
-
-    resources: Resources
-    cluster: str | None = None
-    """Name of the cluster; None: one of this run alone."""
-    managed: bool = False
-    retry_until_up: bool = False
-
-    def prepare(self, launch: LaunchRequest) -> Prepared:
-        """A script under a preset, or a user's own SkyPilot task."""
-        return _task(launch, self) if launch.task else _script(launch, self)
+def prepare(request: Request) -> Prepared:
+    """Plan a script under a preset, or a user's own SkyPilot task. Raises RunError, PresetError and PlanError."""
+    return _script(request) if request.task is None else _task(request, request.task)
 
 
-def _script(launch: LaunchRequest, place: OnSky) -> Prepared:
-    """Plan a run of a script under a preset. Raises RunError, PresetError and PlanError."""
-    loaded, request = load(launch.preset, launch.overrides), launch.request
-    check_port(launch.port)
+def resources_of(request: Request) -> Resources:
+    """What each node should be."""
+    infra = None if request.on in ("sky", "local") else request.on
+    same = [each.name for each in fields(Resources) if each.name != "infra"]
+    return Resources(infra=infra, **{name: getattr(request, name) for name in same})
+
+
+def _script(request: Request) -> Prepared:
+    """Raises RunError, PresetError and PlanError."""
+    loaded = load(request.preset, request.overrides)
+    check_port(request.port)
     record = run_directories.new_record(request.name or run_name(request.script))
     table = loaded.preset.sky
-    resources = _workdir(skypilot.check(skypilot.filled(place.resources, table)), request)
-    plan = make_plan(loaded, request, _facts(loaded, record, launch, resources))
+    resources = _workdir(skypilot.check(skypilot.filled(resources_of(request), table)), request)
+    plan = make_plan(loaded, request, _facts(loaded, record, request, resources))
     cargo = _cargo(record, hidden_of(plan))
     task = skypilot.task(task_name(record), plan.nnodes, resources, cargo, request.env)
-    return _planned(
-        plan, record, replace(place, resources=resources), skypilot.completed(task, table), cargo
-    )
+    return _planned(plan, record, request, resources, skypilot.completed(task, table), cargo)
 
 
-def _task(launch: LaunchRequest, place: OnSky) -> Prepared:
-    """Plan a run of a user's own SkyPilot task. Raises RunError and PlanError."""
-    file, request = launch.task, launch.request
-    skypilot.check(place.resources)
+def _task(request: Request, file: str) -> Prepared:
+    """Raises RunError and PlanError."""
+    resources = skypilot.check(resources_of(request))
     config = read_task(file)
     record = run_directories.new_record(request.name or run_name(config.get("name") or Path(file).stem))
     nnodes = _number(request.nnodes, config.get("num_nodes") or 1)
     users = inherited_env({name: str(value) for name, value in (config.get("envs") or {}).items()})
-    facts = place_of_nodes(
-        record, None, nodes=None, cwd=_cwd(place.resources), gpus=0, cores=0, user_env=users
-    )
+    facts = place_of_nodes(record, None, nodes=None, cwd=_cwd(resources), gpus=0, cores=0, user_env=users)
     plan = replace(
         command_plan(skypilot.own_command(), request, facts),
         name=record.name,
@@ -94,9 +78,9 @@ def _task(launch: LaunchRequest, place: OnSky) -> Prepared:
         mesh=own_mesh(config["run"]),
     )
     cargo, named = _cargo(record, hidden_of(plan)), {**config, "name": task_name(record)}
-    task = skypilot.wrap(named, place.resources, nnodes, cargo, request.wished)
+    task = skypilot.wrap(named, resources, nnodes, cargo, wished_env(request))
     starts = summary({**task, "run": config["run"]}, nnodes)
-    planned = _planned(plan, record, place, task, cargo)
+    planned = _planned(plan, record, request, resources, task, cargo)
     price = f"price        not asked: `distui candidates --task {file}` asks SkyPilot"
     return replace(
         planned,
@@ -105,20 +89,27 @@ def _task(launch: LaunchRequest, place: OnSky) -> Prepared:
     )
 
 
-def _planned(plan: Plan, record: RunRecord, place: OnSky, task: dict[str, Any], cargo: Cargo) -> Prepared:
-    cluster = place.cluster and skypilot.check_cluster(place.cluster)
+def _planned(
+    plan: Plan,
+    record: RunRecord,
+    request: Request,
+    resources: Resources,
+    task: dict[str, Any],
+    cargo: Cargo,
+) -> Prepared:
+    cluster = request.cluster and skypilot.check_cluster(request.cluster)
     order = SkyRequest(
         kind="skypilot",
         cluster=cluster or task_name(record),
         task=skypilot.masked(task),
         bundle=cargo.folder,
-        managed=place.managed,
-        retry_until_up=place.retry_until_up,
+        managed=request.managed,
+        retry_until_up=request.retry_until_up,
         fast="setup" not in task,
         python=interpreter(),
         reuse=bool(cluster),
     )
-    plan = replace(plan, notes=(*plan.notes, *_notes(place, order, list(skypilot.hidden(task)))))
+    plan = replace(plan, notes=(*plan.notes, *_notes(resources, order, list(skypilot.hidden(task)))))
     return _ordered(plan, record, order, {**cargo.secrets, **skypilot.hidden(task)})
 
 
@@ -179,18 +170,18 @@ def task_name(record: RunRecord) -> str:
     return skypilot.cluster_name(record.name, record.run8)
 
 
-def _notes(place: OnSky, order: SkyRequest, hidden: list[str]) -> list[str]:
-    if place.managed:
+def _notes(resources: Resources, order: SkyRequest, hidden: list[str]) -> list[str]:
+    if order.managed:
         return [
             "A managed job has no ssh to its nodes: ranks and GPUs are not seen, its text is in launch.log."
         ]
     notes = [f"On its nodes (`ssh {order.cluster}`), ~/.distui/distui is the same command as here."]
-    if hidden and (place.resources.infra or "slurm").startswith("slurm"):
+    if hidden and (resources.infra or "slurm").startswith("slurm"):
         notes.append(
             f"On Slurm, SkyPilot shows {', '.join(sorted(hidden))} to every user of the nodes, in a command's "
             "arguments (`ps`): put secrets into a file there instead."
         )
-    if place.resources.autostop_min is None and not order.reuse:
+    if resources.autostop_min is None and not order.reuse:
         notes.append(
             f"Cluster {order.cluster} stays up, and is billed, until `distui down`; --autostop MIN takes it down."
         )
@@ -211,9 +202,8 @@ def _cwd(resources: Resources) -> str:
     return "~" if resources.workdir is None else "~/sky_workdir"
 
 
-def _facts(loaded: Loaded, record: RunRecord, launch: LaunchRequest, resources: Resources) -> Place:
+def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resources) -> Place:
     """The nodes as far as the request determines them. Raises PlanError."""
-    request = launch.request
     asked = request.nproc_per_node or loaded.preset.topology.nproc_per_node
     gpus = _gpus(resources, needed=asked in ("auto", "gpu"))
     cores = int(float((resources.cpus or "0").rstrip("+x")))
@@ -225,7 +215,7 @@ def _facts(loaded: Loaded, record: RunRecord, launch: LaunchRequest, resources: 
     ranks = int(asked) if str(asked).isdecimal() else 1
     return place_of_nodes(
         record,
-        launch.port,
+        request.port,
         nodes=None,
         cwd=_cwd(resources),
         gpus=gpus,

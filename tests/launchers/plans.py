@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from distui.presets.load import BUILTIN, load
-from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.plan import Place, Plan, make_plan
+from distui.presets.request import Request
 
 ACCELERATE = "from accelerate import Accelerator\nAccelerator()"
 PLACE = Place(

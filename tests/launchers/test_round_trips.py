@@ -15,7 +15,8 @@ from distui.presets import imports
 from distui.presets.imports import text
 from distui.presets.load import Definition, Library, load
 from distui.presets.model import Loaded
-from distui.presets.plan import Request, make_plan
+from distui.presets.plan import make_plan
+from distui.presets.request import Request
 
 from .hf import needs_hf
 from .plans import PLACE

@@ -10,7 +10,8 @@ from test_plan_making import plan, preset
 
 from distui.presets import script_support
 from distui.presets.lint import lint_plan
-from distui.presets.plan import Plan, Request
+from distui.presets.plan import Plan
+from distui.presets.request import Request
 
 SCRIPT = """\
 import argparse, deepspeed, torch

@@ -11,8 +11,9 @@ from each import for_each
 from distui.presets.finding import PlanError, PresetError
 from distui.presets.load import load, show_text
 from distui.presets.model import Loaded
-from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
+from distui.presets.plan import Place, Plan, command_plan, make_plan
 from distui.presets.render import for_host, plan_from_json, plan_to_json, render
+from distui.presets.request import Request
 
 PLACE = Place(
     run="20261120-120000-train-00c0ffee", run_dir="/r", port=20481, ras_port=28111, gpus=0, cores=2,
@@ -60,7 +61,7 @@ def test_a_node_gets_what_its_name_fits(
 
 def test_the_request_wins_and_adds_hosts(tmp_path: Path) -> None:
     asked = {"gpu0?": {"TUNED": "2"}, "login": {"X": "y"}}
-    made = plan(tmp_path, hosts=asked)
+    made = plan(tmp_path, env_on=asked)
     assert for_host(made, "gpu01").env["TUNED"] == "2"
     assert for_host(made, "gpu01").env["NCCL_SOCKET_IFNAME"] == "=eth1"
     assert for_host(made, "login").env["X"] == "y"
@@ -74,7 +75,7 @@ def test_it_is_in_the_plan_as_text_and_as_json(tmp_path: Path) -> None:
 
 
 def test_a_command_has_hosts_too() -> None:
-    made = command_plan(("true",), Request(hosts={"*": {"A": "b"}}), PLACE)
+    made = command_plan(("true",), Request(env_on={"*": {"A": "b"}}), PLACE)
     assert for_host(made, "anything").env["A"] == "b"
 
 
@@ -88,7 +89,7 @@ def test_a_command_has_hosts_too() -> None:
 )
 def test_what_no_plan_takes(tmp_path: Path, hosts: dict[str, dict[str, str]], words: str) -> None:
     with pytest.raises(PlanError) as caught:
-        plan(tmp_path, hosts=hosts)
+        plan(tmp_path, env_on=hosts)
     assert words in str(caught.value)
 
 

@@ -8,8 +8,9 @@ from test_plan_making import PLACE, plan, preset
 from distui.presets import megatron
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_plan, lint_text
-from distui.presets.plan import Plan, Request, command_plan
+from distui.presets.plan import Plan, command_plan
 from distui.presets.render import render
+from distui.presets.request import Request
 from distui.presets.task_summary import own_mesh
 from distui.presets.worker_group import coordinates
 from distui.runners.model import PlanSummary

@@ -15,8 +15,9 @@ from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
 from distui.presets.memory import Estimate, estimate_for, format_for
 from distui.presets.model import Preset
-from distui.presets.plan import Place, Request, make_plan
+from distui.presets.plan import Place, make_plan
 from distui.presets.preset_guide import STRATEGIES, compare, survey
+from distui.presets.request import Request
 from distui.presets.workload import FORMATS, GB, Shape, shape
 
 BF16, MIXED, FP32 = (FORMATS[name] for name in ("bf16", "mixed", "fp32"))

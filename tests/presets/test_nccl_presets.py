@@ -11,7 +11,8 @@ from each import for_each
 from distui.presets.finding import PlanError
 from distui.presets.load import load
 from distui.presets.nccl import check, combined, nccl_presets
-from distui.presets.plan import Place, Request, command_plan, make_plan
+from distui.presets.plan import Place, command_plan, make_plan
+from distui.presets.request import Request
 from distui.tui.cli import main
 
 PLACE = Place(run="r", run_dir="/r", port=1, ras_port=2, gpus=0, cores=4, cwd="/", python="python")

@@ -15,7 +15,8 @@ from distui.presets import worker_group
 from distui.presets.finding import PlanError
 from distui.presets.load import load
 from distui.presets.model import Loaded
-from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
+from distui.presets.plan import Place, Plan, command_plan, make_plan
+from distui.presets.request import Request
 
 PLACE = Place(
     run="r-1",

@@ -21,8 +21,9 @@ from ports import free_port
 from distui.presets import torchrun
 from distui.presets.finding import PlanError
 from distui.presets.model import Loaded, Preset, RestartPolicy
-from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
+from distui.presets.plan import Place, Plan, command_plan, make_plan
 from distui.presets.render import command_line, plan_from_json, plan_to_json, ports, render
+from distui.presets.request import Request
 from distui.presets.secrets import is_secret, mask
 
 PLACE = Place(

@@ -11,7 +11,7 @@ from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
+from distui.presets.plan import Place, Plan, command_plan, make_plan
 from distui.presets.render import (
     for_node,
     part_id,
@@ -21,6 +21,7 @@ from distui.presets.render import (
     render,
     rendezvous_port,
 )
+from distui.presets.request import Request
 
 PLACE = Place(
     run="20261120-120000-train-00c0ffee",

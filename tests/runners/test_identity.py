@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets.plan import Request, command_plan
+from distui.presets.plan import command_plan
+from distui.presets.request import Request
 from distui.runners import file_io, launch_record, local_agent, run_directories
 
 

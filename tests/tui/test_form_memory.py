@@ -15,8 +15,9 @@ from conftest import Start, shown
 from each import for_each
 
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.plan import Place, Plan, make_plan
 from distui.presets.render import plan_to_json
+from distui.presets.request import Request
 from distui.presets.secrets import MASK
 from distui.runners import journal, run_directories
 from distui.runners.errors import RunError

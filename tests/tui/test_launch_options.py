@@ -11,8 +11,8 @@ from pathlib import Path
 
 from each import for_each
 
+from distui.presets.request import ALL, OPTIONS, LaunchOption, of_form, options
 from distui.runners.launch.launch_form import LaunchForm
-from distui.runners.launch.options import ALL, OPTIONS, LaunchOption, of_form, options
 from distui.tui.arguments import PARSERS
 from distui.tui.cli import parser
 from distui.tui.rows.form import fields as form_fields
@@ -65,12 +65,12 @@ def test_a_verb_takes_its_options_and_no_other(verb: str) -> None:
 
 def test_every_field_of_the_form_that_is_an_option_says_what_the_option_says() -> None:
     shown = {field.name: field for field in form_fields(None)}
-    of_options = [option for option in OPTIONS if option.field]
-    assert {option.field for option in of_options} <= {field.name for field in fields(LaunchForm)}
+    of_options = [option for option in OPTIONS if option.form]
+    assert {option.form for option in of_options} <= {field.name for field in fields(LaunchForm)}
     for option in of_options:
-        assert shown[option.field].help.startswith(option.sentences)
-        assert shown[option.field].label == option.label
-        assert of_form(option.field) is option
+        assert shown[option.form].help.startswith(option.sentences)
+        assert shown[option.form].label == option.label
+        assert of_form(option.form) is option
 
 
 def test_words_for_reading_a_value_exist_and_flags_are_unique() -> None:

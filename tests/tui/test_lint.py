@@ -12,7 +12,7 @@ import pytest
 from each import for_each
 
 from distui.presets.load import BUILTIN
-from distui.runners.launch.prepare import Prepared
+from distui.runners.launch.prepared import Prepared
 from distui.tui.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]

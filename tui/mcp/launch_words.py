@@ -5,53 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...presets.finding import did_you_mean
-from ...runners.launch.options import options as launch_options
+from ...presets.request import REQUEST_OPTIONS
+from ...presets.request import options as launch_options
 from ..command_words import dashed
 from .answers import Refused
 
-READING = frozenset(
-    (
-        "--nnodes",
-        "--num-nodes",
-        "--nproc-per-node",
-        "--on",
-        "--set",
-        "--adopt",
-        "--port",
-        "-m",
-        "--module",
-        "--no-python",
-        "--name",
-        "--env",
-        "--nccl",
-        "--nccl-preset",
-        "--env-on",
-        "--no-hook",
-        "--signal",
-        "--grace",
-        "--save-on",
-        "--notify",
-        "--log-cap",
-        "--restarts",
-        "--hosts",
-        "--head-addr",
-        "--gpus",
-        "--cpus",
-        "--memory",
-        "--spot",
-        "--region",
-        "--image",
-        "--network-tier",
-        "--any-of",
-        "--cluster",
-        "--workdir",
-        "--setup",
-        "--mount",
-        "--autostop",
-        "--managed",
-        "--retry-until-up",
-    )
-)
+READING = tuple(option for option in REQUEST_OPTIONS.values() if not option.opens)
 """Options of `plan` and `lint` on a server that only reads: they execute nothing, and open no file that they name."""
 
 
@@ -68,7 +27,7 @@ def option_words(verb: str, words: Sequence[str], *, control: bool) -> list[str]
             near = did_you_mean(flag, table)
             hint = f"{near} " if near else ""
             raise Refused(f"{verb} has no option {flag!r}: {hint}write options in full, as --nnodes 2")
-        if not control and flag not in READING:
+        if not control and table[flag] not in READING:
             raise Refused(
                 f"{flag} can execute a program or open a file, and this server only reads: "
                 "start it with `distui mcp --allow-control`"

@@ -17,12 +17,12 @@ from ...presets import model, nccl
 from ...presets.finding import Finding
 from ...presets.memory import format_for
 from ...presets.model import Loaded, help_of
+from ...presets.request import of_form
 from ...presets.secrets import mask
 from ...presets.workload import FORMATS
 from ...runners.formatting import NA
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry
-from ...runners.launch.options import of_form
-from ...runners.launch.prepare import shell_words
+from ...runners.launch.words import shell_words
 from . import glyphs
 from .glyphs import Cell, Cells, Row, clip, counted, fit, kept, labelled, row_width, table, wrap
 

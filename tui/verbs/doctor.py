@@ -22,7 +22,7 @@ from ...runners.errors import RunError
 from ...runners.formatting import NA, size_text
 from ...runners.hub import on_hosts
 from ...runners.launch.hosts import of_options, ssh_options
-from ...runners.launch.prepare import check_port
+from ...runners.launch.prepared import check_port
 from ...runners.wire.ssh import Way
 from ..arguments import names_hosts
 from ..rows.glyphs import counted, table

@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from itertools import chain
@@ -21,9 +21,9 @@ from ...presets import nccl, skypilot
 from ...presets.finding import Finding, PlanError, worst_first
 from ...presets.load import load
 from ...presets.model import Loaded, Preset
-from ...presets.plan import Plan, Request
+from ...presets.plan import Plan
+from ...presets.request import Request
 from ...presets.sanitize import clean_whole
-from ...presets.skypilot import Resources
 from ...presets.text_formats import MOST_BYTES
 from ...runners import file_io, local_agent, retention, run_directories
 from ...runners.environment import pairs
@@ -31,17 +31,18 @@ from ...runners.errors import NoTorchError, RunError
 from ...runners.hub import launch_order, sky_cloud
 from ...runners.hub.sky_process import candidates_for
 from ...runners.launch import launch_settings, sky
-from ...runners.launch.hosts import OnHosts, of_options, ssh_options
 from ...runners.launch.launch_settings import HOSTS, LOCAL, kind_of
-from ...runners.launch.prepare import LaunchRequest, Prepared, host_pairs, nccl_pairs, prepare
+from ...runners.launch.prepare import prepare
+from ...runners.launch.prepared import Prepared
 from ...runners.launch.rerun import LaunchChanges, again
-from ...runners.launch.sky import OnSky
+from ...runners.launch.sky import resources_of
 from ...runners.launch.syntax_check import syntax_problem
+from ...runners.launch.words import count, request_of
 from ...runners.local_agent import with_link
 from ...runners.model import Cluster, Down, RunPhase, SetAutostop
 from ...runners.node import package, wheels
 from ...runners.wire.client import new_id
-from ..arguments import cloud_words, names_hosts
+from ..arguments import names_hosts
 from ..rows import confirm
 from ..rows.form import candidate_table
 from ..rows.glyphs import plain
@@ -65,22 +66,22 @@ class Started(TypedDict):
 def launch(options: argparse.Namespace) -> int:
     """Start a script under a preset, then open the cockpit, or print text if there is no terminal."""
     take_defaults(options)
-    ready = prepared(options)
+    ready = prepare(requested(options))
     if options.dry_run:
-        return show(ready, options, _findings(ready, options))
+        return show(ready, options, _findings(ready))
     for note in ready.plan.passed:
         complain(note)
     if ready.order is None and (problem := syntax_problem(ready.plan)):
         raise RunError(problem)
-    _complain_of_errors(_findings(ready, options))
+    _complain_of_errors(_findings(ready))
     return begin(ready, options)
 
 
 def plan(options: argparse.Namespace) -> int:
     """Print the plan, as `launch --dry-run` does."""
     take_defaults(options)
-    ready = prepared(options)
-    return show(ready, options, _findings(ready, options))
+    ready = prepare(requested(options))
+    return show(ready, options, _findings(ready))
 
 
 def take_defaults(options: argparse.Namespace) -> None:
@@ -104,34 +105,34 @@ def take_defaults(options: argparse.Namespace) -> None:
         complain(f"{' and '.join(used)}, as {launch_settings.SECTION} of the settings says")
 
 
-def _findings(ready: Prepared, options: argparse.Namespace, command: Sequence[str] = ()) -> list[Finding]:
+def _findings(ready: Prepared) -> list[Finding]:
     """Return the findings of the check of the plan, or of a command. Raises RunError and PresetError."""
     from ...presets.lint import lint_command, lint_plan, lint_task  # needed only by this check
 
-    if command:
+    request = ready.asked or Request()
+    if request.command:
         return lint_command(
-            shlex.join(command), exists_beside(Path.cwd()), read_file, local_agent.gpus_here() > 0
+            shlex.join(request.command), exists_beside(Path.cwd()), read_file, local_agent.gpus_here() > 0
         )
-    if options.task is not None:
-        path = Path(options.task)
-        nnodes = None if options.nnodes is None else ready.plan.nnodes
-        data = read_file(options.task) or b""
-        hits = lint_task(options.task, data, node_resources(options), nnodes, exists_beside(path.parent))
+    if request.task is not None:
+        path = Path(request.task)
+        nnodes = None if request.nnodes is None else ready.plan.nnodes
+        data = read_file(request.task) or b""
+        hits = lint_task(request.task, data, resources_of(request), nnodes, exists_beside(path.parent))
         bare = replace(ready.plan, argv=("true",), files={})  # the check of the file covers its commands
         return worst_first(
-            [*hits, *lint_plan(bare, Loaded(preset=Preset(name="")), managed=options.managed)]
+            [*hits, *lint_plan(bare, Loaded(preset=Preset(name="")), managed=request.managed)]
         )
-    path = script_path(options)
-    source = None if options.no_python or options.module else local_agent.read_source(path)
+    path = script_path(request)
+    source = None if request.no_python or request.module else local_agent.read_source(path)
     beside = local_agent.read_beside(path, source)
-    loaded = load(options.preset, options.set)
-    return lint_plan(ready.plan, loaded, source=source, beside=beside, **nodes_of(options))
+    loaded = load(request.preset, request.overrides)
+    return lint_plan(ready.plan, loaded, source=source, beside=beside, **nodes_of(request))
 
 
-def script_path(options: argparse.Namespace) -> Path:
-    """Return the local path of the script in the options: relative to the copied directory, if one is copied."""
-    elsewhere = options.on != "local" or names_hosts(options)
-    return Path((elsewhere and options.workdir) or ".", options.rest[0])
+def script_path(request: Request) -> Path:
+    """Return the local path of the script: relative to the copied directory, if one is copied."""
+    return Path(request.workdir or ".", request.script or "")
 
 
 def exists_beside(folder: Path) -> Callable[[str], bool]:
@@ -139,20 +140,20 @@ def exists_beside(folder: Path) -> Callable[[str], bool]:
     return lambda name: any((place / name).is_file() for place in (folder, Path.cwd()))
 
 
-def nodes_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of the plan's check for nodes other than this machine. Raises RunError."""
-    if names_hosts(options):
-        return {"hosts": len(of_options(options.hosts, options.hostfile))}
-    if options.on == "local":
+def nodes_of(request: Request) -> dict[str, Any]:
+    """Return the arguments of the plan's check for nodes other than this machine."""
+    if request.hosts:
+        return {"hosts": len(request.hosts)}
+    if not request.through_sky:
         return {}
-    return {"resources": node_resources(options), "managed": options.managed}
+    return {"resources": resources_of(request), "managed": request.managed}
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run any command under supervision, unchanged (`distui exec`)."""
     command = tuple(options.rest or ())
-    launch = prepare(LaunchRequest(command=command, request=request_of(options, {})))
-    findings = _findings(launch, options, command)
+    launch = prepare(request_of(vars(options), command=command))
+    findings = _findings(launch)
     if options.dry_run:
         return show(launch, options, findings)
     _complain_of_errors(findings)
@@ -173,74 +174,24 @@ def _complain_of_errors(findings: Sequence[Finding]) -> None:
             complain(f"{finding.id} {finding.where}: {finding.text} {finding.remedy}")
 
 
-def prepared(options: argparse.Namespace) -> Prepared:
-    """Return the planned run of the options. Raises RunError and PresetError."""
-    if names_hosts(options):
-        return prepare(on_hosts(options))
-    words = cloud_words(options)
-    if options.on == "local" and words and options.task is None:
-        raise RunError(f"{words[0]} is for nodes through SkyPilot: add --on sky, or --on INFRA")
-    if options.on != "local" or options.task is not None:
-        return prepare(on_sky(options))
-    return prepare(of_script(options))
-
-
-def of_script(options: argparse.Namespace) -> LaunchRequest:
-    """Return the request for a script under a preset on this machine. Raises RunError."""
-    return LaunchRequest(
-        preset=preset_of(options),
-        overrides=tuple(options.set),
-        request=request_of(options, script_of(options)),
-        port=options.port,
-    )
+def requested(options: argparse.Namespace) -> Request:
+    """The launch that the options mean. Raises RunError."""
+    words = vars(options)
+    if options.task is not None:
+        if options.preset is not None or options.rest:
+            raise RunError("--task FILE says what runs: leave PRESET and SCRIPT out")
+        return request_of(words)
+    if not options.rest:
+        raise RunError("no script: write it behind --, as in `distui launch ddp -- train.py --lr 1e-3`")
+    script, *args = options.rest
+    return request_of(words, preset=preset_of(options), script=script, args=tuple(args))
 
 
 def preset_of(options: argparse.Namespace) -> str:
-    """Return the preset's name. Raises RunError."""
+    """The preset's name. Raises RunError."""
     if options.preset is None:
         raise RunError("no PRESET: `distui launch ddp -- train.py`; `distui presets` lists them")
     return str(options.preset)
-
-
-def script_of(options: argparse.Namespace) -> dict[str, object]:
-    """Return the script and its interpreter as fields of a Request. Raises RunError."""
-    words = options.rest or []
-    if not words:
-        raise RunError("no script: write it behind --, as in `distui launch ddp -- train.py --lr 1e-3`")
-    return {
-        "script": words[0],
-        "args": tuple(words[1:]),
-        "module": options.module,
-        "no_python": options.no_python,
-        "adopt": options.adopt,
-        "python": options.python,
-        "nnodes": options.nnodes,
-        "nproc_per_node": count(options.nproc_per_node),
-    }
-
-
-def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request:
-    """Return a Request with the options of every start, and `about`. Raises RunError."""
-    return Request(
-        name=options.name,
-        env=pairs(options.env, "--env"),
-        nccl=nccl_pairs(options.nccl),
-        nccl_presets=tuple(options.nccl_preset),
-        hosts=host_pairs(options.env_on),
-        hook=False if options.no_hook else None,
-        signals=tuple(options.signal),
-        log_cap=options.log_cap,
-        grace_s=options.grace,
-        save_on=options.save_on,
-        restart_limit=options.restarts,
-        notify=tuple(options.notify),
-        **about,  # type: ignore[arg-type]
-    )
-
-
-def count(text: str | None) -> int | str | None:
-    """Return a number of ranks, or the word for it."""
-    return int(text) if text is not None and text.isdecimal() else text
 
 
 def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Finding] = ()) -> int:
@@ -321,84 +272,6 @@ def outcome(entry: run_directories.Entry) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# launch on the user's hosts, and on nodes from SkyPilot.
-
-
-def on_hosts(options: argparse.Namespace) -> LaunchRequest:
-    """Return the launch request for the user's hosts. Raises RunError."""
-    if options.on != "local":
-        raise RunError(f"--on {options.on} and named hosts exclude each other: leave one out")
-    foreign = [word for word in cloud_words(options) if word != "--workdir"]
-    if foreign:
-        raise RunError(f"{foreign[0]} is for nodes through SkyPilot, not for hosts of your own")
-    place = OnHosts(
-        hosts=of_options(options.hosts, options.hostfile),
-        options=ssh_options(options.ssh_config),
-        head=options.head_addr or "",
-        workdir=_directory(options.workdir) if options.workdir else "",
-    )
-    return replace(of_script(options), place=place)
-
-
-def _directory(text: str) -> str:
-    path = Path(text).expanduser().resolve()
-    if not path.is_dir():
-        raise RunError(f"--workdir {text}: there is no such directory here")
-    if path in (Path("/"), Path.home()):
-        raise RunError(f"--workdir {text}: all of {path} would be copied; name the directory of your code")
-    return str(path)
-
-
-def on_sky(options: argparse.Namespace) -> LaunchRequest:
-    """Return the launch request for SkyPilot. Raises RunError."""
-    place = OnSky(
-        resources=node_resources(options),
-        cluster=options.cluster,
-        managed=options.managed,
-        retry_until_up=options.retry_until_up,
-    )
-    if options.task is None:
-        return replace(of_script(options), place=place)
-    if options.preset is not None or options.rest:
-        raise RunError("--task FILE says what runs: leave PRESET and SCRIPT out")
-    if options.adopt:
-        raise RunError(
-            "--adopt applies a preset to a script, and --task FILE has neither: leave one of them out"
-        )
-    request = request_of(options, {"nnodes": options.nnodes})
-    return LaunchRequest(task=options.task, request=request, place=place)
-
-
-def node_resources(options: argparse.Namespace) -> Resources:
-    """Return the resources of each node. Raises RunError."""
-    return Resources(
-        infra=None if options.on in ("sky", "local") else options.on,
-        gpus=options.gpus,
-        cpus=options.cpus,
-        memory=options.memory,
-        spot=options.spot,
-        region=options.region,
-        image=options.image,
-        network_tier=options.network_tier,
-        any_of=tuple(_pairs(choice.split(","), "--any-of") for choice in options.any_of),
-        workdir=options.workdir,
-        setup=options.setup,
-        mounts=_pairs(options.mount, "--mount"),
-        autostop_min=options.autostop,
-    )
-
-
-def _pairs(words: list[str], option: str) -> Mapping[str, str]:
-    values = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name or not value:
-            raise RunError(f"{option} {word}: write it as NAME=VALUE")
-        values[name] = value
-    return values
-
-
-# -----------------------------------------------------------------------------------------------------------
 # demo: the shipped example on local ranks; without torch a plain command, with installation hints.
 
 
@@ -422,6 +295,7 @@ def start_demo(options: argparse.Namespace) -> int:
 def _training(options: argparse.Namespace, name: str) -> Prepared:
     checkpoints = run_directories.checkpoints_dir() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     request = Request(
+        preset=options.preset or "ddp",
         script=_example("chargpt.py"),
         args=(
             *("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
@@ -429,9 +303,9 @@ def _training(options: argparse.Namespace, name: str) -> Prepared:
         ),
         name=name,
         python=options.python,
-        nproc_per_node=count(options.nproc_per_node),
+        nproc_per_node=options.nproc_per_node and count(options.nproc_per_node),
     )
-    return prepare(LaunchRequest(preset=options.preset or "ddp", request=request))
+    return prepare(request)
 
 
 def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Prepared:
@@ -448,7 +322,7 @@ def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Pr
         for note in notes:
             complain(note)
     command = (sys.executable, "-u", _example("without_torch.py"), "--steps", str(options.steps))
-    ready = prepare(LaunchRequest(command=command, request=Request(name=name)))
+    ready = prepare(Request(command=command, name=name))
     return replace(ready, plan=replace(ready.plan, notes=(*notes, *ready.plan.notes)))
 
 
@@ -476,7 +350,7 @@ def candidates(options: argparse.Namespace) -> int:
     text = options.nnodes or str(config.get("num_nodes") or 1)
     if not text.isdecimal() or not int(text):
         raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
-    wish = planned(skypilot.check, node_resources(options))
+    wish = planned(skypilot.check, resources_of(request_of(vars(options))))
     offers = asyncio.run(candidates_for(wish, int(text), config.get("resources") or {}))
     answer(options.json, [asdict(offer) for offer in offers], candidate_table(offers))
     return 0 if offers else 1

@@ -14,12 +14,13 @@ from ...presets.finding import Finding, LaunchFinding, PlanError, PresetError, f
 from ...presets.lint import SUFFIXES, lint_command, lint_file, lint_plan, refusal
 from ...presets.load import Library, library, load
 from ...presets.plan import Plan, make_plan
+from ...presets.request import Request
 from ...presets.sanitize import clean_whole
 from ...presets.text_formats import MOST_BYTES
 from ...runners import file_io, local_agent, run_directories
 from ...runners.errors import RunError
-from ...runners.launch.prepare import run_name
-from ..arguments import names_hosts
+from ...runners.launch.prepare import prepare
+from ...runners.launch.prepared import run_name
 from ..rows.glyphs import counted
 from . import launch
 
@@ -96,23 +97,23 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
     """Return the findings of a launch. Raises RunError and PresetError."""
     launch.take_defaults(options)
     loaded = load(launch.preset_of(options), options.set)
-    request = launch.request_of(options, launch.script_of(options))
+    request = launch.requested(options)
     record = run_directories.new_record(request.name or run_name(request.script))
-    place = local_agent.place(record, request, options.port)
+    place = local_agent.place(record, request)
     about: dict[str, Any] = {"source": None, "beside": place.script_beside}
     if not (request.no_python or request.module):
         about["source"] = place.script_source
-    if not names_hosts(options) and options.on == "local":
+    if not (request.hosts or request.hostfile or request.through_sky):
         try:
             plan = make_plan(loaded, request, place)
         except PlanError as error:
             return [refusal(str(error))]
         return lint_plan(plan, loaded, **about)
     if about["source"] is not None:
-        about["source"] = local_agent.read_source(launch.script_path(options))
-        about["beside"] = local_agent.read_beside(launch.script_path(options), about["source"])
+        about["source"] = local_agent.read_source(launch.script_path(request))
+        about["beside"] = local_agent.read_beside(launch.script_path(request), about["source"])
     try:
-        plan = _elsewhere(options, about)
+        plan = _elsewhere(request, about)
     except RunError as error:
         if refusal(str(error)).id == "L19":  # wrong usage, or an unknown place
             raise
@@ -120,7 +121,7 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
     return lint_plan(plan, loaded, **about)
 
 
-def _elsewhere(options: argparse.Namespace, about: dict[str, Any]) -> Plan:
-    """Return the plan for nodes other than this machine, and add facts about them to `about`. Raises RunError."""
-    about |= launch.nodes_of(options)
-    return launch.prepared(options).plan
+def _elsewhere(request: Request, about: dict[str, Any]) -> Plan:
+    """Return the plan for nodes other than this machine; add what is known of them to `about`. Raises RunError."""
+    about |= launch.nodes_of(request)
+    return prepare(request).plan

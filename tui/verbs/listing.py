@@ -245,7 +245,8 @@ class HostsLister:
     """Lists the runs of other hosts."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from ...runners.launch.hosts import Named, check_hosts, list_on, ssh_options  # slow to load
+        from ...presets.request import Named
+        from ...runners.launch.hosts import check_hosts, list_on, ssh_options  # slow to load
 
         named = check_hosts([Named(host) for host in options.host], "--host")
         config = ssh_options(options.ssh_config)

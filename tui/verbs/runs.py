@@ -261,7 +261,8 @@ def show(run: str | None, readonly: bool, ascii_only: bool, **more: Any) -> int:
 
 def _attach_on_host(options: argparse.Namespace) -> int:
     """Run the other host's cockpit in this terminal through ssh. Raises RunError."""
-    from ...runners.launch.hosts import Named, attach_words, check_hosts, command_on, ssh_options
+    from ...presets.request import Named
+    from ...runners.launch.hosts import attach_words, check_hosts, command_on, ssh_options
 
     check_terminal()
     (host,) = check_hosts([Named(options.host)], "--host")

@@ -13,7 +13,8 @@ from each import for_each
 from distui.presets.finding import Finding, PlanError, failed
 from distui.presets.lint import lint_plan, refusal
 from distui.presets.load import BUILTIN, load
-from distui.presets.plan import Place, Request, command_plan, make_plan
+from distui.presets.plan import Place, command_plan, make_plan
+from distui.presets.request import Request
 from distui.presets.skypilot import Resources
 
 OBEYING = "from distui.runners.inrank.parallelize import parallelize\nmodel = parallelize(model)\nsave('checkpoint')\n"
@@ -111,7 +112,7 @@ def test_only_a_typing_error_of_a_variable_is_an_error() -> None:
 
 def test_the_variables_of_single_hosts() -> None:
     loaded = load("ddp", (), cwd=Path("/"), env={"HOME": "/nowhere"})
-    request = Request(script="train.py", hosts={"a*": {"NCCL_FOOBAR": "1", "NCCL_DEBUG": "INFO"}})
+    request = Request(script="train.py", env_on={"a*": {"NCCL_FOOBAR": "1", "NCCL_DEBUG": "INFO"}})
     (finding,) = lint_plan(make_plan(loaded, request, place()), loaded, source=OBEYING)
     assert (finding.id, finding.where, finding.value) == ("L15", "hosts.a*.NCCL_FOOBAR", "1")
 

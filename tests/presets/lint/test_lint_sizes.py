@@ -9,7 +9,8 @@ from each import for_each
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_plan
 from distui.presets.load import load
-from distui.presets.plan import Place, Request, make_plan
+from distui.presets.plan import Place, make_plan
+from distui.presets.request import Request
 from distui.runners import local_agent
 
 EXAMPLES = Path(__file__).parents[3] / "presets" / "examples"

@@ -16,7 +16,8 @@ from doubles.served import FakeGpus
 from msgspec import structs
 from patience import HANG_S
 
-from distui.presets.plan import Place, Plan, Request, command_plan
+from distui.presets.plan import Place, Plan, command_plan
+from distui.presets.request import Request
 from distui.runners.agent.__main__ import Agent
 from distui.runners.agent.runner_process import Runner, ServedRun
 from distui.runners.agent.server import AgentServer

@@ -20,8 +20,9 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
-from distui.presets.plan import Place, Plan, Request, command_plan
+from distui.presets.plan import Place, Plan, command_plan
 from distui.presets.render import for_node, part_id, part_run8, plan_to_json
+from distui.presets.request import Request
 from distui.runners import environment, file_io, journal, local_agent, run_directories
 from distui.runners.host_processes import StartMode
 from distui.runners.hub import routes

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from distui.presets.request import Named
 from distui.runners.errors import RunError
 from distui.runners.launch import hosts
-from distui.runners.launch.hosts import HostFacts, Named, Wanted, attach_words
+from distui.runners.launch.hosts import HostFacts, Wanted, attach_words
 from distui.runners.node import package
 from distui.runners.wire.ssh import HostError, Way
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets.plan import Place, Plan, Request, command_plan
+from distui.presets.plan import Place, Plan, command_plan
+from distui.presets.request import Request
 from distui.runners import profiling
 from distui.runners.model import CommandReceived, Profile
 from distui.runners.state import RunState

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from distui.presets.plan import Place, Plan, Request, command_plan
+from distui.presets.plan import Place, Plan, command_plan
+from distui.presets.request import Request
 from distui.runners.hub import cluster_launch, launch_order
 from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import Cloud, CloudError, MergedRun

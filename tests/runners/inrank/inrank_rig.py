@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from distui.presets.load import load
-from distui.presets.plan import Plan, Request, command_plan, make_plan
+from distui.presets.plan import Plan, command_plan, make_plan
+from distui.presets.request import Request
 from distui.runners import local_agent, run_directories
 from distui.runners.journal import RunRecord
 from distui.runners.model import CommandDone, RankChanged, Restart, SetNccl, Stamped, Stop

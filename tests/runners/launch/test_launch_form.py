@@ -16,7 +16,7 @@ from distui.runners.hub.routes import Route
 from distui.runners.launch import launch_form, recent
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.launch_settings import kind_of
-from distui.runners.launch.prepare import REQUEST_FILE, request_text
+from distui.runners.launch.prepared import REQUEST_FILE, request_text
 from distui.tui.source import LocalSource, shell_on
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,16 @@ import msgspec
 import pytest
 from each import for_each
 
-from distui.presets.plan import Request
 from distui.presets.render import plan_from_json
-from distui.presets.skypilot import Resources
+from distui.presets.request import Request
 from distui.runners import run_directories
 from distui.runners.errors import RunError
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
 from distui.runners.hub.sky_process import Sky
 from distui.runners.launch import sky
-from distui.runners.launch.prepare import LaunchRequest, Prepared, prepare
-from distui.runners.launch.sky import OnSky
+from distui.runners.launch.prepare import prepare
+from distui.runners.launch.prepared import Prepared
 from distui.runners.node.job import HUB_FILE, Document
 from distui.tui.cli import main
 
@@ -36,16 +36,9 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def wish(**about: object) -> OnSky:
-    known = {
-        field: about.pop(field) for field in ("cluster", "managed", "retry_until_up") if field in about
-    }
-    return OnSky(resources=Resources(**{"gpus": "H100:8", **about}), **known)  # type: ignore[arg-type]
-
-
-def made(request: Request | None = None, **about: object) -> Prepared:
+def made(request: Request | None = None, **about: Any) -> Prepared:
     request = request or Request(script="train.py", nnodes=2)
-    return prepare(LaunchRequest(preset="ddp", request=request, place=wish(**about)))
+    return prepare(replace(request, **{"preset": "ddp", "on": "sky", "gpus": "H100:8", **about}))
 
 
 def order_of(made: Prepared) -> SkyRequest:
@@ -76,11 +69,11 @@ def test_secrets_are_nowhere_but_in_the_hubs_environment() -> None:
 
 def test_whoever_hands_a_secret_to_slurm_is_warned() -> None:
     words = {"script": "train.py", "nnodes": 2}
-    warned = made(Request(**words, env={"HF_TOKEN": "x"}), infra="slurm/lab").plan.notes  # type: ignore[arg-type]
+    warned = made(Request(**words, env={"HF_TOKEN": "x"}), on="slurm/lab").plan.notes  # type: ignore[arg-type]
     assert any("shows HF_TOKEN to every user of the nodes" in note for note in warned)
     for quiet in (
-        made(Request(**words, env={"HF_TOKEN": "x"}), infra="aws"),  # type: ignore[arg-type]
-        made(Request(**words, env={"LR": "1"}), infra="slurm/lab"),  # type: ignore[arg-type]
+        made(Request(**words, env={"HF_TOKEN": "x"}), on="aws"),  # type: ignore[arg-type]
+        made(Request(**words, env={"LR": "1"}), on="slurm/lab"),  # type: ignore[arg-type]
     ):
         assert not any("every user" in note for note in quiet.plan.notes)
 
@@ -92,7 +85,7 @@ async def installed() -> None:
 def test_all_that_distui_brings_travels_in_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The relay's key, too: in a file of its own, and not among the secrets."""
     started: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("distui.runners.launch.prepare.check_installed", installed)
+    monkeypatch.setattr("distui.runners.launch.prepared.check_installed", installed)
     monkeypatch.setattr("distui.runners.local_agent.start", lambda *words: started.append(words))
     found = made()
     found.start()
@@ -194,7 +187,7 @@ def test_relaunch_is_the_same_launch_under_another_id(monkeypatch: pytest.Monkey
 
 def test_the_nodes_are_told_exactly_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[object, ...]] = []
-    monkeypatch.setattr("distui.runners.launch.prepare.check_installed", installed)
+    monkeypatch.setattr("distui.runners.launch.prepared.check_installed", installed)
     monkeypatch.setattr("distui.runners.local_agent.start", lambda *words: started.append(words))
     found = made()
     found.start()

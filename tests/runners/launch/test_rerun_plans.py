@@ -5,31 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from each import for_each
 
-from distui.presets.plan import Request
 from distui.presets.render import plan_to_json
-from distui.presets.skypilot import Resources
+from distui.presets.request import Named, Request
 from distui.runners import environment, run_directories
 from distui.runners.errors import RunError
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
-from distui.runners.launch.hosts import Named, OnHosts
-from distui.runners.launch.prepare import (
-    REQUEST_FILE,
-    LaunchPlace,
-    LaunchRequest,
-    Prepared,
-    prepare,
-    request_text,
-)
+from distui.runners.launch.prepare import prepare
+from distui.runners.launch.prepared import REQUEST_FILE, Prepared, request_text
 from distui.runners.launch.rerun import LaunchChanges, again, read
-from distui.runners.launch.sky import OnSky
 from distui.tui.cli import main
 
 pytestmark = pytest.mark.torch
@@ -61,9 +51,11 @@ def kept(made: Prepared) -> run_directories.Entry:
     return entry
 
 
-def script(*overrides: str, **about: Any) -> LaunchRequest:
-    request = Request(
+def script(*overrides: str, **about: Any) -> Request:
+    return Request(
         **{
+            "preset": "ddp",
+            "overrides": overrides,
             "script": "train.py",
             "args": ("--lr", "1"),
             "nproc_per_node": 2,
@@ -71,7 +63,6 @@ def script(*overrides: str, **about: Any) -> LaunchRequest:
             **about,
         }
     )
-    return LaunchRequest(preset="ddp", overrides=overrides, request=request)
 
 
 def test_a_field_of_the_preset_in_the_old_place(
@@ -109,32 +100,75 @@ def test_without_changes_it_is_the_very_plan() -> None:
         "ports alone differ"
     )
     assert first.asked is not None
-    assert second.asked == replace(first.asked, request=replace(first.asked.request, name="train"))
+    assert second.asked == replace(first.asked, name="train")
 
 
-@for_each(
-    "place",
-    [
-        OnHosts(hosts=[Named("gpu1", 4), Named("me@gpu2")], options=("-F", "/x"), head="10.0.0.1", workdir="/w"),
-        OnSky(resources=Resources(gpus="H100:8", any_of=({"infra": "aws"},), mounts={"/d": "s3://b"}), managed=True),
-    ],
-)  # fmt: skip
-def test_every_place_is_kept_whole(place: LaunchPlace, tmp_path: Path) -> None:
-    launch = LaunchRequest(
-        preset="fsdp2", overrides=("mesh.tp=2",), port=29500, place=place,
-        request=Request(script="t.py", args=("--a", "b c"), env={"A": "1"}, nccl={"NCCL_DEBUG": "INFO"}, adopt=True,
-                        hosts={"gpu*": {"B": "2"}}, signals=("loss (?P<loss>.*)",), nnodes="1:2", grace_s=3.0),
-    )  # fmt: skip
-    (tmp_path / REQUEST_FILE).write_text(request_text(launch, "/somewhere"))
+WHOLE = Request(
+    preset="fsdp2",
+    script="t.py",
+    args=("--a", "b c"),
+    command=("true",),
+    nnodes="1:2",
+    nproc_per_node="gpu",
+    on="aws",
+    overrides=("mesh.tp=2",),
+    adopt=True,
+    python="/p",
+    port=29500,
+    module=True,
+    no_python=True,
+    name="night",
+    env={"A": "1"},
+    nccl={"NCCL_DEBUG": "INFO"},
+    nccl_presets=("no-p2p",),
+    env_on={"gpu*": {"B": "2"}},
+    hook=False,
+    signals=("loss (?P<loss>.*)",),
+    grace_s=3.0,
+    save_on="SIGUSR1",
+    notify=("off",),
+    log_cap=1 << 30,
+    restart_limit=0,
+    hosts=(Named("gpu1", 4), Named("me@gpu2")),
+    hostfile="hosts",
+    head_addr="10.0.0.1",
+    ssh_config="/x",
+    task="t.yaml",
+    gpus="H100:8",
+    cpus="4+",
+    memory="32",
+    spot=True,
+    region="r",
+    image="docker:x",
+    network_tier="best",
+    any_of=({"infra": "aws"},),
+    cluster="c",
+    workdir="/w",
+    setup="true",
+    mounts={"/d": "s3://b"},
+    autostop_min=10,
+    managed=True,
+    retry_until_up=True,
+)
+"""A request in which nothing is as by default."""
+
+
+def test_every_field_is_kept(tmp_path: Path) -> None:
+    assert not [
+        each.name for each in fields(Request) if getattr(WHOLE, each.name) == getattr(Request(), each.name)
+    ]
+    (tmp_path / REQUEST_FILE).write_text(request_text(WHOLE, "/somewhere"))
     entry = run_directories.Entry(tmp_path, run_directories.new_record("x"))
-    assert (read(entry).cwd, read(entry).launch) == ("/somewhere", launch)
+    assert (read(entry).cwd, read(entry).request) == ("/somewhere", WHOLE)
 
 
 def test_on_sky_pilots_nodes_with_changes_the_cluster_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    place = OnSky(resources=Resources(gpus="H100:8", setup="pip install x"))
-    first = prepare(LaunchRequest(preset="ddp", request=Request(script="train.py", nnodes=2), place=place))
+    wanted = Request(
+        preset="ddp", script="train.py", nnodes=2, on="sky", gpus="H100:8", setup="pip install x"
+    )
+    first = prepare(wanted)
     entry = kept(first)
     assert isinstance(first.order, SkyRequest)
     launch_order.write(entry.path, first.order)
@@ -171,7 +205,7 @@ def test_what_cannot_be_repeated_is_a_sentence(
     capsys: pytest.CaptureFixture[str], code: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     entry = kept(prepare(script()))
-    plain = kept(prepare(LaunchRequest(command=(sys.executable, "-V"), request=Request(name="plain"))))
+    plain = kept(prepare(Request(command=(sys.executable, "-V"), name="plain")))
 
     def refused(*words: str) -> str:
         assert main(["rerun", "-n", *words]) == 2

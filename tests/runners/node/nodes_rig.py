@@ -21,8 +21,9 @@ from typing import Any
 from patience import HANG_S
 
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.plan import Place, Plan, make_plan
 from distui.presets.render import plan_to_json, rendezvous_port
+from distui.presets.request import Request
 from distui.runners import journal, run_directories
 from distui.runners.local_agent import free_port
 from distui.runners.model import Restart

@@ -12,7 +12,8 @@ from each import for_each
 
 from distui.presets.finding import Finding
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.plan import Place, Plan, make_plan
+from distui.presets.request import Request
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.expectations import LATE_S, SETTLED_S, Expectations
 from distui.runners.diagnosis.reading import Reading

@@ -1,0 +1,403 @@
+"""What a user requests of a launch. Each field declares its option: the command line, the launch form, the Python API,
+MCP, `rerun` and docs/cli.md are made from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+PLANS = ("launch", "plan", "lint")
+"""Verbs that take a preset and a script."""
+ALL = (*PLANS, "exec")
+STARTS = ("launch", "exec")
+DOCTOR = (*PLANS, "doctor")
+CANDIDATES = (*PLANS, "candidates")
+
+RUN, HOSTS, NODES = "", "hosts of your own", "nodes through SkyPilot"
+"""Headings in `--help`."""
+ABOUT = {
+    HOSTS: "reached via ssh; they need nothing but Python",
+    NODES: "with --on sky (the cheapest), or --on INFRA",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOption:
+    """One option of a launch, as every front end has it."""
+
+    flags: tuple[str, ...]
+    takes: str
+    """The placeholder of its value; "" for a switch."""
+    help: str
+    """In lower case, without a final period: `--help` prints it, and with `more` the form and the documentation."""
+    verbs: tuple[str, ...] = ALL
+    heading: str = RUN
+    repeat: bool = False
+    parse: str = ""
+    """How argparse reads its value: "cap", "count", "seconds", "minutes" or "port"; "": as it is."""
+    read: str = ""
+    """What makes the field's value of the words: a name of `READERS` in runners/launch/words.py."""
+    opens: bool = False
+    """Whether it executes a program or opens a file, which an MCP server that only reads refuses."""
+    more: str = ""
+    """A sentence for the documentation, and for the form where there is a `label`."""
+    form: str = ""
+    """The field of LaunchForm; "" where the form has none."""
+    label: str = ""
+    example: str = ""
+    """What the form shows while the field is empty."""
+
+    @property
+    def name(self) -> str:
+        """As `argparse` keeps its value: "nproc_per_node"."""
+        return next(flag for flag in self.flags if flag.startswith("--"))[2:].replace("-", "_")
+
+    @property
+    def summary(self) -> str:
+        """The line of `--help`."""
+        return f"{self.help}; repeatable" if self.repeat else self.help
+
+    @property
+    def sentences(self) -> str:
+        """The line of the form."""
+        first = f"{self.help[0].upper()}{self.help[1:]}."
+        return f"{first} {self.more}" if self.more else first
+
+
+def _option(flags: str, takes: str, help: str, default: Any = None, **about: Any) -> Any:
+    """A field of a request that is an option."""
+    declared = LaunchOption(flags=tuple(flags.split()), takes=takes, help=help, **about)
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata={"option": declared})
+    return field(default=default, metadata={"option": declared})
+
+
+def _of_plans(flags: str, takes: str, help: str, default: Any = None, **about: Any) -> Any:
+    return _option(flags, takes, help, default, verbs=PLANS, **about)
+
+
+def _of_hosts(flags: str, takes: str, help: str, default: Any = None, **about: Any) -> Any:
+    return _option(flags, takes, help, default, heading=HOSTS, **about)
+
+
+def _of_nodes(flags: str, takes: str, help: str, default: Any = None, **about: Any) -> Any:
+    return _option(flags, takes, help, default, verbs=CANDIDATES, heading=NODES, **about)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A host that the user named."""
+
+    destination: str
+    """As ssh takes it: a name, an alias of the user's configuration, user@host."""
+    slots: int | None = None
+    """Ranks on it; None: not given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A script under a preset, a command, or a SkyPilot task, with every option. None: as the preset says."""
+
+    preset: str = ""
+    """Name of the preset; "" for a command or a task."""
+    script: str | None = None
+    """Script, module (`module`) or program (`no_python`)."""
+    args: tuple[str, ...] = ()
+    command: tuple[str, ...] | None = None
+    """Any program, supervised as it is; on this machine."""
+
+    nnodes: int | str | None = _of_plans(
+        "--nnodes --num-nodes",
+        "N|MIN:MAX",
+        "nodes (this machine: 1)",
+        more="MIN:MAX: an elastic run.",
+        form="nodes",
+        label="nodes",
+    )
+    nproc_per_node: int | str | None = _of_plans(
+        "--nproc-per-node", "N|gpu|cpu|auto", "ranks on each node", read="count"
+    )
+    on: str = _of_plans(
+        "--on",
+        "PLACE",
+        "where: local, sky, or one of SkyPilot's places",
+        "local",
+        more="Places are aws, slurm/lab, …; local is this machine, which it is without it, unless `launch.place` of the"
+        " settings says otherwise.",
+        form="place",
+        label="place",
+        example="local",
+    )
+    overrides: tuple[str, ...] = _of_plans(
+        "--set",
+        "FIELD=VALUE",
+        "change a preset's field",
+        (),
+        repeat=True,
+        more="[presets.md](presets.md) has the fields.",
+    )
+    adopt: bool = _of_plans(
+        "--adopt",
+        "",
+        "apply the preset where the script calls DistributedDataParallel itself",
+        False,
+        more="For a plain script that nobody edits, with ddp, zero1 or fsdp2: [adopt.md](adopt.md).",
+        form="adopt",
+        label="adopt",
+        example="false",
+    )
+    python: str | None = _of_plans(
+        "--python",
+        "PATH",
+        "interpreter of the training environment",
+        opens=True,
+        more="Without it: that of the active virtual or conda environment, else distui's own if it has torch, else"
+        " `python3`.",
+    )
+    port: int | None = _of_plans(
+        "--port",
+        "PORT",
+        "rendezvous port (default: a free one)",
+        parse="port",
+        more="For several nodes the default follows from the run's id.",
+    )
+    module: bool = _of_plans("-m --module", "", "SCRIPT is a module, as for `python -m`", False)
+    no_python: bool = _of_plans("--no-python", "", "execute SCRIPT itself, without python", False)
+    name: str | None = _option(
+        "--name",
+        "NAME",
+        "name of the run (default: that of the script)",
+        more="Two live runs never share a name.",
+        form="name",
+        label="name",
+        example="made from the script",
+    )
+    env: Mapping[str, str] = _option(
+        "--env",
+        "K=V",
+        "variable for every rank",
+        {},
+        repeat=True,
+        read="env",
+        form="env",
+        label="environment",
+        example="e.g. K=V K2=V2",
+    )
+    nccl: Mapping[str, str] = _option(
+        "--nccl",
+        "K=V",
+        "NCCL variable, NCCL_ may be left out",
+        {},
+        repeat=True,
+        read="nccl",
+        more="It is checked against the catalogue; `distui presets nccl NAME` says what a variable does.",
+    )
+    nccl_presets: tuple[str, ...] = _option(
+        "--nccl-preset",
+        "NAME",
+        "settings of NCCL by name (`distui presets nccl` lists them)",
+        (),
+        repeat=True,
+        more="`--nccl` and `--env` win over them.",
+    )
+    env_on: Mapping[str, Mapping[str, str]] = _option(
+        "--env-on",
+        "HOSTS:K=V",
+        "variable for the nodes whose host name matches, as in gpu0?:NCCL_SOCKET_IFNAME==eth1",
+        {},
+        repeat=True,
+        read="env_on",
+    )
+    hook: bool | None = _option(
+        "--no-hook",
+        "",
+        "do not load distui's hook into the ranks",
+        read="no",
+        more="No steps, no live `NCCL_DEBUG`, no dumps.",
+    )
+    signals: tuple[str, ...] = _option(
+        "--signal",
+        "REGEX",
+        "read training signals in the output with a pattern",
+        (),
+        repeat=True,
+        more="Its named groups say what it reads: [telemetry.md](telemetry.md#a-pattern-of-your-own).",
+    )
+    grace_s: float | None = _option(
+        "--grace", "SECONDS", "time between SIGTERM and SIGKILL", parse="seconds"
+    )
+    save_on: str | None = _option(
+        "--save-on",
+        "SIGNAL|FILE:PATH",
+        "what asks the script to save a checkpoint",
+        more="`distui restart --save-first` uses it: [scripts.md](scripts.md#save-on-demand).",
+    )
+    notify: tuple[str, ...] = _option(
+        "--notify",
+        "WAY[:RULES]",
+        "send notices of the run on a way of the settings",
+        (),
+        repeat=True,
+        more="As in `team:hang,gave-up`; `off`: on none. [notifications.md](notifications.md) has ways and rules.",
+        form="notify",
+        label="notify",
+        example="as the settings say",
+    )
+    log_cap: int | None = _option(
+        "--log-cap",
+        "SIZE|off",
+        "leave out the middle of a rank's log beyond SIZE on disk",
+        parse="cap",
+        more="From 16MiB on, as in 200MB; without it as `logs.cap` of the settings says, else logs are kept whole:"
+        " [telemetry.md](telemetry.md#logs).",
+    )
+    restart_limit: int | None = _option(
+        "--restarts",
+        "N",
+        "failures in a row after which the ranks restart",
+        parse="count",
+        more="0: no failure restarts them. Ten minutes without a failure start the count again.",
+    )
+
+    hosts: tuple[Named, ...] = _of_hosts(
+        "--hosts",
+        "A,B,…",
+        "one node per host; the first is the head",
+        (),
+        verbs=DOCTOR,
+        read="hosts",
+        more="[nodes.md](nodes.md) has the rest.",
+    )
+    hostfile: str | None = _of_hosts(
+        "--hostfile",
+        "FILE",
+        "file with one host per line: HOST [slots=8]",
+        verbs=DOCTOR,
+        opens=True,
+    )
+    head_addr: str | None = _of_hosts(
+        "--head-addr",
+        "ADDRESS",
+        "address at which the other hosts reach the first one (default: as ssh does)",
+        verbs=DOCTOR,
+    )
+    ssh_config: str | None = _of_hosts(
+        "--ssh-config",
+        "FILE",
+        "ssh configuration to use instead of ~/.ssh/config",
+        verbs=(*DOCTOR, "ls", "attach"),
+        opens=True,
+    )
+
+    task: str | None = _of_nodes(
+        "--task", "FILE", "a SkyPilot task of your own instead of PRESET and SCRIPT", opens=True
+    )
+    gpus: str | None = _of_nodes(
+        "--gpus",
+        "NAME:N",
+        "accelerators of each node, as in H100:8",
+        form="gpus",
+        label="GPUs",
+        example="e.g. H100:8",
+    )
+    cpus: str | None = _of_nodes(
+        "--cpus",
+        "N|N+",
+        "CPUs of each node; with a +, at least so many",
+        form="cpus",
+        label="CPUs",
+        example="e.g. 8+",
+    )
+    memory: str | None = _of_nodes("--memory", "GB|GB+", "memory of each node")
+    spot: bool = _of_nodes("--spot", "", "use spot instances", False)
+    region: str | None = _of_nodes("--region", "NAME", "cloud region")
+    image: str | None = _of_nodes("--image", "IMAGE", "VM image of the cloud, or docker:NAME")
+    network_tier: str | None = _of_nodes("--network-tier", "best|standard", "network between the nodes")
+    any_of: tuple[Mapping[str, str], ...] = _of_nodes(
+        "--any-of",
+        "K=V,…",
+        "alternative resources, e.g. infra=aws,gpus=A100:8",
+        (),
+        repeat=True,
+        read="any_of",
+        more="The cheapest that is free is taken.",
+    )
+    cluster: str | None = _of_nodes("--cluster", "NAME", "cluster name; a cluster that is up is reused")
+    workdir: str | None = _of_nodes(
+        "--workdir",
+        "DIR",
+        "directory to copy to the nodes (default: this one)",
+        more="The ranks start there; also with `--hosts`, where nothing is copied without it.",
+    )
+    setup: str | None = _of_nodes("--setup", "COMMANDS", "shell commands that prepare each node")
+    mounts: Mapping[str, str] = _of_nodes(
+        "--mount",
+        "DST=SRC",
+        "path on the nodes = path here, or s3://…",
+        {},
+        repeat=True,
+        read="mounts",
+    )
+    autostop_min: int | None = _of_nodes(
+        "--autostop", "MIN", "tear the cluster down after MIN idle minutes", parse="minutes"
+    )
+    managed: bool = _of_nodes("--managed", "", "run as a managed job, which SkyPilot recovers", False)
+    retry_until_up: bool = _of_nodes("--retry-until-up", "", "retry until such nodes are available", False)
+
+    @property
+    def through_sky(self) -> bool:
+        """Whether SkyPilot brings the nodes."""
+        return self.task is not None or self.on != "local"
+
+
+REQUEST_OPTIONS: Mapping[str, LaunchOption] = {
+    each.name: each.metadata["option"] for each in fields(Request) if each.metadata
+}
+"""Field of `Request` → its option, in the order of `--help`."""
+
+COMMAND_LINE_OPTIONS = (
+    LaunchOption(
+        flags=("--json",),
+        takes="",
+        help="one JSON object on stdout",
+        more="The plan of `plan` and with `--dry-run`; the findings of `lint`; `run`, `name`, `path` with `--detach`;"
+        " else the status at the end.",
+    ),
+    LaunchOption(flags=("--detach",), takes="", verbs=STARTS, help="start the run and return"),
+    LaunchOption(
+        flags=("--quiet",),
+        takes="",
+        verbs=STARTS,
+        help="without a terminal: do not print the ranks' output",
+        more="`distui logs` has it.",
+    ),
+    LaunchOption(
+        flags=("-n", "--dry-run"), takes="", verbs=STARTS, help="print the plan without starting anything"
+    ),
+)
+"""Options about what the command prints and waits for, which are no part of a request."""
+
+OPTIONS: tuple[LaunchOption, ...] = (
+    *(each for each in REQUEST_OPTIONS.values() if each.heading == RUN),
+    *COMMAND_LINE_OPTIONS,
+    *(each for each in REQUEST_OPTIONS.values() if each.heading != RUN),
+)
+
+
+def options(verb: str, heading: str | None = None) -> list[LaunchOption]:
+    """The options of a verb, in the order of `--help`; of one heading, where it is given."""
+    return [each for each in OPTIONS if verb in each.verbs and heading in (None, each.heading)]
+
+
+def option(flag: str) -> LaunchOption:
+    """The option that is written like this. Raises KeyError."""
+    for each in OPTIONS:
+        if flag in each.flags:
+            return each
+    raise KeyError(flag)
+
+
+def of_form(form: str) -> LaunchOption | None:
+    """The option that a field of the launch form means; None: it has none."""
+    return next((each for each in OPTIONS if each.form == form), None)

@@ -1,0 +1,96 @@
+"""What a user types for the options of a launch (`K=V`, `HOSTS:K=V`, a list of hosts) as what a request holds."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...presets.nccl import check, full_name
+from ...presets.request import REQUEST_OPTIONS, Request
+from ..environment import pairs
+from ..errors import RunError
+from .hosts import from_words
+
+
+def request_of(words: Mapping[str, Any], **about: Any) -> Request:
+    """The request that these values of options mean, by the names of the options; `about`: fields that are no options.
+
+    Raises RunError.
+    """
+    given = {
+        field: READERS[option.read](words[option.name])
+        for field, option in REQUEST_OPTIONS.items()
+        if is_given(words.get(option.name))
+    }
+    return Request(**given, **about)
+
+
+def is_given(value: object) -> bool:
+    """Whether the user gave an option; 0 is a value."""
+    return not (value is None or value is False or value == [])
+
+
+def _as_it_is(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def count(text: str) -> int | str:
+    """A number of ranks, or the word for it."""
+    return int(text) if text.isdecimal() else text
+
+
+def host_pairs(words: Sequence[str]) -> dict[str, dict[str, str]]:
+    """`--env-on HOSTS:K=V` words: pattern of host names → variables. Raises RunError."""
+    by_pattern: dict[str, dict[str, str]] = {}
+    for word in words:
+        pattern, colon, pair = word.partition(":")
+        if not colon or not pattern:
+            raise RunError(
+                f"--env-on {word}: write it as HOSTS:NAME=VALUE, as in gpu0?:NCCL_SOCKET_IFNAME==eth1"
+            )
+        by_pattern.setdefault(pattern, {}).update(pairs([pair], "--env-on"))
+    return by_pattern
+
+
+def nccl_pairs(words: Sequence[str]) -> dict[str, str]:
+    """`--nccl K=V` words, checked against the catalogue. Raises RunError."""
+    values = {full_name(name): value for name, value in pairs(words, "--nccl").items()}
+    for name, value in values.items():
+        problem = check(name, value)
+        if problem is not None:
+            raise RunError(problem)
+    return values
+
+
+def any_pairs(words: Sequence[str], option: str) -> dict[str, str]:
+    """NAME=VALUE words whose names are no variables. Raises RunError."""
+    values = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name or not value:
+            raise RunError(f"{option} {word}: write it as NAME=VALUE")
+        values[name] = value
+    return values
+
+
+def shell_words(text: str, field: str) -> list[str]:
+    """What was typed as the words that a shell makes of it. Raises RunError."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise RunError(f"{field}: a quote is open in {text}: close it") from None
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "": _as_it_is,
+    "any_of": lambda words: tuple(any_pairs(word.split(","), "--any-of") for word in words),
+    "count": count,
+    "env": lambda words: pairs(words, "--env"),
+    "env_on": host_pairs,
+    "hosts": lambda text: tuple(from_words(text)),
+    "mounts": lambda words: any_pairs(words, "--mount"),
+    "nccl": nccl_pairs,
+    "no": lambda given: not given,
+}
+"""`LaunchOption.read` → what makes the field's value of what argparse kept."""
