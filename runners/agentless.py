@@ -61,7 +61,7 @@ from .wire.client import Link, LinkError, SocketLink, Window, new_id, sweep_sock
 
 GRACE_S = 30.0
 LOCK_S = 3.0
-"""Maximum seconds that a just ended agent's lock remains."""
+"""Maximum seconds to wait until a killed agent has ended and its lock is free."""
 
 
 def daemons(run_dir: Path) -> list[int]:

@@ -509,7 +509,7 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Whether torch has a readable flight recorder."""
     whole: bool = False
     """Whether this pulse read every collective; if not, `active` and `recent` are empty, because each group moved since
-    the previous pulse or waits for nothing. True at least every 15 s, and while a command waits for it."""
+    the previous pulse or waits for nothing. True at least every 15 s, and while a rank waits."""
     stalls: tuple[Stall, ...] = ()
     """Read only while the rank waits."""
     world_size: str | None = None
