@@ -28,7 +28,7 @@ MOST, MOST_WORDS, MOST_IN_ALL = 64, 16, 8192
 room for the others.
 """
 LAST_WORDS = 1
-"""A message that only contains an error word counts as a file's end within this many lines of it."""
+"""A message of the kind WORDS counts as the reason for a file's end within this many lines of it."""
 PLACE = 1 << 21
 """Sorts messages after exceptions if both match one line."""
 QUOTED = 300

@@ -26,13 +26,13 @@ STREAMS = 64
 OLD = 4000
 """Lines after the start of an unfinished traceback before it is dropped."""
 LEFT = 64
-"""Lines after an exception whose writer is silent before its traceback is closed."""
+"""Lines of other writers after an exception before its traceback is closed."""
 AFTER = 6
-"""Lines after an exception within which a chained one may begin."""
+"""Maximum distance in lines between an exception and a chained one."""
 LAST = 30
 """An exception within this many lines of the file's end counts as the reason for the end."""
 SIGNS = 2
-"""Training steps after an exception that show that it was caught; one step may have been in progress."""
+"""Training steps after an exception that prove that the script caught it; one step may have been in progress."""
 PLACE = 1 << 20
 """Sorts exceptions after the rules if both match one line."""
 
@@ -164,7 +164,7 @@ class Exceptions:
         """Whether `line` must receive the next lines, because a traceback is open in this file."""
         self._traces: dict[Stream, _Trace] = {}
         self._look_at = 0
-        """Line number from which to search again for tracebacks whose writer is silent."""
+        """Line number of the next search for tracebacks of silent writers."""
         self._raised: dict[str, _Raised] = {}
         self._file, self._name = 0, ""
         self.pending = False
@@ -213,7 +213,7 @@ class Exceptions:
         self.within = True
 
     def ignore(self, stream: str, number: int) -> None:
-        """Note that Python ignores the exception of the next traceback."""
+        """Note that Python reports the exception of the next traceback as ignored."""
         if len(self._ignored) < STREAMS:
             self._ignored[self._file, stream] = number
 

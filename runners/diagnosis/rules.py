@@ -98,7 +98,7 @@ class Book:
         """`needle` for lines that are not NCCL's; includes `others`."""
 
     def fired(self, line: str, first: re.Match[str]) -> list[Hit]:
-        """Return the rules that a line fires, from its first needle on. A rule in another's `unless` replaces it."""
+        """Return the rules that a line fires from its first needle on. A rule is dropped if its `unless` rule fires."""
         rules = self._of[first[1]]
         further = self.needle(line, first.end())
         if further is None and len(rules) == 1:

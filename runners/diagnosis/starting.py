@@ -245,7 +245,7 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     if len(ports) == 1 and len(there) < _expected(
         view
-    ):  # these may be names of one machine, and a rank late
+    ):  # the addresses may be names of one machine while a rank is late
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
