@@ -251,7 +251,7 @@ class HubCommands(CommandExecutor):
             return reply(await self._restarted(command, nodes))
 
     async def _launched(self) -> str:
-        """Resume a launch that was cut off, and wait until all ranks run."""
+        """Resume a launch that was cut off, and wait until all ranks run. Raises CommandRefused."""
         run, began = self._run, clock.monotonic()
         run.go_on.set()
         if not await run.until_running(-1, RESTART_SECONDS):
