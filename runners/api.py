@@ -21,14 +21,14 @@ import operator
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.plurals import plural
-from ..presets.request import Named, Request
+from ..presets.request import REQUEST_OPTIONS, Named, Request
 from . import agentless, environment, local_agent, profile_report, run_directories
 from .environment import pairs
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
@@ -86,7 +86,7 @@ def checked(**given: Any) -> dict[str, Any]:
 
 
 def _checked(name: str, value: Any) -> Any:
-    argument = ARGUMENTS[name]
+    argument = ARGUMENTS.get(name) or OF_TYPE[TYPES[name]]
     try:
         return argument.read(name, value)
     except TypeError as error:
@@ -229,6 +229,20 @@ def _variables(where: str, value: Any) -> dict[str, str]:
     return {text: _text(f"{where}[{_shown(text)}]", value[name]) for name, text in names.items()}
 
 
+def _mapping_of(read: Reader) -> Reader:
+    """Reader of a dict with texts as its names."""
+
+    def read_all(where: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise _type_error(where, value)
+        return {
+            _name(f"a name in {where}", name): read(f"{where}[{_shown(name)}]", value[name])
+            for name in value
+        }
+
+    return read_all
+
+
 def _nccl(where: str, value: Any) -> dict[str, str]:
     """Variables as for `--nccl`, optionally without NCCL_. Raises RunError for a wrong value or a misspelt name."""
     return nccl_pairs([f"{name}={text}" for name, text in _variables(where, value).items()])
@@ -251,17 +265,30 @@ ARGUMENTS: Mapping[str, Argument] = {
     "run": Argument(_or_none(_text), "a name, an id or a unique prefix of one, or None"),
     "until": Argument(_among(UNTIL), '"running", "healthy" or "done"'),
     "timeout": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
-    "grace_s": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
     "ranks": Argument(_many(_count), "a list of ranks from 0 on, as in [0, 1]"),
     "steps": Argument(_count, "a number of optimizer steps from 1 to 100"),
     "out": Argument(_or_none(_path), "the path of a directory, or None for the run's own"),
     "streams": Argument(_many(_among((*STREAMS, "log"))), 'a list of "out", "err", "nccl" and "log"'),
     "attempt": Argument(_or_none(_count), "the number of an attempt, or None for the newest"),
     "unset": Argument(_many(_variable_there), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
-    "adopt": Argument(_flag, "True or False"),
     "notify": Argument(_many(_name), 'a list of ways, as in ["team:hang,gave-up", "terminal"], or ["off"]'),
     "reachable": Argument(_flag, "True or False"),
+    "env_on": Argument(_mapping_of(_variables), 'a dict of dicts, as in {"gpu0?": {"NCCL_DEBUG": "INFO"}}'),
+    "any_of": Argument(_many(_mapping_of(_text)), 'a list of dicts, as in [{"infra": "aws"}]'),
 }
+
+TYPES = {each.name: str(each.type) for each in fields(Request)}
+OF_TYPE: Mapping[str, Argument] = {
+    "bool": Argument(_flag, "True or False"),
+    "bool | None": Argument(_or_none(_flag), "True, False or None"),
+    "float | None": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
+    "int | None": Argument(_or_none(_count), "a whole number from 0 on, or None"),
+    "str": Argument(_name, "a text"),
+    "str | None": Argument(_or_none(_path), "a text, or None"),
+    "tuple[str, ...]": Argument(_many(_name), "a list of texts"),
+    "Mapping[str, str]": Argument(_mapping_of(_text), "a dict of texts"),
+}
+"""Type of a field of `Request` → how it is read, if `ARGUMENTS` does not say it."""
 
 
 def check_changes(env: Mapping[str, str], unset: Sequence[str]) -> None:
@@ -291,11 +318,13 @@ def launch(
     python: str | os.PathLike[str] | None = None,
     adopt: bool = False,
     notify: Sequence[str] = (),
+    **options: Any,
 ) -> Run:
-    """Start `script` under a preset on this machine, or on `hosts` by ssh. Raises RunError and TypeError.
+    """Start `script` under a preset on this machine, on `hosts` by ssh, or elsewhere. Raises RunError and TypeError.
 
     `overrides`: preset fields, "mesh.tp=2"; `notify`: () for the channels of the settings; the other arguments are
-    those of the command line.
+    those of the command line. `options`: its further options, by the fields of `presets.request.Request`, as in
+    `grace_s=10, on="sky", spot=True`.
     """
     given = checked(
         script=script,
@@ -308,10 +337,12 @@ def launch(
         nccl=nccl,
         adopt=adopt,
         notify=notify,
+        preset=preset,
+        overrides=overrides,
+        **_options("launch", options),
     )
-    under = checked(preset=preset, overrides=overrides)
     named = [Named(host) for host in checked(hosts=hosts)["hosts"]]
-    return _started(Request(hosts=tuple(check_hosts(named, "hosts")) if named else (), **given, **under))
+    return _started(Request(hosts=tuple(check_hosts(named, "hosts")) if named else (), **given))
 
 
 def execute(
@@ -319,11 +350,23 @@ def execute(
     name: str | None = None,
     env: Mapping[str, str] | None = None,
     notify: Sequence[str] = (),
+    **options: Any,
 ) -> Run:
-    """Start any command on this machine, and supervise it unchanged. Raises RunError and TypeError."""
-    words: tuple[str, ...] = checked(command=command)["command"]
-    given = checked(name=name, env=env, notify=notify)
-    return _started(Request(command=words, **given))
+    """Start any command on this machine, and supervise it unchanged. `options`: as of `launch`.
+
+    Raises RunError and TypeError.
+    """
+    further = _options("exec", options)
+    return _started(Request(**checked(command=command, name=name, env=env, notify=notify, **further)))
+
+
+def _options(verb: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments, if they are options of the verb. Raises TypeError."""
+    for name in given:
+        option = REQUEST_OPTIONS.get(name)
+        if option is None or verb not in option.verbs or name == "task":  # a task takes no script
+            raise TypeError(f"{name} is no option of {verb}: pass fields of distui.presets.request.Request")
+    return given
 
 
 def _started(asked: Request) -> Run:

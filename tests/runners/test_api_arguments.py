@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from distui.presets.finding import Finding
+from distui.presets.request import REQUEST_OPTIONS
 from distui.presets.sanitize import clean_text
 from distui.runners import agentless, api, local_agent, run_directories
 from distui.runners.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
@@ -69,6 +70,17 @@ TYPES = [
     (launch(script=3), "script is of type int: pass the path"),
     (launch(script=b"train.py"), "script is of type bytes"),
     (launch(script=None), "script is None"),
+    (launch(task="t.yaml"), "task is no option of launch: pass fields of distui.presets.request.Request"),
+    (launch(gracs_s=1), "gracs_s is no option of launch: pass"),
+    (execute("true", gpus="H100:8"), "gpus is no option of exec: pass"),
+    (launch(spot=1), "spot is of type int: pass True or False"),
+    (launch(restart_limit="3"), "restart_limit is of type str: pass a whole number"),
+    (launch(grace_s="3"), "grace_s is of type str: pass seconds"),
+    (launch(signals="loss"), "signals is of type str: pass a list of texts"),
+    (launch(mounts={"/d": 3}), "mounts['/d'] is of type int: pass a dict of texts"),
+    (launch(env_on={"a": 3}), "env_on['a'] is of type int: pass a dict of dicts"),
+    (launch(any_of=[["aws"]]), "any_of[0] is of type list: pass a list of dicts"),
+    (launch(save_on=3), "save_on is of type int: pass a text"),
     (launch_words("--lr", 1e-3), "args[1] is of type float: pass the words"),
     (launch_words(["--lr", "1e-3"]), "args[0] is of type list"),
     (launch(preset=None), "preset is None: pass the name of a preset"),
@@ -273,8 +285,10 @@ def test_every_argument_of_every_call_has_a_rule() -> None:
         api.attach,
         *(getattr(api.Run, verb) for verb in ("wait", "logs", "restart", "profile", "stop")),
     )
-    names = {name for call in calls for name in inspect.signature(call).parameters} - {"self"}
-    assert names == api.ARGUMENTS.keys()
+    names = {name for call in calls for name in inspect.signature(call).parameters} - {"self", "options"}
+    of_type = {name for name, kind in api.TYPES.items() if kind in api.OF_TYPE}
+    assert api.ARGUMENTS.keys() <= names | REQUEST_OPTIONS.keys()
+    assert names | REQUEST_OPTIONS.keys() <= api.ARGUMENTS.keys() | of_type
 
 
 def of_two_attempts() -> RunState:

@@ -11,10 +11,13 @@ from pathlib import Path
 
 from each import for_each
 
-from distui.presets.request import ALL, OPTIONS, LaunchOption, of_form, options
+from distui.presets.request import ALL, OPTIONS, REQUEST_OPTIONS, LaunchOption, of_form, options
+from distui.runners import api
 from distui.runners.launch.launch_form import LaunchForm
+from distui.runners.launch.words import READERS
 from distui.tui.arguments import PARSERS
 from distui.tui.cli import parser
+from distui.tui.mcp.launch_words import option_words
 from distui.tui.rows.form import fields as form_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -73,7 +76,20 @@ def test_every_field_of_the_form_that_is_an_option_says_what_the_option_says() -
         assert of_form(option.form) is option
 
 
+def test_every_front_end_has_every_option() -> None:
+    """Command line, MCP and Python; the form and the page are compared above, a rerun in test_rerun_plans.py."""
+    actions = parser("launch").verbs["launch"]._option_string_actions
+    of_type = {name for name, kind in api.TYPES.items() if kind in api.OF_TYPE}
+    for name, option in REQUEST_OPTIONS.items():
+        flag = option.flags[0]
+        assert actions[flag].dest == option.name
+        written = [f"{flag}=x"] if option.takes else [flag]
+        assert option_words("launch", written, control=True) == written
+        assert name in api.ARGUMENTS.keys() | of_type
+
+
 def test_words_for_reading_a_value_exist_and_flags_are_unique() -> None:
     assert {option.parse for option in OPTIONS} <= set(PARSERS)
+    assert {option.read for option in OPTIONS} <= set(READERS)
     flags = [flag for option in OPTIONS for flag in option.flags]
     assert len(flags) == len(set(flags))
