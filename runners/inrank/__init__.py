@@ -1,14 +1,14 @@
-"""What the training environment's Python executes. Standard library and torch only; Python 3.9 and newer.
+"""Code that the training environment's Python executes. Standard library and torch only; Python 3.9 and newer.
 
 That Python need not have distui installed: `launch.py` and the hook load this folder as a package by its path. Two kinds
 of processes share it:
 
-    the runner, one a node    launch.py is its entry, runner.py its main; elastic and worker_group own the ranks;
-                              env_changes, restart_policy and failure_causes (by known_causes) decide;
+    the runner, 1 per node    launch.py is its entry, runner.py its main; elastic and worker_group own the ranks;
+                              env_changes, restart_policy and failure_causes (from known_causes) decide;
                               rendezvous, coordinator, secure_channel and relay connect the nodes
     each rank                 site/ is its entry, hook.py its main; rank_pulse reports, rank_changes acts;
-                              parallelize/ is called by the user's script, adopt/ acts at its DDP call
+                              the user's script calls parallelize/, adopt/ acts at its DDP call
     both                      control (sockets, reports), own_folders (where sockets may be), tracebacks
 
-parameter_count and torch_check are programs of their own, which answer one question and exit.
+parameter_count and torch_check are separate programs: each answers one question and exits.
 """

@@ -1,8 +1,8 @@
-"""The runner's unix socket for commands, and its report file; with the sockets and files that hooks share with it.
+"""The runner's unix socket for commands and its report file, and the helpers for sockets that hooks use, too.
 
-Commands come in (one JSON object a line), pokes go out. Threads only set state; the launcher's own loop acts. Reports
-are one JSON line an event, appended to runner.jsonl: the file, not a connection, is the truth, so that an agent that
-was away misses nothing.
+A connection carries commands in (one JSON object per line) and pokes out. The connection threads only set state; the
+launcher's loop acts. The reporter appends one JSON line per event to runner.jsonl. An agent reads that file, so a
+disconnected agent misses no event.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from typing import Any, BinaryIO
 from . import own_folders
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""No room on the file system, in the quota, or under the limit of a file's size."""
+"""Errors for no room: on the file system, in the quota, or under the file size limit."""
 
 
 def private(path: str, flags: int) -> int:
-    """For `open(..., opener=private)`: what it creates is this user's alone, whatever the umask."""
+    """Open a file; if it is new, with mode 0600. For `open(..., opener=private)`."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 MOST_LINE = 1 << 20
-"""Bytes of one request to a runner; no agent sends a longer line."""
+"""Longest request line in bytes; agents send shorter ones."""
 MOST_PEERS = 32
-"""Connections at a time: an agent's long one, its short ones, a relay's."""
+"""Connections at a time: an agent's long-lived one, its short ones, a relay's."""
 
 Answer = Callable[[dict[str, Any], socket.socket], "dict[str, Any] | None"]
 Taker = Callable[[socket.socket, BinaryIO], None]
-"""Has a connection to itself, from the request with its op until it returns."""
+"""Takes over the connection of a request and returns when it is done with it."""
 
 RESTORE_S = 3.0
-"""Between two checks whether a socket is still where it was bound."""
+"""Check whether the socket's path still exists after this many seconds without a connection."""
 
 
 def is_loopback(address: object) -> bool:
-    """Whether this is the loopback, written as a number."""
+    """Return whether this is a numeric loopback address."""
     return isinstance(address, str) and (address == "::1" or address.startswith("127."))
 
 
 def same_user(connection: socket.socket) -> bool:
-    """Whether the peer of a unix socket runs under our uid, or is root (SO_PEERCRED)."""
+    """Return whether the peer of a unix socket has this process's effective uid or is root (SO_PEERCRED)."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return struct.unpack("3i", raw)[1] in (os.geteuid(), 0)
 
 
 def listen(path: str) -> socket.socket:
-    """Bind a unix socket that only this user may use, replacing a stale one; elsewhere if its folder cannot be had.
+    """Bind a unix socket with mode 0600 and replace a stale one. Raises OSError.
 
-    Raises OSError.
+    If its folder cannot be used, the socket is in another folder: see own_folders.place_of.
     """
     path = own_folders.place_of(path)
     if not os.path.isdir(os.path.dirname(path)):
@@ -68,7 +68,7 @@ def listen(path: str) -> socket.socket:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    os.fchmod(server.fileno(), 0o600)  # what bind creates has this mode: umask is the whole process's
+    os.fchmod(server.fileno(), 0o600)  # bind copies this mode; the umask would change for every thread
     try:
         server.bind(path)
         server.listen(socket.SOMAXCONN)
@@ -79,9 +79,9 @@ def listen(path: str) -> socket.socket:
 
 
 def listen_again(path: str) -> socket.socket | None:
-    """Bind a removed socket again, with its folder if need be; None where it is there, or cannot be.
+    """Bind a deleted socket again and make its folder; None if the path exists or the bind fails.
 
-    A folder that another user could have planted is left alone.
+    A folder that another user may have created is not used.
     """
     if os.path.lexists(path):
         return None
@@ -94,7 +94,7 @@ def listen_again(path: str) -> socket.socket | None:
 
 
 def dial(path: str, seconds: float) -> socket.socket:
-    """A connection to a socket of this run, wherever it is bound by now. Raises OSError."""
+    """Connect to a socket of this run, also if it was bound again in another folder. Raises OSError."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     peer.settimeout(seconds)
     try:
@@ -106,20 +106,20 @@ def dial(path: str, seconds: float) -> socket.socket:
 
 
 def exchange(runner: socket.socket, lines: BinaryIO, request: dict[str, Any]) -> dict[str, Any]:
-    """A runner's answer; between its lines may be empty ones, which are pokes. Raises OSError, ValueError."""
+    """Send a request to a runner and return its answer. Skips empty lines (pokes). Raises OSError, ValueError."""
     runner.sendall(json.dumps(request).encode() + b"\n")
     answer = json.loads(next((line for line in lines if line.strip()), b"{}"))
     return answer if isinstance(answer, dict) else {}
 
 
 def ask(path: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The answer of the runner at this socket, on a connection of its own. Raises OSError, ValueError."""
+    """Send a request to the runner at this socket over a new connection. Raises OSError, ValueError."""
     with dial(path, seconds) as runner, runner.makefile("rb") as lines:
         return exchange(runner, lines, request)
 
 
 class Peers:
-    """The connections of one socket: at most so many that no client can fill a process with threads."""
+    """The connections of one socket, bounded so that clients cannot fill the process with threads."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -128,17 +128,17 @@ class Peers:
         """Connection → monotonic time of its newest request; 0.0 before the first."""
 
     def join(self, peer: socket.socket) -> None:
-        """One more: of too many, the longest silent one is closed, before all others one without a request."""
+        """Add a connection. If there are too many, close the one with the oldest request; one without any goes first."""
         with self._lock:
             if len(self._asked) >= self._most:
-                oldest = min(self._asked, key=lambda held: self._asked[held])  # of equals the first
+                oldest = min(self._asked, key=lambda held: self._asked[held])  # the first if several are equal
                 del self._asked[oldest]
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)  # its own thread closes it
             self._asked[peer] = 0.0
 
     def asked(self, peer: socket.socket) -> None:
-        """A request came from it."""
+        """Record the time of a request from this connection."""
         with self._lock:
             if peer in self._asked:
                 self._asked[peer] = time.monotonic()
@@ -149,7 +149,7 @@ class Peers:
 
 
 def requests(lines: BinaryIO, most: int) -> Iterator[dict[str, Any]]:
-    """The requests of a connection, one a line. Raises ValueError for any other line, and beyond `most` bytes."""
+    """Yield the requests of a connection, one per line. Raises ValueError for any other line and beyond `most` bytes."""
     while line := lines.readline(most + 1):
         if len(line) > most:
             raise ValueError("a line of more than %d bytes" % most)
@@ -165,9 +165,9 @@ def requests(lines: BinaryIO, most: int) -> Iterator[dict[str, Any]]:
 def accept_forever(
     server: socket.socket, serve: Callable[[socket.socket], None], name: str, peers: Peers
 ) -> None:
-    """Give each connection of this user a thread of its own, until the server is closed.
+    """Start a thread per connection of this user until the server is closed.
 
-    A socket whose path was removed is bound again: what `server` stands for is replaced in place.
+    If the socket's path was deleted, bind it again and replace the descriptor of `server` in place.
     """
     waiting = select.poll()
     waiting.register(server, select.POLLIN)
@@ -189,13 +189,13 @@ def accept_forever(
         peers.join(peer)
         try:
             threading.Thread(target=serve, args=(peer,), name=name, daemon=True).start()
-        except RuntimeError:  # no more threads are allowed here
+        except RuntimeError:  # thread limit
             peers.leave(peer)
             peer.close()
 
 
 class Control:
-    """The runner's socket: a thread a connection calls `answer(request, peer)`, and `left(peer)` at its end."""
+    """The runner's socket: one thread per connection calls `answer(request, peer)`, and `left(peer)` at its end."""
 
     def __init__(self, path: str, answer: Answer, left: Callable[[socket.socket], None]) -> None:
         self._answer = answer
@@ -205,10 +205,10 @@ class Control:
         self._lock = threading.Lock()
         self._server = listen(path)
         self.takers: dict[str, Taker] = {}
-        """By op."""
+        """Op → taker."""
 
     def start(self) -> None:
-        """Accept from now on; connections that came earlier have waited."""
+        """Start to accept connections, including those that the kernel queued since the bind."""
         threading.Thread(
             target=accept_forever,
             args=(self._server, self._serve, "distui-peer", self._bounded),
@@ -217,7 +217,7 @@ class Control:
         ).start()
 
     def poke(self) -> None:
-        """Send an empty line to every connection; one that does not read misses it."""
+        """Send an empty line to every connection without blocking; a full one misses it."""
         with self._lock:
             for peer in self._peers:
                 with contextlib.suppress(OSError):
@@ -237,7 +237,7 @@ class Control:
                     if reply is not None:
                         peer.sendall(json.dumps(dict(reply, id=request.get("id"))).encode() + b"\n")
         except (OSError, ValueError):
-            pass  # gone, or no agent
+            pass  # the peer closed the connection, or is no agent
         finally:
             with self._lock:
                 self._peers.discard(peer)
@@ -251,11 +251,11 @@ class Control:
 
 
 RESERVE_BYTES = 1 << 16
-"""Given back to a full file system, so that it has room for the report of the run's end."""
+"""Size of a file that is deleted on a full file system, to make room for the report of the run's end."""
 
 
 def masked(text: str) -> str:
-    """A text without secrets: what torchrun refuses quotes arguments. By distui's own rules, loaded by their folder."""
+    """Mask secrets in a text with the rules of presets.secrets; torchrun's errors quote arguments."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     package = types.ModuleType("distui_presets")
     package.__path__ = [os.path.join(root, "presets")]
@@ -264,7 +264,7 @@ def masked(text: str) -> str:
 
 
 class Reporter:
-    """Appends events (see runners/model.py, type Stamped), and calls `poke` after each.
+    """Appends events (see runners/model.py, type Stamped) to a file and calls `poke` after each.
 
     `name` distinguishes reporters that write to one file at the same time.
     """
@@ -279,7 +279,7 @@ class Reporter:
             file.write(bytes(RESERVE_BYTES))
 
     def __call__(self, event_type: str, /, **fields: Any) -> None:
-        """Write one event; never fails, never waits."""
+        """Write one event. Never blocks, and keeps the event in memory if the disk is full."""
         if fields.get("text"):
             fields["text"] = masked(str(fields["text"]))
         event = dict(fields, type=event_type)
@@ -290,7 +290,7 @@ class Reporter:
         self._poke()
 
     def close(self, seconds: float = 5.0) -> bool:
-        """Wait for room for what could not be written yet; whether all of it is."""
+        """Wait until all events are written or the time is over; return whether all are."""
         deadline = time.monotonic() + seconds
         while True:
             with self._lock:
@@ -304,7 +304,7 @@ class Reporter:
         return not self._late
 
     def _write(self) -> None:
-        """A full disk keeps lines in memory until there is room; order is kept."""
+        """Write the waiting lines in order; keep the rest in memory if the disk is full."""
         while self._late:
             try:
                 done = os.write(self._fd, self._late[0])
@@ -318,7 +318,7 @@ class Reporter:
             self._late.pop(0)
 
     def _make_room(self) -> bool:
-        """Give the reserve back; False when it is gone already."""
+        """Delete the reserve file; False if it does not exist."""
         try:
             os.unlink(self._reserve)
         except OSError:
@@ -327,11 +327,11 @@ class Reporter:
 
 
 OWN_THREADS = "distui-"
-"""How the names of the runner's own threads begin."""
+"""Prefix of the names of the runner's threads."""
 
 
 def report_faults(report: Reporter, node: int) -> None:
-    """Have a finding about each thread of the runner's own that raises; its traceback is printed as before."""
+    """Report a finding if a thread of the runner raises; its traceback is printed as before."""
     chained = threading.excepthook
 
     def raised(ended: threading.ExceptHookArgs) -> None:

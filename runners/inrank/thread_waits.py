@@ -1,8 +1,8 @@
-"""What the main thread of a rank waits for in the kernel, and what its other threads do or died of.
+"""Report the blocking system call of a rank's main thread, and the stacks and exceptions of its other threads.
 
-A Python stack names the line that waits, not what for: a file lock, a pipe that nobody writes to, another host, a child,
-or a thread of its own. The kernel tells it to the process itself (/proc/self/task/TID/syscall, proc(5)) where it tells
-it to nobody else. Standard library alone.
+A Python stack names the line that waits, but not the object: a file lock, a pipe without a writer, another host,
+a child, or a thread. A process may always read its own system call (/proc/self/task/TID/syscall, proc(5)), even if
+the kernel hides it from other processes. Standard library only.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ _CALLS = {
         260: "wait",
     },
 }
-"""Number of a system call → what it waits for, by machine; from the kernel's tables (asm/unistd_64.h, asm-generic)."""
+"""Machine → number of a system call → kind of wait; from the kernel's tables (asm/unistd_64.h, asm-generic)."""
 _PATH_IN = {2: 0, 257: 1, 56: 1}
-"""Argument of open and openat that holds the address of the path."""
+"""Number of open or openat → index of the argument that holds the address of the path."""
 _SIGNED = 1 << 63
 PATH_BYTES = 4096
 POLLING, POLLING_FRAMES = os.sep + "filelock" + os.sep, 6
-"""The package that asks for a lock again and again, sleeping in between; frames in which its lock is looked for."""
+"""Part of the path of filelock, which polls for a lock and sleeps in between; innermost frames to search for it."""
 MOST_THREADS, MOST_FRAMES, MOST_DEAD = 8, 6, 4
 
 
 def main_wait() -> dict[str, Any]:
-    """{"call": "lock", "on": "/data/index.lock"} of the main thread; {} while it runs, or the kernel does not tell.
+    """Return the wait of the main thread, as in {"call": "lock", "on": "/data/index.lock"}; {} if it runs or is unknown.
 
-    "on" is the path, the pipe or the other end of what a file descriptor stands for; of a child its pid.
+    "on" is the path, pipe or peer of the file descriptor, or the pid of the child.
     """
     calls = _CALLS.get(os.uname().machine, {})
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -91,7 +91,7 @@ def main_wait() -> dict[str, Any]:
 
 
 def _polled() -> str:
-    """The file of the lock that the main thread asks for through filelock; "" where it does not."""
+    """Return the path of the lock if the main thread polls for one through filelock, or ""."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     for _ in range(POLLING_FRAMES):
         if frame is None:
@@ -115,7 +115,7 @@ def _object(call: str, number: int, arguments: list[int]) -> str:
 
 
 def _behind(descriptor: int) -> str:
-    """What a file descriptor is: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT"; "" where unknown."""
+    """Describe a file descriptor: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", or "a socket" without a peer."""
     kind = os.fstat(descriptor).st_mode
     path = os.readlink("/proc/self/fd/%d" % descriptor)
     if stat.S_ISSOCK(kind):
@@ -129,7 +129,7 @@ def _behind(descriptor: int) -> str:
 
 
 def _path_at(address: int) -> str:
-    """The text at an address of this process, as the call got it; a FIFO is marked."""
+    """Read the path that the call got, at an address of this process. Prefix a named pipe with "FIFO "."""
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         path = os.fsdecode(memory.read(PATH_BYTES).partition(b"\0")[0])
@@ -140,13 +140,13 @@ def _path_at(address: int) -> str:
 
 
 class Threads:
-    """The threads of the script beside its main one, and those of them that an exception ended."""
+    """The script's threads except the main one, and those that an exception ended."""
 
     def __init__(self) -> None:
         self._died: list[list[Any]] = []
 
     def arm(self) -> None:
-        """Keep what ends threads from now on; it is printed as before."""
+        """Record exceptions that end threads from now on; they are printed as before."""
         chained = threading.excepthook
 
         def noted(ended: Any) -> None:
@@ -167,7 +167,7 @@ class Threads:
         self._died.append([name, frames[:MOST_FRAMES], error])
 
     def sample(self) -> list[list[Any]]:
-        """[name, frames, error] of each thread, frames innermost first, error "" while it lives."""
+        """Return [name, frames, error] of each thread: frames innermost first, error "" if the thread is alive."""
         frames = sys._current_frames()
         living: list[list[Any]] = []
         for thread in threading.enumerate():
