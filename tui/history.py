@@ -14,8 +14,8 @@ from msgspec import Struct, field
 
 from ..runners.freshness import holds
 from ..runners.model import MetricsWindow, ReadMetrics, Series
+from ..runners.telemetry.metric_names import find_metric
 from ..runners.wire.client import new_id
-from .rows.charts import metric_of
 from .rows.frame import Frame, Sampled, SampleFields, fresh_gpus, gpu_fields
 from .rows.plot import Value
 
@@ -402,7 +402,7 @@ def time_of(frame: Frame) -> float:
 
 def newest_values(frame: Frame, want: Want) -> dict[Key, list[float]]:
     """Return the current values of a metric by series; all charts share one pass over the samples."""
-    metric = metric_of(want.metric)
+    metric = find_metric(want.metric)
     if metric.kind not in _SOURCES:
         return {}
     if want.fold != "all" or want.indexes or metric.kind not in _FIELDS:
@@ -415,7 +415,7 @@ def newest_values(frame: Frame, want: Want) -> dict[Key, list[float]]:
 
 
 def _by_series(samples: Iterable[Sampled], want: Want) -> dict[Key, list[float]]:
-    metric = metric_of(want.metric)
+    metric = find_metric(want.metric)
     kind, name = metric.kind, metric.field
     groups: dict[Key, list[float]] = {}
     for node, index, sample in samples:

@@ -31,8 +31,8 @@ from ..runners.model import (
     TrainingSample,
 )
 from ..runners.state import RunState
+from ..runners.telemetry.metric_names import METRICS
 from ..runners.telemetry.quantities import RATES
-from .rows.charts import BY_NAME
 from .rows.plot import Mark
 
 KEEP_EVERY = 2000
@@ -193,7 +193,7 @@ def put_samples(state: RunState, windows: Iterable[MetricsWindow], at: float, no
     for window in windows:
         for series in window.series:
             kind = series.metric.partition(".")[0]
-            listed = BY_NAME.get(series.metric)
+            listed = METRICS.get(series.metric)
             name = series.metric if listed is None else listed.field
             value = value_at(series, window, at)
             if value is not None:

@@ -23,7 +23,8 @@ from ..runners.logs import log_settings
 from ..runners.notify import ways
 from ..runners.settings_file import SettingsError, document_of, no_section, no_toml, settings_text
 from ..runners.telemetry import export_settings
-from .rows.charts import BY_NAME, WINDOWS
+from ..runners.telemetry.metric_names import METRICS
+from .rows.charts import WINDOWS
 from .rows.columns import TABLES
 
 THEMES = ("dark", "light", "terminal")
@@ -142,7 +143,7 @@ def _is_host(text: str) -> bool:
 
 
 def _is_metric(name: str) -> bool:
-    return name in BY_NAME or re.fullmatch(r"train\.\S{1,80}", name) is not None
+    return name in METRICS or re.fullmatch(r"train\.\S{1,80}", name) is not None
 
 
 def _of_table(

@@ -26,7 +26,7 @@ from ..model import FirstCause, MetricsWindow, RunPhase
 from ..progress import STEPS_SOURCE, Progress, progress, value_text
 from ..state import Attempt, RunState
 from ..status import applied, world_size
-from ..telemetry.metric_names import metric
+from ..telemetry.metric_names import find_metric
 
 FORMAT = 1
 NONE = "none"
@@ -427,7 +427,7 @@ def quantities(window: MetricsWindow) -> tuple[Quantity, ...]:
         values = _finite(series[name].mean) if name in series else []
         if values:
             middle = _quartiles(values)
-            about = metric(name)
+            about = find_metric(name)
             made.append(
                 Quantity(
                     name, about.title, about.unit, statistics.median(values), len(values), middle, better
@@ -436,14 +436,14 @@ def quantities(window: MetricsWindow) -> tuple[Quantity, ...]:
     for name in PEAKS:
         tops = _finite(series[name].high or series[name].mean) if name in series else []
         if tops:
-            about = metric(name)
+            about = find_metric(name)
             title = f"{about.title}, peak"
             made.append(Quantity(f"peak:{name}", title, about.unit, max(tops), len(tops), better="less"))
     for name in LASTS:
         slowest = name in STEPS and name in series and series[name].low
         values = _finite(slowest or series[name].mean) if name in series else []
         if values:
-            about = metric(name)
+            about = find_metric(name)
             made.append(
                 Quantity(f"last:{name}", f"{about.title}, last", about.unit, values[-1], len(values))
             )
@@ -461,7 +461,9 @@ def extents(state: RunState, number: int | None, now: float) -> tuple[Quantity, 
     complete = sum(each.complete and number in (None, each.attempt) for each in state.checkpoints)
     made = [] if lasted is None else [Quantity("last:lasted", "lasted", "s", lasted, 1)]
     if steps := _steps_made(state, attempt):
-        made.append(Quantity("last:rank.step", f"{metric('rank.step').title}, last", "", float(steps), 1))
+        made.append(
+            Quantity("last:rank.step", f"{find_metric('rank.step').title}, last", "", float(steps), 1)
+        )
     if attempt is not None and attempt.number == state.attempt:
         made.extend(_reported_last(progress(state, now), attempt.number == number))
     return (*made, Quantity("last:checkpoints", "checkpoints", "", float(complete), 1))
@@ -475,7 +477,7 @@ def _reported_last(line: Progress, of_attempt: bool) -> Iterable[Quantity]:
         value, word = getattr(line, name), line.not_finite.get(name, "")
         if line.sources.get(name) in (None, STEPS_SOURCE) or (value is None and not word):
             continue
-        about = metric(f"train.{name}")
+        about = find_metric(f"train.{name}")
         text = value_text(line, name) if value is None else ""
         yield Quantity(f"last:train.{name}", f"{about.title}, last", about.unit, value, 1, text=text)
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from .. import clock
 from ..model import HUB, MetricsWindow, ReadMetrics, Series
 from ..run_directories import Entry, parts
-from .metric_names import HOST, METRICS, SOURCES, metric, selected, unknown
+from .metric_names import HOST, METRICS, SOURCES, find_metric, selected, unknown
 from .metrics_files import FOLDER, LEVELS, Resolution, Row, columns_of, end_of, oldest, read_rows
 
 DAY_S = 86400
@@ -295,7 +295,7 @@ def _regathered(window: MetricsWindow, begin: int, bins: Bins) -> Gathered:
         index = HOST if series.index is None else series.index
         points = gathered[series.metric, index] = no_points(bins.buckets)
         points.of = series.of
-        last = metric(series.metric).last
+        last = find_metric(series.metric).last
         low, high = series.low or series.mean, series.high or series.mean
         columns = zip(series.mean, low, high, series.samples or (1,) * len(series.mean), strict=False)
         for number, (mean, least, most, samples) in enumerate(columns):
@@ -330,7 +330,7 @@ def _put(gathered: Gathered, bins: Bins, place: int, name: str, row: Row, only: 
     columns = columns_of(row, name)
     if columns is None:
         return
-    last = metric(name).last
+    last = find_metric(name).last
     for index, mean, low, high, count in zip(*columns, strict=True):
         if mean is None or low is None or high is None or not count:
             continue
@@ -359,7 +359,7 @@ def _add(
 def _bridge(gathered: Gathered) -> None:
     """Fill single empty seconds from the next one: samples come a little less often than once per second."""
     for (name, _), points in gathered.items():
-        if metric(name).sparse:
+        if find_metric(name).sparse:
             continue
         samples = points.samples
         for place in range(1, len(samples) - 1):

@@ -10,7 +10,6 @@ from functools import partial
 
 from .gpu_words import recovery_words, throttle_words
 from .quantity import (
-    Curve,
     MetricFamily,
     NvmlActivity,
     NvmlCall,
@@ -89,21 +88,22 @@ def _traffic(name: str, verb: str, link: str, direction: str) -> MetricFamily:
     return _dcgm(name, f"{verb} over {link}", "in bytes per second", spelling)
 
 
-# --- curves ---
+# --- the rows ---
 
 NO_GPU = "this node has no GPU that NVML serves"
 NO_GPM = "NVML serves it on Hopper and newer GPUs"
 
-_curve = partial(Curve, why=NO_GPU, low=0)
-_percent_curve = partial(Curve, why=NO_GPU, low=0, high=100)
-_activity_curve = partial(Curve, why=NO_GPM, low=0, high=100)
+_gpu = partial(Quantity, why=NO_GPU)
 
 GPU: tuple[Quantity, ...] = (
-    Quantity(
+    _gpu(
         "util",
         "%",
         NvmlCall((("nvmlDeviceGetUtilizationRates",),), lambda use: float(use.gpu)),
-        curve=_percent_curve("gpu.util", "GPU utilisation", "GPU util"),
+        name="gpu.util",
+        title="GPU utilisation",
+        chart="GPU util",
+        high=100,
         column=TableColumn("util", "GPU utilisation, %", 4, 2),
         export=_dcgm(
             "DCGM_FI_DEV_GPU_UTIL",
@@ -112,67 +112,70 @@ GPU: tuple[Quantity, ...] = (
             OtelSpelling("hw.gpu.utilization", "1", divisor=100),
         ),
     ),
-    Quantity(
+    _gpu(
         "mem_used",
         "B",
         NvmlCall(_MEMORY, lambda memory: int(memory.used)),
         limit="gpu.mem_total",
-        curve=_curve("gpu.mem", "GPU memory"),
+        name="gpu.mem",
+        title="GPU memory",
         column=TableColumn("mem", "GPU memory used and total", 9, 3),
         export=_bytes("DCGM_FI_DEV_FB_USED", "Used GPU memory", "hw.gpu.memory.usage"),
     ),
-    Quantity(
+    _gpu(
         "mem_total",
         "B",
         NvmlCall(_MEMORY, lambda memory: int(memory.total)),
         export=_bytes("DCGM_FI_DEV_FB_TOTAL", "GPU memory", "hw.gpu.memory.limit"),
     ),
-    Quantity(
+    _gpu(
         "temp_c",
         "°C",
         NvmlCall(
             (("nvmlDeviceGetTemperatureV", SENSOR_GPU), ("nvmlDeviceGetTemperature", SENSOR_GPU)),
             _scaled(1.0),
         ),
-        curve=_curve("gpu.temp", "GPU temperature", low=None),
+        name="gpu.temp",
+        title="GPU temperature",
+        low=None,
         column=TableColumn("temp", "GPU temperature, °C", 4, 11),
         export=_celsius("DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU", "gpu"),
     ),
-    Quantity(
+    _gpu(
         "mem_temp_c",
         "°C",
         NvmlField(82, _scaled(1.0)),
         column=TableColumn("mem_temp", "memory temperature, °C", 4, 30, "HBM", asked=True),
         export=_celsius("DCGM_FI_DEV_MEMORY_TEMP", "Temperature of its memory", "memory"),
     ),
-    Quantity(
+    _gpu(
         "power_w",
         "W",
         NvmlCall((("nvmlDeviceGetPowerUsage",),), _scaled(1e-3)),
         limit="gpu.power_limit_w",
-        curve=_curve("gpu.power", "GPU power"),
+        name="gpu.power",
+        title="GPU power",
         column=TableColumn("power", "GPU power and its limit, W", 8, 12),
         export=_dcgm("DCGM_FI_DEV_POWER_USAGE", "Power", "in W", OtelSpelling("hw.power", "W")),
     ),
-    Quantity(
-        "power_limit_w", "W", NvmlCall((("nvmlDeviceGetEnforcedPowerLimit",),), _scaled(1e-3)), Tier.SLOW
-    ),
-    Quantity("energy_j", "J", NvmlField(83, _scaled(1e-3))),
-    Quantity(
+    _gpu("power_limit_w", "W", NvmlCall((("nvmlDeviceGetEnforcedPowerLimit",),), _scaled(1e-3)), Tier.SLOW),
+    _gpu("energy_j", "J", NvmlField(83, _scaled(1e-3))),
+    _gpu(
         "sm_mhz",
         "MHz",
         NvmlCall((("nvmlDeviceGetClockInfo", CLOCK_SM),)),
-        curve=_curve("gpu.sm_mhz", "SM clock"),
+        name="gpu.sm_mhz",
+        title="SM clock",
         column=TableColumn("clock", "SM clock, GHz", 5, 13),
         export=_megahertz("DCGM_FI_DEV_SM_CLOCK", "Clock of the SMs", "distui.gpu.sm.clock"),
     ),
-    Quantity(
+    _gpu(
         "mem_mhz",
         "MHz",
         NvmlCall((("nvmlDeviceGetClockInfo", CLOCK_MEMORY),)),
         export=_megahertz("DCGM_FI_DEV_MEM_CLOCK", "Clock of its memory", "distui.gpu.memory.clock"),
     ),
-    Quantity(
+    _gpu(
         "throttle",
         "",
         NvmlCall(
@@ -181,29 +184,39 @@ GPU: tuple[Quantity, ...] = (
         ),
         column=TableColumn("throttle", "what holds the clocks back", 8, 14, words=True),
     ),
-    Quantity(
+    _gpu(
         "throttled_percent",
         "%",
-        curve=_percent_curve("gpu.throttled", "clocks held back"),
+        name="gpu.throttled",
+        title="clocks held back",
+        high=100,
         column=TableColumn(
             "held", "share of the last period in which power or heat held the clocks back, %", 4, 15
         ),
     ),
-    Quantity(
+    _gpu(
         "sm_active",
         "%",
         NvmlActivity(2),
-        curve=_activity_curve("gpu.sm_active", "SM activity", "SM active"),
+        name="gpu.sm_active",
+        title="SM activity",
+        chart="SM active",
+        why=NO_GPM,
+        high=100,
         column=TableColumn("sm", "SM active, % (NVML serves it on Hopper and newer)", 4, 20, "SM"),
         export=_share(
             "DCGM_FI_PROF_SM_ACTIVE", "Share of cycles with a warp on an SM", "distui.gpu.sm.active"
         ),
     ),
-    Quantity(
+    _gpu(
         "tensor_active",
         "%",
         NvmlActivity(5),
-        curve=_activity_curve("gpu.tensor_active", "tensor core activity", "tensor active"),
+        name="gpu.tensor_active",
+        title="tensor core activity",
+        chart="tensor active",
+        why=NO_GPM,
+        high=100,
         column=TableColumn("tensor", "tensor cores active, % (Hopper and newer)", 6, 21),
         export=_share(
             "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
@@ -211,60 +224,72 @@ GPU: tuple[Quantity, ...] = (
             "distui.gpu.tensor.active",
         ),
     ),
-    Quantity(
+    _gpu(
         "dram_active",
         "%",
         NvmlActivity(10),
-        curve=_activity_curve("gpu.dram_active", "GPU memory bandwidth", "DRAM active"),
+        name="gpu.dram_active",
+        title="GPU memory bandwidth",
+        chart="DRAM active",
+        why=NO_GPM,
+        high=100,
         column=TableColumn("dram", "memory bandwidth used, % (Hopper and newer)", 4, 22, "DRAM"),
         export=_share(
             "DCGM_FI_PROF_DRAM_ACTIVE", "Share of the memory's bandwidth in use", "distui.gpu.dram.active"
         ),
     ),
-    Quantity(
+    _gpu(
         "pcie_tx_bps",
         "B/s",
         _pcie_rate(197),
-        curve=_curve("gpu.pcie_tx", "PCIe sent", "PCIe out"),
+        name="gpu.pcie_tx",
+        title="PCIe sent",
+        chart="PCIe out",
         export=_traffic("DCGM_FI_PROF_PCIE_TX_BYTES", "Sent", "PCIe", "transmit"),
     ),
-    Quantity(
+    _gpu(
         "pcie_rx_bps",
         "B/s",
         _pcie_rate(198),
-        curve=_curve("gpu.pcie_rx", "PCIe received", "PCIe in"),
+        name="gpu.pcie_rx",
+        title="PCIe received",
+        chart="PCIe in",
         column=TableColumn("pcie", "PCIe traffic, both ways, bytes/s", 5, 24, "PCIe", plus="pcie_tx_bps"),
         export=_traffic("DCGM_FI_PROF_PCIE_RX_BYTES", "Received", "PCIe", "receive"),
     ),
-    Quantity(
+    _gpu(
         "nvlink_tx_bps",
         "B/s",
         _nvlink_rate(138),
-        curve=_curve("gpu.nvlink_tx", "NVLink sent", "NVLink out"),
+        name="gpu.nvlink_tx",
+        title="NVLink sent",
+        chart="NVLink out",
         export=_traffic("DCGM_FI_PROF_NVLINK_TX_BYTES", "Sent", "NVLink", "transmit"),
     ),
-    Quantity(
+    _gpu(
         "nvlink_rx_bps",
         "B/s",
         _nvlink_rate(139),
-        curve=_curve("gpu.nvlink_rx", "NVLink received", "NVLink in"),
+        name="gpu.nvlink_rx",
+        title="NVLink received",
+        chart="NVLink in",
         column=TableColumn(
             "nvlink", "NVLink traffic, both ways, bytes/s", 6, 23, "NVLink", plus="nvlink_tx_bps"
         ),
         export=_traffic("DCGM_FI_PROF_NVLINK_RX_BYTES", "Received", "NVLink", "receive"),
     ),
-    Quantity(
+    _gpu(
         "ecc_uncorrected",
         "",
         NvmlCall((("nvmlDeviceGetTotalEccErrors", UNCORRECTED, VOLATILE),)),
         Tier.SLOW,
         column=TableColumn("ecc", "uncorrected ECC errors", 4, 31, "ECC", asked=True),
     ),
-    Quantity("remap_pending", "", NvmlCall(_REMAPPED_ROWS, lambda rows: bool(rows[2])), Tier.SLOW),
-    Quantity("remap_failed", "", NvmlCall(_REMAPPED_ROWS, lambda rows: bool(rows[3])), Tier.SLOW),
-    Quantity("pcie_replays", "", NvmlCall((("nvmlDeviceGetPcieReplayCounter",),)), Tier.SLOW),
-    Quantity("pcie_gen", "", NvmlCall((("nvmlDeviceGetCurrPcieLinkGeneration",),)), Tier.SLOW),
-    Quantity("pcie_width", "", NvmlCall((("nvmlDeviceGetCurrPcieLinkWidth",),)), Tier.SLOW),
-    Quantity("recovery", "", NvmlField(230, recovery_words), Tier.SLOW),
-    Quantity("mig", "", NvmlCall((("nvmlDeviceGetMigMode",),), lambda mode: bool(mode[0])), Tier.SLOW),
+    _gpu("remap_pending", "", NvmlCall(_REMAPPED_ROWS, lambda rows: bool(rows[2])), Tier.SLOW),
+    _gpu("remap_failed", "", NvmlCall(_REMAPPED_ROWS, lambda rows: bool(rows[3])), Tier.SLOW),
+    _gpu("pcie_replays", "", NvmlCall((("nvmlDeviceGetPcieReplayCounter",),)), Tier.SLOW),
+    _gpu("pcie_gen", "", NvmlCall((("nvmlDeviceGetCurrPcieLinkGeneration",),)), Tier.SLOW),
+    _gpu("pcie_width", "", NvmlCall((("nvmlDeviceGetCurrPcieLinkWidth",),)), Tier.SLOW),
+    _gpu("recovery", "", NvmlField(230, recovery_words), Tier.SLOW),
+    _gpu("mig", "", NvmlCall((("nvmlDeviceGetMigMode",),), lambda mode: bool(mode[0])), Tier.SLOW),
 )

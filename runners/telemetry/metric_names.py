@@ -7,34 +7,15 @@ rank, "host" the node. In addition there is `train.<name>` for each value with a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from .quantities import BY_SOURCE, with_curve
+from .quantities import BY_KIND, NO_TRAINING
+from .quantity import Holds, Quantity
 
-
-class Metric(NamedTuple):
-    title: str
-    unit: str
-    """One of "%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for plain numbers."""
-    low: float | None = None
-    """Begin of its axis; None: the smallest value."""
-    high: float | None = None
-    """End of its axis; None: the largest value."""
-    last: bool = False
-    """True for a count: the value of a bucket is its newest value instead of the mean."""
-    sparse: bool = False
-    """Reported only now and then: a bucket without a value is no gap, and a plot connects the points."""
-
-
-METRICS: dict[str, Metric] = {
-    curve.name: Metric(
-        curve.title, quantity.unit, curve.low, curve.high, curve.last, curve.name.startswith("train.")
-    )
-    for quantity, curve in with_curve()
+METRICS: dict[str, Quantity] = {
+    quantity.name: quantity for rows in BY_KIND.values() for quantity in rows if quantity.name
 }
-
-SOURCES = tuple(BY_SOURCE)
-"""Parts of names before the dot."""
+SOURCES = tuple(BY_KIND)
+"""What stands before the dot."""
 HOST = -1
 """Index of series that belong to no GPU and no rank."""
 
@@ -44,13 +25,14 @@ def source_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def metric(name: str) -> Metric:
-    """Data of a metric; for a script's own name, or a newer distui's metric, only the name."""
+def find_metric(name: str) -> Quantity:
+    """Return the quantity of a metric; of a script's own metric, or of a newer distui's, only the name is known."""
     listed = METRICS.get(name)
     if listed is not None:
         return listed
-    source, _, own = name.partition(".")
-    return Metric(own or name, "", sparse=source == "train")
+    kind, _, own = name.partition(".")
+    unlisted = Quantity(own or name, name=name, title=own or name, why=NO_TRAINING, low=None)
+    return unlisted._replace(holds=Holds.NEXT_REPORT) if kind == "train" else unlisted
 
 
 def selected(name: str, wanted: Iterable[str]) -> bool:

@@ -38,7 +38,7 @@ from .metrics_files import (
     pieces,
     read_rows,
 )
-from .quantities import with_curve
+from .quantities import BY_KIND
 
 MOST_OWN = 64
 """Maximum number of a script's own names."""
@@ -46,8 +46,8 @@ MOST_NAME = 64
 """Maximum characters of a name."""
 
 
-def _names_and_fields(source: str) -> tuple[tuple[str, str], ...]:
-    return tuple((curve.name, quantity.field) for quantity, curve in with_curve(source))
+def _names_and_fields(kind: str) -> tuple[tuple[str, str], ...]:
+    return tuple((quantity.name, quantity.field) for quantity in BY_KIND[kind] if quantity.name)
 
 
 _GPU = _names_and_fields("gpu")

@@ -10,23 +10,30 @@ from collections.abc import Iterator
 from functools import partial
 
 from .gpu_quantities import GPU, NO_GPU
-from .quantity import Curve, Holds, MetricFamily, Quantity, TableColumn, own_family
+from .quantity import Holds, MetricFamily, Quantity, TableColumn, own_family
 
 # --- nodes ---
 
 _NO_IB = "this node has no InfiniBand port"
 
 HOST: tuple[Quantity, ...] = (
-    Quantity("cpu_percent", "%", curve=Curve("host.cpu", "host CPU", low=0, high=100)),
-    Quantity("mem_used", "B", limit="host.mem_total", curve=Curve("host.mem", "host memory", low=0)),
-    Quantity("net_rx_bps", "B/s", curve=Curve("host.net_rx", "network received", "network in", low=0)),
-    Quantity("net_tx_bps", "B/s", curve=Curve("host.net_tx", "network sent", "network out", low=0)),
+    Quantity("cpu_percent", "%", name="host.cpu", title="host CPU", high=100),
+    Quantity("mem_used", "B", limit="host.mem_total", name="host.mem", title="host memory"),
+    Quantity("net_rx_bps", "B/s", name="host.net_rx", title="network received", chart="network in"),
+    Quantity("net_tx_bps", "B/s", name="host.net_tx", title="network sent", chart="network out"),
     Quantity(
-        "ib_rx_bps", "B/s", curve=Curve("host.ib_rx", "InfiniBand received", "InfiniBand in", _NO_IB, 0)
+        "ib_rx_bps",
+        "B/s",
+        name="host.ib_rx",
+        title="InfiniBand received",
+        chart="InfiniBand in",
+        why=_NO_IB,
     ),
-    Quantity("ib_tx_bps", "B/s", curve=Curve("host.ib_tx", "InfiniBand sent", "InfiniBand out", _NO_IB, 0)),
-    Quantity("disk_free", "B", curve=Curve("host.disk_free", "disk free", low=0)),
-    Quantity("shm_used", "B", curve=Curve("host.shm", "shared memory", low=0)),
+    Quantity(
+        "ib_tx_bps", "B/s", name="host.ib_tx", title="InfiniBand sent", chart="InfiniBand out", why=_NO_IB
+    ),
+    Quantity("disk_free", "B", name="host.disk_free", title="disk free"),
+    Quantity("shm_used", "B", name="host.shm", title="shared memory"),
 )
 
 # --- ranks ---
@@ -37,7 +44,8 @@ RANK: tuple[Quantity, ...] = (
     Quantity(
         "cpu_percent",
         "core %",
-        curve=Curve("rank.cpu", "rank CPU", low=0),
+        name="rank.cpu",
+        title="rank CPU",
         column=TableColumn("cpu", "percent of one core, with children", 6, 4, "CPU", live=True),
         export=own_family(
             "distui.rank.cpu.cores",
@@ -49,7 +57,9 @@ RANK: tuple[Quantity, ...] = (
     Quantity(
         "rss_bytes",
         "B",
-        curve=Curve("rank.rss", "rank memory (RSS)", "rank memory", low=0),
+        name="rank.rss",
+        title="rank memory (RSS)",
+        chart="rank memory",
         column=TableColumn("rss", "resident memory", 5, 9, "RSS"),
         export=own_family(
             "distui.rank.memory.usage", "Resident memory of the rank.", "bytes", otel_kind="updowncounter"
@@ -58,20 +68,26 @@ RANK: tuple[Quantity, ...] = (
     Quantity(
         "read_bps",
         "B/s",
-        curve=Curve("rank.read", "rank disk reads", "disk read", low=0),
+        name="rank.read",
+        title="rank disk reads",
+        chart="disk read",
         column=TableColumn("read", "read from storage, bytes/s", 5, 25, live=True),
     ),
     Quantity(
         "write_bps",
         "B/s",
-        curve=Curve("rank.write", "rank disk writes", "disk write", low=0),
+        name="rank.write",
+        title="rank disk writes",
+        chart="disk write",
         column=TableColumn("write", "written to storage, bytes/s", 5, 26, live=True),
     ),
     Quantity(
         "gpu_mem",
         "B",
         limit="gpu.mem_total",
-        curve=Curve("rank.gpu_mem", "rank GPU memory", why=NO_GPU, low=0),
+        name="rank.gpu_mem",
+        title="rank GPU memory",
+        why=NO_GPU,
         export=own_family(
             "distui.rank.gpu.memory.usage",
             "GPU memory of the rank's process.",
@@ -81,7 +97,11 @@ RANK: tuple[Quantity, ...] = (
     ),
     Quantity(
         "step",
-        curve=Curve("rank.step", "step", why=NO_STEPS, last=True),
+        name="rank.step",
+        title="step",
+        why=NO_STEPS,
+        low=None,
+        last=True,
         column=TableColumn(
             "step", "optimizer steps since the process began, not the script's own count", 7, 6, "steps"
         ),
@@ -97,7 +117,9 @@ RANK: tuple[Quantity, ...] = (
         "step_s",
         "s",
         holds=Holds.STEPS,
-        curve=Curve("rank.step_s", "step time", why=NO_STEPS, low=0),
+        name="rank.step_s",
+        title="step time",
+        why=NO_STEPS,
         column=TableColumn("pace", "mean time of a step", 6, 5, "s/step"),
         export=own_family(
             "distui.rank.step.duration", "Mean time of a step, while steps go on.", "seconds"
@@ -107,14 +129,11 @@ RANK: tuple[Quantity, ...] = (
         "wait_percent",
         "%",
         holds=Holds.PULSES,
-        curve=Curve(
-            "rank.wait",
-            "waiting in collectives",
-            "wait share",
-            "the hook measures it by torch's flight recorder",
-            low=0,
-            high=100,
-        ),
+        name="rank.wait",
+        title="waiting in collectives",
+        chart="wait share",
+        why="the hook measures it by torch's flight recorder",
+        high=100,
         column=TableColumn(
             "wait",
             "share of the last minute that it waited for other ranks in collectives, %",
@@ -141,30 +160,34 @@ RANK: tuple[Quantity, ...] = (
 
 NO_TRAINING = "the script reports none; docs/telemetry.md names what is read"
 
-_reported = partial(Quantity, holds=Holds.NEXT_REPORT)
-_rate = partial(Quantity, holds=Holds.STEPS)
-_curve = partial(Curve, why=NO_TRAINING)
+_reported = partial(Quantity, why=NO_TRAINING, holds=Holds.NEXT_REPORT)
+_rate = partial(Quantity, why=NO_TRAINING, holds=Holds.STEPS)
 
 TRAINING: tuple[Quantity, ...] = (
     _reported(
         "loss",
-        curve=_curve("train.loss", "loss"),
+        name="train.loss",
+        title="loss",
+        low=None,
         export=own_family("distui.training.loss", "Newest loss that the script reports, also NaN and Inf."),
     ),
     _reported(
         "lr",
-        curve=_curve("train.lr", "learning rate", low=0),
+        name="train.lr",
+        title="learning rate",
         export=own_family("distui.training.learning_rate", "Newest learning rate."),
     ),
     _reported(
         "grad_norm",
-        curve=_curve("train.grad_norm", "gradient norm", low=0),
+        name="train.grad_norm",
+        title="gradient norm",
         export=own_family("distui.training.gradient_norm", "Newest norm of the gradients."),
     ),
     _rate(
         "tokens_s",
         "/s",
-        curve=_curve("train.tokens_s", "tokens/s", low=0),
+        name="train.tokens_s",
+        title="tokens/s",
         export=own_family(
             "distui.training.tokens_per_second", "Tokens a second of the whole job.", otel_unit="{token}/s"
         ),
@@ -172,7 +195,8 @@ TRAINING: tuple[Quantity, ...] = (
     _rate(
         "samples_s",
         "/s",
-        curve=_curve("train.samples_s", "samples/s", low=0),
+        name="train.samples_s",
+        title="samples/s",
         export=own_family(
             "distui.training.samples_per_second",
             "Samples a second of the whole job.",
@@ -182,7 +206,8 @@ TRAINING: tuple[Quantity, ...] = (
     _rate(
         "mfu",
         "%",
-        curve=_curve("train.mfu", "MFU", low=0),
+        name="train.mfu",
+        title="MFU",
         export=own_family(
             "distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio", divisor=100
         ),
@@ -190,10 +215,14 @@ TRAINING: tuple[Quantity, ...] = (
     _reported("epoch", export=own_family("distui.training.epoch", "Epoch as the script counts.")),
     _reported(
         "step",
-        curve=_curve("train.step", "training step", "step (script)", last=True),
+        name="train.step",
+        title="training step",
+        chart="step (script)",
+        low=None,
+        last=True,
         export=own_family("distui.training.step", "Step as the script counts."),
     ),
-    _rate("step_s", "s", curve=_curve("train.step_s", "step time (script)", low=0)),
+    _rate("step_s", "s", name="train.step_s", title="step time (script)"),
     _reported(
         "total",
         export=own_family("distui.training.steps_planned", "Steps after which the training is over."),
@@ -202,20 +231,12 @@ TRAINING: tuple[Quantity, ...] = (
 RATES = tuple(quantity.field for quantity in TRAINING if quantity.holds is Holds.STEPS)
 """Fields that are out of date once the steps have stopped."""
 
-BY_SOURCE: dict[str, tuple[Quantity, ...]] = {"gpu": GPU, "rank": RANK, "host": HOST, "train": TRAINING}
+BY_KIND: dict[str, tuple[Quantity, ...]] = {"gpu": GPU, "rank": RANK, "host": HOST, "train": TRAINING}
 """First part of a curve's name → quantities."""
 
 
-def with_curve(*sources: str) -> Iterator[tuple[Quantity, Curve]]:
-    """Each quantity of these sources that has a curve; () for all."""
-    for source in sources or BY_SOURCE:
-        for quantity in BY_SOURCE[source]:
-            if quantity.curve is not None:
-                yield quantity, quantity.curve
-
-
-def families(source: str) -> Iterator[MetricFamily]:
+def families(kind: str) -> Iterator[MetricFamily]:
     """Yield the exported metrics of a source."""
-    for quantity in BY_SOURCE[source]:
+    for quantity in BY_KIND[kind]:
         if quantity.export is not None:
             yield quantity.export

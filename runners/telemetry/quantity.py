@@ -68,24 +68,6 @@ class Holds(enum.Enum):
     NEXT_REPORT = "until the script reports the next one"
 
 
-class Curve(NamedTuple):
-    """A series of `distui metrics`, of the charts, and of `distui diff`."""
-
-    name: str
-    """`<source>.<value>`, as in "gpu.power"."""
-    title: str
-    chart: str = ""
-    """Title of a chart, if it is not `title`."""
-    why: str = ""
-    """A sentence: why a run may have no values, and what changes that."""
-    low: float | None = None
-    """Lower end of the axis; None: the smallest value."""
-    high: float | None = None
-    """Upper end of the axis; None: the largest value."""
-    last: bool = False
-    """True for a count: the value of a bucket is the newest one, not the mean."""
-
-
 class TableColumn(NamedTuple):
     """A column of the rank table, or of the GPU table."""
 
@@ -165,18 +147,40 @@ def own_family(
 
 
 class Quantity(NamedTuple):
-    """One measured value. A place that does not use the quantity is None."""
+    """One measured value. It has a curve if it has a name: in `distui metrics`, in the charts, and in `distui diff`."""
 
     field: str
-    """Field of `Gpu`, `Host`, `RankSample` or `TrainingSample` in model.py, which documents its meaning."""
+    """Of `Gpu`, `Host`, `RankSample` or `TrainingSample` in model.py, which has its meaning."""
     unit: str = ""
-    """One of "%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for a plain number."""
-    source: NvmlSource | None = None
-    """None: the sampler has code for it."""
+    """"%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for a plain number."""
+    nvml: NvmlSource | None = None
+    """None: the sampler has code for the value."""
     tier: Tier = Tier.FAST
     limit: str = ""
-    """`<source>.<field>` of the maximum possible value, as in "gpu.mem_total"."""
+    """`<kind>.<field>` of the largest possible value, as in "gpu.mem_total"."""
     holds: Holds = Holds.SAMPLES
-    curve: Curve | None = None
+    name: str = ""
+    """`<kind>.<value>`, as in "gpu.power"."""
+    title: str = ""
+    chart: str = ""
+    """Title of a chart, if it is not `title`."""
+    why: str = ""
+    """A sentence: why a run may have no values, and what changes that."""
+    low: float | None = 0
+    """Lower end of the axis; None: the smallest value."""
+    high: float | None = None
+    """Upper end of the axis; None: the largest value."""
+    last: bool = False
+    """True for a count: the value of a bucket is the newest one, not the mean."""
     column: TableColumn | None = None
     export: MetricFamily | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the curve is of: "gpu", "rank", "host" (a node), or "train" (a rank's script)."""
+        return self.name.partition(".")[0]
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a script reports the value now and then, so that a bucket without one is no gap."""
+        return self.kind == "train"

@@ -44,14 +44,14 @@ HELD_CEILING = 5e9
 """Upper bound of a reason's nanoseconds per second; more is a counter error."""
 
 BY_TIER = {tier: [quantity for quantity in GPU if quantity.tier is tier] for tier in Tier}
-ACTIVITIES = [each.source.id for each in GPU if isinstance(each.source, NvmlActivity)]
+ACTIVITIES = [each.nvml.id for each in GPU if isinstance(each.nvml, NvmlActivity)]
 
 
 def _field_ids(tier: Tier) -> list[int | tuple[int, int]]:
     """Fields of a tier's quantities, which NVML reads in one call."""
     ids: list[int | tuple[int, int]] = [*HELD_FIELDS] if tier is Tier.FAST else []
     for quantity in BY_TIER[tier]:
-        source = quantity.source
+        source = quantity.nvml
         if isinstance(source, NvmlField):
             ids.append(source.id)
         elif isinstance(source, NvmlRate):
@@ -94,7 +94,7 @@ class _SampledGpu:
     def _forget(self) -> None:
         self._values.clear()
         self._counters = {
-            each.field: Counter(each.source.ceiling) for each in GPU if isinstance(each.source, NvmlRate)
+            each.field: Counter(each.nvml.ceiling) for each in GPU if isinstance(each.nvml, NvmlRate)
         }
         self._held = {field: Counter(HELD_CEILING) for field in HELD_FIELDS}
         if self._gpm is not None:
@@ -128,12 +128,12 @@ class _SampledGpu:
         ids = FIELD_IDS[tier]
         reading = _Reading(device, device.fields(ids) if ids else {})
         for quantity in BY_TIER[tier]:
-            if isinstance(quantity.source, NvmlRate):
+            if isinstance(quantity.nvml, NvmlRate):
                 self._values[quantity.field] = self._rate(
-                    quantity.field, quantity.source, reading.fields, now
+                    quantity.field, quantity.nvml, reading.fields, now
                 )
-            elif isinstance(quantity.source, NvmlCall | NvmlField):
-                self._values[quantity.field] = reading.value(quantity.source)
+            elif isinstance(quantity.nvml, NvmlCall | NvmlField):
+                self._values[quantity.field] = reading.value(quantity.nvml)
         if tier is Tier.FAST:
             self._values |= self._activity(device)
             self._values["throttled_percent"] = self._throttled(reading.fields, now)
@@ -165,9 +165,9 @@ class _SampledGpu:
             self._gpm = GpmMetrics(device)
         values = self._gpm.read(ACTIVITIES)
         return {
-            each.field: _scaled(values.get(each.source.id), 1.0)
+            each.field: _scaled(values.get(each.nvml.id), 1.0)
             for each in GPU
-            if isinstance(each.source, NvmlActivity)
+            if isinstance(each.nvml, NvmlActivity)
         }
 
 

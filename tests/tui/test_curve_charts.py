@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from distui.runners.model import AttemptStarted, RankPlace, RunEnded, RunPhase, Stamped
 from distui.runners.state import RunState
+from distui.runners.telemetry.metric_names import METRICS, find_metric
 from distui.tui.rows.charts import (
-    BY_NAME,
     WINDOWS,
     ChartView,
     Panel,
@@ -19,7 +19,6 @@ from distui.tui.rows.charts import (
     count_short,
     held,
     is_young,
-    metric_of,
     scale,
     span_ending,
     strip_rows,
@@ -46,7 +45,7 @@ def view(width: int, window: float = 300.0, mode: Mode = Mode.BRAILLE, **more: o
 
 
 def steps(values: Sequence[float | None]) -> Panel:
-    return Panel(metric_of("rank.step_s"), (Line(tuple(values)),))
+    return Panel(find_metric("rank.step_s"), (Line(tuple(values)),))
 
 
 def test_a_title_says_value_percentiles_and_window() -> None:
@@ -60,13 +59,13 @@ def test_a_value_that_is_old_is_not_shown_as_now() -> None:
 
 
 def test_an_empty_chart_says_why() -> None:
-    (row, *rest) = plain(strip_rows([Panel(metric_of("rank.step_s"))], view(60), 60, 5))
+    (row, *rest) = plain(strip_rows([Panel(find_metric("rank.step_s"))], view(60), 60, 5))
     assert row == "step time  n/a"
     assert "hook" in " ".join(rest)
     assert "distui lint" in " ".join(rest)
-    (_, *rest) = plain(strip_rows([Panel(metric_of("rank.step_s"), young=True)], view(60), 60, 5))
+    (_, *rest) = plain(strip_rows([Panel(find_metric("rank.step_s"), young=True)], view(60), 60, 5))
     assert [line.strip() for line in rest if line.strip()] == ["no step yet"]
-    noted = Panel(metric_of("rank.step_s"), note="no metrics of this run are kept here")
+    noted = Panel(find_metric("rank.step_s"), note="no metrics of this run are kept here")
     assert "no metrics of this run" in " ".join(plain(strip_rows([noted], view(60), 60, 5)))
 
 
@@ -87,7 +86,7 @@ def test_an_attempt_is_young_until_a_first_step_should_have_come() -> None:
 def test_charts_fit_their_pane(
     width: int, height: int, count: int, mode: Mode, window: float, log: bool
 ) -> None:
-    panels = [Panel(metric, (Line((1.0, None, 3.0) * 60),)) for metric in [*BY_NAME.values()][:count]]
+    panels = [Panel(metric, (Line((1.0, None, 3.0) * 60),)) for metric in [*METRICS.values()][:count]]
     shown = view(max(1, width - 7), window or 9e5, mode, log=log, marks=(Mark(NOW - 60, "restart"),))
     rows = strip_rows(panels, shown, width, height)
     assert len(rows) <= height
@@ -119,10 +118,10 @@ def test_a_span_moves_by_whole_cells(now: float, width: int, bucket: int, mode: 
 
 def test_domains_are_those_of_the_metric() -> None:
     flat = (Line((3.0,)),)
-    assert axis_of(Panel(metric_of("gpu.util"), flat), view(60)).high == 100.0
-    assert axis_of(Panel(metric_of("gpu.mem"), flat, limit=80 * 2.0**30), view(60)).high == 80 * 2**30
-    assert axis_of(Panel(metric_of("rank.cpu"), (Line((412.0,)),)), view(60)).high == 500.0
-    loss = axis_of(Panel(metric_of("train.loss"), (Line((2.31, 2.41)),)), view(60))
+    assert axis_of(Panel(find_metric("gpu.util"), flat), view(60)).high == 100.0
+    assert axis_of(Panel(find_metric("gpu.mem"), flat, limit=80 * 2.0**30), view(60)).high == 80 * 2**30
+    assert axis_of(Panel(find_metric("rank.cpu"), (Line((412.0,)),)), view(60)).high == 500.0
+    loss = axis_of(Panel(find_metric("train.loss"), (Line((2.31, 2.41)),)), view(60))
     assert 2.0 < loss.low <= 2.31 < 2.41 <= loss.high < 2.7
 
 
@@ -139,7 +138,7 @@ def test_marks_are_in_the_same_column_as_the_curve() -> None:
     shown = view(53, 300.0, marks=(Mark(now - 100, "restart"),))
     assert shown.bucket == 3
     values = [None if at != 105 - 33 else 100.0 for at in range(106)]
-    rows = plain(strip_rows([Panel(metric_of("gpu.util"), (Line(tuple(values)),))], shown, 60, 8))
+    rows = plain(strip_rows([Panel(find_metric("gpu.util"), (Line(tuple(values)),))], shown, 60, 8))
     drawn = next(row for row in rows[1:-2] if any(0x2800 < ord(letter) < 0x2900 for letter in row[7:]))
     column = next(at for at, letter in enumerate(drawn) if 0x2800 < ord(letter) < 0x2900)
     assert abs(rows[-2].index("▲") - column) <= 1

@@ -12,8 +12,9 @@ from ...runners.formatting import NA, duration_short, size_short, step_short
 from ...runners.freshness import TIMES, holds, usual_interval
 from ...runners.model import Gpu, Host
 from ...runners.state import RunState
-from ...runners.telemetry.quantities import NO_STEPS, NO_TRAINING, with_curve
-from ...runners.telemetry.quantity import Holds
+from ...runners.telemetry.metric_names import METRICS
+from ...runners.telemetry.quantities import NO_STEPS, NO_TRAINING
+from ...runners.telemetry.quantity import Holds, Quantity
 from .glyphs import Row, clip, row_width, wrap
 from .plot import (
     Axis,
@@ -35,58 +36,34 @@ from .plot import (
 # --- metrics ---
 
 
-class ChartMetric(Struct, frozen=True):
-    """One metric that charts can draw, under its telemetry name: "gpu.util"."""
+BYTES = ("B", "B/s")
+_SIGNS = {"W": "W", "°C": "°", "MHz": "M"}
 
-    name: str
-    field: str
-    """Field of its sample: Gpu, RankSample, Host or TrainingSample."""
-    title: str
-    unit: str
-    """"%", "core %", "B", "B/s", "W", "°C", "MHz", "s", "/s" or "" for a plain number."""
-    why: str = ""
-    """Why the metric may have no values, and how to get them: one sentence."""
-    holds: Holds = Holds.SAMPLES
-    limit: str = ""
-    """`<source>.<field>` of the largest possible value."""
 
-    @property
-    def kind(self) -> str:
-        """Return "gpu", "rank", "host" or "train"."""
-        return self.name.partition(".")[0]
+def chart_text(metric: Quantity, value: float | None) -> str:
+    """Return a value with its unit in at most six columns."""
+    unit = metric.unit
+    if value is None:
+        return NA
+    if unit in ("%", "core %"):
+        return f"{value:.0f}%"
+    if unit in BYTES:
+        return size_short(value) + unit[1:]
+    if unit == "s":
+        return step_short(value)
+    if unit in _SIGNS:
+        return f"{value:.0f}{_SIGNS[unit]}"
+    return count_short(value) + ("/s" if unit == "/s" and abs(value) < 1e6 else "")
 
-    @property
-    def sparse(self) -> bool:
-        """Whether it is reported only now and then, so that its last value holds until the next."""
-        return self.kind == "train"
 
-    @property
-    def binary(self) -> bool:
-        """Whether round values are multiples of KiB, MiB, …."""
-        return self.unit in ("B", "B/s")
-
-    def text(self, value: float | None) -> str:
-        """Return a value in at most six columns, with its unit."""
-        if value is None:
-            return NA
-        if self.unit in ("%", "core %"):
-            return f"{value:.0f}%"
-        if self.unit in ("B", "B/s"):
-            return size_short(value) + self.unit[1:]
-        if self.unit == "s":
-            return step_short(value)
-        if self.unit in ("W", "°C", "MHz"):
-            return f"{value:.0f}{ {'W': 'W', '°C': '°', 'MHz': 'M'}[self.unit] }"
-        return count_short(value) + ("/s" if self.unit == "/s" and abs(value) < 1e6 else "")
-
-    def edge_text(self, value: float) -> str:
-        """Return a round value for the edge of an axis, without the unit parts that the title shows."""
-        if value == 0:
-            return "0"
-        text = self.text(value).removesuffix("/s")
-        number = text.rstrip("%KMGTBWkms°/")
-        rounded = number.rstrip("0").rstrip(".") if "." in number else number
-        return rounded + text[len(number) :]
+def edge_text(metric: Quantity, value: float) -> str:
+    """Return a value for the edge of an axis: round, and without what the title already says."""
+    if value == 0:
+        return "0"
+    text = chart_text(metric, value).removesuffix("/s")
+    number = text.rstrip("%KMGTBWkms°/")
+    rounded = number.rstrip("0").rstrip(".") if "." in number else number
+    return rounded + text[len(number) :]
 
 
 def count_short(value: float) -> str:
@@ -122,27 +99,12 @@ STRIP = (
 )
 """Charts that are shown until the user chooses."""
 
-BY_NAME = {
-    curve.name: ChartMetric(
-        curve.name,
-        quantity.field,
-        curve.chart or curve.title,
-        quantity.unit,
-        curve.why,
-        quantity.holds,
-        quantity.limit,
-    )
-    for quantity, curve in with_curve()
-}
-
-NAMES = tuple(dict.fromkeys((*STRIP, *BY_NAME)))
+NAMES = tuple(dict.fromkeys((*STRIP, *METRICS)))
 """All metrics in the order of the dialog."""
 
 
-def metric_of(name: str) -> ChartMetric:
-    """Return the metric of this name; a script's own metric is a plain number."""
-    own = name.partition(".")[2] or name
-    return BY_NAME.get(name) or ChartMetric(name, own, own, "", NO_TRAINING, Holds.NEXT_REPORT)
+def chart_title(metric: Quantity) -> str:
+    return metric.chart or metric.title
 
 
 # --- panels ---
@@ -151,7 +113,7 @@ def metric_of(name: str) -> ChartMetric:
 class Panel(Struct, frozen=True):
     """The data of one chart."""
 
-    metric: ChartMetric
+    metric: Quantity
     curves: tuple[Line, ...] = ()
     limit: float | None = None
     """The metric's natural maximum, if it has one: the memory's size, the power limit."""
@@ -203,7 +165,7 @@ def axis_of(panel: Panel, view: ChartView) -> Axis:
         return Axis(0.0, panel.limit)
     if metric.kind == "train" and not metric.unit:
         return near(panel.curves)
-    return axis_for(panel.curves, binary=metric.binary)
+    return axis_for(panel.curves, binary=metric.unit in BYTES)
 
 
 def near(curves: Sequence[Line]) -> Axis:
@@ -234,7 +196,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def at_cursor(curve: Line, view: ChartView, metric: ChartMetric) -> float | None:
+def at_cursor(curve: Line, view: ChartView, metric: Quantity) -> float | None:
     """Return the value at the hairline, else the newest one if it still holds.
 
     Reported metrics that are not rates always hold.
@@ -256,24 +218,19 @@ def at_cursor(curve: Line, view: ChartView, metric: ChartMetric) -> float | None
 def title_row(panel: Panel, view: ChartView, width: int) -> Row:
     """Return `step time 0.84s · p50 0.84s p99 1.31s · live 10m`, from the left as much as fits."""
     metric = panel.metric
-    head: Row = ((metric.title, "head"),)
+    head: Row = ((chart_title(metric), "head"),)
     if panel.empty:
         return clip((*head, (f"  {NA}", "stale")), width)
     main = panel.curves[0]
-    row: Row = (*head, (f" {metric.text(at_cursor(main, view, metric))}", "accent"))
-    parts: list[Row] = []
+    row: Row = (*head, (f" {chart_text(metric, at_cursor(main, view, metric))}", "accent"))
     tops = finite(main.high) or finite(main.mean)
-    parts.append(
-        (
-            (
-                f" · p50 {metric.text(percentile(finite(main.mean), 0.5))} p99 {metric.text(percentile(tops, 0.99))}",
-                "dim",
-            ),
-        )
-    )
+    median = chart_text(metric, percentile(finite(main.mean), 0.5))
+    parts: list[Row] = [((f" · p50 {median} p99 {chart_text(metric, percentile(tops, 0.99))}", "dim"),)]
     for curve in panel.curves[1:]:
         if curve.letter:
-            parts.append(((f" {curve.letter} {metric.text(at_cursor(curve, view, metric))}", curve.style),))
+            parts.append(
+                ((f" {curve.letter} {chart_text(metric, at_cursor(curve, view, metric))}", curve.style),)
+            )
     if view.window:
         parts.append(((f" · {view.window}", "dim"),))
     for part in parts:
@@ -301,8 +258,8 @@ def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
         at = view.span.at(view.cursor)
         cursor = None if at is None else at - (view.span.cells - cells)
     drawn = draw(panel.curves, cells, body, axis, view.mode, wide=view.wide, cursor=cursor)
-    bottom = panel.metric.edge_text(axis.low) if body > 1 else ""
-    return rows + with_labels(drawn, panel.metric.edge_text(axis.high), bottom, edge)
+    bottom = edge_text(panel.metric, axis.low) if body > 1 else ""
+    return rows + with_labels(drawn, edge_text(panel.metric, axis.high), bottom, edge)
 
 
 def held(values: Values) -> list[float | None]:
@@ -427,7 +384,7 @@ def window_text(live: str, span: TimeSpan) -> str:
     return f"{live} {duration_short(span.cell * span.cells)}"
 
 
-def limit_of(state: RunState, metric: ChartMetric) -> float | None:
+def limit_of(state: RunState, metric: Quantity) -> float | None:
     """Return the largest limit among the run's GPUs or nodes, such as their memory; None if the metric has none."""
     owner, _, field = metric.limit.partition(".")
     samples: list[Gpu | Host] = []

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
 from ...runners.model import Gpu, RankSample
 from ...runners.state import LIVING, Node, Rank
-from ...runners.telemetry.quantities import BY_SOURCE
+from ...runners.telemetry.quantities import BY_KIND
 from ...runners.telemetry.quantity import Quantity, TableColumn
 from . import glyphs
 from .glyphs import Row, fit, or_na, percent
@@ -232,7 +232,7 @@ def in_column(column: Column, text: str, width: int) -> str:
     return fit(tight(text, width) if column.right else text, width, right=column.right)
 
 
-_GPU = _Measured(attrgetter("gpu"), only="gpu").columns(BY_SOURCE["gpu"])
+_GPU = _Measured(attrgetter("gpu"), only="gpu").columns(BY_KIND["gpu"])
 
 _OF_GPU: tuple[Column, ...] = (
     *(column for column in _GPU.values() if not column.asked),
@@ -259,7 +259,7 @@ def _living(line: RankRow) -> RankSample | None:
 def _rank_columns() -> dict[str, Column]:
     living, last = _Measured(_living, only="live"), _Measured(attrgetter("sample"))
     columns: dict[str, Column] = {}
-    for quantity in BY_SOURCE["rank"]:
+    for quantity in BY_KIND["rank"]:
         measured = living if quantity.column is not None and quantity.column.live else last
         columns |= measured.columns([quantity])
     return columns

@@ -22,7 +22,9 @@ from ...runners.comparison.differences import (
     ratio_text,
 )
 from ...runners.formatting import NA, duration_short
-from .charts import ChartMetric, count_short, gutter, metric_of, near
+from ...runners.telemetry.metric_names import find_metric
+from ...runners.telemetry.quantity import Quantity
+from .charts import BYTES, chart_text, chart_title, count_short, edge_text, gutter, near
 from .glyphs import Cell, Row, clip, fit, labelled, row_width
 from .plot import Axis, Line, Mode, Values, axis_for, draw, finite, with_labels
 
@@ -174,7 +176,7 @@ def charts(a: Account, b: Account, by_step: bool, mode: Mode, width: int, height
     rows: list[Row] = []
     for number, name in enumerate(shown):
         sides = (points(a, name, by_step), points(b, name, by_step))
-        rows += chart_rows(metric_of(name), sides, end, mode, width, size + (number < rest))
+        rows += chart_rows(find_metric(name), sides, end, mode, width, size + (number < rest))
     return [*rows, axis_row(end, by_step, width)]
 
 
@@ -221,7 +223,7 @@ def _steps(side: Account, curve: MetricCurve) -> Values:
 
 
 def chart_rows(
-    metric: ChartMetric,
+    metric: Quantity,
     sides: Sequence[Sequence[tuple[float, float]]],
     end: float,
     mode: Mode,
@@ -235,14 +237,17 @@ def chart_rows(
         Line(columns(side, end, cells * mode.across), style=ink, letter=letter)
         for side, ink, letter in zip(sides, INKS, SIDES, strict=True)
     ]
-    title: Row = ((metric.title, "head"),)
+    title: Row = ((chart_title(metric), "head"),)
     for line, side in zip(lines, sides, strict=True):
-        title = (*title, (f"  {line.letter} {metric.text(side[-1][1] if side else None)}", line.style))
+        title = (
+            *title,
+            (f"  {line.letter} {chart_text(metric, side[-1][1] if side else None)}", line.style),
+        )
     filled = [line for line in lines if finite(line.mean)]
     axis = (
         near(filled)
         if metric.kind == "train" and not metric.unit
-        else axis_for(filled, binary=metric.binary)
+        else axis_for(filled, binary=metric.unit in BYTES)
     )
     body = max(1, height - 1)
     if mode is Mode.ASCII:
@@ -256,7 +261,7 @@ def chart_rows(
         _letter(grid, line, at, axis, mode)
     drawn = [tuple(row) for row in grid]
     labelled_rows = with_labels(
-        drawn, metric.edge_text(axis.high), metric.edge_text(axis.low) if body > 1 else "", edge
+        drawn, edge_text(metric, axis.high), edge_text(metric, axis.low) if body > 1 else "", edge
     )
     return [clip(title, width), *labelled_rows]
 

@@ -11,17 +11,17 @@ from textual.message import Message
 from textual.signal import Signal
 
 from ...runners.formatting import duration_short
+from ...runners.telemetry.metric_names import METRICS, find_metric
+from ...runners.telemetry.quantity import Quantity
 from ...runners.wire.client import LinkError
 from ..background import background
 from ..cockpit_commands import CommandingApp
 from ..history import Ask, MetricHistory, Shown, Want, time_of
 from ..keys import bindings
 from ..rows.charts import (
-    BY_NAME,
     LIVE_WINDOW,
     STRIP,
     WINDOWS,
-    ChartMetric,
     ChartView,
     Panel,
     chosen,
@@ -30,7 +30,6 @@ from ..rows.charts import (
     is_young,
     limit_of,
     marks_of,
-    metric_of,
     scale,
     side_by_side,
     span_ending,
@@ -310,7 +309,7 @@ class CurveStrip(HistoryPane):
 
     def panel(self, frame: Frame, name: str, view: ChartView) -> Panel:
         """Return the data of one chart, as far as the history has it."""
-        metric = metric_of(name)
+        metric = find_metric(name)
         want = Want(name, indexes=own_indexes(frame, self.history) if metric.kind == "gpu" else ())
         size = -(-view.span.cells * view.mode.across // view.wide)
         seconds = int(view.bucket)
@@ -332,7 +331,7 @@ class CurveStrip(HistoryPane):
         return Panel(metric, tuple(lines), limit_of(frame.state, metric), note, young)
 
     def _apart(
-        self, frame: Frame, metric: ChartMetric
+        self, frame: Frame, metric: Quantity
     ) -> list[tuple[Want, Mapping[int | None, tuple[str, str]], str]]:
         """Return the lines over the band, marked ranks and nodes, with letter and style by rank, GPU or node."""
         parts: list[tuple[Want, Mapping[int | None, tuple[str, str]], str]] = []
@@ -382,7 +381,7 @@ class CurveStrip(HistoryPane):
             if state
             else set()
         )
-        picker = MetricPicker(self.metrics, sorted(own - set(BY_NAME)), self.ascii_only)
+        picker = MetricPicker(self.metrics, sorted(own - set(METRICS)), self.ascii_only)
         self.app.push_screen(picker, self._draw_these)
 
     def _draw_these(self, chosen_names: tuple[str, ...] | None) -> None:
@@ -418,7 +417,7 @@ class CurveStrip(HistoryPane):
             self.app.travel.go(self.view_of(self.frame, max(1, self.size.width)).span.begin)
 
 
-def _line(metric: ChartMetric, shown: Shown, seconds: int) -> Line:
+def _line(metric: Quantity, shown: Shown, seconds: int) -> Line:
     mean = held(shown.mean) if metric.sparse else shown.mean
     if shown.of > 1 or seconds > 1:
         return Line(mean, shown.low, shown.high)

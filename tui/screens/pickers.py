@@ -14,7 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from ...presets.sanitize import clean_text
-from ..rows.charts import NAMES, metric_of
+from ...runners.telemetry.metric_names import find_metric
+from ..rows.charts import NAMES, chart_title
 from ..rows.columns import ColumnChoice, choice_rows, default_choice, moved, resorted, toggled
 from ..rows.glyphs import Row, fit, key_row
 from .modal import RowsModal
@@ -25,17 +26,19 @@ def matching(text: str, names: Sequence[str]) -> list[str]:
     """Return the metrics whose name or title contains every typed word."""
     words = text.lower().split()
     return [
-        name for name in names if all(word in f"{name} {metric_of(name).title}".lower() for word in words)
+        name
+        for name in names
+        if all(word in f"{name} {chart_title(find_metric(name))}".lower() for word in words)
     ]
 
 
 def picker_row(name: str, shown: Sequence[str], width: int) -> Row:
     """Return one metric: its place among the charts, title and name."""
-    metric = metric_of(name)
+    metric = find_metric(name)
     place = f"{shown.index(name) + 1:>3} " if name in shown else "    "
     return (
         (place, "accent"),
-        (fit(clean_text(metric.title), 26) + " ", "head" if name in shown else "text"),
+        (fit(clean_text(chart_title(metric)), 26) + " ", "head" if name in shown else "text"),
         (fit(clean_text(name), max(8, width - 32)), "dim"),
     )
 

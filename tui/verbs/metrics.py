@@ -15,7 +15,7 @@ from ...runners.errors import RunError
 from ...runners.formatting import NA, size_text
 from ...runners.local_agent import with_link
 from ...runners.model import HUB, MetricsWindow, ReadMetrics, Series
-from ...runners.telemetry.metric_names import METRICS, SOURCES, metric, source_of, unknown
+from ...runners.telemetry.metric_names import METRICS, SOURCES, find_metric, source_of, unknown
 from ...runners.wire.client import Link, new_id
 from ..option_values import DISTANT
 from ..rows.glyphs import table
@@ -140,7 +140,7 @@ def lines(shown: Sequence[Series], utf8: bool) -> list[str]:
     rows = [("METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", *(("CURVE",) if utf8 else ()))]
     several = len({series.node for series in shown}) > 1
     for series in shown:
-        summary, unit = SeriesSummary(series), metric(series.metric).unit
+        summary, unit = SeriesSummary(series), find_metric(series.metric).unit
         values = (summary.last, summary.low, summary.mean, summary.high)
         curve = (small_curve(series),) if utf8 else ()
         rows.append(
@@ -172,7 +172,7 @@ def value_text(value: float | None, unit: str) -> str:
 
 def small_curve(series: Series) -> str:
     """Return means as blocks; a space means no sample."""
-    size, about = len(series.mean), metric(series.metric)
+    size, about = len(series.mean), find_metric(series.metric)
     groups = [
         finite(series.mean[size * k // WIDTH : max(size * (k + 1) // WIDTH, size * k // WIDTH + 1)])
         for k in range(WIDTH)
@@ -233,7 +233,7 @@ def document(run: str, window: MetricsWindow, shown: Sequence[Series]) -> Curves
 
 
 def _series(series: Series) -> Curve:
-    summary, about = SeriesSummary(series), metric(series.metric)
+    summary, about = SeriesSummary(series), find_metric(series.metric)
     return {
         "metric": series.metric,
         "title": about.title,
@@ -253,7 +253,10 @@ def _series(series: Series) -> Curve:
 
 
 def _print_names(names: Sequence[str], as_json: bool) -> int:
-    listed = [MetricName(metric=name, unit=metric(name).unit, title=metric(name).title) for name in names]
+    listed = [
+        MetricName(metric=name, unit=find_metric(name).unit, title=find_metric(name).title)
+        for name in names
+    ]
     rows = [(about["metric"], about["unit"], about["title"]) for about in listed]
     answer(as_json, listed, table([("METRIC", "UNIT", "TITLE"), *rows]))
     return 0

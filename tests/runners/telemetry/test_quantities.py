@@ -13,7 +13,7 @@ from each import for_each
 
 from distui.presets.signal_patterns import FIELDS
 from distui.runners.model import Gpu, Host, RankSample, TrainingSample
-from distui.runners.telemetry.quantities import BY_SOURCE, TRAINING, with_curve
+from distui.runners.telemetry.quantities import BY_KIND, TRAINING
 
 SAMPLES: dict[str, type[msgspec.Struct]] = {
     "gpu": Gpu,
@@ -26,19 +26,20 @@ PAGE = Path(__file__).parents[3] / "docs/telemetry.md"
 BEGIN, END = "| name | unit | |\n|---|---|---|\n", "| `train.<name>`"
 
 
-def documented(source: str) -> str:
-    """Rows of a source's curves, one per unit."""
+def documented(kind: str) -> str:
+    """Rows of a kind's curves, one per unit."""
     names: dict[str, list[str]] = {}
-    for quantity, curve in with_curve(source):
-        names.setdefault(quantity.unit, []).append(f"`{curve.name}`")
-    rows = [f"| {' '.join(of_unit)} | {unit} | {INDEXES[source]} |\n" for unit, of_unit in names.items()]
+    for quantity in BY_KIND[kind]:
+        if quantity.name:
+            names.setdefault(quantity.unit, []).append(f"`{quantity.name}`")
+    rows = [f"| {' '.join(of_unit)} | {unit} | {INDEXES[kind]} |\n" for unit, of_unit in names.items()]
     return "".join(rows).replace("|  |", "| |")
 
 
 def test_the_page_lists_the_curves() -> None:
     head, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)
-    wanted = f"{head}{BEGIN}{''.join(map(documented, BY_SOURCE))}{END}{tail}"
+    wanted = f"{head}{BEGIN}{''.join(map(documented, BY_KIND))}{END}{tail}"
     if os.environ.get("DISTUI_WRITE"):
         PAGE.write_text(wanted)
     assert PAGE.read_text() == wanted, (
@@ -46,14 +47,14 @@ def test_the_page_lists_the_curves() -> None:
     )
 
 
-@for_each("source", [*SAMPLES])
-def test_rows_name_fields_of_the_samples(source: str) -> None:
-    fields = {field.name for field in msgspec.structs.fields(SAMPLES[source])}
-    rows = BY_SOURCE[source]
+@for_each("kind", [*SAMPLES])
+def test_rows_name_fields_of_the_samples(kind: str) -> None:
+    fields = {field.name for field in msgspec.structs.fields(SAMPLES[kind])}
+    rows = BY_KIND[kind]
     assert len({row.field for row in rows}) == len(rows)
     for row in rows:
         assert row.field in fields
-        assert row.curve is None or row.curve.name.startswith(f"{source}.")
+        assert row.kind in ("", kind)
         assert row.column is None or row.column.plus in fields | {""}
         if row.limit:
             owner, _, limit = row.limit.partition(".")
