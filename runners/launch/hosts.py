@@ -1,4 +1,4 @@
-"""Named hosts: a launch on them over ssh, what each is and lacks, how users write them, and the runs that they keep."""
+"""Launches on named hosts over ssh: host facts and problems, the syntax of host lists, and the runs on other hosts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .prepared import Prepared, check_inside, check_port, hub_record, place_of_n
 
 
 def settled(request: Request) -> Request:
-    """The request with its host file read and its paths absolute, so that a rerun means the same. Raises RunError."""
+    """Return the request with its host file read and absolute paths, so that a rerun is equivalent. Raises RunError."""
     hosts = request.hosts
     if request.hostfile is not None:
         if hosts:
@@ -56,7 +56,7 @@ def _directory(text: str) -> str:
 
 
 def prepare(request: Request) -> Prepared:
-    """Ask every host, and plan a run on them. Raises RunError, PresetError and PlanError."""
+    """Query every host, and plan a run on them. Raises RunError, PresetError and PlanError."""
     loaded = load(request.preset, request.overrides)
     check_port(request.port)
     record = run_directories.new_record(request.name or run_name(request.script))
@@ -92,7 +92,7 @@ def prepare(request: Request) -> Prepared:
 
 
 def _details(order: HostsRequest, hosts: Sequence[dict[str, Any]]) -> str:
-    """The hosts as they are printed below the plan."""
+    """Return the list of hosts that is printed below the plan."""
     lines = [
         f"  node {node}  {host['host']}  {host['address']}  {host['gpus']} GPUs  {host['cores']} cores"
         f"  torch {host['torch'] or 'n/a'}"
@@ -103,7 +103,7 @@ def _details(order: HostsRequest, hosts: Sequence[dict[str, Any]]) -> str:
 
 
 def _as_many(request: Request) -> tuple[Named, ...]:
-    """The hosts that are used: all, or the first of them. Raises RunError and PlanError."""
+    """Return the first hosts that the request needs, or all of them. Raises RunError and PlanError."""
     hosts = request.hosts
     if request.nnodes is None:
         return hosts
@@ -114,7 +114,7 @@ def _as_many(request: Request) -> tuple[Named, ...]:
 
 
 def _completed(loaded: Loaded, request: Request) -> Request:
-    """With the number of nodes, and the ranks that a hostfile's slots ask for. Raises RunError."""
+    """Add the number of nodes, and the ranks from a hostfile's slots. Raises RunError."""
     per_node = request.nproc_per_node
     if per_node is None:
         per_node = slots(request.hosts)
@@ -133,7 +133,7 @@ def _completed(loaded: Loaded, request: Request) -> Request:
 
 
 def _probed(hosts: Sequence[Named], options: tuple[str, ...], wants: Wanted) -> list[HostFacts]:
-    """What every host is. Raises UnreachableError that names each that cannot be used."""
+    """Return the facts of every host. Raises UnreachableError, which names each unusable host."""
     ways = [Way(host.destination, options) for host in hosts]
     facts, refused = asyncio.run(ask_all(ways, wants))
     if refused:
@@ -143,7 +143,7 @@ def _probed(hosts: Sequence[Named], options: tuple[str, ...], wants: Wanted) -> 
 
 
 def wanted(request: Request) -> Wanted:
-    """What each host must have. Raises PlanError."""
+    """Return the requirements for each host. Raises PlanError."""
     script = "" if request.no_python or request.module else request.script or ""
     if request.workdir:
         check_inside(script, request.workdir)
@@ -173,25 +173,25 @@ def _facts(record: RunRecord, request: Request, facts: Sequence[HostFacts]) -> P
 
 
 def _source(request: Request) -> bytes | None:
-    """The script's text where it is here, too."""
+    """Return the script's text if the script is also on this machine."""
     if request.script is None or request.no_python or request.module:
         return None
     return local_agent.read_source(Path(request.workdir or ".") / request.script)
 
 
 def _work(record: RunRecord) -> str:
-    """Below ~/.distui on every host: one directory a run, so that nothing under a live one changes."""
+    """Return a run's own directory below ~/.distui on every host, so that no other launch changes its files."""
     return f"work/{record.run}"
 
 
 def _names(facts: Sequence[HostFacts]) -> list[str]:
-    """How the screen names the hosts: by their own names where those differ."""
+    """Return the displayed names of the hosts: their host names if those are unique."""
     own = [host.hostname or host.destination for host in facts]
     return own if not duplicates(own) else [host.destination for host in facts]
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What each host is, asked before anything starts: by a shell script on ssh's stdin, which needs nothing there.
+# The facts of each host, queried before anything starts by a shell script on ssh's stdin, without other requirements.
 
 
 MAGIC = "DISTUI-HOST/1"
@@ -244,11 +244,11 @@ echo end
 @dataclass(frozen=True, slots=True)
 class Wanted:
     work: str = ""
-    """Directory in which the ranks start; "" where it is brought along."""
+    """Start directory of the ranks, or "" if it is copied."""
     script: str = ""
-    """File, seen from there; "" where it is brought along, or is none."""
+    """Script file relative to it, or "" if it is copied or there is none."""
     python: str = ""
-    """Interpreter of the ranks; "": what PATH calls python."""
+    """Interpreter of the ranks, or "" for python from PATH."""
     torch: bool = True
 
 
@@ -259,22 +259,22 @@ class HostFacts:
     boot: str
     home: str
     address: str
-    """By which it was reached, seen from itself; "" where sshd does not set it."""
+    """Address of the connection as seen by the host, or "" if sshd does not set it."""
     skew_s: float
-    """Its clock ahead of ours, in seconds, give or take the time of the answer."""
+    """Lead of its clock over ours in seconds, with the uncertainty of the answer's time."""
     cores: int
     gpus: int
     agent: str
-    """A Python 3.11 or newer, or uv, which can bring one; "" without either."""
+    """Python 3.11 or newer, or uv, which can install one, or "" without either."""
     torch: str
-    """Version; "" without torch."""
+    """Version, or "" without torch."""
     python: str
     work: bool
     script: bool
 
 
 async def probe(way: Way, wanted: Wanted) -> HostFacts:
-    """Ask one host. Raises HostError."""
+    """Query one host. Raises HostError."""
     values = {"work": wanted.work, "script": wanted.script, "python": wanted.python}
     head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     began = clock.now()
@@ -283,7 +283,7 @@ async def probe(way: Way, wanted: Wanted) -> HostFacts:
 
 
 def read(destination: str, out: bytes, began: float, ended: float) -> HostFacts:
-    """The answer; `began` and `ended`: unix times of the question. Raises HostError."""
+    """Parse the answer. `began` and `ended`: Unix times of the query. Raises HostError."""
     _, magic, text = out.decode("utf-8", "replace").partition(MAGIC + "\n")
     body, end, _ = text.rpartition("end\n")
     if not magic or not end:
@@ -318,14 +318,14 @@ def _number(text: str) -> float | None:
 
 
 def _off(clock: float | None, began: float, ended: float) -> float:
-    """How far a clock that was read between two times is certainly off; 0 within them, or a second around."""
+    """Return the certain error of a clock that was read between two times, or 0 within them (or a second around)."""
     if clock is None or began - 1 <= clock <= ended + 1:
         return 0.0
     return clock - (began if clock < began else ended)
 
 
 async def ask_all(ways: Sequence[Way], wanted: Wanted) -> tuple[list[HostFacts], list[str]]:
-    """What the hosts are, and for each that cannot be used a sentence."""
+    """Return the facts of the hosts, and a sentence per unusable host."""
     answers = await each(ways, lambda way: probe(way, wanted))
     facts = [answer for answer in answers if isinstance(answer, HostFacts)]
     refused = [
@@ -337,7 +337,7 @@ async def ask_all(ways: Sequence[Way], wanted: Wanted) -> tuple[list[HostFacts],
 
 
 def problem(host: HostFacts, wanted: Wanted) -> str:
-    """Why a host cannot be used, as a sentence; "" when it can."""
+    """Return one sentence if a host is unusable, else ""."""
     name = host.destination
     if not host.agent:
         return f"{name} has no Python 3.11 or newer for distui's agent, and no uv: install one there"
@@ -354,7 +354,7 @@ def problem(host: HostFacts, wanted: Wanted) -> str:
 
 
 def notes(hosts: Sequence[HostFacts]) -> list[str]:
-    """What the user should know of hosts that can be used, a sentence each."""
+    """Return one sentence per fact about usable hosts that the user should know."""
     sentences = []
     same = duplicates(host.boot for host in hosts if host.boot)
     for boot in same:
@@ -374,9 +374,9 @@ def notes(hosts: Sequence[HostFacts]) -> list[str]:
 
 
 def addresses(hosts: Sequence[HostFacts], head: str = "") -> tuple[list[str], str]:
-    """Where each node is reached by the others, and why that cannot work, as a sentence or "".
+    """Return the address of each node for the other nodes, and a sentence if that cannot work, or "".
 
-    `head`: the user's word for node 0.
+    `head`: the user's address of node 0.
     """
     reached = [host.address or host.hostname for host in hosts]
     reached[0] = head or reached[0]
@@ -392,8 +392,8 @@ def addresses(hosts: Sequence[HostFacts], head: str = "") -> tuple[list[str], st
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Hosts as a user writes them: `--hosts a,b,c`, or a file as MPI and DeepSpeed have it. Pure.
-# A line of a file is `HOST [slots=N]` (`max_slots=N` is passed over); `#` begins a comment.
+# Hosts in the user's syntax: `--hosts a,b,c`, or a hostfile in the format of MPI and DeepSpeed. Pure. A line of a file
+# is `HOST [slots=N]` (`max_slots=N` is ignored). `#` begins a comment.
 
 
 MOST_HOSTS = 4096
@@ -402,7 +402,7 @@ _OPTION = re.compile(r"(slots|max_slots)=(\d{1,4})")
 
 
 def of_options(hosts: str | None, hostfile: str | None) -> list[Named]:
-    """The hosts that one of `--hosts` and `--hostfile` names. Raises RunError."""
+    """Return the hosts of either `--hosts` or `--hostfile`. Raises RunError."""
     if hosts is not None and hostfile is not None:
         raise RunError("--hosts and --hostfile exclude each other: leave one out")
     if hostfile is not None:
@@ -411,7 +411,7 @@ def of_options(hosts: str | None, hostfile: str | None) -> list[Named]:
 
 
 def ssh_options(config: str | None) -> tuple[str, ...]:
-    """Options of ssh for `--ssh-config`, beside those that distui always gives. Raises RunError."""
+    """Return the ssh options for `--ssh-config`, in addition to distui's. Raises RunError."""
     if config is None:
         return ()
     path = Path(config).expanduser().absolute()
@@ -423,12 +423,12 @@ def ssh_options(config: str | None) -> tuple[str, ...]:
 
 
 def from_words(text: str) -> list[Named]:
-    """The hosts of `--hosts`. Raises RunError."""
+    """Parse `--hosts`. Raises RunError."""
     return check_hosts([Named(word.strip()) for word in text.split(",") if word.strip()], "--hosts")
 
 
 def from_file(path: Path) -> list[Named]:
-    """The hosts of a file. Raises RunError."""
+    """Parse a hostfile. Raises RunError."""
     try:
         text = file_io.content(path, MOST_BYTES, streams=True).decode("utf-8")
     except file_io.FileError as error:
@@ -456,7 +456,7 @@ def _line(words: list[str], where: str) -> Named:
 
 
 def check_hosts(hosts: list[Named], where: str) -> list[Named]:
-    """The same, if they are hosts and each is there once. Raises RunError."""
+    """Return the hosts if they are valid and unique. Raises RunError."""
     if not hosts:
         raise RunError(f"{where} names no host")
     if len(hosts) > MOST_HOSTS:
@@ -470,7 +470,7 @@ def check_hosts(hosts: list[Named], where: str) -> list[Named]:
 
 
 def duplicates(names: Iterable[str]) -> list[str]:
-    """What is there more than once, in order."""
+    """Return the names that occur more than once, in order."""
     seen: set[str] = set()
     repeated: list[str] = []
     for name in names:
@@ -481,7 +481,7 @@ def duplicates(names: Iterable[str]) -> list[str]:
 
 
 def slots(hosts: Sequence[Named]) -> int | None:
-    """Ranks on each host by the file; None where it has none. Raises RunError where they differ."""
+    """Return the ranks per host from the file, or None without slots. Raises RunError if they differ."""
     counts = {host.slots for host in hosts if host.slots is not None}
     if not counts:
         return None
@@ -495,7 +495,7 @@ def slots(hosts: Sequence[Named]) -> int | None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The runs that distui keeps on other hosts, asked there by ssh.
+# The runs on other hosts, queried there by ssh.
 
 
 LIST_SECONDS = 60.0
@@ -513,7 +513,7 @@ NAME = WHICH + 'echo "DISTUI-IS $found"\n'
 
 
 async def list_on(ways: Sequence[Way]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The runs on these hosts, each with "on", its host; and a sentence for each host that cannot list them."""
+    """Return the runs on these hosts, each with its host as "on", and a sentence per host that cannot list them."""
     answers = await each(ways, _list)
     runs = [run for answer in answers if not isinstance(answer, HostError) for run in answer]
     return runs, [str(answer) for answer in answers if isinstance(answer, HostError)]
@@ -521,7 +521,7 @@ async def list_on(ways: Sequence[Way]) -> tuple[list[dict[str, Any]], list[str]]
 
 async def _list(way: Way) -> list[dict[str, Any]]:
     out = await call(way, ("sh",), LIST.encode(), LIST_SECONDS)
-    for line in reversed(out.decode("utf-8", "replace").splitlines()):  # a login may print before it
+    for line in reversed(out.decode("utf-8", "replace").splitlines()):  # the login may print first
         if line.startswith("["):
             try:
                 return [{**run, "on": way.destination} for run in json.loads(line)]
@@ -533,7 +533,7 @@ async def _list(way: Way) -> list[dict[str, Any]]:
 
 
 async def command_on(way: Way) -> str:
-    """Path of the command `distui` there. Raises HostError."""
+    """Return the path of the command `distui` on a host. Raises HostError."""
     out = await call(way, ("sh",), NAME.encode(), LIST_SECONDS)
     for line in out.decode("utf-8", "replace").splitlines():
         if line.startswith("DISTUI-IS "):
@@ -544,11 +544,11 @@ async def command_on(way: Way) -> str:
 
 
 LAUNCHES = 50
-"""Runs on several nodes, the newest, whose hosts are known from their launch."""
+"""Newest runs on several nodes whose launches provide hosts."""
 
 
 def hosts_of_launches() -> list[Way]:
-    """The hosts that runs were launched on from here, those of the newest run first."""
+    """Return the hosts of launches from this machine, those of the newest run first."""
     ways: dict[str, Way] = {}
     merged = [entry for entry in run_directories.entries() if entry.record.kind == "hub"]
     for entry in merged[:LAUNCHES]:
@@ -559,14 +559,17 @@ def hosts_of_launches() -> list[Way]:
 
 
 def ways_of(named: Iterable[str]) -> list[Way]:
-    """These hosts, and those of earlier launches, each once. Raises RunError for what is no host."""
+    """Return these hosts and those of earlier launches, without repetition. Raises RunError for an invalid host."""
     own = {host: Way(check_destination(host)) for host in named}
     launched = [way for way in hosts_of_launches() if way.destination not in own]
     return [*own.values(), *launched]
 
 
 def attach_words(way: Way, command: str, run: str | None, *flags: str) -> list[str]:
-    """The cockpit of that host, in this terminal through ssh. Raises RunError for words that no shell passes on."""
+    """Return the command for that host's cockpit in this terminal, over ssh.
+
+    Raises RunError for words that ssh cannot pass.
+    """
     remote = [command, *flags, "attach", *filter(None, [run])]
     for word in remote:
         check_remote_word(word)

@@ -1,4 +1,4 @@
-"""Plan a request, wherever it goes: on this machine here, on hosts and nodes of a cloud in hosts.py and sky.py."""
+"""Plan a request for any place: here for this machine, in hosts.py for hosts, in sky.py for cloud nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .prepared import Prepared, run_name
 
 
 def prepare(request: Request) -> Prepared:
-    """Plan a run, wherever it goes; nothing is started. Raises RunError and PresetError."""
+    """Plan a run in any place without starting it. Raises RunError and PresetError."""
     configured = ways.load()
     words = ways.resolved(request.notify, configured)
     request = hosts.settled(request)
@@ -68,7 +68,7 @@ def _check_place(request: Request) -> None:
 
 
 def _planned(request: Request) -> Prepared:
-    """Raises RunError, PresetError and PlanError."""
+    """Plan a request in its place. Raises RunError, PresetError and PlanError."""
     if request.hosts:
         return hosts.prepare(request)
     if request.through_sky:
@@ -77,7 +77,7 @@ def _planned(request: Request) -> Prepared:
 
 
 def _here(request: Request) -> Prepared:
-    """A script under a preset, or any command, on this machine."""
+    """Plan a script under a preset, or any command, on this machine."""
     command = request.command
     loaded = load(request.preset, request.overrides) if command is None else None
     script = request.script if command is None else next(iter(command), None)
@@ -95,7 +95,7 @@ def _here(request: Request) -> Prepared:
 
 
 def _check_program(plan: Plan) -> None:
-    """What cannot be executed is refused before anything starts. Raises RunError."""
+    """Refuse a program that cannot be executed, before anything starts. Raises RunError."""
     problem = local_agent.refusal(plan.command[0], plan.cwd, {**os.environ, **plan.env})
     if problem is not None:
         raise RunError(problem)

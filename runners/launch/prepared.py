@@ -1,4 +1,4 @@
-"""A launch that is planned: its plan under a record, what that prints, the start."""
+"""A planned launch: its plan and record, its printed form, and its start."""
 
 from __future__ import annotations
 
@@ -37,41 +37,41 @@ from ..node.job import HUB_FILE, Document
 from ..wire.client import stem
 
 REQUEST_FILE = "request.json"
-"""In a run directory: the `Request`, and the directory in which it was made."""
+"""File in a run directory with the `Request` and the directory of the launch."""
 PORT_OPTIONS = ("--rdzv-endpoint", "--master-port", "--main_process_port", "--master_port")
 PORT_VARIABLES = ("NCCL_RAS_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A launch that is planned and not started: the plan, and the record under which it would run."""
+    """A planned launch that is not started: the plan, and the record of the future run."""
 
     plan: Plan
     record: RunRecord
     order: HostsRequest | SkyRequest | None = None
-    """What the run's hub carries out; None: this machine's agent starts the plan."""
+    """The order for the run's hub, or None if this machine's agent starts the plan."""
     hidden: Mapping[str, str] = field(default_factory=dict)
-    """Secrets for the hub's memory alone, beside those of the plan."""
+    """More secrets, which only the hub's memory holds."""
     shell: Mapping[str, str] | None = None
-    """What the ranks on this machine inherit; None: this process's environment."""
+    """Environment that the ranks on this machine inherit, or None for this process's."""
     details: str = ""
-    """What is printed below the plan: the hosts, or the SkyPilot task."""
+    """Text below the plan: the hosts, or the SkyPilot task."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """The same as JSON values."""
+    """The details as JSON values."""
     yaml: str = ""
-    """The task as SkyPilot gets it, secrets masked; "" where SkyPilot brings no nodes."""
+    """The task as SkyPilot gets it, with secrets masked, or "" without SkyPilot."""
     asked: Request | None = None
-    """What was asked for, which the run directory keeps for a rerun."""
+    """The request, which the run directory keeps for a rerun."""
     cwd: str = ""
-    """The directory in which it was asked for; "": this process's."""
+    """The directory of the request, or "" for this process's."""
 
     def text(self) -> str:
-        """What `--dry-run` prints."""
+        """Return the output of `--dry-run`."""
         text = render(self.plan, self._preview().lines(self.plan))
         return f"{text}\n{self.details}" if self.details else text
 
     def json(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """Return the output as JSON values."""
         plan = plan_to_json(self.plan, masked=True) | {"starts": asdict(self._preview().masked())}
         return plan if self.order is None else {"plan": plan, **self.about}
 
@@ -82,9 +82,9 @@ class Prepared:
         return preview_of(self.plan, {}, here=False)
 
     def start(self) -> run_directories.Entry:
-        """Write it down and start its agent, or its hub, which launches.
+        """Write the run's files, and start its agent or hub, which launches.
 
-        Raises RunError; where SkyPilot is missing before anything is written.
+        Raises RunError. If SkyPilot is missing, nothing is written before.
         """
         local_agent.check_system()
         asked = (
@@ -98,7 +98,7 @@ class Prepared:
         return local_agent.start(self.plan, self.record, files, self.hidden)
 
     def _hubs_files(self, order: HostsRequest | SkyRequest) -> dict[str, str]:
-        """Order, job document and the run's key; the latter two also where SkyPilot takes them to the nodes."""
+        """Return order, job document and the run's key. SkyPilot also takes the latter two to the nodes."""
         record = self.record
         document = Document(
             run=record.run,
@@ -121,7 +121,7 @@ class Prepared:
 
 
 def request_text(request: Request, cwd: str) -> str:
-    """What was asked for as JSON, secrets masked."""
+    """Return the request as JSON, with secrets masked."""
     masked: dict[str, Any] = mask_value(msgspec.to_builtins(request))
     masked |= {"env": _masked(request.env), "nccl": _masked(request.nccl)}
     masked["env_on"] = {pattern: _masked(values) for pattern, values in request.env_on.items()}
@@ -135,14 +135,14 @@ def _masked(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def place_of_nodes(record: RunRecord, port: int | None, **about: Any) -> Place:
-    """Nodes that are not this machine, as the plan takes them; `port`: of the rendezvous, None: that of the run's id."""
+    """Return the place of a run on other machines. `port`: of the rendezvous, or None for the one from the run's ID."""
     port = rendezvous_port(record.run8) if port is None else port
     run_dir = str(run_directories.runs_dir() / record.run)
     return Place(run=record.run, run_dir=run_dir, port=port, ras_port=port + 1, python="", **about)
 
 
 def check_inside(script: str | None, workdir: str) -> None:
-    """That a script, seen from `workdir`, lies in it: only what lies there is copied. Raises PlanError."""
+    """Check that a script, relative to `workdir`, lies in it, because only `workdir` is copied. Raises PlanError."""
     if script is None or "://" in workdir or Path(script).is_absolute() or script.startswith("~"):
         return
     if not (Path(workdir) / script).resolve().is_relative_to(Path(workdir).resolve()):
@@ -153,20 +153,20 @@ def check_inside(script: str | None, workdir: str) -> None:
 
 
 def hub_record(record: RunRecord, plan: Plan) -> RunRecord:
-    """The record of a run that a hub keeps."""
+    """Return the record of a run with a hub."""
     return msgspec.structs.replace(record, kind="hub", nnodes=plan.nnodes)
 
 
 def check_port(port: int | None) -> None:
-    """A port of the rendezvous of several nodes; the one after it is NCCL's RAS's. Raises RunError."""
+    """Check a rendezvous port of several nodes. The next port is for NCCL's RAS. Raises RunError."""
     if port is not None and not 0 < port < 65535:
         raise RunError(f"--port {port}: a port is a number from 1 to 65534")
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What a plan starts beyond what stands in it: the runner's command, the ranks' argv, each rank's variables, files.
-# Pure, but for the interpreter's path. What only the start of an attempt decides stands in angle brackets. The facts are
-# those of inrank/elastic.py, inrank/runner.py and torch's local_elastic_agent.py; a test compares them with
+# The additional effects of a plan's start: the runner's command, the ranks' argv, each rank's variables, files. Pure,
+# except for the interpreter's path. Values that only the start of an attempt determines are in angle brackets. The
+# facts are those of inrank/elastic.py, inrank/runner.py and torch's local_elastic_agent.py. A test compares them with
 # /proc/PID/environ of real ranks.
 
 
@@ -174,39 +174,39 @@ INRANK = Path(__file__).resolve().parent.parent / "inrank"
 RANK, LOCAL, ATTEMPT, FOLDER = "<rank>", "<local rank>", "<attempt>", "attempt-<attempt, three digits>"
 PORT = "<port chosen at each attempt>"
 THERE = "<distui on the node>"
-"""Where the code of distui lies on a node of several."""
+"""Placeholder for the location of distui's code on one of several nodes."""
 FILES = (
     *("*.json", "*.jsonl*", "*.fold", "*.log", "*.lock", "environ", own_runs.MARK, "metrics/*"),
     f"node-<node>/attempt-{ATTEMPT}/rank-{RANK}.*",
     f"times/node-<node>/attempt-{ATTEMPT}/rank-{RANK}.*",
 )
-"""What is written below the run directory beside the plan's own files."""
+"""Files below the run directory, in addition to the plan's."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankVariable:
     name: str
     value: str
-    """With placeholders for what differs, or is not there yet."""
+    """With placeholders for values that differ or are not known yet."""
     origin: str
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What starts."""
+    """Processes, variables and files of a start."""
 
     runner: tuple[str, ...]
-    """The command of the runner: one on each node."""
+    """The command of the runner, one per node."""
     ranks: tuple[str, ...]
-    """The command of each rank, or the user's command where that is what the runner starts."""
+    """The command of each rank, or the user's command if the runner starts that."""
     env: tuple[RankVariable, ...]
-    """Beyond the plan's environment, for each rank."""
+    """Variables of each rank in addition to the plan's environment."""
     files: tuple[str, ...]
-    """Patterns of what is written."""
+    """Patterns of written files."""
     sockets: str
 
     def lines(self, plan: Plan) -> list[str]:
-        """The part of the printed plan, without the newlines."""
+        """Return this part of the printed plan, without newlines."""
         torchrun = plan.launcher == "torchrun"
         each = "each rank" if torchrun else "the command"
         where = " on each node" if plan.nnodes > 1 else ""
@@ -220,7 +220,7 @@ class Preview:
         return rows
 
     def masked(self) -> Preview:
-        """The same without the values of secrets: `starts` of a plan as JSON."""
+        """Return a copy with secrets masked, for `starts` of a plan's JSON."""
         return Preview(
             tuple(mask_words(self.runner)),
             tuple(mask_words(self.ranks)),
@@ -231,7 +231,7 @@ class Preview:
 
 
 def preview_of(plan: Plan, shell: Mapping[str, str], run8: str = "", here: bool = True) -> Preview:
-    """What `plan` starts in an environment like `shell`. `here`: on this machine alone, as the run `run8`."""
+    """Preview the start of `plan` in an environment like `shell`. `here`: only on this machine, as the run `run8`."""
     inrank = str(INRANK) if here else f"{THERE}/runners/inrank"
     run_dir = plan.run_dir if here else "<run directory on the node>"
     sockets = stem(run8) if here else "<socket folder on the node>/<run>"
@@ -267,7 +267,7 @@ def _argv(plan: Plan, env: Mapping[str, str], python: str) -> tuple[str, ...]:
 
 
 def _of_torch(plan: Plan, env: Mapping[str, str]) -> dict[str, str]:
-    """What torch's elastic launcher gives to each rank."""
+    """Return the variables that torch's elastic launcher gives each rank."""
     nproc, several = plan.nproc_per_node or 1, plan.nnodes > 1
     elastic = plan.nnodes_min is not None
     world = "<ranks of the nodes that are there>" if elastic else str(plan.nnodes * nproc)
@@ -303,7 +303,7 @@ def _of_torch(plan: Plan, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _option(plan: Plan, name: str, default: str) -> str:
-    """The value of an option in the launcher's own words; the last one wins."""
+    """Return the last value of an option in the launcher's own words."""
     words = plan.argv[: len(plan.argv) - len(plan.command)]
     for at in range(len(words) - 1, -1, -1):
         option, equals, value = words[at].partition("=")
@@ -317,7 +317,7 @@ def _option(plan: Plan, name: str, default: str) -> str:
 def _of_runner(
     plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str, sockets: str
 ) -> dict[str, str]:
-    """What distui's runner gives to each rank, or to a command."""
+    """Return the variables that distui's runner gives each rank, or a command."""
     node = str(plan.node) if plan.nnodes == 1 else "<node>"
     folder = f"{run_dir}/node-{node}/{FOLDER}"
     values = {"DISTUI_ATTEMPT": ATTEMPT, "DISTUI_SOCKETS": sockets}
@@ -347,7 +347,7 @@ def _of_runner(
 
 
 def _python_path(env: Mapping[str, str], inrank: str, folders: Sequence[str]) -> dict[str, str]:
-    """As inrank/elastic.py has it."""
+    """Return PYTHONPATH like inrank/elastic.py."""
     if env.get("DISTUI_BACKEND") == "gloo" and env.get("ACCELERATE_USE_DEEPSPEED") == "true":
         folders = [*folders, "deepspeed_cpu"]
     if not folders:
@@ -362,12 +362,12 @@ def _words(argv: Sequence[str]) -> str:
 
 
 def _value(text: str) -> str:
-    """Quoted for a shell, but for what is no value yet."""
+    """Quote a text for a shell, except placeholders."""
     return text if "<" in text and ">" in text else quoted(text)
 
 
 def run_name(script: str | None) -> str:
-    """A run's name from its script: the stem, with what no name may hold replaced."""
+    """Return a run's name from its script: the stem, with invalid characters replaced."""
     stem = (script or "run").rsplit("/", 1)[-1].removesuffix(".py")
     kept = "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in stem

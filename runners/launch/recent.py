@@ -1,6 +1,6 @@
-"""Launch forms of before: the last launches, kept in a small file, and the form that an earlier run means.
+"""Earlier launch forms: the last launches in a small file, and the form that repeats an earlier run.
 
-No secret is kept: variables with a secret's name or value are left out, and arguments that hold one.
+Secrets are not kept: variables with a secret's name or value, and arguments with one, are left out.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ FIELDS = (
     "gpus",
     "cpus",
 )
-"""What is remembered of a form."""
+"""The fields to remember of a form."""
 
 
 def path(environ: Mapping[str, str] = os.environ) -> Path:
-    """`${XDG_STATE_HOME:-~/.local/state}/distui/recent.json`."""
+    """Return `${XDG_STATE_HOME:-~/.local/state}/distui/recent.json`."""
     return trusted_files.base("XDG_STATE_HOME", environ) / "distui" / FILE
 
 
 def read(environ: Mapping[str, str] = os.environ) -> list[LaunchForm]:
-    """The remembered launches, the newest first; none where the file is missing or damaged."""
+    """Return the remembered launches, newest first, or [] if the file is missing or damaged."""
     try:
         data = file_io.content(path(environ), MOST_BYTES)
         listed = msgspec.json.decode(data, type=list[dict[str, str]])
@@ -65,7 +65,7 @@ def read(environ: Mapping[str, str] = os.environ) -> list[LaunchForm]:
 
 
 def remember(form: LaunchForm, environ: Mapping[str, str] = os.environ) -> None:
-    """Put a launch first; where that cannot be written, it is not remembered."""
+    """Put a launch first. If the file cannot be written, the launch is not remembered."""
     kept = without_secrets(form)
     forms = [kept, *(each for each in read(environ) if each != kept)][:MOST]
     listed = [{name: getattr(each, name) for name in FIELDS if getattr(each, name)} for each in forms]
@@ -78,7 +78,7 @@ def remember(form: LaunchForm, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def without_secrets(form: LaunchForm) -> LaunchForm:
-    """What may be written down of a form, and what is remembered of it alone."""
+    """Return only the remembered fields of a form, without secrets."""
     fields: dict[str, Any] = {name: getattr(form, name) for name in FIELDS}
     plain = LaunchForm(**fields)
     return replace(plain, args=_args(form.args), env=_env(form.env))
@@ -109,9 +109,9 @@ def _pairs(variables: Iterable[tuple[str, str]]) -> str:
 
 
 def form_of(entry: Entry, cwd: str) -> LaunchForm:
-    """The form that launches a run anew from `cwd`, with the environment that it has by now; not what `--set` changed.
+    """Return the form that launches a run again from `cwd`, with its current environment, but without `--set` changes.
 
-    Raises RunError for a run that no form can mean.
+    Raises RunError for a run that no form can repeat.
     """
     plan, name = daemon.load(entry), entry.record.name
     if plan.launcher != "torchrun" or not plan.command or not plan.preset:
@@ -143,7 +143,7 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
 
 
 def _notify(entry: Entry) -> tuple[str, ...]:
-    """The ways that its launch named; () where it left them to the settings."""
+    """Return the channels that its launch named, or () if it used the settings."""
     try:
         return rerun.read(entry).request.notify
     except RunError:

@@ -1,7 +1,7 @@
-"""The launch of an earlier run again, as a new run, with changes where they are asked for.
+"""Launch an earlier run again as a new run, with optional changes.
 
-Without changes a run on this machine has the very plan of the earlier one. With changes, and on hosts, it is planned
-anew from what was asked for then (`request.json`), in the directory and the environment of then.
+Without changes, a run on this machine has the plan of the earlier one. With changes, and on hosts, it is planned again
+from the earlier request (`request.json`), in the earlier directory and environment.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from .prepare import prepare
 from .prepared import PORT_OPTIONS, PORT_VARIABLES, REQUEST_FILE, Prepared
 
 OURS = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR", "HOME")
-"""Variables by which this process finds its own files, whatever the earlier launch had."""
+"""Variables that locate this process's own files, regardless of the earlier launch."""
 
 
 class LaunchChanges(Struct, frozen=True):
-    """What is to be different."""
+    """The requested differences."""
 
     name: str | None = None
     set: tuple[str, ...] = ()
-    """Fields of the preset: "mesh.tp=2"."""
+    """Fields of the preset, such as "mesh.tp=2"."""
     env: Mapping[str, str] = {}
     unset: tuple[str, ...] = ()
 
     @property
     def changes(self) -> dict[str, str | None]:
-        """Of the environment; None unsets a variable."""
+        """Return the changes of the environment. None unsets a variable."""
         return {**dict.fromkeys(self.unset), **self.env}
 
 
 class KeptRequest(Struct, frozen=True):
-    """The file `request.json`."""
+    """The content of `request.json`."""
 
     cwd: str
     request: Request
 
 
 def again(entry: run_directories.Entry, wanted: LaunchChanges) -> Prepared:
-    """The launch of `entry` under a new id. Raises RunError and PresetError."""
+    """Plan the launch of `entry` under a new ID. Raises RunError and PresetError."""
     name = entry.record.name
     if entry.record.kind == "node":
         raise RunError(
@@ -79,7 +79,7 @@ def again(entry: run_directories.Entry, wanted: LaunchChanges) -> Prepared:
 
 
 def _revealed(name: str, value: str | None) -> str | None:
-    """The value of a change that was not written down because it is secret. Raises RunError."""
+    """Return the value of a change that was masked because it is secret. Raises RunError."""
     if value != MASK:
         return value
     if name not in os.environ:
@@ -121,7 +121,7 @@ def _here(
 
 
 def _still_here(prepared: Prepared) -> None:
-    """The plan was made when all of it was there. Raises RunError where the script or its Python is gone."""
+    """Raise RunError if the script or its Python no longer exists."""
     plan, asked = prepared.plan, prepared.asked
     if plan.python and shutil.which(plan.python) is None:
         raise RunError(
@@ -135,7 +135,7 @@ def _still_here(prepared: Prepared) -> None:
 
 
 def _with_request(prepared: Prepared, entry: run_directories.Entry) -> Prepared:
-    """With the request of the earlier run, so that the new one can be rerun itself; without one as it is."""
+    """Add the request of the earlier run, if there is one, so that the new run can be rerun."""
     try:
         kept = read(entry)
     except RunError:
@@ -144,7 +144,7 @@ def _with_request(prepared: Prepared, entry: run_directories.Entry) -> Prepared:
 
 
 def _shell(kept: Kept, changes: Mapping[str, str | None]) -> dict[str, str]:
-    """The environment of the earlier launch with changes. Raises RunError where a secret of it is not at hand."""
+    """Return the environment of the earlier launch with changes. Raises RunError if a secret is missing."""
     missing = sorted(name for name in kept.hidden if name not in os.environ and name not in changes)
     if missing:
         raise RunError(
@@ -157,7 +157,7 @@ def _shell(kept: Kept, changes: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _moved(before: Plan, record: RunRecord, hidden: Mapping[str, str]) -> Plan:
-    """The plan with the new run's id, directory and ports, and its secrets filled in; what the user wrote stays."""
+    """Return the plan with the new run's ID, directory, ports and secrets. The user's words stay unchanged."""
     ports: dict[str, str] = {}
 
     def renamed(text: str) -> str:
@@ -179,7 +179,7 @@ def _moved(before: Plan, record: RunRecord, hidden: Mapping[str, str]) -> Plan:
         run=record.run,
         name=record.name,
         run_dir=run_dir,
-        # Files of the plan lie in the run directory, also where the user's own words name them by it.
+        # The plan's files lie in the run directory, and the user's words may name them there.
         argv=tuple(word.replace(before.run_dir, run_dir) for word in argv),
         env=env,
         files={name: renamed(text) for name, text in before.files.items()},
@@ -187,7 +187,7 @@ def _moved(before: Plan, record: RunRecord, hidden: Mapping[str, str]) -> Plan:
 
 
 def _changed(plan: Plan, changes: Mapping[str, str | None]) -> Plan:
-    """With a changed environment, whatever set the variables before."""
+    """Return the plan with a changed environment. Changes override all other origins."""
     env = {**plan.env, **{name: value for name, value in changes.items() if value is not None}}
     origins = {**plan.origins, **dict.fromkeys(changes, COMMAND_LINE)}
     gone = {name for name, value in changes.items() if value is None}
@@ -199,11 +199,11 @@ def _changed(plan: Plan, changes: Mapping[str, str | None]) -> Plan:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Planned anew, from what was asked for.
+# A new plan from the earlier request.
 
 
 def read(entry: run_directories.Entry) -> KeptRequest:
-    """What was asked for at a launch. Raises RunError."""
+    """Return the request of a launch. Raises RunError."""
     path, name = entry.path / REQUEST_FILE, entry.record.name
     try:
         return msgspec.convert(file_io.document(path, dict[str, Any]), KeptRequest)
@@ -224,7 +224,7 @@ def _anew(
     changes: Mapping[str, str | None],
     shell: Mapping[str, str] | None,
 ) -> Prepared:
-    """`shell`: the environment of a run on this machine; None: the job's is made on its nodes. Raises RunError."""
+    """Plan again. `shell`: environment of a run on this machine, or None for a run on other nodes. Raises RunError."""
     kept = read(entry)
     request = _filled(entry.record.name, kept.request, changes)
     added = {name: value for name, value in changes.items() if value is not None}
@@ -249,7 +249,7 @@ def _gone(changes: Mapping[str, str | None]) -> set[str]:
 
 
 def _same_cluster(entry: run_directories.Entry, request: Request) -> str | None:
-    """On SkyPilot's nodes: the cluster of the earlier run, if it is still up."""
+    """Return the earlier run's cluster for a run through SkyPilot."""
     order = launch_order.read(entry.path)
     if order is None or order.managed or not request.through_sky:
         return request.cluster
@@ -257,7 +257,7 @@ def _same_cluster(entry: run_directories.Entry, request: Request) -> str | None:
 
 
 def _filled(name: str, request: Request, changes: Mapping[str, str | None]) -> Request:
-    """With the values of secrets from this process's environment. Raises RunError where one is not to be had."""
+    """Fill in secrets from this process's environment. Raises RunError if one is missing."""
     missing = list[str]()
 
     def filled(values: Mapping[str, str]) -> dict[str, str]:
@@ -291,7 +291,7 @@ def _filled(name: str, request: Request, changes: Mapping[str, str | None]) -> R
 
 @contextmanager
 def _as_then(cwd: str, shell: Mapping[str, str] | None) -> Iterator[None]:
-    """Within it this process has the directory and the environment of the earlier launch. Raises RunError."""
+    """Use the directory and environment of the earlier launch within this context. Raises RunError."""
     before, env = os.getcwd(), dict(os.environ)
     try:
         os.chdir(cwd)

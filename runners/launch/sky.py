@@ -1,4 +1,4 @@
-"""A run on nodes that SkyPilot brings: the plan, the SkyPilot task, the order for the hub; and the same launch again."""
+"""A run on nodes from SkyPilot: plan, SkyPilot task and the hub's order, and the repetition of such a launch."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def prepare(request: Request) -> Prepared:
 
 
 def resources_of(request: Request) -> Resources:
-    """What each node should be."""
+    """Return the requirements per node."""
     infra = None if request.on in ("sky", "local") else request.on
     same = [each.name for each in fields(Resources) if each.name != "infra"]
     return Resources(infra=infra, **{name: getattr(request, name) for name in same})
 
 
 def _script(request: Request) -> Prepared:
-    """Raises RunError, PresetError and PlanError."""
+    """Plan a script. Raises RunError, PresetError and PlanError."""
     loaded = load(request.preset, request.overrides)
     check_port(request.port)
     record = run_directories.new_record(request.name or run_name(request.script))
@@ -62,7 +62,7 @@ def _script(request: Request) -> Prepared:
 
 
 def _task(request: Request, file: str) -> Prepared:
-    """Raises RunError and PlanError."""
+    """Plan a user's task. Raises RunError and PlanError."""
     resources = skypilot.check(resources_of(request))
     config = read_task(file)
     record = run_directories.new_record(request.name or run_name(config.get("name") or Path(file).stem))
@@ -114,7 +114,7 @@ def _planned(
 
 
 def _ordered(plan: Plan, record: RunRecord, order: SkyRequest, hidden: Mapping[str, str]) -> Prepared:
-    """`hidden`: values of the task's and the plan's secrets."""
+    """Make the launch from its order. `hidden`: values of the task's and the plan's secrets."""
     what, yaml = "managed job" if order.managed else "cluster", write_yaml(order.task)
     return Prepared(
         plan,
@@ -128,7 +128,7 @@ def _ordered(plan: Plan, record: RunRecord, order: SkyRequest, hidden: Mapping[s
 
 
 def again(entry: run_directories.Entry, name: str | None) -> Prepared:
-    """The order of an earlier run again, under a new id. Raises RunError."""
+    """Plan the order of an earlier run under a new ID. Raises RunError."""
     order = launch_order.read(entry.path)
     if order is None:
         raise RunError(
@@ -166,7 +166,7 @@ def again(entry: run_directories.Entry, name: str | None) -> Prepared:
 
 
 def task_name(record: RunRecord) -> str:
-    """By which SkyPilot lists the job, and by which it is found again: one of this run alone."""
+    """Return the job's name at SkyPilot, which is unique to this run and identifies the job later."""
     return skypilot.cluster_name(record.name, record.run8)
 
 
@@ -198,12 +198,12 @@ def _cargo(record: RunRecord, hidden: Mapping[str, str]) -> Cargo:
 
 
 def _cwd(resources: Resources) -> str:
-    """Where the ranks start on the nodes."""
+    """Return the start directory of the ranks on the nodes."""
     return "~" if resources.workdir is None else "~/sky_workdir"
 
 
 def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resources) -> Place:
-    """The nodes as far as the request determines them. Raises PlanError."""
+    """Return the facts of the nodes as far as the request determines them. Raises PlanError."""
     asked = request.nproc_per_node or loaded.preset.topology.nproc_per_node
     gpus = _gpus(resources, needed=asked in ("auto", "gpu"))
     cores = int(float((resources.cpus or "0").rstrip("+x")))
@@ -228,7 +228,10 @@ def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resou
 
 
 def _gpus(resources: Resources, needed: bool) -> int:
-    """GPUs of each node; 0 where there are none, or choices differ. Raises PlanError where that one is `needed`."""
+    """Return the GPUs per node, 0 for none or for differing choices.
+
+    Raises PlanError if differing choices are `needed`.
+    """
     asked = skypilot.accelerators(resources)
     counts = {text or "a node without GPUs": skypilot.gpus(text)[1] if text else 0 for text in asked}
     if len(set(counts.values())) == 1:
@@ -243,7 +246,7 @@ def _gpus(resources: Resources, needed: bool) -> int:
 
 
 def _workdir(resources: Resources, request: Request) -> Resources:
-    """The directory that is copied to the nodes: the one named, or this one where the script is in it.
+    """Return the resources with the directory to copy: the named one, or this one if it has the script.
 
     Raises PlanError.
     """
@@ -258,7 +261,7 @@ def _workdir(resources: Resources, request: Request) -> Resources:
         return replace(resources, workdir=str(path))
     script = Path(request.script or "")
     if request.no_python or script.is_absolute() or str(script).startswith("~"):
-        return resources  # it is on the nodes already
+        return resources  # it is already on the nodes
     if here in (Path("/"), Path.home()):
         raise PlanError(
             f"All of {here} would be copied to the nodes: cd to your code, or give --workdir DIR"
@@ -268,12 +271,12 @@ def _workdir(resources: Resources, request: Request) -> Resources:
 
 
 def _check_script(request: Request, workdir: str) -> None:
-    """Raises PlanError."""
+    """Check that the script lies in the directory to copy. Raises PlanError."""
     check_inside(None if request.no_python or request.module else request.script, workdir)
 
 
 def _source(request: Request, resources: Resources) -> tuple[bool, bytes | None]:
-    """Whether the script will be there, and its text, where that can be known from here."""
+    """Return True if the script will be on the nodes, and its text, if it is known here."""
     if request.script is None or request.no_python or request.module or resources.workdir is None:
         return True, None
     path = Path(request.script)
@@ -295,7 +298,10 @@ def _number(asked: int | str | None, otherwise: Any) -> int:
 
 
 def read_task(file: str) -> dict[str, Any]:
-    """The task, its local paths absolute: the hub may start in another directory. Raises RunError and PlanError."""
+    """Read the task, and make its local paths absolute, because the hub may start elsewhere.
+
+    Raises RunError and PlanError.
+    """
     try:
         data = file_io.content(Path(file), MOST_BYTES, streams=True)
         documents = [bare(document) for document in read_yaml(decoded(data))]
@@ -314,7 +320,7 @@ def read_task(file: str) -> dict[str, Any]:
 
 
 def _absolute(path: str) -> str:
-    """A local relative path from the root on; anything else as it is."""
+    """Make a local relative path absolute. Other paths stay unchanged."""
     if "://" in path or path.startswith(("/", "~", "$")):
         return path
     return str(Path.cwd() / path)

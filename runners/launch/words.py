@@ -1,4 +1,4 @@
-"""What a user types for the options of a launch (`K=V`, `HOSTS:K=V`, a list of hosts) as what a request holds."""
+"""Convert the typed values of launch options (`K=V`, `HOSTS:K=V`, a list of hosts) to values of a request."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .hosts import from_words
 
 
 def request_of(words: Mapping[str, Any], **about: Any) -> Request:
-    """The request that these values of options mean, by the names of the options; `about`: fields that are no options.
+    """Return the request for these option values, by the options' names. Raises RunError.
 
-    Raises RunError.
+    `about`: fields without an option.
     """
     given = {
         field: READERS[option.read](words[option.name])
@@ -27,7 +27,7 @@ def request_of(words: Mapping[str, Any], **about: Any) -> Request:
 
 
 def is_given(value: object) -> bool:
-    """Whether the user gave an option; 0 is a value."""
+    """Return True if the user gave an option. 0 counts as a value."""
     return not (value is None or value is False or value == [])
 
 
@@ -36,12 +36,12 @@ def _as_it_is(value: Any) -> Any:
 
 
 def count(text: str) -> int | str:
-    """A number of ranks, or the word for it."""
+    """Return a number of ranks, or the word for it."""
     return int(text) if text.isdecimal() else text
 
 
 def host_pairs(words: Sequence[str]) -> dict[str, dict[str, str]]:
-    """`--env-on HOSTS:K=V` words: pattern of host names → variables. Raises RunError."""
+    """Parse `--env-on HOSTS:K=V` words to pattern of host names → variables. Raises RunError."""
     by_pattern: dict[str, dict[str, str]] = {}
     for word in words:
         pattern, colon, pair = word.partition(":")
@@ -54,7 +54,7 @@ def host_pairs(words: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def nccl_pairs(words: Sequence[str]) -> dict[str, str]:
-    """`--nccl K=V` words, checked against the catalogue. Raises RunError."""
+    """Parse `--nccl K=V` words, and check them against the catalogue. Raises RunError."""
     values = {full_name(name): value for name, value in pairs(words, "--nccl").items()}
     for name, value in values.items():
         problem = check(name, value)
@@ -64,7 +64,7 @@ def nccl_pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def any_pairs(words: Sequence[str], option: str) -> dict[str, str]:
-    """NAME=VALUE words whose names are no variables. Raises RunError."""
+    """Parse NAME=VALUE words whose names are no variables. Raises RunError."""
     values = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -75,7 +75,7 @@ def any_pairs(words: Sequence[str], option: str) -> dict[str, str]:
 
 
 def shell_words(text: str, field: str) -> list[str]:
-    """What was typed as the words that a shell makes of it. Raises RunError."""
+    """Split a text like a shell. Raises RunError."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -93,4 +93,4 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "nccl": nccl_pairs,
     "no": lambda given: not given,
 }
-"""`LaunchOption.read` → what makes the field's value of what argparse kept."""
+"""`LaunchOption.read` → function from argparse's value to the field's value."""
