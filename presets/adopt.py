@@ -1,6 +1,6 @@
-"""`--adopt`: what the hook can apply where a script calls DistributedDataParallel itself, and what a plan says of it.
+"""`--adopt`: the hook applies the preset at a script's own DistributedDataParallel call, and a plan says what it can do.
 
-Nothing is executed: like script_support, it reads the syntax tree.
+Like script_support, this module only reads the syntax tree.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from .script_support import PARALLELIZE, Names, Obeys, Script, ScriptCall, frame
 from .text_formats import Unreadable
 
 VARIABLE = "DISTUI_ADOPT"
-"""By which the hook knows that it was asked for: 1."""
+"""Set to 1 to enable --adopt in the hook."""
 DIVIDES = {
     "pp": "cuts the model into stages",
     "ep": "divides its experts",
     "cp": "divides its sequences",
     "tp": "divides its layers",
 }
-"""Dimensions of a mesh over which ranks have to see the same samples; what each does."""
+"""Mesh dimensions whose ranks must see the same samples → their effect."""
 OTHERS = {
     "single": "is one process, which wraps nothing",
     "fsdp1": "is deprecated in torch",
     "deepspeed": "needs deepspeed.initialize() in the script",
 }
-"""Why the others are not."""
+"""Strategies that --adopt does not support → the reason."""
 _BY_NONE = (
     "torch.optim.LBFGS",
     "torch.optim.SparseAdam",
@@ -36,16 +36,15 @@ _BY_NONE = (
 )
 _BY_PARAMETER = tuple(f"torch.optim.{name}" for name in ("ASGD", "Adadelta", "Adafactor", "Muon", "Rprop"))
 OTHER_OPTIMIZERS = {"zero1": _BY_NONE, "fsdp2": (*_BY_NONE, *_BY_PARAMETER)}
-"""Optimizers that the ranks refuse; runners/inrank/adopt/optimizers.py lists those that they take."""
+"""Optimizers that the ranks refuse. runners/inrank/adopt/optimizers.py lists the accepted ones."""
 
 
 def adopted(
     preset: Preset, script: str, texts: Mapping[str, str | bytes | None], *, python: bool = True
 ) -> Obeys:
-    """How --adopt acts on a script. Raises PlanError where it cannot.
+    """Return how --adopt acts on a script. Raises PlanError if it cannot.
 
-    `texts`: "" → the script's text, path of a file beside it that it imports → its text; `python`: whether what the
-    ranks execute is Python.
+    `texts`: "" → the script's text, path of an imported file → its text. `python`: True if the ranks run Python.
     """
     parts = list(_parts(script, texts))
     refused = refusal(preset, python=python) or _by_itself(parts) or _by_text(preset, parts)
@@ -65,7 +64,7 @@ def adopted(
 
 
 def _also(preset: Preset) -> str:
-    """What is done there beside the strategy, with a comma before it."""
+    """Return the other effects at the call, with a comma before them."""
     done = []
     if preset.strategy.activation_checkpointing:
         done.append("has the activations of its layers computed again in backward")
@@ -77,7 +76,7 @@ def _also(preset: Preset) -> str:
 
 
 def refusal(preset: Preset, *, python: bool = True) -> str:
-    """Why --adopt cannot apply this preset to any script, as a sentence; "" where it can."""
+    """Return a sentence if --adopt cannot apply this preset to any script, else ""."""
     kind, lead = preset.strategy.kind, f"--adopt cannot apply preset {preset.name}"
     for name, what in DIVIDES.items():
         if (size := getattr(preset.mesh, name)) > 1:
@@ -105,7 +104,7 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
 
 
 def _by_itself(parts: Sequence[tuple[str, Script]]) -> str:
-    """That a script without a DistributedDataParallel of its own leaves that to something else, as a sentence."""
+    """Return a sentence if the script leaves its strategy to something other than DistributedDataParallel, else ""."""
     other = ""
     for name, part in parts:
         if _wrapping(part):
@@ -117,7 +116,7 @@ def _by_itself(parts: Sequence[tuple[str, Script]]) -> str:
 
 
 def _by_text(preset: Preset, parts: Sequence[tuple[str, Script]]) -> str:
-    """Why the ranks would stop, as far as literals and names in the text show it; "" if nothing does."""
+    """Return why the ranks would stop, as far as literals and names in the source show it, or ""."""
     for name, part in parts:
         wrapping = _wrapping(part)
         why = wrapping and _unsuited_call(preset, part, wrapping)
@@ -128,7 +127,7 @@ def _by_text(preset: Preset, parts: Sequence[tuple[str, Script]]) -> str:
 
 
 def _unsuited_call(preset: Preset, part: Script, wrapping: ScriptCall) -> str:
-    """What the script's call of DistributedDataParallel rules out, without its subject."""
+    """Return why the script's DistributedDataParallel call does not suit the preset, without a subject, or ""."""
     strategy = preset.strategy
     if strategy.kind == "fsdp2" and _is_true(wrapping.keyword("find_unused_parameters")):
         return (
@@ -149,7 +148,7 @@ def _unsuited_call(preset: Preset, part: Script, wrapping: ScriptCall) -> str:
 
 
 def _unsuited_optimizer(kind: str, part: Script) -> str:
-    """The optimizer that the ranks would refuse, without the subject of the sentence."""
+    """Return why the ranks would refuse an optimizer of the script, without a subject, or ""."""
     refused = OTHER_OPTIMIZERS.get(kind)
     if refused is None:
         return ""
@@ -165,7 +164,7 @@ def _unsuited_optimizer(kind: str, part: Script) -> str:
 
 
 def _own_optimizers(part: Script) -> set[str]:
-    """Classes of the script that derive from torch's optimizers."""
+    """Return the script's classes that derive from torch's optimizers."""
     names = Names(part.tree)
     return {
         node.name
@@ -175,12 +174,12 @@ def _own_optimizers(part: Script) -> set[str]:
 
 
 def _wrapping(part: Script) -> ScriptCall | None:
-    """The first call of DistributedDataParallel."""
+    """Return the first call of DistributedDataParallel."""
     return next((call for call in part.calls if wraps(call.full)[0] == "ddp"), None)
 
 
 def _certain_calls(part: Script) -> list[ScriptCall]:
-    """The calls that depend on no condition."""
+    """Return the unconditional calls."""
     conditional = {
         id(node)
         for branch in part.tree.of(ast.If, ast.IfExp)
@@ -195,7 +194,7 @@ def _is_true(keyword: ast.keyword | None) -> bool:
 
 
 def _parts(script: str, texts: Mapping[str, str | bytes | None]) -> Iterator[tuple[str, Script]]:
-    """The script and what it imports, each with its name as a sentence has it; nothing that cannot be read."""
+    """Yield the script and its imported files, each with its name for sentences. Unreadable files are skipped."""
     for path, text in texts.items():
         with contextlib.suppress(Unreadable):
             if text is not None:
