@@ -11,22 +11,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from ..freshness import Freshness, freshness
-from ..model import Gpu, RankPhase, RunPhase, TrainingSample
+from ..model import RankPhase, RunPhase, TrainingSample
 from ..progress import advance_of
 from ..state import Node, Rank, RunState
 from .gpu_quantities import GPU
 from .quantities import RANK, TRAINING, families
 from .quantity import Holds, MetricFamily, Quantity, own_family
 
+Labels = tuple[tuple[str, str], ...]
+
 
 class MetricSample(NamedTuple):
     family: MetricFamily
-    labels: tuple[tuple[str, str], ...]
+    labels: Labels
     value: float
 
 
@@ -68,25 +71,16 @@ def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricS
     if state.phase.ended:
         return samples
     ranks = state.ranks_of(node)
-    counts = {phase: sum(rank.phase is phase for rank in ranks) for phase in RankPhase}
-    if ranks:
-        samples += [
-            MetricSample(RANKS, (*base, ("state", str(each))), count) for each, count in counts.items()
-        ]
-    began = state.attempts[-1].began if state.attempts else 0.0
+    samples += _counted(ranks, base)
+    running = [rank for rank in ranks if rank.phase is RankPhase.RUNNING]
     goes_on = advance_of(state, now).goes_on
-    used = set[int]()
     for rank in ranks:
         samples += _of_rank(rank, base, now)
-        training = state.training.get(rank.place.rank)
-        if rank.phase is RankPhase.RUNNING and training is not None and training.at >= began:
-            samples += _of_training(training, base, goes_on)
-        if rank.phase is RankPhase.RUNNING and rank.sample is not None and rank.sample.gpu is not None:
-            used.add(rank.sample.gpu)
+    for rank in running:
+        samples += _of_training(state, rank, base, goes_on)
     seen = state.nodes.get(node)
     if seen is not None and freshness(seen.gpu_sampled, now) is Freshness.HOLDS:
-        for gpu in seen.gpus:
-            samples += _of_gpu(gpu, base, seen) if gpu.index in used and not gpu.lost else ()
+        samples += _of_gpus(seen, running, base)
     return samples
 
 
@@ -102,7 +96,7 @@ def facts_of(state: RunState, node: int) -> dict[str, str]:
     return {key: text for key, text in facts.items() if text}
 
 
-def _of_run(state: RunState, node: int, base: tuple[tuple[str, str], ...]) -> Iterator[MetricSample]:
+def _of_run(state: RunState, node: int, base: Labels) -> Iterator[MetricSample]:
     yield MetricSample(RUN_INFO, (*base, *facts_of(state, node).items()), 1)
     for phase in _STATES:
         yield MetricSample(RUN_STATE, (*base, ("state", str(phase))), int(state.phase is phase))
@@ -118,7 +112,7 @@ def _of_run(state: RunState, node: int, base: tuple[tuple[str, str], ...]) -> It
         yield MetricSample(FINDINGS, (*base, ("severity", severity)), severities.count(severity))
 
 
-def _of_rank(rank: Rank, base: tuple[tuple[str, str], ...], now: float) -> Iterator[MetricSample]:
+def _of_rank(rank: Rank, base: Labels, now: float) -> Iterator[MetricSample]:
     labels, sample = (*base, ("rank", str(rank.place.rank))), rank.sample
     gpu = () if sample is None or sample.gpu is None else (("gpu", str(sample.gpu)),)
     yield MetricSample(RANK_INFO, (*labels, ("local_rank", str(rank.place.local_rank)), *gpu), 1)
@@ -129,10 +123,20 @@ def _of_rank(rank: Rank, base: tuple[tuple[str, str], ...], now: float) -> Itera
     yield from _exported(RANK, partial(getattr, sample), labels)
 
 
-def _of_training(
-    training: TrainingSample, base: tuple[tuple[str, str], ...], goes_on: bool
-) -> Iterator[MetricSample]:
+def _counted(ranks: Sequence[Rank], base: Labels) -> Iterator[MetricSample]:
+    """How many ranks are in each phase; nothing before there are ranks."""
+    if ranks:
+        counts = Counter(rank.phase for rank in ranks)
+        for phase in RankPhase:
+            yield MetricSample(RANKS, (*base, ("state", str(phase))), counts[phase])
+
+
+def _of_training(state: RunState, rank: Rank, base: Labels, goes_on: bool) -> Iterator[MetricSample]:
     """`goes_on`: whether the training advances; otherwise its rates are out of date, and omitted."""
+    training = state.training.get(rank.place.rank)
+    began = state.attempts[-1].began if state.attempts else 0.0
+    if training is None or training.at < began:
+        return
     labels = (*base, ("rank", str(training.rank)))
     quantities = [each for each in TRAINING if goes_on or each.holds is not Holds.STEPS]
     yield from _exported(quantities, partial(_newest, training), labels)
@@ -145,22 +149,27 @@ def _newest(training: TrainingSample, field: str) -> float | None:
     return value if text is None else float(text)
 
 
-def _of_gpu(gpu: Gpu, base: tuple[tuple[str, str], ...], node: Node) -> Iterator[MetricSample]:
-    labels = (
-        *base,
-        ("gpu", str(gpu.index)),
-        ("UUID", gpu.uuid),
-        ("device", f"nvidia{gpu.index}"),
-        ("modelName", gpu.name),
-        *((("Hostname", node.host),) if node.host else ()),
-    )
-    yield from _exported(GPU, partial(getattr, gpu), labels)
+def _of_gpus(node: Node, running: Iterable[Rank], base: Labels) -> Iterator[MetricSample]:
+    """The GPUs that running ranks use."""
+    used = {rank.sample.gpu for rank in running if rank.sample is not None}
+    host = (("Hostname", node.host),) if node.host else ()
+    for gpu in node.gpus:
+        if gpu.index in used and not gpu.lost:
+            labels = (
+                *base,
+                ("gpu", str(gpu.index)),
+                ("UUID", gpu.uuid),
+                ("device", f"nvidia{gpu.index}"),
+                ("modelName", gpu.name),
+                *host,
+            )
+            yield from _exported(GPU, partial(getattr, gpu), labels)
 
 
 def _exported(
     quantities: Iterable[Quantity],
     value_of: Callable[[str], float | None],
-    labels: tuple[tuple[str, str], ...],
+    labels: Labels,
 ) -> Iterator[MetricSample]:
     """The known values; `value_of` returns the value of a field."""
     for quantity in quantities:
