@@ -9,18 +9,7 @@ from typing import Any, NamedTuple
 
 from ..presets.request import ABOUT, LaunchOption, option
 from ..presets.request import options as launch_options
-from .option_values import cap, count, minutes, seconds
-
-PARSERS: dict[str, Callable[[str], Any]] = {
-    "": str,
-    "cap": cap,
-    "count": count,
-    "minutes": minutes,
-    "port": int,
-    "seconds": seconds,
-}
-"""What reads the value of a launch option, by `LaunchOption.parse`."""
-
+from ..runners.option_values import PARSERS
 
 Option = Callable[[argparse._ActionsContainer], object]
 """Lets a parser take an option or a positional argument, or several of them."""

@@ -5,50 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
-from ..runners.formatting import bytes_of_cap, seconds_of, time_before
-
-
-def seconds(text: str) -> float:
-    """Parse a duration in seconds. Raises ArgumentTypeError."""
-    refusal = "is no number of seconds: write 0 or more, as in 30 or 2.5"
-    return _real(text, lambda number: 0 <= number < 1e9, refusal)
+from ..runners.formatting import seconds_of, time_before
+from ..runners.option_values import count, real
 
 
 def gigabytes(text: str) -> float:
     """Parse a size in GB. Raises ArgumentTypeError."""
-    return _real(text, lambda number: 0 < number < 1e6, "is no number of GB: write one above 0, as in 80")
-
-
-def cap(text: str) -> int:
-    """Parse a size in bytes, of 16 MiB or more; 0 for "off". Raises ArgumentTypeError."""
-    size = bytes_of_cap(text)
-    if size is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no size of a log: write 16MiB or more, as in 200MB, or off"
-        )
-    return size
-
-
-def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:
-    """Parse a number that fits; other text becomes nan, which never fits. Raises ArgumentTypeError."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not fits(number):
-        raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
-    return number
-
-
-def count(text: str) -> int:
-    """Parse a non-negative whole number. Raises ArgumentTypeError."""
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
-    return int(text)
+    return real(text, lambda number: 0 < number < 1e6, "is no number of GB: write one above 0, as in 80")
 
 
 def rank_list(text: str) -> tuple[int, ...]:
@@ -101,15 +68,6 @@ def moment(text: str) -> float:
             f"{text!r} is no time: write 10m (ago), 12:40, 2026-01-31T12:40 or unix seconds"
         )
     return at
-
-
-def minutes(text: str) -> int | None:
-    """Parse minutes; None for "off". Raises ArgumentTypeError."""
-    if text == "off":
-        return None
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10**6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes: write 1 or more, or off")
-    return int(text)
 
 
 MOST_ENTRIES = 20_000

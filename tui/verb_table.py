@@ -10,8 +10,9 @@ import argparse
 from collections.abc import Mapping
 
 from ..presets.request import HOSTS, NODES, RUN
+from ..runners.option_values import count, minutes, seconds
 from .arguments import Exits, Verb, exclusive, launch_headings, launch_option, switch, value, values, word
-from .option_values import count, duration, gigabytes, minutes, moment, rank_list, seconds
+from .option_values import duration, gigabytes, moment, rank_list
 
 PRESET_HELP = "`distui presets` lists them"
 RUN_HELP = "name, id or unique prefix"

@@ -15,7 +15,7 @@ from distui.presets.request import ALL, OPTIONS, REQUEST_OPTIONS, LaunchOption, 
 from distui.runners import api
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.words import READERS
-from distui.tui.arguments import PARSERS
+from distui.runners.option_values import PARSERS
 from distui.tui.cli import parser
 from distui.tui.mcp.launch_words import option_words
 from distui.tui.rows.form import fields as form_fields
