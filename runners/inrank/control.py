@@ -131,7 +131,7 @@ class Peers:
         """Add a connection. If there are too many, close the one with the oldest request; one without any goes first."""
         with self._lock:
             if len(self._asked) >= self._most:
-                oldest = min(self._asked, key=lambda held: self._asked[held])  # the first if several are equal
+                oldest = min(self._asked, key=lambda held: self._asked[held])  # the first among equals
                 del self._asked[oldest]
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)  # its own thread closes it

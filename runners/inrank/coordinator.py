@@ -1,8 +1,8 @@
 """The rendezvous coordinator on the first node: rounds of nodes, and the key-value store of the runners.
 
-It listens on the address that the job uses, and reads no content before the other end has proved that it has the run's
-key (see secure_channel.py). Strangers cannot keep others out: silent ones are disconnected, the oldest of the address
-with the most first.
+It listens on the address that the job uses, and reads no content before the client has proved that it has the run's key
+(see secure_channel.py). Clients without a proof cannot lock out runners: if there are too many, the coordinator
+disconnects the oldest one of the address with the most.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .control import is_loopback
 from .secure_channel import Seal
 
 LOST_S = 15.0
-"""A node that was silent for so long is lost, as torch's c10d rendezvous has it."""
+"""A node that is silent for more seconds is lost. Equal to the limit of torch's c10d rendezvous."""
 
 
 @dataclass
 class Participant:
     order: int
-    """Ranks of a round follow it."""
+    """Sort key for the ranks of a round."""
     turn: int = 0
-    """How often it asked for a round."""
+    """Number of rounds that it has requested."""
     heard: float = 0.0
     came: int = 0
     """Place in the order of arrival."""
@@ -41,11 +41,11 @@ class Participant:
 
 
 class Rounds:
-    """Which nodes are in which round of a rendezvous. Pure: the caller passes events and times.
+    """The rounds of a rendezvous and their nodes. Pure: the caller passes events and times.
 
-    A round takes nodes until it has the most, or at least the fewest and `last_call_s` have passed. A later node waits
-    for the next round, which opens when every node has left the complete round; where there is room, its waiting is why
-    the others leave. A token that each runner makes for itself names it.
+    A round is complete with `most` nodes, or `last_call_s` after it has the `fewest`. A later node waits for the next
+    round, which opens when every node has left the complete one. If the complete round has room, the others see the
+    waiting node and leave. Each runner identifies itself by a random token.
     """
 
     def __init__(self, fewest: int, most: int, last_call_s: float) -> None:
@@ -54,24 +54,24 @@ class Rounds:
         self.complete = False
         self.closed = False
         self.version = 0
-        """Counts what changed."""
+        """Increases with each change."""
         self._deadline: float | None = None
         self._arrivals = 0
         self._members: dict[str, Participant] = {}
         self._round: dict[str, int] = {}
-        """Token → rank, which is final once the round is complete."""
+        """Token → rank, or -1 until the round is complete."""
         self._size = 0
-        """Of the complete round, also once some have left it."""
+        """Number of nodes when the round became complete, including those that have left."""
         self._waiting: set[str] = set()
         self._gone: set[str] = set()
-        """Lost, or replaced by another runner of the same node."""
+        """Tokens of runners that are lost, or replaced by another runner of their node."""
 
     def join(self, token: str, order: int, turn: int, now: float) -> None:
-        """A runner asks for the next round. A repetition with the same turn changes nothing."""
+        """Add a runner to the next round. A repeated request with the same turn has no effect."""
         self.pass_time(now)
         for other, member in list(self._members.items()):
             if other != token and member.order == order:
-                self._drop(other, now)  # its runner was started anew
+                self._drop(other, now)  # that node's runner was restarted
         member = self._members.setdefault(token, Participant(order))
         self._gone.discard(token)
         member.heard = now
@@ -83,25 +83,25 @@ class Rounds:
         self._settle(now)
 
     def place(self, token: str, turn: int) -> tuple[int, int, int] | None:
-        """Number of the round, rank in it and its size, once it is complete with this runner."""
+        """Return the round's number, the runner's rank and the size; None until a round with it is complete."""
         member = self._members.get(token)
         if not self.complete or token not in self._round or member is None or member.turn != turn:
             return None
         return self.number, self._round[token], self._size
 
     def hear(self, token: str, now: float) -> bool:
-        """A runner is alive; False for one that never joined."""
+        """Record that a runner is alive; False if it never joined."""
         if token in self._members:
             self._members[token].heard = now
         self.pass_time(now)
         return token in self._members or token in self._gone
 
     def waiting(self) -> int:
-        """How many runners wait for a complete round to make room for them."""
+        """Return how many runners wait for a complete round that has room for more."""
         return len(self._waiting) if self.complete and len(self._round) < self._most else 0
 
     def close(self) -> None:
-        """No further round."""
+        """Allow no further round."""
         self.closed = True
         self.version += 1
 
@@ -114,7 +114,7 @@ class Rounds:
             self._complete()
 
     def due(self, now: float) -> float | None:
-        """Seconds until time alone may change something."""
+        """Return the seconds until the next timeout; None if none is due."""
         times = [member.heard + LOST_S for member in self._members.values()]
         if self._deadline is not None and not self.complete:
             times.append(self._deadline)
@@ -128,14 +128,14 @@ class Rounds:
         self._settle(now)
 
     def _settle(self, now: float) -> None:
-        """After a runner came or left."""
+        """Update the round after a runner came or left."""
         self.version += 1
         if self.complete and not self._round:
             self.complete, self._deadline = False, None
             self.number += 1
         if self.complete:
             return
-        # Where there is no room for all, those of the previous round go first.
+        # Nodes of the previous round have precedence.
         order = sorted(
             self._waiting, key=lambda token: (not self._members[token].before, self._members[token].came)
         )
@@ -159,15 +159,15 @@ class Rounds:
 
 
 POLL_S = 5.0
-"""The longest wait before an answer; a client that waits longer asks again."""
+"""Longest wait in seconds before an answer; a client that waits longer repeats its request."""
 MOST_STRANGERS = 128
-"""Connections without a proof yet, of all addresses together; at most a quarter of the open files."""
+"""Connections without a proof, from all addresses together; also at most a quarter of the limit of open files."""
 NO_ROOM_S = 0.05
-"""Between two tries where no file can be opened."""
+"""Seconds before the next accept after one failed for lack of a file descriptor."""
 BACKLOG = 512
 ANY = ("0.0.0.0", "::", "")
 MISTAKES = (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError)
-"""What ends one connection: the other end is gone, or is no runner."""
+"""Exceptions that end one connection: the other end has closed it, or is no runner."""
 
 Answer = Callable[..., "Awaitable[list[bytes]]"]
 
@@ -186,7 +186,7 @@ class KeyTable:
                 future.set_result(None)
 
     async def there(self, keys: Iterable[bytes], seconds: float) -> bool:
-        """Wait until all keys have values; False when they do not in time."""
+        """Wait until all keys have values; False if they do not in time."""
         deadline = time.monotonic() + seconds
         for key in keys:
             while key not in self.values:
@@ -205,17 +205,17 @@ class KeyTable:
 
 
 class Coordinator:
-    """Answers runners, in one thread."""
+    """Answers the runners' requests in one thread."""
 
     def __init__(self, key: bytes, rounds: Rounds) -> None:
         self._key, self._rounds, self._keys = key, rounds, KeyTable()
         self._changed = asyncio.Event()
         self._announced = 0
-        """Version of the rounds for which all waits were woken."""
+        """Version of the rounds at the last wake-up of all waits."""
         self._peers: set[asyncio.Task[None]] = set()
-        """All connections; the loop alone would not keep their tasks."""
+        """Tasks of all connections: the event loop holds only weak references."""
         self._strangers: dict[asyncio.Task[None], str] = {}
-        """Connections without a proof, the oldest first, and their addresses."""
+        """Task of a connection without a proof → its address, the oldest first."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = MOST_STRANGERS if files < 0 else max(1, min(MOST_STRANGERS, files // 4))
         self._answers: dict[bytes, Answer] = {
@@ -231,7 +231,7 @@ class Coordinator:
         }
 
     async def admit(self, server: socket.socket) -> None:
-        """Accept connections for ever; where no descriptor is free, the oldest stranger makes room."""
+        """Accept connections without end. If none can be accepted, disconnect one without a proof."""
         loop = asyncio.get_running_loop()
         server.setblocking(False)
         while True:
@@ -255,7 +255,7 @@ class Coordinator:
         self._strangers.pop(task, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either end closes it."""
+        """Answer the requests of one connection until either end closes it."""
         try:
             seals = await self._greeted(reader, writer)
             while seals:
@@ -263,7 +263,7 @@ class Coordinator:
                 parts = seals[0].open(head, await reader.readexactly(secure_channel.length(head)))
                 writer.write(seals[1].seal(await self._answers[parts[0]](*parts[1:])))
                 await writer.drain()
-        except (*MISTAKES, TypeError, asyncio.CancelledError):  # TypeError: too many words, or too few
+        except (*MISTAKES, TypeError, asyncio.CancelledError):  # TypeError: wrong number of words
             pass
         finally:
             writer.close()
@@ -271,7 +271,7 @@ class Coordinator:
     async def _greeted(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Seal, Seal] | None:
-        """The seals of both directions, once the runner there has proved its key; None for a stranger."""
+        """Perform the handshake and return the seals of both directions; None if the client has no proof."""
         seals = await asyncio.wait_for(self._greet(reader, writer), secure_channel.GREETING_S)
         task = asyncio.current_task()
         if task is not None:
@@ -312,7 +312,7 @@ class Coordinator:
         return [b"ok", *(self._keys.values.get(key, b"") for key in keys)]
 
     async def _peek(self, *keys: bytes) -> list[bytes]:
-        """Each value behind a 1, or b"" where there is none."""
+        """Return each value with a "1" before it, or b"" for a key without a value."""
         values = self._keys.values
         return [b"ok", *(b"1" + values[key] if key in values else b"" for key in keys)]
 
@@ -328,7 +328,7 @@ class Coordinator:
         return [b"ok", b"%d" % len(self._keys.values)]
 
     async def _join(self, token: bytes, order: bytes, turn: bytes) -> list[bytes]:
-        """Round, rank and size once a round with this runner is complete; else "later", or "closed"."""
+        """Return round, rank and size once a round with this runner is complete; else "later" or "closed"."""
         who, number = token.decode(), int(turn)
         deadline = time.monotonic() + POLL_S
         while True:
@@ -343,7 +343,7 @@ class Coordinator:
                 return [b"later"]
 
     async def _beat(self, token: bytes, version: bytes) -> list[bytes]:
-        """How many wait for the next round, and whether there is none: at once where that has changed."""
+        """Return version, waiting runners and closed (0 or 1): at once if the version is new, or after POLL_S."""
         deadline = time.monotonic() + POLL_S
         while True:
             if not self._rounds.hear(token.decode(), time.monotonic()):
@@ -360,7 +360,7 @@ class Coordinator:
         return [b"ok"]
 
     async def _news(self, deadline: float) -> bool:
-        """Wait until the rounds change, or time alone may have changed them; False at the deadline."""
+        """Wait until the rounds change or a timeout of theirs is due; False at the deadline."""
         self._announce_if_new()
         now = time.monotonic()
         due = self._rounds.due(now)
@@ -381,9 +381,9 @@ class Coordinator:
 def start(
     host: str, port: int, key: bytes, limits: tuple[int, int, float], local_addr: str | None = None
 ) -> int:
-    """Listen from now on, in a thread of its own; the port. `limits`: fewest and most nodes, seconds of the last call.
+    """Start the coordinator in a thread and return its port. `limits`: fewest and most nodes, seconds of the last call.
 
-    Raises ValueError with a sentence when the address or the port cannot be had.
+    Raises ValueError with a sentence if it cannot listen on the address or the port.
     """
     servers = bound(own_addresses(host, local_addr), port)
     port = int(servers[0].getsockname()[1])
@@ -397,7 +397,10 @@ def start(
 
 
 def bound(hosts: list[str], port: int) -> list[socket.socket]:
-    """Sockets that listen on these addresses alone. Raises ValueError with a sentence."""
+    """Return sockets that listen on these addresses, or on outward ones if these are not local.
+
+    Raises ValueError with a sentence.
+    """
     servers: list[socket.socket] = []
     for host in hosts:
         try:
@@ -407,7 +410,7 @@ def bound(hosts: list[str], port: int) -> list[socket.socket]:
             for server in servers:
                 server.close()
             if error.errno == errno.EADDRNOTAVAIL and hosts != (own := outward_addresses()):
-                return bound(own, port)  # a translation of addresses is between the others and this node
+                return bound(own, port)  # NAT between the other nodes and this one
             raise ValueError(
                 "rendezvous port %d on %s is not free (%s): choose another with --port"
                 % (port, host, os.strerror(error.errno or 0))
@@ -419,9 +422,9 @@ def bound(hosts: list[str], port: int) -> list[socket.socket]:
 
 
 def own_addresses(host: str, local_addr: str | None = None) -> list[str]:
-    """The addresses to listen on where the other nodes get `host`; never "any".
+    """Return the addresses to listen on if the other nodes connect to `host`; never a wildcard address.
 
-    Where a name means this node's own loopback to itself, the others resolve it otherwise: then both.
+    If a name resolves to loopback on this node, other nodes resolve it to another address: return both.
     """
     named = addresses(host)
     if host == "localhost" or any(is_loopback(address) and address == host for address in named):
@@ -433,7 +436,7 @@ def own_addresses(host: str, local_addr: str | None = None) -> list[str]:
 
 
 def addresses(name: str) -> list[str]:
-    """The addresses of a name, IPv4 first; [] for a name without any."""
+    """Resolve a name to its addresses, IPv4 first; [] if there are none."""
     try:
         infos = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM) if name else []
     except OSError:
@@ -442,13 +445,13 @@ def addresses(name: str) -> list[str]:
 
 
 def outward_addresses() -> list[str]:
-    """This node's address on the way to the world; nothing is sent."""
+    """Return this node's address on its default route. Sends nothing."""
     ways = (address_towards("192.0.2.1:9"), address_towards("[2001:db8::1]:9"))
     return [address for address in ways if address is not None][:1]
 
 
 def address_towards(endpoint: str) -> str | None:
-    """This node's address on the way to an endpoint; None when there is no way. Nothing is sent."""
+    """Return this node's address on the route to an endpoint; None if there is no route. Sends nothing."""
     host = endpoint.rpartition(":")[0].strip("[]") or endpoint
     try:
         family, kind, _, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]

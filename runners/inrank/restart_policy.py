@@ -1,4 +1,4 @@
-"""The restart policy: decides from how the ranks of an attempt exited and what they left behind; acts nowhere."""
+"""The restart policy: decide whether another attempt follows, from the exits and the files of the ranks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .failure_causes import CRASHES, Death, Failure, classify, first_of, left_ea
 
 
 class Decision(NamedTuple):
-    """What follows a failure."""
+    """Whether and when another attempt follows a failure."""
 
     restart: bool
     wait_s: float
     """Seconds before the next attempt."""
     failures: int
-    """Counted so far, this one included."""
+    """Failures counted so far, including this one."""
 
 
 UNLIMITED: Mapping[str, float] = {
@@ -27,17 +27,17 @@ UNLIMITED: Mapping[str, float] = {
     "reset_after_s": 10**9,
     "always": True,
 }
-"""For ranks whose own launcher decides how often they start again."""
+"""The policy for ranks that another launcher restarts: that launcher decides how often."""
 
 _DOUBLINGS = 60
-"""More of them change nothing, and would overflow."""
+"""Limit of the exponent of the backoff, to prevent an overflow."""
 
 
 def after_failure(policy: Mapping[str, float], failures: int, healthy_s: float) -> Decision:
-    """Decide what follows when a rank failed.
+    """Decide whether the group restarts after a rank failed.
 
     `policy` has limit, backoff_s, backoff_max_s, reset_after_s (see presets.model.RestartPolicy); `failures`
-    were counted before this one; `healthy_s` is how long the group had run.
+    is the count before this one; `healthy_s` is how long the group had run.
     """
     failures = 1 if healthy_s >= policy["reset_after_s"] else failures + 1
     if failures > policy["limit"]:
@@ -53,10 +53,10 @@ def hopeless(
     healthy_s: float,
     earlier_s: float = 0.0,
 ) -> str:
-    """Why no restart can help after this failure; "" when it may, or when the policy restarts always.
+    """Return why no restart can help after this failure; "" if it may help, or if the policy always restarts.
 
-    `earlier` is the first cause of the attempt before, which ran for `earlier_s`. Whoever failed in the same way at
-    another step may have made progress from a checkpoint, and a group that was healthy for long has.
+    `earlier` is the first cause of the previous attempt, which ran for `earlier_s`. If the same failure comes at another
+    step, the group may have progressed from a checkpoint. If the group ran for reset_after_s, it has progressed.
     """
     if failure is None or policy.get("always"):
         return ""
@@ -69,7 +69,7 @@ def hopeless(
         if not 0 <= earlier.step - failure.step <= STEPS_APART:
             return ""
         when = ", at the same step (%d)" % failure.step if failure.step else ""
-        when = ", before the first step" if failure.untrained else when  # else steps are not counted
+        when = ", before the first step" if failure.untrained else when  # else 0 may be: no count
     elif failure.key not in _UNCOUNTED or max(healthy_s, earlier_s) > 2 * min(healthy_s, earlier_s):
         return ""
     else:
@@ -78,16 +78,16 @@ def hopeless(
 
 
 STEPS_APART = 2
-"""By how much less it may be: the same failure is counted some steps apart. Who came further, if by one, goes on."""
+"""The failed step may be this much lower than before and still counts as the same. A higher step is progress."""
 _UNCOUNTED = frozenset("signal %d" % number for number in CRASHES)
-"""Keys of deaths that leave no note of their step: then only the time that the attempts took can be compared."""
+"""Keys of deaths without a noted step: for them the durations of the attempts are compared."""
 
 
 def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: bool) -> str:
     """Name the exit of a rank: one of the RankPhase values of the event schema.
 
-    `exit_code` as subprocess gives it (negative: signal; None: nobody saw it). SIGTERM and SIGKILL are the
-    launcher's own when the group was being ended (`asked`), or when another rank had failed before.
+    `exit_code` is as in subprocess (negative: signal), or None if it is unknown. `asked`: the launcher was ending the
+    group. If another rank had failed before, SIGTERM and SIGKILL came from the launcher, too.
     """
     if asked:
         return "stopped"
@@ -101,7 +101,7 @@ def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: b
 
 
 TAIL_BYTES = 16384
-"""Of a rank's stderr that are read."""
+"""Bytes read from the end of a rank's stderr."""
 
 
 class RankExit(NamedTuple):
@@ -113,13 +113,13 @@ class RankExit(NamedTuple):
     at: float
     """Unix time."""
     failed: bool
-    """Of itself; not because the group was ended."""
+    """False if it exited because the group was ended."""
 
 
 def first_failure(directory: str, ends: Iterable[RankExit]) -> Failure | None:
-    """The first cause among the ranks of a node, whose files are in `directory`; None where none is seen.
+    """Return the first cause among the ranks of a node, whose files are in `directory`, or None.
 
-    Ranks whose exit was not observed (they were too quick, or are below a managed command) have left their exceptions.
+    If the exit of a rank was not observed (too quick, or below a managed command), the exception that it noted counts.
     """
     ended = list(ends)
     seen = {end.rank for end in ended}
@@ -142,16 +142,16 @@ class Deaths:
 
     def __init__(self) -> None:
         self.ends: dict[int, RankExit] = {}
-        """By local rank."""
+        """Local rank → exit."""
         self.why = ""
-        """Why there may be no further attempt."""
+        """Reason against a further attempt; "" if it is allowed."""
         self._earlier: Failure | None = None
         self._earlier_s = 0.0
 
     def allow(
         self, policy: Mapping[str, float], verdict: Decision, directory: str, healthy_s: float
     ) -> bool:
-        """Whether another attempt may follow this one, whose files are in `directory`."""
+        """Return whether another attempt may follow this one, whose files are in `directory`."""
         failure = first_failure(directory, list(self.ends.values()))
         before = (self._earlier, healthy_s, self._earlier_s)
         self.why = hopeless(policy, failure, *before) if policy["limit"] else ""
@@ -178,7 +178,7 @@ def _death(directory: str, end: RankExit) -> Death:
 
 
 def _steps_of(directory: str, end: RankExit) -> int | None:
-    """Of a rank that came to its end; None where nobody counted."""
+    """Return the steps of a rank whose script reached its end; None if they were not counted."""
     return noted(_stem(directory, end.rank) + ".end").get("step") or None
 
 
@@ -200,7 +200,7 @@ def _raisers(directory: str) -> list[int]:
 
 
 def noted(path: str) -> dict[str, Any]:
-    """What the hook wrote; {} where it did not, or not all of it (a full disk)."""
+    """Read a JSON object that the hook wrote; {} if it is missing or incomplete (full disk)."""
     try:
         with open(path) as file:
             note = json.load(file)
@@ -210,7 +210,7 @@ def noted(path: str) -> dict[str, Any]:
 
 
 def tail(path: str) -> tuple[str, ...]:
-    """The last lines of a log, without empty ones; () when there is no log."""
+    """Return the last lines of a log without empty ones; () if there is no log."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))

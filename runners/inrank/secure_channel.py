@@ -1,9 +1,10 @@
 """A connection between two runners of one run: each proves that it has the run's key before the other reads any content.
 
-The client begins: magic, nonce. The server answers with a nonce of its own and an HMAC-SHA256 over both, the client with
-another one. From both nonces come the keys of the two directions, so that nothing recorded serves again. Each message
-then is a frame: length (4 bytes, big-endian), HMAC over number, length and content, content. The content is hidden with
-SHAKE-256 of key and number, no pair of which occurs twice, and is a list of byte strings, each behind its length.
+Handshake: the client sends magic and a nonce. The server answers with its nonce and an HMAC-SHA256 over both nonces.
+The client answers with another HMAC. Both nonces and the run's key give one pair of keys per direction, so a recorded
+message cannot be replayed. Each message is one frame: length (4 bytes, big-endian), HMAC over number, length and
+encrypted content, and the encrypted content. The content is a list of byte strings with a length before each. It is
+encrypted with SHAKE-256 of key and frame number; each pair of these is used once.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ NONCE = 32
 MAC = 32
 HELLO = len(MAGIC) + NONCE
 MAX_MESSAGE = 8 << 20
-"""Bytes."""
+"""Bytes of content per message."""
 KEY_FILE = "relay.key"
-"""In the run's directory."""
+"""Name of the file in the run's directory that holds the run's key, in hex."""
 GREETING_S = 5.0
-"""How long either side gives the other to prove itself."""
+"""Seconds for the handshake."""
 _LENGTH = struct.Struct(">I")
 HEAD = _LENGTH.size + MAC
 
 
 class Broken(OSError):
-    """The other end has no key of this run, is gone, or sent what is no frame."""
+    """The other end has no key of this run, has closed the connection, or sent an invalid frame."""
 
 
 def read_key(run_dir: str, rendezvous: str) -> bytes | None:
-    """The key of one rendezvous of a run, from the run's own; None where the run has none."""
+    """Derive the key of one rendezvous from the run's key; None if the run has no valid key."""
     try:
         with open(os.path.join(run_dir, KEY_FILE)) as file:
             key = bytes.fromhex(file.read().strip())
@@ -50,7 +51,7 @@ def _derived(key: bytes, *parts: bytes) -> bytes:
 
 
 def proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
-    """What proves the key for these nonces. `side`: b"server" or b"client"."""
+    """Return the HMAC that proves the key for these nonces. `side`: b"server" or b"client"."""
     return _derived(key, b"proof", side, nonces)
 
 
@@ -59,16 +60,16 @@ def proves(given: bytes, key: bytes, side: bytes, nonces: bytes) -> bool:
 
 
 class Seal:
-    """One direction of one connection: makes its frames, or opens them."""
+    """One direction of a connection: encrypts its frames, or decrypts them."""
 
     def __init__(self, key: bytes, side: bytes, nonces: bytes) -> None:
-        """`side`: who sends."""
+        """`side`: the sender, b"server" or b"client"."""
         self._mac_key = _derived(key, b"mac", side, nonces)
         self._hide_key = _derived(key, b"hide", side, nonces)
         self._number = 0
 
     def seal(self, parts: Iterable[bytes]) -> bytes:
-        """The next frame. Raises Broken for more than MAX_MESSAGE."""
+        """Make the next frame. Raises Broken for more than MAX_MESSAGE."""
         content = b"".join(_LENGTH.pack(len(part)) + part for part in parts)
         if len(content) > MAX_MESSAGE:
             raise Broken("a message of %d bytes is too large" % len(content))
@@ -77,7 +78,7 @@ class Seal:
         return _LENGTH.pack(len(hidden)) + self._mac(hidden) + hidden
 
     def open(self, head: bytes, hidden: bytes) -> list[bytes]:
-        """The parts of the next frame. Raises Broken."""
+        """Verify the next frame and return its parts. Raises Broken."""
         self._number += 1
         if not hmac.compare_digest(head[_LENGTH.size :], self._mac(hidden)):
             raise Broken("a frame was changed on its way, or is not the next")
@@ -89,7 +90,7 @@ class Seal:
 
 
 def hide(data: bytes, key: bytes, number: int) -> bytes:
-    """Hide, or show again: XOR with SHAKE-256 of key and number, no pair of which may occur twice."""
+    """Encrypt or decrypt: XOR with SHAKE-256 of key and number. Each pair of these may be used once."""
     if not data:
         return data
     stream = hashlib.shake_256(key + number.to_bytes(8, "big")).digest(len(data))
@@ -97,7 +98,7 @@ def hide(data: bytes, key: bytes, number: int) -> bytes:
 
 
 def length(head: bytes) -> int:
-    """Bytes of content behind the head of a frame. Raises Broken."""
+    """Read the size of the content in bytes from the head of a frame. Raises Broken."""
     size = int(_LENGTH.unpack_from(head)[0])
     if size > MAX_MESSAGE:
         raise Broken("a frame of %d bytes is too large" % size)
@@ -120,7 +121,7 @@ class Channel:
     """The client's end: one request at a time."""
 
     def __init__(self, connection: socket.socket, key: bytes) -> None:
-        """Greets. Raises OSError; Broken where the other end has no such key."""
+        """Perform the handshake. Raises OSError; Broken if the other end does not have this key."""
         self._connection = connection
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -135,14 +136,14 @@ class Channel:
         self._out, self._in = Seal(key, b"client", nonces), Seal(key, b"server", nonces)
 
     def ask(self, parts: Iterable[bytes], seconds: float) -> list[bytes]:
-        """The answer to a message. Raises OSError; the channel is then of no further use."""
+        """Send a message and return the answer. Raises OSError; then close the channel."""
         deadline = time.monotonic() + seconds
         self._send(self._out.seal(parts), deadline)
         head = self._read(HEAD, deadline)
         return self._in.open(head, self._read(length(head), deadline))
 
     def idle(self) -> bool:
-        """Whether it is open, and nothing came since the last answer."""
+        """Return whether it is open, and no data came since the last answer."""
         return not select.select([self._connection], [], [], 0)[0]
 
     def close(self) -> None:
@@ -172,7 +173,7 @@ def _left(deadline: float) -> float:
 
 
 def dial(host: str, port: int, key: bytes, seconds: float = GREETING_S) -> Channel:
-    """A channel to the coordinator of a run. Raises OSError."""
+    """Connect to the coordinator of a run. Raises OSError."""
     connection = socket.create_connection((host, port), seconds)
     try:
         return Channel(connection, key)
