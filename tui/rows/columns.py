@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from ...runners.state import LIVING, Node, Rank
 from ...runners.telemetry.quantities import BY_KIND
 from ...runners.telemetry.quantity import Quantity, TableColumn
 from . import glyphs
-from .glyphs import Row, fit, or_na, percent
+from .glyphs import fit, or_na, percent
 
 Sortable = float | str | None
 
@@ -454,102 +454,3 @@ def sorted_lines(lines: Sequence[_L], column: Column, reverse: bool) -> list[_L]
     with_value = [(value, line) for value, line in keyed if value is not None]
     with_value.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=reverse)
     return [line for _, line in with_value] + [line for value, line in keyed if value is None]
-
-
-# --- the user's choice ---
-
-ALWAYS = {"ranks": "rank", "gpus": "gpu"}
-"""The column that identifies a row and cannot be hidden."""
-
-
-class ColumnChoice(Struct, frozen=True):
-    """The current state of the dialog that chooses columns."""
-
-    table: str
-    order: tuple[str, ...]
-    """Ids of every column of the table, from left to right."""
-    shown: frozenset[str]
-    sort: str = ""
-    reverse: bool = False
-    own: bool = False
-    """Whether the user chose columns; otherwise the table shows those that fit."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The chosen ids in the form of `ViewOptions.columns`."""
-        return tuple(id for id in self.order if id in self.shown) if self.own else ()
-
-
-def begin_choice(
-    table: str, columns: Sequence[str], on_screen: Collection[str], sort: str, reverse: bool
-) -> ColumnChoice:
-    """Start with the user's columns, or with those that are `on_screen` if there are none."""
-    every = [column.id for column in TABLES[table]]
-    order = [*columns, *(id for id in every if id not in columns)]
-    shown = frozenset(columns or on_screen) | {ALWAYS[table]}
-    return ColumnChoice(table, tuple(order), shown, sort, reverse, bool(columns))
-
-
-def toggled(choice: ColumnChoice, at: int) -> ColumnChoice:
-    """Show or hide that column; the first column of a table cannot be hidden."""
-    id = choice.order[at]
-    if id == ALWAYS[choice.table]:
-        return choice
-    return replace(choice, shown=choice.shown ^ {id}, own=True)
-
-
-def moved(choice: ColumnChoice, at: int, by: int) -> ColumnChoice:
-    """Move that column by `by` places."""
-    to = at + by
-    if not 0 <= to < len(choice.order):
-        return choice
-    order = list(choice.order)
-    order[at], order[to] = order[to], order[at]
-    return replace(choice, order=tuple(order), own=True)
-
-
-def resorted(choice: ColumnChoice, at: int) -> ColumnChoice:
-    """Sort by that column; the next calls reverse the order, then remove it."""
-    id = choice.order[at]
-    column = by_id(choice.table, id)
-    if column is None or column.key is None:
-        return choice
-    if choice.sort != id:
-        return replace(choice, sort=id, reverse=False)
-    return replace(choice, reverse=True) if not choice.reverse else replace(choice, sort="", reverse=False)
-
-
-def default_ids(table: str) -> tuple[str, ...]:
-    """Return the ids that distui shows by default on a wide terminal."""
-    return tuple(column.id for column in TABLES[table] if not column.asked)
-
-
-def default_choice(choice: ColumnChoice) -> ColumnChoice:
-    """Return the default: all columns that fit, in the order of the table."""
-    every = tuple(column.id for column in TABLES[choice.table])
-    return ColumnChoice(choice.table, every, frozenset(default_ids(choice.table)))
-
-
-def choice_rows(
-    choice: ColumnChoice, width: int, absent: Collection[str] = (), ascii_only: bool = False
-) -> list[Row]:
-    """Return one row per column: place, title, sort mark, description. `absent` columns do not apply to this run."""
-    marks = ("^", "v") if ascii_only else ("▴", "▾")
-    rows: list[Row] = []
-    place = 0
-    for id in choice.order:
-        column = by_id(choice.table, id)
-        assert column is not None
-        on = id in choice.shown
-        place += on
-        mark = marks[choice.reverse] if choice.sort == id else " "
-        about = column.about + (" (not in this run)" if id in absent else "")
-        rows.append(
-            (
-                (f"{place:>2} " if on else "   ", "accent"),
-                (fit(column.title, 9), "head" if on else "dim"),
-                (f"{mark} ", "accent"),
-                (fit(about, max(8, width - 15)), "text" if on else "dim"),
-            )
-        )
-    return rows

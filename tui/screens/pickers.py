@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 from ...presets.sanitize import clean_text
 from ...runners.telemetry.metric_names import find_metric
 from ..rows.charts import NAMES, chart_title
-from ..rows.columns import ColumnChoice, choice_rows, default_choice, moved, resorted, toggled
+from ..rows.column_choice import ColumnChoice, choice_rows, default_choice, moved, resorted, toggled
 from ..rows.glyphs import Row, fit, key_row
 from .modal import RowsModal
 from .rows_view import RowsView

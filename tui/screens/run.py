@@ -26,7 +26,8 @@ from ..cockpit_commands import CommandingApp
 from ..history import MetricHistory
 from ..keys import bindings
 from ..rows.charts import LIVE_WINDOW, STRIP, WINDOWS
-from ..rows.columns import TABLES, ColumnChoice, begin_choice, default_ids
+from ..rows.column_choice import ColumnChoice, begin_choice, default_ids
+from ..rows.columns import TABLES
 from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row, wrap
 from ..rows.layout import Arrangement, is_large, shows_wrong
