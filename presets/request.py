@@ -42,9 +42,12 @@ class LaunchOption:
     """Whether it executes a program or opens a file, which an MCP server that only reads refuses."""
     more: str = ""
     """A sentence for the documentation, and for the form where there is a `label`."""
+    alone: bool = False
+    """Whether it replaces preset and script."""
     form: str = ""
-    """The field of LaunchForm; "" where the form has none."""
+    """The field of LaunchForm that means it; "": it has a row under "options"."""
     label: str = ""
+    """Of that field, if the form takes its texts from here."""
     example: str = ""
     """What the form shows while the field is empty."""
 
@@ -116,7 +119,7 @@ class Request:
         label="nodes",
     )
     nproc_per_node: int | str | None = _of_plans(
-        "--nproc-per-node", "N|gpu|cpu|auto", "ranks on each node", read="count"
+        "--nproc-per-node", "N|gpu|cpu|auto", "ranks on each node", read="count", form="nproc"
     )
     on: str = _of_plans(
         "--on",
@@ -135,6 +138,7 @@ class Request:
         "change a preset's field",
         (),
         repeat=True,
+        form="overrides",
         more="[presets.md](presets.md) has the fields.",
     )
     adopt: bool = _of_plans(
@@ -191,6 +195,7 @@ class Request:
         {},
         repeat=True,
         read="nccl",
+        form="nccl",
         more="It is checked against the catalogue; `distui presets nccl NAME` says what a variable does.",
     )
     nccl_presets: tuple[str, ...] = _option(
@@ -199,6 +204,7 @@ class Request:
         "settings of NCCL by name (`distui presets nccl` lists them)",
         (),
         repeat=True,
+        form="nccl_presets",
         more="`--nccl` and `--env` win over them.",
     )
     env_on: Mapping[str, Mapping[str, str]] = _option(
@@ -235,11 +241,11 @@ class Request:
     )
     notify: tuple[str, ...] = _option(
         "--notify",
-        "WAY[:RULES]",
-        "send notices of the run on a way of the settings",
+        "CHANNEL[:RULES]",
+        "send notifications of the run to a configured channel",
         (),
         repeat=True,
-        more="As in `team:hang,gave-up`; `off`: on none. [notifications.md](notifications.md) has ways and rules.",
+        more="As in `team:hang,gave-up`; `off`: to none. [notifications.md](notifications.md) has channels and rules.",
         form="notify",
         label="notify",
         example="as the settings say",
@@ -267,12 +273,14 @@ class Request:
         (),
         verbs=DOCTOR,
         read="hosts",
+        form="place",
         more="[nodes.md](nodes.md) has the rest.",
     )
     hostfile: str | None = _of_hosts(
         "--hostfile",
         "FILE",
         "file with one host per line: HOST [slots=8]",
+        form="place",
         verbs=DOCTOR,
         opens=True,
     )
@@ -291,7 +299,7 @@ class Request:
     )
 
     task: str | None = _of_nodes(
-        "--task", "FILE", "a SkyPilot task of your own instead of PRESET and SCRIPT", opens=True
+        "--task", "FILE", "a SkyPilot task of your own instead of PRESET and SCRIPT", opens=True, alone=True
     )
     gpus: str | None = _of_nodes(
         "--gpus",
@@ -356,6 +364,9 @@ REQUEST_OPTIONS: Mapping[str, LaunchOption] = {
 }
 """Field of `Request` → its option, in the order of `--help`."""
 
+FORM_OPTIONS = {name: each for name, each in REQUEST_OPTIONS.items() if not (each.form or each.alone)}
+"""Those that the launch form has under "options"."""
+
 COMMAND_LINE_OPTIONS = (
     LaunchOption(
         flags=("--json",),
@@ -399,5 +410,5 @@ def option(flag: str) -> LaunchOption:
 
 
 def of_form(form: str) -> LaunchOption | None:
-    """The option that a field of the launch form means; None: it has none."""
-    return next((each for each in OPTIONS if each.form == form), None)
+    """The option from which a field of the launch form has its texts; None: it has none."""
+    return next((each for each in OPTIONS if each.form == form and each.label), None)

@@ -33,8 +33,8 @@ OF_RUNS = {
         "this machine",
     ),
     "notify.send": SettingGuide(
-        "ways on which every launch sends notices: `distui notify` lists them, and docs/notifications.md has the keys",
-        "a list of ways",
+        "notification channels of every launch: `distui notify` lists them, and docs/notifications.md has the keys",
+        "a list of channels",
         ["terminal"],
         None,
         "none",

@@ -685,19 +685,19 @@ _PRESETS = {
     ),
     "notify": Verb(
         "notify:notify",
-        "list the ways on which notices of runs go, or test them",
+        "list or test the channels of notifications, or print what a run has sent",
         options=(
             word("action", nargs="?", choices=("list", "test", "log"), default="list"),
-            word("name", "WAY|RUN", "test: only this way; log: of this run", nargs="?"),
+            word("name", "CHANNEL|RUN", "test: only this channel; log: of this run", nargs="?"),
             JSON,
         ),
-        usage="distui notify [list | test [WAY] | log [RUN]] [--json]",
+        usage="distui notify [list | test [CHANNEL] | log [RUN]] [--json]",
         examples={
-            "notify": "the ways that are configured, and the rules",
-            "notify test team": "whether a way works",
+            "notify": "the configured channels, and the rules",
+            "notify test team": "whether a channel works",
             "notify log night": "what a run has sent",
         },
-        exits=Exits((1, 3), "a way does not work, or the settings have a mistake"),
+        exits=Exits((1, 3), "a channel does not work, or the settings have a mistake"),
     ),
 }
 
@@ -823,7 +823,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "change a run": _CHANGE,
     "keep order": _KEEP_ORDER,
     "find what is wrong": _FIND,
-    "presets, memory and notices": _PRESETS,
+    "presets, memory and notifications": _PRESETS,
     "language models": _MODELS,
     "SkyPilot's clusters": _CLUSTERS,
     "distui itself": _ITSELF,

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...presets import nccl, skypilot
@@ -42,7 +42,7 @@ from .prepared import Prepared, run_name
 from .sky import resources_of
 from .syntax_check import syntax_problem
 from .words import count as count_of
-from .words import nccl_pairs, shell_words
+from .words import nccl_pairs, request_of, shell_words, words_of
 
 FIELDS = {flag: option(flag).label for flag in ("--on", "--gpus", "--cpus")}
 """What the form calls the options of the command line."""
@@ -66,13 +66,15 @@ class LaunchForm:
     nccl: str = ""
     """NCCL_DEBUG level; "" for the preset's."""
     notify: str = ""
-    """WAY[:RULES] words, quoted as in a shell; "" for those of the settings."""
+    """CHANNEL[:RULES] words, quoted as in a shell; "" for those of the settings."""
     place: str = ""
     """"" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
     nodes: str = ""
     gpus: str = ""
     """Of each node that SkyPilot brings: "H100:8"."""
     cpus: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Further options, by their fields in `Request`, each as typed: FORM_OPTIONS has them."""
     overrides: tuple[str, ...] = ()
     """Fields of the preset that were changed, as `--set` takes them: "mesh.tp=2"."""
     nccl_presets: tuple[str, ...] = ()
@@ -214,7 +216,8 @@ def _request(form: LaunchForm) -> Request:
     nproc, nodes = form.nproc.strip(), form.nodes.strip()
     nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
     args, env = shell_words(form.args, "arguments"), shell_words(form.env, "environment")
-    return Request(
+    return request_of(
+        words_of(form.options),
         preset=form.preset,
         overrides=form.overrides,
         script=form.script.strip(),

@@ -75,7 +75,9 @@ def text_of(
     if LATE_S < now - notice.at < OLDEST_S:
         lines.append(f"This was {duration_text(now - notice.at)} ago")
     if left_out:
-        counts = ", ".join(f"{plural(left_out[rule], 'notice')} of {rule}" for rule in sorted(left_out))
+        counts = ", ".join(
+            f"{plural(left_out[rule], 'notification')} of {rule}" for rule in sorted(left_out)
+        )
         lines.append(f"Left out by the rate limit: {counts}")
     return Text(
         notice.rule,
@@ -93,7 +95,7 @@ def text_of(
 
 def trial_text(host: str, at: float) -> Text:
     """Return the text of `distui notify test`."""
-    lines = (f"Sent by `distui notify test` on {host}: notices of your runs come on this way",)
+    lines = (f"Sent by `distui notify test` on {host}: notifications of your runs use this channel",)
     return Text("test", "note", "", host, "distui: a test", lines, at=at)
 
 

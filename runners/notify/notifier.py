@@ -99,10 +99,10 @@ class RunNotices:
             self._failing[way] = why
         else:
             self._failing.pop(way, None)
-        texts = [f"on the way {name}: {each}" for name, each in self._failing.items()]
+        texts = [f"on the channel {name}: {each}" for name, each in self._failing.items()]
         if texts:
             remedy = f"`distui notify test {next(iter(self._failing))}` tries it"
-            text = f"notices are not sent {'; '.join(texts)}"
+            text = f"notifications are not sent {'; '.join(texts)}"
             self._run.findings.raise_finding(Finding(FAILED, "warning", text, role="fact", remedy=remedy))
         else:
             self._run.findings.clear(FAILED)

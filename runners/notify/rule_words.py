@@ -81,7 +81,7 @@ def rules_of(words: Sequence[str], where: str, basis: Minutes | None = None) -> 
         start = every_rule() if basis is None else basis
         rules = {name: minutes for name, minutes in start.items() if name not in left_out}
         if not rules:
-            raise RunError(f"{where} leaves no rule: leave the way out instead")
+            raise RunError(f"{where} leaves no rule: leave the channel out instead")
         return rules
     rules = {}
     for word in words:
@@ -112,8 +112,8 @@ def split_word(word: str, where: str = "--notify") -> tuple[str, list[str] | Non
     if not NAME.fullmatch(way) or "://" in word:
         # The word is not quoted: it may be an address that is secret.
         raise RunError(
-            f"{where} takes the name of a way, as in team or team:hang,gave-up: an address belongs into "
-            "[notify.ways.NAME] of settings.toml, as `ps` shows the arguments of a command"
+            f"{where} takes the name of a channel, as in team or team:hang,gave-up: write an address into "
+            "[notify.ways.NAME] of settings.toml, since `ps` shows the arguments of a command"
         )
     return way, rules.split(",") if colon else None
 

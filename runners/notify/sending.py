@@ -67,7 +67,7 @@ async def send_notice(
     configured = await asyncio.to_thread(ways.load)
     way = configured.ways.get(name)
     if way is None:
-        why = configured.why_not(name) or "there is no such way any more"
+        why = configured.why_not(name) or "there is no such channel any more"
         return text, SendOutcome(False, why, again=bool(configured.problems))
     return text, await send(way, text, lookup, configured.path.parent)
 
@@ -80,7 +80,7 @@ async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> Send
     if way.kind == "desktop":
         return await _run(desktop_words(text), {**os.environ, **_bus(lookup)}, "", "notify-send")
     if way.kind not in POSTED:
-        return SendOutcome(False, "a terminal is called by the cockpit that it shows")
+        return SendOutcome(False, "the cockpit notifies a terminal, the agent cannot")
     try:
         where = target(way, lookup, folder)
     except WayError as error:
@@ -135,7 +135,9 @@ def _judged(answer: Mapping[str, Any], host: str) -> SendOutcome:
 
 async def _run(words: list[str], env: Mapping[str, str], text: str, what: str) -> SendOutcome:
     if shutil.which(words[0], path=env.get("PATH")) is None:
-        return SendOutcome(False, f"{what} is not there: install it, or take the way out of the settings")
+        return SendOutcome(
+            False, f"{what} is not installed: install it, or remove the channel from the settings"
+        )
     try:
         code, _ = await _ended(words, env, text, COMMAND_S)
     except OSError as error:

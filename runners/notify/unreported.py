@@ -83,8 +83,8 @@ def unreported(entry: Entry) -> list[Finding]:
     for way, key in sorted(_ends_on(last_state(entry)[1])):
         text = _standing(entry.path, known.get((way, key)))
         if text:
-            texts.append(f"the end of the run is not reported on the way {way}{text}")
-    remedy = "`distui notify log RUN` lists all notices, `distui notify test` tries the ways"
+            texts.append(f"the end of the run is not reported on the channel {way}{text}")
+    remedy = "`distui notify log RUN` lists all notifications, `distui notify test` tests the channels"
     return [Finding(FAILED, "warning", "; ".join(texts), role="fact", remedy=remedy)] if texts else []
 
 

@@ -97,14 +97,16 @@ def of_table(table: Any, path: Path) -> Configured:
         problems.append(f"{path}: {error}")
     send = table.get("send", [])
     if not _is_texts(send):
-        problems.append(f'{path}: notify.send has to be a list of ways, as in ["team", "terminal"]')
+        problems.append(f'{path}: notify.send has to be a list of channels, as in ["team", "terminal"]')
         send = []
     ways = _own_ways(rules)
     sections = table.get("ways", {})
     if not isinstance(sections, Mapping) or any(
         not isinstance(each, Mapping) for each in sections.values()
     ):
-        problems.append(f"{path}: notify.ways has to hold a section for each way, as [notify.ways.team]")
+        problems.append(
+            f"{path}: notify.ways has to hold a section for each channel, as [notify.ways.team]"
+        )
         sections = {}
     for name, section in sections.items():
         try:
@@ -160,14 +162,14 @@ def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]
     """Yield the mistakes of a channel. Only the first is used. No text quotes a value, which may be secret."""
     where = f"notify.ways.{name}"
     if not NAME.fullmatch(name) or name == OFF:
-        yield f"notify.ways: {quoted(name)} is no name of a way: use up to 32 letters, digits, _ and -"
+        yield f"notify.ways: {quoted(name)} is not a valid channel name: use up to 32 letters, digits, _ and -"
     for key in section:
         if key not in _KEYS:
             yield f"{where}: there is no setting {quoted(key)}{nearest_or_all(key, _KEYS)}"
     if kind not in KINDS:
         yield f"{where}.type has to be one of {', '.join(KINDS)}"
     if kind == "terminal" and name != kind:
-        yield f"{where}: the way of type terminal is called terminal: write [notify.ways.terminal]"
+        yield f"{where}: a channel of type terminal has to be called terminal: write [notify.ways.terminal]"
     for key in _TEXTS:
         if not isinstance(section.get(key, ""), str):
             yield f"{where}.{key} has to be a text"
@@ -178,7 +180,7 @@ def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]
     if kind in POSTED and len(sources) != 1:
         yield f"{where} needs its address in one of url_file, url_env and url"
     if kind not in POSTED and sources + tokens:
-        yield f"{where}: a way of type {kind} has no address and no token: leave them out"
+        yield f"{where}: a channel of type {kind} has no address and no token: leave them out"
     if len(tokens) > 1:
         yield f"{where}: token_file and token_env exclude each other: write one"
     for key in ("url_env", "token_env"):
@@ -208,7 +210,7 @@ def resolved(words: Sequence[str], configured: Configured) -> tuple[str, ...]:
             name, way.rules if rules is None else rules_of(rules, f"{where} {name}", way.rules)
         )
     if chosen and OFF in words:
-        raise RunError("--notify off excludes every way: leave one of them out")
+        raise RunError("--notify off excludes every channel: use either off or names of channels")
     return tuple(each.word for each in chosen.values()) or ((OFF,) if words else ())
 
 
@@ -221,7 +223,7 @@ def way_of(name: str, configured: Configured, where: str) -> NoticeWay:
         raise RunError(why)
     hint = nearest_or_all(name, configured.ways)
     raise RunError(
-        f"{where}: there is no way {quoted(name)}{hint}; [notify.ways.{name}] in {configured.path} would make it"
+        f"{where}: unknown channel {quoted(name)}{hint}; add [notify.ways.{name}] to {configured.path} to create it"
     )
 
 

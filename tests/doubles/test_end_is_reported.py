@@ -94,7 +94,7 @@ async def test_a_network_that_is_away_when_the_run_ends_delays_its_report_and_no
         (finding,) = unreported(run.agent.served.entry)
         assert (finding.id, finding.severity) == ("notify-failed", "warning")
         assert finding.text == (
-            "the end of the run is not reported on the way team: 127.0.0.1: Connection refused; "
+            "the end of the run is not reported on the channel team: 127.0.0.1: Connection refused; "
             "the next launch tries it again"
         )
         delivering = asyncio.create_task(courier.deliver(run.path, lambda name: None))
@@ -160,7 +160,10 @@ async def test_a_way_that_fails_is_a_finding_of_a_live_run_within_seconds_and_is
             await run.until(lambda state: ("notify-failed", None, None) in state.findings)
             assert clock.monotonic() - began < 10.0
             finding = run.state.findings["notify-failed", None, None]
-            assert finding.text == "notices are not sent on the way team: 127.0.0.1: Connection refused"
+            assert (
+                finding.text
+                == "notifications are not sent on the channel team: 127.0.0.1: Connection refused"
+            )
             network.outcome = SendOutcome(True)
             await run.until(lambda state: not state.findings)
 

@@ -118,7 +118,7 @@ async def test_a_lost_run_is_reported_once_and_again_if_it_is_lost_again(network
         assert entry is not None
         (finding,) = unreported(entry)
         assert finding.text == (
-            "the end of the run is not reported on the way team; the next launch reports it"
+            "the end of the run is not reported on the channel team; the next launch reports it"
         )
         assert unattended() == [path]
         for _ in range(3):

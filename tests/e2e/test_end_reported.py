@@ -49,7 +49,7 @@ def test_status_and_notify_log_name_an_end_that_was_not_reported(world: World) -
         ),
     ):
         tried(run, *states)
-        sentence = f"the end of the run is not reported on the way team: {what}"
+        sentence = f"the end of the run is not reported on the channel team: {what}"
         assert sentence in run.distui("status").fine().out
         assert sentence in world.distui("notify", "log", "night").fine().out
         (finding,) = run.distui("status", "--json").fine().json()["findings"]
@@ -63,10 +63,10 @@ def test_status_and_notify_log_name_an_end_that_was_not_reported(world: World) -
 def test_status_and_notify_log_name_a_lost_run_that_the_next_launch_reports(world: World) -> None:
     configure(world, "http://127.0.0.1:9/x")
     run = written.write(world, "exec", "--name", "night", "--", "true", attempts=(written.Attempt(None),))
-    sentence = "the end of the run is not reported on the way team; the next launch reports it"
+    sentence = "the end of the run is not reported on the channel team; the next launch reports it"
     assert sentence in run.distui("status").fine().out
     said = world.distui("notify", "log", "night").fine().out
-    assert said == f"run night has sent no notices\n{sentence}\n"
+    assert said == f"run night has sent no notifications\n{sentence}\n"
 
 
 @pytest.mark.real

@@ -156,7 +156,7 @@ def test_the_next_launch_reports_the_runs_that_nobody_serves_once(world: World, 
 
 
 def test_a_mistake_is_named_and_starts_nothing(world: World) -> None:
-    world.distui("notify", "test").refused(2, "No way is configured", "settings.toml")
+    world.distui("notify", "test").refused(2, "No channel is configured", "settings.toml")
     settings(world, Sink(9))
     world.distui("notify", "test", "teem").refused(2, "did you mean team?")
     listed = world.distui("notify", "list").fine().out

@@ -440,7 +440,7 @@ PANES = {
     "5": "need INFO",
     "6": "No problems found",
     "i": "No problems found",
-    "7": "notices, commands and checkpoints",
+    "7": "events, commands and checkpoints",
 }
 """What the pane of a key shows."""
 

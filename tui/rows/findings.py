@@ -561,7 +561,7 @@ def _save_text(saved: Checkpoint) -> str:
 def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[float | None]]:
     """Return the events screen, and per row its unix time in seconds; None for headings.
 
-    The ledger of attempts comes first, then notices, commands and checkpoints, newest first. `whole` adds the first
+    The ledger of attempts comes first, then events, commands and checkpoints, newest first. `whole` adds the first
     cause with its last lines, which the report of a run that has ended also shows.
     """
     state = frame.state
@@ -572,7 +572,7 @@ def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row],
     cause = _last_cause(state) if whole else None
     if cause is not None:
         rows += [(), *_last_cause_rows(state, cause, width)]
-    rows += [(), ((" notices, commands and checkpoints, newest first", "dim"),)]
+    rows += [(), ((" events, commands and checkpoints, newest first", "dim"),)]
     saves = sorted((saved.at, _save_text(saved)) for saved in state.checkpoints)
     happened = list(heapq.merge(in_order(state.notices), saves, key=itemgetter(0)))
     if not happened:

@@ -130,7 +130,7 @@ class HeatMap(Pane):
 
 
 class Events(Pane):
-    """Attempts, notices, commands, checkpoints; Enter moves the whole screen to that time."""
+    """Attempts, events, commands, checkpoints; Enter moves the whole screen to that time."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("events")  # type: ignore[assignment]
 
@@ -146,7 +146,7 @@ class Events(Pane):
         self._times: list[float | None] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        self.entitle("attempts, notices, commands, checkpoints")
+        self.entitle("attempts, events, commands, checkpoints")
         rows, self._times = event_rows(frame, width - 1, frame.view.pane == "events")
         return rows
 

@@ -314,7 +314,7 @@ BY_METAVAR: Mapping[str, Callable[..., Words]] = {
     "FILTER": _filters,
     "+TAG": _tags,
     "TAG": _tags,
-    "WAY[:RULES]": lambda prefix, **_: [*_ways(prefix), "off"],
+    "CHANNEL[:RULES]": lambda prefix, **_: [*_ways(prefix), "off"],
     "FILE": files,
     "PATH": files,
     "FIELD=VALUE": _fields,

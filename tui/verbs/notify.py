@@ -83,7 +83,7 @@ def notify(options: argparse.Namespace) -> int:
     if options.action == "test":
         return _test(options, configured)
     if options.name is not None:
-        raise RunError("notify list takes no name: `distui notify test WAY` tries a way")
+        raise RunError("notify list takes no name: `distui notify test CHANNEL` tests a channel")
     return _list(configured, options.json)
 
 
@@ -99,7 +99,7 @@ def _list(configured: Configured, as_json: bool) -> int:
         "rules": [{"rule": name, "when": when} for name, when in RULES.items()],
         "problems": list(configured.problems),
     }
-    lines = ["ways"]
+    lines = ["channels"]
     for row in rows:
         lines.append(f"  {row['way']:<12} {row['type']:<9} {row['to'] or row['problem']}  ({row['rules']})")
     send = ", ".join(configured.send) or "none: a launch sends nothing without --notify"
@@ -140,7 +140,7 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
             complain(problem)
     if not chosen:
         raise RunError(
-            f"no way is configured in {configured.path}: docs/notifications.md has examples, and "
+            f"no channel is configured in {configured.path}: docs/notifications.md has examples, and "
             "`distui notify test terminal` needs none"
         )
     rows = asyncio.run(_try_all(chosen, configured))
@@ -194,7 +194,7 @@ def _log(options: argparse.Namespace) -> int:
                 "why": last.why or None,
             }
         )
-    lines = [] if rows else [f"run {entry.record.name} has sent no notices"]
+    lines = [] if rows else [f"run {entry.record.name} has sent no notifications"]
     for row in rows:
         about = row["title"] or row["why"] or ""
         lines.append(

@@ -107,11 +107,11 @@ def test_the_plan_has_the_ways_that_were_typed(
 @for_each(
     ("typed", "why"),
     [
-        ("phone", "there is no way phone"),
+        ("phone", "unknown channel phone"),
         ("team:hangs", "no rule hangs; did you mean hang?"),
-        ("off team", "--notify off excludes every way"),
+        ("off team", "--notify off excludes every channel"),
         ("'team", "notify: a quote is open"),
-        ("https://hooks.example/T0/s3cret", "takes the name of a way"),
+        ("https://hooks.example/T0/s3cret", "takes the name of a channel"),
     ],
 )
 def test_what_is_no_way_is_one_sentence(here: Path, ways: Path, typed: str, why: str) -> None:

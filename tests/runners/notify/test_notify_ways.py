@@ -60,10 +60,10 @@ def test_rules_of_all_ways_and_of_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("teem",), "did you mean team?"), (("hangs:x",), "there is no way hangs"),
+        (("teem",), "did you mean team?"), (("hangs:x",), "unknown channel hangs"),
         (("team:hangs",), "did you mean hang?"),
-        (("off", "team"), "excludes every way"), (("",), "name of a way"), (("a b",), "name of a way"),
-        (("-x",), "name of a way"),
+        (("off", "team"), "excludes every channel"), (("",), "name of a channel"), (("a b",), "name of a channel"),
+        (("-x",), "name of a channel"),
     ],
 )  # fmt: skip
 def test_what_a_launch_cannot_mean_is_refused(tmp_path: Path, words: tuple[str, ...], part: str) -> None:
@@ -90,7 +90,7 @@ def test_a_way_with_a_mistake_is_named_and_refused_at_a_launch(tmp_path: Path) -
         ('type = "slack"\nurl_env = "MY_ADDRESS"', "name of a secret"),
         (f'type = "slack"\nurl = "{SECRET}"\nurls = 1', "did you mean"),
         (f'type = "slack"\nurl = "{SECRET}"\nrules = "hang"', "list of rules"),
-        ('type = "terminal"', "is called terminal"),
+        ('type = "terminal"', "has to be called terminal"),
         (f'type = "slack"\nurl = "{SECRET}"\nrules = ["hangs"]', "did you mean hang?"),
     ]:  # fmt: skip
         settings = configured(tmp_path, f"[notify.ways.team]\n{lines}\n")
@@ -194,7 +194,7 @@ def test_a_text_says_run_what_rank_remedy_and_how_to_attach() -> None:
     text = text_of(hostile(), "night", "gpu1", {"hang": 3})
     assert text.title == "night: it failed"
     assert text.lines[1:] == (
-        "Remedy: mend it", "On gpu1: distui attach night", "Left out by the rate limit: 3 notices of hang",
+        "Remedy: mend it", "On gpu1: distui attach night", "Left out by the rate limit: 3 notifications of hang",
     )  # fmt: skip
     assert text.ranks == (3,)
 
