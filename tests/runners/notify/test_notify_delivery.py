@@ -154,7 +154,7 @@ async def test_a_command_gets_the_text_and_no_shell_and_may_fail_hang_or_be_miss
     failed = await once(program(tmp_path, "raise SystemExit(3)"), tmp_path)
     assert (failed.again, failed.why.endswith("exit code 3")) == (True, True)
     missing = await once(NoticeWay("cmd", "command", every_rule(), command=("/nonexistent/x",)), tmp_path)
-    assert (missing.again, "is not there" in missing.why) == (False, True)
+    assert (missing.again, "is not installed" in missing.why) == (False, True)
     monkeypatch.setattr(sending, "COMMAND_S", 0.5)
     late = await once(program(tmp_path, "import time\ntime.sleep(100)"), tmp_path)
     assert "took longer" in late.why
@@ -212,7 +212,7 @@ async def test_the_desktop_is_asked_with_notify_send(
     monkeypatch.setattr(sending, "_ended", ended)
     desktop = NoticeWay("desktop", "desktop", every_rule())
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "notify-send is not there" in (await once(desktop, tmp_path)).why
+    assert "notify-send is not installed" in (await once(desktop, tmp_path)).why
     (tmp_path / "notify-send").touch(mode=0o755)
     assert (await once(desktop, tmp_path, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/x"}.get)).ok
     ((words, address),) = asked
