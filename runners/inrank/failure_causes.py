@@ -1,7 +1,7 @@
-"""Why a rank failed: from what it left behind to a sentence, a remedy, and whether a restart can help. Pure.
+"""Name why a rank failed, with a remedy and whether a restart can help, from its exit, exception and last lines. Pure.
 
-Exceptions and exits are matched against a table of causes, most specific first; the texts in it are those that real
-ranks wrote. The restart policy and the ledger use the same, so that what happens and what is shown agree.
+Exceptions and exits are matched against a table of causes, most specific first; its texts are from real ranks. The
+restart policy and the ledger share this code, so a restart and the displayed cause agree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .known_causes import CAUSES, FILE_LIMIT, LESS, LOST_WORKER, THROUGH, WORKER
 from .tracebacks import COMPILING, in_lines, raised_in, shortened, unwrapped
 
 LONGEST = 200
-"""Characters of an exception that a sentence quotes."""
+"""Longest quote of an exception in a sentence, in characters."""
 
 
 class Death(NamedTuple):
@@ -24,16 +24,16 @@ class Death(NamedTuple):
 
     rank: int
     exit_code: int | None
-    """As subprocess gives it, negative for a signal; None: unknown."""
+    """Negative for a signal, as in subprocess. None: unknown."""
     raised: Mapping[str, Any]
-    """What its hook noted of an uncaught exception (see tracebacks.note_of); {} for none."""
+    """The hook's note of an uncaught exception (see tracebacks.note_of), or {}."""
     lines: Sequence[str] = ()
     """The last lines of its stderr."""
     pid: int | None = None
     at: float = 0.0
-    """Unix time of its end."""
+    """Unix time of its exit."""
     oom: str | None = None
-    """The kernel's words, where it killed the rank for memory."""
+    """Message of the kernel if its OOM killer killed the rank."""
     finished: bool = False
     """Whether its script had reached its end."""
 
@@ -45,27 +45,27 @@ class Failure(NamedTuple):
     """One sentence."""
     remedy: str
     retry: str
-    """Whether a restart can help: "no" (the same would happen again), "maybe", "yes"."""
+    """Whether a restart can help: "no" (it would fail again), "maybe", "yes"."""
     symptom: bool = False
-    """It only shows that another rank is gone or late."""
+    """True if the failure only shows that another rank has exited or is late."""
     where: str = ""
     """File and line of the user's code that raised."""
     at: float = 0.0
     key: str = ""
-    """Equal for failures of the same kind at the same place; "" where that is unknown."""
+    """Equal for failures of the same kind at the same place; "" if that is unknown."""
     step: int | None = None
     """Optimizer steps that the rank had made; 0 also for a script without an optimizer; None: unknown."""
     untrained: bool = False
-    """Whether there was an optimizer, and it had made no step."""
+    """True if an optimizer existed and had made no step."""
 
 
 def first_of(failures: Sequence[Failure]) -> Failure | None:
-    """The earliest failure; symptoms of another's come after all others."""
+    """Return the earliest failure that is no symptom, else the earliest symptom."""
     return min(failures, key=lambda failure: (failure.symptom, failure.at), default=None)
 
 
 PEERS = ("peer-gone", "timeout", "connect-timeout")
-"""Symptoms of a rank that is not there any more."""
+"""Kinds of failures that show that another rank has exited."""
 UNEVEN = (
     "give every rank the same number of batches: drop_last=True with a DistributedSampler, or torch's Join; "
     "or let every rank take part in the last collectives"
@@ -73,9 +73,9 @@ UNEVEN = (
 
 
 def left_early(first: Failure | None, done: Mapping[int, tuple[float, int | None]]) -> Failure | None:
-    """The rank that was through before the others, where they only lost their connections to it.
+    """Name the rank that exited early with code 0 as the failure, if the others only lost their connection to it.
 
-    `done` has the unix time of their end and their steps, by rank, of those that ended with exit code 0.
+    `done`: rank → unix time of the exit and steps, of the ranks that exited with code 0.
     """
     if first is None or not first.symptom or first.kind not in PEERS or not done:
         return None
@@ -86,7 +86,7 @@ def left_early(first: Failure | None, done: Mapping[int, tuple[float, int | None
 
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals that a process gets for what it does itself."""
+"""Signals of crashes: their cause is in the process."""
 
 
 def classify(death: Death) -> Failure:
@@ -114,9 +114,9 @@ _LOST = ("ConnectionResetError", "ConnectionRefusedError", "EOFError", "BrokenPi
 
 
 def _without_worker(raised: Mapping[str, Any], lines: Sequence[str]) -> bool:
-    """Whether it came of taking over a batch from a worker of a data loader that is no more.
+    """Return whether the read of a batch failed because its DataLoader worker had exited.
 
-    torch finds that worker's end in a handler of SIGCHLD, which may come after the read that fails.
+    torch detects the worker's exit in its SIGCHLD handler, which may run after the failed read.
     """
     if raised.get("type") not in _LOST or WORKER.search(" ".join(raised.get("before") or ())):
         return False
@@ -124,7 +124,7 @@ def _without_worker(raised: Mapping[str, Any], lines: Sequence[str]) -> bool:
 
 
 def of_line(line: str) -> Failure | None:
-    """What a line alone, or a message of several, tells of a failure; None where the table knows nothing of it."""
+    """Return the failure that a message of one or more lines reports; None if the table has no cause for it."""
     line = shortened(line)
     kind = raised_in(line.partition("\n")[0])
     raised: dict[str, Any] = {}
@@ -175,7 +175,7 @@ def _failure_of(case: _FailureClass, death: Death, raised: Mapping[str, Any]) ->
 
 
 def _key(raised: Mapping[str, Any], where: str) -> str:
-    """Type, text and place, without the numbers and addresses that differ from one attempt to the next."""
+    """Return type, text and place, without the numbers and addresses that differ between attempts."""
     text = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", str(raised.get("text", "")))
     return "%s|%s|%s" % (raised.get("type"), text, where)
 
@@ -212,8 +212,8 @@ def _of_table(raised: Mapping[str, Any], head: str) -> _FailureClass | None:
 
 
 def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) -> _FailureClass:
-    """An exception of the script's own. One in the midst of training is no matter of imports, wherever it came."""
-    at = "" if kind in COMPILING else _at(raised)  # its text names the file
+    """Classify an exception that the table does not list. After a step only an ImportError is an import crash."""
+    at = "" if kind in COMPILING else _at(raised)  # a syntax error's text names the file
     says = "raised %s%s" % (_line(head), at)
     if kind == "ImportError" or (raised.get("importing") and not raised.get("step")):
         sure = kind in ("ImportError", *COMPILING) or (kind in _PLAIN and raised.get("step") == 0)
@@ -233,7 +233,7 @@ _PLAIN = (
     "IndexError",
     "AssertionError",
 )
-"""What the same code raises in the same way again, where it has not begun to train."""
+"""Exceptions that the same code raises again if it fails before the first step."""
 
 
 def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head: str) -> _FailureClass:
@@ -257,18 +257,18 @@ def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head:
 
 
 def _path_in(head: str) -> str:
-    """The path at the end of an OSError's text."""
+    """Return the path at the end of an OSError's text, or ""."""
     match = re.search(r"'(/?[^'\n]+)'\s*$", head)
     return match.group(1) if match else ""
 
 
 def _line(head: str) -> str:
-    """The first line of "Type: text", cut."""
+    """Return the first line of "Type: text", at most LONGEST characters."""
     return _cut((head.strip().splitlines() or [""])[0].rstrip(": "))
 
 
 _RESULT = re.compile(r"' (?:returned non-zero exit status|died with) .{1,60}$")
-"""How a command ended, behind its own text."""
+"""The exit status of a command at the end of a CalledProcessError's text."""
 
 
 def _cut(text: str) -> str:
@@ -292,7 +292,7 @@ _OUTSIDE = "check what kills processes there: the scheduler's limits, preemption
 
 
 def signal_of(code: int | None) -> int | None:
-    """The signal behind an exit code, also of a shell that passes its child's on; None for none."""
+    """Return the signal of an exit code (negative, or 128 + signal as shells report it), or None."""
     if code is None:
         return None
     number = -code if code < 0 else code - 128
@@ -341,14 +341,14 @@ _CRASH = {
 
 
 def _at_exit(number: int, death: Death) -> bool:
-    """Measured: gloo's threads sometimes end a rank that has done all of its work."""
+    """Return whether the crash came after the script's end. Measured: gloo's threads may abort the process then."""
     last = death.lines[-1] if death.lines else ""
     aborted = number == signal.SIGABRT and "terminate called without an active exception" in last
     return aborted or (death.finished and number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS))
 
 
 def _in_last_lines(death: Death) -> _FailureClass | None:
-    """The most telling cause in the lines of a rank whose native code ended it; not the script's own words."""
+    """Return the first cause of the table that a line matches. Only for causes whose text scripts do not print."""
     for cause in CAUSES:
         for line in death.lines if cause.anywhere else ():
             match = cause.pattern.search(line)

@@ -1,4 +1,4 @@
-"""What is known of failures: the texts that ranks wrote, most specific first, with a sentence and a remedy for each."""
+"""The table of known causes of failures, most specific first: the texts of ranks, a sentence and a remedy for each."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import NamedTuple
 
 
 class Cause(NamedTuple):
-    """One class of failures, and the texts that belong to it."""
+    """One class of failures and the pattern of its texts."""
 
     kind: str
     pattern: re.Pattern[str]
-    """Searched in "Type: text"; {0} is its first group that took part."""
+    """Searched in "Type: text". Its first non-empty group is {0} in `says`."""
     says: str
-    """After "rank 3 ". {0} see `pattern`, {path} the file that an OSError names, {python} the interpreter."""
+    """Text after "rank 3 ". Fields: {0}, {path} (the file of an OSError), {python} (the interpreter), {line}, …"""
     remedy: str
     retry: str
     symptom: bool = False
-    """It only shows that another rank is gone or late."""
+    """True if the failure only shows that another rank has exited or is late."""
     anywhere: bool = False
-    """Also counts in the last lines of a rank that left no exception."""
+    """True if the pattern is also searched in the last lines of a rank without an exception."""
     deterministic: bool = False
-    """The same code does it again where it has not begun to train: before the first step no restart can help."""
+    """True if a failure before the first step happens again in each attempt, so that no restart can help."""
 
 
 def _cause(kind: str, pattern: str, says: str, remedy: str, retry: str, **more: bool) -> Cause:
@@ -52,7 +52,7 @@ _SIZES = (
     r"|must match the (?:existing )?size|expected size \d+==\d+"
     r"|not divisible by|must be divisible by)"
 )
-"""torch's errors about sizes that do not fit each other, where the data seldom decides."""
+"""torch's errors about sizes that do not match; the data is seldom the reason."""
 
 _HUB = (
     "nodes without a way to the internet need the files in the cache of every node before (HF_HOME on a shared "
@@ -613,6 +613,6 @@ CAUSES: tuple[Cause, ...] = (
 )
 
 THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full", "file-limit", "shm-full")
-"""Also count in the exceptions that led to the last one."""
+"""Kinds of causes that are also searched in the exceptions that led to the last one."""
 WORKER = re.compile(_WORKER)
-"""What torch says of a worker process of a data loader that a signal has ended."""
+"""torch's text for a DataLoader worker that a signal ended."""

@@ -1,4 +1,4 @@
-"""Exceptions that nobody caught: what a rank writes down of its own, and what a traceback in a log names."""
+"""Uncaught exceptions: a rank's note of its exception, and the exception of a traceback in a log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 LONGEST = 2000
-"""Characters of an exception's text that are kept, half of them from its end."""
+"""Most characters that are kept of an exception's text, half of them from its end."""
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]")
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TAG = re.compile(r"^(?:\[[\w:.<>-]+\]:\s?)+")
@@ -22,23 +22,23 @@ _ERROR = re.compile(
 _LAUNCHERS = re.compile(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|TrainingFailedError|WorkerGroupError"
 )
-"""What a launcher raises because its ranks failed."""
+"""Exceptions that a launcher raises because its ranks failed."""
 _SPAWNED = re.compile(r"^-- Process \d+ terminated with ")
-"""What torch.multiprocessing.spawn says of it where it raises a plain Exception."""
+"""Text of the plain Exception that torch.multiprocessing.spawn raises because a process failed."""
 _COMMAND = re.compile(r"\bCommand [\['\"( ]*(?P<program>[^\s'\",\])]+)")
 _STARTERS = re.compile(
     r"python|pypy|torchrun|accelerate|deepspeed|mpi|srun|ray$|bash$|s?sh$|pdsh$|env$|numactl"
 )
-"""Programs with which ranks are started."""
+"""Programs that start ranks."""
 _UNREACHED = re.compile(r"\bssh .*exit status 255\b")
-"""What ssh says of itself, not of what it started."""
+"""A failure of ssh, not of the remote command."""
 COMPILING = ("SyntaxError", "IndentationError", "TabError")
 Frames = Iterable[tuple[str, int, str]]
 """File, line and function, outermost first."""
 
 
 def note_of(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> dict[str, Any]:
-    """What is kept of an exception as JSON values: type, text, where, importing, errno, path, python, before."""
+    """Return type, text, where, importing, errno, path, python and before of an exception, as JSON values."""
     frames = list(frames_of(trace))
     where, importing = place(frames)
     if isinstance(value, SyntaxError) and value.filename and not value.filename.startswith("<"):
@@ -57,7 +57,7 @@ def note_of(kind: type[BaseException], value: BaseException, trace: TracebackTyp
 
 
 def frames_of(trace: TracebackType | None) -> Frames:
-    """(file, line, function) of a traceback, outermost first."""
+    """Yield (file, line, function) of a traceback's frames, outermost first."""
     while trace is not None:
         code = trace.tb_frame.f_code
         yield code.co_filename, trace.tb_lineno, code.co_name
@@ -65,7 +65,7 @@ def frames_of(trace: TracebackType | None) -> Frames:
 
 
 def _before(value: BaseException) -> list[str]:
-    """The exceptions that led to this one, newest first."""
+    """Return the texts of at most 3 exceptions that led to this one, newest first."""
     causes: list[str] = []
     seen = {id(value)}
     earlier = value.__cause__ or value.__context__
@@ -77,7 +77,7 @@ def _before(value: BaseException) -> list[str]:
 
 
 def place(frames: Frames) -> tuple[str, bool]:
-    """ "file:line" of the innermost frame of the user's own code, and whether a module was being imported there."""
+    """Return "file:line" of the innermost frame in user code (else in a library), and whether an import was running."""
     outside = [frame for frame in frames if not frame[0].startswith(("<", _OWN))]
     users = [frame for frame in outside if not _LIBRARY.search(frame[0])]
     innermost = (users or outside)[-1:]
@@ -86,43 +86,43 @@ def place(frames: Frames) -> tuple[str, bool]:
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
-    """A long text without its middle: the cause of a wrapped exception is at its end."""
+    """Cut the middle out of a long text: the end has the cause of a wrapped exception."""
     if len(text) <= longest:
         return text
     return text[: longest // 2] + " … " + text[-longest // 2 :]
 
 
 def unwrapped(raised: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a worker process of a data loader raised, where the rank's own exception only carries that."""
+    """Return the note of a DataLoader worker's exception if the rank's exception only carries it, else `raised`."""
     text = str(raised.get("text", ""))
     carried = in_lines(text.splitlines()) if "Original Traceback" in text else {}
     return {**raised, **carried, "importing": False} if carried else raised
 
 
 def raised_in(line: str) -> str | None:
-    """The type of exception that the last line of a traceback names; None for any other line."""
+    """Return the exception type in the last line of a traceback; None for any other line."""
     last = _LAST.match(_TAG.sub("", line.rstrip()))
     return last["type"] if last and _ERROR.search(last["type"]) else None
 
 
 def of_launcher(kind: str, text: str = "") -> bool:
-    """Whether launchers raise it because their ranks failed; `text`: what it says, which names a command."""
+    """Return whether launchers raise this exception because their ranks failed. `text` may name a command."""
     return _SPAWNED.match(text) is not None or (_LAUNCHERS.search(kind) is not None and not of_tool(text))
 
 
 def of_tool(text: str) -> bool:
-    """Whether a CalledProcessError is of a program that a rank called, as a compiler: no launcher starts those."""
+    """Return whether a CalledProcessError names a program that starts no ranks (a compiler), or a failure of ssh."""
     command = _COMMAND.search(text)
     if command is None:
         return False
     program = os.path.basename(command["program"])
     if program.startswith("-"):
-        return False  # without the program itself, as somebody shortened it
+        return False  # the text was shortened and lacks the program
     return _STARTERS.match(program) is None or _UNREACHED.search(text) is not None
 
 
 def in_lines(lines: Sequence[str]) -> dict[str, Any]:
-    """The last exception in lines of a log, in the form of `note_of`, without a launcher's own; {} for none."""
+    """Return the last exception in lines of a log, in the form of `note_of`; {} if none. Skips those of launchers."""
     note: dict[str, Any] = {}
     frames: list[tuple[str, int, str]] = []
     within = False
