@@ -254,17 +254,32 @@ def _field_tells(name: str, value: str, check: Check = _any) -> bool:
     """Return True if a field is a secret. `check` judges the value if the name is ambiguous, as in "token: x"."""
     if _sure(name):
         return True
-    if _SPECIAL.fullmatch(value) or not (is_secret(name) or _several(name) or name.lower() in _OPTIONS):
+    if _SPECIAL.fullmatch(value) or not _is_ambiguous(name) or _is_key_of_data(name, value):
         return False
     if name.lower() in ("pwd", "pw"):
         return name != "PWD" and value[:1] not in "/.~$" and check(value)
-    if name.upper().endswith("KEY") and _PLAIN.fullmatch(value) and not _random(value):
-        return False
     return _mixed(value) if check is _any and not is_secret(name) else check(value)
+
+
+def _is_ambiguous(name: str) -> bool:
+    return is_secret(name) or _several(name) or name.lower() in _OPTIONS
+
+
+def _is_key_of_data(name: str, value: str) -> bool:
+    return name.upper().endswith("KEY") and bool(_PLAIN.fullmatch(value)) and not _random(value)
 
 
 def _option_tells(name: str) -> bool:
     return is_secret(name) or name.strip("-").lower() in _OPTIONS
+
+
+def _option_takes(name: str, value: str) -> bool:
+    """Return True if `value` of an option is a secret."""
+    return _option_tells(name) or (_several(name) and _mixed(value))
+
+
+def _value(match: re.Match[str]) -> str:
+    return match["bare"] or match["quoted"] or ""
 
 
 def _replaced(match: re.Match[str], hide: Hide, cut: str = "") -> str:
@@ -306,27 +321,38 @@ def _is_prose(match: re.Match[str]) -> bool:
     return match.string[match.start() - 1 : match.start()] == "/" and not _mixed(value)
 
 
-def _mask_named(match: re.Match[str], hide: Hide) -> str:
-    name, value = match["name"], match["bare"] or match["quoted"] or ""
-    if _is_prose(match):
-        return match[0]
-    cut = "]})" if match["bare"] and (_is_key(match) or ":" in match["sep"]) else ""
+def _is_harmless_or_masked(match: re.Match[str]) -> bool:
+    value = _value(match)
     core = value.strip("[](){}") if match["bare"] else value
-    if not core or _harmless(name, core) or (value[0] in "[{(" and MASK in value):
+    return not core or _harmless(match["name"], core) or (value[0] in "[{(" and MASK in value)
+
+
+def _mask_named(match: re.Match[str], hide: Hide) -> str:
+    if _is_prose(match) or _is_harmless_or_masked(match):
         return match[0]
+    name, value = match["name"], _value(match)
+    cut = "]})" if match["bare"] and (_is_key(match) or ":" in match["sep"]) else ""
     if name.startswith("-"):
-        tells = _option_tells(name) or (_several(name) and _mixed(value))
+        tells = _option_takes(name, value)
     else:
         tells = _field_tells(name, value.rstrip(cut), _check_of(match))
     return _replaced(match, hide, cut) if tells else match[0]
 
 
 def _mask_option(match: re.Match[str], hide: Hide) -> str:
-    name, value = match["name"], match["bare"] or match["quoted"] or ""
+    name, value = match["name"], _value(match)
     prose = len(value) <= 4 and value.isalpha() and match["sep"].isspace()
     if prose or value.startswith("--") or _harmless(name, value):
         return match[0]
-    return _replaced(match, hide) if _option_tells(name) or (_several(name) and _mixed(value)) else match[0]
+    return _replaced(match, hide) if _option_takes(name, value) else match[0]
+
+
+def _mask_item(match: re.Match[str], hide: Hide, name: str, is_sure: bool) -> str:
+    """Mask an item of a list or mapping `name`. Names of fields stay. `is_sure`: any value may be a secret."""
+    value = _value(match)
+    if _COLON.match(match.string, match.end()) or _harmless(name, value):
+        return match[0]
+    return _replaced(match, hide) if _field_tells(name, value, _any if is_sure else _mixed) else match[0]
 
 
 def _has_members(name: str, mapping: bool) -> bool:
@@ -346,28 +372,25 @@ def _closed(text: str, at: int) -> int:
 
 def _lists(text: str, hide: Hide) -> str:
     """Mask values in lists and mappings under the name of secrets."""
-
-    def item(match: re.Match[str]) -> str:
-        value = match["bare"] or match["quoted"] or ""
-        if _COLON.match(match.string, match.end()) or _harmless(name, value):
-            return match[0]
-        return _replaced(match, hide) if _field_tells(name, value, check) else match[0]
-
     parts, at, seen = [], 0, 0
     for match in re.finditer(_OPENED, text):
-        name, check = match["name"].lstrip("-"), _any if _is_key(match) else _mixed
-        if text[match.end()] == "{":
-            check = _mixed
-        if match.start() < at or not _has_members(name, text[match.end()] == "{"):
+        name, start = match["name"].lstrip("-"), match.end()
+        is_mapping = text[start] == "{"
+        if match.start() < at or not _has_members(name, is_mapping):
             continue
-        end = _closed(text, match.end()) if match.end() >= seen else 0
-        seen = max(seen, end or match.end() + _SCANNED)
+        end = _closed(text, start) if start >= seen else 0
+        seen = max(seen, end or start + _SCANNED)
         if end and _GLUED_ON.match(text, end):
             continue
-        end = end or (text.find("\n", match.end()) + 1 or len(text))
-        parts += [text[at : match.end()], re.sub(_ITEM, item, text[match.end() : end])]
+        end = end or _next_line(text, start)
+        item = partial(_mask_item, hide=hide, name=name, is_sure=_is_key(match) and not is_mapping)
+        parts += [text[at:start], re.sub(_ITEM, item, text[start:end])]
         at = end
     return "".join([*parts, text[at:]])
+
+
+def _next_line(text: str, at: int) -> int:
+    return text.find("\n", at) + 1 or len(text)
 
 
 def _connections(text: str, hide: Hide) -> str:
@@ -402,36 +425,55 @@ def _codes_hide_nothing(text: str, seen: str) -> bool:
     return _UNSEEN.sub("", _mask_by_rules(text)) == _mask_by_rules(seen)
 
 
+def _mask_query(match: re.Match[str], hide: Hide) -> str:
+    secret = is_secret(match[2]) or match[2].lower() in _SIGNED
+    if not secret or match[3] == MASK or re.fullmatch(r"\d{1,3}", match[3]):
+        return match[0]
+    return match[1] + hide(match[3])
+
+
+def _mask_user(match: re.Match[str], hide: Hide) -> str:
+    plain = match[2] == MASK or _REFERENCE.fullmatch(match[2])
+    return match[0] if plain else match[1] + hide(match[2]) + "@"
+
+
+def _mask_second_group(match: re.Match[str], hide: Hide) -> str:
+    return match[0] if MASK in match[2] else match[1] + hide(match[2])
+
+
+def _mask_bearer(match: re.Match[str], hide: Hide) -> str:
+    sure = len(match[2]) >= 20 or re.search(r"[\d=]", match[2])
+    return match[1] + hide(match[2]) if sure else match[0]
+
+
+Rule = Callable[[str, Hide], str]
+
+
+def _each(pattern: str, replacement: Callable[[re.Match[str], Hide], str]) -> Rule:
+    return lambda text, hide: re.sub(pattern, lambda match: replacement(match, hide), text)
+
+
+_RULES: tuple[Rule, ...] = (
+    _each(_SHAPES, lambda match, hide: hide(match[0])),
+    _each(_USER, _mask_user),
+    _lists,
+    _each(_TYPED, _replaced),
+    _each(_GLUED, _replaced),
+    _connections,
+    _each(_HOOK, _mask_second_group),
+    _each(_WANDB, _mask_second_group),
+    _each(_COOKIE, _mask_second_group),
+    _each(_QUERY, _mask_query),
+    _each(_OPTION, _mask_option),
+    _each(_NAMED, _mask_named),
+    _each(_BEARER, _mask_bearer),
+)
+
+
 def _mask_by_rules(text: str, hide: Hide = _hidden) -> str:
-    def query(match: re.Match[str]) -> str:
-        secret = is_secret(match[2]) or match[2].lower() in _SIGNED
-        return (
-            match[0]
-            if not secret or match[3] == MASK or re.fullmatch(r"\d{1,3}", match[3])
-            else match[1] + hide(match[3])
-        )
-
-    def user(match: re.Match[str]) -> str:
-        plain = match[2] == MASK or _REFERENCE.fullmatch(match[2])
-        return match[0] if plain else match[1] + hide(match[2]) + "@"
-
-    def bare(match: re.Match[str]) -> str:
-        return match[0] if match["bare"] == MASK else match[1] + hide(match["bare"])
-
-    def tail(match: re.Match[str]) -> str:
-        return match[0] if MASK in match[2] else match[1] + hide(match[2])
-
-    def bearer(match: re.Match[str]) -> str:
-        sure = len(match[2]) >= 20 or re.search(r"[\d=]", match[2])
-        return match[1] + hide(match[2]) if sure else match[0]
-
-    named, option, typed = (partial(by, hide=hide) for by in (_mask_named, _mask_option, _replaced))
-    text = re.sub(_SHAPES, lambda match: hide(match[0]), text)
-    text = _lists(re.sub(_USER, user, text), hide)
-    text = _connections(re.sub(_GLUED, bare, re.sub(_TYPED, typed, text)), hide)
-    for pattern, by in ((_HOOK, tail), (_WANDB, tail), (_COOKIE, tail), (_QUERY, query), (_OPTION, option)):
-        text = re.sub(pattern, by, text)
-    return re.sub(_BEARER, bearer, re.sub(_NAMED, named, text))
+    for rule in _RULES:
+        text = rule(text, hide)
+    return text
 
 
 def mask(name: str, value: str, hide: Hide = _hidden) -> str:
@@ -453,42 +495,54 @@ def _may_be_a_value(word: str) -> bool:
     return len(word) > (2 if word.startswith("-") else 0)
 
 
+class _CommandLine:
+    """Masks the words of a command line in their order, because earlier words decide about later ones."""
+
+    def __init__(self, hide: Hide) -> None:
+        self.hide = hide
+        self.before = ""
+        self.programs: set[str] = set()
+        self.value_expected = False
+        """True after an option that takes a secret."""
+        self.several_expected = False
+        """True between an option that takes several secrets and the next option."""
+
+    def masked(self, word: str) -> str:
+        if self.value_expected and _may_be_a_value(word):
+            special = _SPECIAL.fullmatch(word) and "pass" not in self.before.lower()
+            self.before, self.value_expected = word, False
+            return word if special or word.lower() in _NOTHING else self.hide(word)
+        shown = self._by_context(word)
+        self._learn(word)
+        return shown
+
+    def _by_context(self, word: str) -> str:
+        if self.several_expected and not word.startswith("-") and _mixed(word):
+            return self.hide(word)
+        if word.startswith("-p") and len(word) > 2 and any(map(_GLUING.fullmatch, self.programs)):
+            return "-p" + self.hide(word[2:])
+        if "wandb" in self.programs and _HEX40.fullmatch(word) and not _OF_GIT.search(self.before):
+            return self.hide(word)
+        return _masked_word(word, self.hide)
+
+    def _learn(self, word: str) -> None:
+        is_option = word.startswith("-")
+        value_follows = is_option and not _NO_FLAG.search(word)
+        takers = {program for program in self.programs if (program, word) in _ARGUMENTS}
+        self.value_expected = value_follows and (_option_tells(word) or bool(takers))
+        self.several_expected = _several(word) if value_follows else self.several_expected and not is_option
+        self.programs -= takers  # sshpass -p X ssh -p 22
+        if "wandb" in word.lower():
+            self.programs.add("wandb")
+        if not is_option:
+            self.programs.add(word.rpartition("/")[2])
+        self.before = word
+
+
 def mask_words(words: Iterable[str], hide: Hide = _hidden) -> list[str]:
     """Mask the words of a command line."""
-    shown: list[str] = []
-    programs: set[str] = set()
-    before, expected, several = "", False, False
-    for word in words:
-        if expected and _may_be_a_value(word):
-            innocent = word.lower() in _NOTHING or (
-                _SPECIAL.fullmatch(word) and "pass" not in before.lower()
-            )
-            shown.append(word if innocent else hide(word))
-            before, expected = word, False
-            continue
-        several = several and word[:1] != "-"
-        if several and _mixed(word):
-            shown.append(hide(word))
-        elif word.startswith("-p") and len(word) > 2 and any(map(_GLUING.fullmatch, programs)):
-            shown.append("-p" + hide(word[2:]))
-        elif "wandb" in programs and _HEX40.fullmatch(word) and not _OF_GIT.search(before):
-            shown.append(hide(word))
-        else:
-            shown.append(_masked_word(word, hide))
-        takes = next((program for program in programs if (program, word) in _ARGUMENTS), None)
-        expected = (
-            word.startswith("-")
-            and not _NO_FLAG.search(word)
-            and (_option_tells(word) or takes is not None)
-        )
-        several = several or (word[:1] == "-" and not _NO_FLAG.search(word) and _several(word))
-        programs.discard(takes or "")  # sshpass -p X ssh -p 22
-        if "wandb" in word.lower():
-            programs.add("wandb")
-        if not word.startswith("-"):
-            programs.add(word.rpartition("/")[2])
-        before = word
-    return shown
+    line = _CommandLine(hide)
+    return [line.masked(word) for word in words]
 
 
 def _masked_word(word: str, hide: Hide) -> str:
@@ -536,8 +590,11 @@ def _masked_member(key: str, value: Any, hide: Hide, check: Check = _any) -> Any
     if isinstance(value, (list, tuple)) and _has_members(key, False):
         return [_masked_member(key, part, hide, check) for part in value]
     if isinstance(value, Mapping) and _has_members(key, True):
-        shown = {name: _masked_member(str(name), part, hide) for name, part in value.items()}
-        return {name: _masked_member(key, part, hide, _mixed) for name, part in shown.items()}
+        shown = {}
+        for name, part in value.items():
+            by_own_name = _masked_member(str(name), part, hide)
+            shown[name] = _masked_member(key, by_own_name, hide, _mixed)
+        return shown
     return mask_value(value, hide)
 
 
