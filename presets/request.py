@@ -1,5 +1,8 @@
-"""What a user requests of a launch. Each field declares its option: the command line, the launch form, the Python API,
-MCP, `rerun` and docs/cli.md are made from it. Pure."""
+"""The user's request of a launch. Pure.
+
+Each field declares its option. The command line, the launch form, the Python API, MCP, `rerun` and docs/cli.md use this
+declaration.
+"""
 
 from __future__ import annotations
 
@@ -24,52 +27,52 @@ ABOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOption:
-    """One option of a launch, as every front end has it."""
+    """One option of a launch, for all front ends."""
 
     flags: tuple[str, ...]
     takes: str
-    """The placeholder of its value; "" for a switch."""
+    """Placeholder of its value, or "" for a switch."""
     help: str
-    """In lower case, without a final period: `--help` prints it, and with `more` the form and the documentation."""
+    """Lower case, without a final period. `--help` prints it. The form and the documentation print it with `more`."""
     verbs: tuple[str, ...] = ALL
     heading: str = RUN
     repeat: bool = False
     parse: str = ""
-    """How argparse reads its value: "cap", "count", "seconds", "minutes" or "port"; "": as it is."""
+    """argparse's parser of its value: "cap", "count", "seconds", "minutes" or "port", or "" for plain text."""
     read: str = ""
-    """What makes the field's value of the words: a name of `READERS` in runners/launch/words.py."""
+    """Conversion to the field's value: a name of `READERS` in runners/launch/words.py."""
     opens: bool = False
-    """Whether it executes a program or opens a file, which an MCP server that only reads refuses."""
+    """True if it executes a program or opens a file. A read-only MCP server refuses it."""
     more: str = ""
-    """A sentence for the documentation, and for the form where there is a `label`."""
+    """A sentence for the documentation, and for the form if there is a `label`."""
     alone: bool = False
-    """Whether it replaces preset and script."""
+    """True if it replaces preset and script."""
     form: str = ""
-    """The field of LaunchForm that means it; "": it has a row under "options"."""
+    """The equivalent field of LaunchForm, or "" for a row under "options"."""
     label: str = ""
-    """Of that field, if the form takes its texts from here."""
+    """Label of that field, if the form takes its texts from here."""
     example: str = ""
-    """What the form shows while the field is empty."""
+    """Text of the form for an empty field."""
 
     @property
     def name(self) -> str:
-        """As `argparse` keeps its value: "nproc_per_node"."""
+        """Return the name in `argparse`: "nproc_per_node"."""
         return next(flag for flag in self.flags if flag.startswith("--"))[2:].replace("-", "_")
 
     @property
     def summary(self) -> str:
-        """The line of `--help`."""
+        """Return the line of `--help`."""
         return f"{self.help}; repeatable" if self.repeat else self.help
 
     @property
     def sentences(self) -> str:
-        """The line of the form."""
+        """Return the line of the form."""
         first = f"{self.help[0].upper()}{self.help[1:]}."
         return f"{first} {self.more}" if self.more else first
 
 
 def _option(flags: str, takes: str, help: str, default: Any = None, **about: Any) -> Any:
-    """A field of a request that is an option."""
+    """Declare a field of a request with its option."""
     declared = LaunchOption(flags=tuple(flags.split()), takes=takes, help=help, **about)
     if isinstance(default, dict):
         return field(default_factory=dict, metadata={"option": declared})
@@ -93,22 +96,22 @@ class Named:
     """A host that the user named."""
 
     destination: str
-    """As ssh takes it: a name, an alias of the user's configuration, user@host."""
+    """In ssh's form: a name, an alias of the user's configuration, user@host."""
     slots: int | None = None
-    """Ranks on it; None: not given."""
+    """Ranks on it, or None."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A script under a preset, a command, or a SkyPilot task, with every option. None: as the preset says."""
+    """A script under a preset, a command, or a SkyPilot task, with all options. None means the preset's value."""
 
     preset: str = ""
-    """Name of the preset; "" for a command or a task."""
+    """Name of the preset, or "" for a command or a task."""
     script: str | None = None
     """Script, module (`module`) or program (`no_python`)."""
     args: tuple[str, ...] = ()
     command: tuple[str, ...] | None = None
-    """Any program, supervised as it is; on this machine."""
+    """Any program, run unchanged on this machine."""
 
     nnodes: int | str | None = _of_plans(
         "--nnodes --num-nodes",
@@ -355,7 +358,7 @@ class Request:
 
     @property
     def through_sky(self) -> bool:
-        """Whether SkyPilot brings the nodes."""
+        """Return True if SkyPilot provides the nodes."""
         return self.task is not None or self.on != "local"
 
 
@@ -365,7 +368,7 @@ REQUEST_OPTIONS: Mapping[str, LaunchOption] = {
 """Field of `Request` → its option, in the order of `--help`."""
 
 FORM_OPTIONS = {name: each for name, each in REQUEST_OPTIONS.items() if not (each.form or each.alone)}
-"""Those that the launch form has under "options"."""
+"""Options that the launch form lists under "options"."""
 
 COMMAND_LINE_OPTIONS = (
     LaunchOption(
@@ -387,7 +390,7 @@ COMMAND_LINE_OPTIONS = (
         flags=("-n", "--dry-run"), takes="", verbs=STARTS, help="print the plan without starting anything"
     ),
 )
-"""Options about what the command prints and waits for, which are no part of a request."""
+"""Options for the output and the wait of a command, which are no part of a request."""
 
 OPTIONS: tuple[LaunchOption, ...] = (
     *(each for each in REQUEST_OPTIONS.values() if each.heading == RUN),
@@ -397,12 +400,12 @@ OPTIONS: tuple[LaunchOption, ...] = (
 
 
 def options(verb: str, heading: str | None = None) -> list[LaunchOption]:
-    """The options of a verb, in the order of `--help`; of one heading, where it is given."""
+    """Return the options of a verb in the order of `--help`, of one heading if it is given."""
     return [each for each in OPTIONS if verb in each.verbs and heading in (None, each.heading)]
 
 
 def option(flag: str) -> LaunchOption:
-    """The option that is written like this. Raises KeyError."""
+    """Return the option with this flag. Raises KeyError."""
     for each in OPTIONS:
         if flag in each.flags:
             return each
@@ -410,5 +413,5 @@ def option(flag: str) -> LaunchOption:
 
 
 def of_form(form: str) -> LaunchOption | None:
-    """The option from which a field of the launch form has its texts; None: it has none."""
+    """Return the option with the texts of a form's field, or None."""
     return next((each for each in OPTIONS if each.form == form and each.label), None)
