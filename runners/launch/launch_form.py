@@ -1,6 +1,6 @@
-"""The launch form: what was typed into it, the request that it means, what the form shows of that.
+"""The launch form: its typed fields, the request that they mean, and the form's preview.
 
-Also what a memory estimate reads of this machine: its GPUs, and the sizes of the model that a script defines.
+It also reads the input of a memory estimate from this machine: its GPUs, and the model sizes of a script.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .words import count as count_of
 from .words import nccl_pairs, request_of, shell_words, words_of
 
 FIELDS = {flag: option(flag).label for flag in ("--on", "--gpus", "--cpus")}
-"""What the form calls the options of the command line."""
+"""The form's labels of command-line options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,67 +57,67 @@ class LaunchForm:
     args: str = ""
     """Words after the script, quoted as in a shell."""
     nproc: str = ""
-    """"" (the preset's), a number, "gpu" or "cpu"."""
+    """ "" (the preset's), a number, "gpu" or "cpu"."""
     adopt: str = ""
-    """"true" where the preset is applied at the script's own DistributedDataParallel call."""
+    """ "true" if the preset is applied at the script's own DistributedDataParallel call."""
     name: str = ""
     env: str = ""
     """K=V words, quoted as in a shell."""
     nccl: str = ""
-    """NCCL_DEBUG level; "" for the preset's."""
+    """NCCL_DEBUG level, or "" for the preset's."""
     notify: str = ""
-    """CHANNEL[:RULES] words, quoted as in a shell; "" for those of the settings."""
+    """CHANNEL[:RULES] words, quoted as in a shell, or "" for the settings' channels."""
     place: str = ""
-    """"" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
+    """ "" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
     nodes: str = ""
     gpus: str = ""
-    """Of each node that SkyPilot brings: "H100:8"."""
+    """Accelerators of each node from SkyPilot: "H100:8"."""
     cpus: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Further options, by their fields in `Request`, each as typed: FORM_OPTIONS has them."""
+    """More options by their field in `Request`, each as typed. FORM_OPTIONS lists them."""
     overrides: tuple[str, ...] = ()
-    """Fields of the preset that were changed, as `--set` takes them: "mesh.tp=2"."""
+    """Changed fields of the preset in the form of `--set`: "mesh.tp=2"."""
     nccl_presets: tuple[str, ...] = ()
-    """Settings of NCCL by name."""
+    """Names of NCCL presets."""
     params: str = ""
     """For the memory estimate: the model's parameters, "7B"."""
     hardware: str = ""
     """For the memory estimate: the GPUs of a node, "8xA100-80GB"."""
     format: str = ""
-    """For the memory estimate: a name of presets.memory.FORMATS."""
+    """For the memory estimate: a key of presets.memory.FORMATS."""
     seq: str = ""
     """For the memory estimate: positions of a sequence."""
     recompute: str = ""
-    """For the memory estimate: "true" where every layer is recomputed in the backward pass."""
+    """For the memory estimate: "true" if every layer is recomputed in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPreview:
-    """What the form would do."""
+    """The result that the form would have."""
 
     text: str
-    """The generated plan, verbatim what `--dry-run` prints; "" when there is none."""
+    """The generated plan, exactly as `--dry-run` prints it, or "" if there is none."""
     problems: tuple[str, ...] = ()
-    """Why it cannot start, a sentence each; () when it can."""
+    """Reasons why it cannot start, one sentence each."""
     asks: str = ""
-    """What has to be asked of others before the plan is whole; "" where it is."""
+    """Questions to hosts that the plan still needs, or ""."""
     yaml: str = ""
-    """The SkyPilot task, as SkyPilot gets it, secrets masked; "" where none is used."""
+    """The SkyPilot task as SkyPilot gets it, with secrets masked, or ""."""
     findings: tuple[Finding, ...] = ()
-    """What the check of the plan found, the worst first."""
+    """Findings of the plan's check, the worst first."""
     preset: str = ""
-    """The preset with the files that it comes from; "" where there is no plan."""
+    """The preset with its files, or "" if there is no plan."""
 
 
 def with_free_name(form: LaunchForm) -> LaunchForm:
-    """The same form; where a live run has its name, under one that is free."""
+    """Return the form, under a free name if a live run has its name."""
     name = form.name or (run_name(form.script) if form.script else "")
     free = free_name(name) if name else ""
     return form if free == name else replace(form, name=free)
 
 
 def asks(form: LaunchForm) -> str:
-    """What is still open in the plan of this form, for its place in the preview. Raises RunError."""
+    """Return the open part of this form's plan, for its place in the preview. Raises RunError."""
     if kind_of(form.place) != HOSTS:
         return ""
     _request(form)
@@ -129,9 +129,9 @@ def asks(form: LaunchForm) -> str:
 
 
 def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
-    """What the form would do. Raises RunError, PresetError, PlanError.
+    """Preview the form. Raises RunError, PresetError, PlanError.
 
-    `ask`: hosts that the user named are asked what they are.
+    `ask`: query the named hosts.
     """
     open_ = "" if ask else asks(form)
     if open_:
@@ -148,12 +148,12 @@ def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
 
 
 def prepared(form: LaunchForm) -> Prepared:
-    """The run that the form means, planned. Raises RunError and PresetError."""
+    """Plan the run that the form means. Raises RunError and PresetError."""
     return prepare(requested(form))
 
 
 def _findings(launch: Prepared, form: LaunchForm) -> tuple[Finding, ...]:
-    """What the check of the plan finds, the worst first."""
+    """Check the plan, and return the worst findings first."""
     kind, script = kind_of(form.place), Path(form.script.strip())
     source = local_agent.read_source(script)
     return tuple(
@@ -169,7 +169,7 @@ def _findings(launch: Prepared, form: LaunchForm) -> tuple[Finding, ...]:
 
 
 def requested(form: LaunchForm) -> Request:
-    """The launch that the form means. Raises RunError."""
+    """Return the launch that the form means. Raises RunError."""
     request, kind = _request(form), kind_of(form.place)
     if kind == SKY:
         resources(form)
@@ -185,7 +185,7 @@ def requested(form: LaunchForm) -> Request:
 
 
 def resources(form: LaunchForm) -> Resources:
-    """What each node should be. Raises RunError."""
+    """Return the requirements per node. Raises RunError."""
     wish = Request(on=form.place.strip(), gpus=form.gpus or None, cpus=form.cpus or None)
     try:
         return skypilot.check(resources_of(wish), FIELDS)
@@ -194,7 +194,7 @@ def resources(form: LaunchForm) -> Resources:
 
 
 async def candidates(form: LaunchForm) -> list[Candidate]:
-    """The nodes that SkyPilot would take. Raises RunError; takes seconds."""
+    """Return the nodes that SkyPilot would choose. Raises RunError. Takes seconds."""
     nodes = form.nodes.rpartition(":")[2] or "1"
     if not nodes.isdecimal() or not int(nodes):
         raise RunError(f"nodes {form.nodes}: a number from 1 on")
@@ -202,7 +202,7 @@ async def candidates(form: LaunchForm) -> list[Candidate]:
 
 
 def hosts(form: LaunchForm) -> tuple[Named, ...]:
-    """Raises RunError."""
+    """Return the form's hosts. Raises RunError."""
     words = form.place.split(None, 1)
     if len(words) < 2:
         raise RunError("which hosts? type: hosts A,B,…")
@@ -210,7 +210,7 @@ def hosts(form: LaunchForm) -> tuple[Named, ...]:
 
 
 def _request(form: LaunchForm) -> Request:
-    """Raises RunError."""
+    """Return the form's request. Raises RunError."""
     if not form.script.strip():
         raise RunError("no script yet: the path of the training script")
     nproc, nodes = form.nproc.strip(), form.nodes.strip()
@@ -234,7 +234,7 @@ def _request(form: LaunchForm) -> Request:
 
 
 def hardware_here(root: str = "/") -> str:
-    """ "8xH100" where every GPU is of one known model; else ""."""
+    """Return "8xH100" if all GPUs are of one known model, else ""."""
     models = []
     for path in glob.glob(f"{root}proc/driver/nvidia/gpus/*/information"):
         try:
@@ -246,20 +246,20 @@ def hardware_here(root: str = "/") -> str:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The sizes of a model that a script defines, read by the training environment's interpreter.
+# The sizes of a model that a script defines, from the training environment's interpreter.
 
 
 COUNTING = Path(__file__).parent.parent / "inrank" / "parameter_count.py"
 SECONDS = 120.0
-"""Reading a file with many imports takes a while; training takes longer."""
+"""Seconds for an import with many dependencies. A training would take longer."""
 
 
 def count(
     python: str, path: str, name: str | None, args: Mapping[str, object], seconds: float = SECONDS
 ) -> Counted:
-    """What the model `name` of the file `path`, called with `args`, has; None: the one it seems to be.
+    """Count the model `name` of the file `path`, built with `args`. None selects the most likely model.
 
-    The file is imported, not run, in a process of its own without GPUs. Raises RunError.
+    The file is imported, but not run as a script, in a separate process without GPUs. Raises RunError.
     """
     try:
         why = acts_on_import(file_io.head(Path(path), MOST_BYTES + 1, streams=True))
@@ -280,7 +280,7 @@ def count(
 
 
 def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, object]:
-    """One object of JSON. Raises RunError."""
+    """Return one JSON object from the process. Raises RunError."""
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     pipe = subprocess.PIPE
     try:
@@ -301,7 +301,7 @@ def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, 
             ) from None
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # with what the file started
+                os.killpg(process.pid, signal.SIGKILL)  # with the processes that the file started
     lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("{")]
     if lines:
         answer: dict[str, object] = json.loads(lines[-1])
@@ -321,16 +321,16 @@ class PresetEntry:
     name: str
     title: str
     summary: str
-    """When to take it."""
+    """When to use it."""
     strategy: str = ""
     origin: str = ""
-    """"" shipped, "yours" or "project"."""
+    """ "" (shipped), "yours" or "project"."""
     problem: str = ""
-    """Why it cannot be loaded, a sentence; "" where it can."""
+    """One sentence if it cannot be loaded, else ""."""
 
 
 def listed(presets: Library) -> list[PresetEntry]:
-    """Every preset of the library, in its order; those whose files cannot be read come last."""
+    """List every preset of the library in its order. Unreadable files come last."""
     broken = [name for name in presets.problems if name not in presets.definitions]
     passed = [
         PresetEntry(
@@ -346,7 +346,7 @@ def listed(presets: Library) -> list[PresetEntry]:
 
 
 def _named(sentence: str) -> str:
-    """The name of the file that a sentence begins with."""
+    """Return the name of the file at the start of a sentence."""
     return sentence.partition(" is passed over")[0].rpartition("/")[2].partition(" ")[0]
 
 
@@ -366,13 +366,13 @@ def _entry(name: str, presets: Library) -> PresetEntry:
 
 
 class PresetLibrary:
-    """The library, read when it is listed and kept until then."""
+    """The preset library, cached until the next list."""
 
     def __init__(self) -> None:
         self._library: Library | None = None
 
     def entries(self) -> list[PresetEntry]:
-        """Read everything again. A project's file that cannot be read is an entry with its problem."""
+        """Read all presets again. An unreadable project file becomes an entry with its problem."""
         try:
             self._library = library()
         except PresetError as error:
@@ -383,16 +383,16 @@ class PresetLibrary:
         return listed(self._library)
 
     def load(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
-        """One preset. Raises PresetError."""
+        """Load one preset. Raises PresetError."""
         if self._library is None:
             self._library = library()
         return load(name, overrides, presets=self._library)
 
 
 def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os.environ) -> str:
-    """Write the preset of a form as a user's own; the path of its file. It is there whole or not at all.
+    """Write a form as a preset of the user, atomically, and return its path.
 
-    Raises FileExistsError where there is one and `replace` is not said, RunError, PresetError and PlanError.
+    Raises FileExistsError if the file exists and `replace` is False, RunError, PresetError and PlanError.
     """
     presets = library()
     text = saved_text(check_name(name), form.preset, form_overrides(form), presets)
@@ -411,7 +411,7 @@ def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os
 
 
 def form_overrides(form: LaunchForm) -> tuple[str, ...]:
-    """Everything in a form that a preset can hold, as `--set` takes it. Raises RunError and PlanError."""
+    """Return all values of a form that a preset can hold, in the form of `--set`. Raises RunError and PlanError."""
     overrides = list(form.overrides)
     if form.nproc:
         overrides.append(f"topology.nproc_per_node={form.nproc}")
