@@ -55,9 +55,10 @@ from .model import (
 )
 from .parts import Parts, failure
 from .status import FOREIGN
+from .telemetry.gpu_places import Launched, place, witness
 from .telemetry.gpus import GpuSource
 from .telemetry.host import HostSampler
-from .telemetry.rank_samples import Launched, RankSampler, place, witness
+from .telemetry.rank_samples import RankSampler
 from .wire.client import Window
 
 # -----------------------------------------------------------------------------------------------------------

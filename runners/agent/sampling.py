@@ -37,11 +37,12 @@ from ..model import (
 )
 from ..state import Rank
 from ..telemetry import curves
+from ..telemetry.gpu_places import Launched, Placement, place, witness
 from ..telemetry.gpus import GpuSource
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.metrics_files import FOLDER
-from ..telemetry.rank_samples import Launched, Placement, RankSampler, place, witness
+from ..telemetry.rank_samples import RankSampler
 from .file_limits import FileLimits, limit_of
 from .hook_clients import Hooks
 from .processes import environ_of

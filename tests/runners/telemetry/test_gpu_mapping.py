@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.model import Gpu, RankSample
-from distui.runners.telemetry.rank_samples import Launched, Pids, Placed, expected_gpu, place, witness
+from distui.runners.telemetry.gpu_places import Launched, Pids, Placed, expected_gpu, place, witness
 
 GIB = 1 << 30
 NONE = Pids({}, {})
