@@ -1,4 +1,4 @@
-"""How a verb is declared, and the argparse parser made from that. `tui/verb_table.py` has the declarations."""
+"""The declaration of a verb, and the argparse parser made from it. `tui/verb_table.py` has the declarations."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from ..presets.request import options as launch_options
 from ..runners.option_values import PARSERS
 
 Option = Callable[[argparse._ActionsContainer], object]
-"""Lets a parser take an option or a positional argument, or several of them."""
+"""Adds an option or a positional argument, or several of them, to a parser."""
 
 
 class Exits(NamedTuple):
     """The exit codes of a verb."""
 
     codes: tuple[int, ...]
-    """Besides 0, 2, 130 and 141, which every verb may give."""
+    """Exit codes other than 0, 2, 130 and 141, which every verb may return."""
     failure: str = ""
-    """What 1 means; "" for what it usually means."""
+    """Meaning of exit code 1; "" for the usual one."""
 
 
 class Verb(NamedTuple):
-    """A verb, as the command line, `--help`, the man pages and completion have it."""
+    """A verb, as used by the command line, `--help`, the man pages and completion."""
 
     function: str
     """ "module:function" of `tui/verbs/`."""
     about: str
-    """What it does, in lower case and without a final period."""
+    """Description in lower case, without a final period."""
     options: tuple[Option, ...]
     examples: Mapping[str, str]
-    """Three command lines without `distui`, and what each does."""
+    """Three command lines without `distui`, each with a description."""
     exits: Exits = Exits((3,))
     usage: str = ""
-    """The usage line of `--help`; "" for that of argparse."""
+    """The usage line of `--help`; "" for argparse's own."""
     list_argument: str = ""
-    """The positional argument that takes any number of words, also after options; "" without one."""
+    """The positional argument that takes any number of words, even after options; "" if there is none."""
     has_command: bool = False
     """Whether a script or command may follow after `--`."""
     changes_runs: bool = False
-    """Whether it changes a run that exists, which --readonly refuses."""
+    """Whether it changes an existing run, which --readonly forbids."""
     wants: str = ""
     """Runs that completion offers: "live" or "ended"; "" for all."""
 
 
 def add_verb(verbs: Any, name: str, verb: Verb) -> None:
-    """Make the parser of a verb; `verbs` is what `add_subparsers` of argparse returns."""
+    """Add the parser of a verb to `verbs`, the return value of argparse's `add_subparsers`."""
     description = verb.about[0].upper() + verb.about[1:]
     parser: argparse.ArgumentParser = verbs.add_parser(
         name, help=verb.about, description=description, usage=verb.usage or None
@@ -59,27 +59,27 @@ def add_verb(verbs: Any, name: str, verb: Verb) -> None:
 
 
 def word(name: str, metavar: str | None = None, help: str | None = None, **keywords: Any) -> Option:
-    """A positional argument; `keywords` are those of `add_argument`."""
+    """Return a positional argument; `keywords` are those of `add_argument`."""
     return value(name, metavar, help, **keywords)
 
 
 def switch(flags: str, help: str, **keywords: Any) -> Option:
-    """An option without a value."""
+    """Return an option without a value."""
     return lambda parser: parser.add_argument(*flags.split(), action="store_true", help=help, **keywords)
 
 
 def value(flags: str, metavar: str | None, help: str | None, **keywords: Any) -> Option:
-    """An option with a value."""
+    """Return an option with a value."""
     return lambda parser: parser.add_argument(*flags.split(), metavar=metavar, help=help, **keywords)
 
 
 def values(flags: str, metavar: str | None, help: str, **keywords: Any) -> Option:
-    """An option with a value that may be repeated."""
+    """Return an option with a value that may be repeated."""
     return value(flags, metavar, f"{help}; repeatable", action="append", default=[], **keywords)
 
 
 def exclusive(*options: Option, required: bool = False) -> Option:
-    """Options that exclude each other."""
+    """Return options that exclude each other."""
 
     def add(parser: argparse._ActionsContainer) -> None:
         group = parser.add_mutually_exclusive_group(required=required)
@@ -90,12 +90,12 @@ def exclusive(*options: Option, required: bool = False) -> Option:
 
 
 def launch_option(flag: str) -> Option:
-    """An option of the table of launch options. Raises KeyError."""
+    """Return an option of the table of launch options. Raises KeyError."""
     return _of_launch(option(flag))
 
 
 def launch_headings(verb: str, *headings: str) -> Option:
-    """The launch options of a verb under these headings of the table; each heading is a group of `--help`."""
+    """Return a verb's launch options under these headings of the table; each heading is a group of `--help`."""
 
     def add(parser: argparse._ActionsContainer) -> None:
         for heading in headings:
@@ -121,11 +121,14 @@ def names_hosts(options: argparse.Namespace) -> bool:
 
 
 HANDED_OVER = "DISTUI_HANDED_OVER"
-"""Variable with values of --env as JSON. Every user of the host can read arguments; and a variable under its own name
-would change distui itself and all processes that it starts."""
+"""Variable with values of --env as JSON.
+
+Arguments are visible to every user of the host. A variable under its own name would change distui itself and all
+processes that it starts.
+"""
 
 
 def handed_over(environ: MutableMapping[str, str]) -> list[str]:
-    """The options that HANDED_OVER holds, which is removed from the environment."""
+    """Remove HANDED_OVER from the environment, and return its values as --env options."""
     values: dict[str, str] = json.loads(environ.pop(HANDED_OVER, "{}"))
     return [f"--env={name}={value}" for name, value in values.items()]

@@ -1,7 +1,7 @@
-"""Every verb of the command line, declared once: the parser, `--help`, the man pages and completion are made from it.
+"""Declarations of all verbs, the source of the parser, `--help`, the man pages and completion.
 
 A new verb is a row here, its function in `tui/verbs/` and, if language models may use it, a tool in `tui/mcp/tools.py`.
-Nothing heavy is imported: `distui --help` makes all parsers.
+This module imports nothing slow, since `distui --help` makes all parsers.
 """
 
 from __future__ import annotations
@@ -816,7 +816,7 @@ _ITSELF = {
 }
 
 COCKPIT = Verb("runs:open_cockpit", "open the only live run, or the list of runs", options=(), examples={})
-"""What `distui` does without a verb."""
+"""`distui` without a verb."""
 GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "start": _START,
     "look at runs": _LOOK,
@@ -830,4 +830,4 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
 }
 """The verbs under the headings of `distui --help`."""
 VERBS: Mapping[str, Verb] = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()}
-"""By name."""
+"""All verbs by name."""

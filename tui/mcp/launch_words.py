@@ -1,4 +1,4 @@
-"""Options that a model writes for `plan`, `lint` and `launch`, as words that the verb can read in one way only. Pure."""
+"""Options that a model writes for `plan`, `lint` and `launch`, as unambiguous words for the verb. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..command_words import dashed
 from .answers import Refused
 
 READING = tuple(option for option in REQUEST_OPTIONS.values() if not option.opens)
-"""Options of `plan` and `lint` on a server that only reads: they execute nothing, and open no file that they name."""
+"""Options of `plan` and `lint` on a read-only server: they neither execute a program nor open a named file."""
 
 
 def option_words(verb: str, words: Sequence[str], *, control: bool) -> list[str]:
-    """Each option in full, with its value in the same word. Raises Refused.
+    """Return each option in full, with its value in the same word. Raises Refused.
 
-    `control`: all options of the verb may be used, else those of READING.
+    `control` allows all options of the verb, otherwise only those of READING.
     """
     table = {flag: option for option in launch_options(verb) for flag in option.flags}
     left, written = list(words), list[str]()

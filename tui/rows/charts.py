@@ -57,7 +57,7 @@ def chart_text(metric: Quantity, value: float | None) -> str:
 
 
 def edge_text(metric: Quantity, value: float) -> str:
-    """Return a value for the edge of an axis: round, and without what the title already says."""
+    """Return a round value for the edge of an axis, without the unit parts that the title shows."""
     if value == 0:
         return "0"
     text = chart_text(metric, value).removesuffix("/s")

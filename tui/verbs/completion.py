@@ -45,7 +45,7 @@ def script(options: argparse.Namespace) -> int:
 
 
 def answer(parser: Callable[[str | None], argparse.ArgumentParser]) -> int:
-    """Write the candidates for the word at the cursor to the script, which ends the process.
+    """Write the candidates for the word at the cursor; argcomplete then ends the process.
 
     `parser` returns the parser of one verb, or of all verbs for None.
     """

@@ -175,7 +175,7 @@ def _complain_of_errors(findings: Sequence[Finding]) -> None:
 
 
 def requested(options: argparse.Namespace) -> Request:
-    """The launch that the options mean. Raises RunError."""
+    """Return the launch request of the options. Raises RunError."""
     words = vars(options)
     if options.task is not None:
         if options.preset is not None or options.rest:
@@ -188,7 +188,7 @@ def requested(options: argparse.Namespace) -> Request:
 
 
 def preset_of(options: argparse.Namespace) -> str:
-    """The preset's name. Raises RunError."""
+    """Return the preset's name. Raises RunError."""
     if options.preset is None:
         raise RunError("no PRESET: `distui launch ddp -- train.py`; `distui presets` lists them")
     return str(options.preset)

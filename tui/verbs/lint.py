@@ -122,6 +122,6 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
 
 
 def _elsewhere(request: Request, about: dict[str, Any]) -> Plan:
-    """Return the plan for nodes other than this machine; add what is known of them to `about`. Raises RunError."""
+    """Return the plan for nodes other than this machine, and add facts about them to `about`. Raises RunError."""
     about |= launch.nodes_of(request)
     return prepare(request).plan
