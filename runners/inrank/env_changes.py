@@ -1,4 +1,4 @@
-"""Changes of the ranks' environment: which are allowed, and whether ranks can be started with them at all."""
+"""Changes of the ranks' environment: check and apply them, and check that ranks can start with them."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ LAUNCHERS = frozenset(
         "TORCHELASTIC_USE_AGENT_STORE",
     )
 )
-"""torch computes these for each rank; the same names as presets.worker_group.LAUNCHER_OWN, which a plan refuses."""
+"""torch computes these for each rank. Equal to presets.worker_group.LAUNCHER_OWN, the names that a plan refuses."""
 RUNNERS = frozenset(("NCCL_DEBUG_FILE", "TORCHELASTIC_ERROR_FILE"))
 """The runner gives each rank its own value; see presets.worker_group.PER_RANK."""
 
 UNSET = "DISTUI_UNSET"
-"""Names that changes have removed, by lines, for a new runner: torch would give some of them to the ranks by itself."""
+"""Names that changes have removed, one per line, for a new runner: torch would set some of them for the ranks."""
 
 LONGEST = 32 * os.sysconf("SC_PAGE_SIZE")
-"""Bytes of one NAME=VALUE with the NUL behind it that Linux accepts (MAX_ARG_STRLEN)."""
+"""Linux's limit in bytes for one NAME=VALUE with its NUL (MAX_ARG_STRLEN)."""
 _SMALLEST_SUM, _LARGEST_SUM = 128 << 10, 6 << 20
-"""Bytes that Linux allows arguments and environment together, however small or large the stack may be."""
+"""Lower and upper bound in bytes of Linux's limit for arguments and environment, which depends on the stack limit."""
 _OF_A_REQUEST = 1 << 10
-"""Bytes of a request to the runner beside the changes."""
+"""Bytes of a request to the runner without the changes."""
 _OF_A_RANK = 32 << 10
-"""Bytes that a rank gets on top of its runner's environment."""
+"""Bytes that a rank's environment has in addition to its runner's."""
 _FREE_FILES = 8
 """File descriptors that must be free for pipes and files while ranks are started."""
 
 
 def not_a_name(text: str) -> str:
-    """Why no shell and no launcher takes a text for the name of a variable, as a sentence; "" where they do."""
+    """Return why a text is not a valid name of a variable, as a sentence; "" if it is."""
     if text.isprintable() and not set(text) & {"=", " "} and text[:1] not in ("", "-"):
         return ""
     return "%r is not a name for an environment variable: take letters, digits and _" % text
 
 
 def refusal(changes: object) -> str:
-    """Why changes (name → value, or None to unset) are not allowed, as a sentence; "" when they are."""
+    """Return why changes (name → value, or None to unset) are not allowed, as a sentence; "" if they are."""
     if not isinstance(changes, dict):
         return "env is no object of names and values"
     for name, value in changes.items():
@@ -85,8 +85,8 @@ def refusal(changes: object) -> str:
 
 
 def too_much(changes: Mapping[str, "str | None"]) -> str:
-    """Why allowed changes do not fit into one request to a runner, as a sentence; "" when they do."""
-    sent = 2 * len(json.dumps(changes)) + _OF_A_REQUEST  # the values, and as they may be shown
+    """Return why allowed changes do not fit into one request to a runner, as a sentence; "" if they do."""
+    sent = 2 * len(json.dumps(changes)) + _OF_A_REQUEST  # "env" and "shown"
     if sent <= MOST_LINE:
         return ""
     text = "these changes together take %d bytes of a request to the runner, which takes %d: ask for them in several"
@@ -94,7 +94,7 @@ def too_much(changes: Mapping[str, "str | None"]) -> str:
 
 
 def too_long(env: Mapping[str, str], argv: Sequence[str]) -> str:
-    """Why no rank can be started with an environment and arguments of this length, as a sentence; "" when it can."""
+    """Return why environment and arguments are too long for a process, as a sentence; "" if they are not."""
     size = sum(len(os.fsencode(name)) + len(os.fsencode(value)) + 10 for name, value in env.items())
     size += sum(len(os.fsencode(word)) + 9 for word in argv) + _OF_A_RANK
     stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
@@ -106,7 +106,7 @@ def too_long(env: Mapping[str, str], argv: Sequence[str]) -> str:
 
 
 def too_few_files() -> str:
-    """Why this process cannot start others for want of file descriptors, as a sentence; "" when it can."""
+    """Return why this process has too few free file descriptors to start ranks, as a sentence; "" if it has enough."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     used = len(os.listdir("/proc/self/fd")) - 1
     if limit == resource.RLIM_INFINITY or limit - used >= _FREE_FILES:
@@ -116,23 +116,23 @@ def too_few_files() -> str:
 
 
 class Variables:
-    """The environment of this process, from which every rank's is copied, and the requested changes of it."""
+    """The requested changes of this process's environment, which every rank copies."""
 
     def __init__(self) -> None:
         names = os.environ.pop(UNSET, "").split("\n")
         self.asked: dict[str, str | None] = {}
-        """For the next attempt: name → value, or None to unset."""
+        """Changes for the next attempt: name → value, or None to unset."""
         self._shown: dict[str, str | None] = {}
-        """The same with secret values hidden: what may be written down."""
+        """These changes with masked secrets, for reports."""
         self.lasting: dict[str, str | None] = dict.fromkeys(filter(None, names))
-        """All changes so far, those of an earlier runner that unset something among them."""
+        """All changes so far, including the names that an earlier runner removed."""
         self.undo: dict[str, str | None] = {}
-        """What the newest changes have replaced."""
+        """Name → value before the newest changes, or None."""
         self._lock = threading.Lock()
         apply(self.lasting, os.environ)
 
     def problem(self, request: Mapping[str, Any], argv: Sequence[str], spawns: bool) -> str:
-        """Why a request is refused; "" when it is not. `spawns`: ranks with `argv` start at once."""
+        """Return why a request is refused; "" if it is not. `spawns`: ranks with `argv` start at once."""
         changes = {} if request.get("env") is None else request["env"]
         refused = refusal(changes) or (too_few_files() if spawns else "")
         if refused or not changes:
@@ -143,7 +143,7 @@ class Variables:
         return too_long(after, argv)
 
     def note(self, request: Mapping[str, Any]) -> None:
-        """Changes for the next attempt; "shown" of the request: values as they may be written down."""
+        """Add a request's changes for the next attempt. "shown" of the request: the values with masked secrets."""
         asked, shown = request.get("env") or {}, request.get("shown")
         with self._lock:
             self.asked.update(asked)
@@ -152,31 +152,31 @@ class Variables:
                 self._shown[name] = text if isinstance(text, str) or value is None else "***"
 
     def take(self) -> dict[str, str | None]:
-        """Apply the requested changes. What changed is returned, secret values hidden."""
+        """Apply the requested changes. Return the variables that changed, with masked secrets."""
         with self._lock:
             diff, self.asked = self.asked, {}
             shown, self._shown = self._shown, {}
         news = {name: shown.get(name) for name, value in diff.items() if os.environ.get(name) != value}
         self.undo = {name: os.environ.get(name) for name in diff}
         self.lasting.update(diff)
-        apply(self.lasting, os.environ)  # all: torchrun may have set again what was unset
+        apply(self.lasting, os.environ)  # all: torchrun may have set removed ones again
         return news
 
     def take_back(self) -> list[str]:
-        """Undo the newest changes; their names."""
+        """Undo the newest changes and return their names."""
         undo, self.undo = self.undo, {}
         self.lasting.update(undo)
         apply(undo, os.environ)
         return sorted(undo)
 
     def unset(self) -> dict[str, str]:
-        """For a runner or torchrun that this process becomes or starts: it would set some removed names again."""
+        """Return the variable that tells the next runner or torchrun which names to remove."""
         names = [name for name, value in self.lasting.items() if value is None]
         return {UNSET: "\n".join(names)} if names else {}
 
 
 def apply(changes: Mapping[str, "str | None"], env: MutableMapping[str, str]) -> None:
-    """Set and unset."""
+    """Apply changes (name → value, or None to unset) to an environment."""
     for name, value in changes.items():
         if value is None:
             env.pop(name, None)

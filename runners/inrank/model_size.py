@@ -1,7 +1,7 @@
-"""How many parameters the whole model has, where that can be known in one rank without communication.
+"""Count the parameters of the whole model in one rank without communication, if that is possible.
 
-None wherever 6 × parameters would not be the FLOPs of a token: frozen parts (LoRA), experts of which a token passes few,
-parts of the model on other ranks in plain tensors.
+The result is None if 6 × parameters would not be the FLOPs per token: frozen parts (LoRA), experts that a token skips,
+parts of the model in plain tensors on other ranks.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from collections.abc import Iterable
 from typing import Any
 
 UNKNOWN_SIZE = re.compile(r"moe|expert|(column|row|vocab)parallel", re.IGNORECASE)
-"""Names of classes of modules with parameters that a token does not pass, or of which other ranks have parts."""
+"""Class names of modules with parameters that a token skips, or that are split over ranks."""
 FROZEN = 0.01
-"""Share of parameters without a gradient up to which a model is trained as a whole."""
+"""Largest share of frozen parameters in a model that counts as fully trained."""
 ELSEWHERE = ("megatron.core", "megatron.training")
 """Packages that keep parts of a model on other ranks in plain tensors."""
 
 
 def parameters_of(objects: dict[str, Any], optimizer: Any, items: Iterable[Any]) -> int | None:
-    """`objects`: of each wrapper one, as `wrapping.describe` knows them; `optimizer` made its first step; `items`: all
-    objects of this process."""
+    """Return the number of parameters, or None.
+
+    `objects`: one object per wrapper (see wrapping.py). `optimizer`: it has made its first step. `items`: all objects of
+    this process.
+    """
     if "pipeline" in objects or "fsdp1" in objects or any(name in sys.modules for name in ELSEWHERE):
         return None
     torch = sys.modules.get("torch")
@@ -53,8 +56,7 @@ def parameters_of(objects: dict[str, Any], optimizer: Any, items: Iterable[Any])
 
 
 def _kind(kind: type, torch: Any) -> str:
-    """What the objects of a class are: "optimizer", "tensor" where they may be parameters, "unknown" where they hide
-    the size of the model; else "-"."""
+    """Classify a class: "optimizer", "tensor" (maybe parameters), "unknown" (hides the model's size), or "-"."""
     if issubclass(kind, torch.nn.Module):
         return "unknown" if UNKNOWN_SIZE.search(kind.__name__) else "-"
     if issubclass(kind, torch.optim.Optimizer):
@@ -77,6 +79,6 @@ def _unique(parameters: Iterable[Any]) -> dict[int, Any]:
 
 
 def _size(parameter: Any) -> int:
-    """Of the whole parameter: DeepSpeed keeps it beside a part, and a DTensor has the shape of the whole."""
+    """Return the size of the whole parameter: DeepSpeed's ds_numel, else numel(), which is global for a DTensor."""
     whole = getattr(parameter, "ds_numel", None)
     return int(parameter.numel() if whole is None else whole)

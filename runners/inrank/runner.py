@@ -1,8 +1,8 @@
-"""The runner: one process that owns the ranks, and outlives the agent that started it.
+"""The runner: a process that owns the ranks, and outlives the agent that started it.
 
-torch launches the ranks (elastic.py), or the plan has a command of the user's, which runs as it is and restarts by stop
-and start. A torchrun inside that command (the shim starts it through here, too) is a guest of the runner around it: it
-reports for its own ranks, and restarts them in place. The ranks of other launchers join: see joined_ranks.py.
+Either torch launches the ranks (elastic.py), or the plan has a user's command, which the runner stops and starts for a
+restart. A torchrun inside that command is a guest of its runner: the shim starts it through this module, it reports its
+ranks, and restarts them in place. The ranks of other launchers join: see joined_ranks.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .worker_group import SIGNALS, WorkerGroup, attempt_dir, heed, kill_group, s
 
 
 def write_identity(run_dir: str, path: str, kind: str) -> None:
-    """runner.json, by which a later agent recognises this process under its pid."""
+    """Write runner.json: with it a later agent recognises this process, and no other one with its pid."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     identity = {
@@ -49,22 +49,22 @@ def write_identity(run_dir: str, path: str, kind: str) -> None:
 
 
 def hold(run_dir: str) -> None:
-    """Lock runner.lock as long as this process lives: other containers with this home see that much."""
+    """Lock runner.lock while this process lives; other containers with this home directory can check that."""
     with contextlib.suppress(OSError):
         path = os.path.join(run_dir, "runner.lock")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # and never closed
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released at exit
 
 
 def with_secrets(plan: dict[str, Any], words: str) -> dict[str, Any]:
-    """The plan with the arguments that its file leaves out; this process alone has them, its ranks' environment not."""
+    """Add the secret arguments, which plan.json omits, to the plan. They are not in the ranks' environment."""
     for at, word in (json.loads(words).get("argv", {}) if words else {}).items():
         plan["argv"][int(at)] = word
     return plan
 
 
 def main(argv: list[str]) -> int:
-    """Run the plan in `argv[0]`; `argv[1]`, if given: failures counted before; `argv[2]`: why its first attempt is."""
+    """Run the plan in the directory `argv[0]`. Optional: `argv[1]`, failures so far; `argv[2]`, the attempt's cause."""
     run_dir = argv[0]
     with open(os.path.join(run_dir, "plan.json")) as file:
         plan = with_secrets(json.load(file), os.environ.pop("DISTUI_SECRET_WORDS", ""))
@@ -81,29 +81,29 @@ def main(argv: list[str]) -> int:
 
 
 class CommandGroup(WorkerGroup):
-    """The command of a plan, one process an attempt."""
+    """The command of a plan, one process per attempt."""
 
     _problem = ""
-    """Why it did not start."""
+    """Why the command did not start."""
     _guest: socket.socket | None = None
-    """The connection of the torchrun in the command that steers its own ranks."""
+    """Connection of the torchrun in the command, which controls its ranks."""
     _diff: dict[str, str | None] = {}
     _ran = False
-    """Whether the command was ever started."""
+    """True once the command was started."""
     _taken = 0
-    """Number of the newest attempt that a guest, or ranks that joined, have taken over."""
+    """Newest attempt whose ranks a guest reports, or that has joined ranks."""
 
     def __init__(self, plan: dict[str, Any], run_dir: str, failures: int = 0) -> None:
         self.joined = JoinedRanks(self, self._joined)
         super().__init__(plan, run_dir, failures)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """A signal to the runner ends the command as a stop does."""
+        """Stop the run after a signal to the runner."""
         self.stopped_by = self.stopped_by or signal.Signals(number).name
         self.stop()
 
     def run_to_end(self) -> int:
-        """Run the plan's command until it succeeds, is stopped, or the policy gives up; the runner's exit code."""
+        """Run attempts until one succeeds, the run is stopped, or the policy gives up; return the runner's exit code."""
         heed(self.on_signal)
         self.started()
         phase, code, text = self._run_attempts()
@@ -113,7 +113,7 @@ class CommandGroup(WorkerGroup):
         return code if code > 0 else 1
 
     def _run_attempts(self) -> tuple[str, int, str]:
-        """Phase, exit code and a sentence: how the run ended."""
+        """Return how the run ended: phase, exit code and a sentence."""
         while True:
             code = self._run_attempt()
             if self.stopping:
@@ -136,7 +136,7 @@ class CommandGroup(WorkerGroup):
                 return "failed", code, "the command %s%s" % (how, why)
 
     def _another_attempt(self) -> bool:
-        """Wait as the policy requires; False when there is no further attempt."""
+        """Wait as the policy requires; False if there is no further attempt."""
         self.cause = "failure"
         if not self.back_off():
             return False
@@ -146,13 +146,13 @@ class CommandGroup(WorkerGroup):
         return True
 
     def _run_attempt(self) -> int | None:
-        """Spawn the command and wait for it; its exit code, or None when it did not start."""
+        """Start the command, wait for it, and return its exit code; None if it did not start."""
         if self.stopping:
             return None
         self._diff = self.take_env()
         directory = self.next_attempt()
         self.joined.begin(self._diff)
-        # On several nodes each runs the command: the number of its node names it.
+        # Each node runs the command once. Its rank is the node's number.
         place = {"rank": self.node, "local_rank": 0, "node": self.node, "gpu": None}
         self.report_attempt([place], self.plan.get("nnodes", 1), self._diff)
         try:
@@ -173,7 +173,7 @@ class CommandGroup(WorkerGroup):
         return code
 
     def _spawn(self, stem: str) -> subprocess.Popen[bytes]:
-        """Start the command in a session of its own, its output in files. Raises OSError and ValueError."""
+        """Start the command in a new session, with output to files. Raises OSError and ValueError."""
         with (
             open(stem + ".out", "ab", opener=private) as out,
             open(stem + ".err", "ab", opener=private) as err,
@@ -188,7 +188,7 @@ class CommandGroup(WorkerGroup):
             )
 
     def _refused(self, place: dict[str, Any], directory: str) -> None:
-        """The command did not start: its rank exits as in a shell, with the reason in its stderr."""
+        """Report a command that did not start as a shell does: exit code 127, and the reason in stderr."""
         rank = place["rank"]
         with (
             contextlib.suppress(OSError),
@@ -199,7 +199,7 @@ class CommandGroup(WorkerGroup):
         self.report("RankChanged", state="failed", exit_code=127, at=time.time(), **about)
 
     def on_stop(self) -> None:
-        """TERM to the command's whole group; the grace timer does the rest."""
+        """Send SIGTERM to the command's process group; the timer of the grace period sends SIGKILL."""
         self.ending = True
         for pid in list(self.pids.values()):
             kill_group(pid, signal.SIGTERM)
@@ -207,7 +207,7 @@ class CommandGroup(WorkerGroup):
     on_restart = on_stop
 
     def _see_off(self, group_id: int) -> None:
-        """The command has exited; a torchrun that it left behind ends its ranks, in its time of grace."""
+        """After the command's exit: let a remaining torchrun end its ranks, and kill it after the grace period."""
         deadline = time.monotonic() + self.plan["grace_s"]
         while self._guest is not None and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -215,7 +215,7 @@ class CommandGroup(WorkerGroup):
             kill_group(group_id, signal.SIGKILL)
 
     def answer(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any] | None:
-        """Also {"op": "guest"|"taken"}, of a torchrun in the command, and {"op": "join"} of other launchers' ranks."""
+        """Answer also {"op": "guest"|"taken"} from a torchrun in the command and {"op": "join"} from other ranks."""
         op = request.get("op")
         if op == "guest":
             return self._welcome(peer)
@@ -224,7 +224,7 @@ class CommandGroup(WorkerGroup):
         return self._hand_over(peer) if op == "taken" else super().answer(request, peer)
 
     def _welcome(self, peer: socket.socket) -> dict[str, Any]:
-        """A torchrun in the command asks to report for its ranks: one at a time may."""
+        """Let a torchrun in the command report its ranks; refuse a second one at a time."""
         with self.lock:
             if self._guest is not None or not self.pids:
                 return {"ok": False}
@@ -234,7 +234,7 @@ class CommandGroup(WorkerGroup):
         return {"ok": True, "first": first, **about}
 
     def _hand_over(self, peer: socket.socket) -> dict[str, Any]:
-        """The guest begins the ranks of this attempt: from now on the exit of the command itself is not reported."""
+        """Note that the guest has started ranks of this attempt: the command's exit is then not reported as a rank's."""
         if peer is not self._guest:
             return {"ok": False}
         self._taken = self.attempt
@@ -244,9 +244,9 @@ class CommandGroup(WorkerGroup):
         return self._taken == self.attempt
 
     def _joined(self, own: int) -> None:
-        """Ranks that joined are those of this attempt. `own`: the number of the command itself, -1 where it is none.
+        """Make the joined ranks those of this attempt. `own`: the rank of the command, -1 if it is no rank.
 
-        What the command has written so far is no rank's then; it goes on writing there, as the ranks below it do.
+        Rename the output files after the command or its rank. The command and the ranks below it keep writing to them.
         """
         first, self._taken = self._taken != self.attempt, self.attempt
         name = "command" if own < 0 else "rank-%d" % own
@@ -257,7 +257,7 @@ class CommandGroup(WorkerGroup):
         return sorted({*self.pids, *self.joined.locals()})
 
     def left(self, peer: socket.socket) -> None:
-        """The guest has exited: where the command goes on, a restart is by stop and start again."""
+        """Report this runner again if the guest has exited and the command has not: restarts are here now."""
         if peer is self._guest:
             self._guest = None
             self.settle(0.2)
@@ -266,11 +266,11 @@ class CommandGroup(WorkerGroup):
 
 
 OF_RANKS = ("DISTUI_RUNNER_PID", "DISTUI_HOOK", "DISTUI_JOINED")
-"""A command that itself was started by a rank of another run must not take its processes for such ranks."""
+"""Variables of ranks. Remove them from the command's environment: a rank of another run may have started this run."""
 
 
 def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:
-    """The marker, what a guest needs, the shim for torchrun in front; the hook, where the command is a rank itself."""
+    """Return the command's environment: run and attempt for a guest; with the hook also the shim for torchrun."""
     env = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
     env["DISTUI_ATTEMPT"] = str(group.attempt)
     env["DISTUI_RUN_DIR"] = group.run_dir
@@ -278,19 +278,22 @@ def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:
     if group.plan["hook"]:
         shim = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim")
         env["PATH"] = shim + os.pathsep + env.get("PATH", os.defpath)
-        # Tasks that activate an environment put its torchrun first on PATH; bash asks its functions before that.
+        # A task that activates an environment puts its torchrun first on PATH; bash looks up functions before PATH.
         env["BASH_FUNC_torchrun%%"] = '() { %s "$@"; }' % shlex.quote(os.path.join(shim, "torchrun"))
         env["DISTUI_COMMAND_HOOK"] = "%d %s.r0" % (os.getpid(), os.environ["DISTUI_SOCKETS"])
         env["DISTUI_RANK_FILES"] = stem
-    env.update(group.variables.unset())  # which a guest would set again
+    env.update(group.variables.unset())  # a guest would set these variables again
     return {**env, **python_path(["site"] if group.plan["hook"] else [])}
 
 
 def run_nested(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
-    """torchrun with `argv`; its exit code. Plain torchrun where the runner around it has a guest already."""
+    """Run torchrun with `argv` as a guest and return its exit code.
+
+    Execute plain torchrun instead if the command's runner refuses it (has a guest already) or other nodes are foreign.
+    """
     from torch.distributed.run import parse_args
 
-    foreign = several_nodes(parse_args(argv).nnodes, plan) is None  # the others are not of this run
+    foreign = several_nodes(parse_args(argv).nnodes, plan) is None  # other nodes are not in this run
     host = None if foreign else HostRunner()
     answer = {} if host is None else host.ask("guest")
     if host is None or not answer.get("ok"):
@@ -305,7 +308,7 @@ def run_nested(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
 
 
 class HostRunner:
-    """The runner of the command around this process, by its socket."""
+    """A connection to the runner of the command around this process."""
 
     def __init__(self) -> None:
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -315,14 +318,14 @@ class HostRunner:
         self._lines = self._connection.makefile("rb")
 
     def ask(self, op: str) -> dict[str, Any]:
-        """Its answer; {} where it is gone."""
+        """Send a request and return the answer; {} if the runner does not answer."""
         try:
             return exchange(self._connection, self._lines, {"op": op, "id": 1})
         except (OSError, ValueError):
             return {}
 
     def poke(self) -> None:
-        """Have it poke the agent, which then reads the reports."""
+        """Have the runner poke the agent, which then reads the reports."""
         with contextlib.suppress(OSError):
             self._connection.send(b'{"op": "poke"}\n', socket.MSG_DONTWAIT)
 
@@ -336,7 +339,7 @@ class GuestGroup(WorkerGroup):
     def __init__(
         self, plan: dict[str, Any], run_dir: str, host: HostRunner, answer: dict[str, Any]
     ) -> None:
-        """`answer`: of the host, which takes this guest: number, cause and env_diff of its attempt, and "first"."""
+        """`answer`: the host's answer to "guest": number, cause and env_diff of its attempt, and "first"."""
         self._host, self._first = host, bool(answer["first"])
         super().__init__(plan, run_dir, suffix=".sub")
         self._directory_of_command = attempt_dir(
@@ -349,7 +352,7 @@ class GuestGroup(WorkerGroup):
         self._host.poke()
 
     def run(self) -> int:
-        """All attempts; the exit code. How the run ended is reported by the host."""
+        """Run all attempts and return the exit code. The host reports the end of the run."""
         try:
             phase, code, text = attempt_all(self)
         except NotSpawned as error:
@@ -363,13 +366,13 @@ class GuestGroup(WorkerGroup):
         return code
 
     def on_begin(self) -> None:
-        """What the command has written so far is its own, no rank's; it goes on writing there."""
+        """Take over the attempt from the host. Rename the first output files: they are the command's, not a rank's."""
         self._host.ask("taken")
         if self._first:
             self.rename_output(self._directory_of_command, "command")
 
     def echo(self, descriptor: int, paths: dict[int, str]) -> dict[int, str]:
-        """All, unless the output is the command's own file, and not another or a pipe that the user chose."""
+        """Return all files; none if this process writes to the command's file and not to the user's pipe or file."""
         stream = "out" if descriptor == 1 else "err"
         name = os.path.join(self._directory_of_command, "command." + stream)
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which script an attempt runs, and the files beside it that it imports: names with digests of their contents."""
+"""Digests of an attempt's script and of the imported files in its folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 MOST_FILES = 50
 MOST_BYTES = 4 << 20
-"""Of a file whose digest is taken."""
+"""Largest file in bytes that gets a digest."""
 DIGITS = 16
-"""Hex digits of SHA-256 that are kept."""
+"""Length of a digest: the first hex digits of SHA-256."""
 ENDS = (".py", ".sh", ".bash", ".pyz")
 
 
 def digests(plan: dict[str, Any]) -> dict[str, str]:
-    """Path as the plan has it → digest: the script first, then the files beside it. Empty where nothing can be read."""
+    """Return path (as in the plan) → digest of the script and of the files in its folder; {} if unreadable."""
     try:
         name = script_of([str(word) for word in plan["command"]], str(plan["cwd"]))
         cwd = str(plan["cwd"])
@@ -41,7 +41,7 @@ def digests(plan: dict[str, Any]) -> dict[str, str]:
 
 
 def script_of(command: list[str], cwd: str) -> str:
-    """The script in a command, a path from `cwd`; "" where no word is one."""
+    """Return the path of the script in a command, relative to `cwd`; "" if there is none."""
     if command[:1] == ["-m"]:
         path = command[1].replace(".", "/") if len(command) > 1 else ""
         return next((each for each in (path + ".py", path + "/__main__.py") if _is_file(cwd, each)), "")
@@ -54,12 +54,12 @@ def _is_file(cwd: str, name: str) -> bool:
 
 
 def digest(source: bytes) -> str:
-    """Of a file's content."""
+    """Return the digest of a file's content."""
     return hashlib.sha256(source).hexdigest()[:DIGITS]
 
 
 def read(path: str) -> bytes | None:
-    """The content of a regular file; None where it cannot be read, or is too long."""
+    """Return the content of a regular file; None if it cannot be read or is longer than MOST_BYTES."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
@@ -72,7 +72,7 @@ def read(path: str) -> bytes | None:
 
 
 def imported(source: bytes) -> Iterator[str]:
-    """Paths, from the script's folder, of files that it would import if they are there."""
+    """Yield the paths, relative to the script's folder, of files that it imports if they exist."""
     try:
         tree = _syntax_tree(source)
     except (SyntaxError, SystemError, ValueError, RecursionError, MemoryError):
@@ -94,6 +94,6 @@ def _syntax_tree(source: bytes) -> ast.Module:
         return ast.parse(source)
     except (
         SystemError
-    ):  # Python 3.11.0 to 3.11.7, where a finalizer that runs meanwhile parses, too (gh-106905)
-        gc.collect()  # no finalizer is left that the next try could meet
+    ):  # Python 3.11.0 to 3.11.7, if a finalizer calls the parser during this call (gh-106905)
+        gc.collect()  # run the finalizers before the second try
         return ast.parse(source)

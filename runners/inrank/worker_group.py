@@ -1,4 +1,4 @@
-"""The group of ranks as its runner sees it: its commands, its attempts, and the processes of its ranks."""
+"""The ranks of one runner: commands to the runner, attempts, and the processes of the ranks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .control import Control, Reporter, dial
 from .restart_policy import Deaths, RankExit, after_failure, how_it_ended
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""What ends a run from outside, in an orderly way."""
+"""Signals that end a run in an orderly way."""
 FIND_SECONDS = 60.0
-"""How long a rank may take from the spawn to its own environment."""
+"""Most seconds between the spawn of a rank and its exec, when its environment can be read."""
 
 
 class RunStopped(Exception):
-    """The run is to end before or between two attempts."""
+    """The run was stopped before the first attempt or between two attempts."""
 
 
 class WorkerGroup:
@@ -38,30 +38,30 @@ class WorkerGroup:
         self.node = int(plan.get("node", 0))
         self.attempt = 0
         self.agreed = 0
-        """The least number for the next attempt on which the nodes agreed; 0 on a single node."""
+        """Lowest number for the next attempt, agreed by all nodes; 0 before the first rendezvous."""
         self.inherited: dict[str, Any] = {}
-        """Number, cause and env_diff of an attempt that the managed command around has begun, and which is next here."""
+        """Number, cause and env_diff for the next attempt, if the managed command around this torchrun has begun it."""
         self.cause = "failure" if failures else "launch"
-        """Of this attempt: see AttemptStarted."""
+        """Cause of this attempt: see AttemptStarted."""
         self.began = 0.0
-        """Monotonic time of the attempt's start: people and NTP set the other clock."""
+        """Monotonic time of the attempt's start: the wall clock may be set."""
         self.ending = False
-        """The current attempt ends on purpose."""
+        """True if the current attempt ends on purpose."""
         self.stopping = False
         self.stopped_by = ""
-        """Name of the signal, where a signal and not a command ended the run."""
+        """Name of the signal that ended the run; "" if a command did."""
         self.restart = threading.Event()
         self.wake = threading.Event()
-        """A stop or a restart was requested: it ends a wait."""
+        """Set by a requested stop or restart, to end a wait."""
         self.variables = env_changes.Variables()
         self.spawning = False
-        """From the moment when everything is ready for the ranks until torch first checks them."""
+        """True from the end of an attempt's preparation until torch first checks its ranks."""
         self.pids: dict[int, int] = {}
         """Live ranks of the current attempt: local rank → pid."""
         self.unseen: set[int] = set()
-        """Local ranks of the current attempt whose process was never found, alive or dead."""
+        """Local ranks of the current attempt without a known process."""
         self.deaths = Deaths()
-        """How the ranks of the current attempt exited, and why there may be no other attempt."""
+        """Exits of the current attempt's ranks, and the reason against another attempt."""
         self.failed = threading.Event()
         self.lock = threading.Lock()
         self.socket = os.environ["DISTUI_SOCKETS"] + suffix
@@ -71,7 +71,7 @@ class WorkerGroup:
     # --- commands --------------------------------------------------------------------------------------------
 
     def answer(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any] | None:
-        """Commands: {"op": "restart"|"env"|"stop"|"ping"|"poke", "env": {name: value|null}}."""
+        """Execute a command: {"op": "restart"|"env"|"stop"|"ping"|"poke", "env": {name: value|null}}."""
         op = request.get("op")
         if op == "poke":
             self.control.poke()
@@ -94,7 +94,7 @@ class WorkerGroup:
         return {"ok": True, "attempt": self.attempt, "restarting": self.restart.is_set()}
 
     def _refusal(self, request: dict[str, Any]) -> str:
-        """Why living ranks must not be ended for this request; "" when they may."""
+        """Return why the request is refused; "" if it is not."""
         restart = request["op"] == "restart"
         if restart and self.stopping:
             return "the run is being stopped"
@@ -109,14 +109,14 @@ class WorkerGroup:
         self._kill_after_grace(self.plan["grace_s"])
 
     def stop(self, grace_s: float | None = None) -> None:
-        """End the run: TERM, and KILL after `grace_s` (None: as planned)."""
+        """End the run: send SIGTERM, and SIGKILL after `grace_s` (None: the plan's)."""
         self.stopping = self.ending = True
         self.wake.set()
         self._kill_after_grace(self.plan["grace_s"] if grace_s is None else grace_s)
         self.on_stop()
 
     def _kill_after_grace(self, grace_s: float) -> None:
-        """torch waits a fixed 30 s for a rank that does not heed SIGTERM; the grace may be shorter."""
+        """Send SIGKILL after the grace period, which may be shorter than torch's fixed 30 s."""
         pids = dict(self.pids)
 
         def kill() -> None:
@@ -132,31 +132,31 @@ class WorkerGroup:
     # --- what differs between kinds of runners -------------------------------------------------------------
 
     def poke(self) -> None:
-        """There is something to read in the reports."""
+        """Signal all connections that the report file has new lines."""
         self.control.poke()
 
     def on_stop(self) -> None:
-        """The ranks are to end for good."""
+        """End the ranks because the run is stopped."""
         os.kill(os.getpid(), signal.SIGTERM)
 
     def on_restart(self) -> None:
-        """The ranks are to end for the next attempt."""
+        """End the ranks for the next attempt, if the launcher does not."""
 
     def on_begin(self) -> None:
-        """The first attempt begins; not called where the launcher refuses before that."""
+        """Act before the first attempt; not called if the launcher refuses its arguments."""
 
     def left(self, peer: socket.socket) -> None:
-        """A connection to the runner has ended."""
+        """Act after a connection to the runner has ended."""
 
     def handed_over(self) -> bool:
-        """Whether another process reports for the ranks of this attempt."""
+        """Return whether another process reports for the ranks of this attempt."""
         return False
 
     def locals(self) -> list[int]:
         return list(self.pids)
 
     def rename_output(self, directory: str, name: str) -> None:
-        """What the command of this node has written, and goes on writing, is `name`'s from now on."""
+        """Rename the output files of this node's command to `name`; its open descriptors stay valid."""
         for stream in ("out", "err"):
             with contextlib.suppress(FileNotFoundError):
                 os.replace(
@@ -165,21 +165,21 @@ class WorkerGroup:
                 )
 
     def echo(self, descriptor: int, paths: dict[int, str]) -> dict[int, str]:
-        """Which of the ranks' files also appear on the runner's own stdout (1) or stderr (2)."""
+        """Return the ranks' files that torch also copies to the runner's stdout (1) or stderr (2), by local rank."""
         return {}
 
     # --- attempts --------------------------------------------------------------------------------------------
 
     def take_env(self) -> dict[str, str | None]:
-        """Apply the pending environment changes to this process, which every rank's environment is copied from.
+        """Apply the pending environment changes to this process; ranks copy its environment.
 
-        What changed is returned, secret values hidden.
+        Returns the changes with masked secrets.
         """
         news = self.variables.take()
         return {**self.inherited.get("env_diff", {}), **news}
 
     def roll_back(self, why: str) -> bool:
-        """Undo the newest changes, as no rank can be started with them; False when there are none."""
+        """Undo the newest environment changes, because no rank can start with them; False if there are none."""
         names = self.variables.take_back()
         if not names:
             return False
@@ -191,21 +191,21 @@ class WorkerGroup:
         return True
 
     def next_attempt(self) -> str:
-        """Begin the next attempt, whose number is in `attempt`; its directory, which is new."""
+        """Begin the next attempt, set `attempt`, and return the attempt's directory."""
         if not self.attempt:
             self.on_begin()
         number = self.inherited.get("attempt")
         self.inherited = {}
         if number is None:
             number = max(self.agreed, self.next_number())
-            with contextlib.suppress(FileExistsError):  # from the second attempt on the node has its folder
+            with contextlib.suppress(FileExistsError):  # the node's folder exists from attempt 2 on
                 os.mkdir(os.path.dirname(self._directory(number)), 0o700)
             os.mkdir(self._directory(number), 0o700)
         self._begin(number)
         return self._directory(number)
 
     def next_number(self) -> int:
-        """The number of the next attempt as far as this node decides it: the next that is unused here."""
+        """Return the next attempt number that is unused on this node."""
         number = self.attempt + 1
         while os.path.isdir(self._directory(number)):
             number += 1
@@ -222,7 +222,7 @@ class WorkerGroup:
             self.wake.clear()
 
     def back_off(self) -> bool:
-        """After a failure: wait as the policy requires; False when it allows no further attempt."""
+        """Wait after a failure as the policy requires; False if it allows no further attempt."""
         policy, healthy_s = self.plan["restart"], time.monotonic() - self.began
         verdict = after_failure(policy, self.failures, healthy_s)
         self.failures = verdict.failures
@@ -239,7 +239,7 @@ class WorkerGroup:
     def report_attempt(
         self, places: list[dict[str, Any]], world_size: int, env_diff: dict[str, str | None]
     ) -> None:
-        """The attempt has begun; `places`: rank, local_rank, node and gpu of this node's ranks."""
+        """Report the start of the attempt. `places`: rank, local_rank, node and gpu of this node's ranks."""
         self.report(
             "AttemptStarted",
             attempt=self.attempt,
@@ -252,7 +252,7 @@ class WorkerGroup:
         )
 
     def watch(self, places: list[dict[str, Any]], before: Iterable[int]) -> None:
-        """Find the pids of the ranks about to be spawned, and report each one's start and end.
+        """Start a thread that finds the pids of the next spawned ranks and reports the start and exit of each.
 
         `before`: the children of this process so far.
         """
@@ -279,7 +279,7 @@ class WorkerGroup:
             time.sleep(0.01)
 
     def follow(self, place: dict[str, Any], pid: int) -> threading.Thread:
-        """Report that a rank runs, and later how it exited; the thread that waits for that."""
+        """Report that a rank runs. Return the thread that waits for its exit and reports it."""
         attempt, began, local = self.attempt, self.began, place["local_rank"]
         self.pids[local] = pid
         self.unseen.discard(local)
@@ -307,7 +307,7 @@ class WorkerGroup:
         return thread
 
     def settle(self, seconds: float = 2.0) -> None:
-        """Wait until the exit of every rank was reported."""
+        """Wait at most `seconds` until the exit of every rank was reported."""
         deadline = time.monotonic() + seconds
         while self.pids and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -315,13 +315,13 @@ class WorkerGroup:
     def end(self, phase: str, exit_code: int | None, text: str) -> None:
         """Report how the run ended."""
         for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # the report of the end is on its way already
+            signal.signal(number, signal.SIG_IGN)  # the run's end is being reported
         self.settle()
         self.report("RunEnded", phase=phase, exit_code=exit_code, text=text)
         self.report.close()
 
     def started(self, torch_version: str | None = None) -> None:
-        """Report this runner."""
+        """Report that this runner has started."""
         self.report(
             "RunnerStarted",
             pid=os.getpid(),
@@ -339,40 +339,40 @@ def _is_grace(value: object) -> bool:
 
 
 def heed(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Have `handler` act on the signals that end a run, also on those that were blocked so far."""
+    """Install `handler` for the signals that end a run and unblock these signals; pending ones arrive now."""
     for number in SIGNALS:
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def attempt_dir(node: str, number: int) -> str:
-    """Directory of an attempt on a node (see runners.logs.log_files)."""
+    """Return the directory of an attempt on a node (see runners.logs.log_files)."""
     return os.path.join(node, "attempt-%03d" % number)
 
 
 ANSWER_SECONDS = 1.0
-"""How long a rank's hook may take; a busy rank exits as it always does."""
+"""Timeout of a hook's answer in seconds; a busy rank exits without the announcement."""
 
 
 def announce(paths: Iterable[str]) -> None:
-    """Announce to the hooks at these sockets that their ranks make room (see rank_changes.Leaving). Returns at once."""
+    """Announce to these hooks' sockets that their ranks will be ended (see rank_changes.Leaving). Does not wait."""
     threading.Thread(target=_announce_all, args=(list(paths),), name="distui-announce", daemon=True).start()
 
 
 def _announce_all(paths: list[str]) -> None:
     hooks = []
     for path in paths:
-        with contextlib.suppress(OSError):  # no hook, or gone
+        with contextlib.suppress(OSError):  # no hook, or it has exited
             hooks.append(dial(path, ANSWER_SECONDS))
             hooks[-1].sendall(json.dumps({"op": "leave"}).encode() + b"\n")
-    for hook in hooks:  # closed before the hook's hello, it would not read the request
+    for hook in hooks:  # if closed before its hello, a hook would not read the request
         with hook, hook.makefile("rb") as lines, contextlib.suppress(OSError):
             while b'"leaving"' not in (lines.readline() or b'"leaving"'):
                 continue
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """Name of the signal behind a negative exit code, else None."""
+    """Return the name of the signal of a negative exit code, else None."""
     if exit_code is None or exit_code >= 0:
         return None
     try:
@@ -382,7 +382,7 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def kill_group(pid: int, number: int) -> None:
-    """Signal the process group that a rank leads; nothing when it is gone."""
+    """Send a signal to the process group of a rank, if it exists."""
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -390,7 +390,7 @@ def kill_group(pid: int, number: int) -> None:
 
 
 def children() -> list[int]:
-    """Pids of this process's children, oldest first, zombies included."""
+    """Return the pids of this process's children, oldest first, including zombies."""
     pids: list[int] = []
     try:
         for task in os.listdir("/proc/self/task"):
@@ -402,13 +402,13 @@ def children() -> list[int]:
 
 
 def _children_by_scan() -> list[int]:
-    """For kernels without CONFIG_PROC_CHILDREN: field 4 of /proc/<pid>/stat is the parent."""
+    """Find the children by their parent, field 4 of /proc/<pid>/stat, for kernels without CONFIG_PROC_CHILDREN."""
     me = str(os.getpid())
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and stat_of(int(name))[1:2] == [me]]
 
 
 def stat_of(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat from the third (state) on; [] when the process is gone."""
+    """Return the fields of /proc/<pid>/stat from the third (state) on; [] if the process does not exist."""
     try:
         with open("/proc/%d/stat" % pid) as file:
             return file.read().rpartition(")")[2].split()
@@ -417,17 +417,17 @@ def stat_of(pid: int) -> list[str]:
 
 
 def start_ticks(pid: int) -> int:
-    """Clock ticks between boot and the start of a process (field 22 of stat); 0 when it is gone."""
+    """Return the clock ticks from boot to the start of a process (field 22 of stat); 0 if it does not exist."""
     return int((stat_of(pid) or ["0"] * 20)[19])
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether a process has exited and was not reaped: its environment can no longer be read."""
+    """Return whether a process has exited and was not reaped; its environment can then no longer be read."""
     return stat_of(pid)[:1] == ["Z"]
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """Environment with which a process was started; {} when it is gone or of another user."""
+    """Return the initial environment of a process; {} if it has exited or belongs to another user."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             raw = file.read()
@@ -438,18 +438,18 @@ def environ_of(pid: int) -> dict[str, str]:
 
 
 def local_rank_of(pid: int) -> int | None:
-    """Local rank by environment; None while the process is still a copy of its parent."""
+    """Return the local rank from a process's environment; None before its exec."""
     env = environ_of(pid)
     local = env.get("LOCAL_RANK", "")
     return int(local) if local.isdigit() and env.get("DISTUI_RUNNER_PID") == str(os.getpid()) else None
 
 
 _codes: dict[int, tuple[int, float]] = {}
-"""Exit codes that a Popen of this process has reaped: pid → code, and the monotonic time."""
+"""Exit codes that a Popen of this process has reaped: pid → code and monotonic time."""
 
 
 def note_exit_codes() -> None:
-    """Have every Popen of this process note the exit code that it reaps from now on: a Popen is gone soon after."""
+    """Patch Popen.poll and Popen.wait to note the exit codes that they reap from now on."""
 
     def noting(plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
@@ -467,10 +467,10 @@ def note_exit_codes() -> None:
 
 
 def wait_peeking(pid: int, since: float = 0.0) -> int | None:
-    """Block until a child exits; its exit code (negative: signal), left for its owner to reap.
+    """Block until a child exits and return its exit code (negative: signal) without reaping it.
 
-    None when the owner was quicker and did not note its exit code either; see `note_exit_codes`. `since`: a monotonic
-    time before which the pid was another process's.
+    If its Popen was quicker, return the code that it noted (see `note_exit_codes`), or None. `since`: ignore codes from
+    before this monotonic time, when another process had the pid.
     """
     try:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -482,7 +482,7 @@ def wait_peeking(pid: int, since: float = 0.0) -> int | None:
 
 
 def _reaped(pid: int, since: float, seconds: float = 2.0) -> int | None:
-    """The exit code that the process's owner has reaped, or is about to note."""
+    """Wait at most `seconds` for the exit code that the process's Popen notes."""
     deadline = time.monotonic() + seconds
     while True:
         code, at = _codes.get(pid, (0, -1.0))
