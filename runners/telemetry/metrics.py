@@ -17,7 +17,7 @@ import errno
 import gzip
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -244,33 +244,32 @@ def encoded(begin: int, seconds: int, cells: Cells) -> bytes:
 
 
 def _columns(name: str, held: Mapping[int, Cell], indexes: list[int], samples: float) -> str:
-    if name in COUNTS:
-        digits = "%.15g"
-    elif name.startswith("train."):
-        digits = "%.6g"
-    else:
-        digits = "%.4g"
+    digits = _digits(name)
     of_row = [held.get(index) for index in indexes]
     if samples == 1.0 and name not in COUNTS:
-        return _column([None if cell is None else digits % cell[0] for cell in of_row])
-    mean = [None if cell is None else digits % (cell[0] / cell[1]) for cell in of_row]
-    low = [None if cell is None else digits % cell[2] for cell in of_row]
-    high = [None if cell is None else digits % cell[3] for cell in of_row]
+        return _column(of_row, lambda cell: digits % cell[0])
+    mean = _column(of_row, lambda cell: digits % (cell[0] / cell[1]))
+    low = _column(of_row, lambda cell: digits % cell[2])
+    high = _column(of_row, lambda cell: digits % cell[3])
     counted = name in COUNTS or all(cell is None or cell[1] == samples for cell in of_row)
-    if counted and low == high == mean:
-        return _column(mean)
-    columns = f"{_column(mean)},{_column(low)},{_column(high)}"
-    if counted:
-        return columns
-    samples_of = [None if cell is None else f"{cell[1]:.0f}" for cell in of_row]
-    return f"{columns},{_column(samples_of)}"
+    if not counted:
+        return f"{mean},{low},{high},{_column(of_row, lambda cell: f'{cell[1]:.0f}')}"
+    return mean if low == high == mean else f"{mean},{low},{high}"
 
 
-def _column(texts: list[str | None]) -> str:
+def _digits(name: str) -> str:
+    if name in COUNTS:
+        return "%.15g"
+    return "%.6g" if source_of(name) == "train" else "%.4g"
+
+
+def _column(of_row: list[Cell | None], text_of: Callable[[Cell], str]) -> str:
+    """One number for all indexes, or a list with null for unknown values."""
+    texts = ["null" if cell is None else text_of(cell) for cell in of_row]
     first = texts[0]
-    if first is not None and texts.count(first) == len(texts):
+    if first != "null" and texts.count(first) == len(texts):
         return first
-    return f"[{','.join(text or 'null' for text in texts)}]"
+    return f"[{','.join(texts)}]"
 
 
 _NAMES: dict[str, str] = {}
