@@ -364,7 +364,7 @@ def _options(verb: str, given: dict[str, Any]) -> dict[str, Any]:
     """The same arguments, if they are options of the verb. Raises TypeError."""
     for name in given:
         option = REQUEST_OPTIONS.get(name)
-        if option is None or verb not in option.verbs or name == "task":  # a task takes no script
+        if option is None or verb not in option.verbs or option.alone:
             raise TypeError(f"{name} is no option of {verb}: pass fields of distui.presets.request.Request")
     return given
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ...presets import adopt, trusted_files
+from ...presets.request import FORM_OPTIONS, Request
 from ...presets.secrets import MASK, holds_secret, mask_words
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import COMMAND_LINE
@@ -23,7 +23,8 @@ from ..errors import RunError
 from ..run_directories import Entry
 from . import rerun
 from .launch_form import LaunchForm
-from .words import shell_words
+from .launch_settings import HOSTS
+from .words import shell_words, typed
 
 MOST = 20
 MOST_BYTES = 1 << 16
@@ -42,6 +43,7 @@ FIELDS = (
     "nodes",
     "gpus",
     "cpus",
+    "options",
 )
 """The fields to remember of a form."""
 
@@ -55,13 +57,10 @@ def read(environ: Mapping[str, str] = os.environ) -> list[LaunchForm]:
     """Return the remembered launches, newest first, or [] if the file is missing or damaged."""
     try:
         data = file_io.content(path(environ), MOST_BYTES)
-        listed = msgspec.json.decode(data, type=list[dict[str, str]])
+        forms = msgspec.json.decode(data, type=list[LaunchForm])
     except (OSError, file_io.FileError, msgspec.DecodeError, RunError):
         return []
-    forms: list[dict[str, Any]] = [
-        {name: text for name, text in each.items() if name in FIELDS} for each in listed[:MOST]
-    ]
-    return [LaunchForm(**form) for form in forms if form.get("preset") and form.get("script")]
+    return [form for form in forms[:MOST] if form.preset and form.script]
 
 
 def remember(form: LaunchForm, environ: Mapping[str, str] = os.environ) -> None:
@@ -80,8 +79,13 @@ def remember(form: LaunchForm, environ: Mapping[str, str] = os.environ) -> None:
 def without_secrets(form: LaunchForm) -> LaunchForm:
     """Return only the remembered fields of a form, without secrets."""
     fields: dict[str, Any] = {name: getattr(form, name) for name in FIELDS}
-    plain = LaunchForm(**fields)
-    return replace(plain, args=_args(form.args), env=_env(form.env))
+    options = {name: text for name, text in form.options.items() if not _has_secret(text)}
+    return LaunchForm(**fields | {"args": _args(form.args), "env": _env(form.env), "options": options})
+
+
+def _has_secret(text: str) -> bool:
+    pairs = (word.rpartition(":")[2].partition("=") for word in text.split())
+    return mask_words([text]) != [text] or any(holds_secret(name, value) for name, _, value in pairs)
 
 
 def _args(text: str) -> str:
@@ -120,14 +124,16 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
         )
     if plan.command[0] == "-m":
         raise RunError(f"run {name} runs a module, which the form cannot: `distui rerun {name}` repeats it")
+    request = _kept(entry)
     script, args = plan.command[0], list(plan.command[1:])
-    if os.path.abspath(plan.cwd) != os.path.abspath(cwd) and not os.path.isabs(script):
+    is_elsewhere = os.path.abspath(plan.cwd) != os.path.abspath(cwd)
+    if is_elsewhere and not request.no_python and not os.path.isabs(script):
         script = os.path.join(plan.cwd, script)
     asked = {name: value for name, value in plan.env.items() if plan.origins.get(name) == COMMAND_LINE}
     now = asked | entry.state().changes
     asked = {name: value for name, value in now.items() if value is not None}
     level = asked.pop("NCCL_DEBUG", "")
-    hub = entry.record.kind == "hub"
+    fewest = "" if plan.nnodes_min is None else f"{plan.nnodes_min}:"
     return LaunchForm(
         preset=plan.preset,
         script=script,
@@ -137,14 +143,36 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
         name=name,
         env=_pairs(sorted(asked.items())),
         nccl=level,
-        notify=shlex.join(_notify(entry)),
-        nodes=str(plan.nnodes) if hub and plan.nnodes > 1 else "",
+        notify=shlex.join(request.notify),
+        place=_place(request),
+        nodes=f"{fewest}{plan.nnodes}" if entry.record.kind == "hub" and plan.nnodes > 1 else "",
+        gpus=request.gpus or "",
+        cpus=request.cpus or "",
+        options=_options(request),
+        overrides=tuple(each for each in request.overrides if MASK not in each),
     )
 
 
-def _notify(entry: Entry) -> tuple[str, ...]:
-    """Return the channels that its launch named, or () if it used the settings."""
+def _kept(entry: Entry) -> Request:
+    """Return the request of its launch, or an empty one if none was kept."""
     try:
-        return rerun.read(entry).request.notify
+        return rerun.read(entry).request
     except RunError:
-        return ()
+        return Request()
+
+
+def _place(request: Request) -> str:
+    if request.hosts:
+        return f"{HOSTS} {','.join(host.destination for host in request.hosts)}"
+    return request.on if request.through_sky else ""
+
+
+def _options(request: Request) -> dict[str, str]:
+    """Return the options that have rows of their own, as typed; without those that hold a secret."""
+    usual = Request()
+    texts = {
+        name: typed(getattr(request, name))
+        for name in FORM_OPTIONS
+        if getattr(request, name) != getattr(usual, name)
+    }
+    return {name: text for name, text in texts.items() if MASK not in text}

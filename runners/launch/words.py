@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...presets.nccl import check, full_name
-from ...presets.request import REQUEST_OPTIONS, Request
+from ...presets.request import FORM_OPTIONS, REQUEST_OPTIONS, LaunchOption, Request
 from ..environment import pairs
 from ..errors import RunError
+from ..option_values import PARSERS
 from .hosts import from_words
 
 
@@ -24,6 +26,49 @@ def request_of(words: Mapping[str, Any], **about: Any) -> Request:
         if is_given(words.get(option.name))
     }
     return Request(**given, **about)
+
+
+def words_of(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Options of the launch form, by their fields, as argparse would keep them. Raises RunError."""
+    return {
+        option.name: _word(option, texts[field])
+        for field, option in FORM_OPTIONS.items()
+        if texts.get(field)
+    }
+
+
+def _word(option: LaunchOption, text: str) -> Any:
+    """Raises RunError."""
+    flag = option.flags[-1]
+    if not option.takes:
+        return text == "true"
+    if option.repeat:
+        return shell_words(text, flag)
+    try:
+        return PARSERS[option.parse](text)
+    except argparse.ArgumentTypeError as error:
+        raise RunError(f"{flag} {error}") from None
+    except ValueError:
+        raise RunError(f"{flag} {text}: write it as {option.takes}") from None
+
+
+def typed(value: Any) -> str:
+    """The text that means a field of a request in the form: the reverse of `words_of` and `request_of`."""
+    if isinstance(value, bool):
+        return "true"  # a switch that is given, also one that says no
+    if isinstance(value, Mapping):
+        return shlex.join(pair for name, text in value.items() for pair in _pairs_of(name, text))
+    if isinstance(value, tuple):
+        return shlex.join(
+            each if isinstance(each, str) else ",".join(map("=".join, each.items())) for each in value
+        )
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _pairs_of(name: str, value: str | Mapping[str, str]) -> list[str]:
+    if isinstance(value, str):
+        return [f"{name}={value}"]
+    return [f"{name}:{variable}={text}" for variable, text in value.items()]
 
 
 def is_given(value: object) -> bool:

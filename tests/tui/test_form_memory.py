@@ -73,16 +73,19 @@ def test_launches_are_remembered_without_their_secrets(tmp_path: Path) -> None:
     for at in range(recent.MOST + 5):
         recent.remember(LaunchForm(preset="ddp", script=f"t{at}.py"), env)
     form = LaunchForm(preset="ddp", script="train.py", args="--lr 1 --api-key sk-live-1234567890abcdef",
-                      env="LR=1 HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345", params="7B")  # fmt: skip
+                      env="LR=1 HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345", params="7B",
+                      options={"grace_s": "3", "setup": "export MY_TOKEN=s3cret", "mounts": "/d=sk-live-1234567890abcd",
+                               "env_on": "gpu*:MY_TOKEN=s3cret"})  # fmt: skip
     recent.remember(form, env)
     recent.remember(form, env)
     forms = recent.read(env)
     assert len(forms) == recent.MOST
-    assert forms[0] == LaunchForm(preset="ddp", script="train.py", env="LR=1")
+    assert forms[0] == LaunchForm(preset="ddp", script="train.py", env="LR=1", options={"grace_s": "3"})
     assert [each.script for each in forms].count("train.py") == 1
     text = recent.path(env).read_text()
     assert "hf_abc" not in text
     assert "sk-live" not in text
+    assert "s3cret" not in text
     assert recent.path(env).stat().st_mode & 0o077 == 0
     for damage in (
         "",
@@ -97,7 +100,7 @@ def test_launches_are_remembered_without_their_secrets(tmp_path: Path) -> None:
 
 
 def test_the_question_counts_what_distui_sets_and_shows_what_was_chosen() -> None:
-    text = "run  x\n\nenvironment (3 variables beside what is inherited)\n  A=1  # distui\n  LR=1  # command line\n"
+    text = "run  x\n\nenvironment (3 variables besides the inherited ones)\n  A=1  # distui\n  LR=1  # command line\n"
     rows = plain(folded_plan(f"{text}\nwritten\n  /path/*.json\n"))
     assert [row.strip() for row in rows if row.strip()] == [
         "run  x", "environment: 3 variables, e shows them", "LR=1  # command line",

@@ -18,6 +18,7 @@ from distui.runners.launch.words import READERS
 from distui.runners.option_values import PARSERS
 from distui.tui.cli import parser
 from distui.tui.mcp.launch_words import option_words
+from distui.tui.rows.form import OPTION
 from distui.tui.rows.form import fields as form_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -68,7 +69,7 @@ def test_a_verb_takes_its_options_and_no_other(verb: str) -> None:
 
 def test_every_field_of_the_form_that_is_an_option_says_what_the_option_says() -> None:
     shown = {field.name: field for field in form_fields(None)}
-    of_options = [option for option in OPTIONS if option.form]
+    of_options = [option for option in OPTIONS if option.label]
     assert {option.form for option in of_options} <= {field.name for field in fields(LaunchForm)}
     for option in of_options:
         assert shown[option.form].help.startswith(option.sentences)
@@ -77,7 +78,9 @@ def test_every_field_of_the_form_that_is_an_option_says_what_the_option_says() -
 
 
 def test_every_front_end_has_every_option() -> None:
-    """Command line, MCP and Python; the form and the page are compared above, a rerun in test_rerun_plans.py."""
+    """Command line, MCP, Python and the form; the page is compared above, a rerun in test_rerun_plans.py."""
+    rows = {row.name for row in form_fields(None)}
+    of_form = {field.name for field in fields(LaunchForm)}
     actions = parser("launch").verbs["launch"]._option_string_actions
     of_type = {name for name, kind in api.TYPES.items() if kind in api.OF_TYPE}
     for name, option in REQUEST_OPTIONS.items():
@@ -86,6 +89,7 @@ def test_every_front_end_has_every_option() -> None:
         written = [f"{flag}=x"] if option.takes else [flag]
         assert option_words("launch", written, control=True) == written
         assert name in api.ARGUMENTS.keys() | of_type
+        assert option.form in of_form if option.form else option.alone != (OPTION + name in rows)
 
 
 def test_words_for_reading_a_value_exist_and_flags_are_unique() -> None:

@@ -17,7 +17,7 @@ from ...presets import model, nccl
 from ...presets.finding import Finding
 from ...presets.memory import format_for
 from ...presets.model import Loaded, help_of
-from ...presets.request import of_form
+from ...presets.request import FORM_OPTIONS, of_form
 from ...presets.secrets import mask
 from ...presets.workload import FORMATS
 from ...runners.formatting import NA
@@ -153,6 +153,9 @@ _OWN = (
 )
 """Name, label, heading, placeholder, help."""
 
+OPTION = "option."
+"""Prefix of the field of `Request` in the name of an option's row."""
+
 FURTHER = Field(
     name="further",
     label="--set",
@@ -172,7 +175,7 @@ def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Fi
         listed += (
             replace(each, value=kind) if kind and each.name == KIND else each for each in _of_preset(loaded)
         )
-    return [*listed, FURTHER, *_named()]
+    return [*listed, FURTHER, *_options(), *_named()]
 
 
 def _own(row: tuple[str, str, str, str, str], loaded: Loaded | None, hardware: str) -> Field:
@@ -215,6 +218,18 @@ def _of_preset(loaded: Loaded) -> Iterator[Field]:
             help=help_of(path) if choices else f"{help_of(path)} Takes {model.words(hint)}.",
             value=mask(key, shown(value)) if table in model.FREE else shown(value) or "not set",
             choices=choices,
+        )
+
+
+def _options() -> Iterator[Field]:
+    for name, option in FORM_OPTIONS.items():
+        yield Field(
+            name=OPTION + name,
+            label=option.flags[-1],
+            table="options",
+            help=f"{option.sentences} Several are {QUOTED}." if option.repeat else option.sentences,
+            value=option.takes or "false",
+            choices=() if option.takes else ("false", "true"),
         )
 
 
@@ -282,13 +297,25 @@ def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm
         preset=preset,
         overrides=tuple(overrides),
         nccl_presets=tuple(name.removeprefix(NAMED) for name in filled if name.startswith(NAMED)),
+        options={
+            name.removeprefix(OPTION): text for name, text in filled.items() if name.startswith(OPTION)
+        },
         **own,
     )
 
 
 def typed_of(form: LaunchForm) -> dict[str, str]:
     """Return the typed texts of a form that describes this launch."""
-    return {name: text for name, *_ in _OWN if (text := getattr(form, name))}
+    typed = {name: text for name, *_ in _OWN if (text := getattr(form, name))}
+    typed |= {OPTION + name: text for name, text in form.options.items()}
+    further = []
+    for pair in form.overrides:
+        path, _, value = pair.partition("=")
+        if path in model.fields() and path not in _HIDDEN:
+            typed[SET + path] = value
+        else:
+            further.append(pair)
+    return typed | ({FURTHER.name: shlex.join(further)} if further else {})
 
 
 def kind_override(typed: Typed) -> tuple[str, ...]:
@@ -335,6 +362,7 @@ _HEADINGS = {
     "where": "on which machines",
     "memory": "for the memory estimate",
     "further": "anything else that a preset can say",
+    "options": "as on the command line",
     "hook": "distui in the ranks",
     "NCCL settings by name": "space chooses",
 }

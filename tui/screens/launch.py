@@ -218,7 +218,7 @@ class LaunchScreen(Screen[None]):
                 if self._again:
                     self.notify(str(error), severity="error")
             else:
-                self.form_view.border_subtitle = "as the run at hand, without --set"
+                self.form_view.border_subtitle = "as the run at hand"
                 return
         self._recents = recent.read()
         if self._recents:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from each import for_each
@@ -20,8 +22,8 @@ from distui.runners.launch.prepared import REQUEST_FILE, request_text
 from distui.tui.source import LocalSource, shell_on
 
 
-def form(**fields: str) -> LaunchForm:
-    return LaunchForm(preset="ddp", script="train.py", **fields)  # type: ignore[arg-type]
+def form(**fields: Any) -> LaunchForm:
+    return LaunchForm(preset="ddp", script="train.py", **fields)
 
 
 @pytest.fixture
@@ -133,6 +135,27 @@ def test_the_form_of_a_run_has_the_ways_that_its_launch_named(here: Path, ways: 
         assert recent.form_of(entry, str(here)).notify == typed
         (path / REQUEST_FILE).write_text("{}")
         assert recent.form_of(entry, str(here)).notify == ""
+
+
+def test_the_form_of_a_run_has_the_options_of_its_launch(here: Path, ways: Path) -> None:
+    options = {"grace_s": "3", "hook": "true", "signals": "'loss (?P<loss>.*)'", "restart_limit": "0"}
+    wanted = replace(form(nproc="1", options=options), overrides=("batch.micro=4", "sky.x=1"))
+    launch = launch_form.prepared(wanted)
+    plan = launch.plan
+    assert (plan.grace_s, plan.hook, plan.restart.limit) == (3.0, False, 0)
+    assert launch.asked is not None
+    text = json.dumps(plan_to_json(plan, masked=True))
+    path = run_directories.create(
+        launch.record, text.encode(), {REQUEST_FILE: request_text(launch.asked, str(here))}
+    )
+    entry = run_directories.at(path)
+    assert entry is not None
+    again = launch_form.requested(recent.form_of(entry, str(here)))
+    assert again == replace(launch.asked, name="train")
+    with pytest.raises(RunError, match=r"--grace 'soon' is no number of seconds"):
+        launch_form.prepared(form(options={"grace_s": "soon"}))
+    with pytest.raises(RunError, match=r"--spot is for nodes through SkyPilot"):
+        launch_form.prepared(form(options={"spot": "true"}))
 
 
 def test_the_plan_for_this_machine_is_as_before(here: Path) -> None:

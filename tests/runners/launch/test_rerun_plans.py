@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from distui.presets.render import plan_to_json
-from distui.presets.request import Named, Request
+from distui.presets.request import FORM_OPTIONS, Named, Request
 from distui.runners import environment, run_directories
 from distui.runners.errors import RunError
 from distui.runners.hub import launch_order
@@ -20,6 +20,7 @@ from distui.runners.hub.launch_order import SkyRequest
 from distui.runners.launch.prepare import prepare
 from distui.runners.launch.prepared import REQUEST_FILE, Prepared, request_text
 from distui.runners.launch.rerun import LaunchChanges, again, read
+from distui.runners.launch.words import request_of, typed, words_of
 from distui.tui.cli import main
 
 pytestmark = pytest.mark.torch
@@ -160,6 +161,12 @@ def test_every_field_is_kept(tmp_path: Path) -> None:
     (tmp_path / REQUEST_FILE).write_text(request_text(WHOLE, "/somewhere"))
     entry = run_directories.Entry(tmp_path, run_directories.new_record("x"))
     assert (read(entry).cwd, read(entry).request) == ("/somewhere", WHOLE)
+
+
+def test_the_form_repeats_every_option() -> None:
+    texts = {name: typed(getattr(WHOLE, name)) for name in FORM_OPTIONS}
+    again = request_of(words_of(texts))
+    assert [name for name in FORM_OPTIONS if getattr(again, name) != getattr(WHOLE, name)] == []
 
 
 def test_on_sky_pilots_nodes_with_changes_the_cluster_stays(
