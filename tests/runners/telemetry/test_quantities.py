@@ -12,8 +12,10 @@ import msgspec
 from each import for_each
 
 from distui.presets.signal_patterns import FIELDS
+from distui.runners.freshness import PULSE_S, SAMPLE_S, TIMES
 from distui.runners.model import Gpu, Host, RankSample, TrainingSample
 from distui.runners.telemetry.quantities import BY_KIND, TRAINING
+from distui.runners.telemetry.quantity import Holds
 
 SAMPLES: dict[str, type[msgspec.Struct]] = {
     "gpu": Gpu,
@@ -63,3 +65,12 @@ def test_rows_name_fields_of_the_samples(kind: str) -> None:
 
 def test_the_rows_of_a_training_are_what_a_script_may_report() -> None:
     assert {row.field for row in TRAINING} == set(FIELDS)
+
+
+def test_the_page_has_the_seconds_for_which_values_hold() -> None:
+    page = PAGE.read_text()
+    assert f"| samples of a node | {TIMES * SAMPLE_S:.0f} s |" in page
+    rows = [row for rows in BY_KIND.values() for row in rows if row.holds is Holds.PULSES]
+    for row in rows:
+        assert row.column is not None
+        assert f"| *{row.column.id}* | {TIMES * PULSE_S:.0f} s |" in page
