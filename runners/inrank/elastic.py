@@ -1,8 +1,8 @@
-"""torch's own elastic launcher, steered through two of its public plug-ins: a RendezvousHandler and a LogsSpecs.
+"""torch's elastic launcher, controlled through two public plug-ins: a RendezvousHandler and a LogsSpecs.
 
-The handler answers `num_nodes_waiting() >= 1` once when a restart was requested: torch then restarts the group
-through a new rendezvous, and no retry is counted. The LogsSpecs gives every attempt files of its own, and
-changes the ranks' environment. Both are public, with unchanged signatures from torch 2.7 to 2.15.
+After a restart was requested, the handler returns `num_nodes_waiting() >= 1` once. torch then restarts the group
+through a new rendezvous and counts no retry. The LogsSpecs gives every attempt new files, and changes the ranks'
+environment. The signatures of both are unchanged from torch 2.7 to 2.15.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .rendezvous import Round, meet
 from .worker_group import SIGNALS, RunStopped, WorkerGroup, children, heed
 
 Ending = tuple[str, int, str]
-"""Phase, exit code and a sentence: how the run ended."""
+"""How the run ended: phase, exit code and a sentence."""
 
 
 class NotSpawned(Exception):
-    """No rank of an attempt could be started; the text is the reason."""
+    """Not all ranks of an attempt could be started. The text is the reason."""
 
 
 BROKEN = (ImportError, OSError, RuntimeError, AttributeError)
-"""What importing a torch that does not fit its environment raises."""
+"""Exceptions from the import of a torch that does not fit its environment."""
 
 
 def run(group: WorkerGroup) -> int:
@@ -50,10 +50,10 @@ def run(group: WorkerGroup) -> int:
 
 
 def attempt_all(group: WorkerGroup) -> Ending:
-    """One attempt after another until the ranks succeed, are stopped, or the policy gives up. Raises NotSpawned."""
+    """Run attempts until the ranks succeed, are stopped, or the policy gives up. Raises NotSpawned."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        """A signal ends the run also while torch is imported or the ranks meet; torch's own handlers come later."""
+        """End the run on a signal during the import of torch or the rendezvous; later torch installs its handlers."""
         _note_stop(group, number)
         raise RunStopped
 
@@ -65,7 +65,7 @@ def attempt_all(group: WorkerGroup) -> Ending:
 
 
 def on_check(group: WorkerGroup) -> None:
-    """At each of torch's checks of its ranks: they were started, and its handlers are set: note signals before them."""
+    """Act on each check of torch: its ranks are started. Wrap torch's signal handlers to note the signal first."""
     group.spawning, group.variables.undo = False, {}
     for number in SIGNALS:
         theirs = signal.getsignal(number)
@@ -105,7 +105,7 @@ def _launch(group: WorkerGroup) -> Ending:
         return "failed", 1, "no usable torch in %s: %s" % (sys.executable, first_line(error))
     group.started(torch.__version__)
     if group.stopping:
-        raise RunStopped  # an import that was interrupted may have swallowed it
+        raise RunStopped  # the interrupted import may have swallowed this exception
     try:
         launched = prepare(group, version_of(torch.__version__))
     except ValueError as error:
@@ -124,7 +124,7 @@ def _launch(group: WorkerGroup) -> Ending:
 
 
 def start_again(group: WorkerGroup, why: str) -> Ending:
-    """Ranks could not be started: become a new runner as the policy allows, with the environment that worked before."""
+    """After ranks could not be started: become a new runner if the policy allows it, without the newest changes."""
     text = "the ranks of attempt %d could not be started: %s" % (group.attempt, why)
     group.report("AttemptEnded", attempt=group.attempt, outcome="failed", text=text)
     group.spawning = False
@@ -132,7 +132,7 @@ def start_again(group: WorkerGroup, why: str) -> Ending:
         return "failed", 1, "%s; %s" % (text, group.deaths.why) if group.deaths.why else text
     if group.stopping:
         return _stopped(group)
-    group.take_env()  # requested meanwhile
+    group.take_env()  # changes that were requested since
     os.environ.update({**group.variables.unset(), **_left_out(group)})
     group.report.close()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -147,7 +147,7 @@ def start_again(group: WorkerGroup, why: str) -> Ending:
 
 
 def _left_out(group: WorkerGroup) -> dict[str, str]:
-    """The arguments that plan.json hides, for the runner that this process becomes: see runner.with_secrets."""
+    """Return the variable with the arguments that plan.json omits, for the next runner: see runner.with_secrets."""
     with open(os.path.join(group.run_dir, "plan.json")) as file:
         written = json.load(file)["argv"]
     argv = {str(at): word for at, word in enumerate(group.plan["argv"]) if word != written[at]}
@@ -155,7 +155,7 @@ def _left_out(group: WorkerGroup) -> dict[str, str]:
 
 
 def prepare(group: WorkerGroup, version: tuple[int, int]) -> tuple[Any, Any, list[str]]:
-    """What torch's launch_agent takes. Raises ValueError with a sentence."""
+    """Return the arguments of torch's launch_agent. Raises ValueError with a sentence."""
     from torch.distributed import run as torchrun
 
     if version < (2, 7):
@@ -168,7 +168,7 @@ def prepare(group: WorkerGroup, version: tuple[int, int]) -> tuple[Any, Any, lis
         with contextlib.redirect_stderr(stderr):
             args = torchrun.parse_args(list(group.plan["argv"]))
         meet(args, group.plan)
-        args.log_dir = os.devnull  # ours takes its place, and torch would leave an empty folder in /tmp
+        args.log_dir = os.devnull  # make_logs replaces it; by default torch leaves an empty folder in /tmp
         config, command, command_args = torchrun.config_from_args(args)
     except SystemExit:
         raise ValueError("torchrun refused the arguments: %s" % last_line(stderr.getvalue())) from None
@@ -179,22 +179,22 @@ def prepare(group: WorkerGroup, version: tuple[int, int]) -> tuple[Any, Any, lis
 
 
 def first_line(error: BaseException) -> str:
-    """Type and first line of an exception that is neither empty nor a ruler."""
+    """Return the type and the first line of an exception that is neither empty nor a ruler."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" =-")]
     return "%s: %s" % (type(error).__name__, lines[0] if lines else "no message")
 
 
 def last_line(text: str) -> str:
-    """The last line that is not empty; argparse puts the reason there."""
+    """Return the last line that is not empty: there argparse names the reason."""
     return ([line.strip() for line in text.splitlines() if line.strip()] or ["no message"])[-1]
 
 
 @contextlib.contextmanager
 def errors_alone() -> Iterator[None]:
-    """Import torch inside: its C++ then prints errors, and no stack for each connection that closes.
+    """Import torch inside this context: then its C++ code logs only errors, in this process.
 
-    The store prints a stack whenever a node leaves, and raises an exception, too. Not for the ranks: the variable is
-    gone when they are started. A user's own choice stays.
+    Otherwise the store logs a stack for each closed connection, in addition to its exception. The ranks do not get the
+    variable, and a user's value stays.
     """
     name = "TORCH_CPP_LOG_LEVEL"
     if name in os.environ:
@@ -214,8 +214,8 @@ class GaveUp(Exception):
 def plug_in(group: WorkerGroup, config: Any, on_check: Callable[[], None]) -> None:
     """Put our rendezvous handler and log layout into a LaunchConfig.
 
-    `on_check` is called in the launcher's own thread, at each of its checks of healthy ranks. Raises ValueError with a
-    sentence when the nodes cannot meet.
+    The launcher calls `on_check` in its thread at each check of healthy ranks. Raises ValueError with a sentence if the
+    nodes cannot meet.
     """
     from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 
@@ -241,7 +241,7 @@ def plug_in(group: WorkerGroup, config: Any, on_check: Callable[[], None]) -> No
 
 
 def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -> Any:
-    """Wrap a RendezvousHandler with the group's restarts and its policy."""
+    """Wrap a RendezvousHandler with the group's restarts and its restart policy."""
     from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousHandler
 
     met = Round()
@@ -262,10 +262,10 @@ def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -
             on_check()
             try:
                 waiting: int = inner.num_nodes_waiting()
-            except RendezvousError:  # the head is gone, and torch ends the ranks here
+            except RendezvousError:  # the first node has left; torch now ends the ranks here
                 group.ending = True
                 raise
-            group.ending = group.ending or waiting > 0  # torch ends the ranks for those who wait
+            group.ending = group.ending or waiting > 0  # torch ends the ranks for the waiting nodes
             if not group.restart.is_set():
                 return waiting
             met.announce_restart()
@@ -278,13 +278,13 @@ def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -
 
 
 def before_attempt(group: WorkerGroup, met: Round) -> None:
-    """Note the cause of the next attempt; after a failure, wait as the policy requires, and for a request not at all.
+    """Note the cause of the next attempt, and after a failure wait as the policy requires.
 
     Raises GaveUp and RunStopped.
     """
     group.settle()
     group.cause = "membership" if group.attempt else group.cause
-    # A rank whose process was never found has failed before that.
+    # A rank without a known process has failed early.
     failed = group.failed.is_set() or bool(group.unseen)
     if group.attempt and not group.restart.is_set() and failed and not met.restart_announced():
         group.cause = "failure"
@@ -298,7 +298,7 @@ def before_attempt(group: WorkerGroup, met: Round) -> None:
 
 
 def make_logs(group: WorkerGroup) -> Any:
-    """A LogsSpecs whose files are never reused."""
+    """Return a LogsSpecs that uses new files for each attempt."""
     from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
     class Logs(LogsSpecs):  # type: ignore[misc]  # torch has no types here
@@ -311,7 +311,7 @@ def make_logs(group: WorkerGroup) -> Any:
 
 
 def start_attempt(group: WorkerGroup, envs: dict[int, dict[str, str]]) -> dict[str, dict[int, str]]:
-    """Fill the environment of each local rank; the files of its output. `envs`: local rank → variables."""
+    """Fill the environments of the local ranks and return the files of their output. `envs`: local rank → variables."""
     diff = group.take_env()
     directory = group.next_attempt()
     places = []
@@ -322,9 +322,9 @@ def start_attempt(group: WorkerGroup, envs: dict[int, dict[str, str]]) -> dict[s
         paths["stdouts"][local] = stem + ".out"
         paths["stderrs"][local] = stem + ".err"
         for name in (stem + ".out", stem + ".err"):
-            os.close(private(name, os.O_WRONLY | os.O_CREAT))  # torch opens them by the user's umask
+            os.close(private(name, os.O_WRONLY | os.O_CREAT))  # torch would apply the user's umask
         paths["error_files"][local] = stem + ".error.json"
-        # torch has copied some variables before the changes
+        # torch copied some variables before the changes
         env_changes.apply(group.variables.lasting, env)
         env.update(rank_env(group, local, stem))
         places.append({"rank": rank, "local_rank": local, "node": group.node, "gpu": gpu_of(local)})
@@ -340,7 +340,7 @@ def start_attempt(group: WorkerGroup, envs: dict[int, dict[str, str]]) -> dict[s
 
 
 def rank_env(group: WorkerGroup, local: int, stem: str) -> dict[str, str]:
-    """Variables that only the start of an attempt can know."""
+    """Return the variables of a rank that depend on the attempt."""
     env = {
         "TORCHELASTIC_ERROR_FILE": stem + ".error.json",
         "NCCL_DEBUG_FILE": stem + ".nccl",
@@ -355,7 +355,7 @@ def rank_env(group: WorkerGroup, local: int, stem: str) -> dict[str, str]:
 
 
 def python_path(folders: list[str]) -> dict[str, str]:
-    """PYTHONPATH with these folders of ours in front, and with the one for DeepSpeed on CPU where that is planned."""
+    """Return PYTHONPATH with these folders of this package first, and deepspeed_cpu for DeepSpeed over gloo."""
     environ = os.environ
     if environ.get("DISTUI_BACKEND") == "gloo" and environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         folders = [*folders, "deepspeed_cpu"]
@@ -368,7 +368,7 @@ def python_path(folders: list[str]) -> dict[str, str]:
 
 
 def gpu_of(local: int) -> str | None:
-    """The GPU that the launch environment gives to a local rank; None when the plan uses none."""
+    """Return the GPU of a local rank according to CUDA_VISIBLE_DEVICES; None if the plan uses none."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if os.environ.get("DISTUI_BACKEND") != "nccl":
         return None

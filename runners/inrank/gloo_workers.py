@@ -1,7 +1,7 @@
-"""gloo's threads at the end of a process: each gives back what a collective held some time after that is done.
+"""Wait for gloo's threads at exit. Each one releases the objects of a collective some time after its end.
 
-It needs the GIL for this. CPython before 3.14 ends a thread that asks for the GIL of an interpreter in its last steps,
-there in a destructor of C++'s: the process dies of SIGABRT, "terminate called without an active exception".
+For this it takes the GIL. CPython before 3.14 ends a thread that requests the GIL while the interpreter exits. Here that
+happens in a C++ destructor: the process dies of SIGABRT, "terminate called without an active exception".
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import time
 
 TASKS = "/proc/self/task"
 THREAD = "(pt_gloo_runloop)"
-"""What torch calls each of them."""
+"""torch's name of these threads, as in /proc/self/task/TID/stat."""
 LIMIT_S = 5.0
-"""The longest that the end of a process waits for them; they only wait for a core."""
+"""Longest wait in seconds at exit. The threads need only some CPU time."""
 PAUSE_S = 0.001
 SAMPLES = 2
-"""So many in a row have to see them all asleep: another thread may have had the GIL meanwhile."""
+"""All threads must sleep in this many consecutive samples: in a single one another thread may hold the GIL."""
 
 
 def arm() -> None:
-    """Have the end of this process wait for them, behind all that is registered for it later."""
+    """Register the wait with atexit. It runs after all functions that are registered later."""
     atexit.register(settle)
 
 
 def settle() -> None:
-    """Wait until all of them sleep: one that asks for the GIL is awake whenever this thread gives it up."""
+    """Wait until all of them sleep. A thread that requests the GIL is awake whenever this thread releases it."""
     until, asleep = time.monotonic() + LIMIT_S, 0
     while asleep < SAMPLES and time.monotonic() < until:
         states = _states()
@@ -38,14 +38,14 @@ def settle() -> None:
 
 
 def _states() -> set[str]:
-    """Of each thread, as proc(5) has it: S sleeps, R runs or waits for a core; none where there is no /proc."""
+    """Return the states of gloo's threads as in proc(5): S sleeps, R runs or can run. Empty without /proc."""
     states = set()
     with contextlib.suppress(OSError):
         for task in os.listdir(TASKS):
             with (
                 contextlib.suppress(OSError),
                 open("%s/%s/stat" % (TASKS, task)) as file,
-            ):  # it may end meanwhile
+            ):  # the thread may end now
                 name, _, rest = file.read().partition(" ")[2].partition(" ")
                 if name == THREAD:
                     states.add(rest[:1])

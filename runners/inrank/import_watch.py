@@ -1,4 +1,4 @@
-"""Acts on a module right after it was loaded, before whoever imports it takes names from it."""
+"""Call functions with a module right after it was loaded, before its importer reads names from it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 Act = Callable[[ModuleType], None]
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
-"""What changing a module, reading objects and answering may raise, in any state of a rank and any version of torch."""
+"""Exceptions that code in a rank may raise when it patches modules or reads objects, with any version of torch."""
 
 
 class _Watch:
-    """The first finder of this interpreter: finds nothing itself, and has the loader of a watched module act."""
+    """The first finder on sys.meta_path. It delegates to the other finders and wraps the loaders of watched modules."""
 
     def __init__(self) -> None:
         self._acts: dict[str, list[Act]] = {}
@@ -28,7 +28,7 @@ class _Watch:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
-        """What the finders after this one find. See importlib.abc.MetaPathFinder.find_spec."""
+        """Return the spec that the other finders find. See importlib.abc.MetaPathFinder.find_spec."""
         if name not in self._acts:
             return None
         for finder in list(sys.meta_path):
@@ -62,9 +62,9 @@ _watch = _Watch()
 
 
 def when_imported(name: str, act: Act) -> None:
-    """Call `act` with the module `name` once it is loaded; at once where it is. What `act` raises is dropped.
+    """Call `act` with the module `name` once it is loaded; at once if it already is. Exceptions of `act` are dropped.
 
-    A module that is imported at this moment, by another thread or further up the stack, is not noticed.
+    If another thread or an outer frame is importing the module now, `act` gets the incomplete module.
     """
     module = sys.modules.get(name)
     if module is not None:

@@ -1,6 +1,6 @@
-"""Folders of this user alone: which are safe to use, and in which of them the sockets of a run are.
+"""Folders that only this user can write to: check them, and find the one with the sockets of a run.
 
-Standard library only, any Python 3: ranks use it, and so does what a node executes before a bundle is unpacked.
+Standard library only, any Python 3: ranks use it, and a node executes it before a bundle is unpacked.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ import os
 import stat
 
 LONGEST = 80
-"""Bytes of the path of a folder: that of a unix socket in it holds 108."""
+"""Longest path of a folder in bytes; the path of a unix socket in it has at most 108."""
 
 
 def doubt(folder: str) -> str:
-    """Why another account may put something into a folder that is there, or in its place; "" if none can.
-
-    Raises OSError.
-    """
+    """Return why another account may change or replace an existing folder; "" if none can. Raises OSError."""
     info = os.stat(folder)
     owners = {info.st_uid, os.lstat(folder).st_uid}
     if owners != {os.getuid()} or info.st_mode & 0o022 or _is_shared(os.path.dirname(folder)):
@@ -25,21 +22,21 @@ def doubt(folder: str) -> str:
 
 
 def _is_shared(folder: str) -> bool:
-    """Whether another account may rename what is in a folder. Raises OSError."""
+    """Return whether another account may rename entries of a folder. Raises OSError."""
     info = os.stat(folder)
     is_open = info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX
     return bool(is_open) or info.st_uid not in (0, os.getuid())
 
 
-# --- sockets: nobody else may even read their folder ---
+# --- folders for sockets: with mode 0700 ---
 
 
 def candidates() -> list[str]:
-    """Folders of this user's sockets, best first. DISTUI_SOCKET_DIR leaves no other one."""
+    """Return the folders for this user's sockets, best first. With DISTUI_SOCKET_DIR it is the only one."""
     named = os.environ.get("DISTUI_SOCKET_DIR")
     if named:
         return [named]
-    session = f"/run/user/{os.getuid()}"  # also of a process that was started without the variable
+    session = f"/run/user/{os.getuid()}"  # also if XDG_RUNTIME_DIR is not set
     runtime = dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR") or session, session))
     return [
         *(os.path.join(folder, "distui") for folder in runtime),
@@ -49,7 +46,7 @@ def candidates() -> list[str]:
 
 
 def unfit(folder: str) -> str:
-    """Why sockets cannot be in a folder that is there or is to be made; "" where they can."""
+    """Return why a folder, which need not exist yet, cannot hold sockets; "" if it can."""
     if len(os.fsencode(folder)) > LONGEST:
         return "is too long for a unix socket"
     try:
@@ -66,7 +63,7 @@ def unfit(folder: str) -> str:
 
 
 def _uncreatable(parent: str) -> str:
-    """Why no folder is made in `parent`: there is none, it cannot be written to, or another account may rename in it."""
+    """Return why no folder can safely be created in `parent`: missing, not writable, or shared; else ""."""
     try:
         if _is_shared(parent) or not os.access(parent, os.W_OK | os.X_OK):
             return "cannot be created in a folder of another account"
@@ -76,7 +73,7 @@ def _uncreatable(parent: str) -> str:
 
 
 def make(folder: str) -> str:
-    """Make a folder for sockets unless it is there; why sockets cannot be in it, "" where they can."""
+    """Create a folder for sockets unless it exists. Return why it cannot hold sockets; "" if it can."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -87,7 +84,7 @@ def make(folder: str) -> str:
 
 
 def find(run8: str, first: str = "") -> str:
-    """The folder in which the sockets of a run are; where none is found that for new ones, `first` if it is usable."""
+    """Return the folder with the sockets of a run. If there is none, return a folder for new ones, `first` if usable."""
     usable = [folder for folder in candidates() if not unfit(folder)]
     for folder in usable:
         if any(os.path.lexists(os.path.join(folder, run8 + ending)) for ending in (".sock", ".run")):
@@ -98,9 +95,9 @@ def find(run8: str, first: str = "") -> str:
 
 
 def place_of(socket: str) -> str:
-    """The path of a socket, or where its owner binds it again and everybody finds it: the folder may be gone.
+    """Return the path of a socket or, if it was deleted, the path that its owner will bind again.
 
-    A folder that is none of `candidates` was named by somebody: its sockets stay there.
+    A socket in a folder that is not in `candidates` (a user chose it) keeps its path.
     """
     folder, name = os.path.split(socket)
     if os.path.lexists(socket) or folder not in candidates():

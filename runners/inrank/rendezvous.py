@@ -1,7 +1,7 @@
-"""How the nodes of a run meet: a single node in its own memory, several at the coordinator on the first of them.
+"""The rendezvous of a run: of a single node in memory, of several nodes at the coordinator on the first node.
 
-Both have what elastic.make_handler requires of torch's RendezvousHandler. Rank 0 opens the store of its group itself,
-on a port of its own in each round: ranks that shared a store of ours would read the addresses of the group before.
+Both classes have the methods of torch's RendezvousHandler that elastic.make_handler uses. In each round rank 0 opens the
+store of the process group on a new port: in a shared store, ranks would read the addresses of the previous group.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .coordinator import POLL_S, address_towards
 from .secure_channel import KEY_FILE, Broken, Channel, dial, read_key
 
 OURS = ("distui", "c10d", "static")
-"""Backends of torchrun's that the rendezvous here replaces; any other stays torch's."""
+"""Backends of torchrun that this rendezvous replaces; torch implements any other."""
 LOOPBACK = "127.0.0.1"
 
 
 def meet(args: Any, plan: dict[str, Any]) -> None:
-    """Change torchrun's parsed arguments. One node meets itself, several the others of the same run."""
+    """Change torchrun's parsed arguments to the rendezvous of this module."""
     if str(args.nnodes).split(":")[-1] == "1":
         run = os.environ.get("DISTUI_RUN_ID", "run")
         args.rdzv_backend, args.rdzv_endpoint = "distui", ""
-        vars(args).pop("master_addr", None)  # torch would warn in every log that it has no use for it
+        vars(args).pop("master_addr", None)  # torch would warn in every log that it ignores it
         args.rdzv_id = "%s-%d" % (run, os.getpid()) if plan.get("standalone") else run
         args.local_addr = args.local_addr or LOOPBACK
     elif args.rdzv_backend in OURS:
@@ -37,7 +37,7 @@ def meet(args: Any, plan: dict[str, Any]) -> None:
 
 
 def _several(args: Any, plan: dict[str, Any]) -> None:
-    """On the port that was meant for another rendezvous. The head is declared, and not guessed from names."""
+    """Set the arguments for several nodes. Keeps the port, and sets is_host instead of guessing it from host names."""
     node = int(plan.get("node", 0))
     if args.rdzv_backend == "static":
         node = int(args.node_rank)
@@ -50,16 +50,16 @@ def _several(args: Any, plan: dict[str, Any]) -> None:
 
 
 def several_nodes(nnodes: Any, plan: dict[str, Any]) -> bool | None:
-    """Whether a torchrun with this `--nnodes` is one of several; None where the plan has no others."""
+    """Return whether a torchrun with this `--nnodes` has several nodes; None if they are not the plan's."""
     if str(nnodes).split(":")[-1] == "1":
         return False
     return True if int(plan.get("nnodes", 1)) > 1 else None
 
 
 def prepare(config: Any, run_dir: str) -> CoordinatorAddress | None:
-    """On several nodes: how this one reaches the coordinator, which is started here where this is the head.
+    """Return how this node reaches the coordinator of several nodes. Start it if this is the first node.
 
-    None on a single node, and where the rendezvous is torch's. Raises ValueError with a sentence.
+    Returns None on a single node, and if torch implements the rendezvous. Raises ValueError with a sentence.
     """
     if config.max_nodes == 1 or config.rdzv_backend not in OURS:
         return None
@@ -82,7 +82,7 @@ def prepare(config: Any, run_dir: str) -> CoordinatorAddress | None:
 
 
 def split(endpoint: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT or [IPV6]:PORT. Raises ValueError with a sentence."""
+    """Split HOST:PORT or [IPV6]:PORT into host and port. Raises ValueError with a sentence."""
     host, _, port = endpoint.strip().rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError("the rendezvous endpoint %r is not HOST:PORT" % endpoint)
@@ -90,7 +90,7 @@ def split(endpoint: str) -> tuple[str, int]:
 
 
 def handler(params: Any, place: CoordinatorAddress | None) -> Any:
-    """The RendezvousHandler; `params`: torch's RendezvousParameters, which name the requested backend."""
+    """Return the RendezvousHandler. `params`: torch's RendezvousParameters with the requested backend."""
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
     if place is not None:
@@ -101,7 +101,7 @@ def handler(params: Any, place: CoordinatorAddress | None) -> Any:
 
 
 class SingleNodeRendezvous:
-    """The rendezvous of one node: no wait, and no port."""
+    """The rendezvous of a single node, without a wait and without a port."""
 
     use_agent_store = False
 
@@ -137,17 +137,17 @@ class SingleNodeRendezvous:
 
 
 Ask = Callable[..., "list[bytes]"]
-"""A question to the coordinator; raises OSError."""
+"""Sends a request to the coordinator and returns the answer. Raises OSError."""
 
 
 class SharedStore:
     """The coordinator's store with the methods of torch's Store, for the elastic agent of a node.
 
-    Each raises what torch's own stores raise: DistNetworkError and DistStoreError.
+    The methods raise DistNetworkError and DistStoreError, as torch's stores do.
     """
 
     def __init__(self, ask: Ask, prefix: bytes, patience_s: float) -> None:
-        """`prefix`: what all keys begin with in the coordinator."""
+        """`prefix`: prefix of all keys in the coordinator."""
         self._coordinator, self._prefix = ask, prefix
         self._patience = datetime.timedelta(seconds=patience_s)
 
@@ -215,10 +215,10 @@ def plain(value: str | bytes) -> bytes:
 
 
 def make_store(ask: Ask, prefix: bytes, patience_s: float) -> Any:
-    """A store of torch's. Its methods are those above: torch's are for its own code in C++."""
+    """Return a SharedStore that is an instance of torch's Store. torch's C++ code cannot call its methods."""
     from torch.distributed import Store
 
-    class RunStore(SharedStore, Store):  # type: ignore[misc]  # torch is not looked at for types
+    class RunStore(SharedStore, Store):  # type: ignore[misc]  # torch has no types here
         def __init__(self) -> None:
             Store.__init__(self)
             SharedStore.__init__(self, ask, prefix, patience_s)
@@ -227,19 +227,19 @@ def make_store(ask: Ask, prefix: bytes, patience_s: float) -> Any:
 
 
 PATIENCE_S = {"join": 600.0, "last_call": 5.0, "read": 60.0}
-"""How long the nodes wait for each other, for latecomers once they are enough, and for a silent coordinator; they change
-as for torch's c10d rendezvous, with --rdzv-conf NAME_timeout=SECONDS."""
+"""Timeouts in seconds: for enough nodes, for further nodes after that, and for a silent coordinator. Set them as for
+torch's c10d rendezvous, with --rdzv-conf NAME_timeout=SECONDS."""
 ANSWER_S = POLL_S + 10.0
 CLOSED_S = 3.0
-"""How long after the end of the rendezvous the coordinator may be silent."""
+"""Timeout of a silent coordinator in seconds, after the rendezvous was closed."""
 RETURN_S = 20.0
-"""How long a coordinator that hung up may take to return: a dead runner is replaced."""
+"""Timeout in seconds for the return of a coordinator that closed its connections: its runner may be replaced."""
 AGAIN_S = 0.1
 
 
 @dataclass
 class CoordinatorAddress:
-    """Where the coordinator is, and how this node registers there."""
+    """The coordinator's address, and this node's registration."""
 
     host: str
     port: int
@@ -247,12 +247,12 @@ class CoordinatorAddress:
     run_id: str
     local_addr: str | None
     order: int
-    """Ranks of a round follow it."""
+    """Sort key for the ranks of a round."""
     patience_s: dict[str, float] = field(default_factory=lambda: dict(PATIENCE_S))
 
 
 class CoordinatorLink:
-    """Requests to the coordinator, on one connection that the first request makes."""
+    """Requests to the coordinator over one connection, which the first request opens."""
 
     def __init__(self, place: CoordinatorAddress) -> None:
         self._place = place
@@ -260,9 +260,9 @@ class CoordinatorLink:
         self._lock = threading.Lock()
 
     def ask(self, *parts: bytes) -> list[bytes]:
-        """The answer. Where an old connection broke, the request goes a second time on a new one, but never an "add".
+        """Send a request and return the answer. Raises OSError.
 
-        Raises OSError.
+        If an old connection was broken, repeat the request over a new one, except for an "add".
         """
         with self._lock:
             if self._channel is not None and not self._channel.idle():
@@ -284,7 +284,7 @@ class CoordinatorLink:
             answered = True
             return answer
         finally:
-            if not answered:  # also by a signal: the next request must not get this answer
+            if not answered:  # also after a signal: the next request must not read this answer
                 self._hang_up()
 
     def _hang_up(self) -> None:
@@ -298,7 +298,7 @@ class CoordinatorLink:
 
 
 class CoordinatedRendezvous:
-    """The rendezvous of several nodes, at the coordinator."""
+    """The rendezvous of several nodes at the coordinator."""
 
     use_agent_store = False
 
@@ -311,7 +311,7 @@ class CoordinatedRendezvous:
         self._left = threading.Event()
 
     def next_rendezvous(self) -> Any:
-        """Meet the others. Raises torch's RendezvousErrors."""
+        """Wait for a complete round. Raises torch's RendezvousErrors."""
         from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
         self._turn += 1
@@ -337,7 +337,7 @@ class CoordinatedRendezvous:
         raise RendezvousTimeoutError("not enough nodes came in %g s" % self._place.patience_s["join"])
 
     def _reach(self, *parts: bytes) -> list[bytes]:
-        """An answer of a coordinator that may not be there yet. Raises torch's RendezvousConnectionError."""
+        """Repeat a request until the coordinator has started and answers. Raises torch's RendezvousConnectionError."""
         from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
         patience = self._place.patience_s["read"]
@@ -358,7 +358,7 @@ class CoordinatedRendezvous:
             self._staying.start()
 
     def _beat(self) -> None:
-        """Report to the coordinator that this node is alive, and receive at once how many wait for the next round."""
+        """Report to the coordinator that this node is alive, and receive the number of waiting nodes as it changes."""
         line, version, silent_since = CoordinatorLink(self._place), b"0", 0.0
         while not self._left.is_set():
             try:
@@ -373,7 +373,7 @@ class CoordinatedRendezvous:
             silent_since = 0.0
             if answer[0] == b"ok":
                 version, self._waiting, self._closed = answer[1], int(answer[2]), answer[3] == b"1"
-            else:  # the first node's runner was started anew, and waits
+            else:  # the first node's runner was restarted, and waits
                 version, self._waiting = b"0", 1
                 self._left.wait(POLL_S)
         line.close()
@@ -385,7 +385,7 @@ class CoordinatedRendezvous:
         return RETURN_S if hung_up else self._place.patience_s["read"]
 
     def num_nodes_waiting(self) -> int:
-        """Raises torch's RendezvousConnectionError where the coordinator is gone."""
+        """Return the number of waiting nodes. Raises torch's RendezvousConnectionError if the coordinator was lost."""
         from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
         if self._gone:
@@ -396,7 +396,7 @@ class CoordinatedRendezvous:
         return self._closed
 
     def set_closed(self) -> None:
-        """Raises OSError."""
+        """Close the rendezvous for all nodes. Raises OSError."""
         self._closed = True
         self._line.ask(b"close")
 
@@ -408,20 +408,20 @@ class CoordinatedRendezvous:
         try:
             self.set_closed()
         except OSError:
-            return False  # the first node has left before
+            return False  # the first node has already left
         return True
 
 
 NUMBERS_S = 10.0
-"""How long the other nodes may take to write their number; who does not is no runner of ours, or is gone again."""
+"""Timeout in seconds for the numbers of the other nodes. A node without one has left, or runs no distui runner."""
 BROKEN = (RuntimeError, OSError, ValueError)
-"""What a store raises whose other end has gone (DistNetworkError is a RuntimeError)."""
+"""Exceptions of a store without a connection (DistNetworkError is a RuntimeError)."""
 
 
 class Round:
-    """The newest round of the rendezvous, as one of its nodes sees it.
+    """The newest round of the rendezvous on one node.
 
-    Through the store of the round the runners exchange the number of an attempt, and that a restart was requested.
+    Through the round's store the runners exchange the number of an attempt and the announcement of a restart.
     """
 
     def __init__(self) -> None:
@@ -430,7 +430,7 @@ class Round:
         self._announced = False
 
     def begin(self, info: Any, number: int) -> int:
-        """A round is complete, and this node's next attempt has this `number`; the greatest of all nodes' numbers."""
+        """Begin a complete round: exchange the next attempt's `number` and return the highest of all nodes."""
         self._store, self._size, self._announced = info.store, info.world_size, False
         if self._size == 1:
             return number
@@ -445,7 +445,7 @@ class Round:
         return max([number, *numbers])
 
     def announce_restart(self) -> None:
-        """Before this node ends its ranks for a restart: those of the others will fail because of it."""
+        """Announce that this node ends its ranks for a restart, so that other nodes do not count their failures."""
         if self._size > 1 and not self._announced:
             self._announced = True
             try:
@@ -454,7 +454,7 @@ class Round:
                 return
 
     def restart_announced(self) -> bool:
-        """Whether a node of this round ended its ranks on request."""
+        """Return whether a node of this round announced a restart."""
         try:
             return self._size > 1 and bool(self._store.check(["distui/restart"]))
         except BROKEN:

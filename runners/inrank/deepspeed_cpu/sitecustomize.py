@@ -1,8 +1,8 @@
-"""Lets a script on Accelerate train under DeepSpeed on CPU, over gloo; on PYTHONPATH only where a plan says both.
+"""Make Accelerate use gloo with DeepSpeed on CPU. On PYTHONPATH only if the plan has both gloo and DeepSpeed.
 
-Accelerate (1.10 to 1.15) names no backend for ranks on CPU when DeepSpeed is wanted, and then takes each for a world of
-its own: every rank would see the same samples. The backend is all that it lacks. `_prepare_backend` is a private name of
-its PartialState; where it is gone, or answers otherwise, nothing is changed.
+With DeepSpeed on CPU, Accelerate (1.10 to 1.15) chooses no backend and gives each rank a world size of 1, so every rank
+would see the same samples. This patch adds the backend. It changes nothing if PartialState lacks the private method
+`_prepare_backend`, or if that method returns a backend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STATE = "accelerate.state"
 
 
 class _AccelerateFinder:
-    """Finds Accelerate's module of states as the interpreter would, once, and names the backend in it."""
+    """Finds Accelerate's state module once, as the interpreter would, and patches it after its execution."""
 
     @classmethod
     def find_spec(
@@ -58,7 +58,7 @@ def _name_backend(module: Any) -> None:
 
 
 def _chain() -> None:
-    """Execute the sitecustomize that this one hides, if there is one behind it, under its own name."""
+    """Execute the next sitecustomize on sys.path after this one, if any, as the module `sitecustomize`."""
     folders = [os.path.abspath(entry or ".") for entry in sys.path]
     rest = sys.path[folders.index(_HERE) + 1 :] if _HERE in folders else []
     spec = PathFinder.find_spec("sitecustomize", rest)

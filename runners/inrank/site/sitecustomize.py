@@ -1,9 +1,9 @@
-"""Runs at the start of every Python below a distui run: chains to the user's own sitecustomize, then the hook.
+"""Start-up of every Python process below a distui run: execute the user's sitecustomize, then attach the hook to ranks.
 
-Stdlib only, silent, and off with `--no-hook`. Only a rank itself gets the hook: its children inherit the
-environment, but their parent is not the runner. A command of the user's is a rank where it is Python with a script of
-its own that imports torch, as in `distui exec -- python train.py`; launchers and other programs of Python's are none.
-What a launcher in a command starts may become a rank: see joining.py.
+Standard library only, silent, and off with `--no-hook`. A rank's children do not get the hook: they inherit the
+environment, but their parent is not the runner. A user's command is a rank if it is Python with a script that imports
+torch, as in `distui exec -- python train.py`, but not if the script is a launcher. A process that a launcher in the
+command starts may become a rank: see joining.py.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _HOMES = {
 
 
 _LAUNCHERS = ("torch/distributed/", "accelerate/commands/", "deepspeed/launcher/", "horovod/", "torchrun")
-"""In the paths of scripts that start ranks and are none."""
+"""Parts of the paths of launchers: scripts that start ranks and are not ranks."""
 
 
 class _Fallback:
-    """Finds `distui.runners.inrank` for an interpreter that has no distui installed; asked last."""
+    """The last finder: finds `distui.runners.inrank` if distui is not installed, and `distui_inrank`."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
@@ -43,7 +43,7 @@ class _Fallback:
 
 
 def _chain() -> None:
-    """Execute the sitecustomize that this one hides, if there is one, under its own name."""
+    """Execute the sitecustomize that this one shadows, if any, as the module `sitecustomize`."""
     rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
     spec = PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
@@ -53,7 +53,7 @@ def _chain() -> None:
 
 
 def _runs_a_script() -> bool:
-    """Whether this interpreter executes a file of Python's that starts no ranks itself; not a module, a text, a tool."""
+    """Return whether this interpreter executes a .py file (not -m, -c, or a tool) that is no launcher."""
     words = sys.orig_argv[1:]
     while words and words[0].startswith("-"):
         if words[0] in ("-m", "-c", "-"):
@@ -74,7 +74,7 @@ def _attach() -> None:
             if runner == parent and _runs_a_script():
                 os.environ["DISTUI_HOOK"] = path
                 importlib.import_module("distui_inrank.import_watch").when_imported("torch", _hook)
-            if "DISTUI_JOINED" not in os.environ:  # else a rank's child
+            if "DISTUI_JOINED" not in os.environ:  # else this is a rank's child
                 importlib.import_module("distui_inrank.joining").watch(below=runner != parent)
     except (OSError, ImportError, AttributeError, ValueError, RuntimeError, LookupError, TypeError):
         pass  # a rank never fails because of its hook
@@ -86,6 +86,6 @@ def _hook(*_: Any) -> None:
 
 try:
     _chain()
-finally:  # the interpreter reports what the user's raises, as it does without us
+finally:  # the interpreter reports exceptions of the user's sitecustomize as usual
     if os.environ.get("DISTUI_RUN_ID"):
         _attach()
