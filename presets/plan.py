@@ -103,6 +103,10 @@ class Plan:
     nproc_per_node: int | None = None
     backend: str | None = None
     """ "nccl" or "gloo", or None for a command."""
+    precision: str | None = None
+    """Compute dtype of the preset; None for a command."""
+    zero_stage: int | None = None
+    """ZeRO stage of a DeepSpeed preset."""
     mesh: Mapping[str, int] = field(default_factory=dict)
     """Named dimensions of the ranks and their sizes, outermost first. A command has none, or `megatron.of_command`."""
     batch: str = ""
@@ -167,6 +171,8 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         nnodes_min=preset.topology.nnodes_min,
         nproc_per_node=ranks.nproc,
         backend=ranks.backend,
+        precision=preset.precision.param,
+        zero_stage=preset.strategy.stage if preset.strategy.kind == "deepspeed" else None,
         mesh=sizes,
         batch=worker_group.check_batch(preset.batch, sizes) or "",
         obeys=obeyed.how,

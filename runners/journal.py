@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct, field, structs
@@ -250,45 +250,17 @@ class Journal:
         os.close(self._fd)
 
 
-T = TypeVar("T")
-
 MOST_MASKED = 1 << 16
 """Maximum bytes of an event that is searched for secrets: larger ones are stacks or a flight record."""
 
 
 def summarise(plan: Plan) -> PlanSummary:
     """Return the part of a plan that every screen needs."""
+    same = {name: getattr(plan, name) for name in PlanSummary.__struct_fields__ if hasattr(plan, name)}
+    command = clean_text(" ".join(plan.command))
     return PlanSummary(
-        preset=plan.preset,
-        strategy=plan.strategy,
-        launcher=plan.launcher,
-        command=clean_text(" ".join(plan.command)),
-        nnodes=plan.nnodes,
-        nnodes_min=plan.nnodes_min,
-        nproc_per_node=plan.nproc_per_node,
-        backend=plan.backend,
-        obeys=plan.obeys,
-        restart_limit=plan.restart.limit,
-        grace_s=plan.grace_s,
-        save_on=plan.save_on,
-        notify=plan.notify,
-        log_cap=plan.log_cap,
-        notes=plan.notes,
-        mesh=dict(plan.mesh),
-        zero_stage=_field(plan, "DISTUI_STRATEGY_OPTIONS", "stage", int)
-        if plan.strategy == "deepspeed"
-        else None,
-        precision=_field(plan, "DISTUI_PRECISION", "param", str),
+        **same | {"command": command, "mesh": dict(plan.mesh)}, restart_limit=plan.restart.limit
     )
-
-
-def _field(plan: Plan, variable: str, key: str, kind: type[T]) -> T | None:
-    """A field from the environment of `parallelize()`; None if missing."""
-    try:
-        value = json.loads(plan.env.get(variable, "{}")).get(key)
-    except (ValueError, AttributeError):
-        return None
-    return value if type(value) is kind else None
 
 
 def withheld(event: Event) -> Event:
