@@ -13,7 +13,7 @@ from ..text_formats import whole
 from ..torchrun import SHORT, SWITCHES, VALUES
 from . import lint_rules, shell
 from .lint_rules import DEFAULT_PORT, HERE, issue, once
-from .shell import Command, LauncherCall, Setting, ShellText, Surroundings, Word
+from .shell import Command, LauncherCall, ShellText, Surroundings, Word
 
 BROUGHT = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
 """Prefixes of variables that DeepSpeed exports to other nodes."""
@@ -23,6 +23,7 @@ SHELLS_OWN = frozenset(
 MOST_BESIDE = 100
 """Most background commands to check."""
 CONFIGS = ("config_file", "deepspeed", "deepspeed_config", "deepspeed_config_file", "hostfile")
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Finding]:
@@ -50,17 +51,29 @@ def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
 
 def _order(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     """Find commands that run too late: after `exec`, or after a launcher that they should accompany."""
-    first = [call for call in script.launches if not call.command.background]
-    shell = next((call for call in first if call.replaces and not call.command.branch), None)
-    never = next((cmd for cmd in script.commands if shell and _behind(cmd, shell)), None)
-    if shell and never:
-        name = never.words[0].text
-        text = f"`exec` in line {shell.line} makes the shell the launcher: {name} never runs."
-        yield issue("L5", around.at(never.line), text, value=name)
+    calls = [call for call in script.launches if not call.command.background]
+    never = list(_after_exec(script, calls, around))
+    yield from never or _beside(script, calls, around)
+
+
+def _after_exec(
+    script: ShellText, calls: Sequence[LauncherCall], around: Surroundings
+) -> Iterator[Finding]:
+    shell = next((call for call in calls if call.replaces and not call.command.branch), None)
+    if shell is None:
         return
-    beside = (cmd for cmd in script.commands if cmd.background and cmd.words[0].text != "wait")
-    for later in itertools.islice(beside, MOST_BESIDE):
-        launch = next((call for call in first if _behind(later, call)), None)
+    for command in script.commands:
+        if _behind(command, shell):
+            name = command.words[0].text
+            text = f"`exec` in line {shell.line} makes the shell the launcher: {name} never runs."
+            yield issue("L5", around.at(command.line), text, value=name)
+            return
+
+
+def _beside(script: ShellText, calls: Sequence[LauncherCall], around: Surroundings) -> Iterator[Finding]:
+    companions = (cmd for cmd in script.commands if cmd.background and cmd.words[0].text != "wait")
+    for later in itertools.islice(companions, MOST_BESIDE):
+        launch = next((call for call in calls if _behind(later, call)), None)
         if launch is not None:
             name = later.words[0].text
             text = f"{name} should run beside the training, and starts after {launch.program} (line {launch.line})."
@@ -109,15 +122,19 @@ def _accelerate(flags: Mapping[str, Word], around: Surroundings) -> Iterator[Fin
     if machines is not None and around.nnodes is not None and machines != around.nnodes:
         text = f"accelerate gets {machines} machines, but there are {around.nnodes}."
         yield issue("L35", around.at(flags["num_machines"].line), text, value=f"--num_machines {machines}")
-    nodes = machines or (around.nnodes if "num_machines" not in flags else None)
-    if total is not None and nodes is not None:
+    nodes = machines if "num_machines" in flags else around.nnodes
+    if total is not None and nodes:
         where = around.at(flags["num_processes"].line)
         if nodes > 1:
             yield from total_of_machines(total, nodes, around.gpus, where)
         else:
             yield from ranks_of_node(total, around, where, "--num_processes")
-    if (machines or 1) < 2:
-        return
+    if machines is not None and machines > 1:
+        yield from _same_machine(flags, around)
+
+
+def _same_machine(flags: Mapping[str, Word], around: Surroundings) -> Iterator[Finding]:
+    """Report options that make each of several machines the first one."""
     rank, address = flags.get("machine_rank"), flags.get("main_process_ip")
     if rank is not None and rank.text.isdecimal() and around.every_node:
         text = f"Every node runs this line, so each takes itself for machine {rank.text}."
@@ -153,27 +170,27 @@ def _deepspeed(
     count = _number(flags, "num_gpus")
     if count is not None:
         yield from ranks_of_node(count, around, around.at(flags["num_gpus"].line), "--num_gpus")
-    several = (_number(flags, "num_nodes") or 1) > 1 or "hostfile" in flags or "H" in flags
-    other = flags.get("launcher")
     brought = any(name in script.text or name in around.env for name in (".deepspeed_env", "DS_ENV_FILE"))
-    if not several or brought or "no_ssh" in flags or (other is not None and other.text != "pdsh"):
-        return
-    lost = [
-        var for var in script.settings if var.exported and _is_lost(var.name) and var.line <= launch.line
-    ]
-    lines = {var.name: var.line for var in lost}
-    names = [
-        *lines,
-        *(name for name in around.env if _is_lost(name) and name not in lines and not _set(script, name)),
-    ]
-    if names:
+    lines = {} if brought or not _uses_pdsh(flags) else _lost_variables(launch, script, around)
+    if lines:
+        names = list(lines)
         shown = ", ".join(names[:6]) + (", …" if names[6:] else "")
         text = f"deepspeed starts its ranks by pdsh and brings {', '.join(BROUGHT)}* alone: {shown} do not arrive."
-        yield issue("L6", around.at(lines.get(names[0], launch.line)), text, value=names[0])
+        yield issue("L6", around.at(lines[names[0]]), text, value=names[0])
 
 
-def _set(script: ShellText, name: str) -> Setting | None:
-    return next((var for var in script.settings if var.name == name), None)
+def _uses_pdsh(flags: Mapping[str, Word]) -> bool:
+    several = (_number(flags, "num_nodes") or 1) > 1 or "hostfile" in flags or "H" in flags
+    other = flags.get("launcher")
+    return several and "no_ssh" not in flags and (other is None or other.text == "pdsh")
+
+
+def _lost_variables(launch: LauncherCall, script: ShellText, around: Surroundings) -> dict[str, int]:
+    """Return the variables that do not reach other nodes, with the line that sets each, or the launcher's line."""
+    exported = (var for var in script.settings if var.exported and var.line <= launch.line)
+    lines = {var.name: var.line for var in exported if _is_lost(var.name)}
+    own = {var.name for var in script.settings}
+    return lines | {name: launch.line for name in around.env if _is_lost(name) and name not in own}
 
 
 def _is_lost(name: str) -> bool:
@@ -181,18 +198,17 @@ def _is_lost(name: str) -> bool:
 
 
 def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    for name, word in _options(launch.words).items():
+    for word in _config_paths(launch):
         path = word.text
-        if (
-            name not in CONFIGS
-            or path.startswith(("-", "/", "~"))
-            or not word.literal
-            or around.exists is None
-        ):
-            continue
-        if path.endswith((".yaml", ".yml", ".json")) and not around.exists(path):
+        if around.exists and not path.startswith(("-", "/", "~")) and not around.exists(path):
             text = f"There is no {path}, seen from here."
             yield issue("L8", around.at(word.line), text, value=path, severity="warning")
+
+
+def _config_paths(launch: LauncherCall) -> Iterator[Word]:
+    for name, word in _options(launch.words).items():
+        if name in CONFIGS and word.literal and word.text.endswith(CONFIG_SUFFIXES):
+            yield word
 
 
 def _megatron(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
@@ -200,12 +216,9 @@ def _megatron(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     if launch.program != "torchrun" or launch.legacy:
         return
     asked, options = megatron.read([word.text for word in launch.words]), read_options(launch.words)
-    nodes, each = options.number("nnodes"), options.number("nproc-per-node")
-    nodes = (
-        1
-        if nodes is None and "nnodes" not in options.values and not launch.completed
-        else nodes or around.nnodes
-    )
+    nodes, each = options.number("nnodes") or around.nnodes, options.number("nproc-per-node")
+    if "nnodes" not in options.values and not launch.completed:
+        nodes = 1  # torchrun's default
     if asked is not None and nodes and each:
         yield from parallel_sizes(asked, nodes * each, around.at(launch.line))
 
@@ -239,23 +252,33 @@ def named_files(text: str) -> list[NamedFile]:
     script = shell.read_script(text)
     named: list[NamedFile] = []
     for launch in script.launches:
-        for name, word in _options(launch.words).items():
-            if name in CONFIGS and word.literal and word.text.endswith((".yaml", ".yml", ".json")):
-                named.append(NamedFile(word.text, word.line, False))
-        other = any(word.text.replace("_", "-") in NO_SCRIPT for word in launch.words)
-        options = read_options(launch.words if launch.program == "torchrun" else ())
-        ranks = options.number("nnodes"), options.number("nproc-per-node")
-        scripts = (
-            word for word in launch.words if not other and word.literal and word.text.endswith(".py")
-        )
-        named += [NamedFile(word.text, word.line, True, *ranks) for word in itertools.islice(scripts, 1)]
+        named += [NamedFile(word.text, word.line, False) for word in _config_paths(launch)]
+        named += _named_script(launch)
     for command in script.commands:
-        words = [word for word in command.words if not shell.ASSIGNMENT.match(word.text)]
-        texts = [word.text for word in words]
-        if texts[:1] == ["sky"] and any(tuple(texts[1 : 1 + len(verb)]) == verb for verb in SKY_VERBS):
-            tasks = (word for word in words if word.literal and word.text.endswith((".yaml", ".yml")))
-            named += [NamedFile(word.text, word.line, False) for word in itertools.islice(tasks, 1)]
+        named += _named_task(command)
     return named
+
+
+def _named_script(launch: LauncherCall) -> list[NamedFile]:
+    if any(word.text.replace("_", "-") in NO_SCRIPT for word in launch.words):
+        return []
+    word = _first_path(launch.words, (".py",))
+    options = read_options(launch.words if launch.program == "torchrun" else ())
+    ranks = options.number("nnodes"), options.number("nproc-per-node")
+    return [NamedFile(word.text, word.line, True, *ranks)] if word else []
+
+
+def _named_task(command: Command) -> list[NamedFile]:
+    words = [word for word in command.words if not shell.ASSIGNMENT.match(word.text)]
+    program, *verbs = [word.text for word in words[:3]] or [""]
+    if program != "sky" or not any(tuple(verbs[: len(verb)]) == verb for verb in SKY_VERBS):
+        return []
+    word = _first_path(words, (".yaml", ".yml"))
+    return [NamedFile(word.text, word.line, False)] if word else []
+
+
+def _first_path(words: Sequence[Word], suffixes: tuple[str, ...]) -> Word | None:
+    return next((word for word in words if word.literal and word.text.endswith(suffixes)), None)
 
 
 @dataclass(slots=True)
@@ -302,11 +325,14 @@ def read_options(words: Sequence[Word]) -> Options:
     return made
 
 
+SHORT_SWITCHES = {"-m": "module", "-h": "help"}
+
+
 def _take(made: Options, word: Word, left: deque[Word]) -> None:
     """Read one option, and its value from the remaining words."""
     name, equals, value = word.text.partition("=")
-    if name in ("-m", "-h"):
-        made.switches["module" if name == "-m" else "help"] = word
+    if name in SHORT_SWITCHES:
+        made.switches[SHORT_SWITCHES[name]] = word
         return
     short = SHORT.get(name[:2]) if not name.startswith("--") else None
     full = short or _full_option(name)
@@ -319,7 +345,13 @@ def _take(made: Options, word: Word, left: deque[Word]) -> None:
             made.values[full] = Word(name[2:], word.line)
         elif left:
             made.values[full] = left.popleft()
-    elif "$" in name:
+    else:
+        _take_unknown(made, word, left)
+
+
+def _take_unknown(made: Options, word: Word, left: deque[Word]) -> None:
+    name, equals, _ = word.text.partition("=")
+    if "$" in name:
         made.opaque = True
     elif made.opaque:  # an option of a script whose name is in a variable
         left.clear()
@@ -368,7 +400,8 @@ def check_torchrun(launch: LauncherCall, around: Surroundings) -> Iterator[Findi
     for word in options.unknown if not launch.legacy else ():
         yield unknown_option(word.text.partition("=")[0], around.at(word.line))
     yield from _mixed(options, around)
-    yield from _counts(options, launch, around)
+    yield from _ranks(options, launch, around)
+    yield from _nodes(options, launch, around)
     yield from _port(options, around)
     yield from _rendezvous(options, launch, around)
 
@@ -384,19 +417,27 @@ def _mixed(options: Options, around: Surroundings) -> Iterator[Finding]:
         yield issue("L4", around.at(options.values[given[0]].line), text, value=f"--{given[0]}")
 
 
-def _counts(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    """Compare the numbers of nodes and ranks with the available ones."""
-    nproc, nodes = options.values.get("nproc-per-node"), options.number("nnodes")
-    if nproc and nproc.text == "gpu" and (around.gpus == 0 or around.env.get("CUDA_VISIBLE_DEVICES") == ""):
+def _ranks(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Compare the number of ranks per node with the available GPUs."""
+    nproc, ranks = options.values.get("nproc-per-node"), options.number("nproc-per-node")
+    if nproc is None:
+        if not options.opaque and (around.gpus or 0) > 1 and not launch.legacy:
+            text = (
+                f"Without --nproc-per-node torchrun starts one rank, and each node has {around.gpus} GPUs."
+            )
+            remedy = "Add --nproc-per-node gpu."
+            yield issue("L35", around.at(launch.line), text, severity="warning", remedy=remedy)
+        return
+    if nproc.text == "gpu" and (around.gpus == 0 or around.env.get("CUDA_VISIBLE_DEVICES") == ""):
         text = 'There is no GPU: torchrun ends with "Cuda is not available".'
         yield issue("L10", around.at(nproc.line), text, value="--nproc-per-node gpu")
-    ranks = options.number("nproc-per-node")
-    if nproc and ranks is not None:
+    if ranks is not None:
         yield from ranks_of_node(ranks, around, around.at(nproc.line), "--nproc-per-node")
-    elif not nproc and not options.opaque and (around.gpus or 0) > 1 and not launch.legacy:
-        text = f"Without --nproc-per-node torchrun starts one rank, and each node has {around.gpus} GPUs."
-        remedy = "Add --nproc-per-node gpu."
-        yield issue("L35", around.at(launch.line), text, severity="warning", remedy=remedy)
+
+
+def _nodes(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Compare the number of nodes with the available ones."""
+    nodes = options.number("nnodes")
     if nodes is not None and around.nnodes is not None and nodes != around.nnodes:
         waits = (
             "waits for the others until it gives up" if nodes > around.nnodes else "leaves the others out"
@@ -448,22 +489,29 @@ def _is_head(options: Options, static: bool, around: Surroundings) -> bool:
     return static and options.literal("node-rank") == "0" and not around.every_node
 
 
+def _is_static(options: Options) -> bool:
+    backend = options.values.get("rdzv-backend")
+    return backend is None or (backend.literal and backend.text in ("", "static"))
+
+
 def _lost(options: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
     """Yield the reasons why the nodes would not find each other, as line (0: the command's) and sentence."""
     if "standalone" in options.switches:
         yield options.switches["standalone"].line, "--standalone makes each node meet itself."
         return
-    static = options.literal("rdzv-backend") in ("", "static") and not (
-        "rdzv-backend" in options.values and not options.values["rdzv-backend"].literal
-    )
+    static = _is_static(options)
     name = "master-addr" if static and "rdzv-endpoint" not in options.values else "rdzv-endpoint"
     address = options.values.get(name)
     if address is None:
         yield 0, f"Without --{name} each node looks for the others on itself."
     elif HERE.fullmatch(address.text) and not _is_head(options, static, around):
         yield address.line, f"{address.text} is another place on each node."
-    rank = options.values.get("node-rank")
-    if static and rank is None:
+    if static:
+        yield from _same_node(options.values.get("node-rank"), around)
+
+
+def _same_node(rank: Word | None, around: Surroundings) -> Iterator[tuple[int, str]]:
+    if rank is None:
         yield 0, "Without --node-rank each node takes itself for node 0."
-    elif static and rank is not None and rank.text.isdecimal() and around.every_node:
+    elif rank.text.isdecimal() and around.every_node:
         yield rank.line, f"Every node runs this line, so each takes itself for node {rank.text}."
