@@ -1,8 +1,8 @@
 """Ranks that a launcher inside the user's command started: each announces itself (joining.py), the runner reports them.
 
-Not the runner starts them but accelerate, deepspeed, mpirun, srun, Ray or multiprocessing. They are no children of
-the runner, which sees their ends by a pidfd, and the exit code where it is quicker than the process that reaps them,
-where the kernel keeps it (Linux 6.15) or the launcher prints it.
+accelerate, deepspeed, mpirun, srun, Ray or multiprocessing start them. They are not children of the runner, which waits
+for their exits with a pidfd. It gets the exit code if it reads /proc before the parent reaps the rank, if the kernel
+keeps the code (Linux 6.15), or if the launcher prints it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from .worker_group import (
 )
 
 QUIET_S = 1.0
-"""So long after a rank announced itself the runner waits for others, before it reports all of them."""
+"""Report the joined ranks after this many seconds without another one."""
 LATEST_S = 5.0
-"""After the first of them it waits no longer, even if others still come."""
+"""Report the joined ranks at the latest this many seconds after the first one."""
 MOST_WORLD = 1 << 20
 POLL_S = 0.1
-"""Between two looks at a process, where the kernel has no pidfd (before Linux 5.3)."""
+"""Poll interval for the exit of a process in seconds if the kernel has no pidfd (before Linux 5.3)."""
 _PRINTED = re.compile(r"\bexitcode *: (-?\d{1,3})\b.*\(pid: (\d+)\)")
-"""Of a rank that failed, by torchrun: before its table and in it."""
+"""torchrun's line about a failed rank, in its table and before it."""
 _INFO = struct.Struct("2Q11Ii")
-"""struct pidfd_info of linux/pidfd.h in its first form: mask, cgroup, 11 ids, exit status as waitpid(2) has it."""
+"""The first version of struct pidfd_info (linux/pidfd.h): mask, cgroup, 11 ids, exit status as in waitpid(2)."""
 _EXIT = 1 << 3
 """PIDFD_INFO_EXIT."""
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
@@ -49,15 +49,15 @@ _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 
 
 class JoinedRanks:
-    """Of one attempt at a time."""
+    """The joined ranks of the current attempt."""
 
     def __init__(self, group: WorkerGroup, take_over: Callable[[int], None]) -> None:
-        """`take_over`: called with the number of the command's own rank, or -1 where it is none, before they count."""
+        """`take_over`: called before each report of the attempt with the command's rank, or -1 if it is no rank."""
         self._group, self._take_over = group, take_over
         self._lock = threading.Lock()
         self._places: dict[int, dict[str, Any]] = {}
         self._newest: dict[int, dict[str, Any]] = {}
-        """By rank: the fields of its newest RankChanged."""
+        """Rank → fields of its newest RankChanged."""
         self._reported: frozenset[int] = frozenset()
         self.living: dict[int, int] = {}
         """Rank → pid."""
@@ -67,7 +67,7 @@ class JoinedRanks:
         self._first_at = 0.0
 
     def begin(self, env_diff: dict[str, str | None]) -> None:
-        """Another attempt, with these changes of the environment: none has joined."""
+        """Begin another attempt with these changes of the environment, without joined ranks."""
         with self._lock:
             self._diff = env_diff
             self._places, self._newest, self.living, self._reported = {}, {}, {}, frozenset()
@@ -77,12 +77,15 @@ class JoinedRanks:
             self._due = None
 
     def locals(self) -> list[int]:
-        """Local ranks of those that live."""
+        """Return the local ranks of the live ranks."""
         with self._lock:
             return [int(self._places[rank]["local_rank"]) for rank in self.living]
 
     def take(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any]:
-        """{"op": "join", "attempt", "rank", "local_rank", "world", "variables"}: its hook and files, or not ok."""
+        """Answer {"op": "join", "attempt", "rank", "local_rank", "world", "variables"} with the rank's hook and files.
+
+        Answers {"ok": False} if the process is no rank of this attempt.
+        """
         pid = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         rank, world = _whole(request.get("rank")), _whole(request.get("world"))
         if not 0 <= rank < world <= MOST_WORLD or pid <= 0:
@@ -110,7 +113,7 @@ class JoinedRanks:
         self._command = rank if is_command else self._command
         directory = os.path.join(self._group.run_dir, "node-%d" % self._group.node)
         stem = os.path.join(attempt_dir(directory, self._attempt), "rank-%d" % rank)
-        for ending in (".exc", ".end"):  # of one that had this number before, in the same command
+        for ending in (".exc", ".end"):  # of an earlier process with this rank in this command
             with contextlib.suppress(OSError):
                 if not is_command:
                     os.unlink(stem + ending)
@@ -141,7 +144,7 @@ class JoinedRanks:
         self._due.start()
 
     def report(self) -> None:
-        """Report the attempt with the ranks that have joined by now, unless that was done."""
+        """Report the attempt with the ranks that have joined, unless these were already reported."""
         with self._lock:
             self._report()
 
@@ -178,10 +181,10 @@ class JoinedRanks:
             del self.living[rank]
 
     def see_off(self, grace_s: float, code: int) -> None:
-        """The command has exited with `code`: its ranks have so long to follow, and are killed then.
+        """After the command exited with `code`: wait for its ranks at most `grace_s` seconds, then kill them.
 
-        It answers for ranks whose end nobody saw: they have succeeded where it ends well (Ray kills its workers after
-        their work), else torchrun has printed their exit codes.
+        Also complete the ranks without a known exit code. They succeeded if `code` is 0 (Ray kills its workers after
+        their work); else use the exit codes that torchrun printed.
         """
         self._await_ends(grace_s)
         for pid in list(self.living.values()):
@@ -198,7 +201,7 @@ class JoinedRanks:
                     self._group.report("RankChanged", **about)
 
     def _printed_codes(self) -> dict[int, int]:
-        """By pid: the exit codes of ranks that failed, by what the launcher wrote at the end."""
+        """Return pid → exit code of the failed ranks, from the last lines that the launcher printed."""
         directory = attempt_dir(
             os.path.join(self._group.run_dir, "node-%d" % self._group.node), self._attempt
         )
@@ -212,7 +215,7 @@ class JoinedRanks:
 
 
 def _noted_code(stem: str) -> int | None:
-    """The exit code by what the hook wrote last; None where a signal left it no time."""
+    """Return the exit code according to the hook's last files; None if there are none, for example after a signal."""
     if os.path.exists(stem + ".exc"):
         return 1
     if not os.path.exists(stem + ".end"):
@@ -222,19 +225,19 @@ def _noted_code(stem: str) -> int | None:
 
 
 def _whole(value: object) -> int:
-    """A number of a request; -1 for what is none."""
+    """Return a request's integer, or -1 for any other value."""
     return value if type(value) is int else -1
 
 
 def _inherited(variables: object) -> bool:
-    """Whether the variables that make a process a rank are those of the runner: then no launcher below it set them."""
+    """Return whether a process's rank variables equal the runner's: then no launcher below the runner has set them."""
     if not isinstance(variables, dict) or not variables:
         return False
     return all(os.environ.get(str(name)) == value for name, value in variables.items())
 
 
 def _wait_for_other(pid: int) -> int | None:
-    """Block until a process that is no child of this one has exited; its exit code (negative: signal) if it is seen."""
+    """Block until a process that is not a child has exited; return its exit code (negative: signal) or None."""
     ticks = start_ticks(pid)
     try:
         watched = os.pidfd_open(pid)
@@ -253,7 +256,7 @@ def _wait_for_other(pid: int) -> int | None:
 
 
 def _code_of(pid: int, ticks: int) -> int | None:
-    """Of a process that has exited and was not reaped: field 52 of /proc/<pid>/stat, as waitpid(2) has it."""
+    """Return the exit code of a zombie from field 52 of /proc/<pid>/stat, which is as in waitpid(2); else None."""
     fields = stat_of(pid)
     if len(fields) < 50 or fields[0] not in ("Z", "X") or int(fields[19]) != ticks:
         return None
@@ -261,7 +264,7 @@ def _code_of(pid: int, ticks: int) -> int | None:
 
 
 def _kept_code(watched: int) -> int | None:
-    """Of a process that was reaped, by its pidfd; None where the kernel does not keep it (before Linux 6.15)."""
+    """Return the exit code of a reaped process from its pidfd; None if the kernel has none (before Linux 6.15)."""
     info = bytearray(_INFO.pack(_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(watched, _GET_INFO, info)

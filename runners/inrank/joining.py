@@ -1,8 +1,8 @@
-"""How a process that a launcher in the user's command started becomes a rank of the run: it asks the runner.
+"""Announce a process that a launcher in the user's command started as a rank of the run.
 
-It is one by the variables that its launcher gave it, once it imports torch; else when it enters a process group, as
-children of multiprocessing and workers of Ray do; else at its first optimizer step, as a script below a script of the
-shell does. Whoever is no rank is asked for nothing, and nothing changes for it.
+A process with a launcher's rank variables joins after its import of torch. Others join before they initialize a process
+group (children of multiprocessing, workers of Ray), or at their first optimizer step (a script below a shell script). A
+process that does none of these is not changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from .import_watch import MISTAKES, when_imported
 
 PATIENCE_S = 2.0
-"""The longest that a rank waits for the runner's answer; it goes on without a hook then."""
+"""Timeout of the runner's answer in seconds; without one a rank continues without a hook."""
 
 VARIABLES = (
     ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
@@ -25,11 +25,12 @@ VARIABLES = (
     ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
 )
-"""Rank, local rank, world size: of torchrun, accelerate and deepspeed; Open MPI; MVAPICH2; MPICH, Intel MPI; Slurm."""
+"""Variables with rank, local rank and world size: torchrun, accelerate and deepspeed; Open MPI; MVAPICH2; MPICH and
+Intel MPI; Slurm."""
 
 
 def watch(below: bool) -> None:
-    """Have this process join when it shows that it is a rank. `below`: it is not the command itself, which is one."""
+    """Let this process join once it acts as a rank. `below`: it is below the command, not the command itself."""
     when_imported("torch", _drop_old_name)
     if below and _by_variables() is not None:
         when_imported("torch", lambda module: _join_by_variables())
@@ -44,14 +45,14 @@ def _drop_old_name(torch: ModuleType) -> None:
 
 
 def drop_old_name(version: tuple[int, int]) -> None:
-    """torch 2.9 and newer warn in every rank about the flight recorder's old name; the new one has the same value."""
+    """Remove the flight recorder's old variable if the new one equals it: torch 2.9 and newer warn about it."""
     old = os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
     if version >= (2, 9) and old == os.environ.get("TORCH_FR_BUFFER_SIZE"):
         os.environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
 
 
 def _by_variables() -> tuple[int, int | None, int, dict[str, str]] | None:
-    """Rank, local rank, world size, and the variables that say so; None without them."""
+    """Return rank, local rank, world size, and the launcher's variables; None without them."""
     for names in VARIABLES:
         values = {name: os.environ[name] for name in names if name in os.environ}
         rank, local, world = (values.get(name, "") for name in names)
@@ -67,7 +68,7 @@ def _join_by_variables() -> None:
 
 
 def _watch_groups(module: ModuleType) -> None:
-    """Join before the group is made: NCCL reads its variables then."""
+    """Join before the process group is initialized: NCCL then reads its variables."""
     theirs = module.init_process_group
 
     @functools.wraps(theirs)
@@ -90,7 +91,7 @@ def _join_group(
     *rest: Any,
     **named: Any,
 ) -> None:
-    """The arguments as torch takes them (2.7 to 2.15); -1 means by the variables of torchrun."""
+    """Join with the arguments of torch's init_process_group (2.7 to 2.15); -1 means torchrun's variables."""
     environ = os.environ
     number = rank if rank >= 0 else int(environ["RANK"])
     world = world_size if world_size > 0 else int(environ["WORLD_SIZE"])
@@ -113,7 +114,7 @@ def _watch_steps(module: ModuleType) -> None:
 
 
 def join(rank: int, local: int | None, world: int, variables: dict[str, str]) -> None:
-    """Announce this process as that rank, and attach the hook where the runner agrees. Raises OSError, ValueError."""
+    """Announce this process as a rank, and attach the hook if the runner accepts it. Raises OSError, ValueError."""
     environ = os.environ
     if environ.get("DISTUI_JOINED") or "DISTUI_RUNNER_PID" in environ:
         return

@@ -1,14 +1,14 @@
-"""The runner's part in the relay: a thread carries opaque frames between the agent and other nodes' mailboxes.
+"""The runner's part of the relay: a thread transfers opaque frames between the agent and other nodes' mailboxes.
 
-The mailboxes are keys in the rendezvous store, each below `distui.relay/<run>/`: `<src>/<dst>/<n>` a frame, deleted once
-read; `<src>/<dst>/written` and `<src>/<dst>/read` how many there were, so that either end may start anew; `bell/<dst>`
-counts the requests to a node at rest. Nothing here waits for a key: the next round checks again. Every runner of the run
-has this store: the agents that get the frames check which agent sent them.
+The mailboxes are keys in the rendezvous store below `distui.relay/<run>/`. `<src>/<dst>/<n>` is a frame, deleted after
+the read. `<src>/<dst>/written` and `<src>/<dst>/read` count frames, so that either end may restart. `bell/<dst>` counts
+requests to an idle node to read its mailboxes. The thread never waits for a key: it polls. Every runner of the run can
+write to this store, so the receiving agents verify the sender of a frame.
 
-The agent asks with op "relay" on the runner's socket and is answered with one JSON line; from then on both sides send
-packets: length of the body (4 bytes), node (2 bytes), body. To and from another node the body is a frame, which only
-agents understand; with node CONTROL it is a JSON object: {"peers": [...]} names the nodes with open streams, which are
-checked often; {"store": "up"|"lost", "text": ...} reports the state of the store to the agent.
+The agent sends op "relay" to the runner's socket and gets one JSON line. Then both sides send packets: length of body
+(4 bytes), node (2 bytes), body. To and from another node the body is a frame, which only agents understand. With node
+CONTROL the body is a JSON object: {"peers": [...]} names the nodes with open streams, which are polled often, and
+{"store": "up"|"lost", "text": ...} reports the state of the store to the agent.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from .rendezvous import CoordinatorAddress
 from .secure_channel import Channel, dial
 
 WINDOW = 8
-"""Frames of one direction that may wait unread."""
+"""Most unread frames per direction."""
 MAX_FRAME = 64 << 10
-"""Bytes."""
+"""Largest frame in bytes."""
 BATCH = 64
-"""Frames in one request: they fit into one message."""
+"""Most frames in one request, so that they fit into one message."""
 STORE_SECONDS = 5.0
 
 
 class StoreGone(OSError):
-    """The coordinator does not answer any more."""
+    """The coordinator has closed the connection."""
 
 
 class Mailboxes:
-    """The mailboxes of one node, out and in. Only the store holds their content.
+    """The outgoing and incoming mailboxes of one node. Only the store holds their content.
 
-    Their connection to the store is their own: a call on the launcher's might wait.
+    They use a separate connection to the store, because a request on the launcher's connection may block.
     """
 
     def __init__(self, line: Channel, run: str, node: int, nnodes: int) -> None:
@@ -53,21 +53,21 @@ class Mailboxes:
         self._bell = 0
 
     def rung(self) -> bool:
-        """Whether the bell of this node was rung since the last call."""
+        """Return whether the bell of this node was rung since the last call."""
         key = "%s/bell/%d" % (self._root, self._node)
         before, self._bell = self._bell, number(self._values([key])[key])
         return self._bell != before
 
     def ring(self, peer: int) -> None:
-        """Have a node at rest check its mailboxes."""
+        """Request an idle node to read its mailboxes."""
         self._ask(b"add", b"%s/bell/%d" % (self._root.encode(), peer), b"1")
 
     def everybody(self) -> Iterable[int]:
-        """All other nodes."""
+        """Return all other nodes."""
         return [peer for peer in range(self._nnodes) if peer != self._node]
 
     def put(self, peer: int, waiting: deque[bytes]) -> int:
-        """Write as many of the frames as the window has room for, and remove them; their number."""
+        """Write and remove as many waiting frames as the window has room for, and return their number."""
         box = "%s/%d/%d" % (self._root, self._node, peer)
         ((written, read),) = self._counters([box])
         room = WINDOW - max(0, written - read)
@@ -79,7 +79,7 @@ class Mailboxes:
         return len(frames)
 
     def take(self, peers: Iterable[int]) -> list[tuple[int, bytes]]:
-        """Unread frames of these nodes, in order. A missing one is b"", and so is one that is too large."""
+        """Read the unread frames of these nodes in order. A missing or too large frame is b""."""
         unread: list[tuple[int, str]] = []
         done: dict[str, str] = {}
         boxes = {"%s/%d/%d" % (self._root, peer, self._node): peer for peer in peers}
@@ -98,12 +98,12 @@ class Mailboxes:
         return [(peer, frames[key] if len(frames[key]) <= MAX_FRAME else b"") for peer, key in unread]
 
     def _counters(self, boxes: list[str]) -> list[tuple[int, int]]:
-        """How many frames were ever written to each box, and read out of it."""
+        """Return the numbers of frames that were ever written to and read from each box."""
         values = self._values([box + word for box in boxes for word in ("/written", "/read")])
         return [(number(values[box + "/written"]), number(values[box + "/read"])) for box in boxes]
 
     def _values(self, keys: list[str]) -> dict[str, bytes]:
-        """The value of each key, b"" where there is none; never waits for one."""
+        """Return the value of each key without waiting, or b"" for a key without a value."""
         values: dict[str, bytes] = {}
         for first in range(0, len(keys), BATCH):
             some = keys[first : first + BATCH]
@@ -112,14 +112,14 @@ class Mailboxes:
         return values
 
     def _ask(self, *parts: bytes) -> list[bytes]:
-        """What is behind the "ok". Raises OSError."""
+        """Send a request and return the answer after the "ok". Raises OSError."""
         if not self._line.idle():
             raise StoreGone
         return self._line.ask(parts, STORE_SECONDS)[1:]
 
 
 def number(value: bytes) -> int:
-    """A counter as the store has it; 0 for nothing and for nonsense."""
+    """Parse a counter of the store; 0 for an empty or invalid value."""
     with contextlib.suppress(ValueError):
         return max(0, int(value[:20] or b"0"))
     return 0
@@ -128,28 +128,31 @@ def number(value: bytes) -> int:
 CONTROL = 0xFFFF
 HEAD = struct.Struct(">IH")
 MOST_WAITING = 256
-"""Frames for one node that wait for room in its mailbox; an agent that heeds its streams' windows sends fewer."""
+"""Most frames per node that wait for room in its mailbox; agents send fewer because of their streams' windows."""
 IDLE_S = 1.0
+"""Seconds between two rounds without an open stream."""
 QUIET_S = 0.05
-"""Between two rounds while a stream is open; with many nodes a little more, so that they stay cheap together."""
+"""Least seconds between two rounds with an open stream."""
 QUIET_PER_NODE_S = 0.002
+"""Seconds between two rounds with an open stream, per node, to limit the load of many nodes."""
 HOT_S = 0.01
+"""Least seconds between two rounds while more frames are likely soon."""
 HOT_FOR_S = 0.3
-"""After something that has, or is, an answer."""
+"""After a frame that is an answer, or will get one, more frames are likely for this many seconds."""
 ASKS = 80
-"""Bytes; a shorter frame only acknowledges."""
+"""Longest acknowledgement in bytes; longer frames are requests or answers."""
 BULK = 8 << 10
 FEW = 8
-"""Nodes; with more open streams samples come all the time, which are no reason for more rounds."""
+"""Above this many nodes with open streams, frames with samples (below BULK bytes) do not cause faster rounds."""
 AGAIN_S = 1.0
-"""Before the store is tried again."""
+"""Seconds before the next connection to a lost store."""
 LINGER_SECONDS = 8.0
 SEND_SECONDS = 5
-"""An agent that does not read for so long has lost its connection."""
+"""Timeout of a send to the agent in seconds; then the relay closes the connection."""
 
 
 class Relay:
-    """Starts a thread; `serve` takes an agent's connection, the newest wins."""
+    """The relay's thread. `serve` takes over an agent's connection; a newer connection replaces it."""
 
     def __init__(self, host: str, port: int, key: bytes, run: str, node: int, nnodes: int) -> None:
         self._place, self._about = (host, port, key), (run, node, nnodes)
@@ -157,12 +160,12 @@ class Relay:
         self._hot_s = max(HOT_S, self._quiet_s / 5)
         self._agent: socket.socket | None = None
         self._announced: socket.socket | None = None
-        """The agent that got the report that the store is up."""
+        """The agent that was sent "up" for the current connection to the store."""
         self._peers: set[int] = set()
         self._rung: set[int] = set()
-        """Nodes whose bell was rung since a stream to them is open."""
+        """Nodes whose bell was rung since their stream was opened."""
         self._heard_of: set[int] = set()
-        """Nodes that ever wrote to this node: they may do so again at any time."""
+        """Nodes that ever wrote to this node, and may write again."""
         self._out: dict[int, deque[bytes]] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -171,14 +174,14 @@ class Relay:
         self._boxes: Mailboxes | None = None
         self._heard = 0.0
         self._checked_at: float | None = None
-        """When the bell was read; None: never for this agent."""
+        """Monotonic time of the last read of the bell; None: not yet for this agent."""
         self._thread = threading.Thread(target=self._run, name="distui-relay", daemon=True)
         self._thread.start()
 
     # --- the agent's side, in the thread of its connection ---------------------------------------------------
 
     def serve(self, peer: socket.socket, lines: BinaryIO) -> None:
-        """Take frames from an agent until it leaves."""
+        """Take frames from an agent until its connection ends."""
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
         peer.sendall(json.dumps({"id": 0, "ok": True, "node": self._about[1]}).encode() + b"\n")
         with self._lock:
@@ -211,13 +214,13 @@ class Relay:
         self._wake.set()
 
     def close(self) -> None:
-        """End the thread, before the interpreter ends."""
+        """Stop the thread."""
         self._closed = True
         self._wake.set()
         self._thread.join(2 * AGAIN_S)
 
     def leave(self) -> None:
-        """The run has ended here: wait until the agent has informed the viewers behind the relay, and left."""
+        """Close after the end of the run, once the agent has informed remote viewers and closed its streams."""
         deadline = time.monotonic() + LINGER_SECONDS
         while self._peers and self._boxes is not None and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -256,7 +259,7 @@ class Relay:
         return AGAIN_S
 
     def _round(self) -> float:
-        """Write waiting frames, read new ones; seconds until the next round."""
+        """Write waiting frames, read new ones, and return the seconds until the next round."""
         if self._boxes is None:
             self._line = dial(*self._place)
             self._boxes = Mailboxes(self._line, *self._about)
@@ -273,13 +276,13 @@ class Relay:
         return self._hot_s if now - self._heard < HOT_FOR_S else self._quiet_s
 
     def _hot(self, wrote: int, read: int) -> bool:
-        """Whether more frames are likely soon. `wrote` and `read`: bytes of the largest frame."""
+        """Return whether more frames are likely soon. `wrote` and `read`: bytes of the largest frame."""
         if len(self._peers) > FEW:
             return wrote > ASKS or read >= BULK
         return read > ASKS or (wrote > ASKS and self._about[1] == 0)
 
     def _write(self, boxes: Mailboxes) -> int:
-        """The largest frame that was written, in bytes."""
+        """Write waiting frames and return the size of the largest one in bytes."""
         with self._lock:
             waiting = [(peer, frames) for peer, frames in self._out.items() if frames]
         wrote = 0
@@ -293,7 +296,7 @@ class Relay:
         return wrote
 
     def _read(self, boxes: Mailboxes) -> int:
-        """The largest frame that came, in bytes."""
+        """Read new frames, forward them, and return the size of the largest one in bytes."""
         now = time.monotonic()
         peers = set(self._peers)
         if self._checked_at is None or now - self._checked_at >= IDLE_S:
@@ -318,7 +321,7 @@ class Relay:
 
 
 def start(place: CoordinatorAddress, plan: dict[str, Any], control: Control) -> Relay | None:
-    """The relay of a runner that meets others; None where the run has only this node."""
+    """Start the relay of a runner; None if the run has only one node."""
     nnodes = int(plan.get("nnodes") or 1)
     if nnodes < 2:
         return None
