@@ -124,8 +124,8 @@ def _deepspeed(preset: Preset, path: str) -> dict[str, Any]:
     for key in IN_THE_FILE:
         if isinstance(own, Mapping) and key in own:
             raise PlanError(
-                f"accelerate.deepspeed_config.{key} does not go with the file that distui writes for DeepSpeed: "
-                "say it in [strategy], [batch] or [deepspeed]"
+                f"accelerate.deepspeed_config.{key} conflicts with the file that distui writes for DeepSpeed: "
+                "set it in [strategy], [batch] or [deepspeed]"
             )
     return {
         "deepspeed_config_file": path,

@@ -18,7 +18,7 @@ from .plan import Plan
 from .secrets import MASK, is_secret
 from .text_formats import MOST_BYTES, MarkupNode, Unreadable, bare, decoded, toml_escaped, toml_pair
 
-WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task was expected"
+WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task is expected"
 
 
 def import_preset(
@@ -55,7 +55,7 @@ def _document(name: str, data: bytes) -> MarkupNode:
         return text_formats.read_json(text)
     documents = text_formats.read_yaml(text)
     if len(documents) != 1:
-        raise PresetError(f"{name}: {len(documents)} documents where one was expected")
+        raise PresetError(f"{name}: {len(documents)} documents where one is expected")
     return documents[0]
 
 
@@ -95,7 +95,7 @@ class Imported:
                     f"{name} is left out: a preset is no place for a secret; pass it with --env."
                 )
             elif value is not None:
-                self.values[f"{table}.{name}"] = str(int(value)) if isinstance(value, bool) else str(value)
+                self.values[f"{table}.{name}"] = model.variable_text(value)
 
 
 def text(name: str, source: str, draft: Imported) -> str:
@@ -189,7 +189,7 @@ def _kind(rest: dict[str, Any], source: str) -> str:
         return "fsdp2" if kind == "fsdp1" and version == 2 else kind
     raise PresetError(
         f"{source}: distributed_type is {name or 'missing'}: one of NO, MULTI_GPU, MULTI_CPU, FSDP and DEEPSPEED "
-        "was expected"
+        "is expected"
     )
 
 
@@ -286,7 +286,7 @@ def from_deepspeed(document: Mapping[str, Any], source: str) -> Imported:
     draft.put("strategy.kind", "deepspeed")
     zero = rest.pop("zero_optimization", {})
     if zero is True or not isinstance(zero, Mapping):
-        raise PresetError(f"{source}: zero_optimization is {zero!r}: a table with a stage was expected")
+        raise PresetError(f"{source}: zero_optimization is {zero!r}: a table with a stage is expected")
     kept: dict[str, Any] = {**_batch(rest, draft), **_deepspeed_precision(rest, draft)}
     # A missing key means DeepSpeed's own default, which differs from the field's.
     rest.setdefault("zero_allow_untested_optimizer", False)

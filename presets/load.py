@@ -74,7 +74,7 @@ class Definition:
         """Return the preset that this one builds on, or None. Raises PresetError."""
         base = self.table.get("base")
         if base is not None and not isinstance(base, str):
-            raise PresetError(f"{self.where}: base takes the name of a preset, not {model.show(base)}")
+            raise PresetError(f"{self.where}: base is {model.show(base)}: write the name of a preset")
         return base
 
 
@@ -143,7 +143,7 @@ def load(
 def check_name(name: str) -> str:
     """Return `name` if it is a valid preset name. Raises PresetError."""
     if not NAME.fullmatch(name):
-        raise PresetError(f"{name!r} is no name for a preset: take letters, digits, dots, _ and -")
+        raise PresetError(f"{name!r} is not a valid preset name: use letters, digits, dots, _ and -")
     return name
 
 
@@ -185,10 +185,12 @@ def _chain(presets: Library, name: str, depth: int, above: tuple[str, ...]) -> l
     base = definition.base
     if base is None or base == name:
         if base == name and depth == 1:
-            raise PresetError(f"{definition.where}: base = {name!r} names this preset itself")
+            raise PresetError(
+                f"{definition.where}: base = {name!r} is this preset itself: name another preset"
+            )
         return [*_chain(presets, name, depth - 1, above), definition]
     if base in (name, *above):
-        raise PresetError(f"{definition.where}: base goes in a circle: {' → '.join((*above, name, base))}")
+        raise PresetError(f"{definition.where}: base is circular: {' → '.join((*above, name, base))}")
     return [*_chain(presets, base, len(presets.definitions.get(base, ())), (*above, name)), definition]
 
 
@@ -209,7 +211,7 @@ def _flatten(definition: Definition) -> Iterator[tuple[str, object]]:
 def _unknown_key(key: str) -> str:
     home = next((path.split(".")[0] for path in model.fields() if path.endswith(f".{key}")), None)
     if home:
-        return f"{key} stands in the table [{home}], not before the first one"
+        return f"{key} belongs into the table [{home}], not above the first table"
     keys = ("base", *model.tables(), *(path for path in model.fields() if "." not in path))
     return f"{key} is not a key of a preset{nearest_or_all(key, keys)}"
 
@@ -348,7 +350,7 @@ def _is_there(file: Path) -> bool:
 def _of_project(file: Path, document: Mapping[str, Any]) -> Iterator[Definition]:
     for key in document:
         if key != "preset":
-            raise PresetError(f"{file}: {key} means nothing here: presets stand in tables [preset.NAME]")
+            raise PresetError(f"{file}: {key} has no meaning here: write presets as tables [preset.NAME]")
     presets = document.get("preset", {})
     if not isinstance(presets, dict):
         raise PresetError(f"{file}: preset is a table: write [preset.NAME]")
@@ -470,7 +472,7 @@ def saved_text(name: str, base: str, overrides: Sequence[str], library: Library,
     values = model.flat(loaded.preset)
     title = f"{loaded.preset.title}, as {name}" if loaded.preset.title else name
     lines = [
-        f"# Preset {check_name(name)}: {base} with what stands here.",
+        f"# Preset {check_name(name)}: {base} with these changes.",
         f"base = {toml_literal(base)}",
         f"title = {toml_literal(title)}",
         f"summary = {toml_literal(summary or loaded.preset.summary)}",

@@ -348,17 +348,21 @@ def accept(path: str, value: object, where: str) -> Value:
 def _accept_variable(table: str, variable: str, value: object, where: str) -> str:
     if not variable.replace("_", "").isalnum():
         name = f"{table}.{variable!a}"
-        raise PresetError(f"{where}: {name} is not a name for an environment variable: write NAME = VALUE")
-    if isinstance(value, bool):
-        text = str(int(value))
-    elif isinstance(value, str | int | float):
-        text = str(value)
-    else:
+        raise PresetError(
+            f"{where}: {name} is not a valid name of an environment variable: write NAME = VALUE"
+        )
+    if not isinstance(value, str | int | float):
         raise PresetError(f"{where}: {table}.{variable} takes a text or a number, not {show(value)}")
+    text = variable_text(value)
     problem = nccl.check(variable, text) if table == "nccl" else None
     if problem:
         raise PresetError(f"{where}: {problem}")
     return text
+
+
+def variable_text(value: object) -> str:
+    """Return the text of an environment variable: true is 1, false is 0."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _accept_host(path: str, value: object, where: str) -> dict[str, str]:
@@ -403,7 +407,7 @@ def belongs(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
             continue
         takers = ", ".join(name for name, options in STRATEGY_OPTIONS.items() if option in options)
         raise PresetError(
-            f"{origins[path]}: {path} does nothing in strategy {kind}: it belongs to {takers}"
+            f"{origins[path]}: {path} has no effect in strategy {kind}: remove it, or take {takers}"
         )
 
 

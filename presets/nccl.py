@@ -445,8 +445,8 @@ def combined(names: Sequence[str]) -> dict[str, str]:
         for variable, value in _get(name).env.items():
             if env.setdefault(variable, value) != value:
                 raise PlanError(
-                    f"--nccl-preset {preset_of[variable]} wants {variable}={env[variable]}, and {name} {value}: "
-                    f"leave one out, or say --nccl {variable}=VALUE and leave out both"
+                    f"--nccl-preset {preset_of[variable]} wants {variable}={env[variable]}, and {name} wants {value}: "
+                    f"leave one out, or both and give --nccl {variable}=VALUE"
                 )
             preset_of.setdefault(variable, name)
     return env
@@ -456,7 +456,7 @@ def _get(name: str) -> NcclPreset:
     preset = nccl_presets().get(name)
     if preset is None:
         hint = did_you_mean(name, nccl_presets()) or "`distui presets nccl` lists them"
-        raise PlanError(f"--nccl-preset {name}: there is none of that name: {hint}")
+        raise PlanError(f"--nccl-preset {name}: unknown name: {hint}")
     return preset
 
 
@@ -470,7 +470,7 @@ def notes(names: Sequence[str], before: Mapping[str, str], after: Mapping[str, s
 
 def _change(variable: str, value: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
     if after.get(variable) != value:
-        return f"not {variable}={value}, as you say {after.get(variable)}"
+        return f"not {variable}={value}, because you set {after.get(variable)}"
     old = before.get(variable)
     if old == value:
         return f"{variable}={value} as before"

@@ -395,7 +395,7 @@ def _script(request: Request, place: Place) -> str:
     if not place.script_exists:
         kind, how = ("module", "name") if request.module else ("script", "path")
         raise PlanError(
-            f"There is no {kind} {request.script} seen from {place.cwd}: give its {how} from there"
+            f"There is no {kind} {request.script} in {place.cwd}: give its {how} relative to that directory"
         )
     return request.script
 
@@ -546,7 +546,7 @@ def _own(
     kind = preset.launcher.kind
     if launch.nnodes_min is not None:
         raise PlanError(
-            f"launcher {kind} knows no elastic run: give one number for --nnodes, or take torchrun"
+            f"launcher {kind} does not support elastic runs: give one number for --nnodes, or take torchrun"
         )
     note = f"{kind} runs as it is: a restart stops it and starts it again, and each node is one rank on the screen."
     if kind == "accelerate":

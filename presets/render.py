@@ -40,7 +40,7 @@ def render(plan: Plan, more: Sequence[str] = ()) -> str:
     Ends with a newline. `more`: additional lines.
     """
     lines = [*_head(plan), "", f"  {command_line(plan)}"]
-    lines += ["", f"environment ({len(plan.env)} variables beside what is inherited)"]
+    lines += ["", f"environment ({len(plan.env)} variables besides the inherited ones)"]
     lines += [
         _variable(name, value, plan.origins.get(name, "")) for name, value in sorted(plan.env.items())
     ]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .finding import PlanError
 
 FILE = "FILE:"
-USUAL = "write a signal that the script catches, as SIGUSR1, or FILE:PATH, a file that it looks for"
+USUAL = "write a signal that the script handles, such as SIGUSR1, or FILE:PATH, a file that it polls"
 
 TAKEN = {
     "SIGKILL": "no process can catch it",
@@ -57,7 +57,7 @@ def checked(text: str, where: str = "--save-on") -> str:
 
 def _path(path: str, where: str) -> str:
     if not path or path.endswith(("/", "/.", "/..")) or path in (".", ".."):
-        raise PlanError(f"{where} {FILE}{path}: that names no file: {USUAL}")
+        raise PlanError(f"{where} {FILE}{path}: names no file: {USUAL}")
     if not path.isprintable():
         raise PlanError(f"{where} {FILE}{path!r}: a path without control characters is needed")
     return str(PurePosixPath(path))

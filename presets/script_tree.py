@@ -58,13 +58,13 @@ def _read(source: str | bytes) -> ScriptTree | Unreadable:
     if len(source) > MOST_BYTES:
         return Unreadable(0, f"is too large to be read (more than {MOST_BYTES >> 10} KiB)")
     if (b"\0" in source) if isinstance(source, bytes) else ("\0" in source):
-        return Unreadable(0, "is no text: it holds NUL bytes")
+        return Unreadable(0, "is not text: it holds NUL bytes")
     try:
         module = syntax_tree(source)
     except SyntaxError as error:
         return InvalidSyntaxError(error.lineno or 1, _syntax_error(error))
     except ValueError:
-        return Unreadable(0, "is no text: it holds characters that UTF-8 has not")
+        return Unreadable(0, "is not text: it holds characters that UTF-8 does not have")
     except (RecursionError, MemoryError):
         return Unreadable(0, "is too deeply nested to be read")
     nodes = list(itertools.islice(ast.walk(module), MOST_NODES + 1))

@@ -18,7 +18,7 @@ from .secrets import MASK, holds_secret, mask_text
 OWN = {
     "name": "the run's name, --name",
     "num_nodes": "topology.nnodes",
-    "run": "the script behind --",
+    "run": "the script after --",
     "secrets": "--env, from your shell",
 }
 """Keys that distui sets itself → the option to use instead."""
@@ -38,7 +38,7 @@ def filled(wish: Resources, table: Mapping[str, Any]) -> Resources:
     """Return `wish` with the table's values for unset fields. Raises PlanError."""
     for key, instead in OWN.items():
         if key in table:
-            raise PlanError(f"sky.{key} is distui's own: say it by {instead}, and take it out of [sky]")
+            raise PlanError(f"sky.{key} is set by distui: use {instead}, and remove it from [sky]")
     wanted = table.get("resources", {})
     if not isinstance(wanted, Mapping):
         raise PlanError(f"sky.resources is {model.show(wanted)}: write a table, [sky.resources]")
@@ -196,7 +196,7 @@ def check(wish: Resources, fields: Mapping[str, str] = MappingProxyType({})) -> 
     cloud = (wish.infra or "*").partition("/")[0].lower()
     if cloud not in ("*", *CLOUDS):
         raise PlanError(
-            f"{on} {wish.infra}: there is no {cloud}; it is local, sky, or one of {', '.join(CLOUDS)}"
+            f"{on} {wish.infra}: unknown place: write local, sky, or one of {', '.join(CLOUDS)}"
         )
     for name, text in (("--cpus", wish.cpus), ("--memory", wish.memory)):
         if text is not None and not _COUNT.fullmatch(text):
@@ -204,21 +204,21 @@ def check(wish: Resources, fields: Mapping[str, str] = MappingProxyType({})) -> 
     if wish.gpus is not None:
         gpus(wish.gpus, fields.get("--gpus", "--gpus"))
     if wish.network_tier not in (None, "best", "standard"):
-        raise PlanError(f"--network-tier {wish.network_tier}: it is best or standard")
+        raise PlanError(f"--network-tier {wish.network_tier}: write best or standard")
     if wish.autostop_min is not None and not 0 < wish.autostop_min <= MOST_AUTOSTOP:
         raise PlanError(f"--autostop {wish.autostop_min}: give minutes, from 1 on")
     if wish.region is not None and wish.infra is not None and "/" in wish.infra:
         raise PlanError(
-            f"--region {wish.region}: {wish.infra} names a place already; leave one of the two out"
+            f"--region {wish.region}: {wish.infra} already names a region: leave one of the two out"
         )
     for alternative in wish.any_of:
         unknown = sorted(set(alternative) - set(_ALTERNATIVES))
         if unknown:
             allowed = ", ".join(_ALTERNATIVES)
-            raise PlanError(f"--any-of {unknown[0]}=…: an alternative has only {allowed}")
+            raise PlanError(f"--any-of {unknown[0]}=…: unknown key: an alternative has {allowed}")
     for there in wish.mounts:
         if not there.startswith(("/", "~/")):
-            raise PlanError(f"--mount {there}=…: the path on the nodes begins with / or ~/")
+            raise PlanError(f"--mount {there}=…: the path on the nodes has to begin with / or ~/")
     return wish
 
 
@@ -234,7 +234,7 @@ def check_cluster(name: str) -> str:
     """Return `name` if SkyPilot accepts it. Raises PlanError."""
     if not _CLUSTER.fullmatch(name) or len(name) > 60:
         raise PlanError(
-            f"--cluster {name}: a letter, then letters, digits, '.', '_' and '-', not ending in one of these"
+            f"--cluster {name}: use a letter, then letters, digits, '.', '_' and '-'; end with a letter or digit"
         )
     return name
 
@@ -346,9 +346,9 @@ def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
     config = dict(documents[0])
     for key in ("service", "pool"):
         if key in config:
-            raise PlanError(f"{where} has {key}: which is no training; `sky` itself launches it")
+            raise PlanError(f"{where} has {key}, so it is not a training task: launch it with `sky` itself")
     if not isinstance(config.get("run"), str) or not config["run"].strip():
-        raise PlanError(f"{where} has no run: there is nothing that distui could watch")
+        raise PlanError(f"{where} has no run: add the command that distui should watch")
     if isinstance(config.get("secrets"), list):  # names of SkyPilot's own secrets, without values
         config["secrets"] = dict.fromkeys(config["secrets"])
     for key, kind in (("name", str), ("num_nodes", int), ("setup", str)):
@@ -356,7 +356,7 @@ def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
             raise PlanError(f"{where}: {key} is {model.show(config[key])}, and has to be {KINDS[kind]}")
     for key in ("resources", "file_mounts", "envs", "secrets"):
         if config.get(key) is not None and not isinstance(config[key], Mapping):
-            raise PlanError(f"{where}: {key} is no mapping, and distui has to add to it")
+            raise PlanError(f"{where}: {key} has to be a mapping, since distui adds keys to it")
     return config
 
 
@@ -383,9 +383,7 @@ def wrap(
     unset = [name for name, value in envs.items() if value is None]
     for name in unset:
         if name not in env.keys() | cargo.secrets:
-            raise PlanError(
-                f"envs.{name} has no value, and SkyPilot refuses such a task: add --env {name}=VALUE"
-            )
+            raise PlanError(f"envs.{name} has no value: add --env {name}=VALUE")
         del envs[name]  # it is passed as a secret
     if envs or "envs" in made:
         made["envs"] = envs

@@ -35,7 +35,7 @@ def decoded(data: bytes) -> str:
     except UnicodeDecodeError as error:
         raise Unreadable(data.count(b"\n", 0, error.start) + 1, "is not UTF-8 text") from None
     if "\0" in text:
-        raise Unreadable(text.count("\n", 0, text.index("\0")) + 1, "is no text: it holds NUL bytes")
+        raise Unreadable(text.count("\n", 0, text.index("\0")) + 1, "is not text: it holds NUL bytes")
     return text
 
 

@@ -393,12 +393,10 @@ def entries(env: Mapping[str, str]) -> tuple[Trusted, ...]:
         raise PresetError(str(error).partition(". To use it")[0]) from None
     except (OSError, NoFile) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise PresetError(
-            f"{file} cannot be read ({why}): remove it, and trust anew what you want"
-        ) from None
+        raise PresetError(f"{file} cannot be read ({why}): remove it, and trust your files again") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise PresetError(
-            f"{file} is no list that distui wrote: remove it, and trust anew what you want"
+            f"{file} was not written by distui: remove it, and trust your files again"
         ) from None
 
 

@@ -49,22 +49,20 @@ def check_mesh(preset: Preset) -> None:
         takers = mesh.takers(name)
         if getattr(mesh, name) > 1 and kind not in takers:
             raise PlanError(
-                f"mesh.{name} {getattr(mesh, name)} does not go with strategy {kind}: take {' or '.join(takers)}, "
+                f"mesh.{name} {getattr(mesh, name)} does not work with strategy {kind}: take {' or '.join(takers)}, "
                 f"or mesh.{name} 1"
             )
     usual = type(mesh)()
     for option, needs in WITH.items():
         if getattr(mesh, option) != getattr(usual, option) and getattr(mesh, needs) == 1:
             raise PlanError(
-                f"mesh.{option} does nothing without mesh.{needs} above 1: set it, or leave it out"
+                f"mesh.{option} has no effect without mesh.{needs} above 1: set mesh.{needs}, or leave mesh.{option} out"
             )
     if mesh.pp > 1 and preset.batch.accumulation > 1:
-        raise PlanError(
-            "batch.accumulation does not go with mesh.pp: a pipeline accumulates over its mesh.microbatches"
-        )
+        raise PlanError("batch.accumulation does not work with mesh.pp: set mesh.microbatches instead")
     if preset.strategy.powersgd_rank is not None and max(mesh.pp, mesh.ep) > 1:
         raise PlanError(
-            "strategy.powersgd_rank goes with data parallelism alone: leave mesh.pp and mesh.ep at 1, or it out"
+            "strategy.powersgd_rank needs pure data parallelism: leave it out, or set mesh.pp and mesh.ep to 1"
         )
     if preset.strategy.powersgd_rank is not None and preset.precision.reduce != "fp32":
         raise PlanError(
@@ -72,7 +70,7 @@ def check_mesh(preset: Preset) -> None:
             "take one of them"
         )
     if mesh.ep > 1 and max(mesh.pp, mesh.cp) > 1:
-        raise PlanError("mesh.ep goes with data parallelism alone: leave mesh.pp and mesh.cp at 1")
+        raise PlanError("mesh.ep needs pure data parallelism: set mesh.pp and mesh.cp to 1")
 
 
 def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:
@@ -101,7 +99,7 @@ def check_batch(batch: Batch, sizes: Mapping[str, int]) -> str | None:
     if batch.micro is None:
         if batch.total is not None:
             raise PlanError(
-                f"batch.total {batch.total} cannot be checked: say batch.micro too, the samples a rank takes at once"
+                f"batch.total {batch.total} cannot be checked: also set batch.micro, the samples per rank and pass"
             )
         return None
     ranks = data_ranks(sizes)
@@ -151,7 +149,7 @@ def parse_nproc(text: int | str) -> int | Literal["gpu", "cpu", "auto"]:
     try:
         number = int(text)
     except ValueError:
-        raise PlanError(f"nproc_per_node {text!r} is neither a number nor gpu, cpu or auto") from None
+        raise PlanError(f"nproc_per_node {text!r} is not valid: write a number, gpu, cpu or auto") from None
     if number < 1:
         raise PlanError(f"nproc_per_node {number} starts no rank: give 1 or more")
     return number
@@ -163,9 +161,9 @@ def parse_nnodes(text: int | str) -> tuple[int | None, int]:
     try:
         fewest, most = int(low), int(high) if colon else int(low)
     except ValueError:
-        raise PlanError(f"nnodes {text!r} is neither a number nor MIN:MAX: write 4, or 2:4") from None
+        raise PlanError(f"nnodes {text!r} is not a number of nodes: write 4, or 2:4") from None
     if colon and not 1 <= fewest <= most:
-        raise PlanError(f"nnodes {text} is no range of nodes: write MIN:MAX with 1 ≤ MIN ≤ MAX")
+        raise PlanError(f"nnodes {text} is not a range of nodes: write MIN:MAX with 1 ≤ MIN ≤ MAX")
     return (fewest if fewest < most else None), most
 
 
@@ -173,7 +171,7 @@ def check_nodes(preset: Preset, nodes: int | None) -> None:
     """Raise PlanError unless the preset fits on `nodes` machines. None means as many as requested."""
     nnodes, fewest = preset.topology.nnodes, preset.topology.nnodes_min
     if nnodes < 1:
-        raise PlanError(f"nnodes {nnodes} starts nothing: give 1")
+        raise PlanError(f"nnodes {nnodes} is too few: give 1 or more")
     if fewest is not None and not 1 <= fewest <= nnodes:
         raise PlanError(f"nnodes_min {fewest} is not between 1 and nnodes {nnodes}: give one that is")
     if nodes is None or nnodes <= nodes:
@@ -182,7 +180,7 @@ def check_nodes(preset: Preset, nodes: int | None) -> None:
         raise PlanError(
             f"nnodes {nnodes} needs more machines than this one: add --hosts A,B or --on sky, or give 1"
         )
-    raise PlanError(f"nnodes {nnodes} > {nodes} nodes that there are: give at most {nodes}")
+    raise PlanError(f"nnodes {nnodes} > {nodes} available nodes: give at most {nodes}")
 
 
 SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -230,11 +228,11 @@ def _nproc(asked: int | str, gpus: int, cores: int, where: str) -> int:
 
 def _backend_notes(gpus: int, asked: int | str, nproc: int, where: str) -> tuple[str, ...]:
     if not gpus:
-        ranks_of = f", {nproc} ranks (one a core)" if asked == "auto" and nproc > 1 else ""
+        ranks_of = f", {nproc} ranks (one per core)" if asked == "auto" and nproc > 1 else ""
         return (f"No GPU is visible on {where}: backend gloo{ranks_of}.",)
     if asked == "cpu":
         return (
-            f"The ranks run on CPU as asked: backend gloo; the {noun_form(gpus, 'GPU')} of {where} stay idle.",
+            f"The ranks run on CPU as requested: backend gloo; the {noun_form(gpus, 'GPU')} of {where} stay idle.",
         )
     if nproc < gpus:
         return (f"Uses {nproc} of {gpus} GPUs.",)
@@ -256,12 +254,12 @@ class Seat:
 def seat(env: Mapping[str, str], nnodes: int, nnodes_min: int | None = None) -> Seat:
     """Return this node's seat from SkyPilot's variables. Raises PlanError if they are missing or contradict the plan."""
     if "SKYPILOT_NODE_RANK" not in env:
-        raise PlanError("Nothing says which node this is: SKYPILOT_NODE_RANK is unset")
+        raise PlanError("The node number is unknown: SKYPILOT_NODE_RANK is unset")
     addresses = tuple(env.get("SKYPILOT_NODE_IPS", "").split())
     count = _number(env, "SKYPILOT_NUM_NODES")
     if count is not None and count != len(addresses):
         raise PlanError(
-            f"SKYPILOT_NUM_NODES is {count}, and SKYPILOT_NODE_IPS names {len(addresses)} nodes: they disagree"
+            f"SKYPILOT_NUM_NODES is {count}, and SKYPILOT_NODE_IPS names {len(addresses)} nodes: the two have to agree"
         )
     node = _number(env, "SKYPILOT_NODE_RANK")
     return check_seat(Seat(node or 0, addresses, "SkyPilot"), nnodes, nnodes_min)
@@ -276,7 +274,7 @@ def check_seat(seat: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
     """Return `seat` if it fits the plan. Raises PlanError."""
     count, least = len(seat.addresses), nnodes if nnodes_min is None else nnodes_min
     if not 0 <= seat.node < count:
-        raise PlanError(f"{seat.source} says that this is node {seat.node} of {count}: that cannot be")
+        raise PlanError(f"{seat.source} has an impossible node number: {seat.node} of {count} nodes")
     if not least <= count <= nnodes:
         asked = nnodes if least == nnodes else f"{least} to {nnodes}"
         raise PlanError(
@@ -359,7 +357,7 @@ def env_refusal(wished: Mapping[str, str]) -> str | None:
     """Return one sentence if a variable of `wished` cannot be given to every rank, else None."""
     for name, value in wished.items():
         if not name.isprintable() or set(name) & {"=", " "} or name[:1] in ("", "-"):
-            return f"{name!r} is not a name for an environment variable: take letters, digits and _"
+            return f"{name!r} is not a valid name of an environment variable: take letters, digits and _"
         if "\0" in value:
             return f"the value of {name} holds a NUL, which no environment variable can"
         if name in LAUNCHER_OWN:

@@ -106,7 +106,7 @@ def parse_parameters(text: str) -> int:
     cleaned = text.strip().replace("_", "").replace(",", "").upper()
     unit = cleaned[-1:] if cleaned[-1:] in "KMBT" else ""
     if not unit and cleaned.replace(".", "", 1).isdecimal() and 0 < float(cleaned) < FEWEST:
-        raise PlanError(f"--params {text}: {text} what? Write the unit: {cleaned}B or {cleaned}M")
+        raise PlanError(f"--params {text}: the unit is missing: write {cleaned}B or {cleaned}M")
     try:
         number = float(cleaned.removesuffix(unit)) * _UNITS[unit]
     except ValueError:
@@ -216,9 +216,9 @@ def _value(text: str, node: ast.expr) -> object:
     try:
         value: object = ast.literal_eval(node)
     except ValueError:
-        raise PlanError(f"--model-args {text}: {ast.unparse(node)} is no plain value; {_ARGS}") from None
+        raise PlanError(f"--model-args {text}: {ast.unparse(node)} is not a plain value; {_ARGS}") from None
     if not isinstance(value, bool | int | float | str | list | tuple | dict | None):
-        raise PlanError(f"--model-args {text}: {ast.unparse(node)} is no plain value; {_ARGS}")
+        raise PlanError(f"--model-args {text}: {ast.unparse(node)} is not a plain value; {_ARGS}")
     return value
 
 
@@ -267,7 +267,7 @@ def shape_of(
             f"--{name}" for name, value in (("layers", layers), ("hidden", hidden)) if not value
         )
         raise PlanError(
-            f"{counted.name} has no list of layers that looks like a transformer: give {missing} for its activations"
+            f"{counted.name} has no recognisable list of transformer layers: give {missing} to estimate its activations"
         )
     outside = counted.parameters - counted.blocks if counted.layers else None
     usual = shape(counted.parameters, layers, hidden, vocab or counted.vocab or VOCABULARY)
@@ -279,9 +279,7 @@ def counted_from(answer: Mapping[str, object]) -> Counted:
     try:
         return Counted(**answer)  # type: ignore[arg-type]
     except TypeError:
-        raise PlanError(
-            "The training environment's interpreter answered something else than a model's sizes"
-        ) from None
+        raise PlanError("The training environment's interpreter did not print the model's sizes") from None
 
 
 MEMORY_GB: Mapping[str, int] = {
@@ -340,10 +338,8 @@ def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
     memory = memory_gb if memory_gb is not None else MEMORY_GB.get(name) or _size_in_name(name)
     if memory is None:
         near = nearest(name, MEMORY_GB)
-        hint = f"did you mean {near}? Else say" if near else "say"
-        raise PlanError(
-            f"--gpus {text}: no GPU {match[2]} is known here; {hint} its memory with --gpu-memory GB"
-        )
+        hint = f"did you mean {near}? Else give" if near else "give"
+        raise PlanError(f"--gpus {text}: unknown GPU {match[2]}; {hint} its memory with --gpu-memory GB")
     return NodeGpus(name=name, count=counts[0] if counts else 1, memory_gb=memory)
 
 

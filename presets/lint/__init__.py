@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from .. import deepspeed, megatron, model, skypilot, worker_group
 from ..finding import Finding, PresetError, sentence, worst_first
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
-from ..model import Loaded, Preset
+from ..model import Loaded, Preset, Strategy
 from ..plan import Plan
 from ..skypilot import Resources
 from ..text_formats import (
@@ -102,7 +102,7 @@ def lint_command(
 def _text(data: bytes) -> str:
     """Decode a file. Raises Unreadable."""
     if len(data) > MOST_BYTES:
-        raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB, which no file is that lint knows")
+        raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB: no file that lint checks is so large")
     return decoded(data)
 
 
@@ -163,12 +163,16 @@ def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> 
         else:
             continue
         recognised = True
+    findings += _group(documents, name)
+    return findings if recognised else [_unknown(name)]
+
+
+def _group(documents: list[MarkupNode], name: str) -> Iterator[Finding]:
     tasks = [document for document in documents if config_files.SKYPILOT_MARKS & document.mapping.keys()]
     if tasks and len(documents) > 1:
         text = f"{name} holds several documents, a group of tasks: distui launches a file of one task."
         where = f"{name}:{tasks[1].line}" if tasks[1:] else name
-        findings.append(issue("L49", where, text, remedy=f"Launch it with `sky jobs launch {name}`."))
-    return findings if recognised else [_unknown(name)]
+        yield issue("L49", where, text, remedy=f"Launch it with `sky jobs launch {name}`.")
 
 
 def lint_task(
@@ -222,7 +226,7 @@ def check_preset(
         return once(_preset(stem.removesuffix(".toml"), document, file, lines, "", bases))
     for key in document:
         if key != "preset":
-            text_ = f"{key} means nothing in {PROJECT_FILE}: presets stand in tables [preset.NAME]."
+            text_ = f"{key} has no meaning in {PROJECT_FILE}: write presets as tables [preset.NAME]."
             findings.append(issue("L31", _at(file, lines, key), text_, value=key))
     tables = document.get("preset")
     for name, table in (tables if isinstance(tables, dict) else {}).items():
@@ -276,7 +280,7 @@ def _value(path: str, value: object, where: str) -> list[Finding]:
     table, _, name = path.partition(".")
     findings: list[Finding] = []
     if table in model.FREE and name and isinstance(value, str | int | float):
-        text = str(int(value)) if isinstance(value, bool) else str(value)
+        text = model.variable_text(value)
         findings += lint_rules.check_variables(name, text, where)
         findings += lint_rules.in_plain_text(name, text, where)
         if any(finding.id in ("L1", "L15", "L16") for finding in findings):
@@ -330,6 +334,12 @@ def _at(file: str, lines: Mapping[str, int], path: str) -> str:
 
 
 SHARDED = ("zero1", "fsdp1", "fsdp2", "deepspeed")
+OFFLOADS: Mapping[str, Sequence[str]] = {
+    "fsdp1": ("cpu_offload",),
+    "fsdp2": ("cpu_offload",),
+    "deepspeed": ("offload_optimizer", "offload_param"),
+}
+"""Kind of strategy → its options that move parameters or optimizer states out of GPU memory."""
 
 
 def lint_plan(
@@ -386,24 +396,24 @@ def refusal(message: str) -> Finding:
 
 def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None) -> Iterator[Finding]:
     preset, own = loaded.preset, seen.reads if seen else frozenset()
-
-    def where(name: str) -> str:
-        for table, env in (("nccl", preset.nccl.env), ("env", preset.env)):
-            if env.get(name) == plan.env.get(name) and name in env:
-                return f"{table}.{name}"
-        return name
-
     env = {
         name: value
         for name, value in plan.env.items()
         if not name.startswith("DISTUI_") and name not in own and worker_group.WATCHED.get(name) != value
     }
-    yield from lint_rules.check_all(env, where, plan.nnodes)
+    yield from lint_rules.check_all(env, partial(_of_preset, preset, plan.env), plan.nnodes)
     for pattern, variables in plan.hosts.items():
         yield from lint_rules.check_all(variables, partial(_of_hosts, pattern), plan.nnodes)
     for name, value in preset.env.items():
         if "builtin" not in loaded.origins.get(f"env.{name}", "--set"):
             yield from lint_rules.in_plain_text(name, value, f"env.{name}")
+
+
+def _of_preset(preset: Preset, planned: Mapping[str, str], name: str) -> str:
+    for table, env in (("nccl", preset.nccl.env), ("env", preset.env)):
+        if env.get(name) == planned.get(name) and name in env:
+            return f"{table}.{name}"
+    return name
 
 
 def _of_hosts(pattern: str, name: str) -> str:
@@ -415,33 +425,41 @@ def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
     if not plan.strategy:  # a plain command
         return
     how, nproc = preset.strategy, plan.nproc_per_node or 0
-    replicas = plan.mesh.get("dp_replicate", 1)
-    hybrid = how.kind == "fsdp1" and how.sharding.startswith("HYBRID")
-    if plan.nnodes == 1 and (hybrid or (replicas > 1 and how.kind in ("fsdp1", "fsdp2"))):
-        where = "strategy.sharding" if hybrid else "mesh.dp_replicate"
-        value = how.sharding if hybrid else str(replicas)
-        text = "Replicas inside one node need more memory, and there is no slower network that they would spare."
-        yield issue("L11", where, text, value=value)
+    if plan.nnodes == 1:
+        yield from _replicas(plan, how)
     if how.kind == "fsdp1" and how.sharding == "NO_SHARD":
         text = "NO_SHARD keeps everything on every GPU, as DDP does, and is slower."
         yield issue("L42", "strategy.sharding", text, value="NO_SHARD")
-    if nproc * plan.nnodes == 1 and how.kind in SHARDED and (how.kind != "deepspeed" or how.stage):
+    if nproc * plan.nnodes == 1 and _divides(how):
         text = f"{how.kind} with one rank divides nothing."
         yield issue("L28", "topology.nproc_per_node", text, value="1 rank")
-    for name, offloaded in (
-        ("cpu_offload", how.kind in ("fsdp1", "fsdp2") and how.cpu_offload),
-        ("offload_optimizer", how.kind == "deepspeed" and how.offload_optimizer != "none"),
-        ("offload_param", how.kind == "deepspeed" and how.offload_param != "none"),
-    ):
-        if offloaded:
+    for name in OFFLOADS.get(how.kind, ()):
+        place = getattr(how, name)
+        if place not in (False, "none"):
             text = "What rests in host memory or on disk is fetched in each step: several times slower."
-            yield issue("L20", f"strategy.{name}", text, value=model.show(getattr(how, name)))
+            yield issue("L20", f"strategy.{name}", text, value=model.show(place))
     if plan.mesh.get("tp", 1) > nproc > 0 and plan.nnodes > 1:
         tp = plan.mesh["tp"]
         text = (
             f"tp {tp} is more than the {nproc} ranks of a node: every matrix product waits for the network."
         )
         yield issue("L39", "mesh.tp", text, value=str(tp))
+
+
+def _divides(how: Strategy) -> bool:
+    return how.kind in SHARDED and (how.kind != "deepspeed" or how.stage > 0)
+
+
+def _replicas(plan: Plan, how: Strategy) -> Iterator[Finding]:
+    """Report replicas on a single node."""
+    text = (
+        "Replicas inside one node need more memory, and there is no slower network that they would spare."
+    )
+    replicas = plan.mesh.get("dp_replicate", 1)
+    if how.kind == "fsdp1" and how.sharding.startswith("HYBRID"):
+        yield issue("L11", "strategy.sharding", text, value=how.sharding)
+    elif replicas > 1 and how.kind in ("fsdp1", "fsdp2"):
+        yield issue("L11", "mesh.dp_replicate", text, value=str(replicas))
 
 
 def _launcher(preset: Preset) -> Iterator[Finding]:
@@ -456,6 +474,7 @@ def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -
     """Check DeepSpeed's written configuration, or else the preset's table."""
     filled = None if seen is None else script.fills_in(seen)
     world = worker_group.data_ranks(plan.mesh) if plan.mesh else None
+    check = partial(config_files.check_deepspeed, world=world, filled_in=filled)
     written = [name for name in plan.files if name.endswith(".json")]
     for name in written:
         try:
@@ -463,14 +482,14 @@ def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -
         except Unreadable:
             continue
         if config_files.is_config(document):
-            findings = config_files.check_deepspeed(document, name, world, filled_in=filled)
-            yield from (
-                finding for finding in findings if finding.id not in ("L20", "L32")
-            )  # reported for the fields
+            yield from filter(_is_about_no_field, check(document, name))
     if preset.deepspeed and not written:
-        yield from config_files.check_deepspeed(
-            plain(preset.deepspeed), "deepspeed", world, filled_in=filled
-        )
+        yield from check(plain(preset.deepspeed), "deepspeed")
+
+
+def _is_about_no_field(finding: Finding) -> bool:
+    """Return False for findings on a DeepSpeed configuration that are also reported for the preset's fields."""
+    return finding.id not in ("L20", "L32")
 
 
 def _optimizer(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
@@ -513,20 +532,16 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
         yield issue(
             "L35", "topology.nnodes", text, value=str(plan.nnodes), severity="warning", remedy=remedy
         )
-    if resources is None:
-        return
+    if resources is not None:
+        yield from _cloud(plan, resources)
+
+
+def _cloud(plan: Plan, resources: Resources) -> Iterator[Finding]:
+    """Check the nodes that SkyPilot is to provide."""
     yield from config_files.old_torch(plain(resources.setup), "--setup")
     if resources.gpus:
         yield from config_files.other_makers(resources.gpus.partition(":")[0], "--gpus")
-    infra = (resources.infra or "").partition("/")[0].lower()
-    wanted = any(skypilot.accelerators(resources))
-    if (
-        plan.nnodes > 1
-        and wanted
-        and resources.network_tier != "best"
-        and infra not in config_files.TIERLESS
-        and not _plain_gpus(resources)
-    ):
+    if plan.nnodes > 1 and resources.network_tier != "best" and _has_tiers(resources):
         text = "Without network_tier best the nodes get the plain network, not the fastest that there is."
         remedy = "Add --network-tier best."
         yield issue("L21", "--network-tier", text, value=resources.network_tier or "", remedy=remedy)
@@ -542,17 +557,23 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
 
 def _path(plan: Plan, resources: Resources | None, source: str | bytes | None) -> Iterator[Finding]:
     """Report an absolute local script path for nodes that may not have the file."""
-    script_ = next((word for word in plan.command if not word.startswith("-")), "")
-    if resources is not None and source is not None and script_.startswith("/"):
-        text = f"{script_} is a path of this machine, and nothing copies it: are the nodes known to have it, too?"
-        yield issue("L46", script_, text)
+    path = _script_path(plan)
+    if resources is not None and source is not None and path.startswith("/"):
+        text = (
+            f"{path} is a path of this machine, and nothing copies it: are the nodes known to have it, too?"
+        )
+        yield issue("L46", path, text)
 
 
-def _plain_gpus(resources: Resources) -> bool:
-    """Return True if no requested accelerator benefits from a network tier."""
-    return config_files.are_plain(
-        {skypilot.gpus(text)[0] for text in skypilot.accelerators(resources) if text}
-    )
+def _script_path(plan: Plan) -> str:
+    return next((word for word in plan.command if not word.startswith("-")), "")
+
+
+def _has_tiers(resources: Resources) -> bool:
+    """Return True if a network tier changes anything for the requested accelerators."""
+    infra = (resources.infra or "").partition("/")[0].lower()
+    gpus = {skypilot.gpus(text)[0] for text in skypilot.accelerators(resources) if text}
+    return bool(gpus) and infra not in config_files.TIERLESS and not config_files.are_plain(gpus)
 
 
 def _script(
@@ -570,15 +591,21 @@ def _script(
         preset=plan.preset,
         gpus=plan.backend == "nccl" if plan.backend else None,
     )
-    name = PurePath(next((word for word in plan.command if not word.startswith("-")), "script")).name
-    findings = script.check(source, name, facts)
+    findings = script.check(source, PurePath(_script_path(plan) or "script").name, facts)
     yield from findings
-    raised = {finding.id for finding in findings} | (
-        {"L48"} if seen and "is_available" in seen.mentioned else set()
-    )
+    known = {finding.id for finding in findings}
+    if seen and "is_available" in seen.mentioned:
+        known.add("L48")
+    yield from _imported_files(beside, facts, known)
+
+
+def _imported_files(
+    beside: Mapping[str, str | bytes | None], facts: script.ScriptFacts, known: Set[str]
+) -> Iterator[Finding]:
+    """Check the imported files. `known`: rules that the script itself has raised or excludes."""
     for file, text in beside.items():
         if text is not None:
-            yield from (hit for hit in script.check_imported(text, file, facts) if hit.id not in raised)
+            yield from (hit for hit in script.check_imported(text, file, facts) if hit.id not in known)
     yield from script.too_large([file for file, text in beside.items() if text is None])
 
 

@@ -444,7 +444,7 @@ def lines_of(source: Source, refuse: bool = True) -> Iterator[list[str]]:
     def check(block: bytes) -> None:
         nonlocal begun
         if not begun and is_binary(block[:SAMPLE]):
-            raise NoTextError(f"file {source.name} is no text: give the logs themselves")
+            raise NoTextError(f"file {source.name} is not text: give the logs themselves")
         begun = begun or bool(block)
 
     return lines_in(source.stream.read, check)

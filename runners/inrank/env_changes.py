@@ -53,7 +53,7 @@ def not_a_name(text: str) -> str:
     """Return why a text is not a valid name of a variable, as a sentence; "" if it is."""
     if text.isprintable() and not set(text) & {"=", " "} and text[:1] not in ("", "-"):
         return ""
-    return "%r is not a name for an environment variable: take letters, digits and _" % text
+    return "%r is not a valid name of an environment variable: take letters, digits and _" % text
 
 
 def refusal(changes: object) -> str:

@@ -434,7 +434,7 @@ def from_file(path: Path) -> list[Named]:
     except file_io.FileError as error:
         raise RunError(f"--hostfile {error}: name a list of hosts") from None
     except UnicodeDecodeError:
-        raise RunError(f"--hostfile {path} cannot be read: it is no text") from None
+        raise RunError(f"--hostfile {path} cannot be read: it is not text") from None
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()

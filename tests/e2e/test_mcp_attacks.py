@@ -111,11 +111,11 @@ def test_a_name_that_no_variable_can_have_is_refused() -> None:
             for tool in ("plan", "launch"):
                 for field in ("env", "nccl"):
                     said = await answer(client, tool, **there, **{field: {name: SECRET}})
-                    assert f"{name!r} is not a name for an environment variable: take" in said["error"]
+                    assert f"{name!r} is not a valid name of an environment variable: take" in said["error"]
                     assert SECRET not in said["error"]
             for tool in ("restart", "rerun"):
                 said = await answer(client, tool, run="train", env={name: "c"})
-                assert f"{name!r} is not a name for an environment variable" in said["error"]
+                assert f"{name!r} is not a valid name of an environment variable" in said["error"]
         assert started.words == []
 
     call(check, started.run_verb, control=True)

@@ -47,7 +47,7 @@ def test_from_a_file(world: World) -> None:
 
 def test_what_is_no_configuration_writes_nothing(world: World) -> None:
     world.distui("presets", "new", "mine", "--from", world.script("x.yaml", "a: 1")).refused(
-        2, "x.yaml line 1: it holds keys a", "was expected"
+        2, "x.yaml line 1: it holds keys a", "is expected"
     )
     world.distui("presets", "new", "mine", "--from", "./nowhere.yaml").refused(2, "cannot be read")
     world.distui("presets", "new", "mine", "--from", "no-such-run").refused(3, "No run 'no-such-run'")

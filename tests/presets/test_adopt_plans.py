@@ -81,7 +81,7 @@ def test_the_plan_says_what_else_is_done(overrides: tuple[str, ...], words: str)
     ("overrides", "words"),
     [
         (("strategy.powersgd_rank=2", "precision.reduce=bf16"), "take one of them"),
-        (("strategy.powersgd_rank=2", "mesh.pp=2"), "leave mesh.pp and mesh.ep at 1"),
+        (("strategy.powersgd_rank=2", "mesh.pp=2"), "set mesh.pp and mesh.ep to 1"),
         (("strategy.powersgd_rank=0",), "takes 1 or more"),
     ],
 )

@@ -37,14 +37,14 @@ def test_an_elastic_plan_takes_fewer() -> None:
 @for_each(
     ("env", "nnodes", "words"),
     [
-        ({}, 2, "Nothing says which node this is"),
+        ({}, 2, "The node number is unknown"),
         (SKY, 3, "SkyPilot gives 2 nodes, and the plan is for 3: launch it with --nnodes 2"),
         (SKY, 1, "the plan is for 1"),
         ({**SKY, "SKYPILOT_NUM_NODES": "3"}, 3, "SKYPILOT_NUM_NODES is 3, and SKYPILOT_NODE_IPS names 2"),
-        ({**SKY, "SKYPILOT_NODE_RANK": "2"}, 2, "this is node 2 of 2: that cannot be"),
+        ({**SKY, "SKYPILOT_NODE_RANK": "2"}, 2, "impossible node number: 2 of 2"),
         ({**SKY, "SKYPILOT_NODE_RANK": "one"}, 2, "SKYPILOT_NODE_RANK is 'one', and must be a number"),
         ({**SKY, "SKYPILOT_NODE_RANK": "-1"}, 2, "must be a number"),
-        ({"SKYPILOT_NODE_RANK": "0"}, 2, "node 0 of 0"),
+        ({"SKYPILOT_NODE_RANK": "0"}, 2, "number: 0 of 0"),
     ],
 )
 def test_what_cannot_be(env: dict[str, str], nnodes: int, words: str) -> None:

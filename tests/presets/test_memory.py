@@ -115,7 +115,7 @@ def test_a_number_of_parameters(text: str, number: int) -> None:
 
 @for_each(("text", "asked"), [("7", "7B or 7M"), ("1.5", "1.5B or 1.5M"), ("70_000", "70000B")])
 def test_a_bare_number_is_asked_for_its_unit(text: str, asked: str) -> None:
-    with pytest.raises(PlanError, match=f"{text} what. Write the unit: {asked}"):
+    with pytest.raises(PlanError, match=f"{text}: the unit is missing: write {asked}"):
         parse_parameters(text)
     assert parse_parameters("124_000_000") == 124_000_000
 
@@ -146,9 +146,9 @@ def test_gpus(text: str, found: tuple[str, int, int]) -> None:
     [
         (
             "8xH1O0",
-            "no GPU H1O0 is known here; did you mean H100? Else say its memory with --gpu-memory GB",
+            "unknown GPU H1O0; did you mean H100? Else give its memory with --gpu-memory GB",
         ),
-        ("8xZZZZ", "no GPU ZZZZ is known here; say its memory"),
+        ("8xZZZZ", "unknown GPU ZZZZ; give its memory"),
         ("0xH100", "write COUNTxNAME"),
         ("8xH100:8", "write COUNTxNAME"),
         ("8x", "write COUNTxNAME"),

@@ -60,13 +60,13 @@ def test_a_product_that_does_not_fit_says_which_ranks_would() -> None:
 @for_each(
     ("made", "words"),
     [
-        (preset("ddp", tp=2), "mesh.tp 2 does not go with strategy ddp: take fsdp2"),
-        (preset("fsdp2", ep=2), "mesh.ep 2 does not go with strategy fsdp2: take ddp"),
+        (preset("ddp", tp=2), "mesh.tp 2 does not work with strategy ddp: take fsdp2"),
+        (preset("fsdp2", ep=2), "mesh.ep 2 does not work with strategy fsdp2: take ddp"),
         (preset("single", cp=2), "take ddp or zero1 or fsdp2"),
-        (preset("fsdp2", microbatches=4), "mesh.microbatches does nothing without mesh.pp above 1"),
-        (preset("fsdp2", batch=Batch(accumulation=2), pp=2), "accumulates over its mesh.microbatches"),
-        (preset("ddp", ep=2, pp=2), "mesh.ep goes with data parallelism alone"),
-        (preset("ddp", ep=2, cp=2), "mesh.ep goes with data parallelism alone"),
+        (preset("fsdp2", microbatches=4), "mesh.microbatches has no effect without mesh.pp above 1"),
+        (preset("fsdp2", batch=Batch(accumulation=2), pp=2), "set mesh.microbatches instead"),
+        (preset("ddp", ep=2, pp=2), "mesh.ep needs pure data parallelism"),
+        (preset("ddp", ep=2, cp=2), "mesh.ep needs pure data parallelism"),
     ],
 )
 def test_what_does_not_go_together(made: Preset, words: str) -> None:
@@ -75,7 +75,7 @@ def test_what_does_not_go_together(made: Preset, words: str) -> None:
 
 def test_sequence_parallel_needs_tp() -> None:
     made = replace(preset(), mesh=Mesh(sequence_parallel=True))
-    assert "mesh.sequence_parallel does nothing without mesh.tp above 1" in refused(made)
+    assert "mesh.sequence_parallel has no effect without mesh.tp above 1" in refused(made)
 
 
 @given(
@@ -115,7 +115,7 @@ def test_the_arithmetic_of_a_batch() -> None:
     [
         (Batch(micro=4, total=128), "accumulation 4 gives it"),
         (Batch(micro=4, total=100), "take a multiple of 32"),
-        (Batch(total=100), "say batch.micro too"),
+        (Batch(total=100), "also set batch.micro"),
     ],
 )
 def test_a_batch_that_does_not_come_out(batch: Batch, remedy: str) -> None:

@@ -37,12 +37,12 @@ def test_several_together() -> None:
     [
         (
             ["sockets-onyl"],
-            "--nccl-preset sockets-onyl: there is none of that name: did you mean sockets-only?",
+            "--nccl-preset sockets-onyl: unknown name: did you mean sockets-only?",
         ),
         (["xyz"], "`distui presets nccl` lists them"),
         (
             ["debug-warn", "no-p2p", "debug-init"],
-            "--nccl-preset debug-warn wants NCCL_DEBUG=WARN, and debug-init INFO: leave one out",
+            "--nccl-preset debug-warn wants NCCL_DEBUG=WARN, and debug-init wants INFO: leave one out",
         ),
     ],
 )
@@ -66,7 +66,7 @@ def test_the_plan_says_what_they_change() -> None:
         in first
     )
     assert "TORCH_FR_BUFFER_SIZE=2000 as before, " in first
-    assert second == "low-memory: NCCL_MAX_NCHANNELS=8, not NCCL_BUFFSIZE=2097152, as you say 4194304."
+    assert second == "low-memory: NCCL_MAX_NCHANNELS=8, not NCCL_BUFFSIZE=2097152, because you set 4194304."
 
 
 def test_a_command_gets_them_too() -> None:

@@ -153,7 +153,7 @@ def test_a_visible_list_in_the_users_shell_counts_too() -> None:
         ("gpu", 0, "no GPU is visible"),
         (0, 0, "starts no rank"),
         (-1, 8, "starts no rank"),
-        ("all", 8, "neither a number nor gpu, cpu or auto"),
+        ("all", 8, "write a number, gpu, cpu or auto"),
     ],
 )
 def test_impossible_numbers_of_ranks(asked: int | str, gpus: int, part: str) -> None:
@@ -170,16 +170,16 @@ def test_ranks_share_a_gpu_only_where_nccl_is_asked_to_let_them() -> None:
     ("request_", "place", "part"),
     [
         (Request(), {}, "No script was given"),
-        (TRAIN, {"script_exists": False}, "There is no script train.py seen from /work: give its path"),
+        (TRAIN, {"script_exists": False}, "There is no script train.py in /work: give its path"),
         (Request(script="a.b", module=True), {"script_exists": False}, "There is no module a.b"),
         (Request(script="x", module=True, no_python=True), {}, "exclude each other"),
         (replace(TRAIN, nnodes=2), {}, "nnodes 2 needs more machines than this one"),
-        (replace(TRAIN, nnodes=0), {}, "nnodes 0 starts nothing"),
+        (replace(TRAIN, nnodes=0), {}, "nnodes 0 is too few"),
         (replace(TRAIN, nccl={"NCCL_DEBG": "INFO"}), {}, "did you mean NCCL_DEBUG?"),
         (replace(TRAIN, nccl={"NCCL_P2P_DISABLE": "yes"}), {}, "takes 0 or 1"),
         (replace(TRAIN, env={"RANK": "1"}), {}, "RANK is computed for each rank"),
         (replace(TRAIN, env={"DISTUI_RUN_ID": "x"}), {}, "DISTUI_RUN_ID is distui's own"),
-        (replace(TRAIN, env={"": "x"}), {}, "is not a name for an environment variable"),
+        (replace(TRAIN, env={"": "x"}), {}, "is not a valid name of an environment variable"),
         (replace(TRAIN, env={"A": "\0"}), {}, "holds a NUL"),
     ],
 )
@@ -246,7 +246,7 @@ def test_omp_threads_only_with_several_ranks() -> None:
 def test_notes_say_what_the_machine_lacks_and_what_obeys() -> None:
     made = plan()
     assert made.obeys is None
-    assert made.notes[0] == "No GPU is visible on this machine: backend gloo, 2 ranks (one a core)."
+    assert made.notes[0] == "No GPU is visible on this machine: backend gloo, 2 ranks (one per core)."
     assert made.notes[-1] == "train.py obeys nothing: the preset sets only flags and environment."
     obeying = plan(script_source=OBEYS, gpus=2)
     assert obeying.obeys == "train.py calls parallelize() in line 2: it obeys strategy and precision."

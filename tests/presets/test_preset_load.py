@@ -193,14 +193,14 @@ def test_set_leaves_the_text_of_variables_alone(places: Places, value: str) -> N
             "strategy.kind=fsdp",
             ('takes "single", "ddp", "zero1", "fsdp1", "fsdp2" or "deepspeed"', 'not "fsdp"'),
         ),
-        ("strategy.stage=2", ("does nothing in strategy ddp", "belongs to deepspeed")),
+        ("strategy.stage=2", ("has no effect in strategy ddp", "or take deepspeed")),
         ("mesh.tp=0", ("mesh.tp takes 1 or more, not 0",)),
         ("mesh.schedule=zigzag", ('takes "gpipe" or "1f1b"',)),
         ("batch.micro=half", ("batch.micro takes a whole number",)),
         ("strategy.kid=ddp", ("strategy.kid is not a field", "did you mean strategy.kind?")),
         ("strategy.bucket_cap_mb=much", ("strategy.bucket_cap_mb takes a whole number",)),
         ("strategy.bucket_cap_mb=0", ("takes 1 or more, not 0",)),
-        ("strategy.reshard_after_forward=2", ("does nothing in strategy ddp", "belongs to fsdp2")),
+        ("strategy.reshard_after_forward=2", ("has no effect in strategy ddp", "or take fsdp2")),
         ("restart.limit=true", ("restart.limit takes a whole number, not true",)),
         ("restart.limit=-1", ("takes 0 or more",)),
         ("restart.backoff_s=inf", ("takes a number",)),
@@ -230,22 +230,22 @@ def test_a_bad_set_is_one_sentence(places: Places, override: str, parts: tuple[s
         ('title = "open', ("line 1", "not valid TOML")),
         ("hook = 1\n", ("hook takes true or false, not 1",)),
         ("strateg = 1\n", ("strateg is not a key", "did you mean strategy?")),
-        ("nproc_per_node = 2\n", ("nproc_per_node stands in the table [topology]",)),
+        ("nproc_per_node = 2\n", ("nproc_per_node belongs into the table [topology]",)),
         ("strategy = 'ddp'\n", ("strategy is a table", "[strategy]")),
         ("[strategy]\nkind = ['ddp']\n", ("strategy.kind takes", "not a list")),
         ("[env]\nX = [1]\n", ("env.X takes a text or a number, not a list",)),
         ("[env.X]\ny = 1\n", ("env.X takes a text or a number, not a table",)),
-        ('[env]\n"a\\u001b]0;x" = "1"\n', ("env.'a\\x1b]0;x' is not a name",)),
-        ('[env]\n"A-B" = "1"\n', ("env.'A-B' is not a name", "NAME = VALUE")),
-        ('[nccl]\n"NCCL X" = "1"\n', ("nccl.'NCCL X' is not a name",)),
-        ('[hosts."n*"]\n"A\\nB" = "1"\n', ("'A\\nB' is not a name",)),
+        ('[env]\n"a\\u001b]0;x" = "1"\n', ("env.'a\\x1b]0;x' is not a valid name",)),
+        ('[env]\n"A-B" = "1"\n', ("env.'A-B' is not a valid name", "NAME = VALUE")),
+        ('[nccl]\n"NCCL X" = "1"\n', ("nccl.'NCCL X' is not a valid name",)),
+        ('[hosts."n*"]\n"A\\nB" = "1"\n', ("'A\\nB' is not a valid name",)),
         ("[launcher]\nargs = [1]\n", ("launcher.args takes a list of texts",)),
-        ("base = 3\n", ("base takes the name of a preset",)),
+        ("base = 3\n", ("write the name of a preset",)),
         ("base = 'dpd'\n", ("'dpd', which mine builds on", "did you mean ddp?")),
-        ("base = 'mine'\n", ("names this preset itself",)),
+        ("base = 'mine'\n", ("is this preset itself: name another preset",)),
         (
             "[strategy]\nkind = 'fsdp2'\nstatic_graph = true\n",
-            ("static_graph does nothing in strategy fsdp2",),
+            ("static_graph has no effect in strategy fsdp2",),
         ),
     ],
 )
@@ -281,16 +281,16 @@ def test_one_broken_file_spoils_only_its_preset(places: Places) -> None:
     assert places.load("ddp").preset.name == "ddp"
     assert "bad.toml line 1" in places.error("bad")
     assert "cannot be read" in places.error("dir")
-    assert "no name for a preset" in places.error("-x")
+    assert "not a valid preset name" in places.error("-x")
 
 
 @for_each(
     ("text", "part"),
     [
-        ("[presets.x]\n", "presets means nothing here"),
+        ("[presets.x]\n", "presets has no meaning here"),
         ("preset = 1\n", "preset is a table"),
         ("[preset]\nx = 1\n", "preset.x is a table"),
-        ("[preset.'a b']\n", "no name for a preset"),
+        ("[preset.'a b']\n", "not a valid preset name"),
         ("[preset.x", "distui.toml line 1"),
         ("[preset.x]\nhok = true\n", "distui.toml [preset.x]: hok is not a key"),
     ],

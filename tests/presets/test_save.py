@@ -55,7 +55,7 @@ def test_a_secret_is_not_written(tmp_path: Path) -> None:
 def test_a_bad_override_or_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PresetError, match="takes a whole number"):
         saved_text("mine", "ddp", ("strategy.bucket_cap_mb=x",), shelf(tmp_path))
-    with pytest.raises(PresetError, match="is no name for a preset"):
+    with pytest.raises(PresetError, match="is not a valid preset name"):
         saved_text("../mine", "ddp", (), shelf(tmp_path))
 
 
@@ -63,7 +63,7 @@ def test_names_do_not_go_in_a_circle(tmp_path: Path) -> None:
     first = shelf(tmp_path)
     one = written(tmp_path, "one", saved_text("one", "ddp", (), first))
     two = written(tmp_path, "two", saved_text("two", "one", (), one))
-    with pytest.raises(PresetError, match="circle"):
+    with pytest.raises(PresetError, match="circular"):
         check_saved("one", "two", saved_text("one", "two", (), two), two)
     with pytest.raises(PresetError, match="one cannot build on itself"):
         check_saved("one", "one", saved_text("one", "one", (), two), two)

@@ -55,8 +55,8 @@ def test_what_the_plan_counts_ranks_by_is_filled() -> None:
 @for_each(
     ("table", "words"),
     [
-        ({"run": "torchrun x"}, "sky.run is distui's own: say it by the script behind --"),
-        ({"num_nodes": 2}, "by topology.nnodes"),
+        ({"run": "torchrun x"}, "sky.run is set by distui: use the script after --"),
+        ({"num_nodes": 2}, "use topology.nnodes"),
         ({"resources": 3}, "sky.resources is 3: write a table"),
         ({"resources": {"accelerators": ["A", "B"]}}, "names several kinds"),
         ({"resources": {"network_tier": "premium"}}, "premium"),

@@ -134,7 +134,7 @@ def test_the_users_own_choice_is_the_first_alternative() -> None:
 
 def test_a_variable_without_a_value_is_named_with_the_option() -> None:
     task = {"envs": {"DATASET": None}, "run": "true"}
-    with pytest.raises(PlanError, match=r"envs\.DATASET has no value, .*: add --env DATASET=VALUE"):
+    with pytest.raises(PlanError, match=r"envs\.DATASET has no value: add --env DATASET=VALUE"):
         skypilot.wrap(task, Resources(), None, CARGO, {})
     assert skypilot.wrap(task, Resources(), None, CARGO, {"DATASET": "x"})["envs"] == {"DATASET": "x"}
 
@@ -158,12 +158,12 @@ def test_options_hold_for_each_alternative_of_a_users_own_task() -> None:
         (Resources(cpus="many"), "--cpus many: write a number, or 4+"),
         (Resources(memory="-1"), "--memory -1"),
         (Resources(infra="aws us-east-1"), "--on aws us-east-1: write CLOUD"),
-        (Resources(infra="moon/base"), "--on moon/base: there is no moon; it is local, sky, or one of aws"),
-        (Resources(infra="aws/us-east-1", region="us-west-2"), "names a place already"),
-        (Resources(network_tier="fast"), "it is best or standard"),
+        (Resources(infra="moon/base"), "--on moon/base: unknown place: write local, sky, or one of aws"),
+        (Resources(infra="aws/us-east-1", region="us-west-2"), "already names a region"),
+        (Resources(network_tier="fast"), "write best or standard"),
         (Resources(autostop_min=0), "--autostop 0"),
-        (Resources(any_of=({"gpu": "H100"},)), "an alternative has only infra, gpus, cpus, memory, spot"),
-        (Resources(mounts={"data": "s3://b"}), "begins with / or ~/"),
+        (Resources(any_of=({"gpu": "H100"},)), "an alternative has infra, gpus, cpus, memory, spot"),
+        (Resources(mounts={"data": "s3://b"}), "has to begin with / or ~/"),
     ],
 )
 def test_a_bad_wish_gets_one_sentence(wish: Resources, sentence: str) -> None:
@@ -215,7 +215,7 @@ def test_options_win_over_a_users_own_task() -> None:
         (["text"], "holds no mapping"),
         ([{"name": "x"}], "has no run"),
         ([{"run": "a", "service": {}}], "has service"),
-        ([{"run": "a", "envs": ["A=1"]}], "envs is no mapping"),
+        ([{"run": "a", "envs": ["A=1"]}], "envs has to be a mapping"),
         ([{"run": "a", "name": ["x"]}], "name is a list, and has to be a text"),
         ([{"run": "a", "num_nodes": "two"}], 'num_nodes is "two", and has to be a number'),
     ],

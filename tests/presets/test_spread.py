@@ -126,7 +126,7 @@ def test_what_is_no_number_of_nodes(text: str) -> None:
 
 
 def test_more_nodes_than_there_are() -> None:
-    with pytest.raises(PlanError, match=r"^nnodes 3 > 2 nodes that there are: give at most 2$"):
+    with pytest.raises(PlanError, match=r"^nnodes 3 > 2 available nodes: give at most 2$"):
         plan(3, nodes=2)
     with pytest.raises(PlanError, match=r"^nnodes 3 needs more machines than this one: .*, or give 1$"):
         plan(3, nodes=1)

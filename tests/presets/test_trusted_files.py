@@ -305,7 +305,7 @@ def test_a_list_of_trust_that_others_may_write_trusts_nothing(shared: Shared) ->
     assert shared.counts()
     for text in ("[", "{}", '{"files": []}', '{"files": {"a": 1}}', "[" * 100_000, ""):
         kept.write_text(text)
-        assert "remove it, and trust anew" in shared.passed()
+        assert "remove it, and trust your files again" in shared.passed()
 
 
 @as_root

@@ -195,7 +195,7 @@ def test_several_files_without_a_common_time(log: Path, capsys: pytest.CaptureFi
         (["train.log", "x" * 300], 2, "distui: File xxx"),
         (["train.log", "gone.log"], 2, "distui: gone.log does not exist: name log files, or a run "),
         (["nothing"], 2, "distui: No log files in nothing: name the directory that has them"),
-        (["no text"], 2, "distui: File no text is no text: give the logs themselves"),
+        (["no text"], 2, "distui: File no text is not text: give the logs themselves"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(

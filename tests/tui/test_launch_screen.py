@@ -185,7 +185,7 @@ BAD_VALUES = [
     (f"{SET}batch.micro", "0", "batch.micro takes 1 or more, not 0"),
     (f"{SET}launcher.args", '"a', "launcher.args: a quote is open"),
     ("args", "'a", "arguments: a quote is open"),
-    ("nproc", "many", "'many' is neither a number nor gpu, cpu or auto"),
+    ("nproc", "many", "'many' is not valid: write a number, gpu, cpu or auto"),
     ("further", "no.such=1", "no.such is not a field of a preset"),
 ]
 """A field, what is typed into it, and what is wrong with that."""

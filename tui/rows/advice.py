@@ -126,7 +126,7 @@ def _parsed(form: LaunchForm, hardware: str) -> tuple[NodeGpus, int]:
         text = str(error).replace("--gpus", "GPU").replace("--params", "model")
         raise PlanError(
             text.replace(
-                "say its memory with --gpu-memory GB", "write its memory into the name, as in X100-64GB"
+                "give its memory with --gpu-memory GB", "write its memory into the name, as in X100-64GB"
             )
         ) from None
 

@@ -332,7 +332,7 @@ def test_binary_bytes_in_a_log_do_not_hide_the_findings(world: World) -> None:
     assert "diagnose.json" not in run.distui("export", "z.tgz").fine().out
     done = world.distui("diagnose", "z.tgz")
     assert (done.code, done.err) == (1, ""), done.err
-    world.distui("diagnose", str(log)).refused(2, "is no text")
+    world.distui("diagnose", str(log)).refused(2, "is not text")
 
 
 def test_a_lost_run_is_diagnosed_as_lost(world: World) -> None:

@@ -221,8 +221,8 @@ RESTARTS: dict[str, tuple[bytes, str]] = {
         "these changes together take",
     ),
     "NUL": (b'{"A":"x\\u0000y"}', "the value of A holds a NUL"),
-    "equals": (b'{"A=B":"x"}', "'A=B' is not a name"),
-    "no name": (b'{"":"x"}', "'' is not a name"),
+    "equals": (b'{"A=B":"x"}', "'A=B' is not a valid name"),
+    "no name": (b'{"":"x"}', "'' is not a valid name"),
     "of the launcher": (b'{"RANK":"0"}', "RANK is computed for each rank"),
     "of distui": (b'{"DISTUI_HOOK":"0"}', "DISTUI_HOOK is distui's own"),
 }

@@ -119,7 +119,7 @@ NO_TEXT = {
 def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(data)
-    with pytest.raises(RunError, match="is no text"):
+    with pytest.raises(RunError, match="is not text"):
         every_line(path)
 
 

@@ -65,5 +65,5 @@ def test_what_a_run_wrote_is_read_whatever_it_is(tmp_path: Path) -> None:
     assert [one.rule.id for one in reading.tally.entries if one.count] == ["too-many-files"]
     (said,) = unread
     assert said.startswith("node-0/rank-1.err does not exist")
-    with pytest.raises(RunError, match="is no text"):
+    with pytest.raises(RunError, match="is not text"):
         read_all([("a", tmp_path / "rank-0.err")])

@@ -76,7 +76,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be read: No such file"):
         hosts.from_file(tmp_path / "gone")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(RunError, match="cannot be read: it is no text"):
+    with pytest.raises(RunError, match="cannot be read: it is not text"):
         hosts.from_file(tmp_path / "binary")
 
 

@@ -222,7 +222,9 @@ def test_what_cannot_be_repeated_is_a_sentence(
     assert "RANK is computed" in refused("train", "--env", "RANK=3")
     assert "NAME=VALUE" in refused("train", "--env", "nothing")
     for name in ("A=1", "--reachable"):
-        assert f"'{name}' is not a name for an environment variable" in refused("train", f"--unset={name}")
+        assert f"'{name}' is not a valid name of an environment variable" in refused(
+            "train", f"--unset={name}"
+        )
     assert "restart.limit" in refused("train", "--set", "restart.limits=9")
     monkeypatch.chdir(tmp_path)
     code.rename(tmp_path / "moved")
