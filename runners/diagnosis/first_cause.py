@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
-from ..formatting import spans_text
+from ..formatting import agreeing, spans_text
 from .error_lines import UNEXPLAINED
 from .exceptions import CUT_OFF, LAST
 from .exits import RAISED
@@ -84,101 +84,204 @@ class Verdict:
 
 def judge(reading: Reading) -> Verdict:
     """Return the findings and the first cause of all logs of a reading."""
-    hits = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.lengths))]
-    explained = any(entry.rule.role == "cause" and entry.rule.severity == "error" for entry, _ in hits)
-    hits += ((entry, "") for entry in symptoms(reading.recorders.hits(), explained))
-    findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
-    _explain_kills(findings)
-    _explain_cancels(findings, reading)
-    for place, file, line in reading.exceptions.of_none():
-        entry = reading.error_lines.announced(file, line)
-        if entry is not None and findings[place].stops:
-            findings[place] = replace(findings[place], role="symptom")
-            hits.append((entry, ""))
-            findings[entry.rule.place] = finding_of(entry, "", reading)
-    causes = {each.id for each in findings.values() if (each.role, each.severity) == ("cause", "error")}
+    case = _Case(reading)
+    causes = {
+        each.id for each in case.findings.values() if (each.role, each.severity) == ("cause", "error")
+    }
     if causes == {KILLED}:
-        for entry in _before_the_kill(reading):
-            hits.append((entry, ""))
-            findings[entry.rule.place] = finding_of(entry, "", reading)
-    if not causes:
-        for entry in _for_want_of_a_cause(reading, [entry for entry, _ in hits], findings.values()):
-            hits.append((entry, ""))
-            findings[entry.rule.place] = finding_of(entry, "", reading)
-    ended = reading.exceptions.failed
-    first, order = _first_of([entry for entry, _ in hits if findings[entry.rule.place].role == "cause"])
-    if first is None:
-        stops = [entry for entry, _ in hits if findings[entry.rule.place].stops]
-        first, order = _first_of([entry for entry in stops if entry.rule.id not in OF_OTHERS] or stops)
-    head = None if first is None else _placed(findings[first.rule.place], findings.values(), reading)
-    rest = [finding for place, finding in findings.items() if first is None or place != first.rule.place]
-    rest.sort(key=lambda finding: (ROLES.index(finding.role), SEVERITIES.index(finding.severity)))
+        case.add(_before_the_kill(reading))
+    elif not causes:
+        case.add(_Unexplained(reading, case.hits, case.findings.values()).explanations())
+    first, order = case.first()
+    head = None
+    rest = dict(case.findings)
+    if first is not None:
+        head = _placed(rest.pop(first.rule.place), case.findings.values(), reading)
+    consequences = sorted(
+        rest.values(), key=lambda each: (ROLES.index(each.role), SEVERITIES.index(each.severity))
+    )
     return Verdict(
-        findings=tuple(([head] if head else []) + rest),
+        findings=tuple(([head] if head else []) + consequences),
         first=head,
         order=order,
-        victims=tuple(finding for finding in rest if finding.role == "symptom"),
+        victims=tuple(finding for finding in consequences if finding.role == "symptom"),
         behind=behind(reading.tally.progress),
-        ended=ended,
+        ended=reading.exceptions.failed,
     )
 
 
-def _for_want_of_a_cause(
-    reading: Reading, hits: Sequence[RuleHits], findings: Collection[LogFinding]
-) -> list[RuleHits]:
-    """Return the best explanation of a failure that no rule explains.
+class _Case:
+    """The rules that fired in a reading, and their findings. Known consequences are symptoms."""
 
-    In this order: missing ranks, errors that otherwise are facts, sentences, exits, truncated tracebacks.
-    """
-    exceptions, lengths = reading.exceptions, reading.lengths
-    failed = exceptions.failed or failed_in(findings)
-    follow = {each.id for each in findings if each.id in CANCELLED and _after(each, exceptions.exited)}
-    chosen = [*absent(reading), *(entry for entry in promoted(hits) if entry.rule.id not in follow)]
-    if not chosen and failed:
-        chosen += silent(reading, [entry for entry in hits if entry.rule.role == "symptom"])
-    sentences = reading.error_lines.entries(
-        lengths, failed, exceptions.killed, not exceptions.raised, _first_symptoms(hits)
-    )
-    chosen += [entry for entry in sentences if not chosen or entry.rule.id != UNEXPLAINED]
-    cut_off = list(exceptions.cut_off(lengths))
-    if cut_off and not failed and not any(entry.rule.role == "cause" for entry in chosen):
-        # the lines above it may name a problem that was about to end the run
-        warned = reading.error_lines.entries(lengths, failed=True)
-        chosen += [entry for entry in warned if entry.rule.id != UNEXPLAINED]
-        chosen += [as_cause(entry) for entry in hits if entry.rule.id == LEFT and entry.count]
-    follow.update(LATER)
-    others = [each for each in findings if each.id not in follow and not _after(each, exceptions.killed)]
-    explained = any(entry.rule.role == "cause" or entry.rule.id not in LATER for entry in chosen)
-    if not explained and not failed_in(others):
-        caught = any(each.id == OF_NCCL for each in findings) or exceptions.killed is not None
-        chosen += ([] if caught else _reported(hits, lengths, failed)) or _exits(reading, cut_off)
-    if not chosen and not failed:
-        chosen += _traced(hits, lengths)
-    named = [entry for entry in (*chosen, *hits) if entry.rule.role in ("cause", "symptom")]
-    if not any(
-        entry.rule.role == "cause" for entry in named
-    ):  # a truncated traceback next to symptoms in other files is of the rank that failed
-        symptoms = _first_symptoms(named)
-        chosen += [
-            cut for cut in cut_off if cut.rule.id != CUT_OFF.id or cut.firsts[0].file not in symptoms
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.hits: list[RuleHits] = []
+        self.findings: dict[int, LogFinding] = {}
+        """Findings by the place of their rule."""
+        for entry, seen in fired(reading):
+            self.add([entry], seen)
+        self.add(reading.exceptions.entries(reading.lengths))
+        explained = any(entry.rule.explains for entry in self.hits)
+        self.add(symptoms(reading.recorders.hits(), explained))
+        _explain_kills(self.findings)
+        _explain_cancels(self.findings, reading)
+        self._explain_nones()
+
+    def add(self, entries: Iterable[RuleHits], seen: str = "") -> None:
+        """Add rules that fired. `seen`: the statement that shows a derived rule."""
+        for entry in entries:
+            self.hits.append(entry)
+            self.findings[entry.rule.place] = finding_of(entry, seen, self.reading)
+
+    def _explain_nones(self) -> None:
+        """Make an exception about a None a symptom of the missing file or object that a line above it names."""
+        for place, file, line in self.reading.exceptions.of_none():
+            entry = self.reading.error_lines.announced(file, line)
+            if entry is not None and self.findings[place].stops:
+                self.findings[place] = replace(self.findings[place], role="symptom")
+                self.add([entry])
+
+    def first(self) -> tuple[RuleHits | None, Order]:
+        """Return the first cause, else the first symptom of a failed job."""
+        first, order = _first_of([entry for entry in self.hits if self._finding(entry).role == "cause"])
+        if first is not None:
+            return first, order
+        stops = [entry for entry in self.hits if self._finding(entry).stops]
+        return _first_of([entry for entry in stops if entry.rule.id not in OF_OTHERS] or stops)
+
+    def _finding(self, entry: RuleHits) -> LogFinding:
+        return self.findings[entry.rule.place]
+
+
+class _Unexplained:
+    """The search for the best explanation of a failure that no rule explains."""
+
+    def __init__(
+        self, reading: Reading, hits: Sequence[RuleHits], findings: Collection[LogFinding]
+    ) -> None:
+        exceptions = reading.exceptions
+        self.reading, self.hits, self.findings = reading, hits, findings
+        self.failed = exceptions.failed or failed_in(findings)
+        self.cut_off = list(exceptions.cut_off(reading.lengths))
+        self.cancelled = {
+            each.id for each in findings if each.id in CANCELLED and _after(each, exceptions.exited)
+        }
+        """Rules that only report what a launcher did after a process exit."""
+        self.chosen: list[RuleHits] = []
+
+    def explanations(self) -> list[RuleHits]:
+        """Ask the sources in their order. Each decides by the explanations before it whether it has a better one."""
+        for source in (
+            self._missing_ranks,
+            self._promoted_facts,
+            self._silent_ranks,
+            self._error_lines,
+            self._warnings,
+            self._nccl_report,
+            self._exits,
+            self._nccl_trace,
+            self._truncated_tracebacks,
+            self._short_logs,
+        ):
+            self.chosen += tuple(source())
+        return self.chosen
+
+    def _missing_ranks(self) -> Iterable[RuleHits]:
+        return absent(self.reading)
+
+    def _promoted_facts(self) -> Iterable[RuleHits]:
+        return (entry for entry in promoted(self.hits) if entry.rule.id not in self.cancelled)
+
+    def _silent_ranks(self) -> Iterable[RuleHits]:
+        if self.chosen or not self.failed:
+            return ()
+        return silent(self.reading, [entry for entry in self.hits if entry.rule.role == "symptom"])
+
+    def _error_lines(self) -> Iterable[RuleHits]:
+        exceptions = self.reading.exceptions
+        entries = self.reading.error_lines.entries(
+            self.reading.lengths,
+            self.failed,
+            exceptions.killed,
+            not exceptions.raised,
+            _first_symptoms(self.hits),
+        )
+        return _known(entries) if self.chosen else entries
+
+    def _warnings(self) -> Iterator[RuleHits]:
+        """Yield lines above a truncated traceback: they may name a problem that was about to end the run."""
+        if not self.cut_off or self.failed or _has_cause(self.chosen):
+            return
+        yield from _known(self.reading.error_lines.entries(self.reading.lengths, failed=True))
+        yield from (as_cause(entry) for entry in self.hits if entry.rule.id == LEFT and entry.count)
+
+    def _nccl_report(self) -> Iterable[RuleHits]:
+        """Return torch's report of an NCCL error if NCCL's own reason and the exception's frames are missing."""
+        caught = any(each.id == OF_NCCL for each in self.findings)
+        if caught or self.reading.exceptions.killed is not None or self._is_explained():
+            return ()
+        return [
+            as_cause(entry)
+            for entry in self.hits
+            if entry.rule.id == REPORT and entry.firsts and (self.failed or self._is_near_end(entry))
         ]
-    return chosen or ([] if failed else reading.short.entries())
+
+    def _exits(self) -> Iterable[RuleHits]:
+        """Return the first reported exit, or the part of the traceback that its launcher prints for it."""
+        if self._is_explained():
+            return ()
+        exit_ = self.reading.exceptions.exited
+        if exit_ is not None and RAISED in exit_.evidence.text:
+            below = [cut for cut in self.cut_off if cut.firsts[0].file == exit_.file]
+            if below and below[0].firsts[0].evidence.line > exit_.evidence.line:
+                return below
+        return self.reading.exceptions.exits()
+
+    def _is_explained(self) -> bool:
+        """Whether an explanation or a finding explains more than a reported exit."""
+        if any(entry.rule.role == "cause" or entry.rule.id not in LATER for entry in self.chosen):
+            return True
+        less, killed = self.cancelled.union(LATER), self.reading.exceptions.killed
+        return failed_in(each for each in self.findings if each.id not in less and not _after(each, killed))
+
+    def _nccl_trace(self) -> Iterator[RuleHits]:
+        """Yield an error that NCCL's functions pass on at the end of a log without a line about its reason."""
+        traces = [entry for entry in self.hits if entry.rule.id == "error-trace" and entry.count > 1]
+        if self.chosen or self.failed:
+            return
+        for entry in traces:
+            error = PASSED_ON.get(entry.firsts[0].values.get("rc", "")) if entry.firsts else None
+            if error is not None and self._is_near_end(entry):
+                text = (
+                    f"NCCL met an error ({error}), of which only its functions are told that passed it on."
+                )
+                remedy = "NCCL_DEBUG=WARN writes the reason above them."
+                yield as_cause(replace(entry, rule=replace(entry.rule, text=text, remedy=remedy)))
+
+    def _is_near_end(self, entry: RuleHits) -> bool:
+        lengths = self.reading.lengths
+        return any(lengths.get(each.file, 0) - each.evidence.line <= LAST for each in entry.firsts)
+
+    def _truncated_tracebacks(self) -> Iterable[RuleHits]:
+        """Return truncated tracebacks. Next to symptoms in other files, they are of the rank that failed."""
+        if _has_cause((*self.chosen, *self.hits)):
+            return ()
+        reporting = _first_symptoms((*self.chosen, *self.hits))
+        return [
+            cut for cut in self.cut_off if cut.rule.id != CUT_OFF.id or cut.firsts[0].file not in reporting
+        ]
+
+    def _short_logs(self) -> Iterable[RuleHits]:
+        return () if self.chosen or self.failed else self.reading.short.entries()
 
 
-def _exits(reading: Reading, cut_off: Iterable[RuleHits]) -> Iterable[RuleHits]:
-    """Return the first reported exit, or the part of the traceback that its launcher prints for it."""
-    exit_ = reading.exceptions.exited
-    if exit_ is not None and RAISED in exit_.evidence.text:
-        below = [cut for cut in cut_off if cut.firsts[0].file == exit_.file]
-        if below and below[0].firsts[0].evidence.line > exit_.evidence.line:
-            return below
-    return reading.exceptions.exits()
+def _has_cause(entries: Iterable[RuleHits]) -> bool:
+    return any(entry.rule.role == "cause" for entry in entries)
 
 
-def _reported(hits: Iterable[RuleHits], lengths: Mapping[int, int], failed: bool) -> list[RuleHits]:
-    """Return torch's report of an NCCL error, used if NCCL's own reason and the exception's frames are missing."""
-    reports = [entry for entry in hits if entry.rule.id == REPORT and entry.firsts]
-    return [as_cause(entry) for entry in reports if failed or _near_end(entry.firsts, lengths)]
+def _known(entries: Iterable[RuleHits]) -> Iterator[RuleHits]:
+    """Yield the error lines that the table of causes contains."""
+    return (entry for entry in entries if entry.rule.id != UNEXPLAINED)
 
 
 PASSED_ON = {
@@ -190,22 +293,6 @@ PASSED_ON = {
 """Result codes of NCCL. Other codes also occur if a peer ends normally."""
 
 
-def _traced(hits: Iterable[RuleHits], lengths: Mapping[int, int]) -> Iterator[RuleHits]:
-    """Yield an error that NCCL's functions pass on at the end of a log without a line about its reason."""
-    for entry in hits:
-        code = (
-            entry.firsts[0].values.get("rc", "") if entry.rule.id == "error-trace" and entry.firsts else ""
-        )
-        if code in PASSED_ON and entry.count > 1 and _near_end(entry.firsts, lengths):
-            text = f"NCCL met an error ({PASSED_ON[code]}), of which only its functions are told that passed it on."
-            remedy = "NCCL_DEBUG=WARN writes the reason above them."
-            yield as_cause(replace(entry, rule=replace(entry.rule, text=text, remedy=remedy)))
-
-
-def _near_end(firsts: Iterable[First], lengths: Mapping[int, int]) -> bool:
-    return any(lengths.get(each.file, 0) - each.evidence.line <= LAST for each in firsts)
-
-
 KILLED = "died-killed"
 OF_NCCL = "died-nccl"
 """torch's exception after an NCCL error. NCCL's reason applies to the process that raised it."""
@@ -214,7 +301,7 @@ OF_NCCL = "died-nccl"
 def _before_the_kill(reading: Reading) -> Iterator[RuleHits]:
     """Yield a failure that a process wrote before a shell or launcher reported that its parent killed it."""
     sentences = reading.error_lines.entries(reading.lengths, False, reading.exceptions.killed)
-    return (each for each in sentences if each.rule.role == "cause" and each.rule.id != UNEXPLAINED)
+    return (each for each in _known(sentences) if each.rule.role == "cause")
 
 
 OF_OTHERS = ("ray-actor-died", "deepspeed-kills", "horovod-shutdown")
@@ -231,7 +318,9 @@ def _first_symptoms(hits: Iterable[RuleHits]) -> dict[int, int]:
     """Return the line number of the first error symptom in each file."""
     lines: dict[int, int] = {}
     for entry in hits:
-        for first in entry.firsts if (entry.rule.role, entry.rule.severity) == ("symptom", "error") else ():
+        if (entry.rule.role, entry.rule.severity) != ("symptom", "error"):
+            continue
+        for first in entry.firsts:
             lines[first.file] = min(first.evidence.line, lines.get(first.file, first.evidence.line))
     return lines
 
@@ -268,27 +357,41 @@ def _after(finding: LogFinding, exited: First | None) -> bool:
     return its.file == exited.evidence.file and its.line > exited.evidence.line
 
 
-def _placed(finding: LogFinding, others: Iterable[LogFinding], reading: Reading) -> LogFinding:
+def _placed(finding: LogFinding, others: Collection[LogFinding], reading: Reading) -> LogFinding:
     """Add rank and host from NCCL's and torch's findings and from exit reports if the finding's lines lack them."""
-    endings = reading.exceptions.endings
-    first = endings.first
-    of_nccl = {rank for each in others if each.id == OF_NCCL for rank in each.ranks}
-    if finding.rank is None and finding.layer == "nccl" and len(of_nccl) == 1:
-        (seen_by,) = of_nccl
-        finding = replace(finding, rank=seen_by, ranks=(seen_by,))
-    rank = None if first is None else rank_of(first, reading)
-    if rank is not None and (not finding.ranks or (endings.rooted and rank in finding.ranks)):
-        finding = replace(finding, rank=rank, ranks=finding.ranks or (rank,))
-    elif first is not None and rank is not None and endings.rooted and finding.id == "died-exit-silent":
-        hosts = (first.host,) if first.host else ()
-        finding = replace(finding, rank=rank, ranks=(rank,), host=first.host, hosts=hosts)
+    finding = _ranked(finding, others, reading)
     if finding.host or finding.hosts:
         return finding
+    endings = reading.exceptions.endings
     host = endings.hosts.get(-1 if finding.rank is None else finding.rank, "")
-    if not host and first is not None and rank in (None, finding.rank):
-        host = first.host
+    if not host and endings.first is not None and rank_of(endings.first, reading) in (None, finding.rank):
+        host = endings.first.host
     host = host or _only_host(others, reading)
     return replace(finding, host=host, hosts=(host,)) if host else finding
+
+
+def _ranked(finding: LogFinding, others: Iterable[LogFinding], reading: Reading) -> LogFinding:
+    """Add the rank from an exception after an NCCL error, or from the first exit."""
+    raised_in = set[int]().union(*(each.ranks for each in others if each.id == OF_NCCL))
+    if finding.rank is None and finding.layer == "nccl" and len(raised_in) == 1:
+        finding = replace(finding, rank=min(raised_in), ranks=tuple(raised_in))
+    return _placed_at_exit(finding, reading)
+
+
+def _placed_at_exit(finding: LogFinding, reading: Reading) -> LogFinding:
+    """Add the rank that exited first, and the host if the finding is only about that exit."""
+    endings = reading.exceptions.endings
+    rank = None if endings.first is None else rank_of(endings.first, reading)
+    if endings.first is None or rank is None:
+        return finding
+    if not finding.ranks:
+        return replace(finding, rank=rank, ranks=(rank,))
+    if endings.rooted and rank in finding.ranks:
+        return replace(finding, rank=rank)
+    if endings.rooted and finding.id == "died-exit-silent":
+        host = endings.first.host
+        return replace(finding, rank=rank, ranks=(rank,), host=host, hosts=(host,) if host else ())
+    return finding
 
 
 def _only_host(findings: Iterable[LogFinding], reading: Reading) -> str:
@@ -314,37 +417,47 @@ def fired(reading: Reading) -> Iterator[tuple[RuleHits, str]]:
             yield entry, seen.get(name, "")
 
 
+NO_LINE = First(0, FactLine("", 0, ""), Head(), None)
+"""Used for a derived rule, which no line fired."""
+
+
 def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
     """Return the finding of a rule from the lines that fired it so far."""
     rule = entry.rule
-    soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
-    first = entry.firsts[0] if entry.firsts else None
-    whose = _identified(first.head, reading) if first else Head()
-    lines = [first.evidence for first in entry.firsts[:3]] + entry.further
+    if entry.is_soft:
+        rule = replace(rule, severity="note", role="fact")
+    first = entry.firsts[0] if entry.firsts else NO_LINE
+    writer = _identified(first.head, reading)
     heads = [_identified(head, reading) for head in entry.heads.values()]
-    ranks = sorted({rank for head in heads if (rank := rank_of(head, reading)) is not None})
-    rank = rank_of(whose, reading) if first else None
-    hosts = sorted({head.host for head in heads if head.host})
+    hosts = tuple(sorted({head.host for head in heads} - {""}))
+    ranks = _ranks_of(heads, reading)
+    rank = rank_of(writer, reading)
+    lines = [each.evidence for each in entry.firsts[:3]] + entry.further
     return LogFinding(
         id=rule.id,
-        severity="note" if soft else rule.severity,
-        role="fact" if soft else rule.role,
+        severity=rule.severity,
+        role=rule.role,
         layer=rule.layer,
         confidence=rule.confidence,
-        text=rule.says({**(first.values if first else {}), **({"seen": seen} if seen else {})}),
+        text=rule.says({**first.values, "seen": seen} if seen else first.values),
         remedy=rule.remedy,
         env=rule.env,
         count=entry.count,
-        host=whose.host or _single(hosts) or "",
+        host=writer.host or _single(hosts) or "",
         rank=_single(ranks) if rank is None else rank,
-        device=whose.dev,
-        hosts=tuple(hosts),
-        ranks=tuple(ranks),
-        stamp=first.stamp if first else None,
-        values=first.values if first else {},
+        device=writer.dev,
+        hosts=hosts,
+        ranks=ranks,
+        stamp=first.stamp,
+        values=first.values,
         seen=seen,
         lines=tuple(lines[:3]),
     )
+
+
+def _ranks_of(heads: Iterable[Head], reading: Reading) -> tuple[int, ...]:
+    ranks = {rank_of(head, reading) for head in heads}
+    return tuple(sorted(rank for rank in ranks if rank is not None))
 
 
 def _single(values: Sequence[T]) -> T | None:
@@ -374,16 +487,24 @@ def _first_of(causes: list[RuleHits]) -> tuple[RuleHits | None, Order]:
 
 def _earliest(entries: list[RuleHits]) -> tuple[RuleHits, Order]:
     """Compare by line within one file, and by time across files if all timestamps are comparable."""
-    firsts = [(first, entry) for entry in entries for first in entry.firsts]
-    if len({first.file for first, _ in firsts}) == 1:
-        return min(firsts, key=lambda hit: (hit[0].evidence.line, hit[1].rule.place))[1], "lines"
-    stamps = [first.stamp for first, _ in firsts if first.stamp is not None]
-    if len(stamps) == len(firsts):
-        if len({stamp.kind for stamp in stamps}) == 1:
-            return firsts[min(range(len(firsts)), key=lambda at: stamps[at].text)][1], "time"
-        if all(stamp.local for stamp in stamps):
-            return firsts[min(range(len(firsts)), key=lambda at: stamps[at].local or "")][1], "time"
-    return min(firsts, key=lambda hit: (hit[0].file, hit[0].evidence.line, hit[1].rule.place))[1], "unknown"
+    hits = [(first, entry) for entry in entries for first in entry.firsts]
+    if len({first.file for first, _ in hits}) == 1:
+        return min(hits, key=lambda hit: (hit[0].evidence.line, hit[1].rule.place))[1], "lines"
+    times = _comparable([first.stamp for first, _ in hits])
+    if times:
+        return hits[times.index(min(times))][1], "time"
+    return min(hits, key=lambda hit: (hit[0].file, hit[0].evidence.line, hit[1].rule.place))[1], "unknown"
+
+
+def _comparable(stamps: Collection[Stamp | None]) -> list[str]:
+    """Return the times as texts whose string order is their order; [] if they cannot be compared."""
+    known = [stamp for stamp in stamps if stamp is not None]
+    if len(known) < len(stamps):
+        return []
+    if len({stamp.kind for stamp in known}) == 1:
+        return [stamp.text for stamp in known]
+    local = [stamp.local or "" for stamp in known]
+    return local if all(local) else []
 
 
 def behind(progress: Mapping[int, RankProgress]) -> tuple[int, ...]:
@@ -427,12 +548,13 @@ def as_cause(entry: RuleHits) -> RuleHits:
 
 def several_nodes(statements: Statements) -> bool | None:
     """Whether a communicator spans several nodes; None if unknown."""
-    sizes = [part.nnodes for part in statements.sessions.communicators if part.nnodes is not None]
-    if any(len(part.hosts) > 1 for part in statements.sessions.communicators) or max(sizes, default=0) > 1:
+    communicators = statements.sessions.communicators
+    if any(part.spans_nodes for part in communicators):
         return True
-    whole = [part for part in statements.sessions.communicators if part.nranks is not None]
-    alone = bool(whole) and all(part.nnodes == 1 or len(part.ranks) == part.nranks for part in whole)
-    return False if alone else None
+    whole = [part for part in communicators if part.nranks is not None]
+    if whole and all(part.nnodes == 1 or len(part.ranks) == part.nranks for part in whole):
+        return False
+    return None
 
 
 def _fired(tally: Tally, *ids: str) -> bool:
@@ -463,34 +585,38 @@ def _asymmetric_gdr(statements: Statements) -> str:
 def _versions(statements: Statements) -> str:
     """Report different NCCL versions among the hosts or the ranks of one communicator."""
     for communicator in statements.sessions.communicators:
-        versions = {
-            next(iter(node.versions)): f"{host} has"
-            for host in sorted(communicator.hosts)
-            if (node := statements.nodes.get(host)) is not None and len(node.versions) == 1
-        }
-        if len(versions) < 2:
-            ranks: dict[str, list[int]] = {}
-            for part in communicator.ranks.values():
-                if version := statements.version_of(part):
-                    ranks.setdefault(version, []).append(part.rank)
-            versions = {
-                version: f"{spans_text('rank', sorted(its))} {'has' if len(its) == 1 else 'have'}"
-                for version, its in ranks.items()
-            }
-        if len(versions) > 1:
-            return ", ".join(f"{who} {version}" for version, who in sorted(versions.items())[:4])
+        for versions in (_of_hosts(communicator, statements), _of_ranks(communicator, statements)):
+            if len(versions) > 1:
+                return ", ".join(f"{who} {version}" for version, who in sorted(versions.items())[:4])
     return ""
+
+
+def _of_hosts(communicator: CommunicatorPart, statements: Statements) -> dict[str, str]:
+    """Return the last host with each NCCL version, with a verb."""
+    versions: dict[str, str] = {}
+    for host in sorted(communicator.hosts):
+        node = statements.nodes.get(host)
+        if node is not None and len(node.versions) == 1:
+            versions[next(iter(node.versions))] = f"{host} has"
+    return versions
+
+
+def _of_ranks(communicator: CommunicatorPart, statements: Statements) -> dict[str, str]:
+    """Return the ranks with each NCCL version, with a verb."""
+    ranks: dict[str, list[int]] = {}
+    for part in communicator.ranks.values():
+        if version := statements.version_of(part):
+            ranks.setdefault(version, []).append(part.rank)
+    return {
+        version: f"{spans_text('rank', sorted(its))} {agreeing(its, 'has', 'have')}"
+        for version, its in ranks.items()
+    }
 
 
 def _hang(statements: Statements, tally: Tally) -> str:
     """Report a timeout of the first collective on one node whose GPUs all use P2P and none NVLink SHARP."""
-    causes = any(
-        entry.count
-        for entry in tally.entries
-        if entry.rule.role == "cause" and entry.rule.severity == "error"
-    )
     seqs = [progress.seq for progress in tally.progress.values() if progress.seq is not None]
-    if causes or not seqs or max(seqs) > 1:
+    if max(seqs, default=2) > 1 or any(entry.count for entry in tally.entries if entry.rule.explains):
         return ""
     for comm in statements.sessions.communicators:
         if _p2p_alone(comm) and comm.reached(InitStage.COMPLETE):

@@ -60,6 +60,11 @@ class Rule:
     place: int = 0
     """Index in the file, from 0."""
 
+    @property
+    def explains(self) -> bool:
+        """Whether it explains a failure."""
+        return self.role == "cause" and self.severity == "error"
+
     def says(self, values: Mapping[str, str]) -> str:
         """Return the rule's text with the values of a match."""
         try:
@@ -214,6 +219,11 @@ class RuleHits:
     """Hosts, processes and ranks that log it."""
     files: set[int] = field(default_factory=set)
     """Files of `firsts`. Files may be read in turns."""
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether every line is normal in some setups."""
+        return bool(self.firsts) and all(first.softer for first in self.firsts)
 
     @classmethod
     def of(cls, rule: Rule, first: First) -> RuleHits:

@@ -125,6 +125,11 @@ class CommunicatorPart:
     lines: dict[str, Raw] = field(default_factory=dict)
     """The first line about it ("comm"), and the first about each transport ("pair:SHM")."""
 
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether its ranks are known to be on several nodes."""
+        return len(self.hosts) > 1 or (self.nnodes or 0) > 1
+
     def stages(self) -> dict[str, int]:
         """Return the number of ranks per stage."""
         counts = Counter(part.stage for part in self.ranks.values())
