@@ -218,7 +218,7 @@ LATE_IMPORTS = {
         "tui.rows.runs",
     },
     "tui/verbs/demo.py": {"tui.verbs.launch"},
-    "tui/verbs/launch.py": {"presets.lint", "tui.verbs.foreground", "tui.verbs.runs"},
+    "tui/verbs/launch.py": {"runners.launch.check", "tui.verbs.foreground", "tui.verbs.runs"},
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.source"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load

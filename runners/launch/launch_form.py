@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ...presets import nccl, skypilot
 from ...presets.finding import Finding, PlanError, PresetError
-from ...presets.lint import lint_plan
 from ...presets.load import Library, check_name, check_saved, library, load, saved_text, user_dir
 from ...presets.model import Loaded
 from ...presets.render import named
@@ -29,12 +28,13 @@ from ...presets.skypilot import Resources
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import parse_nnodes
 from ...presets.workload import Counted, acts_on_import, counted_from, name_of_gpu
-from .. import file_io, local_agent
+from .. import file_io
 from ..environment import pairs
 from ..errors import RunError
 from ..hub.sky_process import Candidate, candidates_for
 from ..local_agent import check_python
 from ..run_directories import free_name
+from .check import findings
 from .hosts import from_words
 from .launch_settings import HOSTS, SKY, kind_of
 from .prepare import prepare
@@ -143,29 +143,13 @@ def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
         problems=(problem,) if problem else (),
         preset=named(launch.plan),
         yaml=launch.yaml,
-        findings=_findings(launch, form),
+        findings=tuple(findings(launch.plan, launch.asked or Request())),
     )
 
 
 def prepared(form: LaunchForm) -> Prepared:
     """Plan the run that the form means. Raises RunError and PresetError."""
     return prepare(requested(form))
-
-
-def _findings(launch: Prepared, form: LaunchForm) -> tuple[Finding, ...]:
-    """Check the plan, and return the worst findings first."""
-    kind, script = kind_of(form.place), Path(form.script.strip())
-    source = local_agent.read_source(script)
-    return tuple(
-        lint_plan(
-            launch.plan,
-            load(form.preset, form.overrides),
-            source=source,
-            beside=local_agent.read_beside(script, source),
-            resources=resources(form) if kind == SKY else None,
-            hosts=len(hosts(form)) if kind == HOSTS else None,
-        )
-    )
 
 
 def requested(form: LaunchForm) -> Request:

@@ -5,27 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from itertools import chain
-from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
 from ...presets import nccl, skypilot
-from ...presets.finding import Finding, PlanError, worst_first
-from ...presets.load import load
-from ...presets.model import Loaded, Preset
+from ...presets.finding import Finding, PlanError
 from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.sanitize import clean_whole
-from ...presets.text_formats import MOST_BYTES
-from ...runners import file_io, local_agent, retention, run_directories
+from ...runners import retention, run_directories
 from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
 from ...runners.hub import launch_order, sky_cloud
@@ -106,47 +101,10 @@ def take_defaults(options: argparse.Namespace) -> None:
 
 
 def _findings(ready: Prepared) -> list[Finding]:
-    """Return the findings of the check of the plan, or of a command. Raises RunError and PresetError."""
-    from ...presets.lint import lint_command, lint_plan, lint_task  # needed only by this check
+    """Return the findings of the check of the plan, or of a command. Raises PresetError."""
+    from ...runners.launch import check  # needed only by this check
 
-    request = ready.asked or Request()
-    if request.command:
-        return lint_command(
-            shlex.join(request.command), exists_beside(Path.cwd()), read_file, local_agent.gpus_here() > 0
-        )
-    if request.task is not None:
-        path = Path(request.task)
-        nnodes = None if request.nnodes is None else ready.plan.nnodes
-        data = read_file(request.task) or b""
-        hits = lint_task(request.task, data, resources_of(request), nnodes, exists_beside(path.parent))
-        bare = replace(ready.plan, argv=("true",), files={})  # the check of the file covers its commands
-        return worst_first(
-            [*hits, *lint_plan(bare, Loaded(preset=Preset(name="")), managed=request.managed)]
-        )
-    path = script_path(request)
-    source = None if request.no_python or request.module else local_agent.read_source(path)
-    beside = local_agent.read_beside(path, source)
-    loaded = load(request.preset, request.overrides)
-    return lint_plan(ready.plan, loaded, source=source, beside=beside, **nodes_of(request))
-
-
-def script_path(request: Request) -> Path:
-    """Return the local path of the script: relative to the copied directory, if one is copied."""
-    return Path(request.workdir or ".", request.script or "")
-
-
-def exists_beside(folder: Path) -> Callable[[str], bool]:
-    """Return a test whether a file exists in a folder or in the working directory."""
-    return lambda name: any((place / name).is_file() for place in (folder, Path.cwd()))
-
-
-def nodes_of(request: Request) -> dict[str, Any]:
-    """Return the arguments of the plan's check for nodes other than this machine."""
-    if request.hosts:
-        return {"hosts": len(request.hosts)}
-    if not request.through_sky:
-        return {}
-    return {"resources": resources_of(request), "managed": request.managed}
+    return check.findings(ready.plan, ready.asked or Request())
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -158,14 +116,6 @@ def execute(options: argparse.Namespace) -> int:
         return show(launch, options, findings)
     _complain_of_errors(findings)
     return begin(launch, options)
-
-
-def read_file(name: str) -> bytes | None:
-    """Return a file's content; None if it does not exist or cannot be read."""
-    try:
-        return file_io.head(Path(name), MOST_BYTES + 1)
-    except file_io.FileError:
-        return None
 
 
 def _complain_of_errors(findings: Sequence[Finding]) -> None:

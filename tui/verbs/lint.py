@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from ...presets.finding import Finding, LaunchFinding, PlanError, PresetError, failed, worst_first
-from ...presets.lint import SUFFIXES, lint_command, lint_file, lint_plan, refusal
+from ...presets.lint import SUFFIXES, lint_file, refusal
 from ...presets.load import Library, library, load
-from ...presets.plan import Plan, make_plan
-from ...presets.request import Request
+from ...presets.plan import make_plan
 from ...presets.sanitize import clean_whole
 from ...presets.text_formats import MOST_BYTES
 from ...runners import file_io, local_agent, run_directories
 from ...runners.errors import RunError
+from ...runners.launch import check
 from ...runners.launch.prepare import prepare
 from ...runners.launch.prepared import run_name
 from ..rows.glyphs import counted
@@ -59,8 +58,7 @@ def _checked(options: argparse.Namespace) -> list[Finding]:
         presets = _presets()
         return worst_first(finding for file in files for finding in _file(file, presets))
     if not words and rest:
-        here, gpus = launch.exists_beside(Path.cwd()), local_agent.gpus_here() > 0
-        return lint_command(shlex.join(rest), here, launch.read_file, gpus)
+        return check.command_findings(tuple(rest))
     if not words:
         raise RunError(
             "nothing to check: `distui lint PRESET -- SCRIPT` checks a launch, `distui lint FILE…` configuration files, "
@@ -82,7 +80,7 @@ def _file(file: str, presets: Library | None) -> list[Finding]:
         data = file_io.head(path, MOST_BYTES + 1, streams=True)
     except file_io.FileError as error:
         raise RunError(f"file {file} {error.why}: name a file that lint can read") from None
-    return lint_file(file, data, exists=launch.exists_beside(path.parent), presets=presets)
+    return lint_file(file, data, exists=check.exists_beside(path.parent), presets=presets)
 
 
 def _presets() -> Library | None:
@@ -98,30 +96,16 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
     launch.take_defaults(options)
     loaded = load(launch.preset_of(options), options.set)
     request = launch.requested(options)
-    record = run_directories.new_record(request.name or run_name(request.script))
-    place = local_agent.place(record, request)
-    about: dict[str, Any] = {"source": None, "beside": place.script_beside}
-    if not (request.no_python or request.module):
-        about["source"] = place.script_source
-    if not (request.hosts or request.hostfile or request.through_sky):
-        try:
-            plan = make_plan(loaded, request, place)
-        except PlanError as error:
-            return [refusal(str(error))]
-        return lint_plan(plan, loaded, **about)
-    if about["source"] is not None:
-        about["source"] = local_agent.read_source(launch.script_path(request))
-        about["beside"] = local_agent.read_beside(launch.script_path(request), about["source"])
     try:
-        plan = _elsewhere(request, about)
+        if request.hosts or request.hostfile or request.through_sky:
+            ready = prepare(request)
+            return check.findings(ready.plan, ready.asked or request)
+        record = run_directories.new_record(request.name or run_name(request.script))
+        plan = make_plan(loaded, request, local_agent.place(record, request))
+    except PlanError as error:
+        return [refusal(str(error))]
     except RunError as error:
         if refusal(str(error)).id == "L19":  # wrong usage, or an unknown place
             raise
         return [refusal(str(error))]
-    return lint_plan(plan, loaded, **about)
-
-
-def _elsewhere(request: Request, about: dict[str, Any]) -> Plan:
-    """Return the plan for nodes other than this machine, and add facts about them to `about`. Raises RunError."""
-    about |= launch.nodes_of(request)
-    return prepare(request).plan
+    return check.findings(plan, request)

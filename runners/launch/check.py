@@ -1,0 +1,65 @@
+"""The check of a planned launch: what `lint` finds in its plan, script and nodes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...presets.finding import Finding, worst_first
+from ...presets.lint import lint_command, lint_plan, lint_task
+from ...presets.load import load
+from ...presets.model import Loaded, Preset
+from ...presets.plan import Plan
+from ...presets.request import Request
+from ...presets.text_formats import MOST_BYTES
+from .. import file_io, local_agent
+from .sky import resources_of
+
+
+def findings(plan: Plan, request: Request) -> list[Finding]:
+    """Return the findings of a plan and of the request that it is of, the worst first. Raises PresetError."""
+    if request.command:
+        return command_findings(request.command)
+    if request.task is not None:
+        nnodes = None if request.nnodes is None else plan.nnodes
+        beside = exists_beside(Path(request.task).parent)
+        hits = lint_task(request.task, _content(request.task) or b"", resources_of(request), nnodes, beside)
+        bare = replace(plan, argv=("true",), files={})  # the check of the file covers its commands
+        preset = Loaded(preset=Preset(name=""))
+        return worst_first([*hits, *lint_plan(bare, preset, managed=request.managed)])
+    path = Path(request.workdir or ".", request.script or "")
+    source = None if request.no_python or request.module else local_agent.read_source(path)
+    beside_it = local_agent.read_beside(path, source)
+    loaded = load(request.preset, request.overrides)
+    return lint_plan(plan, loaded, source=source, beside=beside_it, **_nodes(request))
+
+
+def command_findings(command: tuple[str, ...]) -> list[Finding]:
+    """Return the findings of a command line."""
+    beside, gpus = exists_beside(Path.cwd()), local_agent.gpus_here() > 0
+    return lint_command(shlex.join(command), beside, _content, gpus)
+
+
+def exists_beside(folder: Path) -> Callable[[str], bool]:
+    """Return a test whether a file exists in a folder or in the working directory."""
+    return lambda name: any((place / name).is_file() for place in (folder, Path.cwd()))
+
+
+def _nodes(request: Request) -> dict[str, Any]:
+    """Return the arguments of the plan's check for nodes other than this machine."""
+    if request.hosts:
+        return {"hosts": len(request.hosts)}
+    if not request.through_sky:
+        return {}
+    return {"resources": resources_of(request), "managed": request.managed}
+
+
+def _content(name: str) -> bytes | None:
+    """Return a file's content; None if it does not exist or cannot be read."""
+    try:
+        return file_io.head(Path(name), MOST_BYTES + 1)
+    except file_io.FileError:
+        return None
