@@ -433,17 +433,21 @@ def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
     if nproc * plan.nnodes == 1 and _divides(how):
         text = f"{how.kind} with one rank divides nothing."
         yield issue("L28", "topology.nproc_per_node", text, value="1 rank")
-    for name in OFFLOADS.get(how.kind, ()):
-        place = getattr(how, name)
-        if place not in (False, "none"):
-            text = "What rests in host memory or on disk is fetched in each step: several times slower."
-            yield issue("L20", f"strategy.{name}", text, value=model.show(place))
+    yield from _offloads(how)
     if plan.mesh.get("tp", 1) > nproc > 0 and plan.nnodes > 1:
         tp = plan.mesh["tp"]
         text = (
             f"tp {tp} is more than the {nproc} ranks of a node: every matrix product waits for the network."
         )
         yield issue("L39", "mesh.tp", text, value=str(tp))
+
+
+def _offloads(how: Strategy) -> Iterator[Finding]:
+    for name in OFFLOADS.get(how.kind, ()):
+        place = getattr(how, name)
+        if place not in (False, "none"):
+            text = "What rests in host memory or on disk is fetched in each step: several times slower."
+            yield issue("L20", f"strategy.{name}", text, value=model.show(place))
 
 
 def _divides(how: Strategy) -> bool:
@@ -572,8 +576,10 @@ def _script_path(plan: Plan) -> str:
 def _has_tiers(resources: Resources) -> bool:
     """Return True if a network tier changes anything for the requested accelerators."""
     infra = (resources.infra or "").partition("/")[0].lower()
+    if infra in config_files.TIERLESS:
+        return False
     gpus = {skypilot.gpus(text)[0] for text in skypilot.accelerators(resources) if text}
-    return bool(gpus) and infra not in config_files.TIERLESS and not config_files.are_plain(gpus)
+    return bool(gpus) and not config_files.are_plain(gpus)
 
 
 def _script(
