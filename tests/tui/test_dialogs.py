@@ -245,6 +245,12 @@ def test_a_signal_is_named_and_its_end_announced() -> None:
             parse(wrong, lambda: "c")
 
 
+def test_save_is_no_command_of_the_cockpit() -> None:
+    assert not candidates("sa", RunNames())
+    with pytest.raises(CommandError, match="no command 'save'"):
+        parse("save 30", lambda: "c")
+
+
 @for_each("line", ["restart env", "restart unset", "restart env unset A", "restart env A=1 unset"])
 def test_an_empty_change_of_the_environment_is_refused(line: str) -> None:
     with pytest.raises(CommandError, match="nothing follows"):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal as signals
-from collections.abc import Callable
-from typing import get_args
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -15,7 +14,6 @@ from ...presets.nccl import LEVELS, SUBSYSTEMS, NcclError, parse_level, parse_su
 from ...runners import environment, run_notes
 from ...runners.errors import RunError
 from ...runners.model import (
-    Action,
     Command,
     Down,
     Dump,
@@ -41,66 +39,6 @@ class TypedCommand(Struct, frozen=True):
     action: str = ""
 
 
-ACTIONS = {
-    "quit": "leave",
-    "q": "leave",
-    "help": "help",
-    "launch": "launch",
-    "runs": "runs",
-    "overview": "pane('overview')",
-    "ranks": "pane('ranks')",
-    "logs": "pane('log')",
-    "curves": "pane('curves')",
-    "events": "pane('events')",
-    "diagnose": "pane('findings')",
-    "pause": "pause",
-    "theme": "theme",
-}
-"""Verbs that only change the view."""
-
-VERBS = tuple(command.verb for command in get_args(Action))
-"""Verbs that become commands for the run."""
-
-
-MARKS = {"note": "note", "tag": "tags"}
-"""Verbs that write the user's own words on the run, and the kind of words."""
-COMPARE = "compare"
-"""The verb that compares this run with another one."""
-
-TIMES = {"at": "at", "play": "pace", "live": "live"}
-"""Verbs that change the displayed time, and their actions."""
-
-TABLES = ("ranks", "gpus")
-"""Tables of `columns`."""
-
-PLACES = ("line",)
-"""First words that jump to a place in the log; percentages do, too."""
-
-WORDS = tuple(sorted({*VERBS, *ACTIONS, *TIMES, *PLACES, *MARKS, "columns", COMPARE}))
-"""Every first word."""
-
-USAGE = {
-    "restart": "restart [env NAME=VALUE …] [unset NAME …]   the worker group, with a changed environment",
-    "nccl": "nccl LEVEL [SUBSYS,…] [rank N] [for SECONDS] [restart]   NCCL_DEBUG, live where NCCL can",
-    "stop": "stop   end the run",
-    "signal": "signal NAME|NUMBER [RANK …]   to the named ranks, else the marked ones, else all",
-    "dump": "dump stacks|flight|memory [RANK …]   what the ranks do",
-    "profile": "profile [RANK …] [steps N]   steps of ranks by torch.profiler, summed up",
-    "down": "down   tear the run's cluster down",
-    "autostop": "autostop MINUTES|off   when SkyPilot tears the idle cluster down",
-    "at": "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
-    "play": "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
-    "columns": "columns [ranks|gpus]   choose the columns of a table, their order, and the sort; kept",
-    "note": "note TEXT   a note on the run, which the list of runs shows; note alone takes it away",
-    "tag": "tag +good -bad …   tags of the run",
-    "compare": "compare RUN[@ATTEMPT] | @ATTEMPT   another run, or an attempt of this one, over this one",
-    "logs": "logs [RANK]   the log, of one rank",
-    "theme": "theme [NAME]   the next of distui's own themes, or any of Textual's: Tab lists them; kept",
-    "line": "line N   go to a line of the log that is shown; 50% goes to its middle",
-}
-"""One line of help by verb; other verbs take no words."""
-
-
 class RunNames(Struct, frozen=True):
     """Names of the run for completion."""
 
@@ -108,187 +46,114 @@ class RunNames(Struct, frozen=True):
     variables: tuple[str, ...] = ()
 
 
-def help_line(text: str, names: RunNames) -> str:
-    """Return one line of help for a partial command: the usage of its verb, or the matching verbs."""
-    verb, blank, _ = text.lstrip().partition(" ")
-    if verb in USAGE:
-        return USAGE[verb]
-    if verb.endswith("%"):
-        return "N%   go to that part of the log that is shown"
-    if verb in WORDS:
-        return f"{verb}   takes nothing after it"
-    fitting = candidates(text, names) if not blank else []
-    if fitting:
-        return "  ".join(fitting)
-    return f"no command {verb!r}: {did_you_mean(verb, WORDS) or 'Tab on an empty line lists them'}"
+class TypedVerb(Struct, frozen=True):
+    """A first word of the line. It makes either a command for the run or an action of the screen."""
+
+    usage: str = ""
+    """One line of help; "" if the verb takes nothing after it."""
+    command: Callable[[list[str], str, tuple[int, ...]], Command] | None = None
+    """Returns the command for the words after the verb, the command's id, and the marked ranks."""
+    action: Callable[[list[str]], str] | str = ""
+    """The action, or a function that returns it for the words after the verb."""
+    following: Callable[[list[str], RunNames], Sequence[str]] = lambda words, names: ()
+    """Returns the words that may follow these words after the verb."""
 
 
-def candidates(text: str, names: RunNames) -> list[str]:
-    """Return the candidates for the last word, as whole words; [] if any word or none matches."""
-    head, _, last = text.rpartition(" ")
-    words = head.split()
-    return [word for word in _choices(words, names) if _piece(word, last)]
+TABLES = ("ranks", "gpus")
+"""Tables of `columns`."""
+
+DUMPS = ("stacks", "flight", "memory")
+"""What `dump` can request."""
+
+_HEADS = ("env", "unset", "--env", "--unset")
+_COUNT = r"0*[1-9][0-9]{0,5}"
 
 
-def _piece(word: str, last: str) -> bool:
-    """Whether a word starts with the typed text, or with the last part of a comma-separated list."""
-    return word.upper().startswith(last.rpartition(",")[2].upper())
+# -----------------------------------------------------------------------------------------------------------
+# Actions of the screen.
 
 
-def _choices(words: list[str], names: RunNames) -> list[str]:
-    """Return the words that may follow these."""
-    if not words:
-        return list(WORDS)
-    verb, rest = words[0], words[1:]
-    ranks = [str(rank) for rank in names.ranks]
-    heads = [word for word in rest if word in _HEADS]
-    match verb:
-        case "restart" if heads:
-            ends = "=" if heads[-1].endswith("env") else ""
-            return [*(name + ends for name in names.variables), "env", "unset"]
-        case "restart":
-            return ["env", "unset"]
-        case "nccl" if not rest:
-            return list(LEVELS)
-        case "nccl" if rest[-1] == "rank":
-            return ranks
-        case "nccl" if rest[-1] == "for":
-            return ["10", "30", "60"]
-        case "nccl":
-            return ["rank", "for", "restart", *(each.name for each in SUBSYSTEMS)]
-        case "signal" if not rest:
-            return ["USR1", "USR2", "TERM", "INT", "HUP", "KILL", "CONT", "STOP"]
-        case "dump" if not rest:
-            return ["stacks", "flight", "memory"]
-        case "profile" if rest and rest[-1] == "steps":
-            return ["1", "3", "10"]
-        case "profile":
-            others = [rank for rank in ranks if rank not in rest]
-            return others if "steps" in rest else [*others, "steps"]
-        case "signal" | "dump" | "logs":
-            return [rank for rank in ranks if rank not in rest]
-        case "autostop":
-            return ["off"]
-        case "columns" if not rest:
-            return list(TABLES)
-        case "theme" if not rest:
-            return list(ALL_THEMES)
-        case "at" if not rest:
-            return ["first-cause", "start", "step"]
-    return []
+def _logs(words: list[str]) -> str:
+    return f"rank_log({_rank(words[-1])})" if words else "pane('log')"
 
 
-def completed(text: str, names: RunNames) -> str:
-    """Return the line after Tab: completed as far as all candidates agree, with a blank after a unique one."""
-    fitting = candidates(text, names)
-    if not fitting:
-        return text
-    head, blank, last = text.rpartition(" ")
-    before = last.rpartition(",")
-    common = common_start(fitting)
-    if len(fitting) == 1 and not common.endswith("="):
-        common += " "
-    return f"{head}{blank}{before[0]}{before[1]}{common}"
+def _compare(words: list[str]) -> str:
+    if len(words) != 1:
+        raise CommandError("compare needs the other run: type compare RUN, compare RUN@2, or compare @1")
+    return f"compare({words[0]!r})"
 
 
-def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozenset()) -> TypedCommand:
-    """Parse a line. Raises CommandError. `marked` are the target ranks of a command that names none."""
-    try:
-        words = text.split() if text.strip().startswith("note ") else shlex.split(text)
-    except ValueError as error:
-        raise CommandError(f"cannot read {text!r}: {str(error).lower()}") from error
-    if not words:
-        return TypedCommand()
-    verb, rest = words[0], words[1:]
-    if verb == "logs" and rest:
-        return TypedCommand(action=f"rank_log({_rank(rest[-1])})")
-    if verb == COMPARE:
-        if len(rest) != 1:
-            raise CommandError(
-                "compare needs the other run: type compare RUN, compare RUN@2, or compare @1"
-            )
-        return TypedCommand(action=f"compare({rest[0]!r})")
-    if verb in MARKS:
-        return TypedCommand(action=f"mark_run({MARKS[verb]!r}, {_marks(verb, text, rest)!r})")
-    if verb == "columns":
-        return TypedCommand(action=f"columns({_table(rest)!r})")
-    if verb == "theme" and rest:
-        return TypedCommand(action=f"theme({_theme(rest)!r})")
-    if verb in TIMES:
-        return TypedCommand(action=f"{TIMES[verb]}({' '.join(rest)!r})" if verb != "live" else "live")
-    if verb in PLACES or re.fullmatch(r"\d+%", text.strip()):
-        return TypedCommand(action=f"log_jump({' '.join(words)!r})")
-    if verb in ACTIONS:
-        return TypedCommand(action=ACTIONS[verb])
-    if verb not in VERBS:
-        meant = did_you_mean(verb, WORDS)
-        raise CommandError(f"no command {verb!r}: {meant or 'Tab lists them'}")
-    return TypedCommand(command=_command(verb, rest, new_id(), tuple(sorted(marked))))
+def _note(words: list[str]) -> str:
+    return f"mark_run('note', {' '.join(words)!r})"
 
 
-def _marks(verb: str, text: str, words: list[str]) -> str:
-    """Return a note verbatim, or the words of tags."""
-    if verb == "note":
-        return text.strip().removeprefix(verb).strip()
+def _tag(words: list[str]) -> str:
     if not words:
         raise CommandError("no tags: type tag good, or tag +good -bad")
     try:
         run_notes.words_of(words)
     except RunError as error:
         raise CommandError(str(error)) from error
-    return " ".join(words)
+    return f"mark_run('tags', {' '.join(words)!r})"
 
 
-def _table(words: list[str]) -> str:
-    """Return the table of `columns`; "" for the focused one."""
+def _columns(words: list[str]) -> str:
+    """Return the action for the named table; for the focused one if none is named."""
     if len(words) > 1 or (words and words[0] not in TABLES):
         raise CommandError(
             f"no table {' '.join(words)!r}: type columns ranks, columns gpus, or columns alone"
         )
-    return words[0] if words else ""
+    return f"columns({''.join(words)!r})"
 
 
 def _theme(words: list[str]) -> str:
     name = " ".join(words)
+    if not name:
+        return "theme"
     if name not in ALL_THEMES:
         raise CommandError(
             f"no theme {name!r}: {did_you_mean(name, ALL_THEMES) or 'Tab behind theme lists them'}"
         )
-    return name
+    return f"theme({name!r})"
 
 
-def _command(verb: str, words: list[str], new: str, marked: tuple[int, ...]) -> Command:
-    match verb:
-        case "restart":
-            return _restart(words, new)
-        case "nccl":
-            return _nccl(words, new, marked)
-        case "stop":
-            if words:
-                raise CommandError(f"stop takes nothing after it, got {' '.join(words)!r}")
-            return Stop(id=new)
-        case "signal":
-            if not words:
-                raise CommandError("signal needs a name: type signal SIGUSR1 [RANK …]")
-            return Signal(id=new, signal=_signal(words[0]), ranks=_ranks(words[1:]) or marked)
-        case "dump":
-            if not words or words[0] not in ("stacks", "flight", "memory"):
-                raise CommandError("dump needs what: type dump stacks, dump flight or dump memory")
-            return Dump(id=new, what=words[0], ranks=_ranks(words[1:]) or marked)
-        case "profile":
-            return _profile(words, new, marked)
-        case "down":
-            if words:
-                raise CommandError("down takes nothing after it: it asks for the cluster's name")
-            return Down(id=new, cluster="")
+# -----------------------------------------------------------------------------------------------------------
+# Commands for the run.
+
+
+def _stop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
+    if words:
+        raise CommandError(f"stop takes nothing after it, got {' '.join(words)!r}")
+    return Stop(id=new)
+
+
+def _send_signal(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
+    if not words:
+        raise CommandError("signal needs a name: type signal SIGUSR1 [RANK …]")
+    return Signal(id=new, signal=_signal(words[0]), ranks=_ranks(words[1:]) or marked)
+
+
+def _dump(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
+    if not words or words[0] not in DUMPS:
+        raise CommandError("dump needs what: type dump stacks, dump flight or dump memory")
+    return Dump(id=new, what=words[0], ranks=_ranks(words[1:]) or marked)
+
+
+def _down(words: list[str], new: str, _: tuple[int, ...]) -> Command:
+    if words:
+        raise CommandError("down takes nothing after it: it asks for the cluster's name")
+    return Down(id=new, cluster="")
+
+
+def _autostop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
     if words == ["off"]:
         return SetAutostop(id=new, minutes=None)
-    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", " ".join(words)):
+    if not re.fullmatch(_COUNT, " ".join(words)):
         raise CommandError("autostop needs minutes without a job: type autostop 30, or autostop off")
     return SetAutostop(id=new, minutes=int(words[0]))
 
 
-def _restart(words: list[str], new: str) -> Command:
+def _restart(words: list[str], new: str, _: tuple[int, ...]) -> Command:
     env: dict[str, str] = {}
     unset: list[str] = []
     taking = env_words = "env"
@@ -310,9 +175,6 @@ def _restart(words: list[str], new: str) -> Command:
     if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
         raise CommandError(refused)
     return Restart(id=new, env=env, unset=tuple(unset))
-
-
-_HEADS = ("env", "unset", "--env", "--unset")
 
 
 def number_of(text: str) -> signals.Signals | None:
@@ -348,7 +210,7 @@ def _profile(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
     if "steps" in words:
         at = words.index("steps")
         number = words[at + 1 : at + 2]
-        if not number or not re.fullmatch(r"0*[1-9][0-9]{0,5}", number[0]):
+        if not number or not re.fullmatch(_COUNT, number[0]):
             raise CommandError("a number is missing after 'steps': type profile [RANK …] steps 3")
         steps, words = int(number[0]), [*words[:at], *words[at + 2 :]]
     return Profile(id=new, ranks=_ranks(words) or marked, steps=steps)
@@ -384,9 +246,204 @@ def _nccl(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
             subsys = word
         else:
             raise CommandError(f"cannot read {word!r}: {usage}")
+    return SetNccl(new, *_settings(level, subsys), tuple(ranks) or marked, seconds, again)
+
+
+def _settings(level: str, subsys: str) -> tuple[str, str]:
+    """Return NCCL's own spelling of level and subsystems."""
     try:
-        level, subsys = parse_level(level), parse_subsys(subsys) if subsys else ""
+        return parse_level(level), parse_subsys(subsys) if subsys else ""
     except NcclError as error:
         raise CommandError(str(error)) from error
-    chosen = tuple(ranks) or marked
-    return SetNccl(id=new, level=level, subsys=subsys, ranks=chosen, seconds=seconds, restart=again)
+
+
+def _first(*choices: str) -> Callable[[list[str], RunNames], Sequence[str]]:
+    return lambda words, names: () if words else choices
+
+
+def _first_then_ranks(*choices: str) -> Callable[[list[str], RunNames], Sequence[str]]:
+    return lambda words, names: _other_ranks(words, names) if words else choices
+
+
+def _other_ranks(words: list[str], names: RunNames) -> list[str]:
+    return [str(rank) for rank in names.ranks if str(rank) not in words]
+
+
+def _after_restart(words: list[str], names: RunNames) -> list[str]:
+    heads = [word for word in words if word in _HEADS]
+    if not heads:
+        return ["env", "unset"]
+    sign = "=" if heads[-1].endswith("env") else ""
+    return [*(name + sign for name in names.variables), "env", "unset"]
+
+
+def _after_nccl(words: list[str], names: RunNames) -> Sequence[str]:
+    match words[-1:]:
+        case []:
+            return LEVELS
+        case ["rank"]:
+            return [str(rank) for rank in names.ranks]
+        case ["for"]:
+            return ["10", "30", "60"]
+    return ["rank", "for", "restart", *(each.name for each in SUBSYSTEMS)]
+
+
+def _after_profile(words: list[str], names: RunNames) -> list[str]:
+    if words[-1:] == ["steps"]:
+        return ["1", "3", "10"]
+    ranks = _other_ranks(words, names)
+    return ranks if "steps" in words else [*ranks, "steps"]
+
+
+VERBS = {
+    "quit": TypedVerb(action="leave"),
+    "q": TypedVerb(action="leave"),
+    "help": TypedVerb(action="help"),
+    "launch": TypedVerb(action="launch"),
+    "runs": TypedVerb(action="runs"),
+    "overview": TypedVerb(action="pane('overview')"),
+    "ranks": TypedVerb(action="pane('ranks')"),
+    "curves": TypedVerb(action="pane('curves')"),
+    "events": TypedVerb(action="pane('events')"),
+    "diagnose": TypedVerb(action="pane('findings')"),
+    "pause": TypedVerb(action="pause"),
+    "live": TypedVerb(action="live"),
+    "restart": TypedVerb(
+        "restart [env NAME=VALUE …] [unset NAME …]   the worker group, with a changed environment",
+        command=_restart,
+        following=_after_restart,
+    ),
+    "nccl": TypedVerb(
+        "nccl LEVEL [SUBSYS,…] [rank N] [for SECONDS] [restart]   NCCL_DEBUG, live where NCCL can",
+        command=_nccl,
+        following=_after_nccl,
+    ),
+    "stop": TypedVerb("stop   end the run", command=_stop),
+    "signal": TypedVerb(
+        "signal NAME|NUMBER [RANK …]   to the named ranks, else the marked ones, else all",
+        command=_send_signal,
+        following=_first_then_ranks("USR1", "USR2", "TERM", "INT", "HUP", "KILL", "CONT", "STOP"),
+    ),
+    "dump": TypedVerb(
+        "dump stacks|flight|memory [RANK …]   what the ranks do",
+        command=_dump,
+        following=_first_then_ranks(*DUMPS),
+    ),
+    "profile": TypedVerb(
+        "profile [RANK …] [steps N]   steps of ranks by torch.profiler, summed up",
+        command=_profile,
+        following=_after_profile,
+    ),
+    "down": TypedVerb("down   tear the run's cluster down", command=_down),
+    "autostop": TypedVerb(
+        "autostop MINUTES|off   when SkyPilot tears the idle cluster down",
+        command=_autostop,
+        following=_first("off"),
+    ),
+    "at": TypedVerb(
+        "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
+        action=lambda words: f"at({' '.join(words)!r})",
+        following=_first("first-cause", "start", "step"),
+    ),
+    "play": TypedVerb(
+        "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
+        action=lambda words: f"pace({' '.join(words)!r})",
+    ),
+    "columns": TypedVerb(
+        "columns [ranks|gpus]   choose the columns of a table, their order, and the sort; kept",
+        action=_columns,
+        following=_first(*TABLES),
+    ),
+    "note": TypedVerb(
+        "note TEXT   a note on the run, which the list of runs shows; note alone takes it away",
+        action=_note,
+    ),
+    "tag": TypedVerb("tag +good -bad …   tags of the run", action=_tag),
+    "compare": TypedVerb(
+        "compare RUN[@ATTEMPT] | @ATTEMPT   another run, or an attempt of this one, over this one",
+        action=_compare,
+    ),
+    "logs": TypedVerb("logs [RANK]   the log, of one rank", action=_logs, following=_other_ranks),
+    "theme": TypedVerb(
+        "theme [NAME]   the next of distui's own themes, or any of Textual's: Tab lists them; kept",
+        action=_theme,
+        following=_first(*ALL_THEMES),
+    ),
+    "line": TypedVerb(
+        "line N   go to a line of the log that is shown; 50% goes to its middle",
+        action=lambda words: f"log_jump({' '.join(['line', *words])!r})",
+    ),
+}
+"""Every first word but percentages, which jump to a place in the log."""
+
+WORDS = tuple(sorted(VERBS))
+
+
+def help_line(text: str, names: RunNames) -> str:
+    """Return one line of help for a partial command: the usage of its verb, or the matching verbs."""
+    verb, blank, _ = text.lstrip().partition(" ")
+    if verb in VERBS:
+        return VERBS[verb].usage or f"{verb}   takes nothing after it"
+    if verb.endswith("%"):
+        return "N%   go to that part of the log that is shown"
+    fitting = candidates(text, names) if not blank else []
+    if fitting:
+        return "  ".join(fitting)
+    return f"no command {verb!r}: {did_you_mean(verb, WORDS) or 'Tab on an empty line lists them'}"
+
+
+def candidates(text: str, names: RunNames) -> list[str]:
+    """Return the candidates for the last word, as whole words; [] if any word or none matches."""
+    head, _, last = text.rpartition(" ")
+    words = head.split()
+    if not words:
+        choices: Sequence[str] = WORDS
+    else:
+        choices = VERBS[words[0]].following(words[1:], names) if words[0] in VERBS else ()
+    return [word for word in choices if _piece(word, last)]
+
+
+def _piece(word: str, last: str) -> bool:
+    """Whether a word starts with the typed text, or with the last part of a comma-separated list."""
+    return word.upper().startswith(last.rpartition(",")[2].upper())
+
+
+def completed(text: str, names: RunNames) -> str:
+    """Return the line after Tab: completed as far as all candidates agree, with a blank after a unique one."""
+    fitting = candidates(text, names)
+    if not fitting:
+        return text
+    head, blank, last = text.rpartition(" ")
+    before = last.rpartition(",")
+    common = common_start(fitting)
+    if len(fitting) == 1 and not common.endswith("="):
+        common += " "
+    return f"{head}{blank}{before[0]}{before[1]}{common}"
+
+
+def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozenset()) -> TypedCommand:
+    """Parse a line. Raises CommandError. `marked` are the target ranks of a command that names none."""
+    words = _words(text)
+    if not words:
+        return TypedCommand()
+    verb, rest = words[0], words[1:]
+    if re.fullmatch(r"\d+%", text.strip()):
+        return TypedCommand(action=f"log_jump({verb!r})")
+    if verb not in VERBS:
+        meant = did_you_mean(verb, WORDS)
+        raise CommandError(f"no command {verb!r}: {meant or 'Tab lists them'}")
+    command, action = VERBS[verb].command, VERBS[verb].action
+    if command is not None:
+        return TypedCommand(command=command(rest, new_id(), tuple(sorted(marked))))
+    return TypedCommand(action=action if isinstance(action, str) else action(rest))
+
+
+def _words(text: str) -> list[str]:
+    """Split a line as a shell does, but keep the text of a note as it is."""
+    note = text.strip().split(maxsplit=1)
+    if note[:1] == ["note"]:
+        return note
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise CommandError(f"cannot read {text!r}: {str(error).lower()}") from error
