@@ -12,6 +12,7 @@ from typing import Any, NotRequired, TypedDict
 
 from msgspec import Struct, structs
 
+from ...presets.request import Named
 from ...presets.sanitize import clean_text
 from ...runners import clock, run_directories, run_notes
 from ...runners.directory_trees import size_of
@@ -245,7 +246,6 @@ class HostsLister:
     """Lists the runs of other hosts."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from ...presets.request import Named
         from ...runners.launch.hosts import check_hosts, list_on, ssh_options  # slow to load
 
         named = check_hosts([Named(host) for host in options.host], "--host")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...presets.request import Named
 from ...presets.sanitize import LONGEST, clean_text, escaped_json
 from ...runners import file_io, journal, run_directories
 from ...runners.errors import RunError, UnreachableError
@@ -261,7 +262,6 @@ def show(run: str | None, readonly: bool, ascii_only: bool, **more: Any) -> int:
 
 def _attach_on_host(options: argparse.Namespace) -> int:
     """Run the other host's cockpit in this terminal through ssh. Raises RunError."""
-    from ...presets.request import Named
     from ...runners.launch.hosts import attach_words, check_hosts, command_on, ssh_options
 
     check_terminal()
