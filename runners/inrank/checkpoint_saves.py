@@ -1,8 +1,8 @@
-"""Reports the checkpoints that a rank saves: what, where, when, how long it took, how many bytes.
+"""Report the checkpoints that a rank saves: path, step, time, duration and size.
 
-The functions that save are wrapped right after their library was loaded, and behave as before. One JSON object a line
-goes into a file beside the rank's logs, when a save begins and when it is done: so a save that never ended can be
-recognised, and nothing is lost while no agent listens.
+The functions that save are wrapped right after their library is loaded, and behave as before. At the start and end of
+a save, one JSON line is appended to a file next to the rank's logs. So an interrupted save is visible, and no report is
+lost while no agent is connected.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from .control import private
 from .import_watch import MISTAKES, when_imported
 
 MOST_LOOKED_AT, DEEPEST = 64, 3
-"""Entries of each mapping that are looked at for a tensor, and how deep."""
+"""Limits of the search for a tensor: entries per mapping, and nesting depth."""
 STEP_NAMES = ("step", "global_step", "iter_num", "iteration", "iter", "steps")
-"""Entries of a saved mapping that number it; the first that is there."""
+"""Keys of the step in a saved mapping, in order of precedence."""
 
 Find = Callable[[inspect.BoundArguments], "str | None"]
-"""The path that a call saves to; None where the call saves no checkpoint."""
+"""Returns the path that a call writes; None if the call saves no checkpoint."""
 
 
 class Saves:
-    """Wraps what saves checkpoints. `steps`: optimizer steps that this process has made so far."""
+    """Wraps the functions that save checkpoints, and reports their calls."""
 
     def __init__(self, path: str, steps: Callable[[], int]) -> None:
-        """`path`: of the file that gets the reports; made with the first."""
+        """`path`: file for the reports, created with the first one. `steps`: returns this process's optimizer steps."""
         self._path, self._steps, self._rank = path, steps, os.getpid()
         self._within = threading.local()
-        """A save within a save is part of it."""
+        """True in a thread during a save: a nested save is not reported."""
         self._writing = threading.Lock()
 
     def move(self, path: str) -> None:
-        """Report to this file from now on: of this process, which may be a fork."""
+        """Report saves of this process, which may be a fork, to this file from now on."""
         self._path, self._rank, self._writing = path, os.getpid(), threading.Lock()
 
     def arm(self) -> None:
-        """Wrap whatever is imported from now on."""
+        """Wrap the functions in TARGETS, each once its module is imported."""
         for module, owner, name, source, find in TARGETS:
             when_imported(module, functools.partial(self._wrap, owner, name, source, find))
 
@@ -55,7 +55,7 @@ class Saves:
         setattr(holder, name, self.saving(theirs, source, find))
 
     def saving(self, theirs: Callable[..., Any], source: str, find: Find) -> Callable[..., Any]:
-        """`theirs`, reported. What it returns and raises stays what it is."""
+        """Return a wrapper that reports the calls of `theirs`, with its results and exceptions unchanged."""
         signature = inspect.signature(theirs)
 
         @functools.wraps(theirs)
@@ -103,7 +103,7 @@ class Saves:
         return report
 
     def _finish(self, report: dict[str, Any], done: Any) -> None:
-        """An asynchronous save is done when its future is."""
+        """Report the end of a save; of an asynchronous one when its future is done."""
         add = getattr(done, "add_done_callback", None)
         if add is None:
             nested = getattr(done, "upload_completion", None)  # AsyncSaveResponse of torch's newer releases
@@ -117,20 +117,20 @@ class Saves:
     def _done(self, report: dict[str, Any], failed: bool = False) -> None:
         with contextlib.suppress(*MISTAKES):
             file = None
-            if os.path.isfile(report["path"]):  # it may be renamed afterwards: the inode stays
+            if os.path.isfile(report["path"]):  # keep the inode: the file may be renamed later
                 about = os.stat(report["path"])
                 file = [about.st_dev, about.st_ino, about.st_size]
             self._write(dict(report, state="failed" if failed else "done", end=time.time(), file=file))
 
     def _write(self, report: Mapping[str, Any]) -> None:
-        """Append a line; a full disk loses it, and nothing else."""
+        """Append a line. If the disk is full, the line is lost without an error."""
         line = json.dumps(report) + "\n"
         with contextlib.suppress(OSError), self._writing, open(self._path, "a", opener=private) as file:
             file.write(line)
 
 
 def _path_of(value: Any) -> str | None:
-    """Where a save to this goes: a path, or a file that is open under one."""
+    """Return the path of a path-like object or of an open file; else None."""
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value) or None
     name = getattr(value, "name", None)
@@ -138,12 +138,12 @@ def _path_of(value: Any) -> str | None:
 
 
 def _is_device(path: str) -> bool:
-    """Whether nothing stays of what is written there: /dev/null, a pipe."""
+    """Return whether a path is neither a file nor a folder but, for example, /dev/null or a pipe."""
     return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
 
 
 def _argument(name: str) -> Find:
-    """The path is this argument."""
+    """Return a Find for calls with the path in this argument."""
 
     def find(bound: inspect.BoundArguments) -> str | None:
         path = _path_of(bound.arguments.get(name))
@@ -153,19 +153,19 @@ def _argument(name: str) -> Find:
 
 
 def _of_torch(bound: inspect.BoundArguments) -> str | None:
-    """Scripts save anything with torch.save: a module or a mapping that holds tensors is a checkpoint."""
+    """Return the path if torch.save gets a checkpoint: a module, or a mapping with tensors."""
     saved = bound.arguments.get("obj")
     return None if _is_tensor(saved) or not _holds_tensors(saved, DEEPEST) else _argument("f")(bound)
 
 
 def _of_dcp(bound: inspect.BoundArguments) -> str | None:
-    """`checkpoint_id`, else where the writer of the call writes."""
+    """Return `checkpoint_id`, else the path of the storage writer."""
     path = _path_of(bound.arguments.get("checkpoint_id"))
     return path or _path_of(getattr(bound.arguments.get("storage_writer"), "path", None))
 
 
 def _of_deepspeed(bound: inspect.BoundArguments) -> str | None:
-    """The folder of the tag, which DeepSpeed names after the step where the caller does not."""
+    """Return the folder of the tag; DeepSpeed's default tag has the step."""
     folder, tag = _path_of(bound.arguments.get("save_dir")), bound.arguments.get("tag")
     engine = bound.arguments.get("self")
     tag = tag or "global_step%s" % getattr(engine, "global_steps", "")
@@ -173,7 +173,7 @@ def _of_deepspeed(bound: inspect.BoundArguments) -> str | None:
 
 
 def _of_accelerate(bound: inspect.BoundArguments) -> str | None:
-    """`output_dir`, else the folder that the project's configuration numbers."""
+    """Return `output_dir`, else the numbered folder of the project configuration."""
     path = _path_of(bound.arguments.get("output_dir"))
     if path is not None:
         return path
@@ -185,7 +185,7 @@ def _of_accelerate(bound: inspect.BoundArguments) -> str | None:
 
 
 def _of_trainer(bound: inspect.BoundArguments) -> str | None:
-    """The folder that the Trainer of transformers makes for its step."""
+    """Return the folder that the Trainer of transformers creates for its step."""
     trainer = bound.arguments.get("self")
     folder = _path_of(getattr(getattr(trainer, "args", None), "output_dir", None))
     step = getattr(getattr(trainer, "state", None), "global_step", None)
@@ -211,11 +211,11 @@ TARGETS: tuple[tuple[str, str, str, str, Find], ...] = (
     ("lightning.pytorch.trainer.trainer", "Trainer", "save_checkpoint", "lightning", _argument("filepath")),
     ("pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint", "lightning", _argument("filepath")),
 )
-"""Module, class or "", function, its name in reports, and where it saves to."""
+"""Module, class or "", function, its name in reports, and a Find for its path."""
 
 
 def _holds_tensors(value: Any, depth: int) -> bool:
-    """Whether this is a module, or a mapping with a tensor in it; optimizer states nest three deep."""
+    """Return whether this is a tensor, a module, or a mapping with a tensor. Optimizer states nest three deep."""
     if _is_tensor(value) or hasattr(value, "state_dict"):
         return True
     if depth == 0:
@@ -236,7 +236,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _step_in(arguments: Mapping[str, Any]) -> int | None:
-    """The step that a saved mapping names itself."""
+    """Return the step in the saved mapping, or None."""
     saved = arguments.get("obj", arguments.get("state_dict"))
     if not isinstance(saved, Mapping):
         return None

@@ -1,8 +1,7 @@
-"""What the hook changes in a rank.
+"""The changes that the hook makes in a rank.
 
-At the start: rank 0 of a single node opens the store of its ranks on the loopback alone, and logs lose lines that a full
-disk has no room for. On request: the debug levels of NCCL and c10d. At the exit of a rank that makes room for the next
-attempt: no search for garbage.
+At the start: rank 0 of a single node opens the store of its ranks only on loopback, and logs drop lines if the disk is
+full. On request: the debug levels of NCCL and c10d. At an exit for the next attempt: no garbage collection.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ from .import_watch import when_imported
 MODULE = "torch.distributed.rendezvous"
 BACKLOG = 2048
 LIBUV_LISTENS = (2, 8)
-"""From this version of torch on, the store's libuv backend takes a socket; before, only the older backend does."""
+"""First version of torch whose libuv backend of the store takes a socket; before, only the older backend does."""
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Major and minor of a version such as "2.13.0a0+git1234"."""
+    """Return major and minor of a version such as "2.13.0a0+git1234"."""
     major, minor = text.split("+")[0].split(".")[:2]
     return int(major), int(minor)
 
 
 def keep_store_on_loopback() -> None:
-    """In a rank whose group meets on the loopback: change torch's module as soon as it is loaded."""
+    """If MASTER_ADDR is a loopback address, patch torch's rendezvous module once it is loaded."""
     if is_loopback(os.environ.get("MASTER_ADDR", "")):
         when_imported(MODULE, _replace_store)
 
 
 def _replace_store(module: ModuleType) -> None:
-    """Replace `TCPStore`, with which env:// and tcp:// open the store, by one that passes a socket to torch's.
+    """Replace the `TCPStore` of env:// and tcp:// by a function that passes a listening socket to torch's.
 
-    torch takes a socket that listens already. Where anything is otherwise than expected, torch does as it does.
+    If the arguments are not the expected ones, or torch takes no socket, torch's store is opened as usual.
     """
     theirs = getattr(module, "TCPStore", None)
     if theirs is None:
@@ -54,7 +53,7 @@ def _replace_store(module: ModuleType) -> None:
         listening = _listening(words, named)
         if listening is None:
             return theirs(*words, **named)
-        descriptor = listening.detach()  # torch owns it from now on
+        descriptor = listening.detach()  # torch now owns it
         if version_of(sys.modules["torch"].__version__) < LIBUV_LISTENS:
             named["use_libuv"] = False
         try:
@@ -67,7 +66,7 @@ def _replace_store(module: ModuleType) -> None:
 
 
 def _listening(words: tuple[Any, ...], named: dict[str, Any]) -> socket.socket | None:
-    """The socket for a store that opens on the loopback; None for any other."""
+    """Return a socket for a store that listens on loopback; None for any other store."""
     host, port = named.get("host_name"), named.get("port")
     if words or not named.get("is_master") or not is_loopback(host) or "master_listen_fd" in named:
         return None
@@ -76,15 +75,15 @@ def _listening(words: tuple[Any, ...], named: dict[str, Any]) -> socket.socket |
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError:  # taken: perhaps by a store that this process shares; torch names the error
+    except OSError:  # in use, perhaps by a store that this process shares; torch reports the error
         return None
 
 
 class LosingFile(io.FileIO):
-    """A log file that loses what the file system has no room for."""
+    """A log file that drops data if the file system is full."""
 
     def write(self, data: Any) -> int:
-        """Bytes taken; all of them where there is no room. Raises OSError for other errors."""
+        """Return the number of written or dropped bytes. Raises OSError for other errors than a full disk."""
         try:
             return super().write(data)
         except OSError as error:
@@ -94,7 +93,7 @@ class LosingFile(io.FileIO):
 
 
 def survive_full_disk() -> None:
-    """Put a LosingFile under stdout and stderr where they are regular files."""
+    """Put a LosingFile under stdout and stderr if they are regular files."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stat.S_ISREG(os.fstat(number).st_mode):
@@ -105,7 +104,7 @@ def survive_full_disk() -> None:
 
 
 def losing(stream: io.TextIOWrapper, number: int) -> TextIO:
-    """A stream like `stream`, with the same buffering, on the same descriptor."""
+    """Return a stream like `stream` with a LosingFile: with the same buffering, on the same descriptor."""
     raw: Any = LosingFile(number, "w", closefd=False)
     below = io.BufferedWriter(raw) if isinstance(stream.buffer, io.BufferedWriter) else raw
     fresh = io.TextIOWrapper(
@@ -115,17 +114,17 @@ def losing(stream: io.TextIOWrapper, number: int) -> TextIO:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
-    cast(Any, fresh).mode = "w"  # as the interpreter's own streams have it
+    cast(Any, fresh).mode = "w"  # as in the interpreter's streams
     return fresh
 
 
 SONAME = "libnccl.so.2"
 _UNSET = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV"}
-"""Values for variables that had none; to unset them would not be safe while NCCL reads."""
+"""Values that replace unset variables: to unset a variable while NCCL reads it is not safe."""
 
 
 def nccl_libraries() -> list[Any]:
-    """Every libnccl that this process has mapped, the one that torch calls first; nothing is loaded for it."""
+    """Return every libnccl that this process has mapped, first the one that torch calls. Loads nothing."""
     paths: list[str] = []
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -136,9 +135,9 @@ def nccl_libraries() -> list[Any]:
     for path in paths:
         try:
             libraries.append(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
-        except OSError:  # replaced on disk since it was loaded: the loader still has it by its name
+        except OSError:  # replaced on disk since it was loaded; the loader knows it by its soname
             libraries.append(ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
-    # One of LD_PRELOAD is before all others for whoever calls NCCL, though torch 2.14 loads that of its wheel beside it.
+    # A libnccl from LD_PRELOAD serves all calls, though torch 2.14 also loads the one of its wheel.
     preloaded = _address(ctypes.CDLL(None))
     if preloaded is not None:
         libraries.sort(key=lambda library: _address(library) != preloaded)
@@ -146,13 +145,13 @@ def nccl_libraries() -> list[Any]:
 
 
 def _address(library: Any) -> int | None:
-    """Where a library has ncclGetVersion; None where it has not."""
+    """Return the address of a library's ncclGetVersion, or None."""
     function = getattr(library, "ncclGetVersion", None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
 def nccl_state() -> dict[str, Any]:
-    """{"loaded", "live", "version", "debug", "backend"}; live: whether the library exports ncclResetDebugInit."""
+    """Return {"loaded", "live", "version", "debug", "backend"}; live: the library exports ncclResetDebugInit."""
     libraries = nccl_libraries()
     return {
         "loaded": bool(libraries),
@@ -164,7 +163,7 @@ def nccl_state() -> dict[str, Any]:
 
 
 def version(library: Any) -> str | None:
-    """NCCL's version as text, from ncclGetVersion (X*10000 + Y*100 + Z since 2.9)."""
+    """Return NCCL's version as text, from ncclGetVersion (X*10000 + Y*100 + Z since 2.9)."""
     if not hasattr(library, "ncclGetVersion"):
         return None
     number = ctypes.c_int()
@@ -177,7 +176,7 @@ def version(library: Any) -> str | None:
 
 
 def backend() -> str | None:
-    """Backend of the default process group once there is one."""
+    """Return the backend of the default process group; None before its initialization."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not getattr(distributed, "is_initialized", bool)():
         return None
@@ -185,20 +184,19 @@ def backend() -> str | None:
 
 
 class Levels:
-    """NCCL's and c10d's debug levels of this process, and those to return to."""
+    """The debug levels of NCCL and c10d in this process, and the levels to restore after a limited time."""
 
     def __init__(self) -> None:
         self._lasting = {name: os.environ.get(name) or unset for name, unset in _UNSET.items()}
         self._part = 0
         self._c10d: str | None = None
-        """c10d's level before the first limited one."""
+        """c10d's level before the first limited one; None if no limited level is set."""
 
     def set_nccl(self, env: dict[str, str], lasting: bool = True) -> dict[str, Any]:
-        """Set NCCL_DEBUG variables and have NCCL read them again, where it can; `nccl_state` and "changed".
+        """Set NCCL_DEBUG variables and let NCCL read them again if it can. Return `nccl_state` plus "changed".
 
-        `lasting`: `back` returns to them from now on. NCCL 2.24 and newer export ncclResetDebugInit
-        (deprecated since 2.28, hence looked up, never assumed); what an older one has read stays, and so
-        does its environment. Raises ValueError for other variables.
+        `lasting`: `back` restores these values. NCCL 2.24 and newer export ncclResetDebugInit (deprecated since 2.28,
+        so it may be missing). If a loaded NCCL lacks it, nothing is changed. Raises ValueError for other variables.
         """
         for name in env:
             if name not in _UNSET:
@@ -221,7 +219,7 @@ class Levels:
         return state
 
     def _new_file(self) -> str:
-        """A name never used before: NCCL truncates what it opens."""
+        """Return an unused path: NCCL truncates the file that it opens."""
         while True:
             self._part += 1
             path = "%s.%d.nccl" % (os.environ["DISTUI_RANK_FILES"], self._part)
@@ -229,7 +227,7 @@ class Levels:
                 return path
 
     def set_c10d(self, level: str, lasting: bool = True) -> dict[str, str]:
-        """Torch's own logging of distributed: "OFF", "INFO" or "DETAIL"; what changed, in words."""
+        """Set torch's distributed debug level, "OFF", "INFO" or "DETAIL", and return {"text": the change in words}."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not hasattr(distributed, "DebugLevel"):
             return {"text": ""}
@@ -246,7 +244,7 @@ class Levels:
         return {"text": "TORCH_DISTRIBUTED_DEBUG=%s, c10d logging %s" % (level, name)}
 
     def back(self) -> dict[str, Any]:
-        """Take a limited level back, NCCL's and c10d's."""
+        """Restore the levels of NCCL and c10d after a limited time."""
         if self._c10d is not None:
             self.set_c10d(self._c10d)
         if all(os.environ.get(name) == value for name, value in self._lasting.items()):
@@ -255,7 +253,7 @@ class Levels:
 
 
 def log_distributed(level: int) -> None:
-    """Python's own loggers of torch.distributed, through torch where it can: it owns their handlers."""
+    """Set the level of Python's torch.distributed loggers, through torch if possible: torch owns their handlers."""
     logs = getattr(sys.modules.get("torch"), "_logging", None)
     if logs is not None and hasattr(logs, "set_logs"):
         logs.set_logs(distributed=level)
@@ -264,17 +262,17 @@ def log_distributed(level: int) -> None:
 
 
 FILE: Any = io.IOBase.__base__
-"""Base of all files of the interpreter's own; an isinstance check with io.IOBase itself is far slower."""
+"""Base class of the interpreter's file classes; isinstance with io.IOBase is far slower."""
 UNWILLING = (OSError, ValueError, RuntimeError, AttributeError, TypeError)
-"""What flushing raises: the disk is full, the file is closed, or a file class of the script's own has lost its parts."""
+"""Exceptions of a flush: full disk, closed file, or a file class of the script without its attributes at exit."""
 
 
 class Leaving:
-    """Once another attempt is announced, the interpreter exits without collecting cyclic garbage.
+    """Skips the collection of cyclic garbage at exit once another attempt was announced.
 
-    It would go through everything that torch has imported: about 0.8 s of a core (torch 2.13), for which the next
-    attempt waits. Python promises no finalizer to what lives at the exit (see object.__del__). All else stays: exit
-    functions, threads joined, files flushed, the exit code.
+    The collection traverses all objects that torch has imported, and so delays the next attempt by 0.8 s of CPU time
+    (torch 2.13). Python does not guarantee finalizers at exit (see object.__del__). Exit functions, the join of
+    threads, the flush of files and the exit code stay.
     """
 
     def __init__(self) -> None:
@@ -282,7 +280,7 @@ class Leaving:
         atexit.register(self._leave)  # the first to be registered runs last
 
     def soon(self) -> dict[str, Any]:
-        """This rank is about to end for the next attempt."""
+        """Note that this rank will be ended for the next attempt."""
         self._soon = True
         return {"leaving": True}
 
@@ -293,7 +291,7 @@ class Leaving:
 
 
 def flush_files() -> None:
-    """Flush all open files: the collection would have closed those in a reference cycle."""
+    """Flush all open files, because the collection would have closed those in a reference cycle."""
     for item in gc.get_objects():
         if issubclass(type(item), FILE):  # type(), as a proxy's __class__ may run code
             with contextlib.suppress(*UNWILLING):

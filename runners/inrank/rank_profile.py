@@ -1,8 +1,8 @@
-"""torch.profiler on request: some steps of this rank, from a step boundary that the agent has chosen for all ranks.
+"""Profile some steps of this rank with torch.profiler, from a step boundary that the agent chooses for all ranks.
 
-The request is armed by a thread of the hook's. The optimizer step then starts and stops the profiler in the training's
-own thread, which is the only thread that may; the trace is written by the thread that asks for it. The script's own use
-of a profiler goes first: torch has no more than one at a time. Nothing that goes wrong here reaches the script.
+A thread of the hook arms the request. The optimizer step then starts and stops the profiler in the training thread, as
+torch requires. The thread that requests the trace writes it. torch runs one profiler at a time; the script's profiler
+has precedence. No error of this module reaches the script.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .import_watch import MISTAKES
 from .rank_pulse import NotReady
 
 MOST_STEPS = 100
-"""Steps of one profile: each costs memory of the rank until the trace is written."""
+"""Most steps of a profile: each step takes memory of the rank until the trace is written."""
 LEAST_FREE = 256 << 20
-"""Bytes that have to be free where the trace is written."""
+"""Bytes that must be free on the disk of the trace."""
 LONGEST_S = 600.0
-"""A recording ends at the first step boundary after this, whatever was asked for."""
+"""A recording ends at the first step boundary after this many seconds."""
 STEP_MARK = "distui.step#"
-"""Begins the name of the mark at each step boundary; the number of the step that is over follows."""
+"""Prefix of the name of the mark at each step boundary, before the number of the finished step."""
 GUARDED = ("_prepare_profiler", "_enable_profiler")
-"""Functions of torch.autograd.profiler by which every profiler begins."""
+"""Functions of torch.autograd.profiler that every profiler calls at its start."""
 OWN = "torch.profiler is in use by the script itself, which goes first: profile once that is over"
 BUSY = "a profile is under way: profile again once it is over"
 _FOLDER = re.compile(r"[0-9A-Za-z-]{1,64}")
@@ -40,21 +40,21 @@ _FOLDER = re.compile(r"[0-9A-Za-z-]{1,64}")
 class ProfileRequest:
     def __init__(self, folder: str, first: int, steps: int, thread: int) -> None:
         self.folder, self.first, self.last = folder, first, first + steps - 1
-        """The steps that are recorded, counted as Steps counts them."""
+        """First and last recorded step, in the numbers of Steps."""
         self.thread = thread
-        """Of the connection that asked: where that closes, nobody wants the trace any more."""
+        """Thread of the requesting connection. If that closes, the profile is dropped."""
         self.state = "armed"
-        """Then "warm" (its last step before the recording), "recording", "recorded"; or "off"."""
+        """Next: "warm" (the last step before the recording), "recording", "recorded"; or "off"."""
         self.why = ""
-        """Why it is off."""
+        """Reason for "off"."""
         self.torch: Any = None
-        """torch's own object, from "warm" on."""
+        """torch's profiler, from "warm" on."""
         self.trainer = 0
-        """The thread that trains."""
+        """Id of the training thread."""
         self.began, self.pid = 0.0, os.getpid()
 
     def left_out(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Return whether the profile is recorded or dropped."""
         return self.state in ("recorded", "off")
 
 
@@ -67,18 +67,18 @@ class Profiles:
         self._job: ProfileRequest | None = None
         self._lock = threading.RLock()
         self._real: dict[str, Any] = {}
-        """What `_guard` has replaced."""
+        """Name → function that `_guard` has replaced."""
         self._mine = False
-        """Whether the call into torch is this module's."""
+        """True during this module's calls into torch."""
         self._closes = False
-        """Whether the end of the process is watched for."""
+        """True once `_end` is registered with atexit."""
 
     # --- called by threads of the hook
 
     def arm(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Have "steps" recorded from step "first" on, into "folder". The answer has "late" where that step is too near.
+        """Arm a recording of "steps" steps from step "first" on, into "folder". Answers "late" if that step is too near.
 
-        Raises NotReady with the reason where no profile can be.
+        Raises NotReady with the reason if no profile is possible.
         """
         first, steps, name = int(request["first"]), int(request["steps"]), str(request["folder"])
         if not 1 <= steps <= MOST_STEPS or not _FOLDER.fullmatch(name):
@@ -100,14 +100,14 @@ class Profiles:
             self._closes = True
             atexit.register(self._end)
         self._steps.watch = self._stepped
-        # its warm-up begins at a boundary that has to lie ahead
+        # the warm-up begins at a boundary in the future
         if self._steps.count >= first - 2 and job.state == "armed":
             self._drop(job, "too late")
             return {"late": self._steps.count}
         return {"count": self._steps.count}
 
     def ready(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Steps and seconds a step, where a profile may begin. Raises NotReady."""
+        """Return steps and seconds per step if a profile is possible. Raises NotReady."""
         if not self._steps.count:
             raise NotReady("no optimizer step so far, and a profile is of steps")
         self._torch()
@@ -117,7 +117,7 @@ class Profiles:
         return {"count": self._steps.count, "step_s": self._steps.pace}
 
     def progress(self, request: dict[str, Any]) -> dict[str, Any]:
-        """How far it is; once it is recorded the trace is written, and the answer has its "file"."""
+        """Return the progress of the profile. Once it is recorded, write the trace and return its "file"."""
         job = self._job
         if job is None or job.thread != threading.get_ident():
             raise NotReady("no profile was asked for on this connection")
@@ -131,18 +131,18 @@ class Profiles:
             self._drop(job, "it was written")
 
     def gone(self) -> None:
-        """The connection of this thread is closed."""
+        """Drop the profile of this thread, whose connection is closed."""
         job = self._job
         if job is not None and job.thread == threading.get_ident():
             self._drop(job, "nobody waits for it any more")
 
     def begin(self) -> None:
-        """In a fork that became a rank itself."""
+        """Reset the state in a fork that has become a rank."""
         self._job, self._lock, self._mine = None, threading.RLock(), False
         self._steps.watch = None
 
     def _drop(self, job: ProfileRequest, why: str) -> None:
-        """No trace comes of it; a profiler that is on is stopped at the next step boundary."""
+        """Drop a profile without a trace. A running profiler stops at the next step boundary."""
         with self._lock:
             on = job.state in ("warm", "recording")
             job.state, job.why = "off", why
@@ -151,15 +151,15 @@ class Profiles:
                 self._over(job)
 
     def _over(self, job: ProfileRequest) -> None:
-        """torch is as it was before."""
+        """Restore torch's functions and the hook's Steps."""
         if self._job is job:
             self._steps.watch = None
             self._unguard()
 
-    # --- called by the thread that trains
+    # --- called by the training thread
 
     def _stepped(self, count: int) -> None:
-        """After each optimizer step while there is a request."""
+        """Advance the profile after an optimizer step."""
         job = self._job
         if job is None or job.pid != os.getpid():
             return
@@ -199,10 +199,10 @@ class Profiles:
             self._stop(job)
 
     def _stop(self, job: ProfileRequest) -> None:
-        """End a profiler of which nothing is wanted any more."""
+        """Stop the profiler of a dropped profile."""
         if job.torch is not None and job.trainer == threading.get_ident():
             if not job.began:
-                job.torch.start_trace()  # what was prepared ends in no other way
+                job.torch.start_trace()  # a prepared trace must start before it can stop
             job.torch.stop_trace()
             job.torch = None
         self._over(job)
@@ -218,7 +218,7 @@ class Profiles:
     # --- one profiler at a time
 
     def _guard(self, torch: Any) -> None:
-        """The script's own profiler ends this one before it begins: torch crashes where two are on."""
+        """Patch torch so that a profiler of the script first stops this one: torch crashes with two."""
         module = torch.autograd.profiler
         for name in GUARDED:
             if name not in self._real:
@@ -251,17 +251,17 @@ class Profiles:
                 self._stop(job)
 
     def _end(self) -> None:
-        """A process that exits while its profiler is on is ended by a segmentation fault."""
+        """Stop the profiler at exit. Without that, the process dies of a segmentation fault."""
         job = self._job
         if (
             job is not None and not job.left_out() and job.pid == os.getpid()
-        ):  # no fork, whose lock may be taken
+        ):  # in a fork the lock may be held
             with self._lock, contextlib.suppress(*MISTAKES), self._own_call():
                 job.state, job.why = "off", "ended before step %d" % job.last
                 self._stop(job)
 
     def _torch(self) -> Any:
-        """torch, where its profiler is as it is known here. Raises NotReady."""
+        """Return torch if it has the profiler's expected attributes. Raises NotReady."""
         torch = sys.modules.get("torch")
         profiler = getattr(torch, "profiler", None)
         module = sys.modules.get("torch.autograd.profiler")
@@ -273,7 +273,7 @@ class Profiles:
 
 
 def _folder(name: str) -> str:
-    """Where the trace is written: beside the folders of the attempts. Raises NotReady where there is no room."""
+    """Return the folder for the trace, next to those of the attempts. Raises NotReady if the disk has no room."""
     node = os.path.dirname(os.path.dirname(os.path.abspath(os.environ["DISTUI_RANK_FILES"])))
     try:
         room = os.statvfs(node)
@@ -287,7 +287,7 @@ def _folder(name: str) -> str:
 
 
 def _of_script(torch: Any) -> bool:
-    """Whether a profiler of the script's own is on, or warms up."""
+    """Return whether a profiler of the script is running or in its warm-up."""
     if (
         getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
         or torch._C._autograd._profiler_enabled()
@@ -305,7 +305,7 @@ def _of_script(torch: Any) -> bool:
 
 
 def _made(torch: Any) -> Any:
-    """torch's profiler of the CPU, and of the device that this process uses."""
+    """Create torch's profiler for the CPU and for the device types that this process uses."""
     kinds = torch.profiler.ProfilerActivity
     activities = [kinds.CPU]
     for name in ("cuda", "xpu"):
@@ -317,7 +317,7 @@ def _made(torch: Any) -> Any:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Kineto reads this variable at its first start, and writes of each start and stop without it."""
+    """Start Kineto inside this context with KINETO_LOG_LEVEL set: otherwise it logs each start and stop."""
     name = "KINETO_LOG_LEVEL"
     if name in os.environ:
         yield
@@ -330,13 +330,13 @@ def _quietly() -> Iterator[None]:
 
 
 def _mark(count: int) -> None:
-    """A span of no length at a step boundary, in the trace."""
+    """Add an empty span at a step boundary to the trace."""
     with sys.modules["torch"].autograd.profiler.record_function("%s%d" % (STEP_MARK, count)):
         pass
 
 
 def _written(job: ProfileRequest) -> str:
-    """The path of the trace, as JSON. Raises NotReady where it could not be written whole."""
+    """Write the trace as JSON and return its path. Raises NotReady if it could not be written completely."""
     path = os.path.join(job.folder, "rank-%s.json" % os.environ.get("RANK", "0"))
     torch, job.torch = job.torch, None
     try:
@@ -344,10 +344,10 @@ def _written(job: ProfileRequest) -> str:
         with open(path, "xb", opener=private):
             pass
         torch.export_chrome_trace(path)
-        os.chmod(path, 0o600)  # Kineto has replaced it by a file of its own
+        os.chmod(path, 0o600)  # Kineto has replaced the file
         _check(path)
     except OSError as error:
-        for left in (path, path + ".tmp"):  # Kineto's own
+        for left in (path, path + ".tmp"):  # the .tmp is Kineto's
             with contextlib.suppress(OSError):
                 os.unlink(left)
         raise NotReady("%s could not be written: %s" % (path, error.strerror or error)) from None
@@ -355,7 +355,7 @@ def _written(job: ProfileRequest) -> str:
 
 
 def _check(path: str) -> None:
-    """Kineto reports no error of a write: what is cut ends otherwise. Raises OSError."""
+    """Check that the file ends with "}", because Kineto reports no write errors. Raises OSError."""
     with open(path, "rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - 64))

@@ -1,8 +1,8 @@
-"""What a rank reports of itself: its pulse, its collectives, and on request its flight recorders and memory.
+"""A rank's reports about itself: its pulse, its collectives, and on request its flight recorders and memory.
 
 The pulse (stack, CPU time, steps, collectives) has the form of runners/model.py. There are three ways to read the flight
-recorder, because 2,000 entries cost 10 ms and their stacks half as much again: the counts of the groups alone
-(0.03 ms), every entry, or every entry with its call site.
+recorder: only the counts of the groups (0.03 ms), every entry (2,000 cost 10 ms), or every entry with its call site
+(15 ms).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .control import private
 from .thread_waits import Threads, main_wait
 
 FRAMES, INNERMOST, DEPTH = 24, 8, 400
-"""Frames that a pulse holds, how many of them are the innermost whatever they are, and how deep a stack is read."""
+"""Most frames in a pulse, how many innermost ones are always kept, and the most frames that are read."""
 SAMPLES, APART_S = 20, 0.02
 HELD_UP = ("futex", "lock", "sleep", "poll")
-"""Waits of the main thread in which the other threads are looked at: one of them may be what it waits for."""
+"""The other threads are sampled during these waits of the main thread: it may wait for one of them."""
 UNREADABLE = (
     OSError,
     RuntimeError,
@@ -40,11 +40,11 @@ UNREADABLE = (
     pickle.PickleError,
     EOFError,
 )
-"""What reading torch's private parts may raise in a version that is not out yet."""
+"""Exceptions that torch's private attributes may raise in future versions."""
 
 
 class PulseSampler:
-    """Samples this process; keeps what a sample needs of the one before."""
+    """Takes pulses of this process, and keeps the state that the next one needs."""
 
     def __init__(self, threads: Threads) -> None:
         self._collectives, self._threads = Collectives(), threads
@@ -52,7 +52,11 @@ class PulseSampler:
     def take(
         self, count: int, last: float, samples: int = 1, whole: bool = False, sites: bool = False
     ) -> dict[str, Any]:
-        """One sample. `count`, `last`: optimizer steps and unix time of the newest; the rest: see Collectives.sample."""
+        """Take a pulse.
+
+        `count`, `last`: optimizer steps, and unix time of the newest one. `samples`: stack samples, at most SAMPLES. For
+        `whole` and `sites` see Collectives.sample.
+        """
         main = threading.main_thread().ident
         seen: set[Any] = set()
         stack: list[list[Any]] = []
@@ -88,21 +92,21 @@ class PulseSampler:
 
 
 def torch_home() -> str:
-    """torch's folder, with a separator behind it."""
+    """Return torch's folder with a trailing separator."""
     return os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/no/torch") + os.sep
 
 
 def recorders() -> dict[str, Callable[..., bytes]]:
-    """Kind of each of torch's flight recorders → the function that dumps it; {} before torch is imported."""
+    """Return kind → dump function of torch's flight recorders; {} before torch is imported."""
     core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
     dumps = {kind: getattr(core, "_dump_%s_trace" % kind, None) for kind in RECORDERS}
     return {kind: dump for kind, dump in dumps.items() if dump is not None}
 
 
 def recording() -> dict[str, Callable[..., bytes]]:
-    """Those, and from torch 2.15 on those of backends that record for themselves; a process group has to be there.
+    """Return `recorders` and, from torch 2.15 on, those of the backends with separate ones. Needs a process group.
 
-    A torch that knows no such backend refuses its name.
+    torch raises an exception for a backend that it does not have.
     """
     dumps = recorders()
     general = dumps.get("fr")
@@ -116,20 +120,20 @@ def recording() -> dict[str, Callable[..., bytes]]:
 
 
 def master() -> str | None:
-    """MASTER_ADDR:MASTER_PORT as the script has it now."""
+    """Return MASTER_ADDR:MASTER_PORT of the current environment, or None."""
     address = os.environ.get("MASTER_ADDR")
     return None if address is None else "%s:%s" % (address, os.environ.get("MASTER_PORT", ""))
 
 
 def thread_seconds(thread: int | None) -> float | None:
-    """Processor seconds of a living thread so far."""
+    """Return the CPU seconds of a live thread."""
     return None if thread is None else time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
 def jumps_back(thread: int | None) -> bool:
-    """Whether a thread is at the end of a loop's body: of a loop that calls nothing, every sample shows it there.
+    """Return whether a thread is at a backward jump, the end of a loop's body. A loop without calls always is.
 
-    Another thread runs only between two instructions that ask for it: calls, and jumps backwards.
+    The interpreter switches threads only at calls and at backward jumps.
     """
     frame = sys._current_frames().get(thread or 0)
     if frame is None or frame.f_lasti < 0:
@@ -139,7 +143,7 @@ def jumps_back(thread: int | None) -> bool:
 
 
 def stack_of(thread: int | None) -> list[list[Any]]:
-    """[file, line, function] of a thread's frames, innermost first; of a deep stack without torch's in the middle."""
+    """Return [file, line, function] of a thread's frames, innermost first. A deep stack omits outer frames of torch."""
     frame: FrameType | None = sys._current_frames().get(thread or 0)
     stack: list[list[Any]] = []
     while frame is not None and len(stack) < DEPTH:
@@ -157,23 +161,23 @@ DEFAULT = "0"
 ACTIVE, RECENT, RECENT_SITES, SITES = 16, 64, 8, 12
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RECORDERS = ("nccl", "fr")
-"""NCCL builds have one for NCCL and one for everything else: names of torch's functions, _dump_NAME_trace."""
+"""Kinds of flight recorders, as in torch's functions _dump_KIND_trace: one for NCCL, one for all other backends."""
 OF_BACKENDS = ("nccl2", "nccl-lazy")
-"""Values of its parameter `backend`; without it that is "gloo"."""
+"""Values for the parameter `backend` of _dump_fr_trace; the default is "gloo"."""
 
 
 def alone(*steps: Callable[[], Any]) -> list[Any]:
-    """What each of them returns; none may execute Python. Nothing else of this interpreter runs in between."""
+    """Call functions in C and return their results. No other Python code of this interpreter runs in between."""
     return [*map(methodcaller("__call__"), steps)]
 
 
 def dumped(dump: Callable[..., bytes], sites: bool) -> list[dict[str, Any]]:
-    """The entries of one of torch's recorders, with "frames" where `sites`."""
+    """Return the entries of a flight recorder, with "frames" if `sites`."""
     torch, raw = sys.modules["torch"], partial(dump, True, sites, False)
     if not sites or "_inductor" in vars(torch):
         return unpickled(raw())
-    # To name frames, torch asks itself for _inductor, which is imported by that: 800 modules, 70 MB, a second, and
-    # beside a script that may be importing, too. So it finds an empty one.
+    # To name frames, torch reads its attribute _inductor, which imports that package: 800 modules, 70 MB, 1 s, maybe
+    # during an import by the script. Therefore it gets an empty module.
     empty = ModuleType("torch._inductor")
     try:
         results = alone(
@@ -186,7 +190,7 @@ def dumped(dump: Callable[..., bytes], sites: bool) -> list[dict[str, Any]]:
 
 
 def unpickled(raw: bytes) -> list[dict[str, Any]]:
-    """The entries of a dump. So many objects at once would set off a collection of all garbage, of 0.1 s."""
+    """Return the entries of a dump. Disables the garbage collector: so many new objects trigger a run of 0.1 s."""
     load = partial(pickle.loads, raw)
     if not gc.isenabled():
         return load().get("entries", [])  # type: ignore[no-any-return]
@@ -200,7 +204,7 @@ def unpickled(raw: bytes) -> list[dict[str, Any]]:
 
 
 def places(frames: Iterable[Any]) -> list[list[Any]]:
-    """[file, line, function] of the callers, innermost first; without torch's own, unless all of them are."""
+    """Return [file, line, function] of the frames outside torch, innermost first; else only the innermost frame."""
     home = torch_home()
     sites = [[frame["filename"], frame["line"], frame["name"]] for frame in frames]
     own = [site for site in sites if not site[0].startswith(home)]
@@ -208,7 +212,7 @@ def places(frames: Iterable[Any]) -> list[list[Any]]:
 
 
 def inputs(sizes: list[list[int]], dtypes: list[str]) -> str:
-    """ "Float[20]", "Float[2, 3] ×2 Long[1]": equal neighbours are counted, at most 4 kinds are named."""
+    """Return inputs as "Float[2, 3] ×2 Long[1]": counts equal neighbours and names at most 4 groups of them."""
     counted: list[tuple[str, int]] = []
     for number, size in enumerate(sizes):
         dtype = dtypes[min(number, len(dtypes) - 1)] if dtypes else ""
@@ -224,12 +228,12 @@ def inputs(sizes: list[list[int]], dtypes: list[str]) -> str:
 
 
 def completed(entry: dict[str, Any]) -> bool:
-    """Whether an entry of torch's is done. gloo's stay "scheduled" for ever, and are done when they are retired."""
+    """Return whether an entry's collective is done. Entries of gloo stay "scheduled"; they are done once retired."""
     return bool(entry.get("retired")) or entry.get("state") == "completed"
 
 
 def members() -> list[tuple[str, tuple[int, ...], str]]:
-    """Name, global ranks and backends of each process group: the recorders know only the ranks of NCCL's."""
+    """Return name, global ranks and backends of each process group; the recorders have only the ranks of NCCL groups."""
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     groups = []
     for group, name in list(getattr(world, "pg_names", {}).items()):
@@ -239,7 +243,7 @@ def members() -> list[tuple[str, tuple[int, ...], str]]:
 
 
 def backends() -> list[str]:
-    """Classes of torch's that carry out the collectives of this process, as "ProcessGroupNCCL2"."""
+    """Return the names of torch's backend classes of this process's groups, for example "ProcessGroupNCCL2"."""
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     names: set[str] = set()
     for group in list(getattr(world, "pg_names", {})):
@@ -249,12 +253,11 @@ def backends() -> list[str]:
 
 
 COUNTED = {"ProcessGroupNCCL2": "nccl2", "ProcessGroupNCCLLazy": "nccl-lazy"}
-"""Backends that torch 2.14 does not record, by the class that carries them out; later versions do."""
+"""Class → backend of the backends that torch 2.14 does not record; later versions do."""
 
 
 def counted(kinds: Container[str]) -> list[dict[str, Any]]:
-    """As ProcessGroups those that no recorder of these kinds has: all there is of them is how many collectives this rank
-    has called."""
+    """Return the process groups that no recorder of these `kinds` has, with only the number of enqueued collectives."""
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     groups: list[dict[str, Any]] = []
     for group, name in list(getattr(world, "pg_names", {}).items()):
@@ -281,7 +284,7 @@ def counted(kinds: Container[str]) -> list[dict[str, Any]]:
 
 
 class _Recorder:
-    """One of torch's flight recorders, and its groups as of the last sample."""
+    """One of torch's flight recorders, and its groups in the last sample."""
 
     def __init__(
         self,
@@ -295,17 +298,17 @@ class _Recorder:
         self._json = getattr(core, "_dump_%s_trace_json" % kind, None)
         self.kind = kind
         self.names, self.mixed = names, mixed
-        """Ranks by name of a group; names of groups that have NCCL and gloo."""
+        """Name → ranks of the groups; names of groups with both NCCL and gloo."""
         self._groups: dict[str, dict[str, Any]] = {}
-        """By torch's number of the group: as last reported, and "plain": whether its counts are those of collectives."""
+        """torch's id of a group → its last report, and "plain": whether torch's counts are only of collectives."""
         self._counted: dict[str, tuple[int, int]] = {}
         self._settled: dict[str, tuple[int, int]] = {}
-        """Counts at which every entry was done: gloo's threads may leave the lower of two completions as the last."""
+        """Counts when every entry was done. gloo's threads may record the lower of two completions last."""
         self.stuck = False
-        """Whether a group waits and has not moved since the sample before."""
+        """True if a group waits and its counts have not changed since the previous sample."""
 
     def counts(self) -> bool:
-        """Read the counts; False where every entry has to be seen: a group is new, or waits and did not move."""
+        """Read the counts. False if the entries must be read: a group is new, or waits and its counts did not change."""
         if self._json is not None:
             status = json.loads(self._json(False)).get("pg_status", {})
         else:
@@ -327,7 +330,7 @@ class _Recorder:
         return True
 
     def groups(self) -> list[dict[str, Any]]:
-        """As of the last sample, without those that were destroyed or have no name."""
+        """Return the groups of the last sample that have a name and still exist."""
         return [
             {key: group[key] for key in group if key != "plain"}
             for group in self._groups.values()
@@ -338,12 +341,12 @@ class _Recorder:
         return self.names.get(name.partition("/")[0])
 
     def entries(self, sites: bool) -> list[dict[str, Any]]:
-        """Every collective that it holds, oldest first, as torch has it, with "done" and "group"."""
+        """Return all entries of the recorder, oldest first, in torch's form plus "done" and "group"."""
         entries = dumped(self._dump, sites)
         coalesced: dict[tuple[Any, Any, Any], bool] = {}
         for entry in reversed(entries):
             entry["done"] = completed(entry)
-            # The members of a coalesced call have no events, and are never retired: the call itself shows it.
+            # Entries inside a coalesced call have no events and are never retired; the entry of the call shows its end.
             key = (entry["pg_id"], entry["collective_seq_id"], entry["p2p_seq_id"])
             if entry["profiling_name"].endswith(":coalesced"):
                 coalesced[key] = entry["done"]
@@ -351,7 +354,7 @@ class _Recorder:
                 entry["done"] = True
             entry["group"] = self._name(entry)
         if self.names:
-            # A destroyed group leaves entries behind that wait for nobody.
+            # Entries of a destroyed group never complete.
             kept = [entry for entry in entries if entry["done"] or entry["process_group"][0] in self.names]
         else:
             kept = entries
@@ -363,7 +366,7 @@ class _Recorder:
         return name + "/gloo" if self.kind == "fr" and name in self.mixed else name
 
     def _learn(self, entries: list[dict[str, Any]]) -> None:
-        """Counts from the entries themselves: torch's own also count sends and receives, each backend in its way."""
+        """Count the collectives of each group. torch's counts include sends and receives, depending on the backend."""
         seen: dict[str, dict[str, Any]] = {}
         for entry in entries:
             group = seen.setdefault(
@@ -421,7 +424,7 @@ def as_collective(entry: dict[str, Any], sites: bool) -> dict[str, Any]:
 
 
 def _started(entry: dict[str, Any]) -> bool | None:
-    """Whether its kernel began; None without timing, which alone makes an event for that."""
+    """Return whether the kernel has started; None if unknown: only TORCH_NCCL_ENABLE_TIMING creates a start event."""
     if entry["done"] or entry["state"] == "started":
         return True
     return False if os.environ.get("TORCH_NCCL_ENABLE_TIMING", "").lower() in ("1", "true", "yes") else None
@@ -436,10 +439,10 @@ class Collectives:
         self._mixed: list[str] = []
 
     def sample(self, whole: bool, sites: bool) -> dict[str, Any]:
-        """ "recorder", "whole", "groups", "active" and "recent" of a Pulse; {} before torch is imported.
+        """Return "recorder", "whole", "groups", "active" and "recent" of a Pulse; {} before torch is imported.
 
-        With `whole` every entry is read, with `sites` also its call site. Where a group waits and has not moved
-        since the sample before, both happen in any case.
+        `whole`: read every entry. `sites`: also its call site. Both are implied if a group waits and its counts have not
+        changed since the previous sample.
         """
         distributed = sys.modules.get("torch.distributed")
         core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
@@ -448,11 +451,11 @@ class Collectives:
         if not recorders() or any(os.environ.get(name) == "0" for name in SIZE_VARIABLES):
             return {"recorder": False}
         if not getattr(distributed, "is_initialized", bool)():
-            # The first dump fixes the recorder's settings: the script has to come first.
+            # The first dump fixes the recorder's settings, which the script may still change.
             self._recorders.clear()
             return {"recorder": True}
         if list(recorders()) == ["nccl"] and "ProcessGroupNCCL" not in backends():
-            return {"recorder": False}  # before 2.8 torch records what NCCL does, and nothing of gloo
+            return {"recorder": False}  # torch before 2.8 does not record gloo
         if not self._recorders:
             self._recorders = [
                 _Recorder(core, kind, dump, self._names, self._mixed) for kind, dump in recording().items()
@@ -486,22 +489,21 @@ class Collectives:
         self._names.clear()
         self._mixed.clear()
         for name, ranks, backends in members():
-            # The default group has all ranks: each of them would report them all in every pulse.
+            # The default group has all ranks. Omit them, because each rank would report all in every pulse.
             self._names[name] = () if name == DEFAULT else ranks
             if "nccl" in backends and "gloo" in backends:
                 self._mixed.append(name)
 
 
 class NotReady(RuntimeError):
-    """What is asked for is not there now; the text is a sentence for the user."""
+    """The requested data is not available now. The text is a sentence for the user."""
 
 
 def flight(newest: int = 128) -> str:
-    """torch's flight recorders as JSON text: "recorders", each in torch's own layout, "members" of the groups, and those
-    that are only "counted".
+    """Return torch's flight recorders as JSON: "recorders" in torch's layout, "members" of the groups, and "counted".
 
-    Of 2,000 entries the `newest` ones, with the last 8 of each group and all that have not completed; of their stacks
-    the frames outside torch, innermost first. Raises NotReady without a recorder or a process group.
+    Has the `newest` of 2,000 entries, the last 8 of each group, and all that have not completed. Their stacks have the
+    frames outside torch, innermost first. Raises NotReady without a recorder or a process group.
     """
     if not recorders():
         raise NotReady("this torch has no flight recorder, or is not imported yet")
@@ -512,7 +514,7 @@ def flight(newest: int = 128) -> str:
     dumped_recorders: list[dict[str, Any]] = []
     ranks_of = {name: ranks for name, ranks, _ in members()}
     for kind, dump in recording().items():
-        header = dict(pickle.loads(dump(False, False, False)), kind=kind)  # our own process wrote it
+        header = dict(pickle.loads(dump(False, False, False)), kind=kind)  # safe: from this process
         entries = dumped(dump, True)
         kept = [_brief(entry) for entry in _wanted(entries, newest) if _lives(entry, ranks_of)]
         dumped_recorders.append(dict(header, entries=kept, left_out=len(entries) - len(kept)))
@@ -533,7 +535,7 @@ def _wanted(entries: list[dict[str, Any]], newest: int) -> list[dict[str, Any]]:
 
 
 def _lives(entry: dict[str, Any], members: dict[str, tuple[int, ...]]) -> bool:
-    """A destroyed group leaves entries behind that wait for nobody."""
+    """Return False for an incomplete entry of a destroyed group, which never completes."""
     return not members or completed(entry) or str(entry["process_group"][0]) in members
 
 
@@ -582,8 +584,8 @@ _STATS = (
 
 
 def memory() -> str:
-    """What this process holds, as JSON text: resident bytes and their peak, and of each CUDA device it uses the
-    allocator's numbers, with the path of torch's own snapshot of them."""
+    """Return the memory of this process as JSON: resident bytes and their peak, and with CUDA the allocator's statistics
+    per device in use, and the path of a new snapshot of torch."""
     import resource
 
     held, peak = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -606,13 +608,13 @@ def memory() -> str:
 
 NO_CUDA = "no CUDA in this rank: there is no allocator to take a snapshot of"
 _recording = False
-"""Whether torch keeps the history of allocations for the next snapshot."""
+"""True once torch records the history of allocations for snapshots."""
 
 
 def record(entries: int = 100_000) -> str:
-    """Have torch keep its last `entries` allocations, so that the next snapshot holds their curve; what came of it.
+    """Let torch record its last `entries` allocations for the curve in the next snapshot; return a sentence.
 
-    Costs some microseconds an allocation, and goes on until the process ends. Raises NotReady without CUDA.
+    Costs some microseconds per allocation until the process ends. Raises NotReady without CUDA.
     """
     global _recording
     cuda = _cuda()
@@ -630,7 +632,7 @@ def resident() -> int:
 
 
 def _cuda() -> Any:
-    """torch.cuda where this process has used it; None where not: asking must not start it."""
+    """Return torch.cuda if this process has initialized it, else None. Does not initialize it."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda if cuda is not None and cuda.is_initialized() else None
 
@@ -643,7 +645,7 @@ def _total(cuda: Any, device: int) -> int | None:
 
 
 def _snapshot(cuda: Any) -> dict[str, str]:
-    """{"snapshot": path} of a new file that pytorch.org/memory_viz opens, or {"snapshot_error": why there is none}."""
+    """Write a snapshot for pytorch.org/memory_viz. Return {"snapshot": path} or {"snapshot_error": reason}."""
     take = getattr(getattr(cuda, "memory", None), "_snapshot", None)
     if take is None:
         return {"snapshot_error": "this torch takes no snapshots"}

@@ -1,8 +1,8 @@
-"""Reads what a script reports to its trackers: loss, learning rate, throughput and whatever else is a number.
+"""Read the numbers that a script logs to its trackers: loss, learning rate, throughput and others.
 
-Each tracker's logging function is wrapped right after its module was loaded; no tracker is ever imported here. The
-wrapped function is called first, and what it returns or raises is what the script gets. A disabled tracker is read, too.
-Names and values go to the agent as the script has them; which of them is the loss is decided there.
+Each tracker's logging function is wrapped right after its module is loaded; this module imports no tracker. The wrapped
+function is called first, and its result or exception is returned unchanged. A disabled tracker is read, too. The agent
+gets names and values unchanged, and decides which of them is the loss.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any
 from .import_watch import MISTAKES, when_imported
 
 MOST_NAMES = 128
-"""Names of one tracker that are remembered; the first that a script reports."""
+"""Most names that are kept per tracker, the first ones of the script."""
 LONGEST_NAME = 100
 UNREADABLE = (*MISTAKES, ArithmeticError)
-"""What converting a value may raise."""
+"""Exceptions that the conversion of a value may raise."""
 NAMES = {float("inf"): "inf", float("-inf"): "-inf"}
 
 Read = Callable[[tuple[Any, ...], "dict[str, Any]"], None]
-"""Reads the arguments of one call, positional and named."""
+"""Reads the positional and named arguments of one call."""
 
 
 class Tracker:
-    """The newest values that went to one tracker."""
+    """The newest values of one tracker."""
 
     def __init__(self) -> None:
         self.values: dict[str, tuple[float, int | None, float]] = {}
-        """Name → value, the script's step where it gave one, unix time."""
+        """Name → value, the script's step or None, unix time."""
         self.bad: dict[str, int | None] = {}
-        """Name → first step of the present row of values that are not finite."""
+        """Name → first step of the current run of values that are not finite."""
         self.reached: int | None = None
         self.total: int | None = None
         self.epoch: float | None = None
-        """Step, total and epoch as the trainer itself counts them; None where it has no such counter."""
+        """Step, total steps and epoch of the trainer's counters; None if it has no such counter."""
 
     def put(self, name: str, value: float, step: int | None, now: float) -> None:
         if name not in self.values and len(self.values) >= MOST_NAMES:
@@ -52,7 +52,7 @@ class Tracker:
             self.bad.setdefault(name, step)
 
     def carried(self) -> dict[str, Any]:
-        """As JSON can carry it."""
+        """Return the values in a form for JSON."""
         values = {
             name: [_finite(value), step, at] for name, (value, step, at) in self.values.copy().items()
         }
@@ -70,11 +70,11 @@ def _finite(value: float) -> float | str:
 
 
 class TrainingSignals:
-    """What this rank's script reports, by tracker."""
+    """The values that this rank's script logs, by tracker."""
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows with each report."""
+        """Increases with each report."""
         self.trackers: dict[str, Tracker] = {}
 
     def put(
@@ -85,7 +85,7 @@ class TrainingSignals:
         synchronous: bool = False,
         **counters: Any,
     ) -> None:
-        """The numbers among some values. `synchronous`: the tracker itself has waited for those on a GPU."""
+        """Keep the numbers among `values`. `synchronous`: the tracker has already waited for values on a GPU."""
         now, at = time.time(), _count(step)
         kept = self.trackers.get(tracker)
         if kept is None:
@@ -106,17 +106,17 @@ class TrainingSignals:
         self.version += 1
 
     def since(self, version: int) -> dict[str, Any] | None:
-        """What is new for somebody who has seen that version; None for nothing."""
+        """Return all values if there is a report after that version, else None."""
         if version == self.version:
             return None
-        now = self.version  # before the values: what comes meanwhile is sent again
+        now = self.version  # read first: a report during this call is sent again
         return {
             "version": now,
             "trackers": {name: tracker.carried() for name, tracker in self.trackers.copy().items()},
         }
 
     def arm(self) -> None:
-        """Watch for every tracker that is known here."""
+        """Wrap the functions of all known trackers once they are imported."""
         for module, act in (
             ("wandb.sdk.wandb_run", self._wandb),
             ("wandb.sdk.lib.noop_run", self._wandb_noop),
@@ -137,7 +137,7 @@ class TrainingSignals:
         ):
             when_imported(module, act)
 
-    # --- one method a tracker: which function is wrapped, and where its arguments are ---
+    # --- one method per tracker: wraps its logging function and finds the arguments ---
 
     def _wandb(self, module: ModuleType) -> None:
         def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ class TrainingSignals:
         wrap(module.NoopRun, "log", read)
 
     def _wandb_init(self, module: ModuleType) -> None:
-        """A disabled run of older versions gets its `log` when it is made."""
+        """Wrap `log` of a disabled run, which older versions set when they create the run."""
 
         def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
             self._dict("wandb", args, named, "data")
@@ -187,7 +187,7 @@ class TrainingSignals:
         wrap(module, "log_metrics", several)
 
     def _mlflow_client(self, module: ModuleType) -> None:
-        """What `mlflow.log_metric` calls, too."""
+        """Wrap the client's function, which `mlflow.log_metric` calls, too."""
 
         def scalar(args: tuple[Any, ...], named: dict[str, Any]) -> None:
             names = ("run_id", "key", "value", "timestamp", "step")
@@ -251,7 +251,7 @@ class TrainingSignals:
         first: str,
         synchronous: bool = False,
     ) -> None:
-        """Of a function that takes a dictionary, then the step."""
+        """Keep the values of a function with the arguments dictionary and step."""
         values, step = _words(args, named, (first, "step"))
         if isinstance(values, dict):
             self.put(tracker, values, step, synchronous=synchronous)
@@ -261,7 +261,7 @@ LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _batches(trainer: Any) -> int | None:
-    """Optimizer steps of all epochs, where Lightning knows already how many batches one has."""
+    """Return the optimizer steps of all epochs; None until Lightning knows the batches per epoch."""
     epochs, batches = trainer.max_epochs, trainer.num_training_batches
     if not isinstance(epochs, int) or epochs < 1 or not isinstance(batches, (int, float)):
         return None
@@ -272,7 +272,7 @@ def _batches(trainer: Any) -> int | None:
 
 
 def _words(args: tuple[Any, ...], named: dict[str, Any], names: tuple[str, ...]) -> list[Any]:
-    """Arguments by position or by name; None where one is left out."""
+    """Return arguments by position or by name; None for a missing one."""
     return [args[at] if at < len(args) else named.get(name) for at, name in enumerate(names)]
 
 
@@ -282,9 +282,9 @@ def _count(value: Any) -> int | None:
 
 
 def number_of(value: Any, synchronous: bool) -> float | None:
-    """A value as a number; None for what is none, and for one whose reading would wait for a GPU.
+    """Convert a value to a number; None if it is no number, or if its conversion would wait for a GPU.
 
-    `synchronous`: that has been waited for.
+    `synchronous`: the tracker has already waited.
     """
     kind = type(value)
     if kind is float or kind is int:
@@ -314,7 +314,7 @@ def number_of(value: Any, synchronous: bool) -> float | None:
 
 
 def wrap(owner: Any, name: str, read: Read) -> None:
-    """Have each call of a function or method read after it returned."""
+    """Wrap a function or method: call `read` with the arguments after each call."""
     theirs = getattr(owner, name)
 
     @functools.wraps(theirs)
@@ -329,7 +329,7 @@ def wrap(owner: Any, name: str, read: Read) -> None:
 
 
 def wrap_result(owner: Any, name: str, made: Callable[[Any], None]) -> None:
-    """Have `made` see what each call of a method returns; nothing where there is no such method."""
+    """Wrap a method, if it exists: call `made` with the result of each call."""
     theirs = getattr(owner, name, None)
     if theirs is None:
         return
