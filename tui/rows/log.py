@@ -118,32 +118,47 @@ def files_for(state: RunState, rank: int | None, stream: str) -> list[LogFile]:
 
     Files that no agent has reported yet follow from the layout, so that a finished run can be read too.
     """
-    seen = [file for name in state.log_sizes if (file := named(name)) is not None]
-    foreign = [file for file in seen if file.attempt is None and file.source == "rank"]
-    files = foreign or [*_expected(state), *(file for file in seen if file.attempt == state.attempt)]
-    if stream in SERVICES or (state.merged and rank is None and not state.attempt):
-        return _services(state, "launch" if stream == "all" else stream)
-    if rank is None and stream == "all" and not foreign:
-        own = LogFile("runner.log", "runner", "log")
-        if (
-            state.merged or state.agent_pid is not None
-        ):  # else distui only watches the job and started no runner
-            files += _services(state, "runner") if state.merged else [own]
+    before_ranks = state.merged and rank is None and not state.attempt
+    if stream in SERVICES or before_ranks:
+        return _services(state, stream)
+    files = _rank_files(state)
+    if rank is None and stream == "all":
+        files += _runner_logs(state)
     chosen = {
-        file.id: file
-        for file in files
-        if (rank is None or file.rank == rank) and (stream == "all" or file.stream == stream)
+        file.id: file for file in files if rank in (None, file.rank) and stream in ("all", file.stream)
     }
     return sorted(chosen.values(), key=lambda file: file.order)
 
 
+def _rank_files(state: RunState) -> list[LogFile]:
+    current = [file for file in _seen(state) if file.attempt == state.attempt]
+    return _foreign_files(state) or [*_expected(state), *current]
+
+
+def _foreign_files(state: RunState) -> list[LogFile]:
+    """Return the files of a job that distui did not start."""
+    return [file for file in _seen(state) if file.attempt is None and file.source == "rank"]
+
+
+def _runner_logs(state: RunState) -> list[LogFile]:
+    """Return the runners' logs; [] if distui only watches the job and started no runner."""
+    if _foreign_files(state):
+        return []
+    if state.merged:
+        return _services(state, "runner")
+    return [] if state.agent_pid is None else [LogFile("runner.log", "runner", "log")]
+
+
+def _seen(state: RunState) -> list[LogFile]:
+    return [file for name in state.log_sizes if (file := named(name)) is not None]
+
+
 def _services(state: RunState, which: str) -> list[LogFile]:
     """Return the launch log, the runners' logs, or those of runners, agents and hub of a run on several nodes."""
-    if which == "launch":
+    if which in ("launch", "all"):
         return [file for file in (parse_file_id(LAUNCH_LOG),) if file is not None]
-    seen = [file for name in state.log_sizes if (file := parse_file_id(name)) is not None]
     wanted = ("runner",) if which == "runner" else ("runner", "agent")
-    return sorted((file for file in seen if file.source in wanted), key=lambda file: file.order)
+    return sorted((file for file in _seen(state) if file.source in wanted), key=lambda file: file.order)
 
 
 def _expected(state: RunState) -> list[LogFile]:
@@ -284,21 +299,27 @@ def folded(lines: Sequence[LogLine], held: dict[tuple[int, int], LogLine]) -> li
     shown: list[LogLine] = []
     at = 0
     while at < len(lines):
-        first, end = lines[at], at + 1
-        ranks = {first.rank}
-        while end < len(lines) and lines[end].text == first.text and lines[end].rank not in ranks:
-            ranks.add(lines[end].rank)
-            end += 1
-        if end - at < MANY or not first.text or None in ranks:
+        first, end = lines[at], _end_of_equal(lines, at)
+        ranks = [line.rank for line in lines[at:end] if line.rank is not None]
+        if end - at < MANY or not first.text or len(ranks) < end - at:
             shown.append(first)
-            end = at + 1
-        else:
-            mark = (id(first), end - at)
-            if mark not in held:
-                held[mark] = _joined(first, sorted(rank for rank in ranks if rank is not None))
-            shown.append(held[mark])
+            at += 1
+            continue
+        mark = (id(first), end - at)
+        if mark not in held:
+            held[mark] = _joined(first, sorted(ranks))
+        shown.append(held[mark])
         at = end
     return shown
+
+
+def _end_of_equal(lines: Sequence[LogLine], at: int) -> int:
+    """Return the index after the equal lines of different ranks that begin at `at`."""
+    ranks, end = {lines[at].rank}, at + 1
+    while end < len(lines) and lines[end].text == lines[at].text and lines[end].rank not in ranks:
+        ranks.add(lines[end].rank)
+        end += 1
+    return end
 
 
 def _joined(first: LogLine, ranks: Sequence[int]) -> LogLine:
