@@ -87,7 +87,7 @@ class Imported:
                 path = f"{table}.{key}"
                 self.values[path] = model.merged(self.values.get(path, {}), kept)
 
-    def variables(self, table: str, env: Mapping[str, Any]) -> None:
+    def variables(self, env: Mapping[str, Any]) -> None:
         """Add environment variables. Secrets are left out with a note."""
         for name, value in env.items():
             if is_secret(str(name)):
@@ -95,6 +95,7 @@ class Imported:
                     f"{name} is left out: a preset is no place for a secret; pass it with --env."
                 )
             elif value is not None:
+                table = "nccl" if _is_nccl(str(name), value) else "env"
                 self.values[f"{table}.{name}"] = model.variable_text(value)
 
 
@@ -246,13 +247,15 @@ def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
         reshard = truth(raw)
         draft.put("strategy.reshard_after_forward", True if reshard is None else reshard)
         return rest
-    sharding = rest.pop("fsdp_sharding_strategy", None) or "FULL_SHARD"
-    number = whole(sharding)
-    numbered = number is not None and 1 <= number <= len(config_files.SHARDINGS)
-    draft.put(
-        "strategy.sharding", config_files.SHARDINGS[number - 1] if numbered and number else str(sharding)
-    )
+    draft.put("strategy.sharding", _sharding(rest.pop("fsdp_sharding_strategy", None) or "FULL_SHARD"))
     return {"fsdp_backward_prefetch": "NO_PREFETCH", **rest}
+
+
+def _sharding(value: object) -> str:
+    number = whole(value)
+    if number is not None and 1 <= number <= len(config_files.SHARDINGS):
+        return config_files.SHARDINGS[number - 1]
+    return str(value)
 
 
 def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, Any]:
@@ -269,9 +272,9 @@ def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, A
     for name in ("optimizer", "param"):
         paths.append(table.pop(f"offload_{name}_nvme_path", None))
         draft.put(f"strategy.offload_{name}", str(table.pop(f"offload_{name}_device", None) or "none"))
-    path = next((str(entry) for entry in paths if entry and entry != "none"), None)
-    if path is not None:
-        draft.put("strategy.nvme_path", path)
+    draft.put(
+        "strategy.nvme_path", next((str(entry) for entry in paths if entry and entry != "none"), None)
+    )
     draft.put("batch.accumulation", whole(table.pop("gradient_accumulation_steps", None)))
     clipping = table.pop("gradient_clipping", None)
     draft.keep("deepspeed", {"gradient_clipping": "auto" if clipping is None else clipping})
@@ -352,30 +355,34 @@ OURS = ("run", "name", "secrets", "envs", "num_nodes", "service", "pool")
 def from_skypilot(document: Mapping[str, Any], read: Callable[[str], bytes | None]) -> Imported:
     """Import a task, and the DeepSpeed configuration that its `run:` names. Losses are noted. Raises PresetError."""
     run = str(document.get("run") or "")
-    named = next((file.path for file in named_files(run) if file.path.endswith(".json")), "")
-    config = deepspeed.parsed(read(named)) if named else None
-    draft = Imported() if config is None else from_deepspeed(config, named)
-    if config is None:
-        draft.put("strategy.kind", "ddp")
-    else:
+    named, config = _named_config(run, read)
+    lost = ""
+    if config is not None:
+        draft = from_deepspeed(config, named)
         draft.notes.append(f"Its strategy is that of {named}, which its run: names.")
+    else:
+        draft = Imported()
+        draft.put("strategy.kind", "ddp")
+        lost = ", and its strategy is not known from here: say [strategy] kind"
+        lost += f" ({named} is not here)" if named else ""
     draft.put("topology.nnodes", whole(document.get("num_nodes")) or 1)
-    envs = table_of(document, "envs")
-    nccl_env = {name: value for name, value in envs.items() if _is_nccl(str(name), value)}
-    draft.variables("nccl", nccl_env)
-    draft.variables("env", {name: value for name, value in envs.items() if name not in nccl_env})
+    draft.variables(table_of(document, "envs"))
     secrets = document.get("secrets")
     for name in secrets if isinstance(secrets, Mapping | list) else ():
         draft.notes.append(f"{name} is left out: a preset is no place for a secret; pass it with --env.")
     if run:
-        unknown = ", and its strategy is not known from here: say [strategy] kind" if config is None else ""
-        there = f" ({named} is not here)" if named and config is None else ""
         draft.notes.append(
-            f"Its run: is left out{unknown}{there}; launch with `distui launch NAME --on sky -- SCRIPT`; `--task FILE` "
+            f"Its run: is left out{lost}; launch with `distui launch NAME --on sky -- SCRIPT`; `--task FILE` "
             "runs the task as it is."
         )
     draft.keep("sky", {key: value for key, value in document.items() if key not in OURS})
     return draft
+
+
+def _named_config(run: str, read: Callable[[str], bytes | None]) -> tuple[str, dict[str, Any] | None]:
+    """Return the first JSON file that the commands name, or "", and its content, or None if it is not readable."""
+    named = next((file.path for file in named_files(run) if file.path.endswith(".json")), "")
+    return named, deepspeed.parsed(read(named)) if named else None
 
 
 def _is_nccl(name: str, value: object) -> bool:
@@ -412,18 +419,21 @@ def from_plan(
     _topology(plan, draft)
     if deepspeed.CONFIG_FILE in plan.files:
         _deepspeed(plan.files[deepspeed.CONFIG_FILE], source, draft)
-    env = {name: value for name, value in plan.env.items() if not _made(name, value)}
-    for change in changes:
-        env |= {name: value for name, value in change.items() if value is not None}
-        for name in [name for name, value in change.items() if value is None]:
-            env.pop(name, None)
-    hidden = sorted(name for name, value in env.items() if value == MASK)
-    draft.notes += [f"{name} is left out: its value is a secret; pass it with --env." for name in hidden]
-    env = {name: value for name, value in env.items() if value != MASK}
-    nccl_env = {name: value for name, value in env.items() if _is_nccl(name, value)}
-    draft.variables("nccl", nccl_env)
-    draft.variables("env", {name: value for name, value in env.items() if name not in nccl_env})
+    env = _changed_environment(plan, changes)
+    for name in sorted(env):
+        if env[name] == MASK:
+            draft.notes.append(f"{name} is left out: its value is a secret; pass it with --env.")
+            del env[name]
+    draft.variables(env)
     return draft
+
+
+def _changed_environment(plan: Plan, changes: Iterable[Mapping[str, str | None]]) -> dict[str, str]:
+    """Return the user's variables of a plan after the changes. None removes a variable."""
+    env: dict[str, str | None] = {name: value for name, value in plan.env.items() if not _made(name, value)}
+    for change in changes:
+        env.update(change)
+    return {name: value for name, value in env.items() if value is not None}
 
 
 def _topology(plan: Plan, draft: Imported) -> None:
