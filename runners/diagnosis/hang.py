@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,14 +31,15 @@ def find(view: View) -> Iterable[Finding]:
     halted = _stopped(view, waiting)
     if not waiting.pending:
         return halted or list(leaving.find(view))
+    return halted if halted or starting.alarms(view) else _explained(view, waiting)[:MOST]
+
+
+def _explained(view: View, waiting: Waits) -> list[Finding]:
+    """Return the reasons for the waits, alarms only if there are any."""
     chain = waits.ends(waiting)
     verdicts = _verdicts(view, _candidates(view, waiting, chain), chain)
     alarms = [verdict for verdict in verdicts if verdict.alarm]
-    if halted or starting.alarms(view):
-        return halted
-    if alarms:
-        return alarms[:MOST]
-    return (_disagree(view, waiting, chain) or verdicts or _open(view, waiting))[:MOST]
+    return alarms or _disagree(view, waiting, chain) or verdicts or _open(view, waiting)
 
 
 def _at_the_stop(view: View) -> Iterable[Finding]:
@@ -100,19 +101,30 @@ def _finding(view: View, case: Case, chain: Ends) -> Finding:
 def _candidates(view: View, waiting: Waits, chain: Ends) -> dict[int, tuple[Pending, ...]]:
     """Return ranks at the ends of chains and exited ranks. If peers are unknown, return idle ranks outside."""
     cases = {rank: list(blocked) for rank, blocked in chain.culprits.items()}
-    gone = {rank for rank in view.state.ranks if waits.ended(view, rank)}
-    for pending in waiting.pending.values() if gone else ():
-        for rank in gone.intersection(pending.members) if pending.numbered else ():
-            if pending not in cases.setdefault(rank, []):
-                cases[rank].append(pending)
+    for rank, pending in _exited(view, waiting):
+        if pending not in cases.setdefault(rank, []):
+            cases[rank].append(pending)
     if not cases:
-        for pending in chain.loose:
-            for rank in idle(view, waiting, pending):
-                cases.setdefault(rank, []).append(pending)
-        for circle in chain.circles:
-            for rank in _dozing(view, circle):
-                cases.setdefault(rank, []).extend(pending for pending in circle if rank in pending.missing)
+        for rank, blocked in _idle_outside(view, waiting, chain):
+            cases.setdefault(rank, []).extend(blocked)
     return {rank: tuple(blocked) for rank, blocked in cases.items()}
+
+
+def _exited(view: View, waiting: Waits) -> Iterator[tuple[int, Pending]]:
+    """Yield the exited ranks with each collective that waits for them."""
+    gone = {rank for rank in view.state.ranks if waits.ended(view, rank)}
+    for pending in waiting.pending.values():
+        if pending.numbered:
+            yield from ((rank, pending) for rank in gone.intersection(pending.members))
+
+
+def _idle_outside(view: View, waiting: Waits, chain: Ends) -> Iterator[tuple[int, list[Pending]]]:
+    """Yield the idle ranks that may keep others waiting, with these waits."""
+    for pending in chain.loose:
+        yield from ((rank, [pending]) for rank in idle(view, waiting, pending))
+    for circle in chain.circles:
+        for rank in _dozing(view, circle):
+            yield rank, [pending for pending in circle if rank in pending.missing]
 
 
 def idle(view: View, waiting: Waits, pending: Pending) -> list[int]:
@@ -132,7 +144,7 @@ def _still(view: View, rank: int) -> bool:
 
 def _dozing(view: View, circle: Sequence[Pending]) -> list[int]:
     """Return the ranks of a circle whose main thread sleeps elsewhere and so delays the others."""
-    ranks = sorted({rank for pending in circle for rank in pending.waits})
+    ranks = waits.waiting_ranks(circle)
     dozing = [rank for rank in ranks if _still(view, rank)]
     return dozing if len(dozing) < len(ranks) else []
 
@@ -141,24 +153,28 @@ def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
     """Explain a wait without missing ranks: calls, circles, network, call sites, idle ranks, spinning kernels."""
     certain = [mismatch(view, pending, sites=False) for pending in chain.joined]
     other = [elsewhere(view, each, chain.before.get(each.point, ())) for each in chain.loose]
-    findings = [finding for finding in (*certain, *other) if finding is not None]
-    findings = findings or [circle(view, blocked) for blocked in chain.circles]
-    if findings:
-        return findings
-    since = min(pending.since for pending in waiting.pending.values())
-    findings = network(
-        view, sorted({rank for pending in waiting.pending.values() for rank in pending.waits}), since
+    return (
+        [finding for finding in (*certain, *other) if finding is not None]
+        or [circle(view, blocked) for blocked in chain.circles]
+        or network(
+            view,
+            waits.waiting_ranks(waiting.pending.values()),
+            min(pending.since for pending in waiting.pending.values()),
+        )
+        or _joined(view, waiting, chain)
     )
-    if findings:
-        return findings
+
+
+def _joined(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
+    """Explain collectives that all ranks have entered: call sites, spinning kernels, idle ranks."""
+    findings: list[Finding] = []
     for pending in chain.joined:
-        at_sites = mismatch(view, pending, sites=True)
-        spins = at_sites or spinning(view, pending)
-        if spins is not None:
-            findings.append(spins)
-            continue
-        near = dict.fromkeys(idle(view, waiting, pending), (pending,))
-        findings.extend(_verdicts(view, near, chain))
+        found = mismatch(view, pending, sites=True) or spinning(view, pending)
+        if found is not None:
+            findings.append(found)
+        else:
+            near = dict.fromkeys(idle(view, waiting, pending), (pending,))
+            findings.extend(_verdicts(view, near, chain))
     return [finding for finding in findings if finding.alarm]
 
 
@@ -191,23 +207,16 @@ ALIGN = (
 
 def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
     """Report ranks with different calls in one collective. `sites`: whether a different call site is enough."""
-    name, seq = pending.point.key.name, pending.point.seq
-    made = {rank: wait.call for rank, wait in pending.waits.items()}
-    for rank in pending.members:
-        call = None if rank in made else called(view.history.get(rank, ()), name, seq)
-        if call is not None:
-            made[rank] = call
-    parting = split(made)
+    parting = split(_calls_of_all(view, pending))
     if parting is None or (parting.of == "site" and (not sites or pending.age < SITES_S)):
         return None
     parting = _settled(view, parting)
     (usual, most), (other, few) = parting.variants[0], parting.variants[1]
-    skipped = _skipped(view, name, few[0], most[0])
+    skipped = _skipped(view, pending.point.key.name, few[0], most[0])
     phrase = f"{view.who(few)} {agreeing(few, 'is', 'are')} in {_call(other, parting)}"
     text = f"{phrase} where {spans_text('rank', most)} {agreeing(most, 'is', 'are')} in {_call(usual, parting)}"
     if skipped is not None:
-        site = f" of {activity.site_text(skipped.sites[0])}" if skipped.sites else ""
-        text = f"{view.who(few)} skipped {activity.call_text(skipped)}{site}: {text}"
+        text = f"{view.who(few)} skipped {_located(skipped)}: {text}"
     return Finding(
         "hang-mismatch",
         "error",
@@ -217,6 +226,21 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
         since=pending.since,
         evidence=tuple(_parted(view, parting, pending)),
     )
+
+
+def _calls_of_all(view: View, pending: Pending) -> dict[int, Collective]:
+    """Return each member's call with the number of the pending one, also of ranks that have completed it."""
+    made = {rank: wait.call for rank, wait in pending.waits.items()}
+    for rank in pending.members:
+        if rank not in made:
+            call = called(view.history.get(rank, ()), pending.point.key.name, pending.point.seq)
+            made |= {} if call is None else {rank: call}
+    return made
+
+
+def _located(call: Collective) -> str:
+    site = f" of {activity.site_text(call.sites[0])}" if call.sites else ""
+    return activity.call_text(call) + site
 
 
 def _settled(view: View, parting: Split) -> Split:
@@ -272,12 +296,11 @@ def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
     apart = _apart(view, pending.point.key.name, rank, other)
     if apart is None or not (apart.skipped and apart.exact):
         return None
-    site = f" of {activity.site_text(apart.theirs.sites[0])}" if apart.theirs.sites else ""
     ranks = pending.ranks
     return Finding(
         "hang-mismatch",
         "error",
-        f"{view.who([rank])} skipped {activity.call_text(apart.theirs)}{site}; "
+        f"{view.who([rank])} skipped {_located(apart.theirs)}; "
         f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')} for it in {activity.call_text(pending.call)}",
         **view.about([rank]),
         remedy=ALIGN,
@@ -319,7 +342,7 @@ def circle(view: View, blocked: Sequence[Pending]) -> Finding:
         f"{spans_text('rank', each.ranks)} in {activity.call_text(each.call)} of {each.desc}"
         for each in blocked
     ]
-    ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
+    ranks = tuple(waits.waiting_ranks(blocked))
     text = f"ranks wait for each other: {'; '.join(parts[:4])}"
     if len(parts) > 4:
         text += " …"
@@ -428,7 +451,7 @@ def _spins(card: Gpu) -> bool:
 def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
     """Report a wait without a known reason, with the missing data."""
     first = min(blocked, key=lambda pending: (not pending.numbered, pending.since))
-    ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
+    ranks = tuple(waits.waiting_ranks(blocked))
     lacking = tuple(_lacking(view, blocked)) or (
         "the data of every rank is complete, and none of it shows the reason",
     )
@@ -445,27 +468,42 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
     )
 
 
+GAPS: tuple[tuple[Callable[[Pulse | None, float], bool], Callable[[View, Sequence[int]], str]], ...] = (
+    (
+        lambda pulse, now: pulse is None,
+        lambda view, ranks: f"nothing is heard of {view.who(ranks)}",
+    ),
+    (
+        lambda pulse, now: pulse is not None and not pulse.hook,
+        lambda view, ranks: f"{view.who(ranks)} {agreeing(ranks, 'has', 'have')} no hook that answers",
+    ),
+    (
+        lambda pulse, now: pulse is not None and pulse.hook and pulse.recorder is False,
+        lambda view, ranks: (
+            f"{' '.join(filter(None, ('torch', view.state.torch)))} has no flight recorder on "
+            f"{spans_text('rank', ranks)}"
+        ),
+    ),
+    (
+        lambda pulse, now: pulse is not None and now - pulse.at > 30.0,
+        lambda view, ranks: f"there is no news of {view.who(ranks)} for a while",
+    ),
+)
+"""Whether the newest pulse of a rank lacks something, and the sentence about such ranks; the most important first."""
+
+
 def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
     """Yield the missing data, the most important first."""
-    members = {rank for pending in blocked for rank in pending.members or view.state.ranks}
-    others = sorted(members - {rank for pending in blocked for rank in pending.waits})
-    newest = {rank: view.history[rank][-1] if view.history.get(rank) else None for rank in others}
-    unseen = [rank for rank, pulse in newest.items() if pulse is None]
-    if unseen:
-        yield f"nothing is heard of {view.who(unseen)}"
-    hookless = [rank for rank, pulse in newest.items() if pulse is not None and not pulse.hook]
-    if hookless:
-        yield f"{view.who(hookless)} {agreeing(hookless, 'has', 'have')} no hook that answers"
-    blind = [rank for rank, pulse in newest.items() if pulse and pulse.hook and pulse.recorder is False]
-    if blind:
-        version = f" {view.state.torch}" if view.state.torch else ""
-        yield f"torch{version} has no flight recorder on {spans_text('rank', blind)}"
-    old = [rank for rank, pulse in newest.items() if pulse is not None and view.now - pulse.at > 30.0]
-    if old:
-        yield f"there is no news of {view.who(old)} for a while"
-    peers = [pending for pending in blocked if not pending.numbered]
-    if peers:
-        yield f"for whom {spans_text('rank', peers[0].ranks)} wait in {peers[0].call.op} is recorded nowhere"
+    members = set[int]().union(*(pending.members or view.state.ranks for pending in blocked))
+    newest = {rank: view.newest(rank) for rank in sorted(members.difference(waits.waiting_ranks(blocked)))}
+    for is_lacking, text in GAPS:
+        ranks = [rank for rank, pulse in newest.items() if is_lacking(pulse, view.now)]
+        if ranks:
+            yield text(view, ranks)
+    for pending in blocked:
+        if not pending.numbered:
+            yield f"for whom {spans_text('rank', pending.ranks)} wait in {pending.call.op} is recorded nowhere"
+            return
 
 
 SIZED = rank_dumps.SIZED | {"all_gather", "reduce_scatter"}
@@ -562,10 +600,15 @@ def shift(mine: Mapping[int, Collective], theirs: Mapping[int, Collective]) -> S
     first = next((seq for seq in common if difference(mine[seq], theirs[seq])), None)
     if first is None:
         return None
-    later = [seq for seq in common if seq >= first and seq + 1 in theirs]
-    fitting = [seq for seq in later if not difference(mine[seq], theirs[seq + 1])]
-    located = all(mine[seq].sites and theirs[seq + 1].sites for seq in fitting)
-    skipped = len(fitting) >= (1 if located else 2) and fitting == later
     before = first - 1
     exact = before in common and bool(mine[before].sites and theirs[before].sites)
-    return Shift(mine[first], theirs[first], skipped, exact)
+    return Shift(mine[first], theirs[first], _has_skipped(mine, theirs, first), exact)
+
+
+def _has_skipped(mine: Mapping[int, Collective], theirs: Mapping[int, Collective], first: int) -> bool:
+    """Whether all calls from `first` on fit the other rank's next one."""
+    later = [seq for seq in mine.keys() & theirs.keys() if seq >= first and seq + 1 in theirs]
+    if any(difference(mine[seq], theirs[seq + 1]) for seq in later):
+        return False
+    located = all(mine[seq].sites and theirs[seq + 1].sites for seq in later)
+    return len(later) >= (1 if located else 2)

@@ -97,30 +97,29 @@ def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
     """Parse the prefix before `NCCL INFO`. `rank`: rank of the file, used if the line has none."""
     match = _HEAD.search(text)
     bare = match or _BARE.search(text)
-    after = bare["place"] if bare else text
-    place = _PLACE.match(after) if after else None
-    dev = int(bare["dev"]) if bare is not None and bare["dev"] else None
+    place = _PLACE.match(bare["place"] if bare else text)
+    head = Head(rank=_rank_before(text, match, rank))
+    if match:
+        head.host, head.pid, head.tid = match["host"], int(match["pid"]), int(match["tid"])
+    if bare and bare["dev"] and 0 <= int(bare["dev"]) < _DEVICES:
+        head.dev = int(bare["dev"])
+    if place:
+        head.file, head.line, head.func = place["file"], int(place["line"][:9]), place["func"] or ""
+    writer = head.host or file
+    head.thread = (writer, head.pid, head.tid)
+    head.process = (writer, head.pid, None)
+    head.source = (writer, head.pid, head.rank)
+    return head
+
+
+def _rank_before(text: str, match: re.Match[str] | None, rank: int | None) -> int | None:
+    """Return the rank that a launcher or torch writes before NCCL's prefix, else `rank`."""
     before = text[: match.start()] if match else text
-    written = rank_of(before) if before else None
-    task = _TASK.match(before) if match and before and written is None else None
-    host, pid, tid = (match["host"], int(match["pid"]), int(match["tid"])) if match else ("", None, None)
-    if task:
-        rank = int(task[1])
-    elif written is not None:
-        rank = written
-    return Head(
-        host,
-        pid,
-        tid,
-        dev if dev is not None and 0 <= dev < _DEVICES else None,
-        place["file"] if place else "",
-        int(place["line"][:9]) if place else None,
-        (place["func"] or "") if place else "",
-        rank,
-        (host or file, pid, tid),
-        (host or file, pid, None),
-        (host or file, pid, rank),
-    )
+    written = rank_of(before)
+    if written is not None:
+        return written
+    task = _TASK.match(before) if match else None
+    return int(task[1]) if task else rank
 
 
 def rank_of(text: str) -> int | None:

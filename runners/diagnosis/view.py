@@ -321,6 +321,11 @@ class View:
     def attempt(self) -> Attempt | None:
         return self.state.attempts[-1] if self.state.attempts else None
 
+    def newest(self, rank: int) -> Pulse | None:
+        """The newest pulse of a rank."""
+        pulses = self.history.get(rank)
+        return pulses[-1] if pulses else None
+
     def gpu(self, rank: int) -> Gpu | None:
         """The GPU of a rank in its node's newest sample."""
         entry = self.state.ranks.get(rank)

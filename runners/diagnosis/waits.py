@@ -108,6 +108,11 @@ class Waits:
     """Sequence number of each rank's last collective, by group and rank."""
 
 
+def waiting_ranks(blocked: Iterable[Pending]) -> list[int]:
+    """All ranks that wait at these points."""
+    return sorted(set[int]().union(*(pending.waits for pending in blocked)))
+
+
 def last_answer(pulses: Sequence[Pulse]) -> Pulse | None:
     """The newest pulse from the rank's hook."""
     return next((pulse for pulse in reversed(pulses) if pulse.hook), None)
@@ -598,7 +603,7 @@ def finding(view: View, case: Case, chain: Ends | None = None) -> Finding:
     """Return the finding of a case. `chain` adds the ranks that wait indirectly."""
     fault, ranks, nearest = case
     leading = nearest if chain is None else chain.leading(nearest)
-    victims = sorted({rank for pending in leading for rank in pending.waits} - set(ranks))
+    victims = sorted(set(waiting_ranks(leading)).difference(ranks))
     who = view.who(ranks)
     does = fault.does if len(ranks) == 1 else _plural(fault.does)
     waiting = f"{spans_text('rank', victims)} {agreeing(victims, 'waits', 'wait')}" if victims else ""
