@@ -361,6 +361,11 @@ class Request:
         """Return True if SkyPilot provides the nodes."""
         return self.task is not None or self.on != "local"
 
+    @property
+    def infra(self) -> str | None:
+        """SkyPilot's place for the nodes, such as "slurm/lab/gpu" or "aws/us-east-1"; None for the cheapest."""
+        return None if self.on in ("local", "sky") else self.on
+
 
 REQUEST_OPTIONS: Mapping[str, LaunchOption] = {
     each.name: each.metadata["option"] for each in fields(Request) if each.metadata

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import model
 from .finding import PlanError
+from .request import Request
 from .secrets import MASK, holds_secret, mask_text
 
 OWN = {
@@ -24,17 +25,16 @@ OWN = {
 """Keys that distui sets itself → the option to use instead."""
 
 FIELDS = {
-    "infra": "infra",
     "cpus": "cpus",
     "memory": "memory",
     "region": "region",
     "image_id": "image",
     "network_tier": "network_tier",
 }
-"""Key of a task's resources → field of Resources."""
+"""Key of a task's resources → field of a request."""
 
 
-def filled(wish: Resources, table: Mapping[str, Any]) -> Resources:
+def filled(wish: Request, table: Mapping[str, Any]) -> Request:
     """Return `wish` with the table's values for unset fields. Raises PlanError."""
     for key, instead in OWN.items():
         if key in table:
@@ -48,7 +48,10 @@ def filled(wish: Resources, table: Mapping[str, Any]) -> Resources:
     if wanted.get("accelerators") is not None:
         defaults["gpus"] = _accelerators(wanted["accelerators"])
     defaults |= {key: str(table[key]) for key in ("workdir", "setup") if table.get(key) is not None}
-    return replace(wish, **{name: value for name, value in defaults.items() if getattr(wish, name) is None})
+    unset = {name: value for name, value in defaults.items() if getattr(wish, name) is None}
+    if wish.infra is None and wanted.get("infra") is not None:
+        unset["on"] = str(wanted["infra"])
+    return replace(wish, **unset)
 
 
 def _accelerators(value: object) -> str:
@@ -122,37 +125,6 @@ _ALTERNATIVES = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Resources:
-    """Requirements per node, and the files to copy. None leaves the choice to SkyPilot."""
-
-    infra: str | None = None
-    """Such as "slurm/lab/gpu", "aws/us-east-1", "k8s". None means the cheapest."""
-    gpus: str | None = None
-    """Accelerators per node, such as "H100:8"."""
-    cpus: str | None = None
-    """Per node, such as "4" or "4+"."""
-    memory: str | None = None
-    """GiB per node: "32", "32+", or "4x" the CPUs."""
-    spot: bool = False
-    """Spot nodes, which the cloud may reclaim at any time."""
-    region: str | None = None
-    image: str | None = None
-    """An image of the cloud, or "docker:NAME"."""
-    network_tier: str | None = None
-    """ "best" requests the fastest network between the nodes. The alternative is "standard"."""
-    any_of: tuple[Mapping[str, str], ...] = ()
-    """Alternatives with some of infra, gpus, cpus, memory, spot. SkyPilot takes the cheapest available one."""
-    workdir: str | None = None
-    """A local directory that becomes the working directory on each node."""
-    setup: str | None = None
-    """Shell commands that prepare each node once."""
-    mounts: Mapping[str, str] = field(default_factory=dict)
-    """Path on the nodes → local path, or s3://…, gs://…."""
-    autostop_min: int | None = None
-    """Idle minutes before the cluster is taken down. None keeps it, at its price."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Cargo:
     """Files and secrets that distui sends to each node."""
 
@@ -185,7 +157,7 @@ class Cargo:
         return {HOME: self.source}
 
 
-def check(wish: Resources, fields: Mapping[str, str] = MappingProxyType({})) -> Resources:
+def check(wish: Request, fields: Mapping[str, str] = MappingProxyType({})) -> Request:
     """Return `wish` if SkyPilot can read it. Raises PlanError with one sentence.
 
     `fields`: labels of a form's fields by option, such as {"--on": "place"}.
@@ -245,7 +217,7 @@ def cluster_name(name: str, run8: str) -> str:
     return f"{kept if kept[:1].isalpha() else f'run-{kept}'.rstrip('-')}-{run8}"
 
 
-def task(name: str, nnodes: int, wish: Resources, cargo: Cargo, env: Mapping[str, str]) -> dict[str, Any]:
+def task(name: str, nnodes: int, wish: Request, cargo: Cargo, env: Mapping[str, str]) -> dict[str, Any]:
     """Return the whole task of a run under a preset. Raises PlanError.
 
     `env` is for `setup`: the ranks get their variables with the plan.
@@ -266,11 +238,11 @@ def task(name: str, nnodes: int, wish: Resources, cargo: Cargo, env: Mapping[str
     return made
 
 
-def resources(wish: Resources) -> dict[str, Any]:
+def resources(wish: Request) -> dict[str, Any]:
     return _merged({}, wish)
 
 
-def _merged(before: Mapping[str, Any], wish: Resources) -> dict[str, Any]:
+def _merged(before: Mapping[str, Any], wish: Request) -> dict[str, Any]:
     """Return the `resources:` of a task with the wishes of a launch, which apply to each of the task's alternatives.
 
     SkyPilot treats keys next to alternatives as their defaults, and not as an alternative. They become the first
@@ -300,7 +272,7 @@ def _is_choice(own: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> bo
     return any(own.get(key, value) != value for choice in added for key, value in choice.items())
 
 
-def _stated(wish: Resources) -> dict[str, Any]:
+def _stated(wish: Request) -> dict[str, Any]:
     """Return the user's choice with SkyPilot's keys."""
     pairs = {
         "infra": wish.infra if wish.region is None else f"{wish.infra or '*'}/{wish.region}",
@@ -324,7 +296,7 @@ def _alternative(wish: Mapping[str, str]) -> dict[str, Any]:
     return made
 
 
-def accelerators(wish: Resources) -> list[str]:
+def accelerators(wish: Request) -> list[str]:
     """Return each alternative's accelerators per node, or ""."""
     wanted = resources(wish)
     default = wanted.get("accelerators", "")
@@ -361,7 +333,7 @@ def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
 
 
 def wrap(
-    config: Mapping[str, Any], wish: Resources, nnodes: int | None, cargo: Cargo, env: Mapping[str, str]
+    config: Mapping[str, Any], wish: Request, nnodes: int | None, cargo: Cargo, env: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a user's task with the options of the launch, and with our agent around its `run:`. Raises PlanError.
 

@@ -15,7 +15,7 @@ from ..finding import Finding, PresetError, sentence, worst_first
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
 from ..model import Loaded, Preset, Strategy
 from ..plan import Plan
-from ..skypilot import Resources
+from ..request import Request
 from ..text_formats import (
     MOST_BYTES,
     MarkupNode,
@@ -176,7 +176,7 @@ def _group(documents: list[MarkupNode], name: str) -> Iterator[Finding]:
 
 
 def lint_task(
-    name: str, data: bytes, wish: Resources, nnodes: int | None = None, exists: Exists | None = None
+    name: str, data: bytes, wish: Request, nnodes: int | None = None, exists: Exists | None = None
 ) -> list[Finding]:
     """Check a SkyPilot task together with the launch options, and return the worst findings first.
 
@@ -348,7 +348,7 @@ def lint_plan(
     *,
     source: str | bytes | None = None,
     beside: Mapping[str, str | bytes | None] | None = None,
-    resources: Resources | None = None,
+    resources: Request | None = None,
     managed: bool = False,
     hosts: int | None = None,
 ) -> list[Finding]:
@@ -523,7 +523,7 @@ def _seen(source: str | bytes | None) -> script.ScriptContents | None:
         return None
 
 
-def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | None) -> Iterator[Finding]:
+def _nodes(plan: Plan, resources: Request | None, managed: bool, hosts: int | None) -> Iterator[Finding]:
     """Check the nodes of the plan."""
     if managed:
         text = (
@@ -540,7 +540,7 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
         yield from _cloud(plan, resources)
 
 
-def _cloud(plan: Plan, resources: Resources) -> Iterator[Finding]:
+def _cloud(plan: Plan, resources: Request) -> Iterator[Finding]:
     """Check the nodes that SkyPilot is to provide."""
     yield from config_files.old_torch(plain(resources.setup), "--setup")
     if resources.gpus:
@@ -559,7 +559,7 @@ def _cloud(plan: Plan, resources: Resources) -> Iterator[Finding]:
             yield issue("L35", "topology.nproc_per_node", text, value=value, severity="warning")
 
 
-def _path(plan: Plan, resources: Resources | None, source: str | bytes | None) -> Iterator[Finding]:
+def _path(plan: Plan, resources: Request | None, source: str | bytes | None) -> Iterator[Finding]:
     """Report an absolute local script path for nodes that may not have the file."""
     path = _script_path(plan)
     if resources is not None and source is not None and path.startswith("/"):
@@ -573,7 +573,7 @@ def _script_path(plan: Plan) -> str:
     return next((word for word in plan.command if not word.startswith("-")), "")
 
 
-def _has_tiers(resources: Resources) -> bool:
+def _has_tiers(resources: Request) -> bool:
     """Return True if a network tier changes anything for the requested accelerators."""
     infra = (resources.infra or "").partition("/")[0].lower()
     if infra in config_files.TIERLESS:
@@ -627,7 +627,7 @@ def _parallel_sizes(plan: Plan) -> Iterator[Finding]:
         yield from launches.parallel_sizes(asked, plan.nnodes * (plan.nproc_per_node or 1), "")
 
 
-def _command(plan: Plan, resources: Resources | None) -> Iterator[Finding]:
+def _command(plan: Plan, resources: Request | None) -> Iterator[Finding]:
     """Check the command of `distui exec`, or the `run:` of a task."""
     if plan.strategy:
         return

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ...presets.request import Request
 from ...presets.sanitize import clean_lines
-from ...presets.skypilot import Resources, resources
+from ...presets.skypilot import resources
 from .. import rpc
 from ..errors import RunError
 from ..file_io import users_umask
@@ -292,7 +293,7 @@ async def check_installed() -> None:
 
 
 async def candidates_for(
-    wish: Resources, nnodes: int, below: Mapping[str, Any] = MappingProxyType({})
+    wish: Request, nnodes: int, below: Mapping[str, Any] = MappingProxyType({})
 ) -> list[Candidate]:
     """Nodes that SkyPilot would choose, in its order. Raises SkyError if there are none.
 

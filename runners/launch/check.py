@@ -16,7 +16,6 @@ from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.text_formats import MOST_BYTES
 from .. import file_io, local_agent
-from .sky import resources_of
 
 
 def findings(plan: Plan, request: Request) -> list[Finding]:
@@ -26,7 +25,7 @@ def findings(plan: Plan, request: Request) -> list[Finding]:
     if request.task is not None:
         nnodes = None if request.nnodes is None else plan.nnodes
         beside = exists_beside(Path(request.task).parent)
-        hits = lint_task(request.task, _content(request.task) or b"", resources_of(request), nnodes, beside)
+        hits = lint_task(request.task, _content(request.task) or b"", request, nnodes, beside)
         bare = replace(plan, argv=("true",), files={})  # the check of the file covers its commands
         preset = Loaded(preset=Preset(name=""))
         return worst_first([*hits, *lint_plan(bare, preset, managed=request.managed)])
@@ -54,7 +53,7 @@ def _nodes(request: Request) -> dict[str, Any]:
         return {"hosts": len(request.hosts)}
     if not request.through_sky:
         return {}
-    return {"resources": resources_of(request), "managed": request.managed}
+    return {"resources": request, "managed": request.managed}
 
 
 def _content(name: str) -> bytes | None:

@@ -288,7 +288,7 @@ def read(destination: str, out: bytes, began: float, ended: float) -> HostFacts:
     body, end, _ = text.rpartition("end\n")
     if not magic or not end:
         raise HostError(
-            f"host {destination} gives no shell to a command: `ssh {destination} sh` has to work"
+            f"host {destination} runs no command in a shell: `ssh {destination} sh` has to work"
         )
     values = dict(line.split("=", 1) for line in body.splitlines() if "=" in line)
     torch, _, python = values.get("torch", "").partition(" ")
@@ -539,7 +539,7 @@ async def command_on(way: Way) -> str:
         if line.startswith("DISTUI-IS "):
             return line.removeprefix("DISTUI-IS ").strip()
     raise HostError(
-        f"host {way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
+        f"host {way.destination} runs no command in a shell: `ssh {way.destination} sh` has to work"
     )
 
 

@@ -24,7 +24,6 @@ from ...presets.request import Named, Request, option
 from ...presets.sanitize import LONGEST, clean_text
 from ...presets.script_tree import MOST_BYTES
 from ...presets.secrets import mask_text
-from ...presets.skypilot import Resources
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import parse_nnodes
 from ...presets.workload import Counted, acts_on_import, counted_from, name_of_gpu
@@ -39,7 +38,6 @@ from .hosts import from_words
 from .launch_settings import HOSTS, SKY, kind_of
 from .prepare import prepare
 from .prepared import Prepared, run_name
-from .sky import resources_of
 from .syntax_check import syntax_problem
 from .words import count as count_of
 from .words import nccl_pairs, request_of, shell_words, words_of
@@ -168,11 +166,11 @@ def requested(form: LaunchForm) -> Request:
     return request
 
 
-def resources(form: LaunchForm) -> Resources:
+def resources(form: LaunchForm) -> Request:
     """Return the requirements per node. Raises RunError."""
     wish = Request(on=form.place.strip(), gpus=form.gpus or None, cpus=form.cpus or None)
     try:
-        return skypilot.check(resources_of(wish), FIELDS)
+        return skypilot.check(wish, FIELDS)
     except PlanError as error:
         raise RunError(str(error)) from None
 

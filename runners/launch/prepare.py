@@ -63,7 +63,7 @@ def _check_place(request: Request) -> None:
         raise RunError(f"{of_nodes[0]} is for nodes through SkyPilot: add --on sky, or --on INFRA")
     if request.task is not None and request.adopt:
         raise RunError(
-            "--adopt applies a preset to a script, and --task FILE has neither: leave one of them out"
+            "--adopt needs a preset and a script, and --task FILE has neither: leave one of them out"
         )
 
 

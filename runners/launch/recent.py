@@ -120,7 +120,7 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
     plan, name = daemon.load(entry), entry.record.name
     if plan.launcher != "torchrun" or not plan.command or not plan.preset:
         raise RunError(
-            f"run {name} is no launch of a script under a preset: `distui rerun {name}` repeats it"
+            f"run {name} was not launched from a script under a preset: `distui rerun {name}` repeats it"
         )
     if plan.command[0] == "-m":
         raise RunError(f"run {name} runs a module, which the form cannot: `distui rerun {name}` repeats it")

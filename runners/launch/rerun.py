@@ -83,9 +83,7 @@ def _revealed(name: str, value: str | None) -> str | None:
     if value != MASK:
         return value
     if name not in os.environ:
-        raise RunError(
-            f"{name}: secrets are never written down; export it here, or give --env or --unset {name}"
-        )
+        raise RunError(f"{name}: secrets are never stored: export it here, or give --env or --unset {name}")
     return os.environ[name]
 
 
@@ -99,7 +97,7 @@ def _here(
     kept = environment.read(entry.path)
     if kept is None:
         raise RunError(
-            f"{entry.path / environment.FILE} is missing or damaged: `distui launch` starts {entry.record.name} anew"
+            f"{entry.path / environment.FILE} is missing or damaged: start {entry.record.name} with `distui launch`"
         )
     shell = _shell(kept, changes)
     if wanted.set or (changes and (entry.path / REQUEST_FILE).exists()):
@@ -107,8 +105,8 @@ def _here(
     before = daemon.load(entry)
     if any(MASK in word for word in before.argv):
         raise RunError(
-            f"arguments of {entry.record.name} hold secrets, which are never written down: "
-            "`distui launch` starts it anew"
+            f"arguments of {entry.record.name} hold secrets, which are never stored: "
+            "start it with `distui launch`"
         )
     record = run_directories.new_record(wanted.name or entry.record.name)
     plan = _changed(
@@ -148,7 +146,7 @@ def _shell(kept: Kept, changes: Mapping[str, str | None]) -> dict[str, str]:
     missing = sorted(name for name in kept.hidden if name not in os.environ and name not in changes)
     if missing:
         raise RunError(
-            f"{', '.join(missing)}: secrets are never written down; export {agreeing(missing, 'it', 'them')} here, "
+            f"{', '.join(missing)}: secrets are never stored: export {agreeing(missing, 'it', 'them')} here, "
             f"or leave out with {' '.join(f'--unset {name}' for name in missing)}"
         )
     env = {**kept.values, **{name: os.environ[name] for name in kept.hidden if name not in changes}}
@@ -274,7 +272,7 @@ def _filled(name: str, request: Request, changes: Mapping[str, str | None]) -> R
         env_on={pattern: filled(values) for pattern, values in request.env_on.items()},
     )
     if missing:
-        raise RunError(f"{listed(missing)}: secrets are never written down; export them here and rerun it")
+        raise RunError(f"{listed(missing)}: secrets are never stored: export them here and rerun it")
     words = (
         *request.args,
         *(request.command or ()),
@@ -284,7 +282,7 @@ def _filled(name: str, request: Request, changes: Mapping[str, str | None]) -> R
     )
     if any(MASK in word for word in words):
         raise RunError(
-            f"arguments of {name} hold secrets, which are never written down: `distui launch` starts it anew"
+            f"arguments of {name} hold secrets, which are never stored: start it with `distui launch`"
         )
     return request
 

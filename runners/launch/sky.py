@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...presets.render import hidden as hidden_of
 from ...presets.render import moved_paths
 from ...presets.request import Request
 from ...presets.secrets import is_secret
-from ...presets.skypilot import Cargo, Resources
+from ...presets.skypilot import Cargo
 from ...presets.task_summary import own_mesh, summary
 from ...presets.text_formats import Unreadable, bare, decoded, read_yaml, write_yaml
 from ...presets.worker_group import inherited_env
@@ -41,34 +41,27 @@ def prepare(request: Request) -> Prepared:
     return _script(request) if request.task is None else _task(request, request.task)
 
 
-def resources_of(request: Request) -> Resources:
-    """Return the requirements per node."""
-    infra = None if request.on in ("sky", "local") else request.on
-    same = [each.name for each in fields(Resources) if each.name != "infra"]
-    return Resources(infra=infra, **{name: getattr(request, name) for name in same})
-
-
 def _script(request: Request) -> Prepared:
     """Plan a script. Raises RunError, PresetError and PlanError."""
     loaded = load(request.preset, request.overrides)
     check_port(request.port)
     record = run_directories.new_record(request.name or run_name(request.script))
     table = loaded.preset.sky
-    resources = _workdir(skypilot.check(skypilot.filled(resources_of(request), table)), request)
-    plan = make_plan(loaded, request, _facts(loaded, record, request, resources))
+    request = _with_workdir(skypilot.check(skypilot.filled(request, table)))
+    plan = make_plan(loaded, request, _facts(loaded, record, request))
     cargo = _cargo(record, hidden_of(plan))
-    task = skypilot.task(task_name(record), plan.nnodes, resources, cargo, request.env)
-    return _planned(plan, record, request, resources, skypilot.completed(task, table), cargo)
+    task = skypilot.task(task_name(record), plan.nnodes, request, cargo, request.env)
+    return _planned(plan, record, request, skypilot.completed(task, table), cargo)
 
 
 def _task(request: Request, file: str) -> Prepared:
     """Plan a user's task. Raises RunError and PlanError."""
-    resources = skypilot.check(resources_of(request))
+    skypilot.check(request)
     config = read_task(file)
     record = run_directories.new_record(request.name or run_name(config.get("name") or Path(file).stem))
     nnodes = _number(request.nnodes, config.get("num_nodes") or 1)
     users = inherited_env({name: str(value) for name, value in (config.get("envs") or {}).items()})
-    facts = place_of_nodes(record, None, nodes=None, cwd=_cwd(resources), gpus=0, cores=0, user_env=users)
+    facts = place_of_nodes(record, None, nodes=None, cwd=_cwd(request), gpus=0, cores=0, user_env=users)
     plan = replace(
         command_plan(skypilot.own_command(), request, facts),
         name=record.name,
@@ -78,9 +71,9 @@ def _task(request: Request, file: str) -> Prepared:
         mesh=own_mesh(config["run"]),
     )
     cargo, named = _cargo(record, hidden_of(plan)), {**config, "name": task_name(record)}
-    task = skypilot.wrap(named, resources, nnodes, cargo, wished_env(request))
+    task = skypilot.wrap(named, request, nnodes, cargo, wished_env(request))
     starts = summary({**task, "run": config["run"]}, nnodes)
-    planned = _planned(plan, record, request, resources, task, cargo)
+    planned = _planned(plan, record, request, task, cargo)
     price = f"price        not asked: `distui candidates --task {file}` asks SkyPilot"
     return replace(
         planned,
@@ -93,7 +86,6 @@ def _planned(
     plan: Plan,
     record: RunRecord,
     request: Request,
-    resources: Resources,
     task: dict[str, Any],
     cargo: Cargo,
 ) -> Prepared:
@@ -109,7 +101,7 @@ def _planned(
         python=interpreter(),
         reuse=bool(cluster),
     )
-    plan = replace(plan, notes=(*plan.notes, *_notes(resources, order, list(skypilot.hidden(task)))))
+    plan = replace(plan, notes=(*plan.notes, *_notes(request, order, list(skypilot.hidden(task)))))
     return _ordered(plan, record, order, {**cargo.secrets, **skypilot.hidden(task)})
 
 
@@ -132,7 +124,7 @@ def again(entry: run_directories.Entry, name: str | None) -> Prepared:
     order = launch_order.read(entry.path)
     if order is None:
         raise RunError(
-            f"run {entry.record.name} was not launched through SkyPilot: `distui launch` starts it anew"
+            f"run {entry.record.name} was not launched through SkyPilot: start it with `distui launch`"
         )
 
     before, record = daemon.load(entry), run_directories.new_record(name or entry.record.name)
@@ -170,18 +162,18 @@ def task_name(record: RunRecord) -> str:
     return skypilot.cluster_name(record.name, record.run8)
 
 
-def _notes(resources: Resources, order: SkyRequest, hidden: list[str]) -> list[str]:
+def _notes(request: Request, order: SkyRequest, hidden: list[str]) -> list[str]:
     if order.managed:
         return [
             "A managed job has no ssh to its nodes: ranks and GPUs are not seen, its text is in launch.log."
         ]
     notes = [f"On its nodes (`ssh {order.cluster}`), ~/.distui/distui is the same command as here."]
-    if hidden and (resources.infra or "slurm").startswith("slurm"):
+    if hidden and (request.infra or "slurm").startswith("slurm"):
         notes.append(
             f"On Slurm, SkyPilot shows {', '.join(sorted(hidden))} to every user of the nodes, in a command's "
             "arguments (`ps`): put secrets into a file there instead."
         )
-    if resources.autostop_min is None and not order.reuse:
+    if request.autostop_min is None and not order.reuse:
         notes.append(
             f"Cluster {order.cluster} stays up, and is billed, until `distui down`; --autostop MIN takes it down."
         )
@@ -197,27 +189,27 @@ def _cargo(record: RunRecord, hidden: Mapping[str, str]) -> Cargo:
     )
 
 
-def _cwd(resources: Resources) -> str:
+def _cwd(request: Request) -> str:
     """Return the start directory of the ranks on the nodes."""
-    return "~" if resources.workdir is None else "~/sky_workdir"
+    return "~" if request.workdir is None else "~/sky_workdir"
 
 
-def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resources) -> Place:
+def _facts(loaded: Loaded, record: RunRecord, request: Request) -> Place:
     """Return the facts of the nodes as far as the request determines them. Raises PlanError."""
     asked = request.nproc_per_node or loaded.preset.topology.nproc_per_node
-    gpus = _gpus(resources, needed=asked in ("auto", "gpu"))
-    cores = int(float((resources.cpus or "0").rstrip("+x")))
+    gpus = _gpus(request, needed=asked in ("auto", "gpu"))
+    cores = int(float((request.cpus or "0").rstrip("+x")))
     if not gpus and not cores and asked in ("auto", "cpu"):
-        raise PlanError("Cannot tell how many ranks per node: give --gpus, --cpus or --nproc-per-node")
-    exists, source = _source(request, resources)
-    folder = Path(resources.workdir or ".")
+        raise PlanError("The number of ranks per node is unknown: give --gpus, --cpus or --nproc-per-node")
+    exists, source = _source(request)
+    folder = Path(request.workdir or ".")
     beside, config = local_agent.read_around(folder / (request.script or ""), source, folder, request.args)
     ranks = int(asked) if str(asked).isdecimal() else 1
     return place_of_nodes(
         record,
         request.port,
         nodes=None,
-        cwd=_cwd(resources),
+        cwd=_cwd(request),
         gpus=gpus,
         cores=max(cores, ranks),
         script_exists=exists,
@@ -227,12 +219,12 @@ def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resou
     )
 
 
-def _gpus(resources: Resources, needed: bool) -> int:
+def _gpus(request: Request, needed: bool) -> int:
     """Return the GPUs per node, 0 for none or for differing choices.
 
     Raises PlanError if differing choices are `needed`.
     """
-    asked = skypilot.accelerators(resources)
+    asked = skypilot.accelerators(request)
     counts = {text or "a node without GPUs": skypilot.gpus(text)[1] if text else 0 for text in asked}
     if len(set(counts.values())) == 1:
         return next(iter(counts.values()))
@@ -245,29 +237,29 @@ def _gpus(resources: Resources, needed: bool) -> int:
     return 0
 
 
-def _workdir(resources: Resources, request: Request) -> Resources:
-    """Return the resources with the directory to copy: the named one, or this one if it has the script.
+def _with_workdir(request: Request) -> Request:
+    """Return the request with the directory to copy: the named one, or this one if it has the script.
 
     Raises PlanError.
     """
     here = Path.cwd()
-    if resources.workdir is not None:
-        path = Path(resources.workdir).expanduser().resolve()
-        if "://" not in resources.workdir and not path.is_dir():
-            raise PlanError(f"--workdir {resources.workdir}: there is no such directory here")
-        if "://" in resources.workdir:
-            return resources
+    if request.workdir is not None:
+        path = Path(request.workdir).expanduser().resolve()
+        if "://" not in request.workdir and not path.is_dir():
+            raise PlanError(f"--workdir {request.workdir}: there is no such directory here")
+        if "://" in request.workdir:
+            return request
         _check_script(request, str(path))
-        return replace(resources, workdir=str(path))
+        return replace(request, workdir=str(path))
     script = Path(request.script or "")
     if request.no_python or script.is_absolute() or str(script).startswith("~"):
-        return resources  # it is already on the nodes
+        return request  # it is already on the nodes
     if here in (Path("/"), Path.home()):
         raise PlanError(
             f"All of {here} would be copied to the nodes: cd to your code, or give --workdir DIR"
         )
     _check_script(request, str(here))
-    return replace(resources, workdir=str(here))
+    return replace(request, workdir=str(here))
 
 
 def _check_script(request: Request, workdir: str) -> None:
@@ -275,15 +267,15 @@ def _check_script(request: Request, workdir: str) -> None:
     check_inside(None if request.no_python or request.module else request.script, workdir)
 
 
-def _source(request: Request, resources: Resources) -> tuple[bool, bytes | None]:
+def _source(request: Request) -> tuple[bool, bytes | None]:
     """Return True if the script will be on the nodes, and its text, if it is known here."""
-    if request.script is None or request.no_python or request.module or resources.workdir is None:
+    if request.script is None or request.no_python or request.module or request.workdir is None:
         return True, None
     path = Path(request.script)
     if path.is_absolute() or request.script.startswith("~"):
         return True, None
-    source = local_agent.read_source(Path(resources.workdir) / path)
-    return source is not None or "://" in resources.workdir, source
+    source = local_agent.read_source(Path(request.workdir) / path)
+    return source is not None or "://" in request.workdir, source
 
 
 def _number(asked: int | str | None, otherwise: Any) -> int:

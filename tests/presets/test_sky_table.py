@@ -9,7 +9,8 @@ from each import for_each
 
 from distui.presets import skypilot
 from distui.presets.finding import PlanError
-from distui.presets.skypilot import Cargo, Resources
+from distui.presets.request import Request
+from distui.presets.skypilot import Cargo
 
 CARGO = Cargo(run="r", bundle="distui-1", source="/here")
 TABLE: dict[str, Any] = {
@@ -21,13 +22,13 @@ TABLE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def made(wish: Resources, table: dict[str, Any]) -> dict[str, Any]:
+def made(wish: Request, table: dict[str, Any]) -> dict[str, Any]:
     wish = skypilot.check(skypilot.filled(wish, table))
     return skypilot.completed(skypilot.task("t", 2, wish, CARGO, {"A": "b"}), table)
 
 
 def test_every_key_of_the_table_reaches_the_task() -> None:
-    task = made(Resources(), TABLE)
+    task = made(Request(), TABLE)
     assert task["resources"] == {
         "accelerators": "H100:8", "cpus": "32+", "disk_size": 512, "network_tier": "best",
         "any_of": [{"infra": "aws"}, {"infra": "gcp"}],
@@ -40,16 +41,16 @@ def test_every_key_of_the_table_reaches_the_task() -> None:
 
 
 def test_the_launch_wins() -> None:
-    task = made(Resources(gpus="A100:4", cpus="8", setup="true", mounts={"/data": "/x"}), TABLE)
+    task = made(Request(gpus="A100:4", cpus="8", setup="true", mounts={"/data": "/x"}), TABLE)
     assert task["resources"]["accelerators"] == "A100:4"
     assert (task["resources"]["cpus"], task["setup"]) == ("8", "true")
     assert task["file_mounts"]["/data"] == "/x"
 
 
 def test_what_the_plan_counts_ranks_by_is_filled() -> None:
-    assert skypilot.filled(Resources(), TABLE).gpus == "H100:8"
-    assert skypilot.filled(Resources(), {"resources": {"accelerators": "L4:2"}}).gpus == "L4:2"
-    assert skypilot.filled(Resources(gpus="T4:1"), TABLE).gpus == "T4:1"
+    assert skypilot.filled(Request(), TABLE).gpus == "H100:8"
+    assert skypilot.filled(Request(), {"resources": {"accelerators": "L4:2"}}).gpus == "L4:2"
+    assert skypilot.filled(Request(gpus="T4:1"), TABLE).gpus == "T4:1"
 
 
 @for_each(
@@ -64,5 +65,5 @@ def test_what_the_plan_counts_ranks_by_is_filled() -> None:
 )
 def test_what_is_refused(table: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError) as caught:
-        made(Resources(), table)
+        made(Request(), table)
     assert words in str(caught.value)

@@ -18,7 +18,8 @@ from patience import HANG_S
 from distui.presets import skypilot
 from distui.presets.finding import PlanError
 from distui.presets.lint import config_files
-from distui.presets.skypilot import Cargo, Resources
+from distui.presets.request import Request
+from distui.presets.skypilot import Cargo
 from distui.presets.text_formats import write_yaml
 
 CARGO = Cargo(
@@ -65,8 +66,8 @@ def read_back(text: str) -> Any:
 
 
 def test_a_whole_task() -> None:
-    wish = Resources(
-        infra="aws/us-east-1",
+    wish = Request(
+        on="aws/us-east-1",
         gpus="H100:8",
         cpus="96+",
         memory="500+",
@@ -105,13 +106,13 @@ def test_a_whole_task() -> None:
 
 
 def test_what_nobody_asked_for_is_left_to_skypilot() -> None:
-    made = skypilot.task("t", 1, Resources(), Cargo(run="r", bundle="b", source="/c"), {})
+    made = skypilot.task("t", 1, Request(), Cargo(run="r", bundle="b", source="/c"), {})
     assert made["resources"] == {}
     assert set(made) == {"name", "num_nodes", "resources", "file_mounts", "run"}
 
 
 def test_a_region_without_a_cloud_and_alternatives() -> None:
-    wish = Resources(
+    wish = Request(
         region="eu-west", any_of=({"infra": "aws", "gpus": "A100:8"}, {"infra": "gcp", "spot": "true"})
     )
     assert skypilot.resources(wish) == {
@@ -123,27 +124,27 @@ def test_a_region_without_a_cloud_and_alternatives() -> None:
 def test_the_users_own_choice_is_the_first_alternative() -> None:
     """SkyPilot 0.14 takes what stands beside `any_of` as defaults, not as a choice."""
     other = {"infra": "gcp", "gpus": "A100:8"}
-    made = skypilot.resources(Resources(infra="aws", gpus="H100:8", any_of=(other,)))
+    made = skypilot.resources(Request(on="aws", gpus="H100:8", any_of=(other,)))
     assert made["any_of"] == [
         {"infra": "aws", "accelerators": "H100:8"},
         {"infra": "gcp", "accelerators": "A100:8"},
     ]
     places = ({"infra": "aws"}, {"infra": "gcp"})
-    assert skypilot.resources(Resources(gpus="H100:8", any_of=places))["any_of"] == list(places)
+    assert skypilot.resources(Request(gpus="H100:8", any_of=places))["any_of"] == list(places)
 
 
 def test_a_variable_without_a_value_is_named_with_the_option() -> None:
     task = {"envs": {"DATASET": None}, "run": "true"}
     with pytest.raises(PlanError, match=r"envs\.DATASET has no value: add --env DATASET=VALUE"):
-        skypilot.wrap(task, Resources(), None, CARGO, {})
-    assert skypilot.wrap(task, Resources(), None, CARGO, {"DATASET": "x"})["envs"] == {"DATASET": "x"}
+        skypilot.wrap(task, Request(), None, CARGO, {})
+    assert skypilot.wrap(task, Request(), None, CARGO, {"DATASET": "x"})["envs"] == {"DATASET": "x"}
 
 
 def test_options_hold_for_each_alternative_of_a_users_own_task() -> None:
     listed = [{"accelerators": "A100:8", "infra": "aws"}, {"accelerators": "H100:8"}]
     for key in ("any_of", "ordered"):
         task = {"resources": {key: listed}, "run": "true"}
-        made = skypilot.wrap(task, Resources(gpus="L4:8", any_of=({"infra": "gcp"},)), None, CARGO, {})
+        made = skypilot.wrap(task, Request(gpus="L4:8", any_of=({"infra": "gcp"},)), None, CARGO, {})
         assert made["resources"] == {
             "accelerators": "L4:8", key: [{"infra": "aws"}, {}, {"infra": "gcp"}],
         }, key  # fmt: skip
@@ -152,21 +153,21 @@ def test_options_hold_for_each_alternative_of_a_users_own_task() -> None:
 @for_each(
     ("wish", "sentence"),
     [
-        (Resources(gpus="H100:8:2"), "--gpus H100:8:2: write NAME:COUNT"),
-        (Resources(gpus="8"), "--gpus 8: write NAME:COUNT"),
-        (Resources(gpus="H100:0"), "--gpus H100:0"),
-        (Resources(cpus="many"), "--cpus many: write a number, or 4+"),
-        (Resources(memory="-1"), "--memory -1"),
-        (Resources(infra="aws us-east-1"), "--on aws us-east-1: write CLOUD"),
-        (Resources(infra="moon/base"), "--on moon/base: unknown place: write local, sky, or one of aws"),
-        (Resources(infra="aws/us-east-1", region="us-west-2"), "already names a region"),
-        (Resources(network_tier="fast"), "write best or standard"),
-        (Resources(autostop_min=0), "--autostop 0"),
-        (Resources(any_of=({"gpu": "H100"},)), "an alternative has infra, gpus, cpus, memory, spot"),
-        (Resources(mounts={"data": "s3://b"}), "has to begin with / or ~/"),
+        (Request(gpus="H100:8:2"), "--gpus H100:8:2: write NAME:COUNT"),
+        (Request(gpus="8"), "--gpus 8: write NAME:COUNT"),
+        (Request(gpus="H100:0"), "--gpus H100:0"),
+        (Request(cpus="many"), "--cpus many: write a number, or 4+"),
+        (Request(memory="-1"), "--memory -1"),
+        (Request(on="aws us-east-1"), "--on aws us-east-1: write CLOUD"),
+        (Request(on="moon/base"), "--on moon/base: unknown place: write local, sky, or one of aws"),
+        (Request(on="aws/us-east-1", region="us-west-2"), "already names a region"),
+        (Request(network_tier="fast"), "write best or standard"),
+        (Request(autostop_min=0), "--autostop 0"),
+        (Request(any_of=({"gpu": "H100"},)), "an alternative has infra, gpus, cpus, memory, spot"),
+        (Request(mounts={"data": "s3://b"}), "has to begin with / or ~/"),
     ],
 )
-def test_a_bad_wish_gets_one_sentence(wish: Resources, sentence: str) -> None:
+def test_a_bad_wish_gets_one_sentence(wish: Request, sentence: str) -> None:
     with pytest.raises(PlanError) as caught:
         skypilot.check(wish)
     assert sentence in str(caught.value)
@@ -176,7 +177,7 @@ def test_a_bad_wish_gets_one_sentence(wish: Resources, sentence: str) -> None:
 @for_each("text", [STATIC, C10D])
 def test_a_users_own_task_keeps_every_key(text: str) -> None:
     before = skypilot.own_task([read_back(text)], "train.yaml")
-    made = skypilot.wrap(before, Resources(), None, CARGO, {})
+    made = skypilot.wrap(before, Request(), None, CARGO, {})
     assert made["run"] == CARGO.command
     assert made["num_nodes"] == 2
     assert made["resources"] == before["resources"]
@@ -196,9 +197,7 @@ def test_options_win_over_a_users_own_task() -> None:
         "run": "true",
         "config": {"x": 1},
     }
-    made = skypilot.wrap(
-        before, Resources(gpus="H100:8", cpus="16+"), 4, CARGO, {"B": "3", "MY_TOKEN": "t"}
-    )
+    made = skypilot.wrap(before, Request(gpus="H100:8", cpus="16+"), 4, CARGO, {"B": "3", "MY_TOKEN": "t"})
     assert made["num_nodes"] == 4
     assert made["resources"] == {"accelerators": "H100:8", "disk_size": 512, "cpus": "16+"}
     assert made["file_mounts"]["/data"] == "s3://b"
@@ -226,7 +225,7 @@ def test_a_file_that_is_no_task(documents: list[Any], sentence: str) -> None:
 
 
 def test_secrets_are_hidden_and_come_back() -> None:
-    made = skypilot.task("t", 1, Resources(), CARGO, {})
+    made = skypilot.task("t", 1, Request(), CARGO, {})
     made["envs"] = {"GITHUB_TOKEN": "g", "LR": "1"}
     made["secrets"]["kept-by-skypilot"] = None
     shown = skypilot.masked(made)
@@ -349,8 +348,8 @@ print(json.dumps({
 @pytest.mark.long
 def test_skypilots_own_schema_takes_tasks_and_lint_knows_its_keys(tmp_path: Path) -> None:
     """One task of a launch, and one of an imported preset."""
-    wish = Resources(
-        infra="slurm/lab/gpu", gpus="H100:8", cpus="4+", memory="16+", network_tier="best", autostop_min=5,
+    wish = Request(
+        on="slurm/lab/gpu", gpus="H100:8", cpus="4+", memory="16+", network_tier="best", autostop_min=5,
         any_of=({"gpus": "A100:8"}, {"gpus": "H100:8", "infra": "slurm/lab"}),
         workdir=str(tmp_path), setup="true",
     )  # fmt: skip
@@ -362,7 +361,7 @@ def test_skypilots_own_schema_takes_tasks_and_lint_knows_its_keys(tmp_path: Path
         "file_mounts": {"/data": "s3://bucket"},
         "setup": "pip install torch",
     }  # fmt: skip
-    wish = skypilot.check(skypilot.filled(Resources(), imported))
+    wish = skypilot.check(skypilot.filled(Request(), imported))
     made = skypilot.completed(skypilot.task("t-0123abcd", 2, wish, CARGO, {}), imported)
     assert made["resources"]["use_spot"] is True
     env = {**os.environ, "HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}

@@ -109,8 +109,8 @@ def test_launches_and_commands(
         ("nope.yaml", 2, "nope.yaml cannot be read: No such file or directory"),
         (".", 2, "There is no preset '.'"),
         ("./", 2, "./ cannot be read: Is a directory"),
-        ("train.sh -- train.py", 2, "Files and a launch are checked apart"),
-        ("ddp --on nowhere -- train.py", 2, "there is no nowhere"),
+        ("train.sh -- train.py", 2, "Files and a launch are checked separately"),
+        ("ddp --on nowhere -- train.py", 2, "--on nowhere: unknown place"),
         ("dpp -- train.py", 2, "did you mean ddp?"),
     ],
 )

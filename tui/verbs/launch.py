@@ -30,7 +30,6 @@ from ...runners.launch.launch_settings import HOSTS, LOCAL, kind_of
 from ...runners.launch.prepare import prepare
 from ...runners.launch.prepared import Prepared
 from ...runners.launch.rerun import LaunchChanges, again
-from ...runners.launch.sky import resources_of
 from ...runners.launch.syntax_check import syntax_problem
 from ...runners.launch.words import count, request_of
 from ...runners.local_agent import with_link
@@ -129,10 +128,10 @@ def requested(options: argparse.Namespace) -> Request:
     words = vars(options)
     if options.task is not None:
         if options.preset is not None or options.rest:
-            raise RunError("--task FILE says what runs: leave PRESET and SCRIPT out")
+            raise RunError("--task FILE replaces PRESET and SCRIPT: leave them out")
         return request_of(words)
     if not options.rest:
-        raise RunError("no script: write it behind --, as in `distui launch ddp -- train.py --lr 1e-3`")
+        raise RunError("no script: write it after --, as in `distui launch ddp -- train.py --lr 1e-3`")
     script, *args = options.rest
     return request_of(words, preset=preset_of(options), script=script, args=tuple(args))
 
@@ -140,7 +139,9 @@ def requested(options: argparse.Namespace) -> Request:
 def preset_of(options: argparse.Namespace) -> str:
     """Return the preset's name. Raises RunError."""
     if options.preset is None:
-        raise RunError("no PRESET: `distui launch ddp -- train.py`; `distui presets` lists them")
+        raise RunError(
+            "no preset: write one, as in `distui launch ddp -- train.py`; `distui presets` lists them"
+        )
     return str(options.preset)
 
 
@@ -300,7 +301,7 @@ def candidates(options: argparse.Namespace) -> int:
     text = options.nnodes or str(config.get("num_nodes") or 1)
     if not text.isdecimal() or not int(text):
         raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
-    wish = planned(skypilot.check, resources_of(request_of(vars(options))))
+    wish = planned(skypilot.check, request_of(vars(options)))
     offers = asyncio.run(candidates_for(wish, int(text), config.get("resources") or {}))
     answer(options.json, [asdict(offer) for offer in offers], candidate_table(offers))
     return 0 if offers else 1

@@ -15,7 +15,6 @@ from distui.presets.lint import lint_plan, refusal
 from distui.presets.load import BUILTIN, load
 from distui.presets.plan import Place, command_plan, make_plan
 from distui.presets.request import Request
-from distui.presets.skypilot import Resources
 
 OBEYING = "from distui.runners.inrank.parallelize import parallelize\nmodel = parallelize(model)\nsave('checkpoint')\n"
 DEEPSPEED = (
@@ -47,7 +46,7 @@ def ids(findings: list[Finding]) -> list[str]:
     return [one.id for one in findings]
 
 
-H100 = Resources(gpus="H100:8", infra="aws", network_tier="best")
+H100 = Request(gpus="H100:8", on="aws", network_tier="best")
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -71,7 +70,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("L20", {"preset": "fsdp2-offload"}, {"preset": "fsdp2"}),
     ("L21", {"nnodes": 2, "resources": replace(H100, network_tier=None)}, {"nnodes": 2, "resources": H100}),
     ("L21", {"nnodes": 2, "resources": replace(H100, network_tier="standard")},
-     {"nnodes": 2, "resources": replace(H100, infra="slurm/lab", network_tier=None)}),
+     {"nnodes": 2, "resources": replace(H100, on="slurm/lab", network_tier=None)}),
     ("L28", {"preset": "fsdp2", "nproc_per_node": 1}, {"preset": "single", "nproc_per_node": 1}),
     ("L35", {"nproc_per_node": 4, "resources": H100}, {"nproc_per_node": 8, "resources": H100}),
     ("L35", {"nnodes": 2, "hosts": 3}, {"nnodes": 2, "hosts": 2}),
@@ -197,9 +196,9 @@ def test_a_script_of_this_machine_for_nodes_of_a_cloud() -> None:
 
 @for_each(("gpus", "expected"), [("L4:8", []), ("a10g:8", []), ("H100:8", ["L21"])])
 def test_a_network_tier_that_brings_nothing(gpus: str, expected: list[str]) -> None:
-    wish = Resources(gpus=gpus, infra="aws")
+    wish = Request(gpus=gpus, on="aws")
     assert ids(lint(nnodes=2, resources=wish)) == expected
-    several = Resources(any_of=({"gpus": gpus}, {"gpus": "T4:8"}))
+    several = Request(any_of=({"gpus": gpus}, {"gpus": "T4:8"}))
     assert ids(lint(nnodes=2, resources=several)) == expected
 
 

@@ -131,13 +131,19 @@ def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> Non
             "there is no such directory",
         ),
         (["--on", "sky", "--gpus", "H100", "--cluster", "-x", "--", "train.py"], "expected one argument"),
-        (["--on", "sky", "--gpus", "H100", "--cluster", "x_", "--", "train.py"], "--cluster x_: a letter"),
+        (
+            ["--on", "sky", "--gpus", "H100", "--cluster", "x_", "--", "train.py"],
+            "--cluster x_: use a letter",
+        ),
         (
             ["--on", "sky", "--gpus", "H100", "--mount", "x", "--", "train.py"],
             "--mount x: write it as NAME=VALUE",
         ),
-        (["--on", "sky", "--gpus", "H100", "--autostop", "soon", "--", "train.py"], "no number of minutes"),
-        (["--task", "x.yaml", "--", "train.py"], "leave PRESET and SCRIPT out"),
+        (
+            ["--on", "sky", "--gpus", "H100", "--autostop", "soon", "--", "train.py"],
+            "not a number of minutes",
+        ),
+        (["--task", "x.yaml", "--", "train.py"], "replaces PRESET and SCRIPT"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

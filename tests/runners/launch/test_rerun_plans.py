@@ -191,7 +191,7 @@ def test_secrets_are_in_no_request_and_are_asked_for(monkeypatch: pytest.MonkeyP
     token = "hf_abcdefghijklmnopqrstuvwxyz0123456789"
     entry = kept(prepare(script(env={"HF_TOKEN": token})))
     assert token not in (entry.path / REQUEST_FILE).read_text()
-    with pytest.raises(RunError, match=r"HF_TOKEN: secrets are never written down; export"):
+    with pytest.raises(RunError, match=r"HF_TOKEN: secrets are never stored: export"):
         again(entry, LaunchChanges(set=("restart.limit=5",)))
     monkeypatch.setenv("HF_TOKEN", token)
     assert again(entry, LaunchChanges(set=("restart.limit=5",))).plan.env["HF_TOKEN"] == token
