@@ -19,7 +19,7 @@ from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.foreign_jobs import WatchedJob, find_job, scan
 from ...runners.formatting import NA, duration_text, size_text, step_short
 from ...runners.local_agent import folded_events, snapshot, with_link
-from ...runners.model import FindingRaised, Host, LinkState, RunPhase, Stamped
+from ...runners.model import Event, FindingRaised, Host, LinkState, RunPhase, Stamped
 from ...runners.nccl_reach import instead_of_gloo
 from ...runners.notify.unreported import unreported
 from ...runners.progress import parts, progress, source_text
@@ -105,16 +105,7 @@ def _logs(state: RunState) -> list[str]:
 def describe(state: RunState, now: float | None = None, marks: RunNotes | None = None) -> str:
     """Return the whole text of `distui status`."""
     frame = _frame(state, now)
-    lines = [headline(state, frame.now), *_marked(marks)]
-    if state.plan is not None:
-        plan = state.plan
-        preset = f"preset {plan.preset}, " if plan.preset else ""
-        used = " planned, NCCL in use" if instead_of_gloo(state) else ""
-        backend = f", backend {plan.backend}{used}" if plan.backend else ""
-        lines.append(f"{preset}{plan.launcher}: {plan.command}{backend}")
-    acted = applied(state)
-    if acted is not None:
-        lines.append(f"preset {acted.state}: {acted.text}")
+    lines = [headline(state, frame.now), *_marked(marks), *_plan(state)]
     lines += training(state, frame.now)
     if state.checkpoints:
         lines.append(f"checkpoint: {checkpoint_line(state.checkpoint or state.checkpoints[-1], frame.now)}")
@@ -124,13 +115,43 @@ def describe(state: RunState, now: float | None = None, marks: RunNotes | None =
         lines += ["", *plain(stage_rows(frame, WIDTH))]
     else:
         lines += [_node(frame, node) for node in state.nodes.values()]
-    if state.ranks:
+    lines += _tables(frame)
+    lines += _judgement(frame)
+    return "\n".join(clean_text(line) for line in lines)
+
+
+def _plan(state: RunState) -> list[str]:
+    """Return what runs, and what the preset did to it."""
+    lines: list[str] = []
+    plan = state.plan
+    if plan is not None:
+        preset = f"preset {plan.preset}, " if plan.preset else ""
+        used = " planned, NCCL in use" if instead_of_gloo(state) else ""
+        backend = f", backend {plan.backend}{used}" if plan.backend else ""
+        lines.append(f"{preset}{plan.launcher}: {plan.command}{backend}")
+    acted = applied(state)
+    if acted is not None:
+        lines.append(f"preset {acted.state}: {acted.text}")
+    return lines
+
+
+def _tables(frame: Frame) -> list[str]:
+    """Return ranks, GPUs and attempts."""
+    lines: list[str] = []
+    if frame.state.ranks:
         lines += ["", *plain_table(frame)]
-    for node in state.nodes.values():
+    for node in frame.state.nodes.values():
         if node.gpus:
             lines += ["", *plain_gpus(frame, node)]
-    if state.attempts:
-        lines += ["", *plain(ledger_rows(state, WIDTH))]
+    if frame.state.attempts:
+        lines += ["", *plain(ledger_rows(frame.state, WIDTH))]
+    return lines
+
+
+def _judgement(frame: Frame) -> list[str]:
+    """Return first cause, findings and end of the run; none repeats another."""
+    state = frame.state
+    lines: list[str] = []
     cause = state.attempts[-1].first_cause if state.attempts else None
     if cause is not None:
         lines += ["", *plain(cause_rows(cause, WIDTH))]
@@ -139,9 +160,7 @@ def describe(state: RunState, now: float | None = None, marks: RunNotes | None =
     if findings:
         lines += ["", *plain(item_row(frame, Item((finding,))) for finding in findings)]
     end = unsaid(state.end_text, stated)
-    if end:
-        lines += ["", end]
-    return "\n".join(clean_text(line) for line in lines)
+    return [*lines, "", end] if end else lines
 
 
 def _marked(marks: RunNotes | None) -> list[str]:
@@ -226,15 +245,18 @@ async def _watched(entry: run_directories.Entry, link: Link, as_json: bool) -> i
     state, due = RunState(), 0.0
     try:
         async for _ in folded_events(link, state):
-            if state.live and clock.monotonic() >= due and not state.phase.ended:
-                complete(state, entry, link)
-                due = clock.monotonic() + EVERY_S
-                if screen is not None:
-                    screen.show(describe(state, marks=run_notes.read(entry.path)))
-                else:
-                    _write(state, run_notes.read(entry.path), as_json)
-            if state.live and state.phase.ended:
+            if not state.live:
+                continue
+            if state.phase.ended:
                 break
+            if clock.monotonic() < due:
+                continue
+            complete(state, entry, link)
+            due = clock.monotonic() + EVERY_S
+            if screen is not None:
+                screen.show(describe(state, marks=run_notes.read(entry.path)))
+            else:
+                _write(state, run_notes.read(entry.path), as_json)
     finally:
         if screen is not None:
             screen.leave()
@@ -261,12 +283,12 @@ def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
     """Add what the link does not report: damaged files that its agent does not need, and the state that `ls` shows."""
     if isinstance(link, FilesLink) and not state.phase.ended:
         state.phase = run_directories.phase(entry, entry.history())
-    reported = isinstance(link, DiskLink) or any(
-        finding.id == DAMAGED for finding in state.findings.values()
-    )
-    for finding in unreported(entry) if state.phase.ended else ():
-        state.apply(Stamped(clock.now(), FindingRaised(finding), node=entry.record.node))
-    for event in () if reported else damage(entry, entry.history()):
+    events: list[Event] = []
+    if state.phase.ended:
+        events += map(FindingRaised, unreported(entry))
+    if not isinstance(link, DiskLink) and all(each.id != DAMAGED for each in state.findings.values()):
+        events += damage(entry, entry.history())
+    for event in events:
         state.apply(Stamped(clock.now(), event, node=entry.record.node))
     if state.plan is not None and not state.plan.launcher:
         state.plan = None  # neither the journal nor plan.json has a plan
@@ -280,9 +302,12 @@ def watch(options: argparse.Namespace) -> int:
     """Open one job in the cockpit, read-only, or list several; print text if there is no terminal."""
     jobs = list(scan().jobs.values())
     meant = [job for job in jobs if job.run is None] or jobs  # distui's own jobs have other verbs
-    if options.pid is None and len(meant) > 1:
-        return _list(jobs, options.json)
-    job = find_job(scan(), first_pid(meant[0]) if options.pid is None and meant else options.pid)
+    pid = options.pid
+    if pid is None:
+        if len(meant) > 1:
+            return _list(jobs, options.json)
+        pid = first_pid(meant[0]) if meant else None
+    job = find_job(scan(), pid)
     if not options.json and interactive():
         return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
     state = asyncio.run(_once(job))
