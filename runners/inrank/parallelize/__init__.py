@@ -1,10 +1,10 @@
-"""The calls by which a training script obeys a distui preset.
+"""Functions for a training script that applies a distui preset.
 
     model = parallelize(model)
     model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)
     loss = forward_backward(model, x, y)
 
-What they do comes from the environment that distui gives each rank:
+They read the environment that distui gives each rank:
 
     DISTUI_STRATEGY          single | ddp | zero1 | fsdp1 | fsdp2
     DISTUI_STRATEGY_OPTIONS  JSON object; ddp and zero1: bucket_cap_mb, find_unused_parameters,
@@ -16,8 +16,8 @@ What they do comes from the environment that distui gives each rank:
     DISTUI_PRECISION         JSON object {"param": P, "reduce": P}, P one of fp32, bf16, fp16
     DISTUI_BACKEND           nccl (CUDA) | gloo (CPU)
 
-Without these: ddp under torchrun, single elsewhere. The folder needs only the standard library and torch (2.7
-or newer), so it may be copied beside a script.
+Without these variables the strategy is ddp under torchrun and single elsewhere. This folder and gloo_workers.py need
+only the standard library and torch (2.7 or newer).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from .settings import (
 )
 
 ARRANGED: Dict[str, int] = {}
-"""Dimensions over which parallelize() has divided the model, with their sizes: what distui's hook shows."""
+"""Dimension → size of the divisions that parallelize() has made. distui's hook reports them."""
 Shapes = Dict[str, Tuple[int, ...]]
 SHAPES: "weakref.WeakKeyDictionary[nn.Module, Shapes]" = weakref.WeakKeyDictionary()
-"""Of models that parallelize() made: the names and sizes of their parameters before they were divided."""
+"""Model returned by parallelize() → names and shapes of its parameters before the division."""
 
 __all__ = [
     "ParallelizeError",
@@ -89,10 +89,10 @@ def parallelize(
 def parallelize(
     model: nn.Module, optimizer: Optional[Type[torch.optim.Optimizer]] = None, **options: Any
 ) -> Union[nn.Module, Tuple[nn.Module, torch.optim.Optimizer]]:
-    """The model made parallel as the preset says; with an optimizer class, that optimizer built for it too.
+    """Return the model parallelized according to the preset; with an optimizer class, also its optimizer.
 
-    Joins the process group if the script did not, and moves to `device()` what of the model this rank holds: where
-    it is divided, it need not fit there whole. `options` go to the optimizer. Raises ParallelizeError.
+    Initializes the process group if the script has not, and moves this rank's part of the model to `device()`; a divided
+    model need not fit there completely. `options` are the optimizer's arguments. Raises ParallelizeError.
     """
     config = settings.current()
     usage = "write model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)"
@@ -111,15 +111,15 @@ def parallelize(
     if config.strategy == "zero1":
         return model, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=optimizer, **options)
     if max(map(config.size, ("tp", "ep"))) > 1 and "foreach" in inspect.signature(optimizer).parameters:
-        options.setdefault("foreach", False)  # one call takes no parameters of several meshes
+        options.setdefault("foreach", False)  # a foreach call cannot mix parameters of several meshes
     return model, optimizer(model.parameters(), **options)
 
 
 def forward_backward(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
-    """Forward and backward of one batch, gradients summed up for `optimizer.step()`; the mean loss, detached.
+    """Run forward and backward of one batch and return the detached mean loss; then call `optimizer.step()`.
 
-    `inputs` are what `model` takes, samples in dimension 0, and `model` returns the loss. It accumulates as the
-    preset says, over equal parts of the batch, and runs a pipeline's schedule. Raises ParallelizeError.
+    `inputs` are the arguments of `model`, with samples in dimension 0; `model` returns the loss. If the preset sets
+    accumulation, the batch is cut into equal parts. A pipeline runs its schedule. Raises ParallelizeError.
     """
     if isinstance(model, Pipeline):
         return model.train_step(*inputs)
@@ -136,43 +136,43 @@ def forward_backward(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
 
 
 def batch_size(usual: int) -> int:
-    """Samples that each data-parallel rank gives to one `forward_backward`; `usual` where the preset says none."""
+    """Return the samples per data-parallel rank and `forward_backward`. `usual`: micro batch if the preset sets none."""
     config = settings.current()
     return (config.micro or usual) * config.accumulation
 
 
 def positions(length: int) -> torch.Tensor:
-    """Numbers of the positions of this rank's piece of a sequence, `length` of them, on `device()`."""
+    """Return the positions of this rank's piece of a sequence, on `device()`. `length`: length of the piece."""
     at = coordinates().get("cp", 0) * length
     return torch.arange(at, at + length, device=device())
 
 
 def finish(together: bool = True) -> None:
-    """Leave the process group so that the interpreter can end safely; `del model, optimizer` before.
+    """Destroy the process group so that the interpreter can exit safely. Before, `del model, optimizer`.
 
-    `together=False` does not wait for the other ranks: for an end where some may be gone already.
+    `together=False` does not wait for the other ranks, for an exit after some of them may have exited.
     """
     gc.collect()
     if not dist.is_initialized():
         return
     backend = dist.get_backend()
     if together:
-        with suppress(RuntimeError):  # a peer that is gone has nothing left to wait for
+        with suppress(RuntimeError):  # a peer has exited: there is no need to wait for it
             dist.barrier()
     dist.destroy_process_group()
     if "gloo" in backend:
-        gloo_workers.settle()  # a model that is still there keeps them
+        gloo_workers.settle()  # a live model keeps gloo's threads
 
 
 def state_for_saving(model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Dict[str, Any]:
-    """A full checkpoint on rank 0 and {} elsewhere, the same under every strategy. Every rank must call it.
+    """Return a full checkpoint on rank 0 and {} on other ranks. Every rank must call it.
 
-    Parameters are named, not numbered, so that a checkpoint of one strategy can be loaded under
-    another; `more` (a step count, say) is kept beside them. It is a copy: training may go on.
+    Parameters have names and not numbers, so a checkpoint of one strategy can be loaded under another. It also holds
+    `more`, for example a step count. It is a copy: training may continue.
     """
     cut = isinstance(model, Pipeline)
     inner = model.module if cut else model
-    # FSDP1 on the CPU dies of a signal when it moves there what is there already (torch 2.13).
+    # FSDP1 on the CPU crashes if it offloads tensors that already are on the CPU (torch 2.13).
     stays = cut or (isinstance(model, FullyShardedDataParallel) and device().type == "cpu")
     whole = dcp.StateDictOptions(full_state_dict=True, cpu_offload=not stays)
     weights = dcp.get_model_state_dict(inner, options=whole)
@@ -190,12 +190,12 @@ def state_for_saving(model: nn.Module, optimizer: torch.optim.Optimizer, **more:
 def load_saved(
     model: nn.Module, optimizer: torch.optim.Optimizer, saved: Optional[Dict[str, Any]]
 ) -> Dict[str, Any]:
-    """Load what `state_for_saving` returned and give `more` back; {} if there is nothing to load.
+    """Load a checkpoint of `state_for_saving` and return its `more`; {} if `saved` is empty or None.
 
-    Every rank must call it, but only rank 0 needs to have `saved`: it is sent to the others, each of
-    which holds the whole of it in host memory meanwhile. Raises ParallelizeError for another model's.
+    Every rank must call it, but only rank 0 needs `saved`. Rank 0 sends it to the others, and each rank holds it in host
+    memory during the call. Raises ParallelizeError if it is of another model.
     """
-    saved = copy.deepcopy(saved)  # loading renames its keys, and the optimizer would go on in its tensors
+    saved = copy.deepcopy(saved)  # loading renames its keys, and the optimizer would update its tensors
     if dist.is_initialized():
         box = [saved]
         dist.broadcast_object_list(box, src=0)
@@ -223,7 +223,7 @@ def load_saved(
 
 
 def _join(config: Settings) -> None:
-    """Take the device, and join the process group where the strategy needs one and the script has not."""
+    """Set the device, and initialize the process group if the strategy needs one and the script has not."""
     here, world, name = device(), world_size(), config.strategy
     if here.type == "cuda":
         torch.cuda.set_device(here)
@@ -239,7 +239,7 @@ def _join(config: Settings) -> None:
 
 
 def _made_parallel(model: nn.Module, config: Settings) -> nn.Module:
-    """Cut, divide, wrap: from the outermost dimension of the mesh to the data."""
+    """Cut, divide and wrap the model, from the outermost dimension of the mesh to the data."""
     if config.strategy == "single":
         _compute_in(model.to(device()), config.param)
         layers.prepare(layers.units(model, config), config)
@@ -247,7 +247,7 @@ def _made_parallel(model: nn.Module, config: Settings) -> nn.Module:
     groups = settings.arrange(config)
     stage, stages, loss = coordinates()["pp"], config.size("pp"), None
     if config.strategy in ("fsdp1", "fsdp2") or max(stages, config.size("ep")) > 1:
-        _make_equal(model)  # these, unlike DDP, trust the ranks to start equal
+        _make_equal(model)  # these, unlike DDP, require equal weights at the start
     if stages > 1:
         loss = model_parallel.cut(model, stage, stages)
     if config.size("tp") > 1:
@@ -273,7 +273,7 @@ def _made_parallel(model: nn.Module, config: Settings) -> nn.Module:
 
 
 def _make_equal(model: nn.Module) -> None:
-    """Give every rank the weights of rank 0, one tensor at a time through the device: the whole may not fit there."""
+    """Give every rank the weights of rank 0, one tensor at a time: the model may not fit on the device."""
     for value in [*model.parameters(), *model.buffers()]:
         there = value.detach().to(device())
         dist.broadcast(there, src=0)
@@ -287,7 +287,7 @@ def _compute_in(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _synchronised(model: nn.Module, last: bool) -> ContextManager[Any]:
-    """Gradients travel between ranks after the last backward pass alone."""
+    """Return a context for a backward pass: ranks exchange gradients only in the `last` one."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last)
         return nullcontext()
@@ -296,7 +296,7 @@ def _synchronised(model: nn.Module, last: bool) -> ContextManager[Any]:
 
 
 def _same_model(weights: Dict[str, Any], here: Optional[Shapes]) -> None:
-    """Refuse weights of other names or sizes. The strategy and the number of ranks may be others."""
+    """Refuse weights with other names or shapes. Raises ParallelizeError."""
     if here is None:
         return
     there = {name: tuple(value.shape) for name, value in weights.items() if hasattr(value, "shape")}
@@ -312,7 +312,7 @@ def _same_model(weights: Dict[str, Any], here: Optional[Shapes]) -> None:
 
 
 def _of_all_stages(weights: Dict[str, Any], moments: Dict[str, Any]) -> Any:
-    """Both, put together from every stage, on rank 0."""
+    """Return the weights and optimizer states of all stages on rank 0, empty ones elsewhere."""
     mine = _on_cpu(weights), _on_cpu(moments)
     box: Optional[List[Any]] = [None] * dist.get_world_size() if not rank() else None
     dist.gather_object(mine, box)
@@ -348,12 +348,12 @@ def _on_cpu(value: Any) -> Any:
 
 
 def _names(model: nn.Module) -> List[str]:
-    """Parameters' names in the order in which the optimizer numbers them."""
+    """Return the parameters' names in the order of the optimizer's numbers."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     return [name for name, _ in inner.named_parameters()]
 
 
 def _renamed(state: Dict[str, Any], new: Dict[Any, Any]) -> Dict[str, Any]:
-    """An optimizer's state with `new` keys: by name as in a checkpoint, or by number as in torch.optim."""
+    """Return an optimizer's state with `new` keys: names as in a checkpoint, or numbers as in torch.optim."""
     groups = [{**group, "params": [new[old] for old in group["params"]]} for group in state["param_groups"]]
     return {"state": {new[old]: value for old, value in state["state"].items()}, "param_groups": groups}

@@ -1,9 +1,9 @@
-"""The data divided over ranks: samples by DDP, FSDP1 and FSDP2 around a model (or its part on this rank), and sequences.
+"""Divide data over ranks: samples with DDP, FSDP1 or FSDP2 around a model or this rank's part of it, and sequences.
 
-With context parallelism ranks share a sequence, each has a piece, and keys and values are gathered for attention, as
-in "The Llama 3 Herd of Models" (2024, section 3.3.2), instead of a ring. It acts on `scaled_dot_product_attention` with
-(batch, heads, sequence, size) inside the model's forward; the model's inputs are cut along dimension 1, and
-`positions()` says where this piece begins.
+With context parallelism each rank has a piece of a sequence. Attention gathers keys and values, as in "The Llama 3 Herd
+of Models" (2024, section 3.3.2), instead of using a ring. It overrides `scaled_dot_product_attention` with (batch,
+heads, sequence, size) inside the model's forward, and cuts the model's inputs along dimension 1. `positions()` returns
+the positions of this rank's piece.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ CONSTRUCTOR = (
     "static_graph",
     "device_mesh",
 )
-"""Options that are arguments of DDP's constructor."""
+"""Options that are arguments of DistributedDataParallel."""
 HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 SHARDING = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *HYBRID)
 
 
 def wrap(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
-    """The model whose gradients come out averaged over the ranks of the data. Raises ParallelizeError."""
+    """Wrap the model so that gradients are averaged over the data-parallel ranks. Raises ParallelizeError."""
     if config.strategy == "fsdp1":
         return _fsdp1(model, config, groups)
     if config.strategy == "fsdp2":
@@ -65,10 +65,10 @@ def _ddp(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
 
 
 def compress(ddp: Any, config: Settings, group: dist.ProcessGroup) -> str:
-    """Have DDP send gradients as the preset says; what was done, "" where that is nothing.
+    """Register the communication hook that the preset requires; return its description, "" if there is none.
 
-    A low rank is PowerSGD's (Vogels and others, 2019): matrices travel as products of two thin ones after torch's first
-    steps, and what that leaves out is added in the next step.
+    powersgd_rank selects PowerSGD (Vogels and others, 2019): after torch's warm-up steps, each gradient is sent as two
+    thin matrices, and the error is added to the next step's gradient.
     """
     rank = config.options.get("powersgd_rank")
     if rank is not None:
@@ -76,7 +76,7 @@ def compress(ddp: Any, config: Settings, group: dist.ProcessGroup) -> str:
         return f"gradients sent by PowerSGD with rank {rank}"
     if config.reduce == torch.float32:
         return ""
-    # torch's own bf16 hook refuses gloo; a lambda, as DDP refuses postponed annotations.
+    # torch's bf16 hook refuses gloo. A lambda, because DDP refuses postponed annotations.
     ddp.register_comm_hook(None, lambda _, bucket: averaged(bucket, config.reduce, group))
     return f"gradients summed in {name_of(config.reduce)}"
 
@@ -84,7 +84,7 @@ def compress(ddp: Any, config: Settings, group: dist.ProcessGroup) -> str:
 def averaged(
     bucket: dist.GradBucket, dtype: torch.dtype, group: dist.ProcessGroup
 ) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket of gradients over the ranks, sent as `dtype`."""
+    """Average a bucket of gradients over the ranks with an all-reduce in `dtype`."""
     sent = bucket.buffer().to(dtype).div_(dist.get_world_size(group))
     summed = dist.all_reduce(sent, group=group, async_op=True).get_future()
     return summed.then(lambda future: bucket.buffer().copy_(future.value()[0]))
@@ -99,7 +99,7 @@ def _fsdp1(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
         raise ParallelizeError("cpu_offload of fsdp1 pins host memory for a GPU, and there is none here")
     if config.size("dp_replicate") > 1 and not hybrid:
         raise ParallelizeError(f"dp_replicate above 1 goes with {' or '.join(HYBRID)}, not with {sharding}")
-    # The member for ZeRO-2 inside a node begins with an underscore.
+    # The enum member of HYBRID_SHARD_ZERO2 begins with an underscore.
     member = f"_{sharding}" if sharding == "HYBRID_SHARD_ZERO2" else sharding
     mixed = (config.param, config.reduce) != (torch.float32, torch.float32)
     mesh = groups.mesh["dp_replicate", "data"] if hybrid else groups.mesh["data"]
@@ -117,7 +117,7 @@ def _fsdp1(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
 
 
 def _fsdp2(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
-    """Each block a group of its own, the rest with the root."""
+    """Apply fully_shard to each unit, and to the root with the remaining parameters."""
     replicas = config.size("dp_replicate")
     mesh = groups.mesh["dp_replicate", "data"] if replicas > 1 else groups.mesh["data"]
     offload = CPUOffloadPolicy(pin_memory=device().type == "cuda")
@@ -136,7 +136,7 @@ def _fsdp2(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
 
 
 def reshard(config: Settings, ranks: int) -> Any:
-    """What fully_shard takes as reshard_after_forward. Raises ParallelizeError."""
+    """Return fully_shard's argument reshard_after_forward. Raises ParallelizeError."""
     parts = config.options.get("reshard_after_forward", True)
     if type(parts) is int and ranks % parts:
         raise ParallelizeError(f"reshard_after_forward is {parts}, which does not divide {ranks} ranks")
@@ -144,7 +144,7 @@ def reshard(config: Settings, ranks: int) -> Any:
 
 
 def divide_sequences(model: nn.Module, group: dist.ProcessGroup) -> TorchFunctionMode:
-    """Have `model` see this rank's piece of each sequence; what its forward pass is in."""
+    """Cut this rank's piece from each input of `model`. Return the mode that is active during its forward pass."""
     inner, mode = model.forward, _Gathered(group)
 
     def forward(*inputs: Any, **named: Any) -> Any:
@@ -166,7 +166,7 @@ def _piece(value: Any, group: dist.ProcessGroup) -> Any:
 
 
 class _Gathered(TorchFunctionMode):  # type: ignore[misc]
-    """Attention of this rank's queries over the keys and values of all."""
+    """Computes attention of this rank's queries over the keys and values of all ranks."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class _Gathered(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Gather(torch.autograd.Function):  # type: ignore[misc]
-    """All ranks' pieces along dimension -2; backward sums each piece's gradients on its rank."""
+    """Gathers all ranks' pieces along dimension -2; backward sums each piece's gradients on its rank."""
 
     @staticmethod
     def forward(ctx: Any, piece: torch.Tensor, group: Any) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""The layers of a model that are handled as one: which they are, activation checkpointing, and compilation.
+"""Find the layers of a model that are sharded, checkpointed or compiled one by one; checkpoint and compile them.
 
-Checkpointing is `torch.utils.checkpoint` around each layer's forward pass: its activations are dropped, and computed
-again in backward, as in "Training Deep Nets with Sublinear Memory Cost" (Chen and others, 2016). Names in a state dict
-stay, and a copy of a layer, pickled too, is a plain one.
+Checkpointing is `torch.utils.checkpoint` around each layer's forward pass: its activations are dropped and recomputed in
+backward, as in "Training Deep Nets with Sublinear Memory Cost" (Chen and others, 2016). The names in a state dict stay.
+A copied or pickled layer is not wrapped.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .model_parallel import Blocks
 from .settings import ParallelizeError, Settings
 
 WATCHED = 2
-"""Training passes of each layer in which it is seen whether it may be computed twice."""
+"""Training passes of each layer that check whether its forward pass may run twice."""
 OFF = "add --set strategy.activation_checkpointing=false"
 Around = Callable[[], ContextManager[Any]]
 
 
 def units(model: nn.Module, config: Settings) -> Iterator[nn.Module]:
-    """Those of the classes that the preset names, else the blocks. Raises ParallelizeError."""
+    """Yield the modules of the classes that the preset names in `wrap`, else the blocks. Raises ParallelizeError."""
     names = config.options.get("wrap") or []
     if not names:
         yield from blocks(model)
@@ -38,7 +38,7 @@ def units(model: nn.Module, config: Settings) -> Iterator[nn.Module]:
 
 
 def _named(model: nn.Module, names: List[str]) -> List[Type[nn.Module]]:
-    """Raises ParallelizeError for a class of which the model has no layer."""
+    """Find the classes of these names in the model. Raises ParallelizeError for an unknown one."""
     by_name = {type(module).__name__: type(module) for module in model.modules()}
     for name in names:
         if name not in by_name:
@@ -47,7 +47,7 @@ def _named(model: nn.Module, names: List[str]) -> List[Type[nn.Module]]:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The transformer blocks: outermost members of module lists that hold parameters."""
+    """Yield the transformer blocks: the outermost members of module lists that have parameters."""
     for child in model.children():
         if isinstance(model, (nn.ModuleList, Blocks)) and not isinstance(
             child, (nn.ModuleList, nn.ModuleDict)
@@ -59,9 +59,9 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def prepare(layers: Iterable[nn.Module], config: Settings, around: Around = nullcontext) -> List[str]:
-    """Have layers checkpointed and compiled as the preset says; what was done, in words.
+    """Checkpoint and compile layers according to the preset. Return a description, or [].
 
-    `around`: what a forward pass has to be in, when it is made again. Raises ParallelizeError.
+    `around`: makes the context for the second forward pass. Raises ParallelizeError.
     """
     recomputed = bool(config.options.get("activation_checkpointing"))
     compiled = bool(config.options.get("compile"))
@@ -90,7 +90,7 @@ class Forward:
         if not (self._recomputed and self._layer.training and torch.is_grad_enabled()):
             return self._run(*inputs, **named)
         before = self._state() if self._passes < WATCHED else None
-        if torch.compiler.is_compiling():  # in a graph of torch.compile nothing is called again
+        if torch.compiler.is_compiling():  # torch.compile traces once: no context_fn
             output = checkpoint(self._run, *inputs, use_reentrant=False, **named)
         else:
             output = checkpoint(self._run, *inputs, use_reentrant=False, context_fn=self._contexts, **named)
@@ -103,7 +103,7 @@ class Forward:
         return nullcontext(), self._around()
 
     def _state(self) -> Dict[str, Any]:
-        """What a second forward pass would change or find changed; torch itself sets its random numbers back."""
+        """Return the state that a second forward pass would change. torch restores the state of its random numbers."""
         state: Dict[str, Any] = {
             f"buffer {name}": (id(value), value._version) for name, value in self._layer.named_buffers()
         }
@@ -115,7 +115,7 @@ class Forward:
         return state
 
     def _check(self, before: Dict[str, Any], after: Dict[str, Any]) -> None:
-        """Raises ParallelizeError."""
+        """Raise ParallelizeError if the forward pass has changed the state."""
         for name, value in after.items():
             if before.get(name) != value:
                 raise ParallelizeError(
@@ -124,7 +124,7 @@ class Forward:
                 )
 
     def __reduce__(self) -> Any:
-        """A copy is the plain forward pass of the copied layer, which needs nothing of distui."""
+        """Copy or pickle only the plain forward pass of the layer, without distui."""
         plain = self._plain
         if isinstance(plain, types.MethodType):
             return functools.partial, (plain.__func__, self._layer)

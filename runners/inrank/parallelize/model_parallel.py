@@ -1,26 +1,26 @@
-"""The model divided over ranks: tensor, expert and pipeline parallelism, as its class says.
+"""Divide a model over ranks: tensor, expert and pipeline parallelism, as attributes of its class describe.
 
 Tensor parallelism divides matrix products:
 
     tp_plan = {"layers.*.qkv": "colwise", "layers.*.out": "rowwise", "layers.*.norm": "sequence_parallel",
                "norm": "sequence_parallel", "head": "colwise_rep"}
 
-Names of layers with * for a number, and the words of transformers' plans: "colwise" divides a layer's outputs,
-"rowwise" its inputs and sums, "colwise_rep" gathers the outputs again; "sequence_parallel" is a norm that, with
-sequence parallelism, sees a piece of the sequence (dimension 1).
+Keys are names of layers with * for a number. The styles are those of transformers' plans: "colwise" divides a layer's
+outputs, "rowwise" divides its inputs and sums, "colwise_rep" gathers the outputs again; "sequence_parallel" is a norm
+that sees a piece of the sequence (dimension 1) with sequence parallelism.
 
-Expert parallelism divides the experts of each mixture-of-experts layer over ranks, and tokens travel to them. A module
-of experts has `expert_parallel = True`, parameters whose dimension 0 counts the experts, and is called as
-`experts(tokens, counts)`: tokens (n, width) sorted by expert, counts (experts) how many each gets.
+Expert parallelism divides the experts of each mixture-of-experts layer over ranks, and sends tokens to them. A module of
+experts has `expert_parallel = True` and parameters with the experts in dimension 0. It is called as
+`experts(tokens, counts)`: tokens (n, width) are sorted by expert, counts (experts) are the tokens per expert.
 
 A pipeline cuts the model along its blocks, and one call runs a whole batch through the stages:
 
     pp_plan = {"first": ("tokens",), "blocks": "layers", "last": ("norm", "head")}
-    def embed(self, x): ...          what the first blocks get
-    def logits(self, h): ...         from the last block's output
+    def embed(self, x): ...          returns the input of the first block
+    def logits(self, h): ...         of the last block's output
     def loss(self, logits, y): ...   of one batch; uses no layers
 
-where each member of `blocks` is called as `block(h)`.
+Each member of `blocks` is called as `block(h)`.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ HEADS = (
     "n_kv_heads",
     "num_key_value_heads",
 )
-"""Attributes by which attention layers say how many heads they have."""
+"""Attributes with the number of heads of an attention layer."""
 ATTENTION = re.compile(r"(?:.*\.)?(?:w?[qkv]|qkv|wqkv|query|key|value|c_attn|in_proj)(?:_proj)?")
-"""Names of layers whose outputs are cut into heads."""
+"""Names of layers whose outputs are split into heads."""
 SHAPE = re.compile(
     r"shape '.*' is invalid for input|mat1 and mat2 shapes|must match the size|size mismatch"
 )
-"""What torch's errors say of sizes that do not fit."""
+"""Texts of torch's errors about sizes that do not match."""
 
 
 def divide_layers(model: nn.Module, mesh: DeviceMesh, sequence: bool, first_stage: bool) -> None:
-    """Divide the layers of `model` over `mesh`, of one dimension. Raises ParallelizeError."""
+    """Divide the layers of `model` over the 1-dimensional `mesh`. Raises ParallelizeError."""
     plan = getattr(model, "tp_plan", None)
     if not plan:
         raise ParallelizeError(
@@ -86,7 +86,7 @@ def divide_layers(model: nn.Module, mesh: DeviceMesh, sequence: bool, first_stag
 
 
 def _layers(model: nn.Module, plan: Dict[str, str]) -> Dict[str, str]:
-    """Name of a layer → style."""
+    """Return name → style of the layers in the plan. Raises ParallelizeError."""
     styles = {}
     names = [name for name, _ in model.named_modules() if name]
     for pattern, style in plan.items():
@@ -111,7 +111,7 @@ def _check(name: str, layer: nn.Module, style: str, ranks: int) -> None:
 
 
 def _check_heads(model: nn.Module, named: Dict[str, str], ranks: int) -> None:
-    """A head is computed by one rank: the outputs of attention are divided between heads, not within one."""
+    """Check that the ranks divide the number of heads: one rank computes a whole head. Raises ParallelizeError."""
     for where, count in _heads(model, named):
         if count % ranks:
             raise ParallelizeError(
@@ -122,7 +122,7 @@ def _check_heads(model: nn.Module, named: Dict[str, str], ranks: int) -> None:
 
 
 def _heads(model: nn.Module, named: Dict[str, str]) -> Iterator[Tuple[str, int]]:
-    """Where a number of heads is written, and the number: on the parents of divided layers, or in `config`."""
+    """Yield the place and the value of each number of heads: of the parents of divided layers, and in `config`."""
     outputs = [name for name, style in named.items() if style == "colwise"]
     for name in outputs:
         parent = name.rpartition(".")[0]
@@ -140,7 +140,7 @@ def _numbers(where: str, holder: Any) -> Iterator[Tuple[str, int]]:
 
 
 def _explain(model: nn.Module, ranks: int) -> None:
-    """Where sizes do not fit within the divided model, say that each rank has a part of them."""
+    """Explain errors about sizes in the divided model: each rank has only a part of them."""
     inner = model.forward
 
     def forward(*inputs: Any, **named: Any) -> Any:
@@ -159,7 +159,7 @@ def _explain(model: nn.Module, ranks: int) -> None:
 
 
 def _style(style: str, sequence: bool) -> Any:
-    """torch's object for a style; None for a norm that sees the whole sequence."""
+    """Return torch's object for a style; None for a norm that sees the whole sequence."""
     inputs: Tuple[Any, ...] = (Shard(1),) if sequence else (Replicate(),)
     if style == "rowwise":
         return RowwiseParallel(output_layouts=Shard(1) if sequence else Replicate())
@@ -170,7 +170,7 @@ def _style(style: str, sequence: bool) -> Any:
 
 
 def _split_before_blocks(model: nn.Module, named: Dict[str, str], mesh: DeviceMesh) -> None:
-    """The first block gets this rank's piece of the sequence; in backward the pieces come together again."""
+    """Give the first block this rank's piece of the sequence; backward gathers the pieces' gradients."""
     inside = next(match for match in (re.match(r"(.*?\.\d+)\.", name) for name in named) if match)
     block = model.get_submodule(inside[1])
 
@@ -187,7 +187,7 @@ def _split_before_blocks(model: nn.Module, named: Dict[str, str], mesh: DeviceMe
 
 
 def divide_experts(model: nn.Module, mesh: DeviceMesh) -> List[str]:
-    """Divide all experts of `model` over the dimension ep of `mesh` (dp, ep); the names of their parameters.
+    """Divide all experts of `model` over the dimension ep of `mesh` (dp, ep); return the names of their parameters.
 
     Raises ParallelizeError.
     """
@@ -219,7 +219,7 @@ def _divide_module(path: str, module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _averaged_gradient(gradient: Any, mesh: DeviceMesh) -> Any:
-    """An expert's gradient is the sum over the ranks whose tokens it saw; losses are means over all ranks."""
+    """Average an expert's gradient over all ranks. It already is the sum over the ep ranks, whose tokens it got."""
     local = gradient.to_local() / mesh["ep"].size()
     dist.all_reduce(local, group=mesh["dp"].get_group())
     local /= mesh["dp"].size()
@@ -229,7 +229,7 @@ def _averaged_gradient(gradient: Any, mesh: DeviceMesh) -> Any:
 def _there_and_back(
     module: nn.Module, inner: Any, tokens: torch.Tensor, counts: torch.Tensor, group: dist.ProcessGroup
 ) -> torch.Tensor:
-    """Tokens to the ranks of their experts, through them, and back. Both sides keep the order by expert."""
+    """Send tokens to the ranks of their experts, compute, and send them back. Both sides sort them by expert."""
     ranks = dist.get_world_size(group)
     theirs = torch.empty_like(counts)
     dist.all_to_all_single(theirs, counts, group=group)
@@ -242,7 +242,7 @@ def _there_and_back(
 
 
 def _by_expert(received: torch.Tensor) -> torch.Tensor:
-    """(ranks, experts here) counts of what arrived rank by rank → its order expert by expert."""
+    """Return the order by expert of tokens that arrived by rank. `received`: counts (ranks, experts of this rank)."""
     ranks, experts = received.shape
     owner = torch.arange(experts, device=received.device).repeat(ranks)
     return torch.argsort(owner.repeat_interleave(received.flatten()), stable=True)
@@ -251,7 +251,7 @@ def _by_expert(received: torch.Tensor) -> torch.Tensor:
 def _local_forward(
     module: nn.Module, inner: Any, tokens: torch.Tensor, counts: torch.Tensor
 ) -> torch.Tensor:
-    """`inner` with this rank's experts as plain tensors."""
+    """Call `inner` with this rank's experts as plain tensors."""
     whole = dict(module.named_parameters(recurse=False))
     for name, parameter in whole.items():
         del module._parameters[name]
@@ -266,7 +266,7 @@ def _local_forward(
 
 
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]
-    """all_to_all of rows: `sent[i]` of them go to rank i, `received[i]` come from it; backward the other way."""
+    """all_to_all of rows: sends `sent[i]` rows to rank i and receives `received[i]` from it; backward is the reverse."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, received: Any, sent: Any, group: Any) -> torch.Tensor:
@@ -288,11 +288,11 @@ SCHEDULES: Dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 class Blocks(nn.ModuleDict):  # type: ignore[misc]
-    """The blocks that are left on this stage, under the numbers that they have in the whole model."""
+    """The blocks of this stage, named by their numbers in the whole model."""
 
 
 def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
-    """Leave on `model` what stage number `stage` computes; its parameters keep their names. Returns the loss.
+    """Remove the parts of other stages from `model`; parameters keep their names. Return the model's loss function.
 
     Raises ParallelizeError.
     """
@@ -323,7 +323,7 @@ def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
 
 
 class _Part:
-    """`forward` of a stage."""
+    """The `forward` of a stage."""
 
     def __init__(self, model: nn.Module, blocks: str, first: bool, last: bool) -> None:
         self.model, self.blocks, self.first, self.last = model, blocks, first, last
@@ -337,7 +337,7 @@ class _Part:
 
 
 class Pipeline(nn.Module):  # type: ignore[misc]
-    """A stage and the schedule that drives it; trained by `forward_backward`, not by calling it."""
+    """A stage and its schedule. `forward_backward` trains it; it cannot be called."""
 
     def __init__(
         self,
@@ -347,7 +347,7 @@ class Pipeline(nn.Module):  # type: ignore[misc]
         group: dist.ProcessGroup,
         replicas: Optional[dist.ProcessGroup] = None,
     ) -> None:
-        """`group`: the stages; `replicas`: ranks with the same stage, where nothing else averages their gradients."""
+        """`group`: the stages. `replicas`: ranks of this stage, to average their gradients; None if FSDP does that."""
         super().__init__()
         self.module, self._group, self._replicas = module, group, replicas
         self._stage, self._stages = dist.get_rank(group), dist.get_world_size(group)
@@ -363,13 +363,13 @@ class Pipeline(nn.Module):  # type: ignore[misc]
         self._schedule = SCHEDULES[name](stage, self._pieces, loss_fn=loss)
 
     def forward(self, *_: Any) -> torch.Tensor:
-        """Raises ParallelizeError: one stage alone has no output."""
+        """Raise ParallelizeError: a single stage has no output."""
         raise ParallelizeError(
             "a pipeline runs forward and backward together: write loss = forward_backward(model, x, y)"
         )
 
     def train_step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Forward and backward of one batch over all stages; the mean loss, on every one of them."""
+        """Run forward and backward of one batch over all stages; return the mean loss on every stage."""
         if len(x) % self._pieces:
             raise ParallelizeError(
                 f"a batch of {len(x)} cannot be cut into {self._pieces} microbatches: {len(x)} / {self._pieces} is"
@@ -388,7 +388,7 @@ class Pipeline(nn.Module):  # type: ignore[misc]
         return mean
 
     def _average(self) -> None:
-        """Once for the whole batch: DDP takes one backward for each forward, and a schedule has it otherwise."""
+        """Average gradients once per batch. DDP cannot: it needs a backward pass after each forward pass."""
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         if self._replicas is None or not gradients:
             return

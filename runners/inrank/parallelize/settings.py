@@ -1,4 +1,4 @@
-"""What distui asks of a rank, read from its environment (see __init__.py), and this rank's place in the mesh."""
+"""A rank's settings from its environment (see __init__.py), and its place in the mesh."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS: Dict[str, _Types] = {
     "fsdp1": {"sharding": (str,), "limit_all_gathers": (bool,), **_FSDP},
     "fsdp2": {"reshard_after_forward": (bool, int), **_FSDP},
 }
-"""Every strategy with the options it takes and their types."""
+"""Strategy → its options and their types."""
 _PIPELINE: _Types = {"pp": (int,), "schedule": (str,), "microbatches": (int,)}
 MESH: Dict[str, _Types] = {
     "single": {},
@@ -43,40 +43,40 @@ MESH: Dict[str, _Types] = {
         "sequence_parallel": (bool,),
     },
 }
-"""Which parts of a mesh go with each strategy."""
+"""Strategy → its keys of DISTUI_MESH and their types."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """A format as presets have it: "bf16"."""
+    """Return a dtype's name in presets, for example "bf16"."""
     return next(name for name, value in DTYPES.items() if value == dtype)
 
 
 class ParallelizeError(Exception):
-    """What keeps the preset from being obeyed, as one sentence for the user."""
+    """The preset cannot be applied. The text is one sentence for the user."""
 
 
 class Settings(NamedTuple):
-    """One rank's orders."""
+    """The preset's settings for one rank."""
 
     strategy: str
     options: Dict[str, Any]
     mesh: Dict[str, Any]
     micro: Optional[int]
-    """Samples that a rank takes at once; None: as the script says."""
+    """Samples per rank and pass; None: as in the script."""
     accumulation: int
     param: torch.dtype
-    """Type to compute in."""
+    """Type of computations."""
     reduce: torch.dtype
-    """Type to sum gradients in."""
+    """Type of gradients in reductions."""
 
     def size(self, dimension: str) -> int:
-        """Of a dimension of the mesh, beside that of the data, which has the ranks that are left."""
+        """Return the size of a dimension of the mesh. Not for the data's dimension, which has the remaining ranks."""
         return int(self.mesh.get(dimension, 1))
 
 
 def current() -> Settings:
-    """The settings of the environment now. Raises ParallelizeError."""
+    """Read the settings from the environment. Raises ParallelizeError."""
     names = (
         "DISTUI_STRATEGY",
         "DISTUI_STRATEGY_OPTIONS",
@@ -88,12 +88,12 @@ def current() -> Settings:
 
 
 def strategy() -> str:
-    """The strategy in force. Raises ParallelizeError for an unknown one."""
+    """Return the current strategy. Raises ParallelizeError for invalid settings."""
     return current().strategy
 
 
 def world_size() -> int:
-    """How many ranks there are; 1 in a plain process."""
+    """Return the number of ranks; 1 in a plain process."""
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE") or 1)
 
 
@@ -102,7 +102,7 @@ def rank() -> int:
 
 
 def backend() -> str:
-    """The backend in force: the script's own group first, then the preset's, then what fits here."""
+    """Return the backend: of the initialized group, else of the preset, else nccl if torch has a GPU and gloo if not."""
     if dist.is_initialized():
         return str(dist.get_backend())
     name = os.environ.get("DISTUI_BACKEND", "")
@@ -114,7 +114,7 @@ def backend() -> str:
 
 
 def device() -> torch.device:
-    """Where this rank computes: its own GPU where the ranks talk over NCCL, else the CPU."""
+    """Return this rank's device: a GPU with NCCL, else the CPU."""
     if "nccl" not in backend():
         return torch.device("cpu")
     local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
@@ -188,7 +188,7 @@ def _precision(text: str) -> Tuple[torch.dtype, torch.dtype]:
 
 
 def sizes(config: Settings, world: int) -> Dict[str, int]:
-    """Every dimension with its size, outermost first. Raises ParallelizeError where the world is no multiple."""
+    """Return dimension → size, outermost first. Raises ParallelizeError if the sizes do not divide the world size."""
     sharded = config.strategy in ("fsdp1", "fsdp2")
     data = "dp_shard" if sharded else "dp"
     names = ("pp", "dp_replicate", data, "ep", "cp", "tp")
@@ -201,7 +201,7 @@ def sizes(config: Settings, world: int) -> Dict[str, int]:
 
 
 def coordinates() -> Dict[str, int]:
-    """This rank's place in each dimension of the mesh: pp, dp_replicate, dp or dp_shard, ep, cp, tp (runs fastest)."""
+    """Return this rank's place in each dimension of the mesh: pp, dp_replicate, dp or dp_shard, ep, cp, tp (fastest)."""
     left, at = rank(), {}
     for name, size in reversed(list(sizes(current(), world_size()).items())):
         left, at[name] = divmod(left, size)
@@ -209,13 +209,13 @@ def coordinates() -> Dict[str, int]:
 
 
 def data_ranks() -> int:
-    """How many ranks see different samples."""
+    """Return the number of ranks with different samples."""
     config = current()
     return world_size() // (config.size("pp") * config.size("cp") * config.size("tp"))
 
 
 def data_rank() -> int:
-    """Which of them this rank is: ranks of one pipeline, sequence or matrix product share a number."""
+    """Return this rank's number among `data_ranks`. Ranks of a pipeline, sequence or tensor-parallel group share it."""
     all_sizes, at, number = sizes(current(), world_size()), coordinates(), 0
     for name in ("dp_replicate", "dp", "dp_shard", "ep"):
         if name in all_sizes:
@@ -224,18 +224,18 @@ def data_rank() -> int:
 
 
 class Groups(NamedTuple):
-    """Process groups of this rank's arrangement; None where the dimension has one rank, or there are no ranks."""
+    """Process groups of this rank; None for a dimension of size 1."""
 
     mesh: Any
-    """DeviceMesh (pp, dp_replicate, data, tp) without dimensions of 1; "data", which is always there, are the
-    ranks with other samples or another piece of them."""
+    """DeviceMesh (pp, dp_replicate, data, tp) without dimensions of size 1 except "data": the ranks with other samples
+    or other pieces of a sequence."""
     cp: Optional[dist.ProcessGroup]
     experts: Optional[DeviceMesh]
-    """(dp, ep)."""
+    """DeviceMesh (dp, ep)."""
 
 
 def mesh_of(where: str, shape: Dict[str, int], on_host: bool) -> DeviceMesh:
-    """Of all ranks; `on_host`: for shards that rest in host memory, whose norms gloo sums, as NCCL cannot."""
+    """Create a mesh of all ranks. `on_host`: with gloo for CPU tensors, to sum the norms of shards in host memory."""
     given: Dict[str, Any] = {}
     newer = "backend_override" in inspect.signature(init_device_mesh).parameters  # torch 2.9
     if on_host and newer and where != "cpu" and "cpu:" not in dist.get_backend_config():
@@ -244,7 +244,7 @@ def mesh_of(where: str, shape: Dict[str, int], on_host: bool) -> DeviceMesh:
 
 
 def arrange(config: Settings) -> Groups:
-    """Make the groups; every rank must. Raises ParallelizeError."""
+    """Create the process groups. Every rank must call it. Raises ParallelizeError."""
     where, world = device().type, world_size()
     size = sizes(config, world)
     pp, replicate, cp, tp, ep = (size[name] for name in ("pp", "dp_replicate", "cp", "tp", "ep"))
