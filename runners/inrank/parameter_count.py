@@ -1,8 +1,8 @@
-"""Counts a model's parameters on the meta device, where nothing takes memory.
+"""Count a model's parameters on the meta device, without memory for them.
 
-Executed by the training environment's interpreter: standard library and torch alone. The first line of stdin is JSON,
-{"path", "name", "args"}; the answer is one line of JSON on stdout, with "error" where the model cannot be built. What
-the user's file prints goes to stderr.
+The training environment's interpreter executes this program: standard library and torch only. The first line of stdin is
+JSON, {"path", "name", "args"}. The answer is one line of JSON on stdout, with "error" if the model cannot be built. The
+output of the user's file goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import torch
 from torch import nn
 
 FACTORIES = ("build_model", "make_model", "create_model", "get_model")
-"""Functions that may build the model, where no name is given."""
+"""Names of functions that may build the model, if the request has no name."""
 MOST = 3
-"""Classes whose arguments the message lists."""
+"""Most classes whose arguments the message lists."""
 MODULE = "distui_counted"
-"""Name of the user's file while it is read: not __main__, so that it does not train."""
+"""Module name of the user's file. It is not __main__, so the file does not train."""
 
 
 def main() -> None:
-    """Answer the question on stdin."""
+    """Answer the request on stdin."""
     asked = json.loads(sys.stdin.readline())
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 class NoModel(Exception):
-    """No model can be built; the text has the reason and what to write."""
+    """No model can be built. The text has the reason and the remedy."""
 
 
 def load(path: str) -> ModuleType:
@@ -72,7 +72,7 @@ def load(path: str) -> ModuleType:
 
 
 def chosen(module: ModuleType, name: Optional[str], args: Dict[str, Any]) -> Any:
-    """(name, model): the requested one, or the one that is likely the model."""
+    """Return name and model: the requested one, else a factory's, else the outermost class. Raises NoModel."""
     if name is not None:
         if not hasattr(module, name):
             there = ", ".join(each.__name__ for each in [*classes(module), *factories(module)])
@@ -94,18 +94,18 @@ def chosen(module: ModuleType, name: Optional[str], args: Dict[str, Any]) -> Any
 
 
 def factories(module: ModuleType) -> List[Any]:
-    """Functions that by their name build the model."""
+    """Return the functions of the module that are in FACTORIES."""
     return [getattr(module, name) for name in FACTORIES if inspect.isfunction(getattr(module, name, None))]
 
 
 def classes(module: ModuleType) -> List[Any]:
-    """Modules that the file itself defines."""
+    """Return the nn.Module classes that the file defines."""
     candidates = (each for each in vars(module).values() if inspect.isclass(each))
     return [each for each in candidates if issubclass(each, nn.Module) and each.__module__ == MODULE]
 
 
 def outermost(models: Dict[str, nn.Module]) -> Any:
-    """The model that is no part of another."""
+    """Return name and model of the only one that is not part of another. Raises NoModel."""
     parts = {type(part) for model in models.values() for part in model.modules() if part is not model}
     whole = [(name, model) for name, model in models.items() if type(model) not in parts]
     if len(whole) != 1:
@@ -114,7 +114,7 @@ def outermost(models: Dict[str, nn.Module]) -> Any:
 
 
 def refusal(name: str, make: Any, args: Dict[str, Any]) -> Optional[str]:
-    """Why a call with these arguments cannot be made; None where it can."""
+    """Return why `make` cannot be called with these arguments; None if it can."""
     try:
         signature = inspect.signature(make)
         signature.bind(**args)
@@ -127,12 +127,12 @@ def refusal(name: str, make: Any, args: Dict[str, Any]) -> Optional[str]:
         how = f": give --model-args {','.join(f'{each}=…' for each in needed)}" if needed else ""
         return f"{name} cannot be called so ({error}){how}"
     except ValueError:
-        return None  # it has no readable signature: the call itself may fail
+        return None  # no readable signature: the call may fail
     return None
 
 
 def built(name: str, make: Any, args: Dict[str, Any]) -> nn.Module:
-    """The model. Raises NoModel."""
+    """Build the model. Raises NoModel."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):
@@ -147,7 +147,7 @@ def built(name: str, make: Any, args: Dict[str, Any]) -> nn.Module:
 
 
 def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
-    """What advice needs to know."""
+    """Return the sizes that `distui advise` needs. Raises NoModel."""
     layers = list(blocks(model))
     inside = {id(value): value.numel() for layer in layers for value in layer.parameters()}
     within = {id(part) for layer in layers for part in layer.modules()}
@@ -174,7 +174,7 @@ def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers, as parallelize() finds them: outermost members of module lists that hold parameters."""
+    """Yield the layers as parallelize() does: the outermost members of module lists that have parameters."""
     for child in model.children():
         if isinstance(model, nn.ModuleList) and not isinstance(child, (nn.ModuleList, nn.ModuleDict)):
             if count(child):
@@ -188,7 +188,7 @@ def count(module: nn.Module) -> int:
 
 
 def width(layers: List[nn.Module]) -> Optional[int]:
-    """The hidden size, from what most vectors of the layers have: norms and biases."""
+    """Return the most common size of the layers' vectors (norms, biases), which is the hidden size; None without any."""
     counts = Counter(value.numel() for layer in layers for value in layer.parameters() if value.ndim == 1)
     return counts.most_common(1)[0][0] if counts else None
 

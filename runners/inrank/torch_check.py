@@ -1,7 +1,7 @@
-"""What a training environment's interpreter reports of torch, and one rank of a pair that tries an all-reduce.
+"""Report torch's facts in a training environment, or run one rank of a pair that tests an all-reduce.
 
-Executed as text on stdin (see runners/doctor/node_server.py): nothing of distui need be installed. The first line is
-the task as JSON; answers are lines of JSON behind DISTUI-DOCTOR.
+The interpreter gets this program as text on stdin (see runners/doctor/node_server.py), so distui need not be installed.
+The first line is the task as JSON. Answers are lines of JSON after the prefix DISTUI-DOCTOR.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 MAGIC = "DISTUI-DOCTOR "
 TORCH_ERRORS = (RuntimeError, ValueError, OSError, TypeError, AttributeError)
-"""What torch raises; DistNetworkError and DistBackendError are RuntimeErrors."""
+"""Exceptions of torch; DistNetworkError and DistBackendError are RuntimeErrors."""
 LIBUV_LISTENS = (2, 8)
-"""As in rank_changes.py, which is not there for a text on stdin."""
+"""A copy of that in rank_changes.py: a program on stdin cannot import it."""
 WARM_BYTES = 1 << 16
 BUDGET_SECONDS = 2.0
-"""Of timed all-reduces, in sum."""
+"""Budget for all timed all-reduces."""
 MOST_ROUNDS = 10
 
 
 def main() -> None:
-    """Do the task of the first line."""
+    """Run the task in the first line of stdin."""
     spec = json.loads(sys.stdin.buffer.readline())
     if spec["do"] == "facts":
         say(facts())
@@ -41,7 +41,7 @@ def say(value: dict[str, Any]) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """Python, torch and what torch sees; "problem" where torch cannot be imported."""
+    """Return the versions of Python and torch, and torch's GPUs; "problem" if torch cannot be imported."""
     report: dict[str, Any] = {"python": "%d.%d.%d" % sys.version_info[:3], "torch": None, "problem": ""}
     began = time.monotonic()
     try:
@@ -76,7 +76,7 @@ def _build(torch: Any) -> dict[str, Any]:
 
 
 def _devices(torch: Any) -> dict[str, Any]:
-    """GPUs that it can use, or its warning where it cannot."""
+    """Return the GPUs that torch can use, or its error or warning."""
     gpus: list[dict[str, Any]] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -93,15 +93,15 @@ def _devices(torch: Any) -> dict[str, Any]:
 
 
 def first_line(error: object) -> str:
-    """The first line of an error or a warning, short enough for a table."""
+    """Return the first line of an error or a warning, at most 300 characters."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
 
 
 def pair(spec: dict[str, Any]) -> None:
-    """Meet the others through a store on rank 0, reduce, and report how long it took.
+    """Connect the ranks through a store on rank 0, run all-reduces, and report their duration.
 
-    Each stage is reported as it begins, so that doctor knows where a silent rank is.
+    Reports the start of each stage, so that doctor knows the stage of a silent rank.
     """
     stage = "import"
     try:
@@ -117,17 +117,17 @@ def pair(spec: dict[str, Any]) -> None:
         stage = "all-reduce"
         say({"stage": stage})
         say(_reduce(torch, group, spec))
-        time.sleep(spec["seconds"])  # until it is ended: the other may still read this rank's memory
+        time.sleep(spec["seconds"])  # until doctor ends it: the other rank may still read this one's memory
     except (ImportError, *TORCH_ERRORS) as error:
         say({"error": "%s: %s" % (type(error).__name__, first_line(error)), "stage": stage})
         sys.stdout.flush()
-        os._exit(1)  # a destructor of a broken group may wait for the others
+        os._exit(1)  # a destructor of a broken group may wait for the other rank
     sys.stdout.flush()
     os._exit(0)
 
 
 def _leave_with_stdin_after(spec: dict[str, Any]) -> None:
-    """Ranks other than 0 read one line: the port. Then this process exits at the end of stdin."""
+    """Read the port from stdin, except on rank 0, and start a thread that exits the process at the end of stdin."""
     given = {} if spec["rank"] == 0 else json.loads(sys.stdin.buffer.readline() or b"{}")
     spec["port"] = given.get("port", 0)
 
@@ -140,7 +140,7 @@ def _leave_with_stdin_after(spec: dict[str, Any]) -> None:
 
 
 def _meet(torch: Any, spec: dict[str, Any]) -> Any:
-    """A process group of the pair. Raises TORCH_ERRORS."""
+    """Initialize the process group of the pair and return it. Raises TORCH_ERRORS."""
     from datetime import timedelta
 
     limit = timedelta(seconds=spec["seconds"])
@@ -167,7 +167,7 @@ def _meet(torch: Any, spec: dict[str, Any]) -> Any:
 
 
 def _listening(address: str) -> tuple[int, int]:
-    """A socket on this address alone, for torch: its own would be on all; and its port. Raises OSError."""
+    """Return a socket that listens only on this address (torch's would use all), and its port. Raises OSError."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as made:
         made.bind((address, 0))
         made.listen()
@@ -176,7 +176,7 @@ def _listening(address: str) -> tuple[int, int]:
 
 
 def _reduce(torch: Any, group: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """Median seconds of an all-reduce of `bytes`, how often, and whether the sums were right."""
+    """Return the median seconds of an all-reduce of `bytes`, the number of rounds, and whether all sums were right."""
     device = "cpu" if spec["device"] is None else "cuda:%d" % spec["device"]
     for _ in range(2):
         _once(torch, WARM_BYTES, device, spec["world"])
@@ -193,7 +193,7 @@ def _reduce(torch: Any, group: Any, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _once(torch: Any, size: int, device: str, world: int) -> tuple[float, bool]:
-    """One all-reduce from a common start: its seconds, and whether the sum is right."""
+    """Run an all-reduce after a barrier; return its seconds and whether the sum is right."""
     values = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
     torch.distributed.barrier()
     if device != "cpu":
