@@ -295,7 +295,7 @@ def _regathered(window: MetricsWindow, begin: int, bins: Bins) -> Gathered:
         index = HOST if series.index is None else series.index
         points = gathered[series.metric, index] = no_points(bins.buckets)
         points.of = series.of
-        last = find_metric(series.metric).last
+        last = find_metric(series.metric).curve.last
         low, high = series.low or series.mean, series.high or series.mean
         columns = zip(series.mean, low, high, series.samples or (1,) * len(series.mean), strict=False)
         for number, (mean, least, most, samples) in enumerate(columns):
@@ -330,7 +330,7 @@ def _put(gathered: Gathered, bins: Bins, place: int, name: str, row: Row, only: 
     columns = columns_of(row, name)
     if columns is None:
         return
-    last = find_metric(name).last
+    last = find_metric(name).curve.last
     for index, mean, low, high, count in zip(*columns, strict=True):
         if mean is None or low is None or high is None or not count:
             continue

@@ -7,12 +7,13 @@ rank, "host" the node. In addition there is `train.<name>` for each value with a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from .quantities import BY_KIND, NO_TRAINING
-from .quantity import Holds, Quantity
+from .quantity import Curve, Holds, Quantity
 
 METRICS: dict[str, Quantity] = {
-    quantity.name: quantity for rows in BY_KIND.values() for quantity in rows if quantity.name
+    each.name: each for each in chain.from_iterable(BY_KIND.values()) if each.name
 }
 SOURCES = tuple(BY_KIND)
 """What stands before the dot."""
@@ -31,7 +32,7 @@ def find_metric(name: str) -> Quantity:
     if listed is not None:
         return listed
     kind, _, own = name.partition(".")
-    unlisted = Quantity(own or name, name=name, title=own or name, why=NO_TRAINING, low=None)
+    unlisted = Quantity(own or name, why=NO_TRAINING, curve=Curve(name, own or name, low=None))
     return unlisted._replace(holds=Holds.NEXT_REPORT) if kind == "train" else unlisted
 
 

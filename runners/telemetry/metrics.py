@@ -47,7 +47,7 @@ MOST_NAME = 64
 
 
 def _names_and_fields(kind: str) -> tuple[tuple[str, str], ...]:
-    return tuple((quantity.name, quantity.field) for quantity in BY_KIND[kind] if quantity.name)
+    return tuple((each.name, each.field) for each in BY_KIND[kind] if each.name)
 
 
 _GPU = _names_and_fields("gpu")

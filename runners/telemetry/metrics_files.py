@@ -55,7 +55,7 @@ Cell = list[float]
 Cells = dict[str, dict[int, Cell]]
 """Metric → index → cell."""
 
-COUNTS = frozenset(name for name, kept in METRICS.items() if kept.last)
+COUNTS = frozenset(name for name, kept in METRICS.items() if kept.curve.last)
 
 
 class Row(NamedTuple):

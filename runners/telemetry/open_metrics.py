@@ -34,29 +34,20 @@ class MetricSample(NamedTuple):
 
 
 RUN_INFO = MetricFamily("distui_run_info", "1, with the name, preset, launcher and host of the run.")
-RUN_STATE = own_family("distui.run.state", "1 for the state that the run is in, 0 for the others.")
-START_TIME = own_family("distui.run.start_time", "Unix time at which the run began.", "seconds")
-ATTEMPT = own_family("distui.run.attempt", "Number of the current attempt, from 1 on.")
+RUN_STATE = own_family("run.state", "1 for the state that the run is in, 0 for the others.")
+START_TIME = own_family("run.start_time", "Unix time at which the run began.", "seconds")
+ATTEMPT = own_family("run.attempt", "Number of the current attempt, from 1 on.")
 FAILURES = own_family(
-    "distui.run.failures",
-    "Failures that the restart policy counted.",
-    otel_unit="{failure}",
-    otel_kind="counter",
+    "run.failures", "Failures that the restart policy counted.", ucum="{failure}", kind="counter"
 )
-EXIT_CODE = own_family("distui.run.exit_code", "Exit code of a run that has ended.")
+EXIT_CODE = own_family("run.exit_code", "Exit code of a run that has ended.")
 FINDINGS = own_family(
-    "distui.run.findings",
-    "Findings that hold now, by severity.",
-    otel_unit="{finding}",
-    otel_kind="updowncounter",
+    "run.findings", "Findings that hold now, by severity.", ucum="{finding}", kind="updowncounter"
 )
 RANKS = own_family(
-    "distui.ranks",
-    "Ranks of the current attempt on this node, by state.",
-    otel_unit="{rank}",
-    otel_kind="updowncounter",
+    "ranks", "Ranks of the current attempt on this node, by state.", ucum="{rank}", kind="updowncounter"
 )
-RANK_INFO = own_family("distui.rank.info", "1, with the local rank and GPU of the rank.")
+RANK_INFO = own_family("rank.info", "1, with the local rank and GPU of the rank.")
 
 _STATES = tuple(phase for phase in RunPhase if phase is not RunPhase.EXPORTED)
 

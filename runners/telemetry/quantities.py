@@ -10,30 +10,25 @@ from collections.abc import Iterator
 from functools import partial
 
 from .gpu_quantities import GPU, NO_GPU
-from .quantity import Holds, MetricFamily, Quantity, TableColumn, own_family
+from .quantity import Curve, Holds, MetricFamily, Quantity, TableColumn, own_family
 
 # --- nodes ---
 
 _NO_IB = "this node has no InfiniBand port"
 
 HOST: tuple[Quantity, ...] = (
-    Quantity("cpu_percent", "%", name="host.cpu", title="host CPU", high=100),
-    Quantity("mem_used", "B", limit="host.mem_total", name="host.mem", title="host memory"),
-    Quantity("net_rx_bps", "B/s", name="host.net_rx", title="network received", chart="network in"),
-    Quantity("net_tx_bps", "B/s", name="host.net_tx", title="network sent", chart="network out"),
+    Quantity("cpu_percent", "%", curve=Curve("host.cpu", "host CPU", high=100)),
+    Quantity("mem_used", "B", limit="host.mem_total", curve=Curve("host.mem", "host memory")),
+    Quantity("net_rx_bps", "B/s", curve=Curve("host.net_rx", "network received", "network in")),
+    Quantity("net_tx_bps", "B/s", curve=Curve("host.net_tx", "network sent", "network out")),
     Quantity(
-        "ib_rx_bps",
-        "B/s",
-        name="host.ib_rx",
-        title="InfiniBand received",
-        chart="InfiniBand in",
-        why=_NO_IB,
+        "ib_rx_bps", "B/s", why=_NO_IB, curve=Curve("host.ib_rx", "InfiniBand received", "InfiniBand in")
     ),
     Quantity(
-        "ib_tx_bps", "B/s", name="host.ib_tx", title="InfiniBand sent", chart="InfiniBand out", why=_NO_IB
+        "ib_tx_bps", "B/s", why=_NO_IB, curve=Curve("host.ib_tx", "InfiniBand sent", "InfiniBand out")
     ),
-    Quantity("disk_free", "B", name="host.disk_free", title="disk free"),
-    Quantity("shm_used", "B", name="host.shm", title="shared memory"),
+    Quantity("disk_free", "B", curve=Curve("host.disk_free", "disk free")),
+    Quantity("shm_used", "B", curve=Curve("host.shm", "shared memory")),
 )
 
 # --- ranks ---
@@ -44,72 +39,49 @@ RANK: tuple[Quantity, ...] = (
     Quantity(
         "cpu_percent",
         "core %",
-        name="rank.cpu",
-        title="rank CPU",
+        curve=Curve("rank.cpu", "rank CPU"),
         column=TableColumn("cpu", "percent of one core, with children", 6, 4, "CPU", live=True),
-        export=own_family(
-            "distui.rank.cpu.cores",
-            "CPU time of the rank and its children, in cores.",
-            "cores",
-            divisor=100,
-        ),
+        export=own_family("rank.cpu.cores", "CPU time of the rank and its children, in cores.", "cores"),
     ),
     Quantity(
         "rss_bytes",
         "B",
-        name="rank.rss",
-        title="rank memory (RSS)",
-        chart="rank memory",
+        curve=Curve("rank.rss", "rank memory (RSS)", "rank memory"),
         column=TableColumn("rss", "resident memory", 5, 9, "RSS"),
-        export=own_family(
-            "distui.rank.memory.usage", "Resident memory of the rank.", "bytes", otel_kind="updowncounter"
-        ),
+        export=own_family("rank.memory.usage", "Resident memory of the rank.", "bytes"),
     ),
     Quantity(
         "read_bps",
         "B/s",
-        name="rank.read",
-        title="rank disk reads",
-        chart="disk read",
+        curve=Curve("rank.read", "rank disk reads", "disk read"),
         column=TableColumn("read", "read from storage, bytes/s", 5, 25, live=True),
     ),
     Quantity(
         "write_bps",
         "B/s",
-        name="rank.write",
-        title="rank disk writes",
-        chart="disk write",
+        curve=Curve("rank.write", "rank disk writes", "disk write"),
         column=TableColumn("write", "written to storage, bytes/s", 5, 26, live=True),
     ),
     Quantity(
         "gpu_mem",
         "B",
         limit="gpu.mem_total",
-        name="rank.gpu_mem",
-        title="rank GPU memory",
         why=NO_GPU,
-        export=own_family(
-            "distui.rank.gpu.memory.usage",
-            "GPU memory of the rank's process.",
-            "bytes",
-            otel_kind="updowncounter",
-        ),
+        curve=Curve("rank.gpu_mem", "rank GPU memory"),
+        export=own_family("rank.gpu.memory.usage", "GPU memory of the rank's process.", "bytes"),
     ),
     Quantity(
         "step",
-        name="rank.step",
-        title="step",
         why=NO_STEPS,
-        low=None,
-        last=True,
+        curve=Curve("rank.step", "step", low=None, last=True),
         column=TableColumn(
             "step", "optimizer steps since the process began, not the script's own count", 7, 6, "steps"
         ),
         export=own_family(
-            "distui.rank.steps",
+            "rank.steps",
             "Optimizer steps since the rank's process began.",
-            otel_unit="{step}",
-            otel_kind="counter",
+            ucum="{step}",
+            kind="counter",
             of_attempt=True,
         ),
     ),
@@ -117,23 +89,17 @@ RANK: tuple[Quantity, ...] = (
         "step_s",
         "s",
         holds=Holds.STEPS,
-        name="rank.step_s",
-        title="step time",
         why=NO_STEPS,
+        curve=Curve("rank.step_s", "step time"),
         column=TableColumn("pace", "mean time of a step", 6, 5, "s/step"),
-        export=own_family(
-            "distui.rank.step.duration", "Mean time of a step, while steps go on.", "seconds"
-        ),
+        export=own_family("rank.step.duration", "Mean time of a step, while steps go on.", "seconds"),
     ),
     Quantity(
         "wait_percent",
         "%",
         holds=Holds.PULSES,
-        name="rank.wait",
-        title="waiting in collectives",
-        chart="wait share",
         why="the hook measures it by torch's flight recorder",
-        high=100,
+        curve=Curve("rank.wait", "waiting in collectives", "wait share", high=100),
         column=TableColumn(
             "wait",
             "share of the last minute that it waited for other ranks in collectives, %",
@@ -142,17 +108,14 @@ RANK: tuple[Quantity, ...] = (
             live=True,
         ),
         export=own_family(
-            "distui.rank.collective.wait",
-            "Share of time waited for other ranks in collectives.",
-            "ratio",
-            divisor=100,
+            "rank.collective.wait", "Share of time waited for other ranks in collectives.", "ratio"
         ),
     ),
     Quantity(
         "log_age_s",
         "s",
         column=TableColumn("log", "how long ago it wrote its last line to its log", 4, 19, live=True),
-        export=own_family("distui.rank.output.age", "Time since the rank wrote any output.", "seconds"),
+        export=own_family("rank.output.age", "Time since the rank wrote any output.", "seconds"),
     ),
 )
 
@@ -166,66 +129,51 @@ _rate = partial(Quantity, why=NO_TRAINING, holds=Holds.STEPS)
 TRAINING: tuple[Quantity, ...] = (
     _reported(
         "loss",
-        name="train.loss",
-        title="loss",
-        low=None,
-        export=own_family("distui.training.loss", "Newest loss that the script reports, also NaN and Inf."),
+        curve=Curve("train.loss", "loss", low=None),
+        export=own_family("training.loss", "Newest loss that the script reports, also NaN and Inf."),
     ),
     _reported(
         "lr",
-        name="train.lr",
-        title="learning rate",
-        export=own_family("distui.training.learning_rate", "Newest learning rate."),
+        curve=Curve("train.lr", "learning rate"),
+        export=own_family("training.learning_rate", "Newest learning rate."),
     ),
     _reported(
         "grad_norm",
-        name="train.grad_norm",
-        title="gradient norm",
-        export=own_family("distui.training.gradient_norm", "Newest norm of the gradients."),
+        curve=Curve("train.grad_norm", "gradient norm"),
+        export=own_family("training.gradient_norm", "Newest norm of the gradients."),
     ),
     _rate(
         "tokens_s",
         "/s",
-        name="train.tokens_s",
-        title="tokens/s",
+        curve=Curve("train.tokens_s", "tokens/s"),
         export=own_family(
-            "distui.training.tokens_per_second", "Tokens a second of the whole job.", otel_unit="{token}/s"
+            "training.tokens_per_second", "Tokens a second of the whole job.", ucum="{token}/s"
         ),
     ),
     _rate(
         "samples_s",
         "/s",
-        name="train.samples_s",
-        title="samples/s",
+        curve=Curve("train.samples_s", "samples/s"),
         export=own_family(
-            "distui.training.samples_per_second",
-            "Samples a second of the whole job.",
-            otel_unit="{sample}/s",
+            "training.samples_per_second", "Samples a second of the whole job.", ucum="{sample}/s"
         ),
     ),
     _rate(
         "mfu",
         "%",
-        name="train.mfu",
-        title="MFU",
-        export=own_family(
-            "distui.training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio", divisor=100
-        ),
+        curve=Curve("train.mfu", "MFU"),
+        export=own_family("training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"),
     ),
-    _reported("epoch", export=own_family("distui.training.epoch", "Epoch as the script counts.")),
+    _reported("epoch", export=own_family("training.epoch", "Epoch as the script counts.")),
     _reported(
         "step",
-        name="train.step",
-        title="training step",
-        chart="step (script)",
-        low=None,
-        last=True,
-        export=own_family("distui.training.step", "Step as the script counts."),
+        curve=Curve("train.step", "training step", "step (script)", low=None, last=True),
+        export=own_family("training.step", "Step as the script counts."),
     ),
-    _rate("step_s", "s", name="train.step_s", title="step time (script)"),
+    _rate("step_s", "s", curve=Curve("train.step_s", "step time (script)")),
     _reported(
         "total",
-        export=own_family("distui.training.steps_planned", "Steps after which the training is over."),
+        export=own_family("training.steps_planned", "Steps after which the training is over."),
     ),
 )
 RATES = tuple(quantity.field for quantity in TRAINING if quantity.holds is Holds.STEPS)

@@ -68,6 +68,25 @@ class Holds(enum.Enum):
     NEXT_REPORT = "until the script reports the next one"
 
 
+class Curve(NamedTuple):
+    """A series of `distui metrics`, of the charts, and of `distui diff`."""
+
+    name: str
+    """`<kind>.<value>`, as in "gpu.power"."""
+    title: str
+    chart: str = ""
+    """Title of a chart, if it is not `title`."""
+    low: float | None = 0
+    """Lower end of the axis; None: the smallest value."""
+    high: float | None = None
+    """Upper end of the axis; None: the largest value."""
+    last: bool = False
+    """True for a count: the value of a bucket is the newest one, not the mean."""
+
+
+NO_CURVE = Curve("", "")
+
+
 class TableColumn(NamedTuple):
     """A column of the rank table, or of the GPU table."""
 
@@ -121,29 +140,37 @@ class MetricFamily(NamedTuple):
     """The field's value ÷ `divisor` is in the unit of the family."""
 
 
-UCUM = {"seconds": "s", "bytes": "By", "ratio": "1", "cores": "{cpu}"}
-"""Unit in Prometheus → unit in OpenTelemetry."""
+class ExportUnit(NamedTuple):
+    """The unit of a metric that no convention has."""
+
+    ucum: str
+    kind: str = "gauge"
+    divisor: int = 1
+
+
+EXPORT_UNITS = {
+    "": ExportUnit(""),
+    "seconds": ExportUnit("s"),
+    "bytes": ExportUnit("By", "updowncounter"),
+    "ratio": ExportUnit("1", divisor=100),  # of a percentage
+    "cores": ExportUnit("{cpu}", divisor=100),  # of a percentage of one core
+}
+"""By their names in Prometheus."""
 
 
 def own_family(
-    otel: str,
-    about: str,
-    unit: str = "",
-    *,
-    otel_unit: str = "",
-    otel_kind: str = "gauge",
-    of_attempt: bool = False,
-    divisor: int = 1,
+    name: str, about: str, unit: str = "", *, ucum: str = "", kind: str = "", of_attempt: bool = False
 ) -> MetricFamily:
-    """Build a metric without a convention from its OpenTelemetry name. `unit`: in Prometheus, if its name has one."""
-    name = otel.replace(".", "_")
-    if unit and not name.endswith(f"_{unit}"):
-        name = f"{name}_{unit}"
-    kind = "gauge"
-    if otel_kind == "counter":
-        name, kind = f"{name}_total", "counter"
-    spelling = OtelSpelling(otel, otel_unit or UCUM.get(unit, ""), otel_kind, of_attempt=of_attempt)
-    return MetricFamily(name, about, kind, spelling, divisor)
+    """A metric `distui.<name>` in OpenTelemetry, and by the same words in Prometheus."""
+    own = EXPORT_UNITS[unit]
+    kind = kind or own.kind
+    spelling = OtelSpelling(f"distui.{name}", ucum or own.ucum, kind, of_attempt=of_attempt)
+    words = spelling.name.replace(".", "_")
+    if unit and not words.endswith(f"_{unit}"):
+        words = f"{words}_{unit}"
+    if kind == "counter":
+        return MetricFamily(f"{words}_total", about, kind, spelling, own.divisor)
+    return MetricFamily(words, about, "gauge", spelling, own.divisor)
 
 
 class Quantity(NamedTuple):
@@ -159,21 +186,20 @@ class Quantity(NamedTuple):
     limit: str = ""
     """`<kind>.<field>` of the largest possible value, as in "gpu.mem_total"."""
     holds: Holds = Holds.SAMPLES
-    name: str = ""
-    """`<kind>.<value>`, as in "gpu.power"."""
-    title: str = ""
-    chart: str = ""
-    """Title of a chart, if it is not `title`."""
     why: str = ""
     """A sentence: why a run may have no values, and what changes that."""
-    low: float | None = 0
-    """Lower end of the axis; None: the smallest value."""
-    high: float | None = None
-    """Upper end of the axis; None: the largest value."""
-    last: bool = False
-    """True for a count: the value of a bucket is the newest one, not the mean."""
+    curve: Curve = NO_CURVE
     column: TableColumn | None = None
     export: MetricFamily | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the curve; "" if there is none."""
+        return self.curve.name
+
+    @property
+    def title(self) -> str:
+        return self.curve.title
 
     @property
     def kind(self) -> str:

@@ -104,7 +104,7 @@ NAMES = tuple(dict.fromkeys((*STRIP, *METRICS)))
 
 
 def chart_title(metric: Quantity) -> str:
-    return metric.chart or metric.title
+    return metric.curve.chart or metric.title
 
 
 # --- panels ---

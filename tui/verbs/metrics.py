@@ -181,7 +181,7 @@ def small_curve(series: Series) -> str:
     known = finite(values)
     if not known:
         return ""
-    low, high = about.low, about.high
+    low, high = about.curve.low, about.curve.high
     if low is None or high is None:
         low, high = min(known), max(known)
     return sparkline(values, WIDTH, Axis(low, high), Mode.BLOCK)

@@ -249,5 +249,6 @@ def test_a_clock_that_steps_back_loses_nothing(tmp_path: Path, back: float) -> N
 
 def test_every_metric_says_what_a_chart_needs() -> None:
     for name, metric in METRICS.items():
-        assert metric.title, name
-        assert metric.low is None or metric.high is None or metric.low < metric.high
+        curve = metric.curve
+        assert curve.title, name
+        assert curve.low is None or curve.high is None or curve.low < curve.high
