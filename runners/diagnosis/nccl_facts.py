@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial, reduce
+from itertools import chain
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
+
+T = TypeVar("T")
 
 
 class InitStage(enum.IntEnum):
@@ -207,7 +212,7 @@ def merge(facts: Iterable[NcclFacts]) -> NcclFacts:
         for communicator in each.communicators:
             same.setdefault((communicator.id, communicator.nranks), []).append(communicator)
         raw = each.raw | raw
-    merged = [_union(each) if len(each) > 1 else each[0] for each in same.values()]
+    merged = [_union(each) for each in same.values()]
     merged.sort(key=lambda each: -(each.nranks or 0))
     return NcclFacts(
         nodes=tuple(nodes.values())[:NODES],
@@ -222,55 +227,79 @@ def merge(facts: Iterable[NcclFacts]) -> NcclFacts:
 
 def _union(same: list[Communicator]) -> Communicator:
     """Merge several nodes' facts about one communicator."""
-    hosts: dict[str, tuple[int, ...]] = {}
+    if len(same) == 1:
+        return same[0]
+    fields = {name: how([getattr(comm, name) for comm in same]) for name, how in _MERGED.items()}
+    merged = structs.replace(same[0], **fields)
+    owners: dict[int, str] = {}
+    for host, ranks in merged.hosts.items():
+        owners |= dict.fromkeys(ranks, host)
+    pairs, folded = folded_pairs(merged.pairs, owners)
+    return structs.replace(merged, pairs=pairs, folded=merged.folded + folded)
+
+
+def _hosts(parts: list[dict[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """Merge the ranks of each host."""
+    hosts: dict[str, set[int]] = {}
+    for part in parts:
+        for host, ranks in part.items():
+            hosts.setdefault(host, set()).update(ranks)
+    return {host: tuple(sorted(ranks)) for host, ranks in hosts.items()}
+
+
+def _furthest(parts: list[dict[int, str]]) -> dict[int, str]:
+    """Return the last stage of each rank by any node's facts."""
     stages: dict[int, str] = {}
-    inits: dict[int, Init] = {}
-    began: dict[int, float] = {}
-    for comm in same:
-        for host, ranks in comm.hosts.items():
-            hosts[host] = tuple(sorted({*hosts.get(host, ()), *ranks}))
-        for rank, stage in comm.stages.items():
-            if rank not in stages or STAGES.index(stage) > STAGES.index(stages[rank]):
-                stages[rank] = stage
-        inits |= {init.rank: init for init in comm.inits}
-        began = {**comm.began, **began}
-    owners = {rank: host for host, ranks in hosts.items() for rank in ranks}
-    pairs, folded = folded_pairs(dict.fromkeys(pair for comm in same for pair in comm.pairs), owners)
-    seen = [comm.seen for comm in same if comm.seen is not None]
-    first = same[0]
-    return Communicator(
-        id=first.id,
-        nranks=first.nranks,
-        nnodes=max((comm.nnodes for comm in same if comm.nnodes is not None), default=None),
-        hosts=hosts,
-        stages=dict(sorted(stages.items())[:RANKS]),
-        began=dict(sorted(began.items())[:RANKS]),
-        inits=tuple(inits[rank] for rank in sorted(inits)[:RANKS]),
-        pairs=pairs,
-        rings=tuple(dict.fromkeys(ring for comm in same for ring in comm.rings))[:RINGS],
-        ring_count=max(comm.ring_count for comm in same),
-        trees=max(comm.trees for comm in same),
-        channels=_combined(operator.or_, [comm.channels for comm in same]),
-        nvls=_any(comm.nvls for comm in same),
-        tuning=_combined(operator.add, [comm.tuning for comm in same]),
-        collectives=_combined(operator.add, [comm.collectives for comm in same]),
-        folded=folded + sum(comm.folded for comm in same),
-        seen=min(seen, default=None),
-    )
+    for part in parts:
+        for rank, stage in part.items():
+            stages[rank] = max(stage, stages.get(rank, stage), key=STAGES.index)
+    return dict(sorted(stages.items())[:RANKS])
+
+
+def _began(parts: list[dict[int, float]]) -> dict[int, float]:
+    began = dict(ChainMap(*parts))
+    return dict(sorted(began.items())[:RANKS])
+
+
+def _inits(parts: list[tuple[Init, ...]]) -> tuple[Init, ...]:
+    inits = {init.rank: init for init in chain(*parts)}
+    return tuple(inits[rank] for rank in sorted(inits)[:RANKS])
+
+
+def _distinct(parts: list[tuple[T, ...]]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(chain(*parts)))
 
 
 def _combined(
     how: Callable[[Counter[str], Counter[str]], Counter[str]], parts: list[dict[str, int]]
 ) -> dict[str, int]:
-    total = Counter[str]()
-    for part in parts:
-        total = how(total, Counter(part))
-    return dict(total)
+    return dict(reduce(how, map(Counter, parts), Counter[str]()))
 
 
-def _any(answers: Iterable[bool | None]) -> bool | None:
+def _known(how: Callable[[list[T]], T], answers: Iterable[T | None]) -> T | None:
+    """Combine the known answers; None if none is known."""
     given = [answer for answer in answers if answer is not None]
-    return any(given) if given else None
+    return how(given) if given else None
+
+
+_MERGED: dict[str, Callable[[list[Any]], Any]] = {
+    "nnodes": partial(_known, max),
+    "hosts": _hosts,
+    "stages": _furthest,
+    "began": _began,
+    "inits": _inits,
+    "pairs": _distinct,
+    "rings": lambda parts: _distinct(parts)[:RINGS],
+    "ring_count": max,
+    "trees": max,
+    "channels": partial(_combined, operator.or_),
+    "nvls": partial(_known, any),
+    "tuning": partial(_combined, operator.add),
+    "collectives": partial(_combined, operator.add),
+    "folded": sum,
+    "seen": partial(_known, min),
+}
+"""How the facts of several nodes about one communicator are merged, per field."""
 
 
 def requests_sockets(env: Mapping[str, str]) -> bool:
