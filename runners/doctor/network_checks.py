@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,25 +22,30 @@ IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def check_network(node: ExaminedNode) -> Iterator[Finding]:
-    yield from _interfaces(node)
+    yield from _interface(node)
+    yield from _interface_names(node)
     yield from _names(node)
     yield from _port(node)
 
 
-def _interfaces(node: ExaminedNode) -> Iterator[Finding]:
-    faces = node.get("interfaces") or []
+def _interface(node: ExaminedNode) -> Iterator[Finding]:
     face = node.interface
-    if node.several and face is None:
+    if not node.several:
+        return
+    if face is None:
         text = "No network interface but loopback is up."
         yield node.finding(
             "D-NIC-NONE", "error", text, "none", "Bring one up (ip link), or use the host's network."
         )
-    if node.several and face is not None and (face["mbps"] or SLOW_MBPS + 1) <= SLOW_MBPS:
+    elif face["mbps"] and face["mbps"] <= SLOW_MBPS:
         text = f"{face['name']}, by which the node is reached, is slow for training on several nodes."
         remedy = "Use a faster network: name its interface in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME."
         yield node.finding("D-NIC-SLOW", "warning", text, f"{face['mbps']} Mb/s", remedy)
-    env = node.settings
-    up = [each["name"] for each in faces if each["up"] and each["addresses"]]
+
+
+def _interface_names(node: ExaminedNode) -> Iterator[Finding]:
+    env, faces = node.settings, node.get("interfaces") or ()
+    up = [face["name"] for face in faces if face["up"] and face["addresses"]]
     for name in IFNAMES:
         if env.get(name) and not chosen(env[name], up, prefix=name.startswith("NCCL")):
             yield node.finding(
@@ -61,27 +67,14 @@ def chosen(text: str, names: list[str], prefix: bool) -> list[str]:
     fits = [
         name for name in names if any(name == word if exact else name.startswith(word) for word in words)
     ]
-    return [name for name in names if name not in fits] if out else fits
+    return [name for name in names if (name in fits) != out]
 
 
 def _names(node: ExaminedNode) -> Iterator[Finding]:
     own = node.get("dns", "own")
     if own is None:
         return
-    name, ips = own["name"], own["addresses"]
-    hosts = f"Write its own address and {name} into /etc/hosts."
-    if not ips:
-        text = f"Its own name {name} has no address ({own['problem']}): gloo then takes the loopback."
-        yield node.finding("D-DNS-OWN", "error" if node.several else "warning", text, name, hosts)
-    elif all(loopback(address) for address in ips):
-        named = (node.get("env") or {}).get("GLOO_SOCKET_IFNAME")
-        trap = node.several and not named
-        text = (
-            f"Its own name {name} resolves to the loopback (Debian writes 127.0.1.1): gloo listens there"
-            + (", where no other node reaches it." if node.several else ".")
-        )
-        remedy = f"{hosts} Or set GLOO_SOCKET_IFNAME to its interface."
-        yield node.finding("D-DNS-LOOPBACK", "warning" if trap else "note", text, ", ".join(ips), remedy)
+    yield from _own_addresses(node, own)
     if own["seconds"] > DNS_SLOW_S:
         text = f"Resolving its own name took {own['seconds']:.1f} s: a name server does not answer."
         yield node.finding(
@@ -93,6 +86,22 @@ def _names(node: ExaminedNode) -> Iterator[Finding]:
             f"Its address {back['address']} has no name ({back['problem']}): some logs show addresses only."
         )
         yield node.finding("D-DNS-REVERSE", "note", text, back["address"])
+
+
+def _own_addresses(node: ExaminedNode, own: Mapping[str, Any]) -> Iterator[Finding]:
+    name, ips = own["name"], own["addresses"]
+    hosts = f"Write its own address and {name} into /etc/hosts."
+    if not ips:
+        text = f"Its own name {name} has no address ({own['problem']}): gloo then takes the loopback."
+        yield node.finding("D-DNS-OWN", "error" if node.several else "warning", text, name, hosts)
+    elif all(loopback(address) for address in ips):
+        trap = node.several and not node.get("env", "GLOO_SOCKET_IFNAME")
+        text = (
+            f"Its own name {name} resolves to the loopback (Debian writes 127.0.1.1): gloo listens there"
+            + (", where no other node reaches it." if node.several else ".")
+        )
+        remedy = f"{hosts} Or set GLOO_SOCKET_IFNAME to its interface."
+        yield node.finding("D-DNS-LOOPBACK", "warning" if trap else "note", text, ", ".join(ips), remedy)
 
 
 def loopback(address: str) -> bool:
@@ -225,9 +234,11 @@ def state(result: Result, reference: float | None) -> State:
 def second_round(first: Sequence[Result]) -> list[list[Members]]:
     """Return groups that resolve the open questions of the first round. Those of one list share no member."""
     reference = usual(first)
-    bad = [result.members for result in first if state(result, reference) != "good"]
-    suspects = [member for group in bad for member in group]
-    good = [member for result in first if state(result, reference) == "good" for member in result.members]
+    good: list[int] = []
+    suspects: list[int] = []
+    for result in first:
+        members = good if state(result, reference) == "good" else suspects
+        members += result.members
     if good:
         pairs = [(suspect, good[at % len(good)]) for at, suspect in enumerate(suspects)]
     elif len(suspects) == 3:
@@ -257,35 +268,38 @@ def _waves(pairs: Sequence[tuple[int, int]]) -> list[list[Members]]:
 def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
     reference = usual(first) or usual(second)
     states = [(result.members, state(result, reference)) for result in (*first, *second)]
-    cleared = {member for members, how in states if how == "good" for member in members}
-    bad = [(members, how) for members, how in states if how != "good"]
-    everyone = {member for members, _ in states for member in members}
-    if not cleared and len(everyone) > 2:
+    outcomes: dict[int, list[State]] = defaultdict(list)
+    for members, how in states:
+        for member in members:
+            outcomes[member].append(how)
+    suspects = {member: found for member, found in sorted(outcomes.items()) if "good" not in found}
+    if len(suspects) == len(outcomes) > 2:
         return Blame({}, {}, nothing_works=True)
-    nodes: dict[int, State] = {}
-    for member in sorted(everyone - cleared):
-        outcomes = [how for members, how in bad if member in members]
-        if len(outcomes) > 1:
-            # A member that reduced with another is not dead. In its failed groups, the other may be dead.
-            nodes[member] = _worst([how for how in outcomes if how != "dead"] or outcomes)
-    links = {members: how for members, how in bad if not _explained(members, how, nodes)}
-    return Blame(
-        nodes,
-        {
-            members: how
-            for members, how in links.items()
-            if not any(set(other) < set(members) for other in links)  # a pair is more exact than its triple
-        },
-    )
+    nodes = {member: _member_state(found) for member, found in suspects.items() if len(found) > 1}
+    return Blame(nodes, _bad_links(states, nodes))
+
+
+def _member_state(outcomes: Sequence[State]) -> State:
+    """Return the worst outcome. A member that reduced with another is not dead: in failed groups, the other may be."""
+    alive = [how for how in outcomes if how != "dead"]
+    return max(alive or outcomes, key=STATES.index)
+
+
+def _bad_links(states: Sequence[tuple[Members, State]], nodes: Mapping[int, State]) -> dict[Members, State]:
+    """Return the bad groups that no member explains. A pair is more exact than its triple."""
+    links: dict[Members, State] = {}
+    for members, how in states:
+        if how != "good" and not _explained(members, how, nodes):
+            links[members] = how
+    for members in list(links):
+        if any(set(other) < set(members) for other in links):
+            del links[members]
+    return links
 
 
 def _explained(members: Members, how: State, nodes: Mapping[int, State]) -> bool:
     """Whether one member of a group is as bad as the group."""
     return any(STATES.index(nodes.get(member, "good")) >= STATES.index(how) for member in members)
-
-
-def _worst(states: Iterable[State]) -> State:
-    return max(states, key=STATES.index)
 
 
 NODE: dict[State, tuple[str, Severity]] = {
