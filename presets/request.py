@@ -48,9 +48,9 @@ class LaunchOption:
     alone: bool = False
     """True if it replaces preset and script."""
     form: str = ""
-    """The equivalent field of LaunchForm, or "" for a row under "options"."""
+    """The equivalent field of LaunchForm, or "" for one of `LaunchForm.options`."""
     label: str = ""
-    """Label of that field, if the form takes its texts from here."""
+    """Label of its row in the form, or "" for its flag, further down under "options"."""
     example: str = ""
     """Text of the form for an empty field."""
 
@@ -150,7 +150,6 @@ class Request:
         "apply the preset where the script calls DistributedDataParallel itself",
         False,
         more="For a plain script that nobody edits, with ddp, zero1 or fsdp2: [adopt.md](adopt.md).",
-        form="adopt",
         label="adopt",
         example="false",
     )
@@ -249,7 +248,6 @@ class Request:
         (),
         repeat=True,
         more="As in `team:hang,gave-up`; `off`: to none. [notifications.md](notifications.md) has channels and rules.",
-        form="notify",
         label="notify",
         example="as the settings say",
     )
@@ -373,7 +371,7 @@ REQUEST_OPTIONS: Mapping[str, LaunchOption] = {
 """Field of `Request` → its option, in the order of `--help`."""
 
 FORM_OPTIONS = {name: each for name, each in REQUEST_OPTIONS.items() if not (each.form or each.alone)}
-"""Options that the launch form lists under "options"."""
+"""Options that `LaunchForm.options` holds."""
 
 COMMAND_LINE_OPTIONS = (
     LaunchOption(

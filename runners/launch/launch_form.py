@@ -56,15 +56,11 @@ class LaunchForm:
     """Words after the script, quoted as in a shell."""
     nproc: str = ""
     """ "" (the preset's), a number, "gpu" or "cpu"."""
-    adopt: str = ""
-    """ "true" if the preset is applied at the script's own DistributedDataParallel call."""
     name: str = ""
     env: str = ""
     """K=V words, quoted as in a shell."""
     nccl: str = ""
     """NCCL_DEBUG level, or "" for the preset's."""
-    notify: str = ""
-    """CHANNEL[:RULES] words, quoted as in a shell, or "" for the settings' channels."""
     place: str = ""
     """ "" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
     nodes: str = ""
@@ -207,11 +203,9 @@ def _request(form: LaunchForm) -> Request:
         name=form.name.strip() or None,
         nnodes=count_of(nodes) if nodes else None,
         nproc_per_node=count_of(nproc) if nproc else None,
-        adopt=form.adopt == "true",
         env=pairs(env, "environment"),
         nccl=nccl_pairs(nccl),
         nccl_presets=form.nccl_presets,
-        notify=tuple(shell_words(form.notify, "notify")),
     )
 
 

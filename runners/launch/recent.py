@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ...presets import adopt, trusted_files
+from ...presets import trusted_files
 from ...presets.request import FORM_OPTIONS, Request
 from ...presets.secrets import MASK, holds_secret, mask_words
 from ...presets.trusted_files import private_folder
@@ -34,11 +34,9 @@ FIELDS = (
     "script",
     "args",
     "nproc",
-    "adopt",
     "name",
     "env",
     "nccl",
-    "notify",
     "place",
     "nodes",
     "gpus",
@@ -139,11 +137,9 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
         script=script,
         args="" if any(MASK in word for word in args) else shlex.join(args),
         nproc="" if plan.nproc_per_node is None else str(plan.nproc_per_node),
-        adopt="true" if adopt.VARIABLE in plan.env else "",
         name=name,
         env=_pairs(sorted(asked.items())),
         nccl=level,
-        notify=shlex.join(request.notify),
         place=_place(request),
         nodes=f"{fewest}{plan.nnodes}" if entry.record.kind == "hub" and plan.nnodes > 1 else "",
         gpus=request.gpus or "",

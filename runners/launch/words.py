@@ -39,7 +39,7 @@ def words_of(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _word(option: LaunchOption, text: str) -> Any:
     """Raises RunError."""
-    flag = option.flags[-1]
+    flag = option.label or option.flags[-1]
     if not option.takes:
         return text == "true"
     if option.repeat:

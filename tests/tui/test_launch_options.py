@@ -11,7 +11,7 @@ from pathlib import Path
 
 from each import for_each
 
-from distui.presets.request import ALL, OPTIONS, REQUEST_OPTIONS, LaunchOption, of_form, options
+from distui.presets.request import ALL, OPTIONS, REQUEST_OPTIONS, LaunchOption, options
 from distui.runners import api
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.words import READERS
@@ -69,12 +69,12 @@ def test_a_verb_takes_its_options_and_no_other(verb: str) -> None:
 
 def test_every_field_of_the_form_that_is_an_option_says_what_the_option_says() -> None:
     shown = {field.name: field for field in form_fields(None)}
-    of_options = [option for option in OPTIONS if option.label]
-    assert {option.form for option in of_options} <= {field.name for field in fields(LaunchForm)}
-    for option in of_options:
-        assert shown[option.form].help.startswith(option.sentences)
-        assert shown[option.form].label == option.label
-        assert of_form(option.form) is option
+    for name, option in REQUEST_OPTIONS.items():
+        row = shown.get(option.form or OPTION + name)
+        if option.label or not (option.form or option.alone):
+            assert row is not None
+            assert row.help.startswith(option.sentences)
+            assert row.label == (option.label or option.flags[-1])
 
 
 def test_every_front_end_has_every_option() -> None:

@@ -136,11 +136,9 @@ _OWN = (
     ("script", "script", "run", "e.g. train.py", "The training script, its path from here."),
     ("args", "arguments", "run", "e.g. --steps 1000", f"Of the script, {QUOTED}: --steps 1000 --lr 3e-4."),
     ("nproc", "ranks", "run", "", ""),
-    _of_option("adopt", "run"),
     _of_option("name", "run"),
     _of_option("env", "run"),
     ("nccl", "NCCL_DEBUG", "run", "", "How much NCCL says; it can be changed while the run goes on."),
-    _of_option("notify", "run"),
     _of_option("place", "where", "hosts A,B,…: hosts of your own, by ssh."),
     _of_option("nodes", "where", "Above 1 it needs a place."),
     _of_option("gpus", "where", OF_SKY),
@@ -170,12 +168,15 @@ def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Fi
 
     `kind` is its strategy before the user chose another; `hardware` the GPUs of this machine, if known.
     """
+    options = list(_options())
     listed = [_own(row, loaded, hardware) for row in _OWN]
+    listed += (each for each in options if each.table == "run")
+    listed.sort(key=lambda each: ("run", "where", "memory").index(each.table))
     if loaded is not None:
         listed += (
             replace(each, value=kind) if kind and each.name == KIND else each for each in _of_preset(loaded)
         )
-    return [*listed, FURTHER, *_options(), *_named()]
+    return [*listed, FURTHER, *(each for each in options if each.table != "run"), *_named()]
 
 
 def _own(row: tuple[str, str, str, str, str], loaded: Loaded | None, hardware: str) -> Field:
@@ -193,7 +194,7 @@ def _own(row: tuple[str, str, str, str, str], loaded: Loaded | None, hardware: s
             choices, value = nccl.LEVELS, "WARN"
             env = {} if loaded is None else loaded.preset.nccl.env
             value = env.get("NCCL_DEBUG", "WARN")
-        case "recompute" | "adopt":
+        case "recompute":
             choices = ("false", "true")
         case "format":
             choices, value = tuple(FORMATS), "fp32" if loaded is None else format_for(loaded.preset).name
@@ -225,10 +226,10 @@ def _options() -> Iterator[Field]:
     for name, option in FORM_OPTIONS.items():
         yield Field(
             name=OPTION + name,
-            label=option.flags[-1],
-            table="options",
+            label=option.label or option.flags[-1],
+            table="run" if option.label else "options",
             help=f"{option.sentences} Several are {QUOTED}." if option.repeat else option.sentences,
-            value=option.takes or "false",
+            value=option.example or option.takes or "false",
             choices=() if option.takes else ("false", "true"),
         )
 

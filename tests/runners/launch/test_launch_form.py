@@ -100,7 +100,7 @@ def ways(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_plan_has_the_ways_that_were_typed(
     here: Path, ways: Path, typed: str, lines: list[str]
 ) -> None:
-    preview = LocalSource().plan(form(nproc="1", notify=typed))
+    preview = LocalSource().plan(form(nproc="1", options={"notify": typed}))
     assert not preview.problems
     shown = [line for line in preview.text.splitlines() if line.startswith("notify ")]
     assert shown == [f"notify       {line}" for line in lines]
@@ -117,14 +117,14 @@ def test_the_plan_has_the_ways_that_were_typed(
     ],
 )
 def test_what_is_no_way_is_one_sentence(here: Path, ways: Path, typed: str, why: str) -> None:
-    (problem,) = LocalSource().plan(form(nproc="1", notify=typed)).problems
+    (problem,) = LocalSource().plan(form(nproc="1", options={"notify": typed})).problems
     assert why in problem
     assert "s3cret" not in problem
 
 
 def test_the_form_of_a_run_has_the_ways_that_its_launch_named(here: Path, ways: Path) -> None:
     for typed in ("", "team:gave-up terminal"):
-        launch = launch_form.prepared(form(nproc="1", notify=typed))
+        launch = launch_form.prepared(form(nproc="1", options={"notify": typed}))
         assert launch.asked is not None
         files = {REQUEST_FILE: request_text(launch.asked, str(here))}
         path = run_directories.create(
@@ -132,9 +132,9 @@ def test_the_form_of_a_run_has_the_ways_that_its_launch_named(here: Path, ways: 
         )
         entry = run_directories.at(path)
         assert entry is not None
-        assert recent.form_of(entry, str(here)).notify == typed
+        assert recent.form_of(entry, str(here)).options.get("notify", "") == typed
         (path / REQUEST_FILE).write_text("{}")
-        assert recent.form_of(entry, str(here)).notify == ""
+        assert recent.form_of(entry, str(here)).options == {}
 
 
 def test_the_form_of_a_run_has_the_options_of_its_launch(here: Path, ways: Path) -> None:
@@ -152,7 +152,7 @@ def test_the_form_of_a_run_has_the_options_of_its_launch(here: Path, ways: Path)
     assert entry is not None
     again = launch_form.requested(recent.form_of(entry, str(here)))
     assert again == replace(launch.asked, name="train")
-    with pytest.raises(RunError, match=r"--grace 'soon' is no number of seconds"):
+    with pytest.raises(RunError, match=r"--grace 'soon' is not a number of seconds"):
         launch_form.prepared(form(options={"grace_s": "soon"}))
     with pytest.raises(RunError, match=r"--spot is for nodes through SkyPilot"):
         launch_form.prepared(form(options={"spot": "true"}))
