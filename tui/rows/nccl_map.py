@@ -9,7 +9,7 @@ from itertools import groupby
 from msgspec import Struct, field
 
 from ...presets.plurals import plural
-from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, NcclFacts
+from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts
 from ...runners.formatting import listed
 from . import glyphs
 from .frame import fit_name, short_host
@@ -90,14 +90,13 @@ def grid(comm: Communicator, width: int) -> Grid:
     """Return a grid of ranks if they fit, else of nodes, else of as many nodes per unit as needed."""
     ranks, hosts, at = _members(comm), hosts_in_order(comm), host_of(comm)
     index = {host: number for number, host in enumerate(hosts)}
-    several = len(hosts) > 1
-    labels = [f"{short_host(at[rank])} r{rank}" if several and rank in at else f"r{rank}" for rank in ranks]
+    labels = [_rank_label(rank, at, hosts) for rank in ranks]
     if len(ranks) <= MOST_RANKS and _room(width, labels, len(hosts)) >= len(ranks):
         made = Grid([], {}, "rank")
         for place, (rank, label) in enumerate(zip(ranks, labels, strict=True)):
             made.units.append(Unit(label, index.get(at.get(rank, ""), 0), rank))
             made.of_rank[rank] = place
-    elif several:
+    elif len(hosts) > 1:
         made = _by_nodes(hosts, index, at, width)
     else:
         made = _by_ranks(ranks, width)
@@ -106,6 +105,10 @@ def grid(comm: Communicator, width: int) -> Grid:
             cell = made.of_rank[pair.source], made.of_rank[pair.target]
             made.cells.setdefault(cell, Counter())[letter(pair.kind)] += 1
     return made
+
+
+def _rank_label(rank: int, at: Mapping[int, str], hosts: Sequence[str]) -> str:
+    return f"{short_host(at[rank])} r{rank}" if len(hosts) > 1 and rank in at else f"r{rank}"
 
 
 def _by_ranks(ranks: Sequence[int], width: int) -> Grid:
@@ -161,7 +164,7 @@ def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> 
     step = 2 if edge + 1 + 2 * count + groups - 1 <= width else 1
     rows = _header(made, edge, step)
     for number, unit in enumerate(made.units):
-        if number and unit.group != made.units[number - 1].group and step == 2:
+        if step == 2 and _gap(made, number):
             rows.append(())
         rows.append(((fit_name(unit.label, edge) + " ", "dim"), *_line_of(made, number, step)))
     return [*_legend(comm, made, width, raw), StatementRow(()), *(StatementRow(row) for row in rows)]
@@ -289,10 +292,7 @@ _RANKS_SHOWN = 8
 def ring_rows(comm: Communicator, width: int) -> list[Row]:
     """Return the order of the ranks in each ring, folded by node; equal rings share a row."""
     at = host_of(comm)
-    orders: dict[tuple[int, ...], list[int]] = {}
-    for number, ring in enumerate(comm.rings):
-        if ring:
-            orders.setdefault(_begun(ring, at), []).append(number)
+    orders = _distinct_orders(comm, at)
     if not orders:
         summary = f"{plural(comm.ring_count, 'ring')}: no line tells the order whole"
         return wrap(summary if comm.ring_count else "no line shows rings", width, "dim")
@@ -308,6 +308,15 @@ def ring_rows(comm: Communicator, width: int) -> list[Row]:
             rows.append(((" " * 12 + f"{glyphs.WARN} ", "warn"), (text, "text")))
     more = comm.ring_count - sum(map(len, orders.values()))
     return rows + ([((f"{plural(more, 'more ring')} not logged in full", "dim"),)] if more > 0 else [])
+
+
+def _distinct_orders(comm: Communicator, at: dict[int, str]) -> dict[tuple[int, ...], list[int]]:
+    """Map each order to the numbers of its rings."""
+    orders: dict[tuple[int, ...], list[int]] = {}
+    for number, ring in enumerate(comm.rings):
+        if ring:
+            orders.setdefault(_begun(ring, at), []).append(number)
+    return orders
 
 
 def _begun(ring: Sequence[int], at: dict[int, str]) -> tuple[int, ...]:
@@ -353,53 +362,69 @@ class Bar(Struct, frozen=True):
     phases: tuple[tuple[str, float], ...] = ()
     text: str = ""
 
+    @property
+    def last_time(self) -> float:
+        return self.ended or self.began
+
 
 def bars(comm: Communicator) -> list[Bar]:
     """Return one bar per rank, or per node if there are many; times are relative to the earliest."""
     first = min(comm.began.values(), default=0.0)
-    took = {init.rank: init for init in comm.inits}
-    ranks = sorted({*took, *comm.began})
-    late = {rank: stage for stage, late in late_ranks(comm).items() for rank in late}
-    late |= (
-        {rank: stage for rank, stage in comm.stages.items() if STAGES.index(stage) < READY}
-        if not took
-        else {}
-    )
-    at = host_of(comm)
-    if len(ranks) <= EACH:
-        return [_bar(f"r{rank}", [rank], comm, first, late) for rank in ranks]
-    shown = [
-        _bar(
-            short_host(host),
-            [rank for rank in comm.hosts[host] if rank in took or rank in comm.began],
-            comm,
-            first,
-            late,
-        )
-        for host in hosts_in_order(comm)
-    ]
-    shown += [_bar(f"r{rank}", [rank], comm, first, late) for rank in ranks if rank not in at]
-    shown = [bar for bar in shown if bar.text]
-    if len(shown) <= BARS:
-        return shown
-    last = sorted(shown, key=lambda bar: (bar.ended is not None, -(bar.ended or 0.0)))[:BARS]
+    late = _unready(comm)
+    every = [_bar(label, ranks, comm, first, late) for label, ranks in _subjects(comm)]
+    shown = [bar for bar in every if bar.text]
+    last = sorted(shown, key=_readiness)[:BARS]
     return [bar for bar in shown if bar in last]
 
 
+def _subjects(comm: Communicator) -> list[tuple[str, list[int]]]:
+    """Return label and ranks of each bar."""
+    ranks = _initialized(comm)
+    each = [(f"r{rank}", [rank]) for rank in ranks]
+    if len(ranks) <= EACH:
+        return each
+    at, subjects = host_of(comm), []
+    for host in hosts_in_order(comm):
+        own = set(comm.hosts[host]).intersection(ranks)
+        subjects.append((short_host(host), sorted(own)))
+    return subjects + [(label, own) for label, own in each if own[0] not in at]
+
+
+def _initialized(comm: Communicator) -> list[int]:
+    """Return the ranks with known times of their init."""
+    return sorted({*comm.began, *(init.rank for init in comm.inits)})
+
+
+def _unready(comm: Communicator) -> dict[int, str]:
+    """Map ranks that others wait for to their stage; without any init, all ranks that are not ready."""
+    unready = {rank: stage for stage, ranks in late_ranks(comm).items() for rank in ranks}
+    if not comm.inits:
+        unready |= {rank: stage for rank, stage in comm.stages.items() if STAGES.index(stage) < READY}
+    return unready
+
+
+def _readiness(bar: Bar) -> tuple[bool, float]:
+    """Sort bars that are not ready first, then the last to be ready."""
+    return bar.ended is not None, -(bar.ended or 0.0)
+
+
 def _bar(label: str, ranks: Sequence[int], comm: Communicator, first: float, late: dict[int, str]) -> Bar:
-    took = {init.rank: init for init in comm.inits if init.rank in ranks}
     began = {rank: comm.began.get(rank, first) - first for rank in ranks}
-    ends = {rank: began[rank] + init.seconds for rank, init in took.items() if rank in began}
+    took = {init.rank: init for init in comm.inits if init.rank in began}
     waiting = [late[rank] for rank in ranks if rank in late]
     start = min(began.values(), default=0.0)
     if waiting:
         who = f"{len(waiting)} of {len(ranks)} " if len(ranks) > 1 else ""
         return Bar(label, start, None, (), f"{who}{waiting[0]}, not complete")
-    if not ends:
+    if not took:
         return Bar(label, start, None, (), "time n/a" if ranks else "")
-    worst = max(ends, key=lambda rank: ends[rank])
-    phases = tuple((name, value) for name, value in took[worst].phases.items() if value > 0)
-    return Bar(label, start, ends[worst], phases, f"{ends[worst] - start:.2f} s")
+    last = max(took, key=lambda rank: began[rank] + took[rank].seconds)
+    end = began[last] + took[last].seconds
+    return Bar(label, start, end, tuple(_phases(took[last])), f"{end - start:.2f} s")
+
+
+def _phases(init: Init) -> list[tuple[str, float]]:
+    return [(name, value) for name, value in init.phases.items() if value > 0]
 
 
 def init_rows(comm: Communicator, width: int) -> list[Row]:
@@ -410,16 +435,12 @@ def init_rows(comm: Communicator, width: int) -> list[Row]:
     edge = min(16, max(len(bar.label) for bar in shown)) + 1
     tail = max(len(bar.text) for bar in shown) + 1
     room = max(10, min(100, width - edge - tail - 1))
-    longest = max((bar.ended or bar.began for bar in shown), default=0.0) or 1.0
+    longest = max(bar.last_time for bar in shown) or 1.0
     names = phase_letters(name for init in comm.inits for name in init.phases)
-    rows = [
-        (
-            (fit(bar.label, edge), "dim"),
-            *_drawn(bar, room, longest, names),
-            (" " + bar.text, "text" if bar.ended is not None else "warn"),
-        )
-        for bar in shown
-    ]
+    rows: list[Row] = []
+    for bar in shown:
+        text = (" " + bar.text, "warn" if bar.ended is None else "text")
+        rows.append(((fit(bar.label, edge), "dim"), *_drawn(bar, room, longest, names), text))
     return [*rows, *_init_legend(comm, names, width, len(shown))]
 
 
@@ -452,12 +473,8 @@ def _init_legend(comm: Communicator, names: dict[str, str], width: int, shown: i
     worst = slowest(comm)
     if worst is None:
         return []
-    parts = [f"{names[name]} {name} {value:.2f}" for name, value in worst.phases.items() if value > 0]
-    each = (
-        "a row a rank"
-        if shown and len({*comm.began, *(init.rank for init in comm.inits)}) <= EACH
-        else "a row a node"
-    )
+    parts = [f"{names[name]} {name} {value:.2f}" for name, value in _phases(worst)]
+    each = "a row a rank" if shown and len(_initialized(comm)) <= EACH else "a row a node"
     from_ = "" if comm.began else "; the lines carry no time, so all begin at the left"
     head = f"{each}, seconds of rank {worst.rank}, the slowest{from_}"
     return [*wrap("  ".join(parts), width, "text"), *wrap(head, width, "dim")]
