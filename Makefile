@@ -1,17 +1,17 @@
-# Two commands for a newcomer: `make demo` and `make test`. Everything else is for those who work here.
+# Two targets for a newcomer: `make demo` and `make test`. All others are for development.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 DEMO_STAMP = $(VENV)/.demo
 PYTEST = $(BIN)/python -m pytest -q
-# What starts Python a thousand times compiles it once, whatever the shell says.
+# The tests start Python a thousand times: keep the compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
-# Test processes of `make test`, which start none of their own: one per core.
+# Test processes of `make test`: one per core.
 JOBS ?= 2
-# Of the long matrices: 2/3 is the second third. All of it unless asked.
+# Part of the long matrices to run: 2/3 is the second third. Default: all.
 PART ?= 1/1
-# Of the matrix, 2 minutes each: 'torch-2.9.1 python-*'. All of it unless asked.
+# Rows of the matrix to run, 2 minutes each: 'torch-2.9.1 python-*'. Default: all.
 ROWS ?=
 
 .PHONY: help install demo test test-real test-long test-frameworks test-faults test-nccl test-cluster test-matrix test-all check lint types imports docs bench pictures clean
@@ -21,7 +21,7 @@ help:            ## this list
 
 install: $(STAMP) ## set up .venv, and nothing else
 
-# pip is the last that venv makes: a set-up that broke off is repeated.
+# venv creates pip last, so an interrupted set-up is repeated.
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "distui needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -33,13 +33,13 @@ $(STAMP): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet -e '.[torch]' --group dev
 	@touch $(STAMP)
 
-# Only what the demo needs, and in view: torch is large.
+# Install only what the demo needs, and show the progress: torch is large.
 $(DEMO_STAMP): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install -e '.[torch]' --group demo
 	@touch $(DEMO_STAMP)
 
-# An environment of `make install` has all that the demo needs.
+# The environment of `make install` also has what the demo needs.
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP)) ## train the shipped example on 2 ranks and look at it
 	$(BIN)/python tests/rigs/nvml/demo.py
 
@@ -65,7 +65,7 @@ test-nccl: install ## NCCL's host code; DISTUI_NCCL_SOURCES=its tarballs
 
 test-cluster: install ## a Slurm cluster in namespaces, through SkyPilot (as root)
 	$(BIN)/python -m tests.rigs.slurm prepare
-	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py # whose schema is only there now
+	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py # needs the schema that the line above installs
 
 test-matrix: install ## other versions of torch (gigabytes); ROWS='torch-*'
 	$(PYTEST) tests/matrix --rows '$(ROWS)'
@@ -80,8 +80,8 @@ lint: install
 
 types: install
 	$(BIN)/mypy -p distui.presets -p distui.runners -p distui.tui
-	@for one in $$(find tests -name conftest.py); do MYPYPATH=tests $(BIN)/mypy "$$one" || exit 1; done # one name each
-	MYPYPATH=tests/tui $(BIN)/mypy tests --exclude '(^|/)conftest\.py$$' # whose `conftest` is imported by name
+	@for one in $$(find tests -name conftest.py); do MYPYPATH=tests $(BIN)/mypy "$$one" || exit 1; done # all have one module name
+	MYPYPATH=tests/tui $(BIN)/mypy tests --exclude '(^|/)conftest\.py$$' # tests/tui imports its conftest by name
 
 imports: install
 	$(BIN)/lint-imports

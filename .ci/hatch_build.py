@@ -1,4 +1,4 @@
-"""The description in the package's metadata: the README as a page that has neither its pictures nor its neighbours."""
+"""The description in the package's metadata: the README without its pictures and relative links."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[^)]+\)")
 
 
 class Readme(MetadataHookInterface):
-    """Fills `readme`."""
+    """Sets `readme` in the metadata."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """See hatchling."""
+        """See hatchling's MetadataHookInterface."""
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {
             "content-type": "text/markdown",
@@ -25,7 +25,7 @@ class Readme(MetadataHookInterface):
 
 
 def standing_alone(text: str, root: Path) -> str:
-    """A README without what only a checkout has: pictures as text, or their captions; links as their words."""
+    """Return a README for a page outside the repository: pictures as text or captions, relative links as plain words."""
 
     def drawn(match: re.Match[str]) -> str:
         rendered = root / re.sub(r"(-\d+x\d+)?\.svg$", "-80x24.txt", match[2])
