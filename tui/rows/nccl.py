@@ -6,7 +6,7 @@ Equal nodes share a card; differences are marked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -21,7 +21,7 @@ from ...runners.status import foreign
 from . import glyphs
 from .findings import QUIET, item_row, items
 from .frame import Frame, short_host
-from .glyphs import Row, clip, fit, labelled, row_width, wrap
+from .glyphs import Cell, Row, clip, fit, labelled, row_width, wrap
 from .run_status import launching
 
 READY = STAGES.index("complete")
@@ -96,21 +96,30 @@ def node_rows(facts: NcclFacts, width: int) -> list[StatementRow]:
 
 
 def _card(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> list[StatementRow]:
-    odd = group is not usual
     hosts = [short_host(node.host) for node in group.nodes]
     ranks = [rank for node in group.nodes for rank in ranks_on(facts, node.host)]
-    glyph, style = (glyphs.WARN, "warn") if odd else (glyphs.OK, "ok")
+    glyph, style = (glyphs.OK, "ok") if group is usual else (glyphs.WARN, "warn")
     count = f"  {len(hosts)} nodes alike" if len(hosts) > 1 else ""
-    host = group.nodes[0]
     head: Row = ((f"{glyph} ", style), (listed([name or NA for name in hosts]), "head"), (count, "dim"))
-    rows = _headed(head, agreeing(ranks, "rank", "ranks"), spans(ranks), width, _line(facts, host.host))
+    line = _line(facts, group.nodes[0].host)
+    rows = _headed(head, agreeing(ranks, "rank", "ranks"), spans(ranks), width, line)
+    return rows + _fields(facts, group, usual, width) + _variables(facts, group, usual, width)
+
+
+def _fields(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> list[StatementRow]:
+    """Return the known fields, and those that differ from the usual nodes; a single node with its whole address."""
+    host = group.nodes[0]
+    texts = dict(group.fields)
+    if len(group.nodes) == 1:
+        texts["bootstrap"] = host.bootstrap
+    rows: list[StatementRow] = []
     for label, value in group.fields.items():
-        differs = odd and value != usual.fields[label]
+        differs = value != usual.fields[label]
         if value or differs or label in _ALWAYS:
-            shown = host.bootstrap if label == "bootstrap" and len(group.nodes) == 1 else value
             others = f"   the others: {usual.fields[label] or NA}" if differs else ""
-            rows += _field(label, shown or NA, others, differs, width, _line(facts, host.host, label))
-    return rows + _variables(facts, group, usual, width)
+            line = _line(facts, host.host, label)
+            rows += _field(label, texts[label] or NA, others, differs, width, line)
+    return rows
 
 
 def _headed(head: Row, label: str, text: str, width: int, line: FactLine | None) -> list[StatementRow]:
@@ -211,19 +220,28 @@ def communicator_name(comm: Communicator) -> str:
 def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> list[StatementRow]:
     """Return one card each; the chosen communicator is marked and shows all its facts."""
     ordered = by_size(facts)
-    wanted = [comm for comm in ordered if late_ranks(comm) or missing(comm) or comm is chosen]
-    shown = [*wanted[:CARDS], *(comm for comm in ordered if comm not in wanted)][:CARDS]
-    if chosen not in shown:
-        shown[-1] = chosen
+    shown = _with_card(ordered, chosen)
     rows: list[StatementRow] = []
-    for comm in (comm for comm in ordered if comm in shown):
-        rows += communicator_card(facts, comm, width, comm is chosen, len(ordered) > 1)
-    left = [comm for comm in ordered if comm not in shown]
+    left: list[Communicator] = []
+    for comm in ordered:
+        if comm in shown:
+            rows += communicator_card(facts, comm, width, comm is chosen, len(ordered) > 1)
+        else:
+            left.append(comm)
     if left:
         sizes = Counter(plural(comm.nranks, "rank") if comm.nranks else NA for comm in left)
         summary = ", ".join(f"{count} of {size}" for size, count in sizes.items())
         rows.append(StatementRow(((f"  … {len(left)} more, all alike in their stages: {summary}", "dim"),)))
     return rows
+
+
+def _with_card(ordered: Sequence[Communicator], chosen: Communicator) -> list[Communicator]:
+    """Return at most CARDS communicators: the chosen one, those with late or missing ranks, then the largest."""
+    wanted = [comm for comm in ordered if late_ranks(comm) or missing(comm) or comm is chosen]
+    shown = [*wanted, *(comm for comm in ordered if comm not in wanted)][:CARDS]
+    if chosen not in shown:
+        shown[-1] = chosen
+    return shown
 
 
 def communicator_card(
@@ -232,9 +250,7 @@ def communicator_card(
     """Return name, size, stages and late ranks; the chosen one, marked among several, also has all other facts."""
     line = facts.raw.get(f"comm:{comm.id}")
     late, absent = late_ranks(comm), missing(comm)
-    glyph, style = (glyphs.WARN, "warn") if late or absent else (glyphs.OK, "ok")
-    if not any(_stage(stage) >= READY for stage in comm.stages.values()):
-        glyph, style = glyphs.STALE, "warn"
+    glyph, style = _state_mark(comm)
     mark = glyphs.MARK if chosen and several else " "
     head: Row = (
         (f"{glyph} ", style),
@@ -255,6 +271,12 @@ def communicator_card(
     return rows
 
 
+def _state_mark(comm: Communicator) -> Cell:
+    if not any(_stage(stage) >= READY for stage in comm.stages.values()):
+        return glyphs.STALE, "warn"
+    return (glyphs.WARN, "warn") if late_ranks(comm) or missing(comm) else (glyphs.OK, "ok")
+
+
 def _shape(comm: Communicator) -> str:
     if comm.nranks is None:
         return ""
@@ -270,23 +292,26 @@ def _counts(comm: Communicator) -> str:
 
 
 def _facts_of(comm: Communicator) -> list[tuple[str, str]]:
-    worst = slowest(comm)
-    took = ""
-    if worst is not None:
-        phases = sorted(worst.phases.items(), key=lambda item: -item[1])
-        parts = ", ".join(f"{name} {value:.2f}" for name, value in phases if value)
-        took = f"{worst.seconds:.2f} s, rank {worst.rank} the slowest{': ' + parts if parts else ''}"
     channels = [f"{number} {kind}" for kind, number in comm.channels.items() if number]
     channels += [plural(comm.ring_count, "ring")] if comm.ring_count else []
     channels += [plural(comm.trees, "tree")] if comm.trees else []
     channels += ["NVLink SHARP"] if comm.nvls else []
     return [
-        ("init", took),
+        ("init", _init_text(slowest(comm))),
         ("channels", ", ".join(channels)),
         ("pairs", ", ".join(f"{count:,} over {kind}" for kind, count in transports(comm).items())),
         ("tuned", _counted(comm.tuning)),
         ("called", _counted(comm.collectives)),
     ]
+
+
+def _init_text(worst: Init | None) -> str:
+    """Return the time of the slowest rank, and its phases."""
+    if worst is None:
+        return ""
+    phases = sorted(worst.phases.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {value:.2f}" for name, value in phases if value)
+    return f"{worst.seconds:.2f} s, rank {worst.rank} the slowest{': ' + parts if parts else ''}"
 
 
 def _counted(counts: Mapping[str, int]) -> str:
@@ -314,7 +339,7 @@ def why_empty(state: RunState, reading: str = "") -> str:
         return "distui did not start this job: it reads no NCCL statements of it, and cannot change its NCCL_DEBUG."
     levels = {rank.nccl_debug for rank in state.ranks.values()}
     if levels <= QUIET:
-        level = next((level for level in levels if level), "WARN")
+        level = next(filter(None, levels), "WARN")
         return (
             f"NCCL_DEBUG is {level}, and NCCL's statements need INFO: press d. "
             "What it says while ranks meet comes with a restart; what it says later comes live."

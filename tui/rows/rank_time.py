@@ -59,31 +59,42 @@ def doings(series: RankSeries, seconds: float, size: int) -> list[StripState]:
     """Return the rank's activity per bucket; `seconds` is the length of a bucket, `size` their number."""
     pace = median(finite(series.step_s) or [1.0])
     patience = min(1e6, max(STALL_S, STALL_STEPS * pace))
+    activity = _Activity(patience, seconds)
     kinds: list[StripState] = []
-    before: float | None = None
-    since = 0.0
-    """Seconds since the last step."""
     for at in range(size):
         step, wait, step_s = (_at(values, at) for values in (series.step, series.wait, series.step_s))
-        if step is None and wait is None and step_s is None:
-            kinds.append(StripState.NOTHING_KNOWN)
-            since = 0.0
-            continue
-        fresh = not step and step_s is None
-        if fresh:  # a new process, after one that made steps
-            before, since = None, 0.0
-        moved = (
-            step is not None and before is not None and step != before
-        )  # a smaller count belongs to a new attempt
-        since = 0.0 if moved or before is None else since + seconds
-        before = step or before
-        if wait is not None and wait >= WAIT_PERCENT:
-            kinds.append(StripState.WAITS)  # even without progress: the rank that stalls does not wait
-        elif fresh:
-            kinds.append(StripState.STARTING)
-        else:
-            kinds.append(StripState.STALLED if since >= patience else StripState.RUNNING)
+        kinds.append(activity.next_state(step, wait, step_s))
     return _back_dated(kinds, patience, seconds)
+
+
+class _Activity:
+    """Follows the buckets of one rank, each of `seconds`; it stalls after `patience` seconds without a step."""
+
+    def __init__(self, patience: float, seconds: float) -> None:
+        self._patience = patience
+        self._seconds = seconds
+        self._step: float | None = None
+        self._since = 0.0
+        """Seconds since the last step."""
+
+    def next_state(self, step: float | None, wait: float | None, step_s: float | None) -> StripState:
+        if (step, wait, step_s) == (None, None, None):
+            self._since = 0.0
+            return StripState.NOTHING_KNOWN
+        starting = not step and step_s is None
+        if starting:  # a new process, after one that made steps
+            self._step, self._since = None, 0.0
+        self._count(step)
+        if wait is not None and wait >= WAIT_PERCENT:
+            return StripState.WAITS  # even without progress: the rank that stalls does not wait
+        if starting:
+            return StripState.STARTING
+        return StripState.STALLED if self._since >= self._patience else StripState.RUNNING
+
+    def _count(self, step: float | None) -> None:
+        moved = step is not None and step != self._step  # a smaller count belongs to a new attempt
+        self._since = 0.0 if moved or self._step is None else self._since + self._seconds
+        self._step = step or self._step
 
 
 def _at(values: Values, index: int) -> float | None:
@@ -137,12 +148,7 @@ def rank_time_rows(
     """
     if not series or width < 1 or height < 1:
         return []
-    if height >= 4:
-        foot = 2
-    elif height == 3:
-        foot = 1
-    else:
-        foot = 0
+    foot = max(0, min(2, height - 2))
     parts = groups(sorted(series), height - foot)
     labels = [_label(part, names) for part in parts]
     edge = min(max(map(len, labels)), max(0, width - 8)) + 1 if width >= 16 else 0
@@ -156,10 +162,8 @@ def rank_time_rows(
         used.update(kinds)
         head: Row = ((fit(label, edge - 1) + " ", "dim"),) if edge else ()
         rows.append((*head, *_cells(kinds, mode, at)))
-    if foot:
-        rows.append((((" " * edge), "text"), *tick_row(shown, mode)))
-    if foot > 1:
-        rows.append(clip(_legend(sorted(used), mode, edge), width))
+    times: Row = ((" " * edge, "text"), *tick_row(shown, mode))
+    rows += [times, clip(_legend(sorted(used), mode, edge), width)][:foot]
     return rows[:height]
 
 
