@@ -413,7 +413,7 @@ class CoordinatedRendezvous:
 
 
 NUMBERS_S = 10.0
-"""Timeout in seconds for the numbers of the other nodes. A node without one has left, or runs no distui runner."""
+"""Timeout in seconds for the numbers of the other nodes. A node without a number has left or runs no distui runner."""
 BROKEN = (RuntimeError, OSError, ValueError)
 """Exceptions of a store without a connection (DistNetworkError is a RuntimeError)."""
 
