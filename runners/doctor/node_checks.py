@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -311,18 +312,11 @@ def _cuda(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def _arches(node: ExaminedNode, arches: list[str], gpus: list[dict[str, Any]]) -> Iterator[Finding]:
-    """A binary for sm_XY runs on X.Z with Z ≥ Y, and compute_XY is compiled for any newer GPU
-    (CUDA C++ Programming Guide, "Binary Compatibility")."""
     pairs = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch) for arch in arches]
     built = [(match[1], int(match[2]), int(match[3])) for match in pairs if match]
     for index, gpu in enumerate(gpus):
         major, minor = gpu["capability"]
-        fits = any(
-            (kind == "sm" and high == major and low <= minor)
-            or (kind == "compute" and (high, low) <= (major, minor))
-            for kind, high, low in built
-        )
-        if built and not fits:
+        if built and not _has_kernels(built, major, minor):
             yield node.finding(
                 "D-CUDA-ARCH",
                 "error",
@@ -330,6 +324,17 @@ def _arches(node: ExaminedNode, arches: list[str], gpus: list[dict[str, Any]]) -
                 " ".join(arches),
                 "Install a build of torch for this GPU.",
             )
+
+
+def _has_kernels(built: list[tuple[str, int, int]], major: int, minor: int) -> bool:
+    """A binary for sm_XY runs on X.Z with Z ≥ Y, and compute_XY is compiled for any newer GPU
+    (CUDA C++ Programming Guide, "Binary Compatibility")."""
+    for kind, high, low in built:
+        if kind == "sm" and high == major and low <= minor:
+            return True
+        if kind == "compute" and (high, low) <= (major, minor):
+            return True
+    return False
 
 
 def _nccl(node: ExaminedNode) -> Iterator[Finding]:
@@ -417,8 +422,7 @@ def _shm(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def _limits(node: ExaminedNode) -> Iterator[Finding]:
-    soft = {name: pair[0] for name, pair in (node.get("limits") or {}).items()}
-    memlock, nofile = soft.get("memlock"), soft.get("nofile")
+    memlock = _soft_limit(node, "memlock")
     if memlock is not None and node.active_ports:
         few = memlock < MEMLOCK_NONE
         text = "Locked memory is limited, and InfiniBand locks its buffers" + (
@@ -426,19 +430,31 @@ def _limits(node: ExaminedNode) -> Iterator[Finding]:
         )
         remedy = "ulimit -l unlimited in the shell that launches; docker --ulimit memlock=-1; LimitMEMLOCK for services."
         yield node.finding("D-MEMLOCK", "error" if few else "warning", text, size_text(memlock), remedy)
-    if nofile is not None and nofile < NOFILE:
+    nofile = _soft_limit(node, "nofile", below=NOFILE)
+    if nofile is not None:
         matters = node.several or node.gpus
         text = "Few files may be open at a time: many ranks or DataLoader workers reach that."
         yield node.finding(
             "D-NOFILE", "warning" if matters else "note", text, nofile, "ulimit -n 65536 before the launch."
         )
-    nproc, stack = soft.get("nproc"), soft.get("stack")
-    if nproc is not None and nproc < NPROC:
+    nproc = _soft_limit(node, "nproc", below=NPROC)
+    if nproc is not None:
         text = "Few processes and threads are allowed; each rank has hundreds."
         yield node.finding("D-NPROC", "warning", text, nproc, "ulimit -u unlimited before the launch.")
-    if stack is not None and stack < STACK:
+    stack = _soft_limit(node, "stack", below=STACK)
+    if stack is not None:
         text = "Stacks are smaller than the usual 8 MiB: deep recursion in a rank ends it."
         yield node.finding("D-STACK", "note", text, size_text(stack), "ulimit -s 8192 before the launch.")
+
+
+def _soft_limit(node: ExaminedNode, name: str, below: float = math.inf) -> int | None:
+    """Return a limit; None if there is none, if it is unknown, or if it is not below `below`."""
+    soft: int | None = (node.get("limits", name) or [None])[0]
+    return soft if soft is not None and soft < below else None
+
+
+UNWRITABLE = {"runs": "Set XDG_STATE_HOME.", "tmp": "Set TMPDIR to a directory that can."}
+"""Directories to which a run writes → the remedy if it cannot."""
 
 
 def _disks(node: ExaminedNode) -> Iterator[Finding]:
@@ -450,10 +466,9 @@ def _disks(node: ExaminedNode) -> Iterator[Finding]:
             remedy = "Copy it there, or launch with --workdir DIR."
             yield node.finding("D-WORKDIR", "warning", text, path, remedy)
             continue
-        if name != "cwd" and not disk["writable"]:
+        if name in UNWRITABLE and not disk["writable"]:
             text = f"{path} cannot be written, and a run writes there."
-            remedy = "Set XDG_STATE_HOME." if name == "runs" else "Set TMPDIR to a directory that can."
-            yield node.finding("D-DISK-READONLY", "error", text, path, remedy)
+            yield node.finding("D-DISK-READONLY", "error", text, path, UNWRITABLE[name])
         if free is None or free >= DISK_SMALL or disk["device"] in devices:
             continue
         devices.add(disk["device"])

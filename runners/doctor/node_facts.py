@@ -145,21 +145,29 @@ def cgroup(root: str = "/") -> dict[str, float | None]:
         if len(parts) == 3:
             own.update(dict.fromkeys(parts[1].split(","), parts[2]))
     base = root + "sys/fs/cgroup"
-    unified, v1 = own.get("", "/"), "memory" in own
-    if v1:
-        memories = _chain(base + "/memory", own["memory"], "memory.limit_in_bytes")
+    return {
+        "memory": min(_memory_limits(base, own), default=None),
+        "cores": min(_core_limits(base, own), default=None),
+    }
+
+
+def _memory_limits(base: str, own: dict[str, str]) -> list[int]:
+    if "memory" in own:  # cgroup v1
+        texts = _chain(base + "/memory", own["memory"], "memory.limit_in_bytes")
     else:
-        memories = _chain(base, unified, "memory.max")
-    memory_limits = [int(text) for text in memories if text.isdigit() and int(text) < UNLIMITED]
-    if "cpu" in own:
-        quotas, periods = (
-            _chain(base + "/cpu", own["cpu"], name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        )
+        texts = _chain(base, own.get("", "/"), "memory.max")
+    return [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED]
+
+
+def _core_limits(base: str, own: dict[str, str]) -> list[float]:
+    if "cpu" in own:  # cgroup v1
+        quotas = _chain(base + "/cpu", own["cpu"], "cpu.cfs_quota_us")
+        periods = _chain(base + "/cpu", own["cpu"], "cpu.cfs_period_us")
         pairs = [[quotas[at], periods[at]] for at in range(min(len(quotas), len(periods)))]
     else:
-        pairs = [text.split() for text in _chain(base, unified, "cpu.max") if len(text.split()) == 2]
-    cores = [int(quota) / int(period) for quota, period in pairs if quota.isdigit() and int(period) > 0]
-    return {"memory": min(memory_limits) if memory_limits else None, "cores": min(cores) if cores else None}
+        texts = _chain(base, own.get("", "/"), "cpu.max")
+        pairs = [text.split() for text in texts if len(text.split()) == 2]
+    return [int(quota) / int(period) for quota, period in pairs if quota.isdigit() and int(period) > 0]
 
 
 def _chain(mount: str, path: str, name: str) -> list[str]:
@@ -371,7 +379,6 @@ def interfaces(root: str = "/") -> list[dict[str, Any]]:
     faces = []
     for name in names:
         path = base + "/" + name
-        speed, mtu = read(path + "/speed"), read(path + "/mtu")
         flags = int(read(path + "/flags") or "0", 16)
         four = ipv4(name)
         faces.append(
@@ -380,12 +387,16 @@ def interfaces(root: str = "/") -> list[dict[str, Any]]:
                 "up": bool(flags & 1) and read(path + "/operstate") in ("up", "unknown"),
                 "loopback": bool(flags & 8),
                 "device": os.path.exists(path + "/device"),
-                "mtu": int(mtu) if mtu.isdigit() else None,
-                "mbps": int(speed) if speed.isdigit() and int(speed) > 0 else None,
+                "mtu": _whole(read(path + "/mtu")),
+                "mbps": _whole(read(path + "/speed")) or None,
                 "addresses": ([four] if four else []) + six.get(name, []),
             }
         )
     return faces
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
 
 
 def ipv4(name: str) -> str | None:
@@ -553,13 +564,14 @@ def nvml_facts() -> dict[str, Any]:
         for index, handle in enumerate(handles)
         if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
     ]
+    working = [handle for index, handle in enumerate(handles) if index not in lost]
     version = ctypes.create_string_buffer(TEXT_BYTES)
     readable = not nvml.nvmlSystemGetDriverVersion(version, ctypes.c_uint(TEXT_BYTES))
     return {
         "version": version.value.decode() if readable else None,
-        "gpus": [_gpu(nvml, handle) for index, handle in enumerate(handles) if index not in lost],
+        "gpus": [_gpu(nvml, handle) for handle in working],
         "lost": lost,
-        "no_p2p": _no_p2p(nvml, [handle for index, handle in enumerate(handles) if index not in lost]),
+        "no_p2p": _no_p2p(nvml, working),
     }
 
 

@@ -284,7 +284,7 @@ def _training(python: str, text: str) -> tuple[dict[str, Any] | None, str]:
     Without a name, use the first interpreter on PATH that has torch, as a launch does.
     """
     wanted: list[str] = [python] if python else ["python", "python3"]
-    paths = [path for path in map(node_facts.which, wanted) if path is not None]
+    paths = list(filter(None, map(node_facts.which, wanted)))
     if not paths:
         return None, "%s is no executable" % (python or "python")
     answers = []
