@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from ..presets.plurals import noun_form, plural
 from .model import Checkpoint, RankPhase
-from .progress import STEPS_SOURCE, progress
-from .state import RunState
+from .progress import STEPS_SOURCE, Progress, progress
+from .state import Attempt, RunState
 
 NONE_SEEN = "no checkpoint seen; unsaved progress will be lost"
 
@@ -58,43 +58,51 @@ def what_is_lost(state: RunState, now: float) -> Loss:
     attempt = state.attempts[-1] if state.attempts else None
     if attempt is None or not state.ranks:
         return Loss()
-    until = state.ended if state.phase.ended and state.ended is not None else now
-    if all(rank.phase not in (RankPhase.RUNNING, RankPhase.STARTING) for rank in state.ranks.values()):
-        until = min(until, attempt.ended or until)  # the ranks ended before: nothing more is lost
-    saved = state.checkpoint
-    begun = attempt.began if saved is None else max(attempt.began, saved.at)
-    line = progress(state, now)
-    steps = line.step
-    exact = None if saved is None else _counted_since(state, saved)
-    if exact is not None:
-        steps = exact
-    elif saved is not None:
-        comparable = line.sources.get("step") != STEPS_SOURCE or (
-            saved.at >= attempt.began and attempt.number == 1
+    saved, line = state.checkpoint, progress(state, now)
+    until = _end_of_work(state, attempt, now)
+    if saved is None:
+        first_known = line.sources.get("step") == STEPS_SOURCE or attempt.number == 1
+        return Loss(
+            steps=line.step if first_known else None,
+            seconds=max(0.0, until - attempt.began),
+            units=_units(state),
         )
-        certain = steps is not None and saved.step is not None and comparable and steps >= saved.step
-        steps = steps - saved.step if certain and steps is not None and saved.step is not None else None
-    elif line.sources.get("step") != STEPS_SOURCE and attempt.number > 1:
-        steps = None  # the first step of this attempt is unknown
     return Loss(
-        steps=steps,
-        seconds=max(0.0, until - begun),
+        steps=_steps_since(state, saved, line),
+        seconds=max(0.0, until - max(attempt.began, saved.at)),
         units=_units(state),
-        saved_step=None if saved is None else saved.step,
-        saved_ago=None if saved is None else max(0.0, until - saved.at),
-        torn=saved is not None and bool(state.checkpoints) and state.checkpoints[-1] is not saved,
+        saved_step=saved.step,
+        saved_ago=max(0.0, until - saved.at),
+        torn=state.checkpoints[-1] is not saved,
     )
+
+
+def _end_of_work(state: RunState, attempt: Attempt, now: float) -> float:
+    """Unix time until which the ranks worked."""
+    until = state.ended if state.phase.ended and state.ended is not None else now
+    if any(rank.phase in (RankPhase.RUNNING, RankPhase.STARTING) for rank in state.ranks.values()):
+        return until
+    return min(until, attempt.ended or until)
+
+
+def _steps_since(state: RunState, saved: Checkpoint, line: Progress) -> int | None:
+    """Steps since the save: counted, else by the reported step if both numbers count from the same start."""
+    counted = _counted_since(state, saved)
+    if counted is not None or line.step is None or saved.step is None:
+        return counted
+    attempt = state.attempts[-1]
+    in_first = attempt.number == 1 and saved.at >= attempt.began
+    comparable = line.sources.get("step") != STEPS_SOURCE or in_first
+    return line.step - saved.step if comparable and line.step >= saved.step else None
 
 
 def _counted_since(state: RunState, saved: Checkpoint) -> int | None:
     """Optimizer steps of the saving process since the save; None if not counted, or if it has ended."""
-    if saved.count is None or not saved.attempt or saved.attempt != state.attempts[-1].number:
+    if saved.count is None or saved.attempt != state.attempts[-1].number:
         return None
-    own = state.ranks.get(saved.rank) if saved.rank is not None else None
-    ranks = [own] if own is not None else list(state.ranks.values())
-    counts = [
-        rank.sample.step for rank in ranks if rank.sample is not None and rank.sample.step is not None
-    ]
+    own = None if saved.rank is None else state.ranks.get(saved.rank)
+    ranks = list(state.ranks.values()) if own is None else [own]
+    counts = [rank.sample.step for rank in ranks if rank.sample and rank.sample.step is not None]
     now = max(counts, default=None)
     return None if now is None or now < saved.count else now - saved.count
 

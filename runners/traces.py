@@ -226,21 +226,16 @@ def summarized(trace: Trace) -> TraceSummary:
     """Summarize the steps of a trace, or all of it if it has none. Raises TraceError for a trace without operators."""
     spans = [event for event in trace.events if event.countable()]
     steps = profiler_steps(spans) or step_spans(spans)
-    timed = [event for event in spans if event.cat in ("cpu_op", *_KERNELS)]
+    timed = _categorized(spans, ("cpu_op", *_KERNELS))
     if not timed:
         raise TraceError("the trace has no operators")
-    begin = min((step.begin for step in steps), default=min(event.ts for event in timed))
-    end = max((step.end for step in steps), default=max(event.end for event in timed))
-    inside = [event for event in spans if event.ts < end and event.end > begin]
-    kernels = [event for event in inside if event.cat in _KERNELS]
-
-    def clipped(events: Iterable[TraceEvent]) -> list[Span]:
-        return union((max(begin, event.ts), min(end, event.end)) for event in events)
-
+    begin, end = window = _window(steps, timed)
+    inside = _within(spans, window)
+    kernels = _categorized(inside, _KERNELS)
     computes, collectives = _kinds(inside, kernels)
-    computing, communicating = clipped(computes), clipped(collectives)
-    busy = clipped([*computes, *collectives, *kernels])
-    operators = [event for event in inside if event.cat == "cpu_op"]
+    computing, communicating = _clipped(computes, window), _clipped(collectives, window)
+    busy = _clipped([*computes, *collectives, *kernels], window)
+    operators = _categorized(inside, ("cpu_op",))
     own = _of_kernels(computes, operators) if kernels else _self_times(operators)
     about = trace.distributed or DistributedInfo()
     return TraceSummary(
@@ -259,25 +254,44 @@ def summarized(trace: Trace) -> TraceSummary:
     )
 
 
+def _window(steps: Sequence[StepSpan], timed: Sequence[TraceEvent]) -> Span:
+    """Begin and end of the steps, else of all operators."""
+    if steps:
+        return min(step.begin for step in steps), max(step.end for step in steps)
+    return min(event.ts for event in timed), max(event.end for event in timed)
+
+
+def _within(spans: Iterable[TraceEvent], window: Span) -> list[TraceEvent]:
+    """Spans that are at least partly in the window."""
+    begin, end = window
+    return [event for event in spans if event.ts < end and event.end > begin]
+
+
+def _clipped(events: Iterable[TraceEvent], window: Span) -> list[Span]:
+    begin, end = window
+    return union((max(begin, event.ts), min(end, event.end)) for event in events)
+
+
+def _categorized(events: Iterable[TraceEvent], categories: Sequence[str]) -> list[TraceEvent]:
+    return [event for event in events if event.cat in categories]
+
+
 def _kinds(
     inside: Sequence[TraceEvent], kernels: Sequence[TraceEvent]
 ) -> tuple[list[TraceEvent], list[TraceEvent]]:
     """Computing and communicating spans: GPU kernels if there are any, else CPU operators."""
-    if kernels:
-        own = [event for event in kernels if event.cat == "kernel"]
-        both = [bool(COLLECTIVE_KERNEL.search(event.name)) for event in own]
+    if not kernels:
+        communicating = _categorized(inside, ("cpu_op", "user_annotation"))
         return (
-            [event for event, talks in zip(own, both, strict=True) if not talks],
-            [event for event, talks in zip(own, both, strict=True) if talks],
+            [event for event in _categorized(inside, ("cpu_op",)) if computes(event.name)],
+            [event for event in communicating if COLLECTIVE.match(event.name)],
         )
-    return (
-        [event for event in inside if event.cat == "cpu_op" and computes(event.name)],
-        [
-            event
-            for event in inside
-            if event.cat in ("cpu_op", "user_annotation") and COLLECTIVE.match(event.name)
-        ],
-    )
+    computing: list[TraceEvent] = []
+    communicating = []
+    for event in _categorized(kernels, ("kernel",)):
+        kind = communicating if COLLECTIVE_KERNEL.search(event.name) else computing
+        kind.append(event)
+    return computing, communicating
 
 
 def computes(name: str) -> bool:
@@ -354,11 +368,7 @@ def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
     if not 2 <= len(marks) <= MOST_MARKS:
         return []
     first = marks[0][0]
-    around = union(
-        event.nanoseconds
-        for event in spans
-        if event.tid == first.tid and event.pid == first.pid and event.name.startswith(OPTIMIZER)
-    )
+    around = _optimizer_spans(spans, first)
     times = [mark.nanoseconds for mark, _ in marks]
     ends = [max([end, *(_around(around, begin) or ())]) for begin, end in times]
     return [
@@ -366,6 +376,15 @@ def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
         for (mark, number), (begin, end) in zip(marks[1:], pairwise(ends), strict=True)
         if end > begin
     ]
+
+
+def _optimizer_spans(spans: Iterable[TraceEvent], mark: TraceEvent) -> list[Span]:
+    """Spans of the optimizer on the thread of a mark, in nanoseconds."""
+    return union(
+        event.nanoseconds
+        for event in spans
+        if event.tid == mark.tid and event.pid == mark.pid and event.name.startswith(OPTIMIZER)
+    )
 
 
 # --- completion

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ...presets.finding import Finding
 from ...presets.plan import Plan
 from .. import clock
-from ..finding_ledger import FindingLedger, Key, by_key
+from ..finding_ledger import FindingLedger, by_key
 from ..model import Event, Pulse, RankPhase, RunPhase
 from ..state import LIVING, RunState
 from . import died, expectations, hang, out_of_memory, starting, straggler, training_health
@@ -56,38 +56,44 @@ class Inherited:
         """Return current findings and inherited ones that lack data. Equal texts keep the old finding."""
         if not self._left:
             return findings
-        self._began = view.now if self._began is None else self._began
-        for rank in view.history:
-            self._first.setdefault(rank, view.now)
+        self._note_first(view)
         current = by_key(findings)
-        changed = any(
-            _verdict(each) and not _mild(each) and at not in self._left for at, each in current.items()
-        )
-        kept: dict[Key, Finding] = {}
-        for at, old in self._left.items():
-            new = current.get(at)
-            if new is None or (_mild(new) and not _mild(old)):
-                if self._open(old, view) and not (changed and _verdict(old)):
-                    kept[at] = old
-            elif (new.severity, new.text) == (old.severity, old.text):
-                kept[at] = old
+        changed = any(_settles(each) and at not in self._left for at, each in current.items())
+        kept = {
+            at: old for at, old in self._left.items() if self._stays(old, current.get(at), changed, view)
+        }
         self._left = kept
-        if any(_verdict(each) and not _mild(each) for each in kept.values()):
+        if any(map(_settles, kept.values())):
             current = {at: each for at, each in current.items() if not (_verdict(each) and _mild(each))}
         return list((current | kept).values())
+
+    def _note_first(self, view: View) -> None:
+        """Note the time of the first judgement, and of the first one with pulses of each rank."""
+        if self._began is None:
+            self._began = view.now
+        for rank in view.history:
+            self._first.setdefault(rank, view.now)
+
+    def _stays(self, old: Finding, new: Finding | None, changed: bool, view: View) -> bool:
+        """Whether an inherited finding is kept. `changed`: another finding explains why ranks wait."""
+        if new is not None and (_mild(old) or not _mild(new)):
+            return (new.severity, new.text) == (old.severity, old.text)
+        return self._open(old, view) and not (changed and _verdict(old))
 
     def _open(self, old: Finding, view: View) -> bool:
         """Whether a detector may still raise it."""
         state = view.state
-        ranks = [(number, rank.phase) for number, rank in state.ranks.items() if rank.phase in LIVING]
         if state.attempt != self._attempt or state.phase not in _GOING_ON or not _WATCHED.fullmatch(old.id):
             return False
-        if state.ranks and not ranks:
+        if state.ranks and not any(rank.phase in LIVING for rank in state.ranks.values()):
             return False
         began = self._began or view.now
-        running = [rank for rank, phase in ranks if phase is RankPhase.RUNNING]
-        seen = max((self._first.get(rank, began + SILENT_S) for rank in running), default=began)
-        return view.now < seen + LONGER_S.get(old.id, AGAIN_S)
+        judged = (
+            self._first.get(number, began + SILENT_S)
+            for number, rank in state.ranks.items()
+            if rank.phase is RankPhase.RUNNING
+        )
+        return view.now < max(judged, default=began) + LONGER_S.get(old.id, AGAIN_S)
 
 
 def _mild(finding: Finding) -> bool:
@@ -96,6 +102,11 @@ def _mild(finding: Finding) -> bool:
 
 def _verdict(finding: Finding) -> bool:
     return _VERDICT.match(finding.id) is not None
+
+
+def _settles(finding: Finding) -> bool:
+    """Whether it is an alarm that explains why ranks wait."""
+    return _verdict(finding) and not _mild(finding)
 
 
 DETECTORS: tuple[Detector, ...] = (

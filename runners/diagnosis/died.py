@@ -40,22 +40,35 @@ def find(view: View) -> Iterable[Finding]:
     if attempt.ended is None:
         yield from _of_open(view, attempt, cause)
         return
-    if cause is None and attempt.outcome is Outcome.LOST and attempt.text:
+    if cause is None:
+        yield from _without_rank(attempt)
+    elif cause.kind:
+        yield from _of_ended(view, attempt, cause, attempt.ended)
+
+
+def _without_rank(attempt: Attempt) -> Iterable[Finding]:
+    """Report the end of an attempt that no rank's failure explains."""
+    if attempt.outcome is Outcome.LOST and attempt.text:
         yield Finding("died-lost", "error", attempt.text, remedy=LOST, since=attempt.ended)
-    if cause is None and attempt.outcome is Outcome.FAILED and attempt.text:
+    if attempt.outcome is Outcome.FAILED and attempt.text:
         yield Finding("died-launcher", "error", attempt.text, remedy=LAUNCHER, since=attempt.ended)
-    if cause is None or not cause.kind:
-        return
-    if cause.symptom and view.now < attempt.ended + OTHERS_S and _others(state, cause):
+
+
+def _of_ended(view: View, attempt: Attempt, cause: FirstCause, ended: float) -> Iterable[Finding]:
+    """Report a failed rank after the end of its attempt: one finding per failure."""
+    if cause.symptom and view.now < ended + OTHERS_S and _others(view.state, cause):
         return
     early = [cause.rank] if _gone(cause) else []
-    early = early or (_done_early(state, cause) if attempt is view.attempt else [])
+    if not early and attempt is view.attempt:
+        early = _done_early(view.state, cause)
     if early:
         yield _left(view, attempt, cause, early)
-        return
-    if cause.kind in MEMORY and any(each.id.startswith("oom-") for each in out_of_memory.find(view)):
-        return  # one finding per failure
-    yield _finding(view, attempt, cause)
+    elif not _is_explained_by_memory(view, cause):
+        yield _finding(view, attempt, cause)
+
+
+def _is_explained_by_memory(view: View, cause: FirstCause) -> bool:
+    return cause.kind in MEMORY and any(each.id.startswith("oom-") for each in out_of_memory.find(view))
 
 
 def behind(cause: FirstCause, hangs: Iterable[Finding], changes: Mapping[int, RankChanged]) -> FirstCause:

@@ -268,16 +268,36 @@ def learned_records(lines: Sequence[str]) -> Records | None:
     some = [line for line in lines[:LEARN] if line.strip()]
     if not some:
         return None
-    if sum(_EXPORT.match(line) is not None for line in some) > len(some) // 100 and _EXPORT.match(some[0]):
+    if _is_export(some):
         return Records("export")
     columns = _columns(some[0])
     if columns and some[1:]:
         return Records("csv", columns)
-    if _fits("json", [line for line in some if "{" in line][:100], SHARE * len(some)):
-        return Records("json")
-    if some[0].strip() in ("[", "{") and _fits("pretty", some, 1):
-        return Records("pretty")
-    return Records("pieces") if any(" P " in line[:60] and " std" in line[:60] for line in some) else None
+    for kind, is_kind in _KINDS.items():
+        if is_kind(some):
+            return Records(kind)
+    return None
+
+
+def _is_export(some: Sequence[str]) -> bool:
+    matches = sum(_EXPORT.match(line) is not None for line in some)
+    return matches > len(some) // 100 and _EXPORT.match(some[0]) is not None
+
+
+def _is_json(some: Sequence[str]) -> bool:
+    return _fits("json", [line for line in some if "{" in line][:100], SHARE * len(some))
+
+
+def _is_pretty(some: Sequence[str]) -> bool:
+    return some[0].strip() in ("[", "{") and _fits("pretty", some, 1)
+
+
+def _is_pieces(some: Sequence[str]) -> bool:
+    return any(" P " in line[:60] and " std" in line[:60] for line in some)
+
+
+_KINDS = {"json": _is_json, "pretty": _is_pretty, "pieces": _is_pieces}
+"""Record formats and their tests, in this order."""
 
 
 def _fits(kind: str, lines: Sequence[str], least: float) -> bool:
@@ -288,16 +308,16 @@ def _fits(kind: str, lines: Sequence[str], least: float) -> bool:
     return read >= max(1, min(least, len(lines) or 1)) and bool(lines)
 
 
+_MESSAGE_COLUMNS = frozenset(("message", "@message", "textPayload", "_raw", "Line", "line"))
+
+
 def _columns(line: str) -> list[str]:
     """Return the columns of a CSV file whose first line names them."""
     if "," not in line or PART in line or len(line) > 400:
         return []
     names = [name.strip() for name in next(csv.reader([line]), [])]
-    return (
-        names
-        if {"message", "@message", "textPayload", "_raw", "Line", "line"} & set(names) and len(names) > 1
-        else []
-    )
+    is_header = len(names) > 1 and not _MESSAGE_COLUMNS.isdisjoint(names)
+    return names if is_header else []
 
 
 def _decoded(text: str) -> dict[str, Any] | None:
@@ -317,22 +337,44 @@ def message_of(value: Mapping[str, Any], depth: int = 0) -> str | None:
         return str(stack["py_callstack"])
     text = next((text for key in _MESSAGE if (text := _text(value.get(key))) is not None), None)
     if text is None:
-        inner = (each for key in _WITHIN if isinstance(each := value.get(key), dict))
-        return next((text for each in inner if (text := message_of(each, depth + 1)) is not None), None)
-    if text.startswith("{") and (carried := _decoded(text.strip())) is not None:
-        text = message_of(carried, depth + 1) or text
-    level = next((str(value[key]).upper() for key in _LEVEL if value.get(key) is not None), "")
-    if level in _BAD and not _SAYS_SO.search(text):
+        return _inner_message(value, depth)
+    text = _unwrapped(text, depth)
+    if _is_error(value) and not _SAYS_SO.search(text):
         text = f"ERROR: {text}"
-    traces = [trace for key in _TRACE if isinstance(trace := value.get(key), str) and "\n" in trace]
-    return "\n".join([text, *traces])
+    return "\n".join([text, *_traces(value)])
+
+
+def _inner_message(value: Mapping[str, Any], depth: int) -> str | None:
+    """Return the message of a record within the record."""
+    for key in _WITHIN:
+        inner = value.get(key)
+        if isinstance(inner, dict) and (text := message_of(inner, depth + 1)) is not None:
+            return text
+    return None
+
+
+def _traces(value: Mapping[str, Any]) -> list[str]:
+    texts = [value.get(key) for key in _TRACE]
+    return [text for text in texts if isinstance(text, str) and "\n" in text]
+
+
+def _unwrapped(text: str, depth: int) -> str:
+    """Return the message of a JSON record that is the text of another record; else the text."""
+    carried = _decoded(text.strip()) if text.startswith("{") else None
+    return text if carried is None else message_of(carried, depth + 1) or text
+
+
+def _is_error(value: Mapping[str, Any]) -> bool:
+    """Whether the first level that the record has is an error."""
+    levels = (value[key] for key in _LEVEL if value.get(key) is not None)
+    return str(next(levels, "")).upper() in _BAD
 
 
 def _text(value: Any) -> str | None:
     """Return a text field. journald writes bytes as a list of numbers."""
     if (
-        isinstance(value, list)
-        and value
+        value
+        and isinstance(value, list)
         and all(isinstance(byte, int) and 0 <= byte < 256 for byte in value)
     ):
         return bytes(value).decode("utf-8", "replace")
@@ -345,14 +387,23 @@ def time_of(value: Mapping[str, Any], depth: int = 0) -> str:
         at = value.get(key)
         if isinstance(at, str) and (match := _ISO.match(at)) is not None:
             return match[0].replace(" ", "T").replace(",", ".")
-        if isinstance(at, str) and at.isdecimal():
-            at = int(at[:20])
-        if isinstance(at, float | int) and at > 1e8:
-            while at > 1e11:  # ms, µs, ns
-                at /= 1000
-            return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f"{at % 1:.6f}"[1:]
+        seconds = _unix_time(at)
+        if seconds is not None:
+            return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f"{seconds % 1:.6f}"[1:]
     inner = value.get("_source") or value.get("jsonPayload") or value.get("result")
     return time_of(inner, depth + 1) if isinstance(inner, dict) and depth < DEPTH else ""
+
+
+def _unix_time(at: Any) -> float | None:
+    """Return a number in seconds, ms, µs or ns as unix time in seconds; None if it is no time."""
+    if isinstance(at, str) and at.isdecimal():
+        at = int(at[:20])
+    if not (isinstance(at, float | int) and at > 1e8):
+        return None
+    seconds = float(at)
+    while seconds > 1e11:
+        seconds /= 1000
+    return seconds
 
 
 def writer_of(value: Mapping[str, Any]) -> str:
@@ -363,10 +414,11 @@ def writer_of(value: Mapping[str, Any]) -> str:
         if not host and isinstance(inner, dict):
             host = _named(inner, (*_HOST, "name") if key == "host" else _HOST)
     host = re.sub(r"[\s⟨⟩]+", "_", host)[:200]
-    rank = next((number for key in _RANK if (number := _number(value.get(key))) is not None), None)
-    local = _number(value.get("local_rank")) if rank is None else None
-    who = f"{host} rank {rank}".strip() if rank is not None else host
-    return (f"⟨{who}⟩ " if who else "") + (f"[default{local}]:" if local is not None else "")
+    ranks = [number for key in _RANK if (number := _number(value.get(key))) is not None]
+    if ranks:
+        return f"⟨{f'{host} rank {ranks[0]}'.strip()}⟩ "
+    local = _number(value.get("local_rank"))
+    return (f"⟨{host}⟩ " if host else "") + ("" if local is None else f"[default{local}]:")
 
 
 def _named(value: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import enum
 import operator
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -273,7 +273,10 @@ def _distinct(parts: list[tuple[T, ...]]) -> tuple[T, ...]:
 def _combined(
     how: Callable[[Counter[str], Counter[str]], Counter[str]], parts: list[dict[str, int]]
 ) -> dict[str, int]:
-    return dict(reduce(how, map(Counter, parts), Counter[str]()))
+    total = Counter[str]()
+    for part in parts:
+        total = how(total, Counter(part))
+    return dict(total)
 
 
 def _known(how: Callable[[list[T]], T], answers: Iterable[T | None]) -> T | None:
