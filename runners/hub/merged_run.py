@@ -121,6 +121,12 @@ class NodeEnding:
     def name(self) -> str:
         return f"node {self.node} ({self.host})" if self.host else f"node {self.node}"
 
+    def is_settled(self, patient_s: float) -> bool:
+        """Return True if the part has ended and is read, or if the node counts as lost."""
+        if self.ended is not None:
+            return self.read
+        return self.link is LinkState.LOST and self.silent_s >= patient_s
+
 
 @dataclass(frozen=True, slots=True)
 class Whole:
@@ -136,24 +142,31 @@ class Whole:
     idle: str = ""
     """`AttemptEnded.idle` of the newest attempt."""
 
+    def needed(self, nnodes: int) -> int:
+        """Return how many of `nnodes` nodes have to succeed."""
+        return min(nnodes, self.nnodes_min or nnodes)
+
 
 def ending(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
     """Return the end of the run; None while it continues."""
     patient_s = patience(whole.stopping, any(part.ended for part in parts), whole.cluster_down)
-    open_parts = [part for part in parts if part.ended is None]
-    gone = [part for part in open_parts if part.link is LinkState.LOST and part.silent_s >= patient_s]
-    if not parts or len(gone) < len(open_parts) or any(part.ended and not part.read for part in parts):
+    if not parts or not all(part.is_settled(patient_s) for part in parts):
         return None
+    return _outcome(whole, parts)
+
+
+def _outcome(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
+    """Return the end of a run whose nodes have all ended or are gone."""
+    gone = [part for part in parts if part.ended is None]
     ended = {part.node: part.ended for part in parts if part.ended is not None}
     if whole.stopping:
         return RunEnded(RunPhase.STOPPED, 1, whole.why + _without(gone, whole.cluster_down))
     if not ended:
         return _all_gone(whole)
-    good = [node for node, end in ended.items() if end.phase is RunPhase.SUCCEEDED]
-    if len(good) == len(parts) or (whole.nnodes_min is not None and len(good) >= whole.nnodes_min):
-        but = f", but {whole.idle}" if whole.idle else ""
-        return RunEnded(RunPhase.SUCCEEDED, 0, f"every rank ended with exit code 0{but}" + _without(gone))
-    return _failed(whole, parts, ended, gone)
+    bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
+    if len(ended) - len(bad) >= whole.needed(len(parts)):
+        return _succeeded(whole, gone)
+    return _failed(whole, parts, bad, gone)
 
 
 def patience(stopping: bool, some_ended: bool, cluster_down: bool) -> float:
@@ -172,46 +185,58 @@ def _all_gone(whole: Whole) -> RunEnded | None:
     return RunEnded(RunPhase.LOST, None, "the cluster was taken down before the run's end was reported")
 
 
+def _succeeded(whole: Whole, gone: list[NodeEnding]) -> RunEnded:
+    but = f", but {whole.idle}" if whole.idle else ""
+    return RunEnded(RunPhase.SUCCEEDED, 0, f"every rank ended with exit code 0{but}" + _without(gone))
+
+
+def _names(parts: list[NodeEnding]) -> str:
+    return ", ".join(part.name for part in parts)
+
+
 def _without(gone: list[NodeEnding], cluster_down: bool = False) -> str:
-    names = ", ".join(part.name for part in gone)
     if gone and cluster_down:
-        return f"; how {names} ended is unknown"
-    return f"; {names} did not answer: whatever runs there still does" if gone else ""
+        return f"; how {_names(gone)} ended is unknown"
+    return f"; {_names(gone)} did not answer: whatever runs there still does" if gone else ""
 
 
 def _failed(
-    whole: Whole, parts: list[NodeEnding], ended: Mapping[int, RunEnded], gone: list[NodeEnding]
-) -> RunEnded | None:
-    by_node = {part.node: part for part in parts}
-    bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
+    whole: Whole, parts: list[NodeEnding], bad: Mapping[int, RunEnded], gone: list[NodeEnding]
+) -> RunEnded:
     if not bad:  # the end of the silent nodes is unknown
-        names = ", ".join(part.name for part in gone)
-        return RunEnded(RunPhase.LOST, None, f"all others succeeded; how {names} ended is unknown")
-    node = whole.cause.node if whole.cause is not None and whole.cause.node in bad else min(bad)
-    text = bad[node].text
-    if whole.cause is not None and whole.cause.text and whole.cause.text not in text:
-        text = f"{whole.cause.text}; {text}"
-    text = f"{by_node[node].name}: {text}"
-    phases = {end.phase for end in bad.values()}
-    stopped = phases == {RunPhase.STOPPED}
-    if any(part.node == 0 for part in gone) or (gone and stopped):
-        text = _lost(whole, gone, stopped) + ("" if stopped else f"; {text}")
-    elif stopped:
-        text = "stopped on the nodes, not from here"
-    elif gone:
+        return RunEnded(RunPhase.LOST, None, f"all others succeeded; how {_names(gone)} ended is unknown")
+    cause = whole.cause
+    node = cause.node if cause is not None and cause.node in bad else min(bad)
+    exit_code, text = bad[node].exit_code, bad[node].text
+    if all(end.phase is RunPhase.STOPPED for end in bad.values()):
+        if gone:
+            return RunEnded(RunPhase.FAILED, exit_code, _lost(whole, gone, stopped=True))
+        return RunEnded(RunPhase.STOPPED, exit_code, "stopped on the nodes, not from here")
+    if cause is not None and cause.text not in text:
+        text = f"{cause.text}; {text}"
+    text = f"{_name(parts, node)}: {text}"
+    if _has_head(gone):
+        text = f"{_lost(whole, gone, stopped=False)}; {text}"
+    else:
         text += _without(gone)
-    phase = RunPhase.STOPPED if stopped and not gone else RunPhase.FAILED
-    return RunEnded(phase, bad[node].exit_code, text)
+    return RunEnded(RunPhase.FAILED, exit_code, text)
+
+
+def _name(parts: list[NodeEnding], node: int) -> str:
+    return next(part.name for part in parts if part.node == node)
+
+
+def _has_head(parts: list[NodeEnding]) -> bool:
+    return any(part.node == 0 for part in parts)
 
 
 def _lost(whole: Whole, gone: list[NodeEnding], stopped: bool) -> str:
     """Text if the others could not continue without the lost nodes. distui did not stop them: their launcher did."""
-    names = ", ".join(part.name for part in gone)
-    where = ", where the rendezvous was," if any(part.node == 0 for part in gone) else ""
+    where = ", where the rendezvous was," if _has_head(gone) else ""
     verb = agreeing(gone, "is", "are")
     others = "were ended by what started them" if stopped else "failed"
     return (
-        f"{names}{where} {verb} lost, and the others {others}: "
+        f"{_names(gone)}{where} {verb} lost, and the others {others}: "
         f"`distui rerun {whole.name}` starts the run anew"
     )
 
