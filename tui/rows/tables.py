@@ -87,14 +87,12 @@ def rank_table(
     columns = rank_columns(frame)
     if not view.columns:
         columns = [
-            each
+            _raised(each, lines)
             for each in columns
-            if each.id == view.sort
-            or (not (beside_gpus and each.of_gpu) and _worth(each, lines, view.sort))
+            if each.id == view.sort or not (beside_gpus and each.of_gpu)
+            if _worth(each, lines, view.sort)
         ]
-        if silent(lines):
-            columns = [replace(each, order=WAIT.order) if each is LOG else each for each in columns]
-    laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame), skip)
+    laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame, "rank"), skip)
     chosen, sizes = laid.columns, laid.sizes
     rows: list[Row] = [()] * len(order)
     rows[first:last] = [rank_row(frame, line, chosen, sizes) for line in lines]
@@ -109,6 +107,11 @@ _FROM = 7
 def _worth(column: Column, lines: Sequence[RankRow] | Sequence[GpuRow], sort: str) -> bool:
     """Whether a column that the user did not choose has a value to show."""
     return column.order < _FROM or column.id == sort or any(column.text(line) != NA for line in lines)
+
+
+def _raised(column: Column, lines: Sequence[RankRow]) -> Column:
+    """Return the column; the age of the log takes the place of the wait if the ranks are silent."""
+    return replace(column, order=WAIT.order) if column is LOG and silent(lines) else column
 
 
 def rank_columns(frame: Frame) -> list[Column]:
@@ -145,8 +148,8 @@ def _in_order(name: str, ids: Sequence[str]) -> list[Column]:
     return [column for id in ids if (column := by_id(name, id)) is not None]
 
 
-def _kept(frame: Frame) -> frozenset[str]:
-    return frozenset({"rank", "node"}) if len(frame.state.nodes) > 1 else frozenset({"rank"})
+def _kept(frame: Frame, subject: str) -> frozenset[str]:
+    return frozenset({subject, "node"} if len(frame.state.nodes) > 1 else {subject})
 
 
 class _Laid(Struct, frozen=True):
@@ -161,20 +164,26 @@ def _laid_out(
 ) -> _Laid:
     """Return the columns that fit, always including the sort column, so that its mark is visible."""
     keep |= {sort}
-    wanted = [
-        column for column in columns if own or column.id == sort or not column.asked or width >= ASKED_FROM
-    ]
+    wanted = columns
+    if not own and width < ASKED_FROM:
+        wanted = [column for column in columns if column.id == sort or not column.asked]
     chosen = fitting(wanted, width, keep, sort, bool(own))
-    if skip and len(chosen) < len(wanted):
-        others = [column for column in wanted if column.id not in keep]
-        first = min(skip, len(others) - 1)
-        chosen = [column for column in wanted if column.id in keep]
-        for column in others[first:]:
-            if 1 + sum(least(each, sort) + GAP for each in (*chosen, column)) > width:
-                break
-            chosen.append(column)
-    more = bool(wanted) and len(chosen) < len(wanted) and (not skip or wanted[-1] not in chosen)
+    all_fit = len(chosen) == len(wanted)
+    if skip and not all_fit:
+        chosen = _scrolled(wanted, sort, width, keep, skip)
+    more = not all_fit and not (skip and wanted[-1] in chosen)
     return _Laid(chosen, widths(chosen, width, sort), len(wanted), more)
+
+
+def _scrolled(wanted: list[Column], sort: str, width: int, keep: frozenset[str], skip: int) -> list[Column]:
+    """Return the columns to keep, and those that fit after the `skip` first others."""
+    others = [column for column in wanted if column.id not in keep]
+    chosen = [column for column in wanted if column.id in keep]
+    for column in others[min(skip, len(others) - 1) :]:
+        if 1 + sum(least(each, sort) + GAP for each in (*chosen, column)) > width:
+            break
+        chosen.append(column)
+    return chosen
 
 
 def rank_order(frame: Frame) -> list[int]:
@@ -255,12 +264,16 @@ def rank_row(frame: Frame, line: RankRow, chosen: Sequence[Column], sizes: Seque
         text = fit_name(line.where, width) if column is NODE else column.text(line)
         style = "stale" if text == NA or not line.fresh else "text"
         if column is STATE:
-            fresh = line.node is None or frame.fresh(line.node.node, line.node.heard)
-            style = glyphs.RANK[line.rank.phase][1] if fresh else "stale"
+            style = _state_style(frame, line)
         elif text == NA and line.sample is None and line.rank.sample is not None:
             text = glyphs.MISSING  # there is a value, but it is too old to show
         cells.append((in_column(column, text, width) + " ", style))
     return tuple(cells)
+
+
+def _state_style(frame: Frame, line: RankRow) -> str:
+    fresh = line.node is None or frame.fresh(line.node.node, line.node.heard)
+    return glyphs.RANK[line.rank.phase][1] if fresh else "stale"
 
 
 def _head(
@@ -297,18 +310,20 @@ def rank_lines(frame: Frame, dim: bool = True) -> list[RankRow]:
 
 def plain_table(frame: Frame) -> list[str]:
     """Return the whole table as text with full-width columns. A live run with ended ranks also has their exit codes."""
-    chosen = [column for column in rank_columns(frame) if not column.asked]
     rows = rank_lines(dataclasses.replace(frame, view=replace(frame.view, sort="rank")), dim=False)
-    if EXIT not in chosen and any(row.rank.signal or row.rank.exit_code is not None for row in rows):
+    columns = _plain_columns(frame, rows)
+    right = frozenset(at for at, column in enumerate(columns) if column.right)
+    texts = [tuple(column.text(row) for column in columns) for row in rows]
+    return table([tuple(column.title for column in columns), *texts], right)
+
+
+def _plain_columns(frame: Frame, rows: Sequence[RankRow]) -> list[Column]:
+    chosen = [column for column in rank_columns(frame) if not column.asked]
+    if EXIT not in chosen and any(EXIT.text(row) != NA for row in rows):
         chosen.insert(chosen.index(STATE) + 1, EXIT)
-    texts = [tuple(column.text(row) for column in chosen) for row in rows]
-    used = [
-        at for at, column in enumerate(chosen) if column.id in _PLAIN or any(row[at] != NA for row in texts)
+    return [
+        column for column in chosen if column.id in _PLAIN or any(column.text(row) != NA for row in rows)
     ]
-    right = frozenset(at for at, place in enumerate(used) if chosen[place].right)
-    return table(
-        [tuple(chosen[at].title for at in used), *(tuple(row[at] for at in used) for row in texts)], right
-    )
 
 
 _PLAIN = frozenset(
@@ -379,8 +394,8 @@ def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None
     columns = gpu_columns(frame)
     if not view.gpu_columns:
         columns = [each for each in columns if _worth(each, ordered[:64], view.gpu_sort)]
-    keep = frozenset({"gpu", "node"} if len(frame.state.nodes) > 1 else {"gpu"})
-    laid = _laid_out(columns, view.gpu_columns, view.gpu_sort, width, keep, skip)
+    kept = _kept(frame, "gpu")
+    laid = _laid_out(columns, view.gpu_columns, view.gpu_sort, width, kept, skip)
     chosen, sizes = laid.columns, laid.sizes
     head, areas = _head(frame, chosen, sizes, view.gpu_sort, view.gpu_reverse)
     rows: list[Row] = [()] * len(ordered)
@@ -428,19 +443,24 @@ def gpu_rows_wanted(state: RunState) -> int:
 def _gpu_row(frame: Frame, line: GpuRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:
     cells: list[Cell] = [(" ", "text")]
     for column, width in zip(chosen, sizes, strict=True):
-        text = column.text(line)
-        style = "stale" if text == NA or not line.fresh else "text"
-        if line.lost and column.id == "util":
-            text, style = glyphs.BAD + "lost" if width > 4 else "lost", "bad"
-        elif text == NA and line.gpu is None:
-            text = glyphs.MISSING
+        if column.id == "util" and line.lost:
+            text = glyphs.BAD + "lost" if width > 4 else "lost"
+            cells.append((in_column(column, text, width) + " ", "bad"))
         elif column.id == "util" and line.fresh and line.gpu is not None and line.gpu.util is not None:
-            cells += _with_bar(frame, line.gpu.util, text, width)
-            continue
-        elif column.id == "throttle" and text not in (NA, "-"):
-            style = "warn"
-        cells.append((in_column(column, text, width) + " ", style))
+            cells += _with_bar(frame, line.gpu.util, column.text(line), width)
+        else:
+            text, style = _gpu_text(line, column)
+            cells.append((in_column(column, text, width) + " ", style))
     return tuple(cells)
+
+
+def _gpu_text(line: GpuRow, column: Column) -> Cell:
+    text = column.text(line)
+    if text == NA:
+        return glyphs.MISSING if line.gpu is None else NA, "stale"
+    if column.id == "throttle" and text != "-":
+        return text, "warn"
+    return text, "text" if line.fresh else "stale"
 
 
 def _with_bar(frame: Frame, value: float, text: str, width: int) -> list[Cell]:
