@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
-from typing import Any
+from typing import Any, List
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOMS = os.path.dirname(_HERE)
@@ -54,12 +54,21 @@ def _chain() -> None:
 
 def _runs_a_script() -> bool:
     """Return whether this interpreter executes a .py file (not -m, -c, or a tool) that is no launcher."""
-    words = sys.orig_argv[1:]
+    words = _command_line()[1:]
     while words and words[0].startswith("-"):
         if words[0] in ("-m", "-c", "-"):
             return False
         words = words[2:] if words[0] in ("-W", "-X") else words[1:]
     return bool(words) and words[0].endswith(".py") and not any(part in words[0] for part in _LAUNCHERS)
+
+
+def _command_line() -> List[str]:
+    """Return the words that started this interpreter, which Python before 3.10 does not keep in `sys`."""
+    words = getattr(sys, "orig_argv", None)
+    if words is not None:
+        return list(words)
+    with open("/proc/self/cmdline", "rb") as file:
+        return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
 
 
 def _attach() -> None:
