@@ -70,17 +70,10 @@ def shard_model(module: nn.Module, config: Settings) -> list[nn.Module]:
     check_kept(before, holders)
     attributes = {name: dict(vars(parameter)) for name, parameter in before.items()}
     units = [*layers.blocks(module, config), module]
-    settings = _settings(config, next(iter(before.values())).device.type)
-    is_half = config.param != torch.float32
-    policy = {
-        "param_dtype": config.param if is_half else None,
-        "reduce_dtype": None if config.reduce == config.param else config.reduce,
-    }
     try:
-        for unit in units[:-1]:
-            fully_shard(unit, mp_policy=MixedPrecisionPolicy(**policy), **settings)
-        whole = MixedPrecisionPolicy(**policy, output_dtype=torch.float32 if is_half else None)
-        fully_shard(module, mp_policy=whole, **settings)
+        _fully_shard(units, config, next(iter(before.values())).device.type)
+    except ParallelizeError:
+        raise
     except Exception as error:
         raise AdoptionError(
             f"fsdp2 cannot be applied at {where()}: fully_shard refuses the model ({error}); take zero1"
@@ -93,6 +86,16 @@ def shard_model(module: nn.Module, config: Settings) -> list[nn.Module]:
     for parameter in before.values():
         parameter.__class__ = Replaced
     return units
+
+
+def _fully_shard(units: list[nn.Module], config: Settings, device: str) -> None:
+    """Shard each unit, the whole last, which returns fp32. Raises ParallelizeError."""
+    settings, half = _settings(config, device), None if config.param == torch.float32 else config.param
+    reduce = None if config.reduce == config.param else config.reduce
+    for unit in units:
+        output = torch.float32 if half and unit is units[-1] else None
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=reduce, output_dtype=output)
+        fully_shard(unit, mp_policy=policy, **settings)
 
 
 def _holders(ids: set[int]) -> list[Optimizer]:
@@ -168,20 +171,22 @@ def check_kept(before: Mapping[str, nn.Parameter], optimizers: Iterable[Any]) ->
     ids = {id(parameter) for parameter in before.values()}
     own = {id(ids), *(id(optimizer.state) for optimizer in optimizers)}
     for container in _containers():
-        if id(container) in own or not 0 < len(container) <= MOST_MEMBERS:
-            continue
-        first = next(iter(container))
-        if type(first) is int:
-            is_kept = any(type(each) is int and each in ids for each in container)
-        else:  # a list of parameters is harmless: they are Replaced
-            is_kept = isinstance(first, nn.Parameter) and not isinstance(container, list)
-            is_kept = is_kept and any(id(each) in ids for each in container)
-        if is_kept:
+        if id(container) not in own and 0 < len(container) <= MOST_MEMBERS and _keeps(container, ids):
             raise AdoptionError(
                 f"fsdp2 cannot be applied at {where()}: the script keeps the model's parameters, or their ids, in a "
                 f"{type(container).__name__}, and fully_shard puts other objects in their place: make it after the "
                 "call, or take zero1"
             )
+
+
+def _keeps(container: Any, ids: set[int]) -> bool:
+    """Whether a container has one of these ids, or a parameter of such an id as a key."""
+    first = next(iter(container))
+    if type(first) is int:
+        return any(type(each) is int and each in ids for each in container)
+    if isinstance(container, list) or not isinstance(first, nn.Parameter):
+        return False  # what a list has is Replaced, and stops the run when it is used
+    return any(id(each) in ids for each in container)
 
 
 def _containers() -> Iterator[Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -216,17 +216,23 @@ class Zero1:
         for parameter, owner in parameters:
             _into_buckets(buckets.setdefault(owner, []), parameter.detach())
         owners = sorted(buckets)
-        for row in itertools.zip_longest(*(buckets[owner] for owner in owners)):
-            sent = []
-            for owner, bucket in zip(owners, row):
-                if bucket is not None:
-                    flat = torch.cat([each.reshape(-1) for each in bucket])
-                    sent.append((owner, bucket, flat, dist.broadcast(flat, src=owner, async_op=True)))
-            for owner, bucket, flat, work in sent:
-                work.wait()
-                if owner != self.peers.rank:
-                    for each, part in zip(bucket, flat.split([each.numel() for each in bucket])):
-                        each.copy_(part.view(each.shape))
+        for row in itertools.zip_longest(*(buckets[owner] for owner in owners), fillvalue=()):
+            sent = [self._send(owner, bucket) for owner, bucket in zip(owners, row) if bucket]
+            for receive in sent:
+                receive()
+
+    def _send(self, owner: int, bucket: Sequence[torch.Tensor]) -> Callable[[], None]:
+        """Begin a broadcast of some parameters. Returns what ends it."""
+        flat = torch.cat([each.reshape(-1) for each in bucket])
+        work = dist.broadcast(flat, src=owner, async_op=True)
+
+        def receive() -> None:
+            work.wait()
+            if owner != self.peers.rank:
+                for each, part in zip(bucket, flat.split([each.numel() for each in bucket])):
+                    each.copy_(part.view(each.shape))
+
+        return receive
 
     def described(self) -> tuple[str, str] | None:
         """What this rank holds after its first step; None if it has a state of another rank's parameter."""
