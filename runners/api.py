@@ -295,7 +295,7 @@ def check_changes(env: Mapping[str, str], unset: Sequence[str]) -> None:
     """Raise RunError for environment changes that no rank can have, like `distui restart`."""
     both = [name for name in unset if name in env]
     if both:
-        raise RunError(f"unset {both[0]!r}: it is given a value as well, leave out one of the two")
+        raise RunError(f"unset {both[0]!r} is also set: leave out one of the two")
     if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
         raise RunError(refused)
 

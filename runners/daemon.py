@@ -70,7 +70,7 @@ def load(entry: run_directories.Entry) -> Plan:
         raise RunError(str(error)) from None
     for run in (plan.run, plan.env.get("DISTUI_RUN_ID", entry.record.run)):
         if run != entry.record.run:
-            raise RunError(f"{path} is that of {run}: `distui rerun {run}` launches that anew")
+            raise RunError(f"{path} belongs to {run}: `distui rerun {run}` repeats it")
     return plan
 
 
@@ -80,7 +80,7 @@ def run(run_dir: Path, ready: Ready, mode: StartMode, serve: Serve) -> int:
     try:
         entry = run_directories.served(run_dir)
         if entry is None:
-            raise RunError(f"{run_dir} is no run directory")
+            raise RunError(f"{run_dir} is not a run directory")
         lock = os.open(run_dir / run_directories.AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,7 @@ class NoTorchError(RunError):
     def __init__(self, python: str, install: str) -> None:
         """`install`: command that installs torch."""
         super().__init__(
-            f"{python} has no torch: install it there ({install}), or give another interpreter with --python"
+            f"{python} has no torch: install it there ({install}), or give another with --python"
         )
         self.python, self.install = python, install
 
@@ -49,5 +49,5 @@ class UnknownOutcomeError(RunError):
     code = 5
 
 
-OUTCOME_UNKNOWN = "not known whether that was done: the agent died before it answered"
+OUTCOME_UNKNOWN = "it is unknown if that was done: the agent died before it answered"
 """Answer for a command whose receiver ended."""

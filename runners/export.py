@@ -163,7 +163,7 @@ class BundleWriter:
         if not _TOP.fullmatch(top):
             raise RunError(
                 f"a bundle of a run cannot be opened whose directory is called {top!r}: rename the directory, with "
-                "letters, digits, '.', '_' and '-' alone"
+                "letters, digits, '.', '_' and '-' only"
             )
         self.files: list[File] = []
         self._at = clock.now()

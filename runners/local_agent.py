@@ -93,7 +93,9 @@ def check_python(python: str) -> str:
     """Absolute path of an interpreter with a usable torch. Raises RunError."""
     path = shutil.which(python)
     if path is None:
-        raise RunError(f"{python} is no executable Python: give the training environment's with --python")
+        raise RunError(
+            f"{python} is not an executable Python: give that of the training environment with --python"
+        )
     path = os.path.abspath(path)
     version = _torch_version(path)
     if version is None:
@@ -130,7 +132,7 @@ def _torch_version(python: str) -> str | None:
     words = done.stdout.split()
     if done.returncode and "PackageNotFoundError" not in done.stderr:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RunError(f"{python} is no working Python ({last}): give another interpreter with --python")
+        raise RunError(f"{python} is not a working Python ({last}): give another with --python")
     return words[1] if len(words) == 2 and words[0] == "torch" else None
 
 

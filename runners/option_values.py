@@ -11,7 +11,7 @@ from .formatting import bytes_of_cap
 
 def seconds(text: str) -> float:
     """Parse a duration in seconds. Raises ArgumentTypeError."""
-    refusal = "is no number of seconds: write 0 or more, as in 30 or 2.5"
+    refusal = "is not a number of seconds: write 0 or more, as in 30 or 2.5"
     return real(text, lambda number: 0 <= number < 1e9, refusal)
 
 
@@ -20,7 +20,7 @@ def cap(text: str) -> int:
     size = bytes_of_cap(text)
     if size is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no size of a log: write 16MiB or more, as in 200MB, or off"
+            f"{text!r} is not a valid log size: write 16MiB or more, as in 200MB, or off"
         )
     return size
 
@@ -28,7 +28,7 @@ def cap(text: str) -> int:
 def count(text: str) -> int:
     """Parse a non-negative whole number. Raises ArgumentTypeError."""
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number: write 0 or more, as in 3")
     return int(text)
 
 
@@ -37,7 +37,7 @@ def minutes(text: str) -> int | None:
     if text == "off":
         return None
     if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10**6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes: write 1 or more, or off")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes: write 1 or more, or off")
     return int(text)
 
 

@@ -22,7 +22,7 @@ def write_mark(run_dir: Path) -> None:
     signature = _signature(run_dir, make=True)
     if signature is None:
         key = run_dir.parent.parent / launch_record.KEY
-        raise RunError(f"{key} cannot be read, or is not yours alone: remove it")
+        raise RunError(f"{key} cannot be read, or can be changed by other users: remove it")
     file_io.write_atomically(run_dir / MARK, signature)
 
 
@@ -39,7 +39,7 @@ def check(run_dir: Path) -> None:
     """Raise RunError for a directory that nothing may be started from."""
     if not is_own(run_dir):
         raise RunError(
-            f"{run_dir} was made by somebody else, or is a copy: its files are read, and nothing is started from it"
+            f"{run_dir} belongs to another user, or is a copy: distui only reads it, and starts nothing from it"
         )
 
 

@@ -312,7 +312,7 @@ def remove(entry: Entry, wait_s: float | None = None) -> Removed:
         except RunError as error:
             raise RunError("; ".join([str(error), *(f"{each} was removed" for each in gone)])) from None
     if not gone:
-        raise GoneError(f"{entry.path} is gone already: somebody else removed it")
+        raise GoneError(f"{entry.path} was already removed")
     for each in (entry, *removal.parts):
         _remove_sockets(each.record.run8)
     return Removed(gone, sum(sizes[path] for path in gone))
@@ -325,7 +325,7 @@ def _checked(path: Path) -> int:
         if stat.S_ISLNK(info.st_mode):
             raise RunError(f"{path} is a link: distui removes only directories; remove the link by hand")
         if not stat.S_ISDIR(info.st_mode):
-            raise RunError(f"{path} is no directory: remove it by hand")
+            raise RunError(f"{path} is not a directory: remove it by hand")
         if info.st_uid != os.geteuid():
             raise RunError(f"{path} belongs to another user (uid {info.st_uid})")
         with directory_trees.entered(path.name, folder) as tree:
@@ -353,7 +353,7 @@ def _parent_of(path: Path) -> Iterator[int]:
         finally:
             os.close(folder)
     except FileNotFoundError:
-        raise GoneError(f"{path} is gone already: somebody else removed it") from None
+        raise GoneError(f"{path} was already removed") from None
     except directory_trees.MountedError as error:
         raise RunError(str(error.strerror)) from None
     except directory_trees.LeftError as error:
@@ -395,7 +395,7 @@ def _held(run: int, name: str, locks: Iterable[str]) -> Iterator[None]:
                 continue
             kept.callback(os.close, lock)
             if not _lock(lock):
-                raise RunError(f"run {name} comes to life at this moment: it was not removed")
+                raise RunError(f"run {name} has just started: it was not removed")
         yield
 
 
@@ -441,5 +441,5 @@ def entry_of(run: str) -> Entry:
     """Read the run of exactly this id. Raises RunError."""
     entry = run_directories.served(run_directories.runs_dir() / run)
     if entry is None or not entry.path.is_dir():
-        raise RunError(f"no run {run!r} is here any more")
+        raise RunError(f"no run {run!r} exists any more")
     return entry

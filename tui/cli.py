@@ -174,7 +174,7 @@ def _run(words: list[str], rest: list[str] | None) -> int:
         options = parsed(words)
         options.rest = rest
         if rest is not None and not options.declaration.has_command:
-            raise RunError(f"`{' '.join(('distui', *words[:1]))}` takes nothing behind --")
+            raise RunError(f"`{' '.join(('distui', *words[:1]))}` takes nothing after --")
         module, _, function = options.declaration.function.partition(":")
         return int(getattr(_imported(f".verbs.{module}"), function)(options))
     except RunError as error:

@@ -115,7 +115,7 @@ def _with_script(
     command = words[at:]
     if rest is not None:
         corrected = shlex.join([*words[:at], "--", *command, *rest])
-        raise WrongUsage(f"{quoted(command[0])} stands before --: `distui {corrected}`")
+        raise WrongUsage(f"{quoted(command[0])} belongs after --: `distui {corrected}`")
     free = {"-m", "--module", "--no-python"}.intersection(words[:at])
     if verb in PLANS and not free and not _is_script(command[0], is_file):
         corrected = shlex.join([*words[:at], "--", *command])

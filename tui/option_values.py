@@ -15,7 +15,7 @@ from ..runners.option_values import count, real
 
 def gigabytes(text: str) -> float:
     """Parse a size in GB. Raises ArgumentTypeError."""
-    return real(text, lambda number: 0 < number < 1e6, "is no number of GB: write one above 0, as in 80")
+    return real(text, lambda number: 0 < number < 1e6, "is not a number of GB: write one above 0, as in 80")
 
 
 def rank_list(text: str) -> tuple[int, ...]:
@@ -31,7 +31,7 @@ def rank_list(text: str) -> tuple[int, ...]:
             ends = 1, 0
         if not 0 <= ends[1] - ends[0] < 1024:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is no list of ranks: write them as in 0,5 or 0-7, or all"
+                f"{text!r} is not a list of ranks: write them as in 0,5 or 0-7, or all"
             )
         ranks += range(ends[0], ends[1] + 1)
     return tuple(ranks)
@@ -41,7 +41,9 @@ def duration(text: str) -> float:
     """Parse a time span into seconds: "30d", "12h", "45m", "90s". Raises ArgumentTypeError."""
     length = seconds_of(text)
     if length is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write a number and d, h, m or s, as in 30d")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time: write a number and d, h, m or s, as in 30d"
+        )
     return length
 
 
@@ -65,7 +67,7 @@ def moment(text: str) -> float:
         at = -1.0
     if not 0 < at < DISTANT:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time: write 10m (ago), 12:40, 2026-01-31T12:40 or unix seconds"
+            f"{text!r} is not a time: write 10m (ago), 12:40, 2026-01-31T12:40 or unix seconds"
         )
     return at
 

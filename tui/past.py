@@ -319,7 +319,7 @@ def moment_of(text: str, timeline: Timeline, end: float) -> float:
         checkpoint = timeline.checkpoint_of(int(words[1]))
         if checkpoint is None:
             raise MomentError(
-                f"no sample has step {words[1]}: the run is not there yet, or its curve is no longer kept"
+                f"no sample has step {words[1]}: the run has not reached it, or its curve is no longer kept"
             )
         return checkpoint.at
     if len(words) != 1:
@@ -329,7 +329,7 @@ def moment_of(text: str, timeline: Timeline, end: float) -> float:
     if word == "first-cause":
         cause = timeline.first_cause()
         if cause is None:
-            raise MomentError("no attempt of this run has failed: there is no first cause")
+            raise MomentError("no attempt of this run has failed: it has no first cause")
         return cause
     ago = seconds_of(word[1:]) if word.startswith("-") else None
     at = time_before(word, end + 1) if ago is None else end - ago
@@ -339,5 +339,5 @@ def moment_of(text: str, timeline: Timeline, end: float) -> float:
     if at >= begin - 60:
         return min(max(at, begin), end)
     if ago is None and time.localtime(at)[:3] != time.localtime(end)[:3]:
-        raise MomentError(f"{word} lies after the last that is known of this run, {time_of_day(end)}")
-    raise MomentError(f"{word} lies before this run, which began at {time_of_day(begin)}")
+        raise MomentError(f"{word} is after the newest known time of this run, {time_of_day(end)}")
+    raise MomentError(f"{word} is before the start of this run at {time_of_day(begin)}")

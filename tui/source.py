@@ -348,7 +348,7 @@ class LocalSource:
         hosts = _hosts()
         reached = self.elsewhere.way(entry_id)
         if reached is None:
-            raise LaunchError("this line is no run: choose one")
+            raise LaunchError("this line is not a run: choose one")
         way, run = reached
         with _raised_as(LaunchError, (RunError, HostError)):
             words: list[str] = hosts.attach_words(way, await hosts.command_on(way), run, *flags)
@@ -489,7 +489,7 @@ class LocalSource:
 
         with _raised_as(LaunchError):
             if run_id.startswith(WATCH):
-                raise RunError("distui did not start this job, so no form is known of it")
+                raise RunError("distui did not start this job, so it has no launch form")
             return recent.form_of(run_directories.resolve(run_id), os.getcwd())
 
     async def candidates(self, form: LaunchForm) -> list[Candidate]:

@@ -272,14 +272,12 @@ def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os
             target = Path(os.path.realpath(path))  # keeps a symbolic link
             file_io.write_atomically(target, tomlkit.dumps(document).encode("utf-8"))
     except SettingsError as error:
-        raise SettingsError(f"the choice is not kept: {error}") from None
+        raise SettingsError(f"the choice is not saved: {error}") from None
     except (TOMLKitError, RecursionError, ValueError) as error:
-        raise SettingsError(
-            f"the choice is not kept: {no_toml(path, error)}; mend it or remove it"
-        ) from None
+        raise SettingsError(f"the choice is not saved: {no_toml(path, error)}; fix or remove it") from None
     except (OSError, PresetError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise SettingsError(f"the choice is not kept: {path} cannot be written: {why}") from None
+        raise SettingsError(f"the choice is not saved: {path} cannot be written: {why}") from None
 
 
 def _put(document: MutableMapping[str, Any], name: str, value: Any, path: Path) -> None:

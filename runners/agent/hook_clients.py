@@ -212,7 +212,8 @@ class HookClient:
         """Send a request and return its pending answer. Raises HookError if there is no hook."""
         if self._writer is None:
             raise HookError(
-                f"rank {self.rank} has no hook (a launcher itself, with --no-hook or python -I, or without torch)"
+                f"rank {self.rank} has no hook (it is a launcher, runs with --no-hook or python -I, or "
+                "does not import torch)"
             )
         question = self._requests.open()
         self._writer.write(msgspec.json.encode({"op": op, "id": question.number, **fields}) + b"\n")
@@ -250,7 +251,7 @@ class HookClient:
             return str((await self.ask("stacks", 2.0))["text"])
         except HookError as error:
             if self.up and self.hello and not self.hello.get("faulthandler"):
-                raise HookError(f"{error}, and its script has taken SIGUSR2 for itself") from None
+                raise HookError(f"{error}, and its script handles SIGUSR2 itself") from None
             raise
 
     def may_signal(self) -> bool:
@@ -278,16 +279,14 @@ class HookClient:
         """
         file, pid, thread = self.stacks_file, self.pid, self.hello.get("thread")
         if not self.may_signal() or file is None or pid is None:
-            raise HookError(f"rank {self.rank} cannot be asked by SIGUSR2")
+            raise HookError(f"rank {self.rank} does not accept SIGUSR2")
         if state_of(pid) in ("T", "t"):
             raise HookError(f"rank {self.rank} (pid {pid}) is stopped, and answers nothing until SIGCONT")
         if not catches(pid, signal.SIGUSR2):  # the interpreter shuts down, or the script changed it
-            raise HookError(f"rank {self.rank} (pid {pid}) takes SIGUSR2 no more")
+            raise HookError(f"rank {self.rank} (pid {pid}) no longer handles SIGUSR2")
         before = file.stat().st_size if file.exists() else 0
         if not isinstance(thread, int) or not send_to_thread(pid, thread, signal.SIGUSR2):
-            raise HookError(
-                f"rank {self.rank} (pid {pid}) has no thread of the hook's to be asked by SIGUSR2"
-            )
+            raise HookError(f"rank {self.rank} (pid {pid}) has no hook thread that could handle SIGUSR2")
         self.signals += 1
         size = before
         for _ in range(20):
@@ -599,8 +598,8 @@ class Environment:
             return ""
         verb = f"distui launch {plan.preset}" if plan.preset else "distui exec"
         return (
-            "the command has a secret among its arguments, which is never written down, and no process of the run is "
-            f"left that remembers it: launch anew with its value in place of {MASK}, as in "
+            "the command has a secret among its arguments, which is never stored, and no process of the run is "
+            f"left that has it: launch it again with its value in place of {MASK}, as in "
             f"`{verb} -- {shlex.join(plan.command)}`"
         )
 
@@ -610,7 +609,7 @@ class Environment:
         self._missing = set(names)
         if names:
             them = agreeing(names, "it", "them")
-            text = f"ranks start without {', '.join(names)}: secrets are never written down, and no process of the run "
+            text = f"ranks start without {', '.join(names)}: secrets are never stored, and no process of the run "
             text += f"is left that remembers {them}"
             words = " ".join(f"--env-from-shell {name}" for name in names)
             remedy = f"`distui restart {run.record.name} {words}` in a shell that has {them}"

@@ -271,7 +271,7 @@ async def ask(port: int, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.R
     The ranks of a node share the port, and the kernel connects to any of them, even to a stopped one. Without a quick
     answer, the next connection may reach another rank.
     """
-    problem: OSError = OSError("nobody listens")
+    problem: OSError = OSError("no process listens")
     for host in hosts * ASKED:
         try:
             async with asyncio.timeout(ANSWERS_S):
@@ -283,7 +283,7 @@ async def ask(port: int, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.R
             if await _greeted(reader, writer):
                 async with asyncio.timeout(LIMIT_S):
                     return ras.parse(await _status(reader, writer))
-            problem = TimeoutError("nobody answers")
+            problem = TimeoutError("no answer")
         finally:
             writer.close()
     raise problem

@@ -52,7 +52,8 @@ class ProfiledRank:
         if not hook.up:
             raise HookRefusal(
                 hook.rank,
-                "no hook, and without it no profile (a launcher itself, with --no-hook or python -I, or without torch)",
+                "no hook, and without it no profile (it is a launcher, runs with --no-hook or python -I, or "
+                "does not import torch)",
             )
         try:
             reader, writer = await client.connect(hook.path, LINE_LIMIT)

@@ -146,7 +146,9 @@ SpawnRunner = Callable[[ServedRun, Mapping[str, str], str], Runner]
 
 
 def _stopped(pid: int) -> str:
-    return f"the runner (pid {pid}) is stopped, so nothing was asked of it: `kill -CONT {pid}` has it go on"
+    return (
+        f"the runner (pid {pid}) is stopped, so no command was sent to it: `kill -CONT {pid}` has it go on"
+    )
 
 
 def _silent(pid: int) -> str:

@@ -441,7 +441,7 @@ class AgentServer:
         elif isinstance(command, ReadMetrics):
             client.reply(encode(MetricsWindow(command.id, error=BROKEN)))
         else:
-            text = f"not known whether that was done: {BROKEN}"
+            text = f"it is unknown if that was done: {BROKEN}"
             client.reply(encode(Stamped(clock.now(), CommandDone(command.id, False, text))))
 
     async def _show(self, client: Client, ask: ReadLog) -> None:

@@ -19,7 +19,7 @@ ANSWER_S = 60.0
 async def asked(name: RunName, ssh_config: str | None = None) -> Account:
     """Return the account from the host. Raises RunError."""
     if name.run.startswith("-"):
-        raise RunError(f"{name.run!r} is no name of a run: write HOST:NAME")
+        raise RunError(f"{name.run!r} is not the name of a run: write HOST:NAME")
     run = check_remote_word(name.run) + ("" if name.attempt is None else f"@{name.attempt}")
     (host,) = hosts.check_hosts([Named(name.host)], "HOST:RUN")
     way = Way(host.destination, hosts.ssh_options(ssh_config))
@@ -42,5 +42,5 @@ def received(out: bytes, host: str) -> Account:
             if account.format == FORMAT:
                 return structs.replace(account, title=f"{host}:{account.title}", fingerprints={})
     raise UnreachableError(
-        f"{host}: its distui gives no record that this version reads: use the same version there"
+        f"{host}: its distui sends a record that this version cannot read: install the same version there"
     )

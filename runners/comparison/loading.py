@@ -41,7 +41,7 @@ def parsed(text: str) -> RunName:
     name = head if at and number.isdecimal() else text
     attempt = int(number) if at and number.isascii() and number.isdecimal() and len(number) < 10 else None
     if at and attempt is None and "/" not in number:
-        raise RunError(f"{text!r}: behind the @ stands the number of an attempt, as in NAME@2")
+        raise RunError(f"{text!r}: write the number of an attempt after the @, as in NAME@2")
     if attempt == 0:
         raise RunError(f"{text!r}: attempts are counted from 1")
     host, colon, run = ("", "", name) if os.path.isfile(name) else name.partition(":")
@@ -62,7 +62,7 @@ async def load(text: str, ssh_config: str | None = None) -> Account:
     if os.path.isfile(name.run):
         if not is_bundle(Path(name.run)):
             raise RunError(
-                f"{name.run} is no bundle: `distui export` writes one, and a run goes by its name"
+                f"{name.run} is not a bundle: name a file of `distui export`, or a run by its name"
             )
         with unpacked(Path(name.run)) as entry:
             return await _linked(entry, DiskLink(entry), name.attempt, os.path.basename(name.run))

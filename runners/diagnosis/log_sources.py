@@ -293,7 +293,7 @@ def _open(name: str, path: Path, flags: int) -> _OpenFile:
     if refusal:
         os.close(descriptor)
         raise RunError(
-            f"file {name} {refusal}: copy what is wanted of it, as in `dmesg | distui diagnose -`"
+            f"file {name} {refusal}: pipe its content instead, as in `dmesg | distui diagnose -`"
         )
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode):
@@ -335,7 +335,7 @@ def _in_folder(name: str, path: Path, unread: Unread) -> Iterator[Source]:
             count += 1
             yield from _of_folder(base + within, Path(folder, each), unread)
     if not count:
-        raise RunError(f"no log files in {name}: name the directory that has them")
+        raise RunError(f"no log files in {name}: name another directory")
 
 
 def _may_be_log(path: Path, name: str, unread: Unread) -> bool:

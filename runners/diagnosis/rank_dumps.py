@@ -261,7 +261,7 @@ Key = tuple[str, tuple[int, ...]]
 def read(rank: int, dump: Any, groups: dict[Key, GroupRecord]) -> None:
     """Add one rank's recorders to `groups`. Raises ValueError if the dump is invalid."""
     if not isinstance(dump, dict):
-        raise ValueError("it is no flight recorder's")
+        raise ValueError("it is not from the flight recorder")
     members = dump.get("members")
     names: set[str] = set()
     for recorder in dump.get("recorders") or [dump]:

@@ -56,7 +56,7 @@ def parse(text: str) -> RasReport:
         document = json.loads(_NO_COMMA.sub(r"\1,\2", text))
         return RasReport(tuple(_communicator(entry) for entry in document["communicators"]))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise RasError(f"RAS sent what is no report: {error}") from None
+        raise RasError(f"RAS sent an invalid report: {error}") from None
 
 
 def _communicator(entry: dict[str, Any]) -> RasCommunicator:

@@ -128,7 +128,7 @@ def _set(into: Any, pairs: list[Any]) -> None:
     """Store pairs whose keys are strings or small integers. Other keys may be chosen to make a dict slow."""
     for key, value in zip(pairs[::2], pairs[1::2], strict=True):
         if not isinstance(key, str) and not (isinstance(key, int) and abs(key) < 1 << 31):
-            raise DumpError("it has keys that are no texts")
+            raise DumpError("its keys are not all strings")
         into[key] = value
 
 
@@ -172,7 +172,7 @@ def loaded(data: bytes) -> dict[str, Any]:
     ) as error:
         raise DumpError(f"{type(error).__name__}: {error}"[:200]) from None
     if not isinstance(value, dict):
-        raise DumpError("it is no flight recorder's")
+        raise DumpError("it is not from the flight recorder")
     return dict(_copied(value, [MOST_VALUES], 0))
 
 

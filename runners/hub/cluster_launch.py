@@ -89,7 +89,7 @@ async def probe(alias: str, bundle: str) -> Probe:
     for line in out.splitlines():  # a login may print lines before it
         with contextlib.suppress(msgspec.MsgspecError):
             return msgspec.json.decode(line, type=Probe)
-    raise UnreachedError(f"{alias} does not say who it is: try `ssh {alias}`")
+    raise UnreachedError(f"{alias} did not report its identity: try `ssh {alias}`")
 
 
 def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
@@ -163,7 +163,7 @@ class Submission:
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
                 return self._landed(answer)
-        raise CloudError("SkyPilot's API server goes away again and again: see `sky api status`")
+        raise CloudError("SkyPilot's API server keeps stopping: see `sky api status`")
 
     async def _asked(self) -> dict[str, Any]:
         """SkyPilot's answer to the launch, which begins now or is already running. Raises SkyError."""

@@ -152,7 +152,7 @@ REACH_SECONDS = 40.0
 ALIVE_S = 10.0
 """Maximum seconds for an agent's answer to a cheap request, before the hub sends it a command."""
 MUTE = (
-    f"its agent has said nothing for {ALIVE_S:.0f} s, so nothing was asked of it: on that node, send its process "
+    f"its agent has been silent for {ALIVE_S:.0f} s, so no command was sent to it: on that node, send its process "
     "(agent.json has the pid) SIGCONT or, the ranks do not notice, SIGKILL"
 )
 

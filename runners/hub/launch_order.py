@@ -86,7 +86,7 @@ def task(order: SkyRequest) -> dict[str, Any]:
     made, missing = skypilot.revealed(order.task, os.environ)
     if missing:
         raise RunError(
-            f"the value of {', '.join(sorted(missing))} is not known here any more: export it and launch anew"
+            f"the value of {', '.join(sorted(missing))} is no longer known here: export it and launch again"
         )
     return made
 

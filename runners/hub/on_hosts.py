@@ -232,4 +232,4 @@ class Hosts(Cloud):
         await call(self._way(node), (*words, "--grace", f"{grace_s:g}"), b"", grace_s + START_SECONDS)
 
     async def cancel(self) -> str:
-        raise CloudError("the hosts that do not answer are told to stop as soon as they do")
+        raise CloudError("the hosts that do not answer stop as soon as they do")

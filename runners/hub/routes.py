@@ -46,14 +46,14 @@ class Route(Struct, frozen=True, omit_defaults=True):
 def check(route: Route) -> Route:
     """Return the route if it is valid. Raises RunError."""
     if route.kind not in KINDS:
-        raise RunError(f"node {route.node}: there is no way of kind {route.kind!r}: unix, ssh or via")
+        raise RunError(f"node {route.node}: unknown route {route.kind!r}: use unix, ssh or via")
     if route.kind != "ssh":
         if not route.target.startswith("/"):
-            raise RunError(f"node {route.node}: {route.target!r} is no socket's absolute path")
+            raise RunError(f"node {route.node}: {route.target!r} is not the absolute path of a socket")
         return route
     check_destination(route.target)
     if not route.remote:
-        raise RunError(f"node {route.node}: nothing to execute on {route.target} is given")
+        raise RunError(f"node {route.node}: no command for {route.target} is given")
     for word in route.remote:
         check_remote_word(word)
     return route
@@ -64,7 +64,7 @@ def check_destination(text: str) -> str:
     if text.startswith("-"):
         raise RunError(f"host {text!r} begins with '-': ssh would take it for an option, rename it")
     if not _DESTINATION.fullmatch(text):
-        raise RunError(f"host {text!r} is no host name: letters, digits, '.', '-', '_' and '@' make one")
+        raise RunError(f"host {text!r} is not a host name: use letters, digits, '.', '-', '_' and '@'")
     return text
 
 

@@ -194,7 +194,7 @@ class SkyCloud(Cloud):
         """End the run if SkyPilot reports its end and no node answers."""
         if gone:
             text = (
-                f"cluster {self._name} is gone, SkyPilot knows it no more: "
+                f"cluster {self._name} is gone, SkyPilot no longer knows it: "
                 f"`distui rerun {self._run.record.name}` brings up another"
             )
             self._run.emit(RunEnded(RunPhase.LOST, None, text))
@@ -425,4 +425,4 @@ class ManagedCloud(Cloud):
         return f"managed job {job} is cancelled"
 
     async def set_autostop(self, minutes: int | None) -> str:
-        raise CloudError("the cluster of a managed job goes down with the job: there is no autostop to set")
+        raise CloudError("a managed job has no autostop: SkyPilot tears its cluster down with the job")

@@ -17,7 +17,7 @@ def doubt(folder: str) -> str:
     info = os.stat(folder)
     owners = {info.st_uid, os.lstat(folder).st_uid}
     if owners != {os.getuid()} or info.st_mode & 0o022 or _is_shared(os.path.dirname(folder)):
-        return "is not a folder of yours alone"
+        return "is not a folder that only you can write"
     return ""
 
 
@@ -58,7 +58,7 @@ def unfit(folder: str) -> str:
     if not stat.S_ISDIR(info.st_mode):
         return "is not a directory"
     if info.st_uid != os.getuid() or info.st_mode & 0o777 != 0o700:
-        return f"is not a directory of yours alone (owner {info.st_uid}, mode {info.st_mode & 0o777:o})"
+        return f"is not a directory that only you can write (owner {info.st_uid}, mode {info.st_mode & 0o777:o})"
     return ""
 
 

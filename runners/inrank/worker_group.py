@@ -87,7 +87,7 @@ class WorkerGroup:
             self._restart()
         elif op == "stop":
             if not _is_grace(request.get("grace_s")):
-                return {"ok": False, "text": "grace_s is no number of seconds"}
+                return {"ok": False, "text": "grace_s is not a number of seconds"}
             self.stop(request.get("grace_s"))
         elif op not in ("env", "ping"):
             return {"ok": False, "text": "unknown command %r" % op}

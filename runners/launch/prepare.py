@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...presets.finding import PlanError
@@ -54,17 +55,22 @@ def _check_place(request: Request) -> None:
         if option.heading == NODES and getattr(request, field)
     ]
     if request.hosts:
-        if request.on != "local":
-            raise RunError(f"--on {request.on} and named hosts exclude each other: leave one out")
-        foreign = [flag for flag in of_nodes if flag != "--workdir"]
-        if foreign:
-            raise RunError(f"{foreign[0]} is for nodes through SkyPilot, not for hosts of your own")
+        _check_hosts(request, of_nodes)
     elif of_nodes and not request.through_sky:
         raise RunError(f"{of_nodes[0]} is for nodes through SkyPilot: add --on sky, or --on INFRA")
     if request.task is not None and request.adopt:
         raise RunError(
             "--adopt needs a preset and a script, and --task FILE has neither: leave one of them out"
         )
+
+
+def _check_hosts(request: Request, of_nodes: Sequence[str]) -> None:
+    """Raise RunError for options that the user's own hosts cannot have."""
+    if request.on != "local":
+        raise RunError(f"--on {request.on} and named hosts exclude each other: leave one out")
+    foreign = [flag for flag in of_nodes if flag != "--workdir"]
+    if foreign:
+        raise RunError(f"{foreign[0]} is for nodes through SkyPilot, not for hosts of your own")
 
 
 def _planned(request: Request) -> Prepared:

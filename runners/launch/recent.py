@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ...presets import trusted_files
+from ...presets.plan import Plan
 from ...presets.request import FORM_OPTIONS, Request
 from ...presets.secrets import MASK, holds_secret, mask_words
 from ...presets.trusted_files import private_folder
@@ -115,38 +116,51 @@ def form_of(entry: Entry, cwd: str) -> LaunchForm:
 
     Raises RunError for a run that no form can repeat.
     """
-    plan, name = daemon.load(entry), entry.record.name
-    if plan.launcher != "torchrun" or not plan.command or not plan.preset:
-        raise RunError(
-            f"run {name} was not launched from a script under a preset: `distui rerun {name}` repeats it"
-        )
-    if plan.command[0] == "-m":
-        raise RunError(f"run {name} runs a module, which the form cannot: `distui rerun {name}` repeats it")
-    request = _kept(entry)
-    script, args = plan.command[0], list(plan.command[1:])
+    plan, name, request = daemon.load(entry), entry.record.name, _kept(entry)
+    _check_repeatable(plan, name)
+    script, *args = plan.command
     is_elsewhere = os.path.abspath(plan.cwd) != os.path.abspath(cwd)
-    if is_elsewhere and not request.no_python and not os.path.isabs(script):
+    if is_elsewhere and not request.no_python:
         script = os.path.join(plan.cwd, script)
-    asked = {name: value for name, value in plan.env.items() if plan.origins.get(name) == COMMAND_LINE}
-    now = asked | entry.state().changes
-    asked = {name: value for name, value in now.items() if value is not None}
-    level = asked.pop("NCCL_DEBUG", "")
-    fewest = "" if plan.nnodes_min is None else f"{plan.nnodes_min}:"
+    env = _asked_env(entry, plan)
     return LaunchForm(
         preset=plan.preset,
         script=script,
         args="" if any(MASK in word for word in args) else shlex.join(args),
-        nproc="" if plan.nproc_per_node is None else str(plan.nproc_per_node),
+        nproc=str(plan.nproc_per_node or ""),
         name=name,
-        env=_pairs(sorted(asked.items())),
-        nccl=level,
+        nccl=env.pop("NCCL_DEBUG", ""),
+        env=_pairs(sorted(env.items())),
         place=_place(request),
-        nodes=f"{fewest}{plan.nnodes}" if entry.record.kind == "hub" and plan.nnodes > 1 else "",
+        nodes=_nodes(plan) if entry.record.kind == "hub" else "",
         gpus=request.gpus or "",
         cpus=request.cpus or "",
         options=_options(request),
         overrides=tuple(each for each in request.overrides if MASK not in each),
     )
+
+
+def _check_repeatable(plan: Plan, name: str) -> None:
+    """Raise RunError for a run that no form can repeat."""
+    if plan.launcher != "torchrun" or not plan.command or not plan.preset:
+        raise RunError(
+            f"run {name} is no launch of a script under a preset: `distui rerun {name}` repeats it"
+        )
+    if plan.command[0] == "-m":
+        raise RunError(f"run {name} runs a module, which the form cannot: `distui rerun {name}` repeats it")
+
+
+def _asked_env(entry: Entry, plan: Plan) -> dict[str, str]:
+    """Return the variables that the user gave, as the last restart left them."""
+    asked = {name: value for name, value in plan.env.items() if plan.origins.get(name) == COMMAND_LINE}
+    now = asked | entry.state().changes
+    return {name: value for name, value in now.items() if value is not None}
+
+
+def _nodes(plan: Plan) -> str:
+    if plan.nnodes_min is not None:
+        return f"{plan.nnodes_min}:{plan.nnodes}"
+    return str(plan.nnodes) if plan.nnodes > 1 else ""
 
 
 def _kept(entry: Entry) -> Request:
@@ -164,7 +178,7 @@ def _place(request: Request) -> str:
 
 
 def _options(request: Request) -> dict[str, str]:
-    """Return the options that have rows of their own, as typed; without those that hold a secret."""
+    """Return the options of LaunchForm.options as text, without options that contain a secret."""
     usual = Request()
     texts = {
         name: typed(getattr(request, name))

@@ -83,7 +83,7 @@ class Start(Struct, frozen=True):
 def path_of(run: str) -> Path:
     """Path of a run's document on this node. Raises RunError for an invalid run id."""
     if not _RUN.fullmatch(run):
-        raise RunError(f"{run!r} is no id of a run")
+        raise RunError(f"{run!r} is not a valid run id")
     return Path.home() / ".distui" / "jobs" / f"{run}.json"
 
 
@@ -112,7 +112,7 @@ def read_start(data: bytes, run: str) -> Start:
     try:
         start = msgspec.json.decode(data, type=Start)
     except msgspec.MsgspecError as error:
-        raise RunError(f"what came on stdin is no start of a run: {error}") from None
+        raise RunError(f"the job document on stdin is not valid: {error}") from None
     _checked(start.job, run)
     return start
 

@@ -92,8 +92,8 @@ def _check_ours(home: Path) -> None:
     if doubt is not None or (mode & 0o022 and not mode & 0o1000):
         why = doubt.why if doubt is not None else f"mode {mode & 0o7777:o}"
         raise RunError(
-            f"{home}, where the bundle for the nodes is kept, is not yours alone ({why}): set XDG_CACHE_HOME to a "
-            "directory of your own"
+            f"{home}, where the bundle for the nodes is kept, can be changed by other users ({why}): set "
+            "XDG_CACHE_HOME to a directory of your own"
         )
 
 
@@ -105,7 +105,7 @@ def lay(name: str, folder: Path) -> None:
     if source.is_dir():
         _check_ours(source.parent)
     if not source.is_dir() and build() != source:
-        raise RunError(f"{source} is gone, and distui has changed since it was made: launch the run anew")
+        raise RunError(f"{source} is gone, and distui has changed since: launch the run again")
     fresh = folder / f".{name}"
     try:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -242,7 +242,7 @@ async def send_bundle(way: Way, bundle: Path, data: bytes) -> None:
         return
     if b"DISTUI-MISSING" not in answer:
         raise HostError(
-            f"host {way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
+            f"host {way.destination} runs no command in a shell: `ssh {way.destination} sh` has to work"
         )
     await call(way, ("sh", "~/.distui/receive.sh", bundle.name, "replace"), data, SEND_SECONDS)
 

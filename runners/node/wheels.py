@@ -180,7 +180,7 @@ def _pip() -> list[str]:
         return [sys.executable, "-P", f"{wheel}/pip"]
     uv = shutil.which("uv")
     if uv is None:
-        raise FileNotFoundError(2, "this environment has no pip, and there is no uv")
+        raise FileNotFoundError(2, "this environment has neither pip nor uv")
     return [uv, "tool", "run", "pip"]
 
 
@@ -209,7 +209,7 @@ def pack_installed(name: str, folder: Path, compiled: bool = True) -> None:
     try:
         package = metadata.distribution(name)
     except metadata.PackageNotFoundError:
-        raise RunError(f"{name} is not installed beside distui: install distui again") from None
+        raise RunError(f"{name} is not installed: reinstall distui") from None
     files = [file for file in package.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
     if not compiled:
         files = [file for file in files if file.suffix != ".so"]

@@ -346,7 +346,7 @@ def _of_finding(rule: str, key: str, finding: Finding, state: RunState, now: flo
         what = {
             "straggler": f"{who or 'a rank'} holds the others up",
             "spot-notice": f"a node is taken back{where}",
-            "loss-nan": "the loss is no number any more",
+            "loss-nan": "the loss is not a number any more",
         }[rule]
     return Notice(rule, key, what, now, finding.text, finding.remedy, finding.severity, ranks, finding.node)
 

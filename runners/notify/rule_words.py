@@ -102,7 +102,7 @@ def _named(word: str, where: str) -> tuple[str, float | None]:
     except ValueError:
         minutes = 0.0
     if not 0 < minutes <= MOST_MINUTES:
-        raise RunError(f"{where}: {quoted(text)} is no number of minutes: write one as in {name}=30")
+        raise RunError(f"{where}: {quoted(text)} is not a number of minutes: write one as in {name}=30")
     return name, minutes
 
 

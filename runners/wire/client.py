@@ -280,7 +280,7 @@ async def skip_to_magic(reader: asyncio.StreamReader) -> None:
         _heed_refusal(line)
         skipped += len(line)
         if not line or skipped > MAX_BANNER:
-            raise FrameError("the other end is no distui agent")
+            raise FrameError("the other end is not a distui agent")
 
 
 def _heed_refusal(line: bytes) -> None:
@@ -449,7 +449,7 @@ class SocketLink:
             kind = LinkError if str(error) else SilentError
             raise kind(f"no valid reply from the agent: {str(error) or 'timed out'}") from None
         if not isinstance(hello, AgentHello):
-            raise LinkError("the agent did not say hello")
+            raise LinkError("the agent sent no greeting")
         if not understood(hello.proto):
             raise LinkError(
                 f"the agent (distui {hello.version}) speaks protocol {hello.proto[0]} to {hello.proto[1]}, "
@@ -498,7 +498,7 @@ class SocketLink:
         except LinkError as error:
             why = f"{error} before it had answered"
             raise UnansweredError(
-                f"not known whether that was done: {why}; `distui status` shows what came of it"
+                f"it is unknown if that was done: {why}; `distui status` shows the result"
             ) from None
 
     async def read_log(

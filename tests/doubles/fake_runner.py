@@ -261,7 +261,7 @@ class FakeRunner:
         elif op == "stop":
             grace_s = request.get("grace_s")
             if not isinstance(grace_s, (int, float, type(None))):
-                return {"ok": False, "text": "grace_s is no number of seconds"}
+                return {"ok": False, "text": "grace_s is not a number of seconds"}
             self._is_stopping = True
             self._grace_s = self._grace_s if grace_s is None else grace_s
             self._wake.set()

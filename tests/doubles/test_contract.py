@@ -211,7 +211,7 @@ async def check_the_life_of_two_ranks(kind: str) -> None:
             "ok": False,
             "text": "RANK is computed for each rank by the launcher: leave it out",
         }
-        assert (await runner.ask("stop", grace_s="long"))["text"] == "grace_s is no number of seconds"
+        assert (await runner.ask("stop", grace_s="long"))["text"] == "grace_s is not a number of seconds"
         kept = await runner.ask("env", env={"KEPT": "for later"}, shown={"KEPT": "for later"})
         assert kept == {"ok": True, "attempt": 1, "restarting": False}
 

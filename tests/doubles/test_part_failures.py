@@ -98,7 +98,7 @@ async def test_a_request_that_fails_is_answered(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(run.agent.server, "_read_curves", broken)
         done = await run.send(Restart("r"))
         assert not done.ok
-        assert done.text.startswith("not known whether that was done: an internal error")
+        assert done.text.startswith("it is unknown if that was done: an internal error")
         assert "agent.log" in (await run.link.read_log("runner.log", 0)).error
         assert "agent.log" in (await run.link.read_metrics(ReadMetrics("m", 0.0, 1.0))).error
         named = {

@@ -103,7 +103,7 @@ def test_what_cannot_be_applied_is_refused_before_anything_starts(world: World) 
             2, "--adopt cannot apply preset tp: mesh.tp 2 divides its layers"
         )
     world.distui("launch", "--task", "task.yaml", "--adopt").refused(
-        2, "--adopt applies a preset to a script"
+        2, "--adopt needs a preset and a script"
     )
     found = world.distui("lint", "fsdp1", "--adopt", "--nproc-per-node", "2", "--", script)
     assert "--adopt cannot apply preset fsdp1" in found.out + found.err

@@ -214,7 +214,7 @@ def test_what_nobody_should_type(written: Run) -> None:
         (("a b:night", "night"), 2, "a b"),
         (("gpu1:--help", "night"), 2, "--help"),
         (("gpu1:$(id)", "night"), 2, "cannot be sent"),
-        (("train.py", "night"), 2, "no bundle"),
+        (("train.py", "night"), 2, "not a bundle"),
         (("/dev/null", "night"), 3, "no run"),
         (("night\x1b[31m", "night"), 3, "no run"),
         (("night", "second", "third"), 2, "one word too many"),

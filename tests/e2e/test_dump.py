@@ -101,7 +101,7 @@ def check_files(hung: Run) -> None:
     (used,) = [each for each in recorders if each["entries"]]
     assert used["entries"][-1]["retired"] is False
     before = (folder / "flight-rank-0.json").read_bytes()
-    hung.distui("dump", "flight", "--out", "kept").refused(2, "is there already")
+    hung.distui("dump", "flight", "--out", "kept").refused(2, "exists already")
     assert (folder / "flight-rank-0.json").read_bytes() == before
     hung.distui("dump", "flight", "--out", "hang.py/x").refused(2, "cannot be written")
     hung.distui("dump", "stacks", "--record").refused(2, "--record is for memory")

@@ -24,7 +24,7 @@ NO_END = "is a file of the kernel, which may have no end"
         (("diagnose", "link.log"), f"File link.log {NO_END}"),
         (("diagnose", "t.py", KERNELS), f"File {KERNELS} {NO_END}"),
         (("diagnose", "/dev/zero"), "File /dev/zero is no regular file"),
-        (("diff", KERNELS), f"{KERNELS} is no bundle"),
+        (("diff", KERNELS), f"{KERNELS} is not a bundle"),
         (("lint", KERNELS), f"File {KERNELS} {NO_END}"),
         (("lint", "/dev/zero"), "File /dev/zero is no regular file"),
         (("presets", "new", "x", "--from", KERNELS), f"--from {KERNELS} {NO_END}"),

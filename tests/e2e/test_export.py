@@ -186,7 +186,7 @@ def test_a_live_run_is_told_as_it_was(world: World, elsewhere: World) -> None:
 
 
 def other_file(path: Path, kind: str) -> Path:
-    """A file that is no bundle."""
+    """A file that is not a bundle."""
     texts = {"text": b"step 20 loss 2.1\n", "empty": b"", "gzip": gzip.compress(b"step 20 loss 2.1\n" * 100),
              "zeros": gzip.compress(bytes(1 << 20)), "two bytes": b"\x1f\x8b", "json": b"[" * 100_000}  # fmt: skip
     if kind == "folder":

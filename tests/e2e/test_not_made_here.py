@@ -47,7 +47,7 @@ def test_reading_starts_nothing(foreign: Run) -> None:
 def test_what_would_start_something_is_refused(foreign: Run) -> None:
     for words in (("restart", "theirs", "--yes"), ("doctor", "theirs")):
         done = foreign.world.distui(*words)
-        done.refused(done.code, "was made by somebody else, or is a copy")
+        done.refused(done.code, "belongs to another user, or is a copy")
         assert done.code != 0
 
 

@@ -140,7 +140,7 @@ async def test_what_is_no_host_is_named() -> None:
     others = OtherHosts()
     await others.ask(("a;b",))
     (line,) = others.entries(set(), 0.0)
-    assert "is no host name" in line.problem
+    assert "is not a host name" in line.problem
 
 
 def test_what_another_machine_says_may_be_anything() -> None:

@@ -91,10 +91,10 @@ def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -
     ]  # fmt: skip
     assert lines[-1].startswith("1 trace in traces: ")
     assert os.listdir(run.world.work / "traces") == ["rank-1.json.gz"]
-    run.distui("profile", "--out", "traces").refused(2, "is there already")
+    run.distui("profile", "--out", "traces").refused(2, "exists already")
     run.distui("profile", "--ranks", "0,7").refused(2, "There is no rank 7")
     run.distui("profile", "--steps", "101").refused(2, "1 to 100 steps")
-    run.distui("profile", "--ranks", "1-0").refused(2, "no list of ranks")
+    run.distui("profile", "--ranks", "1-0").refused(2, "not a list of ranks")
     late = run.distui("profile", "--timeout", "0", "--json").json()["missing"]
     assert [" not reached within 0 s" in why for why in late.values()] == [True, True], late
     before = run.distui("status", "--json").json()["ranks"][0]["step"]
@@ -117,7 +117,7 @@ def by_python(run: api.Run) -> None:
     assert all(Path(file).exists() for file in report["files"].values())
     with pytest.raises(RunError, match="there is no rank 7"):
         run.profile(ranks=[0, 7])
-    with pytest.raises(RunError, match=r"rank-0\.json\.gz is there already"):
+    with pytest.raises(RunError, match=r"rank-0\.json\.gz exists already"):
         run.profile(out="python")
 
 

@@ -208,5 +208,5 @@ def test_a_file_that_never_ends_is_ended_with_what_it_started(
 def test_no_file_and_no_torch(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="No such file or directory; give the path of a Python file"):
         count(sys.executable, str(tmp_path / "none.py"), None, {})
-    with pytest.raises(RunError, match="is no executable Python"):
+    with pytest.raises(RunError, match="is not an executable Python"):
         count(str(tmp_path / "python"), str(EXAMPLE), None, {})

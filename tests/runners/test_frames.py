@@ -73,7 +73,7 @@ async def test_a_login_banner_does_no_harm() -> None:
     stream = reader(b"Welcome to node7!\nLast login: today\n" + MAGIC + b"next\n")
     await skip_to_magic(stream)
     assert await read_line(stream) == b"next\n"
-    with pytest.raises(FrameError, match="no distui agent"):
+    with pytest.raises(FrameError, match="not a distui agent"):
         await skip_to_magic(reader(b"bash: distui: command not found\n"))
     with pytest.raises(FrameError):
         await skip_to_magic(reader(b"x" * 100 + b"\n" + b"y" * 4096 + b"\n"))

@@ -208,7 +208,7 @@ async def test_it_is_found_beside_the_interpreter_or_what_is_missing_is_said(
     with pytest.raises(Unseen) as raised:
         await stacks(hookless(pid), PySpy(), {})
     assert str(raised.value) == (
-        "rank 0 has no hook (a launcher itself, with --no-hook or python -I, or without torch), "
+        "rank 0 has no hook (it is a launcher, runs with --no-hook or python -I, or does not import torch), "
         "and py-spy is not on PATH nor beside its Python (pip install py-spy)"
     )
     program(Path(elsewhere).parent, "exit 1")

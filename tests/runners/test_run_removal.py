@@ -349,7 +349,7 @@ def test_a_run_that_comes_to_life_meanwhile_stays(monkeypatch: pytest.MonkeyPatc
         return check(path)
 
     monkeypatch.setattr(run_removal, "_checked", late)
-    with pytest.raises(RunError, match="comes to life"):
+    with pytest.raises(RunError, match="has just started"):
         run_removal.remove(entry)
     assert left() == [entry.record.run]
     os.close(held[0])

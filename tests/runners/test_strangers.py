@@ -116,10 +116,10 @@ def test_a_cache_that_others_can_write_is_not_executed(
     cache.mkdir(parents=True)
     os.chown(cache.parent, owner, owner)
     cache.parent.chmod(mode)
-    with pytest.raises(RunError, match="not yours alone"):
+    with pytest.raises(RunError, match="can be changed by other users"):
         package.build(cache)
     monkeypatch.setattr(boot, "homes", lambda: [str(cache.parent)])
-    with pytest.raises(OSError, match="yours alone"):
+    with pytest.raises(OSError, match="only you can write"):
         boot.library(str(tmp_path / "bundle-0123"))
 
 

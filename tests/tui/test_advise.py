@@ -134,7 +134,7 @@ def test_a_script_is_counted(capsys: pytest.CaptureFixture[str], monkeypatch: py
         ("--params 7B --gpus 8xH1O0", "did you mean H100?"),
         ("--params 7B --gpus 8xH100 --nodes 0", "--nodes 0: a number from 1 on"),
         ("--params 7B --gpus 8xH100 --micro-batch 0", "--micro-batch 0: a number from 1 on"),
-        ("--params 7B --gpus 8xH100 --model-args a=1", "--model-args and --python go with --script"),
+        ("--params 7B --gpus 8xH100 --model-args a=1", "--model-args and --python need --script"),
         (
             "--script nowhere.py --gpus 8xH100",
             "--script nowhere.py cannot be read: No such file or directory; give the path",

@@ -65,7 +65,7 @@ def test_what_means_one_thing_is_understood(typed: str, own: str, rest: str | No
         ("launch ddp missing", "`distui launch ddp -- missing` if it is one"),
         (
             "launch ddp train.py -- --lr 1",
-            "train.py stands before --: `distui launch ddp -- train.py --lr 1`",
+            "train.py belongs after --: `distui launch ddp -- train.py --lr 1`",
         ),
         ("exec python -- train.py", "`distui exec -- python train.py`"),
     ],
@@ -102,7 +102,7 @@ def test_a_word_that_is_not_known_gets_the_nearest_one() -> None:
         ("plan ddp -- /tmp", "/tmp is a directory: give the path of a script in it"),
         ("stop R --yes --readonly", "--readonly allows nothing that changes a run"),
         ("plan ddp --nnodes 2 -- /etc/hostname", "add --hosts A,B or --on sky"),
-        ("advise --gpus A100 --params 7", "7 what? Write the unit: 7B or 7M"),
+        ("advise --gpus A100 --params 7", "7: the unit is missing: write 7B or 7M"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_code_2(

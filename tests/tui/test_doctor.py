@@ -187,7 +187,7 @@ def test_an_error_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
         (["--hosts", "a,a"], 2, "--hosts names a more than once"),
         (["--hosts", "a", "--hostfile", "x"], 2, "exclude each other"),
         (["--hosts", "a", "--ssh-config", "/no/such"], 2, "--ssh-config /no/such is missing: name"),
-        (["some", "--hosts", "a"], 2, "A run has its hosts"),
+        (["some", "--hosts", "a"], 2, "A run has its own hosts"),
         (["no-such-run"], 3, "no-such-run"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_filter_reads_words_and_fields() -> None:
     assert names("exit:0") == ["train3"]
     assert names("ranks:2 state:watched") == ["train.py"]
     assert names("nothing:like") == []
-    assert "column 11: no state is called bogus: there are starting, " in mistake("ddp state:bogus")
+    assert "column 11: unknown state bogus: use starting, " in mistake("ddp state:bogus")
     assert mistake("state:fail state: hung") == ""
     assert len(names("")) == 4
 
@@ -253,7 +253,7 @@ async def test_a_line_of_a_host_opens_and_removes_nothing(rig: Start) -> None:
     silent = host_entry("gpu9", "no answer", "gpu9 does not answer")
     async with shown(rig(runs=[*several_runs(), silent], run=None), 120, 40) as it:
         await it.press("end", "enter")
-        await it.until(lambda: "This line is no run: choose one" in it.told())
+        await it.until(lambda: "This line is not a run: choose one" in it.told())
         await it.press("X")
         assert "is not kept here" in it.told()
         assert isinstance(it.app.screen, RunsScreen)

@@ -102,7 +102,7 @@ def test_a_damaged_file_is_never_written_over(file: Path, data: bytes) -> None:
     assert settings == UserSettings()
     assert len(problems) == 1
     assert problems[0].startswith(str(file))
-    with pytest.raises(SettingsError, match=r"the choice is not kept: .*settings\.toml is not"):
+    with pytest.raises(SettingsError, match=r"the choice is not saved: .*settings\.toml is not"):
         keep(file, {"theme": "light"})
     assert file.read_bytes() == data
     assert [path.name for path in file.parent.iterdir() if path.suffix == ".tmp"] == []
@@ -161,7 +161,7 @@ def test_a_number_of_thousands_of_digits_is_a_sentence() -> None:
     assert problem.startswith(f"{path} is not TOML that can be read (Exceeds the limit")
     with pytest.raises(SettingsError, match="is not TOML"):
         section_of("logs")
-    with pytest.raises(SettingsError, match=r"is not kept: .* is not TOML"):
+    with pytest.raises(SettingsError, match=r"is not saved: .* is not TOML"):
         keep(path, {"theme": "light"})
 
 
@@ -205,7 +205,7 @@ async def test_a_broken_file_is_named_on_the_screen_and_stays(rig: Start) -> Non
     async with shown(rig(play.running()), 120, 40) as it:
         assert f"{path} is not TOML that can be read" in it.told()
         await it.press("t")
-        await it.until(lambda: "The choice is not kept" in it.told())
+        await it.until(lambda: "The choice is not saved" in it.told())
         assert it.app.theme == "distui-light"
     assert path.read_text() == "theme = \n"
 

@@ -143,16 +143,14 @@ def _word(word: str, at: int) -> tuple[Test, str]:
     if split is None or word[0] in "\"'":
         plain = word.startswith("!")
         if word == "!":
-            raise FilterError(
-                f"the filter, column {at}: ! stands before what is not to fit, as in !state:failed"
-            )
+            raise FilterError(f"the filter, column {at}: write a term after !, as in !state:failed")
         test = _anywhere(_unquoted(word[plain:]))
         return (_not(test) if plain else test), ""
     name = {"tags": "tag"}.get(split["field"].lower(), split["field"].lower())
     field = FIELDS.get(name)
     if field is None:
         hint = did_you_mean(name, FIELDS) or f"there are {', '.join(FIELDS)}"
-        raise FilterError(f"the filter, column {at}: no field is called {quoted(name)}; {hint}")
+        raise FilterError(f"the filter, column {at}: unknown field {quoted(name)}; {hint}")
     value = _unquoted(split["value"])
     beside = at + split.start("value")
     made = _of_text if field.kind == "text" else _of_number
@@ -192,7 +190,7 @@ def _of_text(name: str, field: RunField, op: str, value: str, at: int) -> Test:
     for each in wanted if name == "state" else ():
         if not any(_fits_text(state, op, each) for state in STATES):
             raise FilterError(
-                f"the filter, column {at}: no state is called {quoted(each)}: there are {', '.join(_TYPED)}"
+                f"the filter, column {at}: unknown state {quoted(each)}: use {', '.join(_TYPED)}"
             )
 
     def test(run: RunEntry) -> bool:
@@ -251,7 +249,7 @@ def _bounds(name: str, field: RunField, op: str, text: str, at: int) -> Sequence
     ends += [("<=", _number(name, field, high, at))] if high else []
     if len(ends) == 2 and ends[0][1] > ends[1][1]:
         raise FilterError(
-            f"the filter, column {at}: {quoted(text)} begins behind its end: write {name}:{high}..{low}"
+            f"the filter, column {at}: {quoted(text)} has its ends reversed: write {name}:{high}..{low}"
         )
     return ends
 

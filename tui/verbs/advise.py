@@ -75,7 +75,7 @@ def _model(options: argparse.Namespace) -> tuple[Shape, Counted | None, str]:
     """Return the model's sizes, measured if there is a script, and the script. Raises PlanError and RunError."""
     if options.script is None:
         if options.model_args or options.python:
-            raise PlanError("--model-args and --python go with --script: say which file defines the model")
+            raise PlanError("--model-args and --python need --script: name the file that defines the model")
         parameters, vocab = parse_parameters(options.params), options.vocab or VOCABULARY
         return shape(parameters, options.layers, options.hidden, vocab), None, "train.py"
     path, name = parse_script(options.script)

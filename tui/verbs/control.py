@@ -58,7 +58,7 @@ def restart(options: argparse.Namespace) -> int:
     env = {**from_shell(options.from_shell), **pairs(options.env, "--env")}
     both = [name for name in options.unset if name in env]
     if both:
-        raise RunError(f"--unset {both[0]}: it is given a value as well: leave out one of the two")
+        raise RunError(f"--unset {both[0]} is also set: leave out one of the two")
     changes: dict[str, str | None] = {**env, **dict.fromkeys(options.unset)}
     if refused := environment.refusal(changes):
         raise RunError(refused)
@@ -82,7 +82,9 @@ def _save_seconds(options: argparse.Namespace) -> float | None:
             raise RunError("--save-timeout is for a save before the restart: add --save-first")
         return None
     if options.reachable:
-        raise RunError("--save-first needs every rank, and --reachable goes on without some: leave one out")
+        raise RunError(
+            "--save-first needs every rank, and --reachable restarts without some: leave one out"
+        )
     state = run_directories.resolve(options.run).state()
     if not state.phase.ended and saving.way(state) is None:
         raise RunError(f"--save-first: {saving.NO_WAY}")

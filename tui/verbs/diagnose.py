@@ -344,7 +344,7 @@ def shown(what: str, data: Mapping[str, str], source: Source = no_source) -> lis
         return plain(merged_rows(what, data, source))
     except ValueError as error:
         raise RunError(
-            f"what a rank told of its {what} cannot be read ({error}): --raw prints it"
+            f"what a rank reported of its {what} cannot be read ({error}): --raw prints it"
         ) from None
 
 
@@ -389,7 +389,7 @@ def _write(folder: Path, what: str, texts: Mapping[int, str]) -> None:
     paths = {rank: folder / NAMES[what].format(rank) for rank in sorted(texts)}
     there = next((path for path in paths.values() if path.exists()), None)
     if there is not None:
-        raise RunError(f"{there} is there already: name another directory with --out")
+        raise RunError(f"{there} exists already: name another directory with --out")
     try:
         private_folder(folder)
         for rank, path in paths.items():

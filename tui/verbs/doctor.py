@@ -77,7 +77,7 @@ def _request(options: argparse.Namespace) -> DoctorRequest:
     if not 0 < options.size <= MOST_MIB:
         raise RunError(f"--size {options.size}: write MiB from 1 to {MOST_MIB}")
     if options.run is not None and names_hosts(options):
-        raise RunError("a run has its hosts: leave out --hosts and --hostfile, or the run")
+        raise RunError("a run has its own hosts: leave out --hosts and --hostfile, or the run")
     cwd = ""
     if options.run is not None:
         places, cwd = _of_run(options.run)

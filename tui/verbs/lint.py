@@ -53,7 +53,7 @@ def _checked(options: argparse.Namespace) -> list[Finding]:
     if files and (options.task or len(words) > 1 or is_file(words[0])):
         if rest or (options.task and words):
             raise RunError(
-                "files and a launch are checked apart: leave out PRESET and everything behind --"
+                "files and a launch are checked separately: leave out PRESET and everything after --"
             )
         presets = _presets()
         return worst_first(finding for file in files for finding in _file(file, presets))

@@ -40,7 +40,7 @@ def note(options: argparse.Namespace) -> int:
     entry = run_directories.resolve(options.run)
     if options.clear:
         if options.text:
-            raise RunError("--clear removes notes, and a text writes one: leave one of them out")
+            raise RunError("--clear removes notes, and TEXT writes one: leave one of them out")
         count = run_notes.clear(entry.path)
         if not options.json:
             sys.stdout.write(f"{entry.record.name}: {plural(count, 'note')} removed\n")

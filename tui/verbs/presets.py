@@ -195,7 +195,7 @@ def _variables(name: str, as_json: bool) -> int:
         raise RunError(f"{name} is neither a setting nor a variable of NCCL: {hint}")
     lines: list[str] = []
     for entry in entries:
-        meaning = entry.meaning or "In NCCL's sources alone, without a word in its documentation."
+        meaning = entry.meaning or "In NCCL's sources only; NCCL does not document it."
         lines += [entry.name, f"    {meaning}", f"    {nccl.facts(entry)}"]
     answer(as_json, [asdict(entry) for entry in entries], lines)
     return 0

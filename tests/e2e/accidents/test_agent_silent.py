@@ -58,7 +58,7 @@ def test_a_stopped_runner_is_asked_for_no_restart_and_obeys_a_stop(world: World)
     runner, pids = run.runner_pid(), run.pids()
     os.kill(runner, signal.SIGSTOP)
     said = run.distui("restart", "--yes").refused(1, f"pid {runner}", f"kill -CONT {runner}")
-    assert "nothing was asked" in said
+    assert "no command was sent" in said
     assert (run.status()["attempt"], run.pids()) == (1, pids)
     assert run.stop("--grace", "3").code == 0
     stopped(run)

@@ -48,7 +48,7 @@ def test_the_agent_dies_in_a_restart(world: World) -> None:
     (world.work / "go").touch()  # until then no restart comes to its end
     out, err = asking.communicate(timeout=HANG_S)
     assert asking.returncode == 5, (out, err)
-    assert b"not known whether that was done" in err
+    assert b"it is unknown if that was done" in err
     assert b"distui status" in err
     (command,) = asked(run)
     run.status()  # starts the next agent

@@ -92,7 +92,7 @@ def test_copies_of_another_run(world: World) -> None:
     assert other.name in world.distui("status").fine().out, "it is the only one that lives"
     refused = world.distui("restart", copy.name, "--yes")
     assert refused.code == 1
-    assert "was made by somebody else, or is a copy" in refused.err
+    assert "belongs to another user, or is a copy" in refused.err
     assert world.distui("stop", copy.name, "--yes").code == 0
     assert set(other.marked()) == before
     assert other.status()["state"] == "running"

@@ -33,8 +33,8 @@ WRONG_LINES = [
     ("", "--hosts names no host"),
     ("a,b,a,b,c", "--hosts names a, b more than once: each host is one node"),
     ("-oProxyCommand=x", "host '-oProxyCommand=x' begins with '-'"),
-    ("a,b c", "host 'b c' is no host name"),
-    ("a;reboot", "host 'a;reboot' is no host name"),
+    ("a,b c", "host 'b c' is not a host name"),
+    ("a;reboot", "host 'a;reboot' is not a host name"),
 ]
 
 
@@ -102,7 +102,7 @@ def test_the_script_asks_this_machine(tmp_path: Path) -> None:
 
 def test_what_is_no_answer() -> None:
     for said in (b"", b"This account is not available.\n", b"DISTUI-HOST/1\nhostname=x\n"):
-        with pytest.raises(HostError, match="x gives no shell to a command"):
+        with pytest.raises(HostError, match="x runs no command in a shell"):
             hosts.read("x", said, 0, 1)
 
 

@@ -320,7 +320,7 @@ async def test_what_goes_wrong_is_said_in_a_sentence(site: Site, serve: Make) ->
         (other, "box", ("true",), r"^box does not accept your key: `ssh box` has to work"),
         (config, "distui-no-such-host.invalid", ("true",), "is no host that is known here"),
         (config, "box", ("distui-no-such-command",), "has no distui where it should be"),
-        (config, "box", ("true",), "the other end is no distui agent"),
+        (config, "box", ("true",), "the other end is not a distui agent"),
         (config, "box", bridge(site, run, 0), r"^box: no agent answers on "),
     ]
     for path, host, words, text in cases:

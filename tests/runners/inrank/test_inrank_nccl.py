@@ -183,7 +183,7 @@ async def test_a_rank_that_is_only_starting_is_waited_for_and_one_without_a_hook
         done = await run.send(SetNccl("n", "INFO", ""))
         assert not done.ok
         assert done.text == (
-            "rank 0 has no hook (a launcher itself, with --no-hook or python -I, or without torch); "
+            "rank 0 has no hook (it is a launcher, runs with --no-hook or python -I, or does not import torch); "
             "--restart sets the level through the environment instead"
         )
 

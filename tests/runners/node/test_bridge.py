@@ -125,4 +125,4 @@ def test_what_is_refused_in_one_sentence(socket_folder: Path, agent: socket.sock
     assert (code, said.startswith("distui: no agent answers on ")) == (4, True)
     socket_folder.chmod(0o777)  # others may write there
     code, said = refused(RUN8, "1")
-    assert (code, "its directory is not a directory of yours alone" in said) == (4, True)
+    assert (code, "its directory is not a directory that only you can write" in said) == (4, True)

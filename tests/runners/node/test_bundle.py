@@ -108,7 +108,7 @@ def laid(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in made.rglob("*"):
         assert (laid / path.relative_to(made)).stat().st_mode == path.stat().st_mode
     assert (laid / "distui.zip").samefile(made / "distui.zip")
-    with pytest.raises(RunError, match="distui has changed since it was made: launch the run anew"):
+    with pytest.raises(RunError, match="distui has changed since: launch the run again"):
         package.lay("bundle-of-before", tmp_path / "cargo")
 
 
