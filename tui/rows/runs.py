@@ -220,27 +220,39 @@ def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
         for column in _COLUMNS
         if column.width and (column.name not in IF_ANY or any(map(column.order, runs)))
     ]
+    chosen = _fitting(wanted, width - 2)
+    widths = _widths(chosen, runs, width - 2)
+    places, at = [], 1
+    for column in chosen:
+        places.append(PlacedColumn(column, at, widths[column.name]))
+        at += widths[column.name] + 2
+    return places
+
+
+def _fitting(wanted: Sequence[RunColumn], room: int) -> list[RunColumn]:
+    """Return the columns that fit, in their order; those of the lowest rank are chosen first, rank 0 always."""
     chosen: list[RunColumn] = []
-    room = width - 2
     for column in sorted(wanted, key=lambda column: column.rank):
         if column.width + 2 <= room or not column.rank:
             chosen.append(column)
             room -= column.width + 2
+    return [column for column in wanted if column in chosen]
+
+
+def _widths(chosen: Sequence[RunColumn], runs: Sequence[RunEntry], room: int) -> dict[str, int]:
+    """Return the width of each column. Longer texts get the spare width; the growing column of highest rank, the rest."""
     widths = {column.name: column.width for column in chosen}
-    for column in sorted(chosen, key=lambda column: column.rank):
+    room -= sum(column.width + 2 for column in chosen)
+    growing = sorted((column for column in chosen if column.grows), key=lambda column: column.rank)
+    for column in growing:
         longest = max((len(column.in_list(run)) for run in runs), default=0)
-        more = max(0, min(longest, column.grows) - column.width, 0)
-        taken = min(more, max(0, room))
+        taken = max(0, min(longest, column.grows) - column.width)
+        taken = min(taken, max(0, room))
         widths[column.name] += taken
         room -= taken
-    ends = [column for column in chosen if column.grows]
-    if room > 0 and ends:
-        widths[max(ends, key=lambda column: column.rank).name] += room
-    places, at = [], 1
-    for column in (column for column in _COLUMNS if column in chosen):
-        places.append(PlacedColumn(column, at, widths[column.name]))
-        at += widths[column.name] + 2
-    return places
+    if room > 0 and growing:
+        widths[max(growing, key=lambda column: column.rank).name] += room
+    return widths
 
 
 def head_row(places: Sequence[PlacedColumn], sort: str = "", reverse: bool = False) -> Row:
