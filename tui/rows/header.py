@@ -18,7 +18,7 @@ from ...runners.progress import STEPS_SOURCE, Progress, hung, parts, progress
 from ...runners.state import RunState
 from ...runners.status import HUNG, applied, world_size
 from . import glyphs
-from .frame import Frame, gpu_fields, gpu_places
+from .frame import Frame, SampleFields, gpu_fields, gpu_places
 from .glyphs import Cells, Row, kept, percent, row_width
 from .run_status import cost, recovered
 
@@ -325,12 +325,7 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], s
     for name, text in parts(line):
         if name == "step" and line.step == 0 and line.sources.get("step") == STEPS_SOURCE:
             continue  # no optimizer step was seen; a script without an optimizer has none
-        style = "stale" if frame.quiet or frame.lost or line.earlier else "text"
-        if name == "still_s":
-            style = "bad" if hung(frame.state) else "warn"
-        if name in line.not_finite:
-            style = "bad"
-        cell: Row = ((text, style),)
+        cell: Row = ((text, _style(frame, line, name)),)
         if trends.get(name):
             cell = (*cell, (f" {trends[name]}", "accent"))
         gap = "  " if name in _BESIDE_STEP and cells else _BAR
@@ -341,6 +336,14 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], s
     cells += after
     cells.append((_COMMAND, _command(frame.state), _BAR))
     return cells
+
+
+def _style(frame: Frame, line: Progress, name: str) -> str:
+    if name in line.not_finite:
+        return "bad"
+    if name == "still_s":
+        return "bad" if hung(frame.state) else "warn"
+    return "stale" if frame.quiet or frame.lost or line.earlier else "text"
 
 
 def _before_steps(frame: Frame) -> Row:
@@ -381,15 +384,23 @@ def _load(frame: Frame) -> Cells:
     if not frame.state.once(gpu_places) or not gpus.of("util"):
         return [(7, _cpu(frame), _BAR)]
     utils, power = _measured(gpus.of("util")), _measured(gpus.of("power_w"))
-    sized = zip(gpus.of("mem_used"), gpus.of("mem_total"), strict=True)
-    memory = [(used, total) for used, total in sized if used is not None and total is not None]
-    util = f"util {percent(sum(utils) / len(utils))}" if utils else f"util {NA}"
-    used_all = usage_short(sum(used for used, _ in memory), sum(total for _, total in memory))
+    util: Row = ((f"util {NA}", "stale"),)
+    if utils:
+        util = ((f"util {percent(sum(utils) / len(utils))}", "text"),)
     return [
-        (7, ((util, "text" if utils else "stale"),), _BAR),
-        (10, ((f"mem {used_all}", "text"),) if memory else (), _BAR),
+        (7, util, _BAR),
+        (10, _memory(gpus), _BAR),
         (11, ((watts(sum(power)), "text"),) if power else (), _BAR),
     ]
+
+
+def _memory(gpus: SampleFields) -> Row:
+    sized = zip(gpus.of("mem_used"), gpus.of("mem_total"), strict=True)
+    memory = [(used, total) for used, total in sized if used is not None and total is not None]
+    if not memory:
+        return ()
+    used_all = usage_short(sum(used for used, _ in memory), sum(total for _, total in memory))
+    return ((f"mem {used_all}", "text"),)
 
 
 def watts(power: float) -> str:

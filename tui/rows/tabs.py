@@ -92,17 +92,7 @@ def _tabs(
     before = False
     for tab in TABS:
         current = tab.pane == pane
-        first = not row.width
-        between = opening = ""
-        if not first:
-            between = "]" if before else " "
-        if current:
-            opening = "["
-        elif gap or first:
-            opening = " "
-        if current and not gap and not first:
-            between = ""  # one column separates neighbours: the bracket takes it
-        row.add((f"{between}{'' if first else gap}{opening}", "tab"))
+        row.add((_opening(gap, current, before, first=not row.width), "tab"))
         style = "tab" if current else "text"
         name = f" {tab.title}" if named or current else ""
         count = f" {mark[0]}{alarms}" if tab.pane == "findings" and alarms else ""
@@ -111,6 +101,16 @@ def _tabs(
         before = current
     row.add(("]" if before else " ", "tab"))
     return row
+
+
+def _opening(gap: str, current: bool, after_current: bool, first: bool) -> str:
+    """Return the text before a tab. Without a gap, one column separates two tabs: a bracket takes it."""
+    if first:
+        return "[" if current else " "
+    if current:
+        return f" {gap}[" if gap else "["
+    closing = "]" if after_current else " "
+    return f"{closing}{gap} " if gap else closing
 
 
 def _places(named: int, keys: Mapping[str, str]) -> ClickableRow:
