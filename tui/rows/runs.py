@@ -240,7 +240,7 @@ def _fitting(wanted: Sequence[RunColumn], room: int) -> list[RunColumn]:
 
 
 def _widths(chosen: Sequence[RunColumn], runs: Sequence[RunEntry], room: int) -> dict[str, int]:
-    """Return the width of each column. Longer texts get the spare width; the growing column of highest rank, the rest."""
+    """Return the width of each column. Longer texts get the spare width; the growing column of highest rank the rest."""
     widths = {column.name: column.width for column in chosen}
     room -= sum(column.width + 2 for column in chosen)
     growing = sorted((column for column in chosen if column.grows), key=lambda column: column.rank)
