@@ -94,7 +94,7 @@ def test_the_place_is_where_a_launch_goes_unless_it_says_one(
 
 def test_without_the_section_a_launch_names_its_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--", "train.py"]) == 2
-    assert "No PRESET" in capsys.readouterr().err
+    assert "No preset" in capsys.readouterr().err
     with pytest.raises(WrongUsage, match=r"no PRESET before train\.py"):
         understood(["plan", "train.py"], None, lambda word: False)
 
