@@ -121,7 +121,7 @@ async def test_the_memory_pane_shows_the_numbers_of_the_estimate(here: Here) -> 
 
 NOT_ESTIMATED = {
     ("params", "lots"): "model lots: write a number of parameters",
-    ("hardware", "8xH1O0"): "GPU 8xH1O0: no GPU H1O0 is known here; did you mean H100?",
+    ("hardware", "8xH1O0"): "GPU 8xH1O0: unknown GPU H1O0; did you mean H100?",
     ("seq", "0"): "sequence 0: a number of positions",
     ("nodes", "x"): "nodes x: a number",
     (f"{SET}mesh.tp", "3"): "fsdp2: n/a",
