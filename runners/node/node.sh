@@ -29,18 +29,18 @@ from_uv() {
 if [ "$1" = attach ]; then # any Python 3 will do, and every millisecond counts
     shift
     for python in $(candidates 2>/dev/null); do
-        [ -x "$python" ] && exec "$python" -E -s -S "$here/bridge.py" "$@"
+        [ -x "$python" ] && exec "$python" -B -E -s -S "$here/bridge.py" "$@"
     done
 fi
 
 for python in $(candidates 2>/dev/null | awk '!seen[$0]++'); do
-    found=$("$python" -E -s -S "$here/boot.py" fits 2>/dev/null) && exec "$found" -E -s "$here/boot.py" "$@"
+    found=$("$python" -B -E -s -S "$here/boot.py" fits 2>/dev/null) && exec "$found" -B -E -s "$here/boot.py" "$@"
 done
 for python in $(from_uv); do
-    found=$("$python" -E -s -S "$here/boot.py" fits 2>/dev/null) && exec "$found" -E -s "$here/boot.py" "$@"
+    found=$("$python" -B -E -s -S "$here/boot.py" fits 2>/dev/null) && exec "$found" -B -E -s "$here/boot.py" "$@"
 done
 for python in $(candidates 2>/dev/null); do
-    missing=$("$python" -E -s -S "$here/boot.py" lacks 2>/dev/null) && { echo "$missing" >&2; exit 2; }
+    missing=$("$python" -B -E -s -S "$here/boot.py" lacks 2>/dev/null) && { echo "$missing" >&2; exit 2; }
 done
 echo "distui: $(uname -n) has no Python 3.11 to 3.14 for distui's agent: install one or uv there, or set DISTUI_PYTHON to its path" >&2
 exit 2
