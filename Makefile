@@ -90,7 +90,7 @@ docs: install    ## the documentation as a site in .site; a broken link fails
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/mkdocs build --strict --config-file .ci/mkdocs.yml
 
-bench: install   ## the table of docs/development/benchmarks.md; BENCH=--quick
+bench: install   ## the table of benchmarks.md; BENCH=--quick
 	$(BIN)/python -m tests.bench $(BENCH)
 
 pictures: install ## docs/pictures, from the real program in a terminal
