@@ -194,6 +194,16 @@ class _Sentence:
     times: int = 1
     """Number of consecutive occurrences, counted only if `lasts`."""
 
+    def is_empty(self, titles: bool) -> bool:
+        """Whether it only introduces other lines. `titles`: titles of tracebacks count as messages."""
+        return (self.title and not titles) or self.text.strip() == REASON
+
+    def is_continued_by(self, text: str) -> bool:
+        """Whether the next line is a part of the message: after a colon, or indented if nothing else is known."""
+        if self.text.rstrip().endswith(":"):
+            return True
+        return text[:1].isspace() and self.sureness is Sureness.ENDED and self.failure is None
+
 
 class ErrorLines:
     """Collect error messages while logs are read."""
@@ -218,28 +228,20 @@ class ErrorLines:
 
     def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
         """Read a line that may report an error. `text`: without prefixes; `has_rule`: a rule also matches it."""
-        if (
-            self._joins(line, text, head, number)
-            or self.full
-            or (_WARNED.search(line, 0, 80) and not _SOCKET.search(text))
-        ):
+        if self._joins(line, text, head, number) or self.full or _is_glog_warning(line, text):
             return
         if _NOTHING.search(text) and text.strip() != REASON:
             self._warning(line, text, head, number)
             return
         before = line.partition(text)[0]
-        sureness = sureness_of(text)
-        if _LEVELLED.search(before) and not text[:1].isspace():
-            sureness = max(sureness or Sureness.LEVEL, Sureness.LEVEL)
-        elif sureness is None and _TAGGED.match(line):
-            sureness = Sureness.WORDS
+        sureness = _sureness(line, text, before)
         if sureness is None or (sureness is Sureness.WORDS and self._words[self._file] >= MOST_WORDS):
             return
         failure = of_line(text)
-        if sureness is Sureness.WORDS and failure is not None:
-            sureness, failure = (sureness, None) if failure.symptom else (Sureness.LEVEL, failure)
         if has_rule and (failure is None or failure.symptom):
             return
+        if sureness is Sureness.WORDS and failure is not None:
+            sureness, failure = (sureness, None) if failure.symptom else (Sureness.LEVEL, failure)
         first = self._first(line, head, number)
         minor, title = _MINOR.search(before) is not None, OF_RAY.match(text) is not None
         self._keep(_Sentence(sureness, failure, text, first, warned=minor, title=title))
@@ -264,8 +266,7 @@ class ErrorLines:
             last.text, last.failure, last.sureness = text, of_line(text), Sureness.ENDED
             last.first = self._first(line, head, number)
             return True
-        indented = text[:1].isspace() and last.sureness is Sureness.ENDED and last.failure is None
-        if not last.text.rstrip().endswith(":") and not indented:
+        if not last.is_continued_by(text):
             return False
         last.failure = of_line(f"{last.text}\n{text.strip()}") or last.failure
         if last.text.strip() == REASON:
@@ -355,15 +356,10 @@ class ErrorLines:
         kept = [
             each
             for each in self._kept
-            if not (
-                _follows(each.first, killed)
-                or (each.title and not titles)
-                or each.text.strip() == REASON
-                or _is_after(each, symptoms)
-            )
+            if not (_follows(each.first, killed) or each.is_empty(titles) or _is_after(each, symptoms))
         ]
-        surer = [each for each in kept if each.sureness > Sureness.WORDS]
         ended = kept if failed else [each for each in kept if _ends(each, lengths)]
+        surer = [each for each in kept if each.sureness > Sureness.WORDS]
         best = min(ended or surer, key=_order, default=None)
         if best is not None:
             yield RuleHits.of(_rule(best, bool(ended)), best.first)
@@ -430,6 +426,21 @@ def sureness_of(text: str) -> Sureness | None:
     if _LEVEL.search(text):
         return Sureness.LEVEL
     return Sureness.WORDS if _WORDS.search(text) else None
+
+
+def _sureness(line: str, text: str, before: str) -> Sureness | None:
+    """Return `sureness_of`, also by an error level or torch's tag in the prefix `before`."""
+    sureness = sureness_of(text)
+    if _LEVELLED.search(before) and not text[:1].isspace():
+        return max(sureness or Sureness.LEVEL, Sureness.LEVEL)
+    if sureness is None and _TAGGED.match(line):
+        return Sureness.WORDS
+    return sureness
+
+
+def _is_glog_warning(line: str, text: str) -> bool:
+    """Whether a line is torch's warning or less, and does not name a port or a peer."""
+    return _WARNED.search(line, 0, 80) is not None and _SOCKET.search(text) is None
 
 
 def _order(each: _Sentence) -> tuple[bool, bool, bool, bool, int, int, int]:

@@ -97,6 +97,25 @@ class _Trace:
     more: bool = False
     """Whether further lines of the message are not classified yet."""
 
+    def is_cut_off(self, lengths: Mapping[int, int]) -> bool:
+        """Whether its file ends before the exception. `lengths`: lines of each file so far."""
+        printed = self.printed
+        if self.ended or self.ignored or not (printed.place or printed.headed or printed.wrapped):
+            return False
+        return lengths.get(self.stream[0], 0) - self.last[0] <= SHORT
+
+    def cut_off(self) -> RuleHits:
+        """Return a failure of unknown class, at the newest line."""
+        number, line = self.last
+        text = "The log ends within a traceback"
+        if self.printed.wrapped:
+            text += f", of {self.printed.wrapped}"
+        if self.printed.place:
+            text += f", at {self.printed.place}{_within(self.printed, line)}"
+        evidence = FactLine(self.name, number, shown(line))
+        first = First(self.stream[0], evidence, self.head, stamp_of(line))
+        return RuleHits.of(replace(CUT_OFF, text=f"{text}: {CUT_OFF.text}"), first)
+
 
 @dataclass(slots=True)
 class _Raised:
@@ -229,13 +248,14 @@ class Exceptions:
     def ended(self, text: str, line: str, head: Head, number: int) -> bool:
         """Return True if the line reports how a process exited. `text`: the line without prefixes."""
         ending = self.endings.reported(text, head, line)
-        if ending is not None:
-            if ending.code:
-                self.failed = True
-                self._exit = self._exit or (ending.code, self._first(line, ending.head, number))
-            if ending.failure is not None:
-                self._keep(ending.failure, ending.head, line, number, sure=True)
-        return ending is not None
+        if ending is None:
+            return False
+        if ending.code:
+            self.failed = True
+            self._exit = self._exit or (ending.code, self._first(line, ending.head, number))
+        if ending.failure is not None:
+            self._keep(ending.failure, ending.head, line, number, sure=True)
+        return True
 
     def line(self, text: str, line: str, stream: str, number: int) -> bool:
         """Return True if the line belongs to an open traceback. `text`: the line without prefixes."""
@@ -244,13 +264,7 @@ class Exceptions:
             if number >= self._look_at:
                 self._close_left(number)
             return False
-        if trace.ended and text.startswith(_OF_LOGGING):
-            self._settle(trace)
-            self._take_back(trace.key)
-            self._close(trace)
-            return False
-        if trace.ended and any(word in text for word in _CHAINED):
-            self._leave(trace, text)
+        if trace.ended and self._is_over(trace, text):
             return False
         step = trace.printed.feed(text)
         if step is Step.PART and text.strip():
@@ -260,11 +274,22 @@ class Exceptions:
         if step is Step.RAISED:
             self._came_to(trace, line, number)
         elif step is Step.MORE:
-            trace.more = True
-            return False  # it may also be an independent line
+            trace.more = True  # it may also be an independent line
         elif step is Step.OVER or (trace.ended and number - trace.ended > AFTER):
             self._close(trace)
         return step in (Step.PART, Step.RAISED)
+
+    def _is_over(self, trace: _Trace, text: str) -> bool:
+        """Close a complete traceback if the line shows that it was logged, or that another one is chained to it."""
+        if text.startswith(_OF_LOGGING):
+            self._settle(trace)
+            self._take_back(trace.key)
+            self._close(trace)
+            return True
+        if any(word in text for word in _CHAINED):
+            self._leave(trace, text)
+            return True
+        return False
 
     def _close_left(self, number: int) -> None:
         """Close tracebacks of silent writers: no exception is chained over this distance."""
@@ -287,27 +312,13 @@ class Exceptions:
 
         If it belongs to a chain, yield the exception before it instead.
         """
-        open_ = [
-            each
-            for each in self._traces.values()
-            if not each.ended
-            and not each.ignored
-            and (each.printed.place or each.printed.headed or each.printed.wrapped)
-        ]
-        cut = [each for each in open_ if lengths.get(each.stream[0], 0) - each.last[0] <= SHORT]
+        cut = [each for each in self._traces.values() if each.is_cut_off(lengths)]
         first = min(cut, key=lambda each: (each.stream[0], each.began), default=None)
         inner = self._unfinished(lengths) if first is None else self._inner.get(first.stream)
         if inner is not None:
             yield RuleHits.of(_rule(inner.failure, MOST + 1, True), inner.first)
         elif first is not None:
-            number, line = first.last
-            where = first.printed.place + _within(first.printed, line) if first.printed.place else ""
-            wrapped = f", of {first.printed.wrapped}" if first.printed.wrapped else ""
-            at = f", at {where}" if where else ""
-            text = f"The log ends within a traceback{wrapped}{at}: {CUT_OFF.text}"
-            evidence = FactLine(first.name, number, shown(line))
-            place = First(first.stream[0], evidence, first.head, stamp_of(line))
-            yield RuleHits.of(replace(CUT_OFF, text=text), place)
+            yield first.cut_off()
 
     def _unfinished(self, lengths: Mapping[int, int]) -> _Inner | None:
         """The first exception before a chained one that the end of its file cuts off before its first frame."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..inrank.failure_causes import Death, Failure, classify, signal_of
 from ..inrank.tracebacks import of_tool
@@ -170,17 +171,27 @@ class Endings:
         if end.head.node and end.head.rank is not None:
             self.locals.add(end.head.node, end.head.rank)
         repeated = end.pid in self.who
-        if end.pid is not None and (repeated or len(self.who) < SOURCES):
-            whose = _both(self.who[end.pid], end.head) if repeated else end.head
-            self.who[end.pid] = whose
-            if self.first is not None and self.first.pid == end.pid:
-                self.first = whose
-        ranked = end.head.rank is not None and not end.head.node.startswith(PROCESS)
-        named = ranked or end.head.host != head.host
-        if named and end.code and (self.first is None or self._is_root()):
+        self._identify(end)
+        if self._is_first(end, head):
             self.first, self.rooted, self._root_time = end.head, self._root, self._time
         self._root = self._root and not end.code
         return end._replace(failure=None) if repeated else end
+
+    def _identify(self, end: ReportedExit) -> None:
+        """Note rank and host of the process. A repeated report adds to the earlier one."""
+        if end.pid is None or (end.pid not in self.who and len(self.who) >= SOURCES):
+            return
+        whose = _both(self.who[end.pid], end.head) if end.pid in self.who else end.head
+        self.who[end.pid] = whose
+        if self.first is not None and self.first.pid == end.pid:
+            self.first = whose
+
+    def _is_first(self, end: ReportedExit, head: Head) -> bool:
+        """Whether the exit of a process with a known rank or host came first. `head`: the writer of the report."""
+        if not end.code or not (self.first is None or self._is_root()):
+            return False
+        ranked = end.head.rank is not None and not end.head.node.startswith(PROCESS)
+        return ranked or end.head.host != head.host
 
     def _is_root(self) -> bool:
         """Whether the process is the root cause. Of the root causes in several nodes' tables, the earliest wins."""
@@ -232,19 +243,25 @@ def _both(before: Head, again: Head) -> Head:
 
 def _exit_of(match: re.Match[str], head: Head) -> ReportedExit | None:
     groups = match.groupdict()
-    whose = replace(head, host=groups["host"]) if groups.get("host") else head
-    if groups.get("rank"):
-        whose = of_rank(int(groups["rank"]), whose)
-    elif groups.get("local") and (whose.rank is None or whose.node):
-        node = whose.host or (whose.node if whose.node.startswith("process ") else whose.source[0])
-        whose = replace(whose, rank=int(groups["local"]), node=node)
+    whose = _named_in(groups, replace(head, host=groups.get("host") or head.host))
     pid = int(groups["pid"]) or None if groups.get("pid") else head.pid
-    if groups.get("word", "") and groups["word"] not in _WORDS:
+    word = groups.get("word")
+    if word and word not in _WORDS:
         return ReportedExit(_OF_SLURM, whose, pid, -signal.SIGKILL)
     if groups.get("list"):
         number, code = _of_list(groups["list"])
         return _exit(code, pid, of_rank(number, whose))
     return _exit(_code(groups), pid, whose)
+
+
+def _named_in(groups: Mapping[str, Any], whose: Head) -> Head:
+    """Add the global or local rank of a report."""
+    if groups.get("rank"):
+        return of_rank(int(groups["rank"]), whose)
+    if groups.get("local") and (whose.rank is None or whose.node):
+        node = whose.host or (whose.node if whose.node.startswith("process ") else whose.source[0])
+        return replace(whose, rank=int(groups["local"]), node=node)
+    return whose
 
 
 def _code(groups: dict[str, str | None]) -> int:
