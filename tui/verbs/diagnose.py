@@ -7,13 +7,14 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
+from ...presets.finding import Finding
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
@@ -56,11 +57,8 @@ def diagnose(options: argparse.Namespace) -> int:
     if len(names) == 1 and is_bundle(Path(names[0])):
         with opened(Path(names[0])) as manifest:
             return _of_run(run_directories.resolve(manifest.run), options.json)
-    if len(names) > 1 or (names and (names[0] == "-" or os.path.exists(names[0]))):
-        reading = read_all((STDIN if name == "-" else (name, Path(name)) for name in names), _wait_for)
-        verdict = judge(reading)
-        answer(options.json, document(reading, verdict), text(reading, verdict))
-        return 1 if verdict.failed else 0
+    if _are_files(names):
+        return _of_files(names, options.json)
     try:
         entry = run_directories.resolve(names[0] if names else None)
     except NoSuchRunError as error:
@@ -68,6 +66,17 @@ def diagnose(options: argparse.Namespace) -> int:
             raise
         raise NoSuchRunError(_foreign(names[0]) or f"there is no file {names[0]}, and {error}") from None
     return _of_run(entry, options.json)
+
+
+def _are_files(names: Sequence[str]) -> bool:
+    return len(names) > 1 or any(name == "-" or os.path.exists(name) for name in names)
+
+
+def _of_files(names: Sequence[str], as_json: bool) -> int:
+    reading = read_all((STDIN if name == "-" else (name, Path(name)) for name in names), _wait_for)
+    verdict = judge(reading)
+    answer(as_json, document(reading, verdict), text(reading, verdict))
+    return 1 if verdict.failed else 0
 
 
 def _wait_for(name: str) -> None:
@@ -109,10 +118,11 @@ def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
         lines += ["", SURVIVED] if verdict is not judged else []
     about: RunDiagnosis = {**document(reading, verdict), "live": live}
     answer(as_json, about, lines)
-    failed = any(
-        finding.severity == "error" and finding.role == "cause" for finding in state.findings.values()
-    )
-    return 1 if verdict.failed or failed or lost else 0
+    return 1 if verdict.failed or _has_error(state) or lost else 0
+
+
+def _has_error(state: RunState) -> bool:
+    return any(each.severity == "error" and each.role == "cause" for each in state.findings.values())
 
 
 SURVIVED = "No rank ended because of what the logs say of failures: the script went on after them."
@@ -121,29 +131,35 @@ SURVIVED = "No rank ended because of what the logs say of failures: the script w
 def survived(verdict: Verdict, state: RunState) -> Verdict:
     """Return the verdict with failures that the run survived turned into facts.
 
-    These are all failures of a run that succeeded, and deaths if every rank of the newest attempt runs. Without such
-    failures the verdict itself is returned.
+    Without such failures the verdict itself is returned.
     """
-    ends: tuple[str, ...] = ()
-    if state.phase is RunPhase.SUCCEEDED:
-        ends = ("",)
-    elif state.ranks and all(rank.phase is RankPhase.RUNNING for rank in state.ranks.values()):
-        ends = ("died-", "oom-")
+    ends = _survived_ends(state)
     outlived = [finding for finding in verdict.findings if finding.stops and finding.id.startswith(ends)]
     if not outlived:
         return verdict
     facts = tuple(replace(finding, role="fact", severity="note") for finding in outlived)
     kept = tuple(finding for finding in verdict.findings if finding not in outlived)
-    cause = next((finding for finding in kept if finding.role == "cause"), None)
-    victims = tuple(finding for finding in kept if finding.role == "symptom")
+    cause = next(iter(_with_role(kept, "cause")), None)
+    victims = tuple(_with_role(kept, "symptom"))
     return replace(verdict, findings=kept + facts, first=cause, victims=victims, ended=False)
+
+
+def _survived_ends(state: RunState) -> tuple[str, ...]:
+    """Return prefixes of failures that the run survived: all if it succeeded, deaths if every rank runs."""
+    if state.phase is RunPhase.SUCCEEDED:
+        return ("",)
+    runs = [rank.phase is RankPhase.RUNNING for rank in state.ranks.values()]
+    return ("died-", "oom-") if runs and all(runs) else ()
+
+
+def _with_role(findings: Iterable[LogFinding], *roles: str) -> list[LogFinding]:
+    return [finding for finding in findings if finding.role in roles]
 
 
 def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     """Return the findings of a run's own detectors as lines."""
     findings = standing(state)
-    lost = state.phase is RunPhase.LOST
-    if lost:
+    if state.phase is RunPhase.LOST:
         when = "when it was last heard of"
     elif state.phase.ended:
         when = "at its end"
@@ -151,44 +167,53 @@ def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
         when = "now"
     lines = [f"Findings of {name} {when}:" if findings else f"No findings of {name} {when}."]
     for finding in findings:
-        host = state.nodes[finding.node].host if finding.node in state.nodes else ""
-        concerned = finding.ranks or (() if finding.rank is None else (finding.rank,))
-        where = "; ".join(
-            part for part in (spans_text("rank", concerned) if concerned else "", host) if part
-        )
-        lines.append(
-            f"  {finding.severity} {finding.role} {finding.id}{f' ({where})' if where else ''}: {finding.text}"
-        )
-        if finding.since is not None:
-            lines.append(f"      since {time_of_day(finding.since, utc=True)}")
-        lines += [f"      {line}" for line in finding.evidence]
-        lines += [f"      Do: {finding.remedy}"] if finding.remedy else []
+        lines += _of_detector(finding, state)
     return lines + [f"  Missing: {sentence}." for sentence in missing]
+
+
+def _of_detector(finding: Finding, state: RunState) -> list[str]:
+    """Return the lines of one finding: sentence, time, evidence, remedy."""
+    ranks = finding.ranks
+    if not ranks and finding.rank is not None:
+        ranks = (finding.rank,)
+    where = [spans_text("rank", ranks)] if ranks else []
+    if finding.node in state.nodes:
+        where.append(state.nodes[finding.node].host)
+    place = "; ".join(filter(None, where))
+    lines = [
+        f"  {finding.severity} {finding.role} {finding.id}{f' ({place})' if place else ''}: {finding.text}"
+    ]
+    if finding.since is not None:
+        lines.append(f"      since {time_of_day(finding.since, utc=True)}")
+    lines += [f"      {line}" for line in finding.evidence]
+    return [*lines, f"      Do: {finding.remedy}"] if finding.remedy else lines
 
 
 def text(reading: Reading, verdict: Verdict) -> list[str]:
     """Return the whole diagnosis as lines."""
     lines = _first(verdict) or [_no_cause(reading, verdict)]
-    shown = [
-        finding
-        for finding in verdict.findings
-        if finding is not verdict.first
-        and finding.role in ("cause", "hint", "symptom")
-        and not _folded(finding, verdict)
-    ]
-    for finding in shown:
-        lines += ["", *_finding(finding)]
-    minor = (finding for finding in verdict.findings if finding.role in ("fact", "trace", "noise"))
-    counts = ", ".join(f"{finding.id} {finding.count} ×" for finding in minor)
-    lines += ["", f"Also said: {counts}"] if counts else []
-    lines += (
-        ["", *(f"Not read: {sentence}." for sentence in unread)] if (unread := list(reading.unread)) else []
-    )
+    for finding in verdict.findings:
+        if _has_paragraph(finding, verdict):
+            lines += ["", *_finding(finding)]
+    minor = _with_role(verdict.findings, "fact", "trace", "noise")
+    if minor:
+        counts = ", ".join(f"{finding.id} {finding.count} ×" for finding in minor)
+        lines += ["", f"Also said: {counts}"]
+    unread = list(reading.unread)
+    if unread:
+        lines += ["", *(f"Not read: {sentence}." for sentence in unread)]
     facts = reading.facts()
-    of_nodes = {version for node in facts.nodes for version in node.versions}
+    of_nodes = set[str]().union(*(node.versions for node in facts.nodes))
     unplaced = ", ".join(sorted(reading.statements.versions - of_nodes))
     lines += ["", f"NCCL {unplaced}"] if unplaced else []
     return lines + statements(facts)
+
+
+def _has_paragraph(finding: LogFinding, verdict: Verdict) -> bool:
+    """Whether a finding is shown in full: not the first cause, which is on top and lists the symptoms."""
+    if verdict.first is None:
+        return finding.role in ("cause", "hint", "symptom")
+    return finding is not verdict.first and finding.role in ("cause", "hint")
 
 
 def statements(facts: NcclFacts) -> list[str]:
@@ -200,34 +225,32 @@ def statements(facts: NcclFacts) -> list[str]:
     return [*lines, f"… {plural(more, 'communicator')} more: --json has them"] if more > 0 else lines
 
 
-def _folded(finding: LogFinding, verdict: Verdict) -> bool:
-    return verdict.first is not None and finding.role == "symptom"
-
-
 def _first(verdict: Verdict) -> list[str]:
-    if verdict.first is None:
+    first = verdict.first
+    if first is None:
         return []
-    causes = (finding for finding in verdict.findings if finding.role == "cause")
-    others = [finding for finding in causes if finding is not verdict.first]
+    others = [finding for finding in _with_role(verdict.findings, "cause") if finding is not first]
     unsure = verdict.order == "unknown" and bool(others)
-    if verdict.first.severity != "error":
-        label = "Not failed, but look at this: "
-    elif verdict.first.role == "symptom":
-        label = "First symptom, no line shows what it followed from: "
-    else:
-        label = "A cause: " if unsure else f"First cause{ORDERS[verdict.order]}: "
-    ordered = verdict.order != "unknown" and verdict.first.id != ABSENT.id
-    lines = _finding(verdict.first, label, verdict.first.stamp, ordered)
+    label = _label(first, unsure, verdict.order)
+    ordered = verdict.order != "unknown" and first.id != ABSENT.id
+    lines = _finding(first, label, first.stamp, ordered)
     if verdict.victims:
-        followed = ", ".join(
-            f"{victim.id} {victim.count} × ({spans_text('rank', victim.ranks)})"
-            if victim.ranks
-            else f"{victim.id} {victim.count} ×"
-            for victim in verdict.victims
-        )
-        lines.append(f"    Symptoms that go with it: {followed}")
+        lines.append(f"    Symptoms that go with it: {', '.join(map(_counted, verdict.victims))}")
     lines += [f"    {_behind(verdict)}"] if verdict.behind else []
     return [*lines, f"    {UNORDERED}"] if unsure else lines
+
+
+def _label(first: LogFinding, unsure: bool, order: str) -> str:
+    if first.severity != "error":
+        return "Not failed, but look at this: "
+    if first.role == "symptom":
+        return "First symptom, no line shows what it followed from: "
+    return "A cause: " if unsure else f"First cause{ORDERS[order]}: "
+
+
+def _counted(victim: LogFinding) -> str:
+    ranks = f" ({spans_text('rank', victim.ranks)})" if victim.ranks else ""
+    return f"{victim.id} {victim.count} ×{ranks}"
 
 
 def _no_cause(reading: Reading, verdict: Verdict) -> str:
@@ -254,15 +277,7 @@ def _finding(
 
     `since` is its time; `first` means that its rank came before the others.
     """
-    where = [f"{finding.count} ×"] if finding.count > 1 else []
-    where += [spans_text("rank", finding.ranks)] if finding.ranks else []
-    if first and len(finding.ranks) > 1 and finding.rank is not None:
-        where.append(f"rank {finding.rank} first")
-    if finding.hosts:
-        hosts = ", ".join(finding.hosts[:4])
-        where.append(f"{hosts} …" if len(finding.hosts) > 4 else hosts)
-    if finding.device is not None and not finding.ranks and finding.count == 1:
-        where.append(f"GPU {finding.device}")
+    where = _place(finding, first)
     where += [since.clock] if since is not None else []
     label = f"{before}{finding.id}" if before else f"{finding.severity} {finding.role} {finding.id}"
     lines = [f"{label}{' (' + '; '.join(where) + ')' if where else ''}: {finding.text}"]
@@ -272,6 +287,19 @@ def _finding(
     lines += [f"    {finding.remedy}"] if finding.remedy else []
     lines += [f"    {variables}"] if variables else []
     return lines
+
+
+def _place(finding: LogFinding, first: bool) -> list[str]:
+    """Return count, ranks and hosts; the GPU of a single line that names no rank."""
+    where = [f"{finding.count} ×"] if finding.count > 1 else []
+    where += [spans_text("rank", finding.ranks)] if finding.ranks else []
+    gpu = [f"GPU {finding.device}"] if finding.device is not None and not where else []
+    if first and len(finding.ranks) > 1 and finding.rank is not None:
+        where.append(f"rank {finding.rank} first")
+    if finding.hosts:
+        more = " …" if len(finding.hosts) > 4 else ""
+        where.append(f"{', '.join(finding.hosts[:4])}{more}")
+    return where + gpu
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -292,17 +320,24 @@ def dump(options: argparse.Namespace) -> int:
     texts = by_rank(done.data)
     if options.json:
         sys.stdout.write(json.dumps(_document(options.what, done, texts)) + "\n")
-    elif done.ok and options.record:
-        sys.stdout.write("\n".join(f"rank {rank}: {texts[rank]}" for rank in sorted(texts)) + "\n")
     elif done.ok:
-        lines = _raw(texts) if options.raw else shown(options.what, done.data, source)
-        lines += ["", f"Not all have answered: {done.text}"] if "; " in done.text else []
-        sys.stdout.write("\n".join(clean_text(line) for line in lines) + "\n")
+        sys.stdout.write("\n".join(_answers(options, done, texts, source)) + "\n")
     if done.ok and options.out is not None and not options.record:
         _write(Path(options.out), options.what, texts)
     if not done.ok:
         complain(done.text)
     return 0 if done.ok else 1
+
+
+def _answers(
+    options: argparse.Namespace, done: CommandDone, texts: Mapping[int, str], source: Source
+) -> list[str]:
+    """Return the dump as lines, with the reason if a rank has not answered."""
+    if options.record:
+        return [f"rank {rank}: {texts[rank]}" for rank in sorted(texts)]
+    lines = _raw(texts) if options.raw else shown(options.what, done.data, source)
+    lines += ["", f"Not all have answered: {done.text}"] if "; " in done.text else []
+    return [clean_text(line) for line in lines]
 
 
 async def _ask(link: Link, options: argparse.Namespace) -> tuple[CommandDone, Source]:
