@@ -85,7 +85,7 @@ def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
     if own.sm_mhz is None or usual is None or own.sm_mhz > 0.93 * usual:
         return
     clocks = f"{own.sm_mhz / 1000:.1f} of {usual / 1000:.1f} GHz"
-    words = [word for word in own.throttle or () if word not in BENIGN]
+    words = _throttles(own)
     hot = "" if own.temp_c is None else f" at {5 * round(own.temp_c / 5)} °C"
     if any(word.startswith("thermal") for word in words) or (own.temp_c or 0) >= 85:
         yield Reason("thermal", f"thermal throttling{hot}, {clocks}", "check the cooling of this GPU")
@@ -97,6 +97,10 @@ def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
         )
 
 
+def _throttles(own: Gpu) -> list[str]:
+    return [word for word in own.throttle or () if word not in BENIGN]
+
+
 def _remedy(word: str) -> str:
     if word == "power cap":
         return "compare its power limit with the others' (nvidia-smi -q -d POWER); raise it, or leave the node out"
@@ -106,19 +110,23 @@ def _remedy(word: str) -> str:
 def _link(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
     width, gen = _median(gpu.pcie_width for gpu in others), _median(gpu.pcie_gen for gpu in others)
     remedy = "reseat the GPU or its riser, or leave the node out"
-    if own.pcie_width and width and own.pcie_width < width:
+    if _is_lower(own.pcie_width, width):
         yield Reason("PCIe x", f"PCIe x{own.pcie_width} where others have x{width:.0f}", remedy)
-    elif own.pcie_gen and gen and own.pcie_gen < gen and (own.util or 0) > 50:  # idle links go down
+    elif _is_lower(own.pcie_gen, gen) and (own.util or 0) > 50:  # idle links go down
         yield Reason("PCIe gen", f"PCIe gen {own.pcie_gen} where others have gen {gen:.0f}", remedy)
+
+
+def _is_lower(value: float | None, usual: float | None) -> bool:
+    return bool(value and usual and value < usual)
 
 
 def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
     sample = rank.sample
     if sample is None:
         return
-    others = [peer.sample for peer in _other_ranks(view, rank) if peer.sample is not None]
+    others = _samples(_other_ranks(view, rank))
     quota = [peer.throttled_percent or 0.0 for peer in others]
-    if (sample.throttled_percent or 0.0) >= 20 and _far(sample.throttled_percent, quota, 1.3):
+    if _far(sample.throttled_percent, quota, 1.3, least=20.0):
         yield Reason(
             "CPU quota",
             "its cgroup's CPU quota holds it back",
@@ -126,42 +134,50 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
             "the quota was used up in many periods (nr_throttled of cpu.stat grows)",
         )
     yield from _cores(view, rank, sample)
-    if (
-        sample.read_bps is not None
-        and sample.read_bps > 10e6
-        and _far(sample.read_bps, [peer.read_bps for peer in others], 3.0)
-    ):
-        node = view.state.nodes.get(rank.place.node)
-        host = None if node is None else node.metrics
-        low = host and host.page_cache is not None and host.page_cache < 0.05 * (host.mem_total or 0)
+    if (sample.read_bps or 0.0) > 10e6 and _far(sample.read_bps, [peer.read_bps for peer in others], 3.0):
         yield Reason(
             "reads from storage",
             "it reads from storage where the others do not",
             "put its part of the data on a local disk, or give the node more memory for its page cache",
-            "little of the node's memory is page cache" if low else "",
+            "little of the node's memory is page cache" if _is_cache_small(view, rank) else "",
         )
+
+
+def _is_cache_small(view: View, rank: Rank) -> bool:
+    node = view.state.nodes.get(rank.place.node)
+    host = None if node is None else node.metrics
+    if host is None or host.page_cache is None:
+        return False
+    return host.page_cache < 0.05 * (host.mem_total or 0)
 
 
 def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
     """Report fewer cores than the other ranks have, or a shared core."""
-    if sample.cpus is None or not sample.cpus.isdigit():
+    if not sample.cpus or not _is_one_core(sample.cpus):
         return
-    node = rank.place.node
-    sharing = sorted(
-        peer.place.rank
-        for peer in _other_ranks(view, rank)
-        if peer.place.node == node and peer.sample is not None and peer.sample.cpus == sample.cpus
-    )
-    free = [peer for peer in _other_ranks(view, rank) if peer.sample and peer.sample.cpus != sample.cpus]
+    sharing, free = [], []
+    for peer in _other_ranks(view, rank):
+        if peer.sample is None:
+            continue
+        if peer.sample.cpus != sample.cpus:
+            free.append(peer.sample.cpus)
+        elif peer.place.node == rank.place.node:
+            sharing.append(peer.place.rank)
+    if not free:
+        return
     remedy = "bind each rank to cores of its own (taskset, numactl, --cpus-per-task of the scheduler)"
-    if sharing and free:
-        yield Reason(
-            "it shares core", f"it shares core {sample.cpus} with {spans_text('rank', sharing)}", remedy
-        )
-    elif free and all(peer.sample and not (peer.sample.cpus or "0").isdigit() for peer in free):
+    if sharing:
+        cores = f"it shares core {sample.cpus} with {spans_text('rank', sorted(sharing))}"
+        yield Reason("it shares core", cores, remedy)
+    elif not any(map(_is_one_core, free)):
         yield Reason(
             "bound to core", f"it is bound to core {sample.cpus} alone, the others have more", remedy
         )
+
+
+def _is_one_core(cpus: str | None) -> bool:
+    """Whether a set of cores is a single one; True if it is unknown."""
+    return (cpus or "0").isdigit()
 
 
 def _of_place(view: View, rank: int) -> Iterator[Reason]:
@@ -180,18 +196,21 @@ def _of_place(view: View, rank: int) -> Iterator[Reason]:
         share, theirs = times / len(own), others[location] / max(1, pooled)
         if times < 2 or share < OFTEN or theirs > share / 3:
             continue
-        sites = Counter(position.site for position in own if _location(position) == location)
-        site = sites.most_common(1)[0][0]
-        where = "" if site is None else activity.site_text(site)
-        if location is Kind.LOADER:
-            text = f"it waits for its data loader ({where})" if where else "it waits for its data loader"
-            remedy = (
-                "give its loader more workers (num_workers, prefetch_factor), or its data faster storage"
-            )
-            yield Reason("data loader", text, remedy)
-        elif where:
-            yield Reason(where, f"it is often at {where}", "see what this place does on this rank alone")
+        yield from _reason_at(location, own)
         return
+
+
+def _reason_at(location: object, own: Sequence[RankPosition]) -> Iterator[Reason]:
+    """Report a place by the site where the rank was most often."""
+    sites = Counter(position.site for position in own if _location(position) == location)
+    site = sites.most_common(1)[0][0]
+    where = "" if site is None else activity.site_text(site)
+    if location is Kind.LOADER:
+        text = f"it waits for its data loader ({where})" if where else "it waits for its data loader"
+        remedy = "give its loader more workers (num_workers, prefetch_factor), or its data faster storage"
+        yield Reason("data loader", text, remedy)
+    elif where:
+        yield Reason(where, f"it is often at {where}", "see what this place does on this rank alone")
 
 
 def _places(pulses: Sequence[Pulse]) -> list[RankPosition]:
@@ -214,12 +233,9 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
     host = None if node is None else node.metrics
     if host is None:
         return
-    hosts = [
-        peer.metrics for at, peer in view.state.nodes.items() if at != rank.place.node and peer.metrics
-    ]
-    if (host.steal_percent or 0) >= 5 and _far(
-        host.steal_percent, [peer.steal_percent for peer in hosts], 2.0
-    ):
+    others = [peer.metrics for number, peer in view.state.nodes.items() if number != rank.place.node]
+    hosts = [metrics for metrics in others if metrics is not None]
+    if _far(host.steal_percent, [peer.steal_percent for peer in hosts], 2.0, least=5.0):
         yield Reason(
             "steal",
             "the hypervisor takes CPU time from the node (CPU steal)",
@@ -251,12 +267,21 @@ def _other_ranks(view: View, rank: Rank) -> list[Rank]:
     return [peer for peer in view.state.ranks.values() if peer is not rank]
 
 
+def _samples(ranks: Iterable[Rank]) -> list[RankSample]:
+    return [rank.sample for rank in ranks if rank.sample is not None]
+
+
 def _median(values: Iterable[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return statistics.median(present) if present else None
 
 
-def _far(value: float | None, others: Iterable[float | None], factor: float) -> bool:
-    """Whether a value exceeds `factor` times the median of the others, or the others have no values."""
+def _far(value: float | None, others: Iterable[float | None], factor: float, least: float = 0.0) -> bool:
+    """Whether a value exceeds `factor` times the median of the others, or the others have no values.
+
+    A value below `least` is never far.
+    """
+    if value is None or value < least:
+        return False
     usual = _median(others)
-    return value is not None and (usual is None or value > factor * max(usual, 0.0))
+    return usual is None or value > factor * max(usual, 0.0)

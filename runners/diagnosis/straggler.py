@@ -40,23 +40,30 @@ _PERCENT = re.compile(r"about (\d+) %")
 
 def find(view: View) -> Iterable[Finding]:
     """Report slow ranks, the worst first. Without a slow rank, report if all ranks wait for their data."""
-    before = {(old.rank, old.node or 0): old for old in view.state.findings.values() if old.id == ID}
+    before = _reported(view)
     nodes = {number: rank.place.node for number, rank in view.state.ranks.items()}
     slow = lags(view.arrivals, nodes, view.now, frozenset(before))
-    if slow and any(_through(pulses) for pulses in view.history.values()):
+    if not slow:
+        return _input_bound(view)
+    if any(_through(pulses) for pulses in view.history.values()):
         return ()
-    uneven, bound = [], None
-    for lag in slow:
-        alike = _loaders_alike(view, lag, (lag.rank, lag.node) in before)
-        uneven += [lag] if alike is False else []
-        bound = bound or (lag if alike else None)
+    alike = [_loaders_alike(view, lag, (lag.rank, lag.node) in before) for lag in slow]
+    uneven = [lag for lag, is_alike in zip(slow, alike, strict=True) if is_alike is False]
     if uneven:
-        findings = (_lag_finding(view, lag, before.get((lag.rank, lag.node))) for lag in uneven[:MOST])
-        return [finding for finding in findings if finding is not None]
-    if bound is not None:
-        own = () if bound.rank is None else view.history.get(bound.rank, ())
-        return [_bound(view, usual(own), FED_ALIKE.format(rank=bound.rank))]
-    return () if slow else _input_bound(view)
+        findings = [_lag_finding(view, lag, before.get((lag.rank, lag.node))) for lag in uneven[:MOST]]
+        return filter(None, findings)
+    return _fed_alike(view, slow[alike.index(True)].rank) if True in alike else ()
+
+
+def _reported(view: View) -> dict[Who, Finding]:
+    """Return the current findings about stragglers."""
+    return {(old.rank, old.node or 0): old for old in view.state.findings.values() if old.id == ID}
+
+
+def _fed_alike(view: View, rank: int | None) -> Iterable[Finding]:
+    """Report that a rank is last only because its data queue is the emptiest."""
+    own = () if rank is None else view.history.get(rank, ())
+    return [_bound(view, usual(own), FED_ALIKE.format(rank=rank))]
 
 
 def _loaders_alike(view: View, lag: Lag, named: bool) -> bool | None:
@@ -89,10 +96,10 @@ def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None
     return Finding(
         id=ID,
         severity="warning",
-        text=_text(view, lag, percent, why[0] if why else None),
+        text=_text(view, lag, percent, why),
         rank=lag.rank,
         node=lag.node,
-        remedy=why[0].remedy if why else _fallback_remedy(lag),
+        remedy=_remedy(lag, why),
         evidence=_evidence(view, lag, why),
         ranks=() if lag.rank is not None else _ranks_on(view, lag.node),
         since=lag.since if before is None or before.since is None else before.since,
@@ -120,11 +127,11 @@ def _same(before: Finding, percent: float, why: list[Reason]) -> bool:
     return not why or any(reason.kind in before.text for reason in why)
 
 
-def _text(view: View, lag: Lag, percent: int, why: Reason | None) -> str:
+def _text(view: View, lag: Lag, percent: int, why: list[Reason]) -> str:
     who = _who(view, lag)
     part = f"about {percent} % of {'each step' if lag.stepwise else 'the time'}"
-    if why is not None:
-        return f"{who} holds the others up: {why.text}; costs {part}"
+    if why:
+        return f"{who} holds the others up: {why[0].text}; costs {part}"
     if lag.rank is None:
         return f"{who} hold the others up: one of them is the last in every step; costs {part}"
     return f"{who} is the one that the others wait for, {part}; {NO_REASON}"
@@ -163,7 +170,9 @@ def _evidence(view: View, lag: Lag, why: list[Reason]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _fallback_remedy(lag: Lag) -> str:
+def _remedy(lag: Lag, why: list[Reason]) -> str:
+    if why:
+        return why[0].remedy
     if lag.rank is None:
         return "compare the node with the others: network, clocks, what else runs there"
     return f"check what rank {lag.rank} does more than the others: `distui dump stacks`, its data, its node"
@@ -171,10 +180,7 @@ def _fallback_remedy(lag: Lag) -> str:
 
 def _input_bound(view: View) -> Iterable[Finding]:
     """Report if most ranks are mostly in their data loaders while training makes progress."""
-    if not any(
-        len(pulses) > 2 and (pulses[0].step or 0) < (pulses[-1].step or 0)
-        for pulses in view.history.values()
-    ):
+    if not any(map(_makes_steps, view.history.values())):
         return
     positions = witnesses(view)
     loading = [position for position in positions if position is not None and position.kind is Kind.LOADER]
@@ -183,6 +189,10 @@ def _input_bound(view: View) -> Iterable[Finding]:
         return
     sites = {position.site for position in loading}
     yield _bound(view, loading[0] if len(sites) == 1 else None, LOADING_ALIKE)
+
+
+def _makes_steps(pulses: Sequence[Pulse]) -> bool:
+    return len(pulses) > 2 and (pulses[0].step or 0) < (pulses[-1].step or 0)
 
 
 def _bound(view: View, position: RankPosition | None, evidence: str) -> Finding:
@@ -274,20 +284,26 @@ def _pieces(group: GroupArrivals, nodes: Mapping[int, int], now: float) -> list[
     """Return the steps of a group; [] if they are too few or too old."""
     if len(group.met) < COLLECTIVES:
         return []
-    newest: list[Piece] = []
-    calls = 0
-    for piece in reversed(group.pieces(_margin(group, nodes))):
-        enough = calls >= COLLECTIVES and len(newest) >= STEPS
-        if enough and newest[0].ends - piece.ends + piece.seconds > WINDOW_S:
-            break
-        newest.append(piece)
-        calls += piece.calls
-    if calls < COLLECTIVES or len(newest) < STEPS:
+    newest = _newest(group.pieces(_margin(group, nodes)))
+    if sum(piece.calls for piece in newest) < COLLECTIVES or len(newest) < STEPS:
         return []
     if newest[0].ends - newest[-1].ends + newest[-1].seconds < SHORT_S:
         return []
     usual = statistics.median(piece.seconds for piece in newest)
     return newest[::-1] if now - newest[0].ends <= max(OLD_S, 5 * usual) else []
+
+
+def _newest(pieces: Sequence[Piece]) -> list[Piece]:
+    """Return the steps of the last WINDOW_S, the newest first; more if they are too few."""
+    newest: list[Piece] = []
+    calls = 0
+    for piece in reversed(pieces):
+        enough = calls >= COLLECTIVES and len(newest) >= STEPS
+        if enough and newest[0].ends - piece.ends + piece.seconds > WINDOW_S:
+            break
+        newest.append(piece)
+        calls += piece.calls
+    return newest
 
 
 def _margin(group: GroupArrivals, nodes: Mapping[int, int]) -> float:
@@ -303,25 +319,20 @@ def _lag(
     margin = _margin(group, nodes)
     blamed = [_blame(piece, asked, margin) for piece in pieces]
     weights = [min(piece.seconds, HEAVIEST_S) for piece in pieces]
-    share = _middle([each[1] for each in blamed], weights)
-    named = [
-        (group.members[at], weight)
-        for (at, price), weight in zip(blamed, weights, strict=True)
-        if price > LEAST / 2
-    ]
-    who = _most(named, sum(weights), nodes, before)
-    if who is None or (who[0] is None and all(nodes.get(rank) == who[1] for rank in group.members)):
+    share, step = (
+        _middle([price for _, price in blamed], weights),
+        _middle([piece.seconds for piece in pieces], weights),
+    )
+    last = [group.members[at] if price > LEAST / 2 else None for at, price in blamed]
+    who = _culprit(group, _most(last, weights, nodes, before), nodes)
+    if who is None:
         return None
-    if share < HIGH and pieces[-1].ends - pieces[0].ends + pieces[0].seconds < SPAN_S:
-        return None
-    step = _middle([piece.seconds for piece in pieces], weights)
-    keeps = KEEPS if who in before else 1.0
-    his = [price > LEAST / 2 and _is(group.members[at], who, nodes) for at, price in blamed]
-    begin = _onset(pieces, his)
+    keeps = _keeps(who, before)
+    begin = _onset(pieces, last, who, nodes)
     member = None if who[0] is None else group.index[who[0]]
-    if not _beyond_chance(_leads(pieces[begin:], asked, member, margin), keeps):
+    if _is_small(pieces, share, step, keeps):
         return None
-    if share < LEAST * keeps or share * step < LEAST_S * keeps:
+    if not _beyond_chance(_leads(pieces[begin:], asked, member, margin), keeps):
         return None
     return Lag(
         *who,
@@ -334,19 +345,42 @@ def _lag(
     )
 
 
-def _is(rank: int, who: Who, nodes: Mapping[int, int]) -> bool:
+def _culprit(group: GroupArrivals, who: Who | None, nodes: Mapping[int, int]) -> Who | None:
+    """Return `who`, unless it is a node with all members: then no other rank waits for it."""
+    if who is None or (who[0] is None and all(nodes.get(rank) == who[1] for rank in group.members)):
+        return None
+    return who
+
+
+def _is_small(pieces: Sequence[Piece], share: float, step_s: float, keeps: float) -> bool:
+    """Whether the lost share or time is too small, or too small for so few seconds."""
+    if share < LEAST * keeps or share * step_s < LEAST_S * keeps:
+        return True
+    return share < HIGH and pieces[-1].ends - pieces[0].ends + pieces[0].seconds < SPAN_S
+
+
+def _keeps(who: Who, before: frozenset[Who]) -> float:
+    """Return the factor on the limits."""
+    return KEEPS if who in before else 1.0
+
+
+def _is(rank: int | None, who: Who, nodes: Mapping[int, int]) -> bool:
+    if rank is None:
+        return False
     return rank == who[0] if who[0] is not None else nodes.get(rank, 0) == who[1]
 
 
-def _onset(pieces: Sequence[Piece], his: Sequence[bool]) -> int:
-    """Return the index of the piece since which the rank is last. `his`: whether it is last, by piece."""
+def _onset(pieces: Sequence[Piece], last: Sequence[int | None], who: Who, nodes: Mapping[int, int]) -> int:
+    """Return the index of the piece since which the rank is last. `last`: the costly last rank of each piece."""
     others = 0
     begin = len(pieces) - 1
     for at in range(len(pieces) - 1, -1, -1):
-        others = 0 if his[at] else others + 1
+        if _is(last[at], who, nodes):
+            begin, others = at, 0
+            continue
+        others += 1
         if others >= INTERRUPTED:
             break
-        begin = at if his[at] else begin
     return begin
 
 
@@ -371,18 +405,23 @@ def _beyond_chance(leads: Sequence[float], keeps: float) -> bool:
 
 
 def _most(
-    named: Sequence[tuple[int, float]], weight: float, nodes: Mapping[int, int], before: frozenset[Who]
+    last: Sequence[int | None],
+    seconds: Sequence[float],
+    nodes: Mapping[int, int],
+    before: frozenset[Who],
 ) -> Who | None:
-    """Return the rank or node that is last in most pieces. `named`: last rank and weight of each piece."""
+    """Return the rank, else the node, that is last in most pieces. `last`: the costly last rank of each piece."""
+    named = [(rank, weight) for rank, weight in zip(last, seconds, strict=True) if rank is not None]
     for of in (lambda rank: (rank, nodes.get(rank, 0)), lambda rank: (None, nodes.get(rank, 0))):
         weights: dict[Who, float] = {}
         times: Counter[Who] = Counter()
-        for rank, heavy in named:
+        for rank, weight in named:
             who = of(rank)
-            weights[who] = weights.get(who, 0.0) + heavy
+            weights[who] = weights.get(who, 0.0) + weight
             times[who] += 1
         for who in weights:
-            if weights[who] >= AGREE * weight * (KEEPS if who in before else 1.0) and times[who] >= STEPS:
+            least = AGREE * sum(seconds) * _keeps(who, before)
+            if weights[who] >= least and times[who] >= STEPS:
                 return who
     return None
 
