@@ -77,40 +77,54 @@ def layout_of(preset: Preset, ranks: int) -> Layout:
 
 def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
     """Return the layout of DDP, ZeRO-1, FSDP1 and FSDP2, with the dimensions of the mesh."""
-    kind, pp, tp = preset.strategy.kind, preset.mesh.pp, preset.mesh.tp
-    sharded = kind in ("fsdp1", "fsdp2") and preset.strategy.sharding != "NO_SHARD"
-    pieces = (preset.mesh.microbatches or 2 * pp) if pp > 1 else 1
-    everything = preset.mesh.schedule == "gpipe"
-    several = preset.batch.accumulation > 1 or pp > 1  # backward passes before a step
-    in_buckets = kind in ("ddp", "zero1") and pp == 1  # the replicas of a pipeline average without buckets
-    offload: Offload = "cpu" if preset.strategy.cpu_offload else "none"
+    strategy, mesh = preset.strategy, preset.mesh
+    kind = strategy.kind
+    several = preset.batch.accumulation > 1 or mesh.pp > 1  # backward passes before a step
+    offload: Offload = "cpu" if strategy.cpu_offload else "none"
+    pieces, flying, flying_last = _microbatches(preset)
     moe = "Which parameters are experts is not known here: counted as if none were divided."
-    return Layout(
-        engine="fsdp" if sharded else "torch",
+    layout = Layout(
+        engine="torch",
         data=_data(kind, sizes),
-        weights=sharded,
-        gradients=sharded,
-        optimizer=sharded or kind == "zero1",
-        by_tensor=kind == "zero1",
-        kept=_kept(preset) if sharded else None,
-        buckets=in_buckets and not preset.strategy.gradient_as_bucket_view,
-        lasting=several or (in_buckets and preset.strategy.gradient_as_bucket_view),
-        accumulates=sharded and several,
+        lasting=several,
         compute=_compute(preset),
-        tp=tp,
-        sequence_parallel=preset.mesh.sequence_parallel,
-        cp=preset.mesh.cp,
-        pp=pp,
+        tp=mesh.tp,
+        sequence_parallel=mesh.sequence_parallel,
+        cp=mesh.cp,
+        pp=mesh.pp,
         pieces=pieces,
-        flying=pieces
-        if everything
-        else min(pp + 1, pieces),  # torch's first stage holds one more microbatch
-        flying_last=pieces if everything else 1,
-        foreach=max(tp, preset.mesh.ep) == 1,
+        flying=flying,
+        flying_last=flying_last,
+        foreach=max(mesh.tp, mesh.ep) == 1,
         optimizer_at=offload,
         weights_at=offload,
-        notes=(moe,) if preset.mesh.ep > 1 else (),
+        notes=(moe,) if mesh.ep > 1 else (),
     )
+    if kind in ("fsdp1", "fsdp2") and strategy.sharding != "NO_SHARD":
+        sharded = replace(layout, engine="fsdp", weights=True, gradients=True, optimizer=True)
+        return replace(sharded, kept=_kept(preset), accumulates=several)
+    in_buckets = (
+        kind in ("ddp", "zero1") and mesh.pp == 1
+    )  # the replicas of a pipeline average without buckets
+    views = in_buckets and strategy.gradient_as_bucket_view
+    return replace(
+        layout,
+        optimizer=kind == "zero1",
+        by_tensor=kind == "zero1",
+        buckets=in_buckets and not views,
+        lasting=several or views,
+    )
+
+
+def _microbatches(preset: Preset) -> tuple[int, int, int]:
+    """Return the microbatches of a batch, and the most that the first and the last stage of a pipeline hold."""
+    pp = preset.mesh.pp
+    if pp == 1:
+        return 1, 1, 1
+    pieces = preset.mesh.microbatches or 2 * pp
+    if preset.mesh.schedule == "gpipe":
+        return pieces, pieces, pieces
+    return pieces, min(pp + 1, pieces), 1  # torch's first stage holds one more microbatch
 
 
 def _data(kind: str, sizes: Mapping[str, int]) -> int:
