@@ -6,7 +6,7 @@ Keys and options: DeepSpeed 0.19 (`deepspeed/runtime/config.py`, `deepspeed/laun
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal
 
 from . import model
@@ -78,27 +78,30 @@ OFFLOADS = ("offload_optimizer", "offload_param", "cpu_offload", "cpu_offload_pa
 def _over(own: Mapping[str, Any], made: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """Return the script's configuration with strategy, precision and batch of the preset."""
     below = {"bf16" if key == "bfloat16" else key: value for key, value in own.items()}
-    for name in FORMATS:
-        if name not in made and isinstance(below.get(name), Mapping):
-            below[name] = {**below[name], "enabled": False}
+    below |= _disabled_formats(below, made)
     above = dict(made)
     if preset.batch.micro is not None or preset.batch.accumulation > 1:
-        below = {key: value for key, value in below.items() if key not in BATCH}
+        below = _without(below, BATCH)
     elif below.keys() & set(BATCH):
-        above = {key: value for key, value in above.items() if key not in BATCH}
+        above = _without(above, BATCH)
     for name in ("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"):
         above[name] = below.get(name, above.get(name))
     zero = below.get("zero_optimization")
     if isinstance(zero, Mapping):
-        kept = {
-            key: value
-            for key, value in zero.items()
-            if key not in OFFLOADS or key in made["zero_optimization"]
-        }
-        below["zero_optimization"] = kept
+        below["zero_optimization"] = _without(zero, set(OFFLOADS) - made["zero_optimization"].keys())
     merged = model.merged(below, {key: value for key, value in above.items() if value is not None})
     assert isinstance(merged, Mapping)
     return dict(merged)
+
+
+def _disabled_formats(own: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of the script's formats, disabled, unless the preset has the same format."""
+    others = [name for name in FORMATS if name not in made and isinstance(own.get(name), Mapping)]
+    return {name: {**own[name], "enabled": False} for name in others}
+
+
+def _without(table: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in keys}
 
 
 def merge_notes(path: str, own: Mapping[str, Any], made: Mapping[str, Any]) -> tuple[str, ...]:
