@@ -118,19 +118,21 @@ def _meant(word: str, options: Sequence[Option]) -> list[Option]:
 def _option(node: ast.Call) -> Option | None:
     if _last(node.func) not in ("add_argument", "add", "add_arg"):
         return None
-    words = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
-    names = tuple(word for word in words if word.startswith("-"))
-    if not names or len(names) != len(node.args):
+    names = [_literal(arg, "") for arg in node.args]
+    if not names or not all(name.startswith("-") for name in names):
         return None
     keywords = {keyword.arg: keyword.value for keyword in node.keywords}
     long = next((name for name in names if name.startswith("--")), names[0])
-    dest, action = keywords.get("dest"), keywords.get("action")
     return Option(
-        (*(name for name in names if name != long), long),
-        str(dest.value) if isinstance(dest, ast.Constant) else long.lstrip("-").replace("-", "_"),
-        str(action.value) if isinstance(action, ast.Constant) else "store",
+        tuple(sorted(names, key=lambda name: name == long)),  # the long name is the last one
+        _literal(keywords.get("dest"), long.lstrip("-").replace("-", "_")),
+        _literal(keywords.get("action"), "store"),
         keywords.get("default"),
     )
+
+
+def _literal(node: ast.expr | None, default: str) -> str:
+    return str(node.value) if isinstance(node, ast.Constant) else default
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -432,14 +434,23 @@ def inspect(script: str | None, source: str | bytes | None, asked: Requirements 
         what = framework(call.full)
         if what:
             return _theirs(f"{name} {what} in line {call.line}", parsed, call, asked)
+    return _through_imports(name, asked) or _obeys_nothing(name, parsed)
+
+
+def _through_imports(name: str, asked: Requirements) -> Obeys | None:
+    """Inspect the imported files. Return None if all are readable and none decides the strategy."""
     for file, text in asked.beside.items():
         through = inspect(f"{name}, through {file},", text, replace(asked, beside={}))
         if through.how or through.reader or "the preset's strategy does not change that" in through.why:
             return through
     unread = [file for file, text in asked.beside.items() if not _is_readable(text)]
-    if unread:
-        lead = f"{name} names no strategy, and {listed(unread)}, which it imports, could not be read"
-        return Obeys(None, f"{lead}, so what it obeys is unknown.")
+    if not unread:
+        return None
+    lead = f"{name} names no strategy, and {listed(unread)}, which it imports, could not be read"
+    return Obeys(None, f"{lead}, so what it obeys is unknown.")
+
+
+def _obeys_nothing(name: str, parsed: Script) -> Obeys:
     used = {module.split(".")[0] for module in Names(parsed.tree).imported} & {"megatron", "nemo"}
     sizes = "".join(
         f"; it uses {top}, and its arguments name no parallel sizes" for top in sorted(used)[:1]
@@ -566,18 +577,22 @@ def _accelerate(lead: str, reader: Reader, claims: _Claims, precise: _Claims, as
     why_not = _beyond_accelerate(asked)
     if why_not:
         return Obeys(None, f"{lead}, {why_not}.", reader)
-    unless = f", unless {' or '.join(claims.unless)}" if claims.unless else ""
+    unless = _clause(", unless", claims.unless)
     alone = f"{lead}: it obeys the strategy through the environment{unless}; the precision is its own "
     if precise.sure:
         how = f"{alone}({precise.sure.replace(' (line ', ' in line ').removesuffix(')')})."
     elif reader == "trainer" and asked.kind == "deepspeed":
         how = f"{alone}(under DeepSpeed the Trainer takes bf16 and fp16 from its arguments alone)."
     else:
-        own = f"; the precision is its own if {' or '.join(precise.unless)}" if precise.unless else ""
+        own = _clause("; the precision is its own if", precise.unless)
         how = f"{lead}: it obeys strategy and precision through the environment{unless}{own}."
     if left := [name for name in asked.options if name not in _options_of_accelerate(asked.kind)]:
         how = f"{how[:-1]}; but not strategy.{left[0]}, which it has no way to set from outside."
     return Obeys(how, how, reader)
+
+
+def _clause(lead: str, conditions: Sequence[str]) -> str:
+    return f"{lead} {' or '.join(conditions)}" if conditions else ""
 
 
 def _options_of_accelerate(kind: StrategyKind) -> tuple[str, ...]:
@@ -651,9 +666,11 @@ def own_config(source: str | bytes | None, args: Sequence[str]) -> str:
         script = parse(source or "")
     except Unreadable:
         return ""
-    usual = (option.default for option in script.options if OPTION in option.names)
-    texts = [default.value for default in usual if isinstance(default, ast.Constant)]
-    return texts[0] if texts and isinstance(texts[0], str) else ""
+    for option in script.options:
+        if OPTION in option.names and isinstance(option.default, ast.Constant):
+            usual = option.default.value
+            return usual if isinstance(usual, str) else ""
+    return ""
 
 
 def _deepspeed_options(script: Script) -> tuple[str, ...]:
