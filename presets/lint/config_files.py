@@ -260,6 +260,11 @@ def _batch(document: MarkupNode, file: str, world: int | None) -> Iterator[Findi
                 value=f'{key}: "{document.text(key)}"',
                 remedy=remedy,
             )
+    yield from _product(document, file, world)
+
+
+def _product(document: MarkupNode, file: str, world: int | None) -> Iterator[Finding]:
+    """Check that the total is micro batch × accumulation × ranks."""
     total, micro, steps = (document.number(key) for key in BATCH)
     if total is None or micro is None or steps is None:
         return
@@ -289,25 +294,27 @@ def _zero(document: MarkupNode, file: str) -> Iterator[Finding]:
     stage = zero.number("stage") or 0
     for key, least in NEEDS.items():
         part = zero.get(key)
-        if part is None or not part.mapping:
-            continue
-        path = f"zero_optimization.{key}"
-        yield from lint_rules.choice(file, part.get("device"), "device", (*DEVICES, "auto"), "DeepSpeed")
-        device = part.text("device")
-        if device not in ("cpu", "nvme"):
-            continue
-        where, value = place(file, part, path), f"{key}.device: {device}"
-        if stage < least and zero.text("stage") != "auto":
-            text = f"{key} needs stage {least}, and this is stage {stage}: nothing is offloaded."
-            yield issue("L32", where, text, value=value)
-            continue
-        if device == "nvme" and not part.text("nvme_path"):
-            text = f"{key} goes to nvme, and no nvme_path says where."
-            yield issue("L32", where, text, value=value)
-            continue
-        what = "Parameters rest" if key == "offload_param" else "Optimizer states rest"
-        text = f"{what} on {'a disk' if device == 'nvme' else 'the host'}: each step waits for PCIe and for the CPU."
-        yield issue("L20", where, text, value=value)
+        if part is not None and part.mapping:
+            is_low = stage < least and zero.text("stage") != "auto"
+            too_low = f"{key} needs stage {least}, and this is stage {stage}: nothing is offloaded."
+            yield from _offload(key, part, file, too_low if is_low else "")
+
+
+def _offload(key: str, part: MarkupNode, file: str, problem: str) -> Iterator[Finding]:
+    """Check one offload. `problem`: why its stage makes it impossible, or ""."""
+    yield from lint_rules.choice(file, part.get("device"), "device", (*DEVICES, "auto"), "DeepSpeed")
+    device = part.text("device")
+    if device not in ("cpu", "nvme"):
+        return
+    if device == "nvme" and not part.text("nvme_path"):
+        problem = problem or f"{key} goes to nvme, and no nvme_path says where."
+    where, value = place(file, part, f"zero_optimization.{key}"), f"{key}.device: {device}"
+    if problem:
+        yield issue("L32", where, problem, value=value)
+        return
+    what = "Parameters rest" if key == "offload_param" else "Optimizer states rest"
+    text = f"{what} on {'a disk' if device == 'nvme' else 'the host'}: each step waits for PCIe and for the CPU."
+    yield issue("L20", where, text, value=value)
 
 
 def _formats(document: MarkupNode, file: str) -> Iterator[Finding]:
@@ -526,45 +533,54 @@ def _task_names(task: MarkupNode, file: str) -> Iterator[Finding]:
 def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:
     wishes = _wishes(task)
     for wish in wishes:
-        tier = wish.get("network_tier")
-        if tier is not None and tier.shown.lower() not in TIERS:
-            text = f"SkyPilot has no network_tier {tier.shown}, and refuses the task."
-            value = f"network_tier: {tier.shown}"
-            yield issue("L7", place(file, tier, "resources.network_tier"), text, value=value)
-        ports = wish.get("ports")
-        if ports is not None:
-            text = "ports opens these to the whole internet, on every node."
-            yield issue("L13", place(file, ports, "resources.ports"), text, value="ports")
-        recovery = wish.get("job_recovery") or wish.get("spot_recovery")
-        if recovery is not None:
-            text = "job_recovery acts in managed jobs alone, to whose nodes there is no ssh."
-            yield issue("L12", place(file, recovery, "resources.job_recovery"), text, value="job_recovery")
-        preemptible = wish.get("use_spot")
-        if preemptible is not None and preemptible.value is True and not saves(task.text("run")):
-            text = "Spot nodes can be taken back, and nothing in run speaks of a checkpoint."
-            yield issue("L37", place(file, preemptible, "resources.use_spot"), text, value="use_spot: true")
-        for name in _names_of(wish.get("accelerators")):
-            yield from other_makers(name, place(file, wish.get("accelerators"), "resources.accelerators"))
-    yield from _network(task, wishes, file, nnodes)
+        yield from _wish(wish, file, task.text("run"))
+    if nnodes is not None and nnodes > 1:
+        yield from _network(task, wishes, file, nnodes)
 
 
-def _network(
-    task: MarkupNode, wishes: list[MarkupNode], file: str, nnodes: int | None
-) -> Iterator[Finding]:
+def _wish(wish: MarkupNode, file: str, run: str) -> Iterator[Finding]:
+    """Check `resources:`, or one of its alternatives."""
+    tier = wish.get("network_tier")
+    if tier is not None and tier.shown.lower() not in TIERS:
+        text = f"SkyPilot has no network_tier {tier.shown}, and refuses the task."
+        value = f"network_tier: {tier.shown}"
+        yield issue("L7", place(file, tier, "resources.network_tier"), text, value=value)
+    ports = wish.get("ports")
+    if ports is not None:
+        text = "ports opens these to the whole internet, on every node."
+        yield issue("L13", place(file, ports, "resources.ports"), text, value="ports")
+    recovery = wish.get("job_recovery") or wish.get("spot_recovery")
+    if recovery is not None:
+        text = "job_recovery acts in managed jobs alone, to whose nodes there is no ssh."
+        yield issue("L12", place(file, recovery, "resources.job_recovery"), text, value="job_recovery")
+    preemptible = wish.get("use_spot")
+    if preemptible is not None and preemptible.value is True and not saves(run):
+        text = "Spot nodes can be taken back, and nothing in run speaks of a checkpoint."
+        yield issue("L37", place(file, preemptible, "resources.use_spot"), text, value="use_spot: true")
+    for name in _names_of(wish.get("accelerators")):
+        yield from other_makers(name, place(file, wish.get("accelerators"), "resources.accelerators"))
+
+
+def _network(task: MarkupNode, wishes: list[MarkupNode], file: str, nnodes: int) -> Iterator[Finding]:
     """Report several GPU nodes on the plain network."""
-    infras = {(res.text("infra") or res.text("cloud")).partition("/")[0].lower() for res in wishes} - {""}
-    if (nnodes or 1) < 2 or gpus(task) == 0 or (infras and infras <= set(TIERLESS)):
-        return
-    if any(wish.get("network_tier") and wish.text("network_tier") != "standard" for wish in wishes):
+    tiers = [tier for wish in wishes if (tier := wish.get("network_tier"))]
+    if any(tier.value != "standard" for tier in tiers):
         return  # including an invalid tier, which L7 reports
-    if are_plain({name for wish in wishes for name in _names_of(wish.get("accelerators"))}) or _own_network(
-        task
-    ):
+    if _ignores_tiers(task, wishes) or _own_network(task):
         return
-    tier = next((wish.get("network_tier") for wish in wishes if wish.get("network_tier")), None)
+    tier = next(iter(tiers), None)
     where = place(file, tier or task.get("resources") or task.get("num_nodes"), "resources")
     text = f"{nnodes} nodes with the plain network between them, not the fastest that there is."
     yield issue("L21", where, text, value="network_tier: standard" if tier else "")
+
+
+def _ignores_tiers(task: MarkupNode, wishes: list[MarkupNode]) -> bool:
+    """Return True if a network tier changes nothing: without GPUs, on this infra, or for these accelerators."""
+    infras = {(wish.text("infra") or wish.text("cloud")).partition("/")[0].lower() for wish in wishes} - {
+        ""
+    }
+    names = {name for wish in wishes for name in _names_of(wish.get("accelerators"))}
+    return gpus(task) == 0 or (bool(infras) and infras <= set(TIERLESS)) or are_plain(names)
 
 
 def other_makers(name: str, where: str) -> Iterator[Finding]:

@@ -383,14 +383,21 @@ def _all_launches(
         for shell_, option, word in zip(texts, texts[1:], command.words[2:], strict=False)
         if shell_ in ("bash", "sh") and option in ("-c", "-lc")
     ]
-    if texts[0] not in ("echo", "printf") and not ASSIGNMENT.match(texts[0]) and texts[0] not in EXPORTS:
-        used = {match[1] or match[2]: None for word in texts for match in _VARIABLE.finditer(word)}
-        inner += [(_spelled(whole[name].value, whole), whole[name].line) for name in used if name in whole][
-            :5
-        ]
+    if texts[0] not in ("echo", "printf", *EXPORTS) and not ASSIGNMENT.match(texts[0]):
+        inner += _held(texts, whole)
     for text, line in inner:
         for nested in read_commands(text, line):
             yield from (replace(call, command=command) for call in _launches(_expanded(nested, values)))
+
+
+def _held(texts: Sequence[str], whole: Mapping[str, Setting]) -> list[tuple[str, int]]:
+    """Return the command lines in the variables of a command, with the lines that set them."""
+    names: dict[str, None] = {}
+    for text in texts:
+        for match in _VARIABLE.finditer(text):
+            names.setdefault(match[1] or match[2])
+    held = [whole[name] for name in names if name in whole]
+    return [(_spelled(setting.value, whole), setting.line) for setting in held[:5]]
 
 
 def _spelled(value: str, whole: Mapping[str, Setting]) -> str:
