@@ -235,7 +235,7 @@ LATE_IMPORTS = {
     "tui/keys.py": {"presets.load"},
     "tui/source.py": {
         "runners.hub.routes", "runners.hub.sky_cloud", "runners.launch.hosts", "runners.launch.launch_form",
-        "runners.launch.recent",
+        "runners.launch.preset_library", "runners.launch.recent",
         "runners.retention", "runners.run_removal", "runners.watch_link",
         "runners.diagnosis.reading",
     },

@@ -46,7 +46,8 @@ from .rows.runs import RunEntry, entry_of
 if TYPE_CHECKING:
     from ..presets.model import Loaded
     from ..runners.hub.sky_process import Candidate
-    from ..runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry, PresetLibrary
+    from ..runners.launch.launch_form import LaunchForm, LaunchPreview
+    from ..runners.launch.preset_library import PresetEntry, PresetLibrary
 
 WATCH = "watch:"
 """Prefix of the pid in the id of a job that distui did not start."""
@@ -447,7 +448,7 @@ class LocalSource:
     def library(self) -> PresetLibrary:
         """The presets; nothing of them is read before a launch."""
         if self._library is None:
-            from ..runners.launch.launch_form import PresetLibrary
+            from ..runners.launch.preset_library import PresetLibrary
 
             self._library = PresetLibrary()
         return self._library

@@ -1,37 +1,22 @@
-"""The launch form: its typed fields, the request that they mean, and the form's preview.
-
-It also reads the input of a memory estimate from this machine: its GPUs, and the model sizes of a script.
-"""
+"""The launch form: its typed fields, the request that they mean, its preview, and the preset that it saves."""
 
 from __future__ import annotations
 
-import glob
-import json
 import os
-import re
-import signal
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from ...presets import nccl, skypilot
-from ...presets.finding import Finding, PlanError, PresetError
-from ...presets.load import Library, check_name, check_saved, library, load, saved_text, user_dir
-from ...presets.model import Loaded
+from ...presets.finding import Finding, PlanError
+from ...presets.load import check_name, check_saved, library, saved_text, user_dir
 from ...presets.render import named
 from ...presets.request import Named, Request, option
-from ...presets.sanitize import LONGEST, clean_text
-from ...presets.script_tree import MOST_BYTES
-from ...presets.secrets import mask_text
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import parse_nnodes
-from ...presets.workload import Counted, acts_on_import, counted_from, name_of_gpu
 from .. import file_io
 from ..environment import pairs
 from ..errors import RunError
 from ..hub.sky_process import Candidate, candidates_for
-from ..local_agent import check_python
 from ..run_directories import free_name
 from .check import findings
 from .hosts import from_words
@@ -207,162 +192,6 @@ def _request(form: LaunchForm) -> Request:
         nccl=nccl_pairs(nccl),
         nccl_presets=form.nccl_presets,
     )
-
-
-def hardware_here(root: str = "/") -> str:
-    """Return "8xH100" if all GPUs are of one known model, else ""."""
-    models = []
-    for path in glob.glob(f"{root}proc/driver/nvidia/gpus/*/information"):
-        try:
-            match = re.search(r"^Model:\s*(.+)$", Path(path).read_text("utf-8", "replace"), re.MULTILINE)
-        except OSError:
-            return ""
-        models.append(name_of_gpu(match[1].strip()) if match else "")
-    return f"{len(models)}x{models[0]}" if models and models[0] and len(set(models)) == 1 else ""
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The sizes of a model that a script defines, from the training environment's interpreter.
-
-
-COUNTING = Path(__file__).parent.parent / "inrank" / "parameter_count.py"
-SECONDS = 120.0
-"""Seconds for an import with many dependencies. A training would take longer."""
-
-
-def count(
-    python: str, path: str, name: str | None, args: Mapping[str, object], seconds: float = SECONDS
-) -> Counted:
-    """Count the model `name` of the file `path`, built with `args`. None selects the most likely model.
-
-    The file is imported, but not run as a script, in a separate process without GPUs. Raises RunError.
-    """
-    try:
-        why = acts_on_import(file_io.head(Path(path), MOST_BYTES + 1, streams=True))
-    except file_io.FileError as error:
-        raise RunError(f"--script {error}; give the path of a Python file") from None
-    if why is not None:
-        raise RunError(f"--script {path} {why}")
-    question = json.dumps({"path": os.path.abspath(path), "name": name, "args": dict(args)})
-    answer = _answer(check_python(python), path, question, seconds)
-    problem = answer.get("error")
-    if problem is not None:
-        doing = {"reading": "cannot be read: ", "building": "has no model that can be built here: "}
-        raise RunError(f"--script {path} {doing.get(str(answer.get('doing')), '')}{problem}")
-    try:
-        return counted_from(answer)
-    except PlanError as error:
-        raise RunError(f"--script {path}: {error}") from None
-
-
-def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, object]:
-    """Return one JSON object from the process. Raises RunError."""
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    pipe = subprocess.PIPE
-    try:
-        process = subprocess.Popen(
-            [python, str(COUNTING)], stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
-        )
-    except OSError as error:
-        raise RunError(
-            f"{python} cannot be executed ({error.strerror}): give another with --python"
-        ) from None
-    with process:
-        try:
-            out, err = process.communicate(f"{question}\n".encode(), seconds)
-        except subprocess.TimeoutExpired:
-            raise RunError(
-                f"--script {path} was not read within {seconds:g} s: name a function that only builds the model, "
-                "as PATH:NAME, or give --params"
-            ) from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # with the processes that the file started
-    lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("{")]
-    if lines:
-        answer: dict[str, object] = json.loads(lines[-1])
-        return answer
-    errors = err.decode("utf-8", "replace").strip().splitlines()
-    raise RunError(
-        f"--script {path} ended {python} without an answer ({errors[-1] if errors else 'no message'})"
-    )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The presets that the form lists, opens and saves.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PresetEntry:
-    name: str
-    title: str
-    summary: str
-    """When to use it."""
-    strategy: str = ""
-    origin: str = ""
-    """ "" (shipped), "yours" or "project"."""
-    problem: str = ""
-    """One sentence if it cannot be loaded, else ""."""
-
-
-def listed(presets: Library) -> list[PresetEntry]:
-    """List every preset of the library in its order. Unreadable files come last."""
-    broken = [name for name in presets.problems if name not in presets.definitions]
-    passed = [
-        PresetEntry(
-            name=clean_text(_named(text)),
-            title="",
-            summary="",
-            origin="passed over",
-            problem=clean_text(text, LONGEST),
-        )
-        for text in presets.passed
-    ]
-    return [*(_entry(name, presets) for name in (*presets.names, *broken)), *passed]
-
-
-def _named(sentence: str) -> str:
-    """Return the name of the file at the start of a sentence."""
-    return sentence.partition(" is passed over")[0].rpartition("/")[2].partition(" ")[0]
-
-
-def _entry(name: str, presets: Library) -> PresetEntry:
-    defined = presets.definitions.get(name)
-    kind = defined[-1].origin.partition(" ")[0] if defined else "user"
-    origin = {"builtin": "", "user": "yours"}.get("user" if name in presets.problems else kind, kind)
-    try:
-        preset = load(name, presets=presets).preset
-    except PresetError as error:
-        problem = clean_text(str(error), LONGEST)
-        return PresetEntry(name=clean_text(name), title="", summary="", origin=origin, problem=problem)
-    title, summary = clean_text(mask_text(preset.title)), clean_text(mask_text(preset.summary), LONGEST)
-    return PresetEntry(
-        name=name, title=title, summary=summary, strategy=preset.strategy.kind, origin=origin
-    )
-
-
-class PresetLibrary:
-    """The preset library, cached until the next list."""
-
-    def __init__(self) -> None:
-        self._library: Library | None = None
-
-    def entries(self) -> list[PresetEntry]:
-        """Read all presets again. An unreadable project file becomes an entry with its problem."""
-        try:
-            self._library = library()
-        except PresetError as error:
-            self._library = None
-            return [
-                PresetEntry(name="distui.toml", title="", summary="", origin="project", problem=str(error))
-            ]
-        return listed(self._library)
-
-    def load(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
-        """Load one preset. Raises PresetError."""
-        if self._library is None:
-            self._library = library()
-        return load(name, overrides, presets=self._library)
 
 
 def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os.environ) -> str:

@@ -211,9 +211,9 @@ def read(entry: run_directories.Entry) -> KeptRequest:
             if error.missing
             else f"has no request: {error}"
         )
-        raise RunError(f"run {name} {why}; `distui launch` starts it anew") from None
+        raise RunError(f"run {name} {why}; `distui launch` starts it again") from None
     except msgspec.ValidationError as error:
-        raise RunError(f"{path} is damaged ({error}); `distui launch` starts {name} anew") from None
+        raise RunError(f"{path} is damaged ({error}); start {name} with `distui launch`") from None
 
 
 def _anew(

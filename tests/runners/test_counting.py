@@ -14,8 +14,8 @@ import pytest
 
 from distui.presets.workload import Counted
 from distui.runners.errors import RunError
-from distui.runners.launch import launch_form
-from distui.runners.launch.launch_form import COUNTING, count
+from distui.runners.launch import estimate_inputs
+from distui.runners.launch.estimate_inputs import COUNTING, count
 
 pytestmark = pytest.mark.torch
 LIMIT_S = 300.0
@@ -76,7 +76,7 @@ def one_import(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             found: dict[str, Any] = json.loads(answers.readline())
             return found
 
-        monkeypatch.setattr(launch_form, "_answer", answer)
+        monkeypatch.setattr(estimate_inputs, "_answer", answer)
         yield
         asks.close()
 
@@ -193,7 +193,7 @@ def test_a_file_that_never_ends_is_ended_with_what_it_started(
         "    file.write(f'{os.getpid()} {child.pid}')\n"
         "time.sleep(600)\n"
     )
-    monkeypatch.setattr(launch_form, "COUNTING", endless)
+    monkeypatch.setattr(estimate_inputs, "COUNTING", endless)
     for seconds in (1, 10, 100):  # it may not have begun in that time
         words = f"was not read within {seconds} s: name a function that only builds the model"
         with pytest.raises(RunError, match=words):

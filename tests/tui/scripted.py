@@ -11,7 +11,8 @@ from distui.presets.load import load
 from distui.presets.model import Loaded
 from distui.runners.errors import LaunchError
 from distui.runners.hub.sky_process import Candidate
-from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry
+from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
+from distui.runners.launch.preset_library import PresetEntry
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.log_files import file_id
 from distui.runners.model import (

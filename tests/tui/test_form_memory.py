@@ -22,7 +22,8 @@ from distui.presets.secrets import MASK
 from distui.runners import journal, run_directories
 from distui.runners.errors import RunError
 from distui.runners.launch import recent
-from distui.runners.launch.launch_form import LaunchForm, PresetEntry, with_free_name
+from distui.runners.launch.launch_form import LaunchForm, with_free_name
+from distui.runners.launch.preset_library import PresetEntry
 from distui.runners.launch.syntax_check import syntax_problem
 from distui.runners.model import AttemptStarted, Stamped
 from distui.runners.settings_file import settings_path

@@ -13,14 +13,9 @@ from distui.presets.load import BUILTIN, Library, library, load
 from distui.presets.preset_guide import survey
 from distui.presets.workload import FORMATS, GB, USABLE, name_of_gpu, shape
 from distui.runners.errors import RunError
-from distui.runners.launch.launch_form import (
-    LaunchForm,
-    LaunchPreview,
-    PresetEntry,
-    form_overrides,
-    hardware_here,
-    listed,
-)
+from distui.runners.launch.estimate_inputs import hardware_here
+from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, form_overrides
+from distui.runners.launch.preset_library import PresetEntry, listed
 from distui.tui.rows import advice
 from distui.tui.rows.form import (
     KIND,

@@ -9,7 +9,7 @@ from conftest import Rig, Start
 from looks import LARGE, MIDDLE, SETTLE_S, SMALL, Look
 from test_launch_panes import Checked
 
-from distui.runners.launch.launch_form import PresetEntry
+from distui.runners.launch.preset_library import PresetEntry
 from distui.tui.screens.launch import LaunchScreen
 
 MORE = (

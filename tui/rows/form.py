@@ -21,7 +21,8 @@ from ...presets.request import FORM_OPTIONS, of_form
 from ...presets.secrets import mask
 from ...presets.workload import FORMATS
 from ...runners.formatting import NA
-from ...runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry
+from ...runners.launch.launch_form import LaunchForm, LaunchPreview
+from ...runners.launch.preset_library import PresetEntry
 from ...runners.launch.words import shell_words
 from . import glyphs
 from .glyphs import Cell, Cells, Row, clip, counted, fit, kept, labelled, row_width, table, wrap

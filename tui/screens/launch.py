@@ -20,7 +20,8 @@ from ...presets.sanitize import clean_text
 from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError
 from ...runners.launch import launch_settings, recent
-from ...runners.launch.launch_form import LaunchForm, LaunchPreview, hardware_here, with_free_name
+from ...runners.launch.estimate_inputs import hardware_here
+from ...runners.launch.launch_form import LaunchForm, LaunchPreview, with_free_name
 from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
 from ..background import background, stop
 from ..cockpit_commands import CommandingApp

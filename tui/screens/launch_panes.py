@@ -11,7 +11,8 @@ from textual.events import Key, Paste, Resize
 from textual.message import Message
 
 from ...runners.errors import LaunchError
-from ...runners.launch.launch_form import LaunchForm, PresetEntry
+from ...runners.launch.launch_form import LaunchForm
+from ...runners.launch.preset_library import PresetEntry
 from ..background import background, stop
 from ..keys import bindings
 from ..option_values import common_start, paths_on

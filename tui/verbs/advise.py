@@ -25,7 +25,7 @@ from ...presets.workload import (
     shape_of,
 )
 from ...runners.errors import RunError
-from ...runners.launch.launch_form import count
+from ...runners.launch.estimate_inputs import count
 from ...runners.local_agent import default_python
 from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice

@@ -1,0 +1,85 @@
+"""The presets that the launch form lists and opens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...presets.finding import PresetError
+from ...presets.load import Library, library, load
+from ...presets.model import Loaded
+from ...presets.sanitize import LONGEST, clean_text
+from ...presets.secrets import mask_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetEntry:
+    name: str
+    title: str
+    summary: str
+    """When to use it."""
+    strategy: str = ""
+    origin: str = ""
+    """ "" (shipped), "yours" or "project"."""
+    problem: str = ""
+    """One sentence if it cannot be loaded, else ""."""
+
+
+def listed(presets: Library) -> list[PresetEntry]:
+    """List every preset of the library in its order. Unreadable files come last."""
+    broken = [name for name in presets.problems if name not in presets.definitions]
+    passed = [
+        PresetEntry(
+            name=clean_text(_named(text)),
+            title="",
+            summary="",
+            origin="passed over",
+            problem=clean_text(text, LONGEST),
+        )
+        for text in presets.passed
+    ]
+    return [*(_entry(name, presets) for name in (*presets.names, *broken)), *passed]
+
+
+def _named(sentence: str) -> str:
+    """Return the name of the file at the start of a sentence."""
+    return sentence.partition(" is passed over")[0].rpartition("/")[2].partition(" ")[0]
+
+
+def _entry(name: str, presets: Library) -> PresetEntry:
+    defined = presets.definitions.get(name)
+    kind = defined[-1].origin.partition(" ")[0] if defined else "user"
+    origin = {"builtin": "", "user": "yours"}.get("user" if name in presets.problems else kind, kind)
+    try:
+        preset = load(name, presets=presets).preset
+    except PresetError as error:
+        problem = clean_text(str(error), LONGEST)
+        return PresetEntry(name=clean_text(name), title="", summary="", origin=origin, problem=problem)
+    title, summary = clean_text(mask_text(preset.title)), clean_text(mask_text(preset.summary), LONGEST)
+    return PresetEntry(
+        name=name, title=title, summary=summary, strategy=preset.strategy.kind, origin=origin
+    )
+
+
+class PresetLibrary:
+    """The preset library, cached until the next list."""
+
+    def __init__(self) -> None:
+        self._library: Library | None = None
+
+    def entries(self) -> list[PresetEntry]:
+        """Read all presets again. An unreadable project file becomes an entry with its problem."""
+        try:
+            self._library = library()
+        except PresetError as error:
+            self._library = None
+            return [
+                PresetEntry(name="distui.toml", title="", summary="", origin="project", problem=str(error))
+            ]
+        return listed(self._library)
+
+    def load(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
+        """Load one preset. Raises PresetError."""
+        if self._library is None:
+            self._library = library()
+        return load(name, overrides, presets=self._library)
