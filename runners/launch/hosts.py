@@ -401,15 +401,6 @@ MOST_BYTES = 1 << 20
 _OPTION = re.compile(r"(slots|max_slots)=(\d{1,4})")
 
 
-def of_options(hosts: str | None, hostfile: str | None) -> list[Named]:
-    """Return the hosts of either `--hosts` or `--hostfile`. Raises RunError."""
-    if hosts is not None and hostfile is not None:
-        raise RunError("--hosts and --hostfile exclude each other: leave one out")
-    if hostfile is not None:
-        return from_file(Path(hostfile).expanduser())
-    return from_words(hosts or "")
-
-
 def ssh_options(config: str | None) -> tuple[str, ...]:
     """Return the ssh options for `--ssh-config`, in addition to distui's. Raises RunError."""
     if config is None:

@@ -21,8 +21,9 @@ from ...runners.doctor.node_checks import MIB, ExaminedNode
 from ...runners.errors import RunError
 from ...runners.formatting import NA, size_text
 from ...runners.hub import on_hosts
-from ...runners.launch.hosts import of_options, ssh_options
+from ...runners.launch.hosts import settled, ssh_options
 from ...runners.launch.prepared import check_port
+from ...runners.launch.words import request_of
 from ...runners.wire.ssh import Way
 from ..arguments import names_hosts
 from ..rows.glyphs import counted, table
@@ -83,9 +84,9 @@ def _request(options: argparse.Namespace) -> DoctorRequest:
         places, cwd = _of_run(options.run)
     elif names_hosts(options):
         ssh = ssh_options(options.ssh_config)
+        named = request_of({"hosts": options.hosts, "hostfile": options.hostfile})
         places = [
-            NodeToCheck(host.destination, Way(host.destination, ssh))
-            for host in of_options(options.hosts, options.hostfile)
+            NodeToCheck(host.destination, Way(host.destination, ssh)) for host in settled(named).hosts
         ]
     else:
         places = [NodeToCheck("this node")]

@@ -7,11 +7,11 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from itertools import chain
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -41,9 +41,6 @@ from ..rows import confirm
 from ..rows.form import candidate_table
 from ..rows.glyphs import plain
 from ..terminal import answer, complain, interactive, typeable
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 # -----------------------------------------------------------------------------------------------------------
 # launch, plan, exec: start a run.
@@ -297,22 +294,17 @@ def _free_name(base: str) -> str:
 
 def candidates(options: argparse.Namespace) -> int:
     """Print SkyPilot's candidate nodes, cheapest first."""
-    config = {} if options.task is None else planned(sky.read_task, options.task)
+    try:
+        config = {} if options.task is None else sky.read_task(options.task)
+        wish = skypilot.check(request_of(vars(options)))
+    except PlanError as error:
+        raise RunError(str(error)) from None
     text = options.nnodes or str(config.get("num_nodes") or 1)
     if not text.isdecimal() or not int(text):
         raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
-    wish = planned(skypilot.check, request_of(vars(options)))
     offers = asyncio.run(candidates_for(wish, int(text), config.get("resources") or {}))
     answer(options.json, [asdict(offer) for offer in offers], candidate_table(offers))
     return 0 if offers else 1
-
-
-def planned(make: Callable[[A], B], what: A) -> B:
-    """Return `make(what)`. Raises RunError in place of PlanError."""
-    try:
-        return make(what)
-    except PlanError as error:
-        raise RunError(str(error)) from None
 
 
 def down(options: argparse.Namespace) -> int:
