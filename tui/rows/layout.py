@@ -153,21 +153,27 @@ def arrange(
     banner = min(banner, most_banner(height))
     flash = min(flash, 3)
     body = Stack(0, 0, width, height - header - 2 - banner - flash, 2 if framed else 1)
-    main = pane if pane in ONE_PANE else "ranks"
+    main = _fill(body, width, height, pane, wants, flash)
+    return Arrangement(False, framed, header, banner, flash, body.panes, main)
+
+
+def _fill(body: Stack, width: int, height: int, pane: str, wants: Wants, flash: int) -> str:
+    """Add the panes to the body; return the main one."""
     if pane in ONE_PANE:
         body.rest(pane)
-    elif pane == "ranks":
+        return pane
+    if pane == "ranks":
         _rank_pane(body, wants, flash)
     elif wants.launching:
-        main = "log"
         _launch(body, width, wants)
+        return "log"
     elif is_large(width, height):
         _large(body, wants)
     elif width >= MIDDLE[0] and height >= MIDDLE[1]:
         _middle(body, wants)
     else:
         _narrow(body, wants)
-    return Arrangement(False, framed, header, banner, flash, body.panes, main)
+    return "ranks"
 
 
 def is_large(width: int, height: int) -> bool:
@@ -283,10 +289,10 @@ def _large(body: Stack, wants: Wants) -> None:
 def _left(left: Stack, wants: Wants, natural: bool) -> None:
     """GPUs and ranks; if rows are free also ranks × time, findings, the card of the run, its events."""
     ranks = min(wants.ranks, LEAST_RANKS + 3) + left.extra
-    wrong = wants.wrong(left.inner) + left.extra if natural and not wants.ended else 0
-    wrong = min(wrong, left.height // 3)
-    strip = wants.strip(min(MOST_STRIP, left.height * 2 // 5)) + left.extra if natural else 0
-    strip = strip if strip > left.extra and ranks + wrong + strip <= left.height * 3 // 4 else 0
+    wrong = strip = 0
+    if natural:
+        wrong = _findings_height(left, wants)
+        strip = _strip_height(left, wants, ranks + wrong)
     keep = wrong + strip
     if wants.ended:
         left.add("heat", wants.map(left.inner), keep=ranks)
@@ -298,14 +304,22 @@ def _left(left: Stack, wants: Wants, natural: bool) -> None:
     if not natural:
         return
     left.add("strip", strip - left.extra, keep=wrong)
-    if wrong:
-        left.add("wrong", wrong - left.extra)
+    left.add("wrong", wrong - left.extra)
     card = wants.card(left.inner)
     if left.height >= min(card, 6) + left.extra:
         left.add("card", card)
     if left.height >= 4 + left.extra:
         left.rest("events")
-    elif "card" in left.panes:
-        left.grow("card")
     else:
-        left.grow("wrong" if "wrong" in left.panes else "ranks")
+        left.grow(next((pane for pane in ("card", "wrong") if pane in left.panes), "ranks"))
+
+
+def _findings_height(left: Stack, wants: Wants) -> int:
+    """Return the rows of the findings, at most a third; an ended run shows them elsewhere."""
+    return 0 if wants.ended else min(wants.wrong(left.inner) + left.extra, left.height // 3)
+
+
+def _strip_height(left: Stack, wants: Wants, others: int) -> int:
+    """Return the rows of ranks × time if a quarter of the rows stays free next to the `others`; else 0."""
+    strip = wants.strip(min(MOST_STRIP, left.height * 2 // 5)) + left.extra
+    return strip if strip > left.extra and others + strip <= left.height * 3 // 4 else 0

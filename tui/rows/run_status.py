@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -124,7 +125,7 @@ def failure(state: RunState) -> LaunchFailure | None:
     failed = [progress for progress in state.stages.values() if progress.failed]
     if not failed or not state.phase.ended:
         return None
-    first = next((progress for progress in failed if progress.node == HUB), failed[0])
+    first = min(failed, key=lambda progress: progress.node != HUB)
     text = first.text or state.end_text.removeprefix("the launch failed: ")
     parts = _PARTS.fullmatch(clean_text(text))
     if parts is None:
@@ -176,16 +177,16 @@ def _stage(frame: Frame, stage: Stage, width: int) -> list[Row]:
     """Return a stage's row with its newest message, wrapped in full while the stage is in progress."""
     state = frame.state
     progress = state.stages.get((stage, HUB))
-    if progress is None and (state.phase.ended or any(key[0] is stage for key in state.stages)):
-        return []
-    if progress is None and not _expected(state, stage):
-        return []
     mark, style = _mark(progress)
-    named = "text" if progress is not None else "stale"
-    took = fit("" if progress is None else _took(frame, progress), _TIME)
-    head: Row = ((f" {mark} ", style), (fit(stage, _LABEL), named), (took, "text"))
-    words = "" if progress is None or progress.failed else clean_text(progress.text)
-    if not words or progress is None:
+    if progress is None:
+        begun = state.phase.ended or any(key[0] is stage for key in state.stages)
+        if begun or not _expected(state, stage):
+            return []
+        return [((f" {mark} ", style), (fit(stage, _LABEL), "stale"), (fit("", _TIME), "text"))]
+    took = fit(_took(frame, progress), _TIME)
+    head: Row = ((f" {mark} ", style), (fit(stage, _LABEL), "text"), (took, "text"))
+    words = "" if progress.failed else clean_text(progress.text)
+    if not words:
         return [head]
     if progress.ended is not None:
         return [clip((*head, (words, "dim")), width)]
@@ -203,8 +204,9 @@ def _expected(state: RunState, stage: Stage) -> bool:
 def _node_rows(frame: Frame, width: int) -> list[Row]:
     """Return one row per node: its own stages, and its link."""
     state = frame.state
-    stages = [stage for stage in Stage if any(key[0] is stage and key[1] != HUB for key in state.stages)]
-    numbers = sorted({node for _, node in state.stages if node != HUB} | set(state.nodes))
+    own = [key for key in state.stages if key[1] != HUB]
+    stages = sorted({stage for stage, _ in own}, key=list(Stage).index)
+    numbers = sorted({node for _, node in own} | set(state.nodes))
     if not numbers:
         return []
     heads: list[Cell] = [("   ", "dim"), (fit("node", _LABEL), "dim")]
@@ -212,21 +214,21 @@ def _node_rows(frame: Frame, width: int) -> list[Row]:
     named = names(state)
     rows: list[Row] = [(), (*heads, ("link", "dim"))]
     for number in numbers:
-        cells: list[Cell] = [
-            ("   ", "text"),
-            (fit_name(named.get(number, f"node {number}"), _LABEL - 1) + " ", "text"),
-        ]
-        for stage in stages:
-            progress = state.stages.get((stage, number))
-            mark, style = _mark(progress)
-            words = "" if progress is None else f" {_took(frame, progress)}"
-            cells += [(mark, style), (fit(words, _TIME - 1), "text")]
-        rows.append(clip((*cells, *_link(frame, number)), width))
-        for stage in stages:
-            progress = state.stages.get((stage, number))
-            if progress is not None and progress.failed:
-                rows += wrap(f"{stage}: {clean_text(progress.text)}", width - 1, first="     ")
+        rows += _node_row(frame, number, named.get(number, f"node {number}"), stages, width)
     return rows
+
+
+def _node_row(frame: Frame, number: int, name: str, stages: Sequence[Stage], width: int) -> list[Row]:
+    """Return the node's row, and below it why stages failed."""
+    cells: list[Cell] = [("   ", "text"), (fit_name(name, _LABEL - 1) + " ", "text")]
+    failures: list[Row] = []
+    for stage in stages:
+        progress = frame.state.stages.get((stage, number))
+        words = "" if progress is None else f" {_took(frame, progress)}"
+        cells += [_mark(progress), (fit(words, _TIME - 1), "text")]
+        if progress is not None and progress.failed:
+            failures += wrap(f"{stage}: {clean_text(progress.text)}", width - 1, first="     ")
+    return [clip((*cells, *_link(frame, number)), width), *failures]
 
 
 def _link(frame: Frame, number: int) -> Row:
@@ -244,8 +246,11 @@ def _only_named(state: RunState, node: Node) -> bool:
     """Whether a node has no link yet, or never had one: a host's name is known before anything else."""
     if node.link in (LinkState.UP, LinkState.ENDED):
         return False
-    ours = state.cluster is not None and state.cluster.infra == HOSTS
-    return state.phase.ended or (ours and (Stage.START, HUB) not in state.stages)
+    return state.phase.ended or (_on_own_hosts(state) and (Stage.START, HUB) not in state.stages)
+
+
+def _on_own_hosts(state: RunState) -> bool:
+    return state.cluster is not None and state.cluster.infra == HOSTS
 
 
 def _keys(frame: Frame, width: int) -> list[Row]:
@@ -255,23 +260,33 @@ def _keys(frame: Frame, width: int) -> list[Row]:
     return labelled((" x  ", "key"), given_up(frame.state, frame.now), width - 2, "dim")
 
 
+def _left_over(frame: Frame, failed: LaunchFailure) -> str:
+    if _on_own_hosts(frame.state):
+        return "nothing: what was started on the hosts was ended"
+    return (
+        remains(frame.state, frame.now) or failed.left or "nothing: no cluster is left, nothing is billed"
+    )
+
+
 def _failed(frame: Frame, failed: LaunchFailure, width: int) -> list[Row]:
     """Return the failed stage, the cause, remaining resources and their cost, and remedies."""
     state = frame.state
-    ours = state.cluster is not None and state.cluster.infra == HOSTS
-    left = remains(state, frame.now) or failed.left or "nothing: no cluster is left, nothing is billed"
-    if ours:
-        left = "nothing: what was started on the hosts was ended"
-    tries = [f"{failed.elsewhere}: ^n, place"] if failed.elsewhere else []
-    again = "^n, or the same command again" if ours else f"`distui rerun {state.name}` does it again"
-    tries += [again]
+    left = _left_over(frame, failed)
+    again = f"`distui rerun {state.name}` does it again"
+    if _on_own_hosts(state):
+        again = "^n, or the same command again"
+    billed = "billed" in left and not left.startswith("nothing")
     word = "given up" if state.phase == "stopped" else "failed"
-    rows: list[Row] = []
-    for label, text, style in (
+    labels = [
         (word, f"at {failed.stage}: {failed.cause}", "text"),
-        ("left", left, "warn" if "billed" in left and not left.startswith("nothing") else "text"),
-        *(("next" if not at else "", text, "text") for at, text in enumerate(tries)),
-    ):
+        ("left", left, "warn" if billed else "text"),
+    ]
+    if failed.elsewhere:
+        labels += [("next", f"{failed.elsewhere}: ^n, place", "text"), ("", again, "text")]
+    else:
+        labels.append(("next", again, "text"))
+    rows: list[Row] = []
+    for label, text, style in labels:
         mark = glyphs.BAD if label == "failed" else " "
         beside = labelled((fit(label, 9), "dim"), text, width - 4, style)
         rows += [((f" {' ' if at else mark} ", "bad"), *row) for at, row in enumerate(beside)]
