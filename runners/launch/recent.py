@@ -181,8 +181,8 @@ def _options(request: Request) -> dict[str, str]:
     """Return the options of LaunchForm.options as text, without options that contain a secret."""
     usual = Request()
     texts = {
-        name: typed(getattr(request, name))
+        name: typed(name, getattr(request, name))
         for name in FORM_OPTIONS
         if getattr(request, name) != getattr(usual, name)
     }
-    return {name: text for name, text in texts.items() if MASK not in text}
+    return {name: text for name, text in texts.items() if text and MASK not in text}

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from ...presets.plan import Plan
-from ...presets.request import Request
+from ...presets.request import FORM_OPTIONS, Request
 from ...presets.secrets import MASK
 from ...presets.worker_group import COMMAND_LINE
 from .. import daemon, environment, file_io, local_agent, run_directories
@@ -30,6 +30,7 @@ from ..journal import RunRecord
 from . import sky
 from .prepare import prepare
 from .prepared import PORT_OPTIONS, PORT_VARIABLES, REQUEST_FILE, Prepared
+from .words import typed
 
 OURS = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR", "HOME")
 """Variables that locate this process's own files, regardless of the earlier launch."""
@@ -273,18 +274,18 @@ def _filled(name: str, request: Request, changes: Mapping[str, str | None]) -> R
     )
     if missing:
         raise RunError(f"{listed(missing)}: secrets are never stored: export them here and rerun it")
-    words = (
-        *request.args,
-        *(request.command or ()),
-        *request.overrides,
-        request.setup or "",
-        *request.mounts.values(),
-    )
+    _check_no_mask(name, request)
+    return request
+
+
+def _check_no_mask(name: str, request: Request) -> None:
+    """Raise RunError if a value other than a variable was a secret."""
+    options = [typed(each, getattr(request, each)) for each in FORM_OPTIONS]
+    words = (*request.args, *(request.command or ()), *request.overrides, *options)
     if any(MASK in word for word in words):
         raise RunError(
             f"arguments of {name} hold secrets, which are never stored: start it with `distui launch`"
         )
-    return request
 
 
 @contextmanager

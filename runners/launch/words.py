@@ -29,7 +29,7 @@ def request_of(words: Mapping[str, Any], **about: Any) -> Request:
 
 
 def words_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Options of the launch form, by their fields, as argparse would keep them. Raises RunError."""
+    """Return options of the launch form, by their fields, as argparse would keep them. Raises RunError."""
     return {
         option.name: _word(option, texts[field])
         for field, option in FORM_OPTIONS.items()
@@ -38,7 +38,7 @@ def words_of(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _word(option: LaunchOption, text: str) -> Any:
-    """Raises RunError."""
+    """Parse the text of one option. Raises RunError."""
     flag = option.label or option.flags[-1]
     if not option.takes:
         return text == "true"
@@ -52,10 +52,13 @@ def _word(option: LaunchOption, text: str) -> Any:
         raise RunError(f"{flag} {text}: write it as {option.takes}") from None
 
 
-def typed(value: Any) -> str:
-    """The text that means a field of a request in the form: the reverse of `words_of` and `request_of`."""
+def typed(field: str, value: Any) -> str:
+    """Return the text that means a value in the form, "" for no option: the reverse of `words_of` and `request_of`."""
+    option = REQUEST_OPTIONS[field]
     if isinstance(value, bool):
-        return "true"  # a switch that is given, also one that says no
+        return "true" if value != (option.read == "no") else ""
+    if option.parse == "cap" and value == 0:
+        return "off"
     if isinstance(value, Mapping):
         return shlex.join(pair for name, text in value.items() for pair in _pairs_of(name, text))
     if isinstance(value, tuple):

@@ -164,9 +164,15 @@ def test_every_field_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_form_repeats_every_option() -> None:
-    texts = {name: typed(getattr(WHOLE, name)) for name in FORM_OPTIONS}
-    again = request_of(words_of(texts))
-    assert [name for name in FORM_OPTIONS if getattr(again, name) != getattr(WHOLE, name)] == []
+    for wanted in (WHOLE, replace(WHOLE, log_cap=0, hook=None), Request()):
+        texts = {
+            name: typed(name, getattr(wanted, name))
+            for name in FORM_OPTIONS
+            if getattr(wanted, name) is not None
+        }
+        again = request_of(words_of(texts))
+        assert [name for name in FORM_OPTIONS if getattr(again, name) != getattr(wanted, name)] == []
+    assert typed("hook", True) == ""
 
 
 def test_on_sky_pilots_nodes_with_changes_the_cluster_stays(
