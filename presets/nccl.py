@@ -300,7 +300,7 @@ def flood_rate(level: str, subsys: str, collectives: float, ranks: int) -> float
 
 
 def cost(level: str, subsys: str, collectives: float = 200.0, ranks: int = 8) -> str:
-    """Describe a level's cost: "COLL: a line a collective a rank; at 200 collectives/s × 8 ranks ≈ 0.3 MB/s".
+    """Describe a level's cost: "COLL: a line per collective and rank; at 200 collectives/s × 8 ranks ≈ 0.3 MB/s".
 
     Returns "" if it prints only at start, end and connection setup. Raises NcclError.
     """
@@ -311,7 +311,7 @@ def cost(level: str, subsys: str, collectives: float = 200.0, ranks: int = 8) ->
     lines = sum(subsystem.lines for subsystem in _flooding(level, subsys))
     each = "a line" if lines == 1 else f"{lines:g} lines"
     return (
-        f"{names}: {each} a collective a rank; at {collectives:g} collectives/s × {plural(ranks, 'rank')} "
+        f"{names}: {each} per collective and rank; at {collectives:g} collectives/s × {plural(ranks, 'rank')} "
         f"≈ {rate / 1e6:{'.1f' if rate < 1e7 else '.0f'}} MB/s"
     )
 

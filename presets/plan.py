@@ -602,7 +602,7 @@ def _reader_notes(preset: Preset, obeys: Obeys, config: Mapping[str, Any]) -> tu
     if obeys.reader == "deepspeed":
         if preset.batch.micro is None and config.get("train_micro_batch_size_per_gpu") == 1:
             notes.append(
-                "DeepSpeed gets train_micro_batch_size_per_gpu 1: set batch.micro to what a rank takes at once."
+                "DeepSpeed gets train_micro_batch_size_per_gpu 1: set batch.micro to the samples per rank and pass."
             )
         return tuple(notes)
     if strategy.kind in ("fsdp1", "fsdp2") and preset.precision.reduce != preset.precision.param:

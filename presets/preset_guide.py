@@ -41,7 +41,7 @@ STRATEGIES: Sequence[MemoryStrategy] = (
         title="DDP",
         words="ddp",
         preset=_preset(kind="ddp", gradient_as_bucket_view=True),
-        why="a replica a rank and one all-reduce a step, the fastest",
+        why="a replica per rank and one all-reduce per step, the fastest",
     ),
     MemoryStrategy(
         key="zero1",
@@ -55,7 +55,7 @@ STRATEGIES: Sequence[MemoryStrategy] = (
         title="ZeRO-2",
         words="fsdp2-zero2",
         preset=_preset(kind="fsdp2", reshard_after_forward=False),
-        why="gradients in shards, too; the weights are gathered once a step and kept until backward",
+        why="gradients in shards, too; the weights are gathered once per step and kept until backward",
     ),
     MemoryStrategy(
         key="zero3",
@@ -511,7 +511,7 @@ def _deepspeed(case: _Case) -> tuple[str, list[str]]:
 
 
 def _experts(case: _Case) -> tuple[str, list[str]]:
-    reasons = ["The experts are divided over the ranks; the rest of the model is a replica a rank."]
+    reasons = ["The experts are divided over the ranks; the rest of the model is a replica per rank."]
     if case.says("sequences", "32768"):
         reasons.append("For the long sequences raise mesh.cp in the same preset.")
     if case.says("model", "34B", "70B"):

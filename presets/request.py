@@ -262,7 +262,7 @@ class Request:
     restart_limit: int | None = _option(
         "--restarts",
         "N",
-        "failures in a row after which the ranks restart",
+        "restart after at most N consecutive failures",
         parse="count",
         more="0: no failure restarts them. Ten minutes without a failure start the count again.",
     )

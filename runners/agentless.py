@@ -279,7 +279,7 @@ class DiskLink:
             if kept is None:
                 return CommandDone(command.id, False, kept_stacks.NONE)
             return CommandDone(command.id, True, kept_stacks.text(kept), kept.data)
-        again = f"`distui rerun {self._entry.record.name}` starts it anew"
+        again = f"`distui rerun {self._entry.record.name}` starts it again"
         return CommandDone(command.id, False, f"the run has ended: {again}")
 
     async def read_log(
@@ -319,7 +319,7 @@ class FilesLink(DiskLink):
         """See DiskLink.closing."""
         if self._start is not None:
             return [*super().closing(history), RunEnded(RunPhase.LOST, None, self.why)]
-        text = f"no agent serves {self._entry.record.name}, this is what its files say: {self.why}"
+        text = f"no agent serves {self._entry.record.name}, its files show: {self.why}"
         remedy = f"`distui stop {self._entry.record.name}` ends its processes all the same"
         finding = Finding("no-agent", "error", text, node=self._entry.record.node, remedy=remedy)
         return [*super().closing(history), FindingRaised(finding)]
@@ -350,7 +350,7 @@ async def restart(entry: Entry, command: Restart, start: Start) -> CommandDone:
     if entry.history().state.phase is RunPhase.STOPPING:
         raise RunError(
             f"{name} was being stopped when it was lost: `distui stop {name}` closes it, "
-            f"`distui rerun {name}` starts it anew"
+            f"`distui rerun {name}` starts it again"
         )
     await asyncio.to_thread(start, {RESTART: msgspec.json.encode(command).decode()})
     who = entry.agent()

@@ -17,7 +17,7 @@ from .state import Attempt, RunState
 STANDARD = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
 """Values without a setting in the plan or by a restart."""
 
-UNUSED = "NCCL is not in use (gloo)"
+UNUSED = "the backend is gloo"
 
 
 def standing(plan: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, str]:
@@ -106,7 +106,7 @@ def calls_nccl(backends: Iterable[str]) -> bool:
 def how(state: RunState, ranks: Iterable[int] = ()) -> str:
     """Sentence about how the change reaches each rank."""
     if uses_gloo(state):
-        return f"{UNUSED}: NCCL_DEBUG changes nothing in this run"
+        return f"{UNUSED}, so NCCL_DEBUG has no effect"
     if not state.ranks:
         return "no rank has started yet"
     reached = reach(state, ranks)
@@ -120,11 +120,11 @@ def how(state: RunState, ranks: Iterable[int] = ()) -> str:
         )
     if reached.restart:
         parts.append(
-            f"{spans_text('rank', reached.restart)} by a restart alone ({nccl} cannot change it live, 2.24 or newer can)"
+            f"{spans_text('rank', reached.restart)} only by a restart ({nccl} cannot change it live, 2.24 or newer can)"
         )
     if reached.hookless:
         verb = agreeing(reached.hookless, "has", "have")
-        parts.append(f"{spans_text('rank', reached.hookless)} by a restart alone ({verb} no hook)")
+        parts.append(f"{spans_text('rank', reached.hookless)} only by a restart ({verb} no hook)")
     return "; ".join(parts)
 
 

@@ -96,7 +96,7 @@ class Parts:
                 raise asyncio.CancelledError
             failures = 1 if clock.monotonic() - began >= STEADY_S else failures + 1
             if failures > len(BACKOFF_S):
-                self._report(name, error, f"it is given up after {failures} failures in a row")
+                self._report(name, error, f"it is given up after {failures} consecutive failures")
                 return
             pause = BACKOFF_S[failures - 1]
             self._report(name, error, f"it starts again in {pause:g} s")

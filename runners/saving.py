@@ -25,7 +25,7 @@ MOST_SECONDS = 86400.0
 SLACK_S = 0.05
 """Tolerance in seconds for file times that are older than an earlier clock reading."""
 NO_WAY = (
-    "the plan does not say how its script saves: launch it with --save-on SIGUSR1 or --save-on FILE:PATH"
+    "the plan does not define how its script saves: launch it with --save-on SIGUSR1 or --save-on FILE:PATH"
 )
 
 Disposition = Callable[[int, int], str | None]

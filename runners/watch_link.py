@@ -200,7 +200,7 @@ def _is_new_attempt(watched: Watched, fresh: Mapping[int, RankProcess]) -> bool:
 
 def _new_attempt(watched: Watched, job: WatchedJob) -> tuple[Watched, list[Event]]:
     failed = _restarts(job) > _restarts(watched.job)
-    text = "the launcher started the ranks anew" + (" after a failure" if failed else "")
+    text = "the launcher restarted the ranks" + (" after a failure" if failed else "")
     ended = AttemptEnded(attempt=watched.attempt, outcome=Outcome.RESTARTED, text=text)
     number = max(watched.attempt, _restarts(job)) + 1
     following = Watched(job, number, places_of(job))

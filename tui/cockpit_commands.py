@@ -259,7 +259,7 @@ class CommandingApp(LendingApp, FollowingApp):
         elif self.follower.state.phase.ended and not isinstance(chosen, SetAutostop):
             self.notify(f"{changed}: nothing was done", severity="error")
         else:
-            self.notify(f"{changed}: nothing was done, and this is the question anew", severity="warning")
+            self.notify(f"{changed}: nothing was done; confirm it again", severity="warning")
             self.ask(chosen)
 
     def _ask_of_cluster(self, command: Down | SetAutostop, follower: Follower) -> None:
@@ -403,7 +403,7 @@ class CommandingApp(LendingApp, FollowingApp):
             return
         if uses_gloo(follower.state):
             text = (
-                f"{UNUSED}: NCCL_DEBUG changes nothing in this run; "
+                f"{UNUSED}, so NCCL_DEBUG has no effect;  "
                 "`:nccl INFO` keeps a level for the next start and sets c10d's own logging now"
             )
             self.notify(text, severity="warning")

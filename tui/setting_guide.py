@@ -12,7 +12,7 @@ from .user_settings import KEYS, SettingGuide, UserSettings
 
 HEAD = """\
 # Settings of distui, for ${XDG_CONFIG_HOME:-~/.config}/distui/settings.toml. Every key may be left out. Here all are
-# comments: take away the "# " before those that you want otherwise. The cockpit reads the file when it starts, and
+# comments: remove the "# " of those that you want to change. The cockpit reads the file when it starts, and
 # writes your choices into it; comments and order stay.
 """
 
@@ -54,7 +54,7 @@ OF_RUNS = {
         "no metrics are pushed",
     ),
     "export.otlp_headers_file": SettingGuide(
-        "file beside this one with the headers that the collector wants, NAME: VALUE each; `chmod 600` it",
+        "file next to this one with the collector's headers, one NAME: VALUE per line; `chmod 600` it",
         "a file",
         "otlp-headers",
         None,
@@ -72,14 +72,14 @@ OF_RUNS = {
         "logs are kept whole",
     ),
     "retention.older_than": SettingGuide(
-        "runs that ended so long ago are removed after a launch",
+        "remove runs that ended this long ago, after each launch",
         "a time in s, m, h, d or w",
         "30d",
         None,
         "no age removes a run",
     ),
     "retention.keep": SettingGuide(
-        "so many of the newest runs stay, whatever their age",
+        "keep this many of the newest runs, whatever their age",
         "a number of runs, from 1 on",
         200,
         None,

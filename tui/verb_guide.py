@@ -21,7 +21,7 @@ MEANINGS = {
 """Every exit code."""
 
 EXAMPLES = {
-    "demo": "a small training to look at",
+    "demo": "a small training as a demo",
     "launch ddp -- train.py --lr 1e-3": "start a script on all GPUs of this machine",
     "launch fsdp2 --hosts gpu1,gpu2 -- train.py": "on two machines, via ssh",
     "attach night": "open the cockpit on a run; q leaves it running",

@@ -73,13 +73,13 @@ _START = {
             value("--python", "PATH", "interpreter of an environment that has torch"),
             value("--steps", None, "optimizer steps (default: 2000)", type=count, default=2000),
             value("--nproc-per-node", "N", "ranks (default: 2)", default="2"),
-            switch("--hang", "let the last rank hang after 100 steps, to see it found"),
+            switch("--hang", "let the last rank hang after 100 steps, to see the finding"),
             *map(launch_option, ("--detach", "--quiet", "--json")),
         ),
         examples={
             "demo": "a small training on 2 ranks, and the cockpit",
             "demo --preset fsdp2 --nproc-per-node 4": "under another preset",
-            "demo --hang": "a rank that hangs after 100 steps, to see it detected",
+            "demo --hang": "a rank that hangs after 100 steps, to see the finding",
         },
         exits=Exits((1,), TRAINING_FAILED),
     ),
@@ -97,7 +97,7 @@ _START = {
         examples={
             "rerun night": "the same launch again, as a new run",
             "rerun night --set strategy.bucket_cap_mb=50 --env NCCL_DEBUG=INFO": "with a field and a variable changed",
-            "rerun night --name night-2 -n": "print the plan of one that may live beside it",
+            "rerun night --name night-2 -n": "print the plan of one that can run next to it",
         },
         exits=Exits((1, 3), TRAINING_FAILED),
     ),
@@ -144,9 +144,9 @@ _LOOK = {
                 "filter", "FILTER", "only runs that fit all: state:failed preset:fsdp2 'age<2d'", nargs="*"
             ),
             value("--sort", "COLUMN", "order by a column (default: the newest first)"),
-            switch("--reverse", "the other way round"),
+            switch("--reverse", "reverse the order"),
             value("--columns", "A,B,…", "print these columns"),
-            switch("-w --watch", "print the list again and again, until Ctrl-C"),
+            switch("-w --watch", "repeat until Ctrl-C"),
             value("--every", "SECONDS", "with --watch: how often (default: 2)", type=seconds),
             values("--host", "NAME", "list the runs on this host, via ssh"),
             SSH_CONFIG,
@@ -156,7 +156,7 @@ _LOOK = {
         examples={
             "ls": "the runs of this machine, newest first",
             "ls state:failed preset:fsdp2 'age<2d' --sort size": "those that fit all words, the largest first",
-            "ls -w --host gpu1 --host me@gpu2": "those of other machines, via ssh, again and again",
+            "ls -w --host gpu1 --host me@gpu2": "those of other machines, via ssh, repeatedly",
         },
         exits=Exits((4,)),
     ),
@@ -174,7 +174,7 @@ _LOOK = {
         ),
         examples={
             "attach": "the only live run, else the newest",
-            "attach night --readonly": "where nothing can be changed by mistake",
+            "attach night --readonly": "without keys that change the run",
             "attach night --host gpu1": "a run of another machine, via ssh",
         },
         exits=READS_A_RUN,
@@ -184,12 +184,12 @@ _LOOK = {
         "show the current state of a run",
         options=(
             ONE_RUN,
-            switch("-w --watch", "again every 2 s until the run has ended; JSON: an object a line"),
+            switch("-w --watch", "repeat every 2 s until the run has ended; JSON: one object per line"),
             JSON,
         ),
         examples={
             "status": "state, ranks, GPUs and findings of the newest run",
-            "status night -w": "again and again, until it has ended",
+            "status night -w": "repeatedly, until it has ended",
             "status night --json": "for scripts",
         },
         exits=READS_A_RUN,
@@ -230,7 +230,7 @@ _LOOK = {
         options=(
             ONE_RUN,
             word("metric", "METRIC", "gpu.util, rank.step_s, train, … (default: all)", nargs="*"),
-            switch("--list", "list the metrics; of RUN, those that it has"),
+            switch("--list", "list all metrics, or those that RUN has"),
             value(
                 "--last",
                 "TIME",
@@ -241,7 +241,7 @@ _LOOK = {
             value("--until", "TIME", "the same (default: now)", type=moment),
             RANKS,
             values("--gpu", "N", "only this GPU", type=count),
-            switch("--fold", "one row a metric, of all ranks and GPUs together"),
+            switch("--fold", "one row per metric, over all ranks and GPUs"),
             JSON,
         ),
         examples={
@@ -257,7 +257,7 @@ _LOOK = {
         options=(
             word("a", "A", "RUN, RUN@ATTEMPT, HOST:RUN or the file of a bundle"),
             word("b", "B", "the same; without it, the record of A is printed", nargs="?"),
-            switch("--all", "also what is the same, and variables of the terminal"),
+            switch("--all", "also print what is equal, and variables of the terminal"),
             switch("--exit-code", "exit with 1 if something differs"),
             SSH_CONFIG,
             JSON,
@@ -277,7 +277,7 @@ _LOOK = {
         examples={
             "events night": "what happened, from the beginning",
             "events night -f": "and what comes",
-            "events night --json": "an object a line",
+            "events night --json": "one JSON object per line",
         },
         exits=READS_A_RUN,
     ),
@@ -298,10 +298,10 @@ _LOOK = {
         ),
         examples={
             "wait night": "until it has ended",
-            "wait night --until healthy --timeout 600": "until every rank has made a step, 10 minutes at most",
+            "wait night --until healthy --timeout 600": "until every rank has completed a step, 10 minutes at most",
             "wait night --json": "and print its status then",
         },
-        exits=Exits((1, 3, 4, 6, 124), "the run failed, or cannot come there any more"),
+        exits=Exits((1, 3, 4, 6, 124), "the run failed, or can no longer reach that state"),
     ),
     "watch": Verb(
         "status:watch",
@@ -333,8 +333,8 @@ _CHANGE = {
         wants="live",
         examples={
             "nccl night INFO --for 30": "for 30 s, without a restart",
-            "nccl night TRACE --subsys COLL -r 3": "collectives of rank 3 alone",
-            "nccl night WARN --restart": "where NCCL cannot change it live",
+            "nccl night TRACE --subsys COLL -r 3": "collectives of rank 3 only",
+            "nccl night WARN --restart": "if NCCL cannot change it live",
         },
         exits=COMMANDS_A_RUN,
     ),
@@ -351,7 +351,10 @@ _CHANGE = {
                 dest="from_shell",
             ),
             REMOVED_VARIABLES,
-            switch("--save-first", "save first, the way --save-on of the launch says; else do nothing"),
+            switch(
+                "--save-first",
+                "save first, as --save-on of the launch defines; restart only if that worked",
+            ),
             value("--save-timeout", "SECONDS", "how long the save may take (default: 120)", type=seconds),
             REACHABLE,
             YES,
@@ -374,7 +377,7 @@ _CHANGE = {
         wants="live",
         examples={
             "signal night USR1": "to every rank",
-            "signal night USR1 -r 0": "to rank 0 alone",
+            "signal night USR1 -r 0": "to rank 0 only",
             "signal night STOP -r 3 -y": "without the question",
         },
         exits=COMMANDS_A_RUN,
@@ -405,9 +408,7 @@ _KEEP_ORDER = {
         "write a note on a run, or print its notes",
         options=(
             NAMED_RUN,
-            word(
-                "text", "TEXT", 'the note (default: print those there are; "": none)', nargs="*", default=[]
-            ),
+            word("text", "TEXT", 'the note (default: print the notes; "": none)', nargs="*", default=[]),
             switch("--clear", "remove all notes of the run"),
             JSON,
         ),
@@ -421,20 +422,20 @@ _KEEP_ORDER = {
     ),
     "tag": Verb(
         "notes:tag",
-        "add tags to a run or take them away, or print them",
+        "add tags to a run, remove tags, or print them",
         options=(
             NAMED_RUN,
             word("tags", "+TAG", "add a tag; + may be left out", nargs="*", default=[]),
-            values("--remove", "TAG", "take a tag away, as -TAG does"),
+            values("--remove", "TAG", "remove a tag, as -TAG does"),
             JSON,
         ),
         usage="distui tag RUN [+TAG | -TAG]… [--json]",
         list_argument="tags",
         changes_runs=True,
         examples={
-            "tag night +good -bad": "add a tag and take another away",
+            "tag night +good -bad": "add a tag and remove another",
             "tag night": "print its tags",
-            "tag night keep": "prune and retention then leave it",
+            "tag night keep": "prune and retention then keep it",
         },
     ),
     "rm": Verb(
@@ -454,7 +455,12 @@ _KEEP_ORDER = {
         "removal:prune",
         "remove ended runs by age, number or outcome",
         options=(
-            value("--older-than", "TIME", "that ended so long ago: 30d, 12h, 45m", type=duration),
+            value(
+                "--older-than",
+                "TIME",
+                "those that ended at least this long ago: 30d, 12h, 45m",
+                type=duration,
+            ),
             value("--keep", "N", "except the newest N ended runs", type=count),
             switch("--failed", "only runs that failed or are lost"),
             switch("-n --dry-run", "print what would be removed"),
@@ -464,7 +470,7 @@ _KEEP_ORDER = {
         changes_runs=True,
         examples={
             "prune --older-than 30d": "ended runs older than 30 days, after a question",
-            "prune --keep 20 -n": "what would go if the newest 20 stayed",
+            "prune --keep 20 -n": "what would be removed if the newest 20 stayed",
             "prune --failed -y": "what failed or is lost, without the question",
         },
         exits=Exits((1,), NOT_REMOVED),
@@ -573,7 +579,7 @@ _FIND = {
             value(
                 "--logs",
                 "MiB",
-                "size kept of the end of each log, beside its first 256 KiB (default: 4)",
+                "size kept of the end of each log, after its first 256 KiB (default: 4)",
                 type=count,
                 default=4,
             ),
@@ -707,7 +713,7 @@ _MODELS = {
         "serve the verbs to language models, by MCP on stdin and stdout",
         options=(
             switch("--allow-control", "also start and change runs (default: only read)"),
-            switch("--skill", "print SKILL.md, which says how to use distui, and exit"),
+            switch("--skill", "print SKILL.md, which explains distui to agents, and exit"),
         ),
         examples={
             "mcp": "what an MCP client starts: reads only",
@@ -781,7 +787,7 @@ _ITSELF = {
         options=(switch("--example", "print a settings file with every key as a comment"), JSON),
         examples={
             "settings": "each value, and whether it is yours or distui's",
-            "settings --example > ~/.config/distui/settings.toml": "a file to begin with",
+            "settings --example > ~/.config/distui/settings.toml": "a file to start with",
             "settings --json": "for scripts",
         },
         exits=Exits((1,), "something in the file cannot be used"),
@@ -819,9 +825,9 @@ COCKPIT = Verb("runs:open_cockpit", "open the only live run, or the list of runs
 """`distui` without a verb."""
 GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "start": _START,
-    "look at runs": _LOOK,
+    "observe runs": _LOOK,
     "change a run": _CHANGE,
-    "keep order": _KEEP_ORDER,
+    "tidy up": _KEEP_ORDER,
     "find what is wrong": _FIND,
     "presets, memory and notifications": _PRESETS,
     "language models": _MODELS,

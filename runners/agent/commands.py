@@ -92,7 +92,7 @@ class Restarts:
         """Return the runner, after waiting for a starting one to listen. Raises CommandRefused."""
         run = self._run
         if not await run.until(lambda: self._runner_listens() or run.state.phase.ended, RUNNER_SECONDS):
-            raise CommandRefused("the runner is being started anew: try again in a few seconds")
+            raise CommandRefused("the runner is being restarted: try again in a few seconds")
         if run.runner is None:
             raise CommandRefused(ENDED)
         return run.runner
@@ -355,7 +355,7 @@ class AgentCommands(CommandExecutor):
         also = alike(failed)
         if old:
             which = agreeing(old, "the stack of {ranks} is", "the stacks of {ranks} are up to")
-            age = f"{max(old.values()):.0f} s old: py-spy looks at a rank every {EVERY_S:.0f} s at most"
+            age = f"{max(old.values()):.0f} s old: py-spy samples a rank every {EVERY_S:.0f} s at most"
             also.append(Clause(f"{which} {age}", tuple(old)))
         signalled = tuple(hook.rank for hook in hooks if hook.signals > before[hook.rank])
         if signalled:

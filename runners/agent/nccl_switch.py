@@ -25,7 +25,7 @@ from .runner_process import ServedRun
 
 C10D = {"INFO": "INFO", "TRACE": "DETAIL"}
 """c10d's level for an NCCL level. OFF for other levels."""
-QUIET = f"; {DEFAULT_SUBSYS} have little to say by now: --subsys COLL has a line for each collective"
+QUIET = f"; {DEFAULT_SUBSYS} log little after init: --subsys COLL has a line for each collective"
 """Hint for users who name no subsystems, and would wait for lines."""
 
 Answers = dict[int, dict[str, Any]]
@@ -88,7 +88,7 @@ class NcclSwitch:
             ranks = tuple(sorted(self._hooks.by_rank))
             answers, silent = await self._ask(ranks, "nccl", env=env, lasting=True)
         except (HookError, CommandRefused) as error:
-            return False, f"{why}{now}, and cannot be told to stop: {error}"
+            return False, f"{why}{now}, and cannot be stopped: {error}"
         if not all(answer.get("changed") for answer in answers.values()):
             version = next(iter(answers.values())).get("version") or "here"
             return False, f"{why}{now}, and NCCL {version} cannot change that live: only a restart can"

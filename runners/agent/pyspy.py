@@ -29,7 +29,7 @@ PATIENCE_S = 20.0
 AGAIN_S = 300.0
 """Seconds before py-spy is retried for a rank without an explicit request."""
 RIGHT = "py-spy may not trace it: that needs root, CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0"
-MISSING = "py-spy is not on PATH nor beside its Python (pip install py-spy)"
+MISSING = "py-spy is neither on PATH nor next to its Python (pip install py-spy)"
 _REFUSED = re.compile(rb"permission denied|operation not permitted", re.IGNORECASE)
 _COUNTS = re.compile(rb"^State:\s+(\w)|ctxt_switches:\s+(\d+)", re.MULTILINE)
 

@@ -25,7 +25,7 @@ TORN_S = 10.0
 FAILED = (Outcome.FAILED, Outcome.LOST)
 MEMORY = ("cuda-oom", "host-oom", "killed")
 """Classes that out_of_memory.py may explain better."""
-LOST = "see runner.log and the kernel's log there: what ends a runner most often is the kernel, for want of memory"
+LOST = "see runner.log and the kernel's log there: the kernel usually ends a runner when memory runs out"
 LAUNCHER = "the launcher itself reported it, and no rank failed before: see runner.log there"
 CAN_HELP = {"no": "a restart cannot help before that", "maybe": "", "yes": "a restart can help"}
 

@@ -471,7 +471,7 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
 GAPS: tuple[tuple[Callable[[Pulse | None, float], bool], Callable[[View, Sequence[int]], str]], ...] = (
     (
         lambda pulse, now: pulse is None,
-        lambda view, ranks: f"nothing is heard of {view.who(ranks)}",
+        lambda view, ranks: f"nothing is received from {view.who(ranks)}",
     ),
     (
         lambda pulse, now: pulse is not None and not pulse.hook,
@@ -486,7 +486,7 @@ GAPS: tuple[tuple[Callable[[Pulse | None, float], bool], Callable[[View, Sequenc
     ),
     (
         lambda pulse, now: pulse is not None and now - pulse.at > 30.0,
-        lambda view, ranks: f"there is no news of {view.who(ranks)} for a while",
+        lambda view, ranks: f"{view.who(ranks)} sent no data for a while",
     ),
 )
 """Whether the newest pulse of a rank lacks something, and the sentence about such ranks; the most important first."""

@@ -24,7 +24,7 @@ class HeldBy(NamedTuple):
 
 
 _THREAD = "check what that thread waits for: its stack is in `w`, or `distui dump RUN stacks`"
-_DIED = "let the thread hand its exception over, as a future of concurrent.futures does, so that nobody waits for it"
+_DIED = "let the thread pass its exception on, as a future of concurrent.futures does, so that no thread waits for it"
 _PIPE = "check who was to write into it"
 
 
@@ -38,7 +38,7 @@ def of(view: View, rank: int) -> HeldBy:
         case "read" | "open" if pulse.on.startswith("FIFO ") or pulse.on == "a pipe":
             verb = "opens" if pulse.call == "open" else "reads from"
             return HeldBy(
-                f"{verb} {pulse.on}", _PIPE, (*threads, f"{verb} {pulse.on}, to which nobody writes")
+                f"{verb} {pulse.on}", _PIPE, (*threads, f"{verb} {pulse.on}, to which no process writes")
             )
         case "read" | "connect" if ":" in pulse.on and not pulse.on.startswith("/"):
             return HeldBy(
@@ -69,7 +69,7 @@ def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
     dead = next((thread for thread in pulse.threads if thread.error), None)
     if pulse.call != "futex" or not pulse.stack:
         return HeldBy(proof=proof)
-    does = "waits for a lock, a queue or a thread"
+    does = "is blocked (lock, queue or thread)"
     if dead is None:
         return HeldBy(does, _THREAD if proof else "", proof)
     return HeldBy(f"{does}, and its {_name(dead)} has died of {dead.error}", _DIED, proof)

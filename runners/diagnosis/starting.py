@@ -277,7 +277,7 @@ def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
     if not expected or len(seeking) < expected or not seeking[0].pulse.master:
         return None
     ranks = tuple(sorted(comer.rank for comer in seeking))
-    text = f"all {len(ranks)} ranks are there, and nobody answers at MASTER_ADDR:MASTER_PORT {seeking[0].pulse.master}"
+    text = f"all {len(ranks)} ranks wait, but no process answers at MASTER_ADDR:MASTER_PORT {seeking[0].pulse.master}"
     return _finding(
         view,
         "start-unreachable",
@@ -380,7 +380,7 @@ def _reason(view: View, rank: int) -> str:
     if waits.ended(view, rank):
         return f"ended ({state.phase})"
     if not pulses or not pulses[-1].hook:
-        return "its hook does not answer" if pulses else "nothing is heard of it"
+        return "its hook does not answer" if pulses else "nothing is received from it"
     if pulses[-1].torch is False:
         return "torch.distributed is not imported yet"
     does = activity.doing(pulses, hooked=True)

@@ -358,12 +358,12 @@ MOST = 3
 
 _AT = {
     Kind.LOADER: "waits for its data loader",
-    Kind.CHECKPOINT: "sits in checkpoint I/O",
-    Kind.DEBUGGER: "sits in the debugger",
+    Kind.CHECKPOINT: "is in checkpoint I/O",
+    Kind.DEBUGGER: "is in the debugger",
     Kind.SUBPROCESS: "waits for a process that it started",
-    Kind.LOCK: "waits for a lock, a queue or a thread",
+    Kind.LOCK: "is blocked (lock, queue or thread)",
     Kind.NETWORK: "waits for the network",
-    Kind.IMPORT: "sits in an import",
+    Kind.IMPORT: "is in an import",
     Kind.COMPILE: "waits for the compiler",
 }
 _REMEDIES = {
@@ -472,7 +472,7 @@ def _at(does: Doing) -> str:
 
 def _placed(action: str, does: Doing) -> str:
     """Insert the rank's place after its action, before a clause about other processes."""
-    of_others = re.search(r", (?:and its|which) ", action)
+    of_others = re.search(r" \(lock|, (?:and its|which) ", action)
     end = of_others.start() if of_others else len(action)
     return action[:end] + _at(does) + action[end:]
 
@@ -484,7 +484,7 @@ def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
         return _verdict(
             "hang-c-call",
             does,
-            f"sits in a C call that holds the GIL{last_seen}{_at(does)}",
+            f"is in a C call that holds the GIL{last_seen}{_at(does)}",
             "its hook does not answer; "
             + ("it uses CPU time" if busy else "it uses no CPU time, though it is runnable"),
             "warning" if busy else "error",
@@ -506,7 +506,7 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     kind = does.place.kind
     if kind is Kind.COMPILE or (age < LONG_S and (not does.sure or kind is Kind.NETWORK)):
         return None
-    still = f"it uses {'no' if does.sure else 'hardly any'} CPU time; every sample shows the same frame"
+    still = f"{'0 %' if does.sure else 'hardly any'} CPU, same stack in every sample"
     still += f"; {does.sign}" if does.sign else ""
     if kind in (Kind.STORE, Kind.COLLECTIVE):
         return _verdict("hang-mismatch", does, f"is in {does.place.op}{_at(does)}", still)

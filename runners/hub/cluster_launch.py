@@ -262,7 +262,7 @@ async def launch(run: MergedRun, set_routes: SetRoutes) -> None:
         return
     order = launch_order.read(run.run_dir)
     if order is None:
-        run.fail("launch.json is not readable: launch anew")
+        run.fail("launch.json is not readable: launch again")
         return
     sky = Sky(order.python)
     try:

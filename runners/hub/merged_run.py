@@ -237,7 +237,7 @@ def _lost(whole: Whole, gone: list[NodeEnding], stopped: bool) -> str:
     others = "were ended by what started them" if stopped else "failed"
     return (
         f"{_names(gone)}{where} {verb} lost, and the others {others}: "
-        f"`distui rerun {whole.name}` starts the run anew"
+        f"`distui rerun {whole.name}` starts it again"
     )
 
 

@@ -61,7 +61,7 @@ def read(run_dir: Path) -> HostsRequest | None:
 
 
 class Hosts(Cloud):
-    not_ours = "nobody provisioned these hosts: distui neither takes them down nor pays for them"
+    not_ours = "distui did not provision these hosts: it neither tears them down nor pays for them"
 
     def __init__(self, run: MergedRun, order: HostsRequest) -> None:
         self._run, self._order = run, order

@@ -85,7 +85,7 @@ def read(run_dir: Path) -> list[Route]:
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError) as error:
-        raise RunError(f"{path} cannot be read ({error}): remove it, or write it anew") from None
+        raise RunError(f"{path} cannot be read ({error}): remove it, or write it again") from None
     return sorted((check(route) for route in routes), key=lambda route: route.node)
 
 

@@ -341,7 +341,7 @@ class ManagedJob:
                 return
         cluster = self._run.state.cluster
         state = "not listed yet" if cluster is None else f"still {cluster.state}"
-        text = f"managed job {job} was told to stop and is {state}: `sky jobs queue` shows its end"
+        text = f"managed job {job} was ordered to stop and is {state}: `sky jobs queue` shows its end"
         self._run.emit(RunEnded(RunPhase.STOPPED, 1, text))
 
     async def _follow(self) -> None:

@@ -86,7 +86,7 @@ def plain(kind: str, text: str) -> str:
     for pattern, sentence in TEXTS:
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
             return f"{sentence} ({short})" if short else sentence
-    return f"SkyPilot says: {short}" if short else f"SkyPilot failed without a word ({kind})"
+    return f"SkyPilot says: {short}" if short else f"SkyPilot failed without a message ({kind})"
 
 
 def shortened(text: str) -> str:

@@ -134,7 +134,7 @@ class Profiles:
         """Drop the profile of this thread, whose connection is closed."""
         job = self._job
         if job is not None and job.thread == threading.get_ident():
-            self._drop(job, "nobody waits for it any more")
+            self._drop(job, "no viewer waits for it any more")
 
     def begin(self) -> None:
         """Reset the state in a fork that has become a rank."""

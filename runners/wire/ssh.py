@@ -53,7 +53,7 @@ _FAILURES = (
     ),
     (
         r"Could not resolve hostname|Name or service not known|nodename nor servname",
-        "{host} is no host that is known here: check its name, or add it to your ssh configuration",
+        "unknown host {host}: check its name, or add it to your ssh configuration",
     ),
     (r"Connection refused", "{host} refuses ssh connections: is its sshd up, and the port right?"),
     (

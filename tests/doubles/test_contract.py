@@ -265,9 +265,7 @@ async def check_the_life_of_two_ranks(kind: str) -> None:
         # What the agent makes of both.
         answer = await run.send(SetNccl("nccl", "INFO", ""))
         assert answer.ok
-        assert answer.text.startswith(
-            "NCCL is not in use (gloo): NCCL_DEBUG=INFO is set for the next start"
-        )
+        assert answer.text.startswith("the backend is gloo: NCCL_DEBUG=INFO is set for the next start")
         dumped = await run.send(Dump("stacks", "stacks"))
         assert dumped.text == "stacks of ranks 0, 1"
         for text in dumped.data.values():

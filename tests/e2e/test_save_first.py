@@ -65,7 +65,7 @@ async def test_a_new_checkpoint_is_waited_for_and_an_old_one_is_no_answer() -> N
         ),
         ("SIGUSR1", "ignores", "ranks 0, 1 ignore SIGUSR1: no command was sent"),
         ("FILE:nowhere/now.save", "", "nowhere/now.save was not touched: No such file or directory"),
-        ("", "", "the plan does not say how its script saves"),
+        ("", "", "the plan does not define how its script saves"),
     ],
 )
 async def test_what_cannot_be_asked_is_not_and_nothing_is_restarted(

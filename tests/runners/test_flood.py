@@ -79,10 +79,10 @@ def test_only_nccl_s_own_files_count(tmp_path: Path) -> None:
 def test_a_cost_is_told_in_words() -> None:
     assert (
         cost("INFO", "COLL")
-        == "COLL: a line a collective a rank; at 200 collectives/s × 8 ranks ≈ 0.3 MB/s"
+        == "COLL: a line per collective and rank; at 200 collectives/s × 8 ranks ≈ 0.3 MB/s"
     )
     assert cost("info", "coll,tuning,net", 2000, 128) == (
-        "COLL, TUNING: 2 lines a collective a rank; at 2000 collectives/s × 128 ranks ≈ 97 MB/s"
+        "COLL, TUNING: 2 lines per collective and rank; at 2000 collectives/s × 128 ranks ≈ 97 MB/s"
     )
     assert cost("TRACE", "COLL,CALL", ranks=1).endswith("at 200 collectives/s × 1 rank ≈ 0.1 MB/s")
     assert cost("INFO", "COLL,CALL") == cost("INFO", "COLL"), "CALL says something at TRACE alone"

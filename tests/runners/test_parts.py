@@ -52,7 +52,7 @@ async def test_a_part_that_fails_is_restarted_with_longer_pauses_and_given_up() 
     pauses = [after - before for before, after in zip(part.starts, part.starts[1:], strict=False)]
     assert pauses == pytest.approx(BACKOFF_S)
     assert made.all[0] == ("p", "ValueError('no')", "it starts again in 1 s")
-    assert made.follows[-1] == "it is given up after 7 failures in a row"
+    assert made.follows[-1] == "it is given up after 7 consecutive failures"
     assert len(made.all) == len(BACKOFF_S) + 1
 
 

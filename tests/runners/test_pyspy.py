@@ -209,7 +209,7 @@ async def test_it_is_found_beside_the_interpreter_or_what_is_missing_is_said(
         await stacks(hookless(pid), PySpy(), {})
     assert str(raised.value) == (
         "rank 0 has no hook (it is a launcher, runs with --no-hook or python -I, or does not import torch), "
-        "and py-spy is not on PATH nor beside its Python (pip install py-spy)"
+        "and py-spy is neither on PATH nor next to its Python (pip install py-spy)"
     )
     program(Path(elsewhere).parent, "exit 1")
     assert find(pid) == str(Path(elsewhere).with_name("py-spy"))

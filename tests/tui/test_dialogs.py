@@ -147,7 +147,7 @@ HOOKED = tuple((124.8, HookChanged(1, rank, "armed", 4711 + rank)) for rank in (
 
 def test_a_restart_that_would_change_nothing_is_refused() -> None:
     gloo = state_of(*HOOKED, ranks=2, gpu=False)
-    assert "not in use (gloo)" in refusal(gloo, asked(restart=True))
+    assert "the backend is gloo" in refusal(gloo, asked(restart=True))
     assert not refusal(gloo, asked()), "kept for the next start, and c10d logs now"
     same = refusal(state_of(), asked(level="warn", restart=True))
     assert same == "NCCL_DEBUG is WARN already: a restart would change nothing, so nothing was restarted"
@@ -173,11 +173,9 @@ def test_without_a_hook_nothing_is_changed_live() -> None:
         refusal(state, asked())
         == "no rank has a hook that could change NCCL_DEBUG live: only a restart sets it"
     )
-    assert "ranks 0-7 by a restart alone (have no hook)" in how(state)
+    assert "ranks 0-7 only by a restart (have no hook)" in how(state)
     gloo = state_of(ranks=2, gpu=False)
-    assert (
-        refusal(gloo, asked()) == "NCCL is not in use (gloo), and no rank has a hook: nothing would change"
-    )
+    assert refusal(gloo, asked()) == "the backend is gloo, and no rank has a hook: nothing would change"
 
 
 def test_what_the_ranks_call_counts_and_not_the_plan() -> None:
@@ -219,10 +217,10 @@ def test_the_ranks_that_can_obey_are_named() -> None:
     )
     text = how(mixed)
     assert "ranks 0-6 live" in text
-    assert "rank 7 by a restart alone" in text
+    assert "rank 7 only by a restart" in text
     question = confirmation(mixed, asked(), play.NOW)
     assert question is not None
-    assert any("rank 7 by a restart alone" in line for line in plain(question.lines))
+    assert any("rank 7 only by a restart" in line for line in plain(question.lines))
     assert reach(mixed, (7,)).live == ()
 
 
@@ -379,7 +377,7 @@ async def test_under_gloo_there_is_no_dialog(rig: Start) -> None:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("d")
         assert isinstance(it.app.screen, RunScreen)
-        await it.until(lambda: "NCCL is not in use (gloo)" in it.told())
+        await it.until(lambda: "backend is gloo" in it.told())
         await it.press("colon", *"nccl INFO restart", "enter")
         await it.until(lambda: "a restart would change nothing" in it.told())
         assert isinstance(it.app.screen, RunScreen)

@@ -125,7 +125,7 @@ async def test_5_shows_what_nccl_says_and_enter_opens_its_line(rig: Start) -> No
         await it.press("escape")
         await it.until(lambda: "1 node · 1 communicator" in it.screen())
         await it.press("G", "enter")
-        await it.until(lambda: "No single line says this" in it.told())
+        await it.until(lambda: "No single log line contains this" in it.told())
 
 
 @pytest.mark.parametrize(("width", "beside"), [(80, False), (119, False), (120, True)])
@@ -199,7 +199,7 @@ async def test_what_floods_ends_by_itself_unless_somebody_chose(rig: Start) -> N
         assert isinstance(it.app.screen, NcclScreen)
         await it.until(lambda: "(x) 60 s" in it.screen())
         for part in (
-            "COLL: a line a collective a rank",
+            "COLL: a line per collective and rank",
             "10.0G of 100G free on n001",
             "after 60 s; earlier above 50 MB/s a node, or with less than 5.0G",
         ):

@@ -37,9 +37,11 @@ def test_the_rank_that_the_others_wait_for_is_slowest() -> None:
     both = {0: summary(0.01, 0.03), 1: summary(0.035, 0.005)}
     assert slowest(both) == (1, 0)
     lines = plain(profile_rows(both, {2: "its trace is cut"}, ["2 traces in /x"]))
-    assert lines[0] == "rank   a step  computes  communicates  not overlapped  idle  of its own"
+    assert lines[0] == "rank  per step  computes  communicates  not overlapped  idle  of its own"
     assert lines[1].split() == ["0", "40.0", "ms", "25%", "150%", "50%", "12%", "10.0", "ms"]
-    assert "Slowest is rank 1: 35.0 ms of its own a step, and rank 0, which waits for it, 10.0 ms." in lines
+    assert (
+        "Slowest is rank 1: 35.0 ms of its own per step, and rank 0, which waits for it, 10.0 ms." in lines
+    )
     assert ["10.0", "ms", "25%", "3", "aten::mm"] in [line.split() for line in lines]
     assert lines[-2:] == ["Rank 2: its trace is cut.", "2 traces in /x"]
     json.dumps(values(both, {}), allow_nan=False)
@@ -48,7 +50,7 @@ def test_the_rank_that_the_others_wait_for_is_slowest() -> None:
 def test_alike_ranks_and_a_lone_rank_have_no_slowest() -> None:
     alike = {0: summary(0.030, 0.01), 1: summary(0.031, 0.009)}
     assert slowest(alike) is None
-    assert "No rank is slowest: Ranks 0, 1 take the same time a step, within 5%." in plain(
+    assert "No rank is slowest: Ranks 0, 1 take the same time per step, within 5%." in plain(
         profile_rows(alike, {})
     )
     alone = plain(profile_rows({3: summary(0.03, 0.0)}, {}))

@@ -171,7 +171,7 @@ def restart(
         _lost(state, now) if save_s is None else _saved_first(state, save_s),
         *folded(diff),
         _ladder(state),
-        _line("", "the worker group restarts as a whole: torch cannot restart one rank alone", "dim"),
+        _line("", "the worker group restarts as a whole: torch cannot restart a single rank", "dim"),
     )
     title = f"Restart {plural(len(ranks), 'rank')} of {state.name}?"
     more = tuple(diff) if len(diff) > SHOWN else ()
@@ -233,7 +233,7 @@ def stop(state: RunState, command: Stop, now: float | None = None) -> Confirmati
     ranks = sorted(state.ranks)
     lines: list[Row] = [_who(state, ranks), *_silent(state)]
     if silent(state):
-        lines.append(_line("", "what runs there goes on until it can be told", "warn"))
+        lines.append(_line("", "its processes go on until it is reachable", "warn"))
     lines += [
         _lost(state, now),
         _ladder(state, command.grace_s),

@@ -419,7 +419,7 @@ def _cpu(frame: Frame) -> Row:
         for rank in ranks
         if rank.sample is not None and frame.fresh(rank.place.node, rank.sampled)
     )
-    return ((f"cpu {percent(sum(samples) / len(samples))} a rank", "text"),) if samples else ()
+    return ((f"cpu {percent(sum(samples) / len(samples))} per rank", "text"),) if samples else ()
 
 
 def _command(state: RunState) -> Row:

@@ -328,7 +328,7 @@ OTHERS = ("hang-", "straggler", "died-", "oom-", "mem-", "start-")
 def why_empty(state: RunState, reading: str = "") -> str:
     """Return why the screen is empty and what to do; `reading` is the current activity, if any."""
     if uses_gloo(state):
-        return "This run uses gloo: NCCL is not used, so there is nothing that it could say."
+        return "This run uses gloo: NCCL is not used, so it logs nothing."
     if reading:
         return reading
     if launching(state) or not state.ranks:
@@ -342,9 +342,9 @@ def why_empty(state: RunState, reading: str = "") -> str:
         level = next(filter(None, levels), "WARN")
         return (
             f"NCCL_DEBUG is {level}, and NCCL's statements need INFO: press d. "
-            "What it says while ranks meet comes with a restart; what it says later comes live."
+            "Its init messages need a restart; later messages come live."
         )
-    return "NCCL has said nothing yet: its statements come when the first communicator is made."
+    return "NCCL has logged nothing yet: it starts when the first communicator is created."
 
 
 def title(facts: NcclFacts | None) -> str:

@@ -156,7 +156,7 @@ def cell_text(counts: Counter[str] | None) -> Cell:
 def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
     """Return the legend, then the matrix; a sentence if no connection is known. For `raw` see NcclFacts.raw."""
     if not comm.pairs:
-        text = "no line tells how ranks are connected: NCCL_DEBUG=INFO tells it at init, with P2P, SHM and NET on"
+        text = "no log line shows how ranks are connected: NCCL_DEBUG=INFO prints it at init, with P2P, SHM and NET"
         return [StatementRow(row) for row in wrap(text, width, "dim")]
     made = grid(comm, width)
     edge, count = _label_width([unit.label for unit in made.units]), len(made.units)
@@ -294,7 +294,7 @@ def ring_rows(comm: Communicator, width: int) -> list[Row]:
     at = host_of(comm)
     orders = _distinct_orders(comm, at)
     if not orders:
-        summary = f"{plural(comm.ring_count, 'ring')}: no line tells the order whole"
+        summary = f"{plural(comm.ring_count, 'ring')}: no log line has the complete order"
         return wrap(summary if comm.ring_count else "no line shows rings", width, "dim")
     rows: list[Row] = []
     for order, numbers in orders.items():
@@ -431,7 +431,9 @@ def init_rows(comm: Communicator, width: int) -> list[Row]:
     """Return the bars, one letter per phase, and the legend of the slowest rank."""
     shown = bars(comm)
     if not shown:
-        return wrap("no line tells how long init took: NCCL 2.19 and newer do at INFO", width, "dim")
+        return wrap(
+            "no log line shows how long init took: NCCL 2.19 and newer print it at INFO", width, "dim"
+        )
     edge = min(16, max(len(bar.label) for bar in shown)) + 1
     tail = max(len(bar.text) for bar in shown) + 1
     room = max(10, min(100, width - edge - tail - 1))
@@ -474,7 +476,7 @@ def _init_legend(comm: Communicator, names: dict[str, str], width: int, shown: i
     if worst is None:
         return []
     parts = [f"{names[name]} {name} {value:.2f}" for name, value in _phases(worst)]
-    each = "a row a rank" if shown and len(_initialized(comm)) <= EACH else "a row a node"
+    each = "a row per rank" if shown and len(_initialized(comm)) <= EACH else "a row per node"
     from_ = "" if comm.began else "; the lines carry no time, so all begin at the left"
     head = f"{each}, seconds of rank {worst.rank}, the slowest{from_}"
     return [*wrap("  ".join(parts), width, "text"), *wrap(head, width, "dim")]

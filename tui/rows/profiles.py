@@ -53,7 +53,7 @@ def trace_lines(folder: str, count: int) -> list[str]:
 
 def _ranks(summaries: Mapping[int, TraceSummary], width: int) -> list[Row]:
     rows: list[tuple[str, ...]] = [
-        ("rank", "a step", "computes", "communicates", "not overlapped", "idle", "of its own")
+        ("rank", "per step", "computes", "communicates", "not overlapped", "idle", "of its own")
     ]
     rows += [_rank(rank, summary) for rank, summary in sorted(summaries.items())]
     kinds = {summary.gpu for summary in summaries.values()}
@@ -98,11 +98,11 @@ def _slowest(summaries: Mapping[int, TraceSummary]) -> str:
     both = slowest(summaries)
     if both is None:
         who = spans_text("rank", summaries).capitalize()
-        return f"No rank is slowest: {who} take the same time a step, within {APART:.0%}."
+        return f"No rank is slowest: {who} take the same time per step, within {APART:.0%}."
     most, least = both
     waits = "waits for it" if summaries[least].exposed > 0 else "is the fastest"
     own, others = time_text(summaries[most].own), time_text(summaries[least].own)
-    return f"Slowest is rank {most}: {own} of its own a step, and rank {least}, which {waits}, {others}."
+    return f"Slowest is rank {most}: {own} of its own per step, and rank {least}, which {waits}, {others}."
 
 
 def _operators(
@@ -110,7 +110,7 @@ def _operators(
 ) -> list[Row]:
     if not operators:
         return []
-    rows: list[tuple[str, ...]] = [("time a step", "share", "calls a step", noun)]
+    rows: list[tuple[str, ...]] = [("time per step", "share", "calls per step", noun)]
     for each in operators[:SHOWN]:
         share = _share(each.seconds / seconds if seconds > 0 else None)
         rows.append((time_text(each.seconds / steps), share, f"{each.calls / steps:.3g}", each.name))

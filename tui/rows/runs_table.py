@@ -22,7 +22,7 @@ def unknown_column(names: Sequence[str], option: str) -> str:
             hint = did_you_mean(name, COLUMNS) or f"there are {', '.join(COLUMNS)}"
             return f"{option}: no column is called {quoted(name)}; {hint}"
     twice = next((name for at, name in enumerate(names) if name in names[:at]), "")
-    return f"{option}: column {twice} stands there twice: leave out one" if twice else ""
+    return f"{option}: column {twice} is named twice: leave out one" if twice else ""
 
 
 def usual(runs: Sequence[RunEntry], hosts: bool) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ class FindingDetail(Pane):
         covered = coverage_rows(frame.state)
         if item is None and frame.state.phase.ended:
             self.entitle("what happened")
-            hint = f"its logs may say more: distui diagnose {frame.state.name}"
+            hint = f"its logs may show more: distui diagnose {frame.state.name}"
             return [*end_rows(frame, width - 1), (), ((f" {hint}", "dim"),)]
         self.entitle("evidence" if item is not None else "data")
         if item is None:

@@ -254,9 +254,7 @@ class RunScreen(Screen[None]):
 
     def action_metric(self) -> None:
         if not self.heat.display:
-            self.notify(
-                "no heat map here: the tables show these values, the map stands where there are more GPUs"
-            )
+            self.notify("no heat map here: the tables show these values; it appears with more GPUs")
             return
         at = METRICS.index(self.app.view.metric)
         self.app.change_view(metric=METRICS[(at + 1) % len(METRICS)])
@@ -370,7 +368,7 @@ class RunScreen(Screen[None]):
         if self.app.view.pane != "log":
             self.action_pane("log")
         elif not self.log_view.to_own_log():
-            self.notify("one rank's log alone: esc shows all ranks", timeout=2)
+            self.notify("only one rank's log: esc shows all ranks", timeout=2)
         self.call_after_refresh(self.log_view.focus)
 
     # --- the log
@@ -483,7 +481,7 @@ class RunScreen(Screen[None]):
     @on(StatementRows.Opened)
     def _open_statement(self, event: StatementRows.Opened) -> None:
         if event.line is None:
-            self.notify("no single line says this")
+            self.notify("no single log line contains this")
         else:
             self.open_line(event.line.file, event.line.line, event.line.text)
 

@@ -125,7 +125,7 @@ def _has_error(state: RunState) -> bool:
     return any(each.severity == "error" and each.role == "cause" for each in state.findings.values())
 
 
-SURVIVED = "No rank ended because of what the logs say of failures: the script went on after them."
+SURVIVED = "No rank ended because of the failures in the logs: the script went on after them."
 
 
 def survived(verdict: Verdict, state: RunState) -> Verdict:
@@ -160,7 +160,7 @@ def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     """Return the findings of a run's own detectors as lines."""
     findings = standing(state)
     if state.phase is RunPhase.LOST:
-        when = "when it was last heard of"
+        when = "when it last reported"
     elif state.phase.ended:
         when = "at its end"
     else:
@@ -198,7 +198,7 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
     minor = _with_role(verdict.findings, "fact", "trace", "noise")
     if minor:
         counts = ", ".join(f"{finding.id} {finding.count} ×" for finding in minor)
-        lines += ["", f"Also said: {counts}"]
+        lines += ["", f"Also in the logs: {counts}"]
     unread = list(reading.unread)
     if unread:
         lines += ["", *(f"Not read: {sentence}." for sentence in unread)]
@@ -242,7 +242,7 @@ def _first(verdict: Verdict) -> list[str]:
 
 def _label(first: LogFinding, unsure: bool, order: str) -> str:
     if first.severity != "error":
-        return "Not failed, but look at this: "
+        return "Not failed, but worth checking: "
     if first.role == "symptom":
         return "First symptom, no line shows what it followed from: "
     return "A cause: " if unsure else f"First cause{ORDERS[order]}: "

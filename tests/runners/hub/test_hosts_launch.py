@@ -95,7 +95,7 @@ def test_every_host_that_cannot_be_used_is_named_and_nothing_starts(hosts: TwoHo
     said, gamma, nowhere = done.stderr.splitlines()
     assert said == "distui: 2 of 4 hosts cannot be used, and nothing was started:"
     assert gamma == "  gamma refuses ssh connections: is its sshd up, and the port right?"
-    assert nowhere.startswith("  nowhere.invalid is no host that is known here: check its name, or add it ")
+    assert nowhere.startswith("  unknown host nowhere.invalid: check its name, or add it ")
     assert not (hosts.root / "v" / "state").exists()
     there = hosts.distui(
         "launch", "ddp", *options[:2], "--hosts", "alpha,beta", "--python", "/bin/false", "--", "gone.py"

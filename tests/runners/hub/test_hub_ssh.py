@@ -318,7 +318,7 @@ async def test_what_goes_wrong_is_said_in_a_sentence(site: Site, serve: Make) ->
     config, other = server.config(), server.config(key="other")
     cases: list[tuple[str, str, tuple[str, ...], str]] = [
         (other, "box", ("true",), r"^box does not accept your key: `ssh box` has to work"),
-        (config, "distui-no-such-host.invalid", ("true",), "is no host that is known here"),
+        (config, "distui-no-such-host.invalid", ("true",), "unknown host"),
         (config, "box", ("distui-no-such-command",), "has no distui where it should be"),
         (config, "box", ("true",), "the other end is not a distui agent"),
         (config, "box", bridge(site, run, 0), r"^box: no agent answers on "),

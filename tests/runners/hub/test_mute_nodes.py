@@ -119,9 +119,7 @@ async def test_a_runner_that_never_comes_is_refused(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
     run = SimpleNamespace(until=chronicle.until, state=chronicle.state, runner=None)
     restarts = commands.Restarts(cast(ServedRun, run), cast(Environment, None))
-    with pytest.raises(
-        CommandRefused, match="the runner is being started anew: try again in a few seconds"
-    ):
+    with pytest.raises(CommandRefused, match="the runner is being restarted: try again in a few seconds"):
         await restarts.check_runner()
 
 

@@ -129,7 +129,7 @@ CAUSES = [
     ("ClientError", "An error occurred (AuthFailure)", "was not let in"),
     ("ResourcesMismatchError", "4 != 2", "another --cluster"),
     ("ValueError", "\x1b[1mbad\x1b[0m\n thing", "SkyPilot says: bad thing"),
-    ("ValueError", "", "failed without a word (ValueError)"),
+    ("ValueError", "", "failed without a message (ValueError)"),
     (
         "ConnectionError",
         "HTTPSConnectionPool(host='raw.githubusercontent.com', port=443): Max retries exceeded with url: /c.csv",

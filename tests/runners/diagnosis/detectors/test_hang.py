@@ -130,10 +130,10 @@ def test_the_text_stays_while_time_goes_on() -> None:
     ("stack", "known", "said"),
     [
         (IN_LOADER, "hang-loader", "waits for its data loader at train.py:70 main"),
-        (IN_SAVE, "hang-checkpoint", "sits in checkpoint I/O at train.py:61 keep"),
-        ((Site(PYTHON + "pdb.py", 10, "interaction"), *STEP), "hang-not-joined", "sits in the debugger at train.py:50"),
+        (IN_SAVE, "hang-checkpoint", "is in checkpoint I/O at train.py:61 keep"),
+        ((Site(PYTHON + "pdb.py", 10, "interaction"), *STEP), "hang-not-joined", "is in the debugger at train.py:50"),
         ((Site(PYTHON + "subprocess.py", 2004, "_try_wait"), *STEP), "hang-not-joined", "waits for a process that"),
-        ((Site(PYTHON + "threading.py", 331, "wait"), *STEP), "hang-not-joined", "waits for a lock, a queue or"),
+        ((Site(PYTHON + "threading.py", 331, "wait"), *STEP), "hang-not-joined", "is blocked at "),
     ],
 )  # fmt: skip
 def test_where_a_rank_sleeps_makes_the_verdict(stack: tuple[Site, ...], known: str, said: str) -> None:
@@ -202,7 +202,7 @@ def test_a_c_call_that_keeps_the_lock() -> None:
     silent = series(2, LOAD, hook=False, groups=(), looks=5, sites=None)
     found = only(Made().wait([0, 1, 3]).add((*before, *silent)).hang())
     assert (found.id, found.severity) == ("hang-c-call", "error")
-    assert found.text.startswith("rank 2 sits in a C call that holds the GIL at train.py:33 load")
+    assert found.text.startswith("rank 2 is in a C call that holds the GIL at train.py:33 load")
 
 
 def test_a_c_call_that_computes_is_told_later_and_as_a_warning() -> None:
@@ -368,10 +368,7 @@ def test_a_busy_gpu_excuses_a_sleeping_rank_only_for_a_while() -> None:
     assert late.text.startswith(
         "rank 2 sleeps at train.py:33 load; ranks 0, 1, 3 wait for it in all_reduce #42"
     )
-    proof = (
-        "it uses no CPU time; every sample shows the same frame; "
-        "its GPU is in use, by it or by another process"
-    )
+    proof = "0 % CPU, same stack in every sample; its GPU is in use, by it or by another process"
     assert proof in late.evidence
     # A finding that changes with every sample would be raised with every sample.
     assert found(50, 97.0) == late

@@ -56,18 +56,18 @@ def test_a_holder_that_is_not_seen_here_is_no_guess() -> None:
 @for_each(
     ("call", "on", "words"),
     [
-        ("open", "FIFO /run/{pipe}", "opens FIFO /run/{pipe}"),
-        ("read", "a pipe", "reads from a pipe"),
-        ("read", "10.0.0.7:443", "waits for an answer of 10.0.0.7:443"),
-        ("read", "/data/part-0", "sleeps"),
-        ("futex", "", "waits for a lock, a queue or a thread"),
-        ("sleep", "", "sleeps"),
-        (None, "", "sleeps"),
+        ("open", "FIFO /run/{pipe}", "opens FIFO /run/{pipe} at train.py:33 load"),
+        ("read", "a pipe", "reads from a pipe at train.py:33 load"),
+        ("read", "10.0.0.7:443", "waits for an answer of 10.0.0.7:443 at train.py:33 load"),
+        ("read", "/data/part-0", "sleeps at train.py:33 load"),
+        ("futex", "", "is blocked at train.py:33 load (lock, queue or thread)"),
+        ("sleep", "", "sleeps at train.py:33 load"),
+        (None, "", "sleeps at train.py:33 load"),
     ],
 )
 def test_what_it_waits_for_is_in_the_headline(call: str | None, on: str, words: str) -> None:
     made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41, call=call, on=on))
-    assert only(made.hang()).text.startswith(f"rank 2 {words} at train.py:33 load; ranks 0, 1, 3 wait")
+    assert only(made.hang()).text.startswith(f"rank 2 {words}; ranks 0, 1, 3 wait")
 
 
 def test_the_thread_that_died_is_in_the_headline_and_one_that_lives_in_the_evidence() -> None:
@@ -75,7 +75,7 @@ def test_the_thread_that_died_is_in_the_headline_and_one_that_lives_in_the_evide
     made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41, call="futex", threads=(died, UPLOADS)))
     found = only(made.hang())
     assert found.text.startswith(
-        "rank 2 waits for a lock, a queue or a thread at train.py:33 load, and its Thread-1 (produce) has died of "
+        "rank 2 is blocked at train.py:33 load (lock, queue or thread), and its Thread-1 (produce) has died of "
         "KeyError: 'x'; ranks 0, 1, 3 wait"
     )
     assert "its Thread-1 (produce) died of KeyError: 'x' at data.py:12 produce" in found.evidence

@@ -95,7 +95,7 @@ def test_all_are_there_and_nobody_answers() -> None:
     made = Made().add(*(coming(rank) for rank in range(4)))
     found = only(made.start())
     assert found.id == "start-unreachable"
-    assert found.text == "all 4 ranks are there, and nobody answers at MASTER_ADDR:MASTER_PORT gpu-a:29500"
+    assert found.text == "all 4 ranks wait, but no process answers at MASTER_ADDR:MASTER_PORT gpu-a:29500"
     assert quiet(Made().add(*(coming(rank, looks=6) for rank in range(4))).start())
 
 
