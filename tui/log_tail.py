@@ -169,21 +169,25 @@ class LogTail:
         files, self._new = self.files, []
         self._spans = {file.id: LogSpan(file) for file in files}
         self.at_end = False
-        line, at, share = jump.line, jump.at, jump.share
-        if jump.file and (len(files) == 1 or not at):
+        if jump.file and (len(files) == 1 or not jump.at):
             await self._begin_around(files, jump)
             return
-        if share is not None:
-            at = await self._time_of(files, share) if len(files) > 1 else 0.0
+        at, offsets = jump.at, [0] * len(files)
+        if jump.share is not None:
+            at = await self._time_of(files, jump.share) if len(files) > 1 else 0.0
             if not at:
-                sizes = await asyncio.gather(*(self._read(file.id, -1, 1) for file in files))
-                offsets = [int(window.size * share) for window in sizes]
-                asked = [self._read(file.id, to, WINDOW) for file, to in zip(files, offsets, strict=True)]
-        if share is None or at:
-            asked = [self._read(file.id, 0, WINDOW, line=line, at=at) for file in files]
+                offsets = await self._offsets_of(files, jump.share)
+        asked = [
+            self._read(file.id, to, WINDOW, line=jump.line, at=at)
+            for file, to in zip(files, offsets, strict=True)
+        ]
         for file, window in zip(files, await asyncio.gather(*asked), strict=True):
             self._begin_at(file, window)
         self._show()
+
+    async def _offsets_of(self, files: Sequence[LogFile], share: float) -> list[int]:
+        sizes = await asyncio.gather(*(self._read(file.id, -1, 1) for file in files))
+        return [int(window.size * share) for window in sizes]
 
     async def _begin_around(self, files: Sequence[LogFile], jump: Jump) -> None:
         """Load one file around a line; without times, load the other files at the same share of their bytes."""
@@ -209,29 +213,42 @@ class LogTail:
 
         Raises LinkError.
         """
+
+        def fits(line: LogLine) -> bool:
+            return wanted(line.text)
+
+        spans = self._unloaded(before)
+        whole, done = sum(end - begin for _, begin, end in spans), 0
+        hits = list(filter(fits, self._hidden(before)))
+        for file, begin, end in spans:
+            at = begin
+            while at < end:
+                lines, at = await self._search_window(file, at, end, pattern)
+                fitting = list(filter(fits, lines))
+                hits += fitting[-1:] if newest else fitting[:1]
+                if fitting and not newest:
+                    break
+                progress((done + min(at, end) - begin) / whole)
+            done += end - begin
         best = max if newest else min
+        return best(hits, key=_key, default=None)
+
+    def _unloaded(self, before: bool) -> list[tuple[LogFile, int, int]]:
+        """Return each file's range of bytes before or after its loaded lines."""
         spans = [
             (span.file, 0, span.begin) if before else (span.file, span.next, span.size)
             for span in self._spans.values()
         ]
-        spans = [(file, begin, end) for file, begin, end in spans if begin < end]
-        whole, done = sum(end - begin for _, begin, end in spans), 0
-        hits = [line for line in self._hidden(before) if wanted(line.text)]
-        for file, begin, end in spans:
-            at = begin
-            while at < end:
-                window = await self._read(file.id, at, TAIL, pattern)
-                lines = LogSpan(file, at).feed(window, self._clock()) if window.starts else []
-                fitting = [
-                    line for line in self._shaped(file, lines) if wanted(line.text) and line.key[4] < end
-                ]
-                hits += fitting[-1:] if newest else fitting[:1]
-                if (fitting and not newest) or window.error or window.next <= at:
-                    break
-                at = window.next
-                progress((done + min(at, end) - begin) / whole)
-            done += end - begin
-        return best(hits, key=_key, default=None)
+        return [(file, begin, end) for file, begin, end in spans if begin < end]
+
+    async def _search_window(
+        self, file: LogFile, at: int, end: int, pattern: str
+    ) -> tuple[list[LogLine], int]:
+        """Return hits before `end`, and where the next window begins: at `end` if the file cannot be read on."""
+        window = await self._read(file.id, at, TAIL, pattern)
+        lines = LogSpan(file, at).feed(window, self._clock()) if window.starts else []
+        hits = [line for line in self._shaped(file, lines) if line.key[4] < end]
+        return hits, end if window.error or window.next <= at else window.next
 
     def _hidden(self, before: bool) -> list[LogLine]:
         """Return loaded lines that are not shown because other files are not loaded that far."""
@@ -287,13 +304,17 @@ class LogTail:
         """Search one more window of the files with the most unread bytes; a node runs two searches at a time."""
         for name, span in self._spans.items():
             span.size = max(span.size, sizes.get(name, 0))
-        left = [span for name, span in self._spans.items() if span.behind or name not in self._opened]
-        left.sort(key=lambda span: span.next - span.size)
-        await asyncio.gather(*(self._advance(span) for span in left[: 2 if self.searching else SIFTED]))
+        most_behind = self._most_behind()[: 2 if self.searching else SIFTED]
+        await asyncio.gather(*map(self._advance, most_behind))
         if self.searching and not self.skipped and len(self._all) + self.dropped > COUNTED:
             self._skip()
         if not self.behind and len(self._opened) == len(self._spans):
             self._searched_through = True
+
+    def _most_behind(self) -> list[LogSpan]:
+        """Return files with unread bytes, the one with the most first."""
+        left = [span for name, span in self._spans.items() if span.behind or name not in self._opened]
+        return sorted(left, key=lambda span: span.next - span.size)
 
     def _skip(self) -> None:
         """Skip so much of each file that the rest yields about KEPT lines."""
@@ -452,19 +473,24 @@ class LogTail:
 
     def _show(self) -> None:
         """Show the range that is complete: from the latest first line to the earliest last line of unfinished files."""
-        first = last = None
-        if not self._grep:
-            for name, span in self._spans.items():
-                ends = self._ends.get(name)
-                if ends is None:
-                    continue
-                if span.begin > 0 and (first is None or ends[0] > first):
-                    first = ends[0]
-                if span.behind and (last is None or ends[1] < last):
-                    last = ends[1]
+        first, last = (None, None) if self._grep else self._complete_range()
         begin = 0 if first is None else bisect_left(self._all, first, key=_key)
         end = len(self._all) if last is None else bisect_right(self._all, last, key=_key)
         self.lines = self._all[begin:end] if begin < end else self._all[begin:]
+
+    def _complete_range(self) -> tuple[Key | None, Key | None]:
+        """Return the limits that unfinished files set; None without a limit."""
+        firsts: list[Key] = []
+        lasts: list[Key] = []
+        for name, span in self._spans.items():
+            if name not in self._ends:
+                continue
+            first, last = self._ends[name]
+            if span.begin > 0:
+                firsts.append(first)
+            if span.behind:
+                lasts.append(last)
+        return max(firsts, default=None), min(lasts, default=None)
 
     def _trim_front(self) -> None:
         over = len(self.lines) - KEPT
@@ -486,11 +512,7 @@ class LogTail:
 
     def _keep_spans(self, front: bool) -> None:
         """Update the range of each file after lines were removed."""
-        ends: dict[str, tuple[Key, Key]] = {}
-        for line in self._all:
-            if line.key[1] != 1 << 30:
-                name = line.key[3]
-                ends[name] = (ends[name][0] if name in ends else line.key, line.key)
+        ends = self._kept_ends()
         for name, span in self._spans.items():
             was = self._ends.pop(name, None)
             if name in ends:
@@ -504,6 +526,15 @@ class LogTail:
                 span.begin = span.next - len(span.carry)
             elif name not in ends or ends[name][1] != was[1]:
                 self._cut_back(span, ends.get(name))
+
+    def _kept_ends(self) -> dict[str, tuple[Key, Key]]:
+        """Map each file to its first and last line."""
+        ends: dict[str, tuple[Key, Key]] = {}
+        for line in self._all:
+            if line.key[1] != 1 << 30:
+                name = line.key[3]
+                ends[name] = (ends[name][0] if name in ends else line.key, line.key)
+        return ends
 
     def _cut_back(self, span: LogSpan, ends: tuple[Key, Key] | None) -> None:
         """Reset a file to continue after its last kept line."""

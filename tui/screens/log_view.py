@@ -216,13 +216,16 @@ class LogView(LogRows):
         if tail is None:
             return
         self._add_files(tail, frame.state)
-        if not self.follow and self.cursor <= 1 and not tail.beginning:
+        if self._wants_earlier(tail):
             await self._load_earlier(tail)
         elif self._wants_more(tail):
             asked = await self._load_later(tail) or asked
         if tail is self._tail and asked:
             self._lay_out(tail)
         self._name_it()
+
+    def _wants_earlier(self, tail: LogTail) -> bool:
+        return not self.follow and self.cursor <= 1 and not tail.beginning
 
     def _wants_more(self, tail: LogTail) -> bool:
         return tail.filtered or self.follow or self.cursor >= len(self.rows) - self.shown
@@ -304,7 +307,7 @@ class LogView(LogRows):
             large(self.frame.state, self._tail) if self._tail is not None and self.frame is not None else 0
         )
         parts = ["log", chosen_title(self.selection, early), size_short(size) if size else "", state]
-        self.entitle(" · ".join(part for part in parts if part))
+        self.entitle(" · ".join(filter(None, parts)))
 
     def name_search(self, text: str) -> None:
         """Show the progress of a search for an error in the title; "" when it is over."""
@@ -319,23 +322,30 @@ class LogView(LogRows):
     def _state(self) -> str:
         """Return the progress of a search, and whether the pane follows the end."""
         tail = self._tail
-        if tail is not None and self.selection.pattern and self.selection.only_hits:
-            count = len(tail.lines) + max(0, tail.dropped)
-            hits = ""
-            if count:
-                hits = f"{plural(count, 'line')} {'matches' if count == 1 else 'match'}"
-            hits = f"more than {hits}" if tail.skipped else hits
-            if tail.searching and clock.monotonic() < self._begun + SLOW_S:
-                return hits
-            if tail.searching:
-                searching = f"searching {int(tail.searched * 100)} %"
-                return " · ".join(part for part in (searching, hits) if part)
-            hits = hits or "no line matches"
-            return f"{hits} · {self._where()}"
-        if not self.rows:
-            reading = tail is None and not self._fileless
-            return "reading" if reading else f"nothing written yet · {self._where()}"
-        return self._where()
+        if tail is not None and self._filters:
+            return self._matches(tail)
+        if self.rows:
+            return self._where()
+        reading = tail is None and not self._fileless
+        return "reading" if reading else f"nothing written yet · {self._where()}"
+
+    @property
+    def _filters(self) -> bool:
+        """Whether lines without a hit are left out."""
+        return bool(self.selection.pattern) and self.selection.only_hits
+
+    def _matches(self, tail: LogTail) -> str:
+        """Return the number of lines that match; a slow search also has its progress."""
+        count = len(tail.lines) + max(0, tail.dropped)
+        hits = f"{plural(count, 'line')} {'matches' if count == 1 else 'match'}" if count else ""
+        if tail.skipped:
+            hits = f"more than {hits}"
+        if not tail.searching:
+            return f"{hits or 'no line matches'} · {self._where()}"
+        if clock.monotonic() < self._begun + SLOW_S:
+            return hits
+        searching = f"searching {int(tail.searched * 100)} %"
+        return f"{searching} · {hits}" if hits else searching
 
     def _where(self) -> str:
         if self.follow:
@@ -374,14 +384,23 @@ class LogView(LogRows):
         or "" if there is none. Raises LinkError.
         """
         up, tail, here = step < 0, self._tail, self._index()
-        newest = up and self.follow
-        here = len(self._lines) if newest else here
-        words = "the newest error or warning" if newest else _ALARMS[up]
+        words = _ALARMS[up]
+        if up and self.follow:
+            here, words = len(self._lines), "the newest error or warning"
         beside = self._lines[:here] if up else self._lines[here + 1 :]
         if any(line.level >= Level.WARN for line in beside):
-            return words if self._to_alarm(here, step) else ""
-        if tail is None or (self.selection.pattern and self.selection.only_hits):
-            return _FROM_THE_END[up] if self._to_alarm(here, step) else ""
+            self._to_alarm(here, step)
+            return words
+        if tail is not None and not self._filters:
+            found = await self._find_alarm(tail, up, words, progress)
+            if found:
+                return found
+        return _FROM_THE_END[up] if self._to_alarm(here, step) else ""
+
+    async def _find_alarm(
+        self, tail: LogTail, up: bool, words: str, progress: Callable[[float], None]
+    ) -> str:
+        """Show the lines around an alarm that is not loaded: first in this direction, then from the other end."""
         for before in (up, not up):
             hit = await tail.find(ALARMS, lambda text: level_of(text) >= Level.WARN, before, progress, up)
             if tail is not self._tail:
@@ -389,7 +408,7 @@ class LogView(LogRows):
             if hit is not None:
                 self._show_hit_at(hit)
                 return words if before == up else _FROM_THE_END[up]
-        return _FROM_THE_END[up] if self._to_alarm(here, step) else ""
+        return ""
 
     def _to_alarm(self, here: int, step: int) -> bool:
         if not self._to(lambda line: line.level >= Level.WARN, step, here):
