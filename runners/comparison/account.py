@@ -9,8 +9,8 @@ import json
 import math
 import re
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -18,13 +18,13 @@ from msgspec import Struct
 from ...presets import adopt
 from ...presets.plurals import plural
 from ...presets.secrets import MASK
-from ..diagnosis.nccl_facts import NcclFacts
+from ..diagnosis.nccl_facts import Communicator, NcclFacts
 from ..formatting import spans_text
 from ..journal import RunRecord
 from ..launch_record import GitState
-from ..model import FirstCause, MetricsWindow, RunPhase
+from ..model import FirstCause, MetricsWindow, RunPhase, Series
 from ..progress import STEPS_SOURCE, Progress, progress, value_text
-from ..state import Attempt, RunState
+from ..state import Attempt, Node, RunState
 from ..status import applied, world_size
 from ..telemetry.metric_names import find_metric
 
@@ -128,17 +128,17 @@ def outcome_facts(state: RunState, number: int | None) -> Facts:
     """Return the outcome of the whole run or of one attempt."""
     attempt = chosen(state, number)
     facts: Facts = {"state": state.phase.words}
-    if number is not None:
-        ended = attempt is not None and attempt.outcome is not None
-        facts["state"] = str(attempt.outcome) if attempt and ended else state.phase.words
-        facts |= {"begun by": attempt.cause} if attempt else {}
-    else:
+    if number is None:
         facts |= {"attempts": str(len(state.attempts))} if state.attempts else {}
         facts |= {"exit code": str(state.exit_code)} if state.exit_code is not None else {}
+    elif attempt is not None:
+        facts = {"state": str(attempt.outcome or state.phase.words), "begun by": attempt.cause}
     if attempt is not None and attempt.idle:
         facts["trained"] = attempt.idle
     acted = applied(state) if number in (None, state.attempt) else None
-    return facts | ({"preset acted": f"{acted.state}: {acted.text}"} if acted is not None else {})
+    if acted is not None:
+        facts["preset acted"] = f"{acted.state}: {acted.text}"
+    return facts
 
 
 def cause_facts(state: RunState, number: int | None) -> Facts:
@@ -201,10 +201,7 @@ def plan_facts(plan: Mapping[str, Any], state: RunState) -> Facts:
     facts = {_PLAIN[name]: _text(plan[name]) for name in _PLAIN if name in plan}
     facts |= _members("mesh size", plan.get("mesh"))
     facts |= _members("restarts", plan.get("restart"))
-    if isinstance(env := plan.get("env"), dict):
-        for variable, name in _CONTRACT.items():
-            facts |= _members(name, _object(env.get(variable)))
-        facts["applied by"] = "--adopt" if env.get(adopt.VARIABLE) else "the script"
+    facts |= _environment_facts(plan.get("env"))
     if isinstance(files := plan.get("sources"), list):
         facts["preset's files"] = ", ".join(map(str, files)) or NONE
     if isinstance(plan.get("command"), list) and plan["command"]:
@@ -212,6 +209,16 @@ def plan_facts(plan: Mapping[str, Any], state: RunState) -> Facts:
     if world := world_size(state):
         facts["world size"] = str(world)
     return facts
+
+
+def _environment_facts(env: object) -> Facts:
+    """Return the facts that a plan passes to the script in variables."""
+    if not isinstance(env, dict):
+        return {}
+    facts: Facts = {}
+    for variable, name in _CONTRACT.items():
+        facts |= _members(name, _object(env.get(variable)))
+    return facts | {"applied by": "--adopt" if env.get(adopt.VARIABLE) else "the script"}
 
 
 def _summary_facts(state: RunState) -> Facts:
@@ -233,22 +240,23 @@ def argument_facts(plan: Mapping[str, Any]) -> Facts | None:
     command = plan.get("command")
     if not isinstance(command, list) or not command:
         return None
-    words = [str(word) for word in command][2 if command[0] == "-m" else 1 :]
+    words = deque(map(str, command[2 if command[0] == "-m" else 1 :]))
     facts: Facts = {}
-    place, at = 0, 0
-    while at < len(words):
-        word, following = words[at], words[at + 1] if at + 1 < len(words) else None
-        at += 1
+    place = 0
+    while words:
+        word = words.popleft()
         name, equals, value = word.partition("=")
-        if not _OPTION.fullmatch(name):
+        if not _is_option(word):
             place += 1
             name, value = f"argument {place}", word
         elif not equals:
-            taken = following is not None and not _OPTION.fullmatch(following.partition("=")[0])
-            value = following if taken and following is not None else "given"
-            at += taken
+            value = words.popleft() if words and not _is_option(words[0]) else "given"
         facts[name] = f"{facts[name]} {value}" if name in facts else value
     return facts
+
+
+def _is_option(word: str) -> bool:
+    return _OPTION.fullmatch(word.partition("=")[0]) is not None
 
 
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
@@ -296,62 +304,75 @@ def code_facts(git: GitState | None, attempt: Attempt | None) -> Facts:
 def version_facts(state: RunState, facts: NcclFacts | None) -> Facts:
     """Return the versions of torch, NCCL, the driver and distui."""
     loaded = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
-    logged = {version for node in facts.nodes for version in node.versions} if facts is not None else set()
+    logged = () if facts is None else (node.versions for node in facts.nodes)
     drivers = {node.driver for node in state.nodes.values() if node.driver}
-    named = {
-        "torch": {state.torch} if state.torch else set(),
-        "NCCL": loaded or logged,
-        "driver": drivers,
-        "distui": {state.release} if state.release else set(),
-    }
-    return {name: ", ".join(sorted(versions)) for name, versions in named.items() if versions}
+    return _given(
+        {
+            "torch": state.torch,
+            "NCCL": _listed([loaded]) or _listed(logged),
+            "driver": _listed([drivers]),
+            "distui": state.release,
+        }
+    )
+
+
+def _listed(names: Iterable[Iterable[str]]) -> str:
+    return ", ".join(sorted(set[str]().union(*names)))
+
+
+def _given(facts: Mapping[str, str | None]) -> Facts:
+    """Return the facts that have a text."""
+    return {name: text for name, text in facts.items() if text}
 
 
 def node_facts(state: RunState, attempt: Attempt | None) -> Facts:
     """Return the number of nodes, the hosts and the GPUs."""
-    numbers = {place.node for place in attempt.ranks} if attempt is not None else set(state.nodes)
-    facts: Facts = {"nodes": str(len(numbers))} if numbers else {}
+    placed = () if attempt is None else attempt.ranks
+    numbers = set(state.nodes) if attempt is None else {place.node for place in placed}
+    facts: dict[str, str | None] = {"nodes": str(len(numbers)) if numbers else ""}
     for number in sorted(numbers & state.nodes.keys()):
         node = state.nodes[number]
-        ranks = (
-            [place.rank for place in attempt.ranks if place.node == number] if attempt is not None else []
-        )
-        facts |= {f"node {number}": node.host} if node.host else {}
-        facts |= {f"node {number} ranks": spans_text("rank", ranks)} if ranks else {}
-        models = node.models or tuple(gpu.name for gpu in node.gpus)
-        if models:
-            facts[f"node {number} GPUs"] = ", ".join(
-                f"{count}x {name}" for name, count in Counter(models).items()
-            )
+        ranks = [place.rank for place in placed if place.node == number]
+        facts[f"node {number}"] = node.host
+        facts[f"node {number} ranks"] = spans_text("rank", ranks) if ranks else ""
+        facts[f"node {number} GPUs"] = _gpus_text(node)
     if state.cluster is not None:
-        named = {"infra": state.cluster.infra, "resources": state.cluster.resources}
-        facts |= {name: text for name, text in named.items() if text}
-    return facts
+        facts |= {"infra": state.cluster.infra, "resources": state.cluster.resources}
+    return _given(facts)
+
+
+def _gpus_text(node: Node) -> str:
+    models = Counter(node.models or [gpu.name for gpu in node.gpus])
+    return ", ".join(f"{count}x {name}" for name, count in models.items())
 
 
 def transport_facts(facts: NcclFacts | None) -> Facts:
     """Return the transports between NCCL's ranks, from its logs."""
-    if facts is None or not (facts.nodes or facts.communicators):
+    if facts is None:
         return {}
-    taken: Facts = {}
-    networks = {name for node in facts.nodes for name in node.networks}
-    plugins = {name for node in facts.nodes for name in node.plugins}
     kinds = Counter(pair.kind for comm in facts.communicators for pair in comm.pairs)
-    taken |= {f"connections by {kind}": str(count) for kind, count in sorted(kinds.items())}
     named = {
-        "network": ", ".join(sorted(networks)),
-        "plugins": ", ".join(sorted(plugins)),
-        "interfaces": ", ".join(sorted({face for node in facts.nodes for face in node.interfaces})),
-        "HCAs": ", ".join(sorted({name for node in facts.nodes for name in node.hcas})),
+        "network": _listed(node.networks for node in facts.nodes),
+        "plugins": _listed(node.plugins for node in facts.nodes),
+        "interfaces": _listed(node.interfaces for node in facts.nodes),
+        "HCAs": _listed(node.hcas for node in facts.nodes),
     }
-    taken |= {name: text for name, text in named.items() if text}
-    if facts.communicators:
-        widest = facts.communicators[0]
-        taken["communicators"] = str(len(facts.communicators))
-        taken |= {"rings": str(widest.ring_count)} if widest.ring_count else {}
-        taken |= {f"channels: {name}": str(count) for name, count in sorted(widest.channels.items())}
-        taken |= {"NVLS": _text(widest.nvls)} if widest.nvls is not None else {}
-    return taken
+    connections = {f"connections by {kind}": str(count) for kind, count in sorted(kinds.items())}
+    return connections | _given(named) | _communicator_facts(facts.communicators)
+
+
+def _communicator_facts(communicators: Sequence[Communicator]) -> Facts:
+    """Return the number of communicators, and the rings and channels of the widest."""
+    if not communicators:
+        return {}
+    widest = communicators[0]
+    facts = {
+        "communicators": str(len(communicators)),
+        "rings": str(widest.ring_count or ""),
+        **{f"channels: {name}": str(count) for name, count in sorted(widest.channels.items())},
+        "NVLS": "" if widest.nvls is None else _text(widest.nvls),
+    }
+    return _given(facts)
 
 
 # --- the environment ---
@@ -422,32 +443,33 @@ STEPS = ("train.step", "rank.step")
 def quantities(window: MetricsWindow) -> tuple[Quantity, ...]:
     """Return the numbers of a window with one series per metric."""
     series = {each.metric: each for each in window.series}
-    made: list[Quantity] = []
+    return (*_medians(series), *_peaks(series), *_lasts(series))
+
+
+def _medians(series: Mapping[str, Series]) -> Iterator[Quantity]:
     for name, better in MEDIANS:
         values = _finite(series[name].mean) if name in series else []
         if values:
-            middle = _quartiles(values)
-            about = find_metric(name)
-            made.append(
-                Quantity(
-                    name, about.title, about.unit, statistics.median(values), len(values), middle, better
-                )
-            )
+            about, median = find_metric(name), statistics.median(values)
+            yield Quantity(name, about.title, about.unit, median, len(values), _quartiles(values), better)
+
+
+def _peaks(series: Mapping[str, Series]) -> Iterator[Quantity]:
     for name in PEAKS:
         tops = _finite(series[name].high or series[name].mean) if name in series else []
         if tops:
             about = find_metric(name)
             title = f"{about.title}, peak"
-            made.append(Quantity(f"peak:{name}", title, about.unit, max(tops), len(tops), better="less"))
+            yield Quantity(f"peak:{name}", title, about.unit, max(tops), len(tops), better="less")
+
+
+def _lasts(series: Mapping[str, Series]) -> Iterator[Quantity]:
     for name in LASTS:
         slowest = name in STEPS and name in series and series[name].low
         values = _finite(slowest or series[name].mean) if name in series else []
         if values:
             about = find_metric(name)
-            made.append(
-                Quantity(f"last:{name}", f"{about.title}, last", about.unit, values[-1], len(values))
-            )
-    return tuple(made)
+            yield Quantity(f"last:{name}", f"{about.title}, last", about.unit, values[-1], len(values))
 
 
 def extents(state: RunState, number: int | None, now: float) -> tuple[Quantity, ...]:

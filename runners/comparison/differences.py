@@ -125,9 +125,14 @@ def _row(name: str, a: Facts | None, b: Facts | None) -> Difference:
         absent = NOT_THERE if lists else None
         left, right = (absent if text is None else _fact(name, text) for text in (before, after))
         return Difference(shown, left, right, _one_sided(before, lists))
-    if before == after and MASK in before:
-        return Difference(shown, _fact(name, before), _fact(name, after), UNKNOWN, UNSAID)
-    return Difference(shown, _fact(name, before), _fact(name, after), SAME if before == after else DIFFERS)
+    return Difference(shown, _fact(name, before), _fact(name, after), *_compared(before, after))
+
+
+def _compared(before: str, after: str) -> tuple[str, str]:
+    """Return kind and note for two values. Two masked values may differ."""
+    if before != after:
+        return DIFFERS, ""
+    return (UNKNOWN, UNSAID) if MASK in before else (SAME, "")
 
 
 def _one_sided(before: str | None, is_complete: bool) -> str:
@@ -237,10 +242,18 @@ def _environment(a: Account, b: Account, everything: bool) -> Section:
     hidden = sum(row.kind != SAME for row in rows if of_terminal(row.name))
     if a.env_whole and b.env_whole:
         return Section("environment", "environment", tuple(kept), hidden)
-    kept = [row for row in kept if row.kind != UNKNOWN or (row.a is not None and row.b is not None)]
     return Section(
-        "environment", "environment", tuple(kept), hidden, "compared are variables that both sides record"
+        "environment",
+        "environment",
+        tuple(filter(_is_recorded, kept)),
+        hidden,
+        "compared are variables that both sides record",
     )
+
+
+def _is_recorded(row: Difference) -> bool:
+    """Whether both sides record the variable, or its difference is known."""
+    return row.kind != UNKNOWN or (row.a is not None and row.b is not None)
 
 
 def _variable(name: str, a: Account, b: Account) -> Difference:
@@ -258,22 +271,28 @@ def _variable(name: str, a: Account, b: Account) -> Difference:
 def _secret(name: str, before: str, after: str, a: Account, b: Account, row: Difference) -> Difference:
     """Compare two secret values by their fingerprints, or by their masked texts."""
     same = same_secret(a.fingerprints.get(name, ""), b.fingerprints.get(name, ""))
-    if same is None and MASK not in before and MASK not in after:
-        same = before == after
-    elif same is None and MASK in (before, after):  # an unmasked value cannot equal a masked one
-        shown = row.b if before == MASK else row.a
-        same = False if before != after and shown is not None and MASK not in shown else None
-    elif same is None:
-        same = False if row.a != row.b else None
     if same is None:
-        kind = UNKNOWN
-    elif same:
-        kind = SAME
-    else:
-        kind = DIFFERS
-    words = {SAME: "secret: the same", DIFFERS: "secret: they differ"}
-    note = words.get(kind, UNSAID)
+        same = _same_texts(before, after, row)
+    kind, note = _SECRET_KINDS[same]
     return Difference(row.name, row.a, row.b, kind, note)
+
+
+_SECRET_KINDS = {
+    None: (UNKNOWN, UNSAID),
+    True: (SAME, "secret: the same"),
+    False: (DIFFERS, "secret: they differ"),
+}
+
+
+def _same_texts(before: str, after: str, row: Difference) -> bool | None:
+    """Whether two values are the same, as far as masked texts show it; None if unknown."""
+    if MASK not in before and MASK not in after:
+        return before == after
+    if MASK not in (before, after):
+        return False if row.a != row.b else None
+    shown = row.b if before == MASK else row.a
+    differs = before != after and shown is not None and MASK not in shown
+    return False if differs else None  # an unmasked value cannot equal a masked one
 
 
 def _value(name: str, text: str | None, side: Account) -> str | None:
@@ -292,17 +311,22 @@ def _numbers(a: Account, b: Account) -> Section:
 def _number(a: Quantity | None, b: Quantity | None) -> Difference:
     about = a or b
     assert about is not None
-    texts = [
-        None if each is None else each.text or quantity_text(each.value, about.unit) for each in (a, b)
-    ]
+    texts = [_number_text(each, about.unit) for each in (a, b)]
     values = (a.value if a else None, b.value if b else None)
     name = clean_text(about.title, LONGEST)
     if a is None or b is None or a.value is None or b.value is None:
         kind = VALUE if about.name.startswith("last:") else UNKNOWN
         return Difference(name, texts[0], texts[1], kind, "", values, about.unit)
-    ratio = b.value / a.value if a.value and math.isfinite(b.value / a.value) else None
     kind, note = _verdict(a, b)
-    return Difference(name, texts[0], texts[1], kind, note, values, about.unit, ratio)
+    return Difference(name, texts[0], texts[1], kind, note, values, about.unit, _ratio(a.value, b.value))
+
+
+def _number_text(quantity: Quantity | None, unit: str) -> str | None:
+    return None if quantity is None else quantity.text or quantity_text(quantity.value, unit)
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return b / a if a and math.isfinite(b / a) else None
 
 
 def _verdict(a: Quantity, b: Quantity) -> tuple[str, str]:
@@ -319,10 +343,14 @@ def _verdict(a: Quantity, b: Quantity) -> tuple[str, str]:
         return SAME, "same within 2 %" if apart else ""
     if not peak and apart <= math.hypot(_notch(a), _notch(b)):
         return SAME, "same within their spread"
-    if not about_direction(a):
-        return DIFFERS, ""
-    better = (right < left) == (a.better == "less")
-    return DIFFERS, "B is better" if better else "A is better"
+    return DIFFERS, _advantage(a, right < left)
+
+
+def _advantage(quantity: Quantity, is_less: bool) -> str:
+    """Return the better side; "" if neither less nor more is better. `is_less`: B is less than A."""
+    if not about_direction(quantity):
+        return ""
+    return "B is better" if is_less == (quantity.better == "less") else "A is better"
 
 
 def about_direction(quantity: Quantity) -> bool:
@@ -342,16 +370,20 @@ def _notch(quantity: Quantity) -> float:
 def quantity_text(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return NA
-    if unit == "s" and value >= 120:
-        return duration_exact(value)
     if unit == "s":
-        return step_text(value) if value >= 0.01 else f"{1000 * value:.2f} ms"
+        return _seconds_text(value)
     if unit in ("B", "B/s"):
         return size_text(value) + unit[1:]
     if unit in ("%", "core %"):
         return f"{value:.1f} %"
     number = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
     return f"{number} {unit}" if unit and unit != "/s" else f"{number}{unit}"
+
+
+def _seconds_text(value: float) -> str:
+    if value >= 120:
+        return duration_exact(value)
+    return step_text(value) if value >= 0.01 else f"{1000 * value:.2f} ms"
 
 
 def ratio_text(ratio: float | None) -> str:

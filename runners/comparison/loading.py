@@ -22,7 +22,7 @@ from ..local_agent import open_link, snapshot
 from ..logs.log_files import parse_file_id
 from ..model import MetricsWindow, ReadMetrics
 from ..run_directories import Entry
-from ..state import RunState
+from ..state import Attempt, RunState
 from ..telemetry.curves import BEFORE_ALL, DISTANT
 from ..wire.client import Link, LinkError, new_id
 from . import account
@@ -37,19 +37,25 @@ def parsed(text: str) -> RunName:
     """Parse [HOST:]RUN[@ATTEMPT] or the path of a bundle. Raises RunError."""
     if os.path.isfile(text):
         return RunName("", text, None)
-    head, at, number = text.rpartition("@")
-    name = head if at and number.isdecimal() else text
-    attempt = int(number) if at and number.isascii() and number.isdecimal() and len(number) < 10 else None
-    if at and attempt is None and "/" not in number:
-        raise RunError(f"{text!r}: write the number of an attempt after the @, as in NAME@2")
-    if attempt == 0:
-        raise RunError(f"{text!r}: attempts are counted from 1")
+    name, attempt = _split_attempt(text)
     host, colon, run = ("", "", name) if os.path.isfile(name) else name.partition(":")
     if not colon:
         host, run = "", name
     if not run.strip() or (colon and not host.strip()):
         raise RunError(f"{text!r} names no run: write a name, NAME@ATTEMPT, HOST:NAME, or a bundle's path")
     return RunName(host, run, attempt)
+
+
+def _split_attempt(text: str) -> tuple[str, int | None]:
+    """Return the text before @ATTEMPT, and the attempt. Raises RunError."""
+    head, at, number = text.rpartition("@")
+    if not at or "/" in number:
+        return text, None
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise RunError(f"{text!r}: write the number of an attempt after the @, as in NAME@2")
+    if int(number) == 0:
+        raise RunError(f"{text!r}: attempts are counted from 1")
+    return head, int(number)
 
 
 async def load(text: str, ssh_config: str | None = None) -> Account:
@@ -84,11 +90,17 @@ async def _linked(entry: Entry, link: Link, number: int | None, title: str) -> A
         await link.close()
 
 
-async def _account(entry: Entry, link: Link, state: RunState, number: int | None, title: str) -> Account:
+def _attempt(state: RunState, number: int | None, title: str) -> Attempt | None:
+    """Return the attempt with that number, by default the newest. Raises RunError if a number names none."""
     attempt = account.chosen(state, number)
     if number is not None and attempt is None:
         count = f"its last is {state.attempt}" if state.attempts else "it has none that is recorded"
         raise RunError(f"run {title} has no attempt {number}: {count}")
+    return attempt
+
+
+async def _account(entry: Entry, link: Link, state: RunState, number: int | None, title: str) -> Account:
+    attempt = _attempt(state, number, title)
     plan, now = _plan(entry), clock.now()
     kept = environment.read(entry.path)
     values = kept.values if kept is not None else _planned(plan)
@@ -171,14 +183,18 @@ def _is_ncclish(named: Named) -> bool:
     return file is not None and file.stream in ("nccl", "out")
 
 
+def _gpus_of_ranks(state: RunState) -> tuple[int, ...]:
+    gpus = {rank.sample.gpu for rank in state.ranks.values() if rank.sample is not None}
+    return tuple(sorted(gpu for gpu in gpus if gpu is not None))
+
+
 async def _window(link: Link, state: RunState, number: int | None) -> tuple[MetricsWindow, list[str]]:
     """Return the metrics of the run or attempt, each as one series, and a sentence per omitted metric."""
     attempt = account.chosen(state, number)
     begin, end = BEFORE_ALL, DISTANT
     if number is not None and attempt is not None:
         begin, end = attempt.began, DISTANT if attempt.ended is None else attempt.ended + 1
-    own = {rank.sample.gpu for rank in state.ranks.values() if rank.sample is not None}
-    indexes = tuple(sorted(index for index in own if index is not None))
+    indexes = _gpus_of_ranks(state)
     ranks = await link.read_metrics(
         ReadMetrics(new_id(), begin, end, BUCKETS, ("rank", "train"), "all", counts=True)
     )
