@@ -231,22 +231,27 @@ MOST = 500
 
 def check_variables(name: str, value: str, where: str, nnodes: int | None = None) -> Iterator[Finding]:
     """Check one variable. A value with a `$` is unknown. `nnodes`: number of nodes, or None if unknown."""
-    literal = "$" not in value and "`" not in value
     shown = value if where.endswith(name) else f"{name}={value}"
     if re.fullmatch(r"(TORCH_)?NCCL_TIMEOUT\w*", name):
         text = f"Neither NCCL nor torch reads {name}: collectives keep their own timeout (10 minutes)."
         yield issue("L1", where, text, value=shown)
     elif nccl.covers(name) or _misspelt(name):
-        for finding in _nccl(name, value, where, literal):
+        for finding in _nccl(name, value, where):
             yield replace(finding, value=shown)
-    bad, what = SLOW.get(name, ("", ""))
-    if bad and value.upper() == bad and not (name == "NCCL_IB_DISABLE" and nnodes == 1):
-        yield issue("L40", where, f"{name}={value} {what}.", value=shown)
-    if name == "NCCL_SOCKET_IFNAME" and value.lstrip("=") == "lo" and (nnodes or 1) > 1:
+    if _is_slow(name, value, nnodes):
+        yield issue("L40", where, f"{name}={value} {SLOW[name][1]}.", value=shown)
+    is_loopback = (name, value.lstrip("=")) == ("NCCL_SOCKET_IFNAME", "lo")
+    if is_loopback and (nnodes or 1) > 1:
         text = "NCCL is set to use the loopback interface alone, which reaches no other node."
         yield issue(
             "L38", where, text, value=shown, remedy="Name the interface between the nodes, or leave it out."
         )
+
+
+def _is_slow(name: str, value: str, nnodes: int | None) -> bool:
+    if name == "NCCL_IB_DISABLE" and nnodes == 1:
+        return False
+    return name in SLOW and value.upper() == SLOW[name][0]
 
 
 def check_all(
@@ -273,7 +278,7 @@ def in_plain_text(name: str, value: str, where: str) -> Iterator[Finding]:
     )
 
 
-def _nccl(name: str, value: str, where: str, literal: bool) -> Iterator[Finding]:
+def _nccl(name: str, value: str, where: str) -> Iterator[Finding]:
     if name in OLD_NAMES:
         text = f"{name} is the old name of TORCH_{name}, which newer torch warns about."
         yield issue("L15", where, text, severity="note", remedy=f"Write TORCH_{name}.")
@@ -287,6 +292,7 @@ def _nccl(name: str, value: str, where: str, literal: bool) -> Iterator[Finding]
     fact = nccl.catalogue().get(name)
     if fact is None:
         return
+    literal = "$" not in value and "`" not in value
     problem = nccl.check(name, value) if literal else None
     if problem:
         yield issue("L16", where, sentence(problem[:1].upper() + problem[1:]))
