@@ -175,10 +175,7 @@ def _chain(presets: Library, name: str, depth: int, above: tuple[str, ...]) -> l
     if name in presets.problems:
         raise PresetError(presets.problems[name])
     if name not in presets.definitions:
-        asked = f", which {above[-1]} builds on" if above else ""
-        hint = nearest_or_all(name, presets.definitions) or "; `distui presets` lists them"
-        text = f"There is no preset {name!r}{asked}{hint}"
-        raise PresetError(" ".join((sentence(text), *presets.passed)) if presets.passed else text)
+        raise _missing(presets, name, above)
     if not depth:
         return []
     definition = presets.definitions[name][depth - 1]
@@ -192,6 +189,13 @@ def _chain(presets: Library, name: str, depth: int, above: tuple[str, ...]) -> l
     if base in (name, *above):
         raise PresetError(f"{definition.where}: base is circular: {' → '.join((*above, name, base))}")
     return [*_chain(presets, base, len(presets.definitions.get(base, ())), (*above, name)), definition]
+
+
+def _missing(presets: Library, name: str, above: tuple[str, ...]) -> PresetError:
+    asked = f", which {above[-1]} builds on" if above else ""
+    hint = nearest_or_all(name, presets.definitions) or "; `distui presets` lists them"
+    text = f"There is no preset {name!r}{asked}{hint}"
+    return PresetError(" ".join((sentence(text), *presets.passed)) if presets.passed else text)
 
 
 def _flatten(definition: Definition) -> Iterator[tuple[str, object]]:
