@@ -52,13 +52,12 @@ class MegatronArguments:
 def read(args: Sequence[str]) -> MegatronArguments | None:
     """Return the sizes in a script's arguments, or None if there are none."""
     values = dict(_values(args))
-    words = {name: values[name][0] for name in SIZES if name in values and _number(values[name][1])}
+    numbers = {name: _number(value) for name, (_, value) in values.items()}
+    words = {name: values[name][0] for name in SIZES if numbers.get(name)}
     if not words:
         return None
-    sizes = {SIZES[name]: _number(values[name][1]) for name in words}
-    counts = {
-        name: _number(values[name][1]) for name in COUNTS if name in values and _number(values[name][1])
-    }
+    sizes = {SIZES[name]: numbers[name] for name in words}
+    counts = {name: numbers[name] for name in COUNTS if numbers.get(name)}
     elsewhere = next((values[name][0] for name in ELSEWHERE if name in values), "")
     return MegatronArguments(words, sizes, counts, DATA_OUTSIDE in values, elsewhere)
 
