@@ -325,13 +325,9 @@ def tables() -> tuple[str, ...]:
 
 def accept(path: str, value: object, where: str) -> Value:
     """Convert `value` to the type of the field `path`. `where` names the file in the text of a PresetError."""
-    table, _, variable = path.partition(".")
-    if table in FREE and variable:
-        return _accept_variable(table, variable, value, where)
-    if table == "hosts" and variable:
-        return _accept_host(path, value, where)
-    if table in NESTED and variable:
-        return _accept_nested(path, value, where)
+    table, _, key = path.partition(".")
+    if key and table in (*FREE, "hosts", *NESTED):
+        return _accept_entry(path, value, where)
     if path not in fields():
         raise PresetError(f"{where}: {path} is not a field of a preset{nearest_or_all(path, fields())}")
     hint = fields()[path]
@@ -343,6 +339,14 @@ def accept(path: str, value: object, where: str) -> Value:
     if least is not None and isinstance(value, int | float) and value < least:
         raise PresetError(f"{where}: {path} takes {least:g} or more, not {show(value)}")
     return float(value) if hint is float else value  # type: ignore[arg-type,return-value]
+
+
+def _accept_entry(path: str, value: object, where: str) -> Value:
+    """Accept an entry of a table whose keys the user chooses."""
+    table, _, key = path.partition(".")
+    if table in FREE:
+        return _accept_variable(table, key, value, where)
+    return _accept_host(path, value, where) if table == "hosts" else _accept_nested(path, value, where)
 
 
 def _accept_variable(table: str, variable: str, value: object, where: str) -> str:
@@ -417,13 +421,13 @@ def fits(hint: Any, value: object) -> bool:
     if origin in (Union, types.UnionType):
         return any(fits(part, value) for part in get_args(hint))
     if origin is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
+        return (type(value), value) in [(type(choice), choice) for choice in get_args(hint)]
     if origin is tuple:
-        return isinstance(value, tuple) and all(isinstance(part, str) for part in value)
+        return isinstance(value, tuple) and set(map(type, value)) <= {str}
+    if isinstance(value, bool):  # a subclass of int
+        return hint is bool
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, hint)
 
 
