@@ -39,8 +39,17 @@ def render(plan: Plan, more: Sequence[str] = ()) -> str:
 
     Ends with a newline. `more`: additional lines.
     """
-    lines = [*_head(plan), "", f"  {command_line(plan)}"]
-    lines += ["", f"environment ({len(plan.env)} variables besides the inherited ones)"]
+    lines = [*_head(plan), "", f"  {command_line(plan)}", *_environment(plan), *more]
+    for path, text in sorted(plan.files.items()):
+        lines += ["", f"file {path}", *(f"  {line}" for line in mask_text(text).splitlines())]
+    lines += ["", *_handling(plan)]
+    if plan.notes:
+        lines += ["", "notes", *(f"  - {note}" for note in plan.notes)]
+    return clean_whole("\n".join(lines)) + "\n"
+
+
+def _environment(plan: Plan) -> list[str]:
+    lines = ["", f"environment ({len(plan.env)} variables besides the inherited ones)"]
     lines += [
         _variable(name, value, plan.origins.get(name, "")) for name, value in sorted(plan.env.items())
     ]
@@ -50,10 +59,12 @@ def render(plan: Plan, more: Sequence[str] = ()) -> str:
             _variable(name, value, plan.origins.get(f"{pattern}:{name}", ""))
             for name, value in sorted(variables.items())
         ]
-    lines += more
-    for path, text in sorted(plan.files.items()):
-        lines += ["", f"file {path}", *(f"  {line}" for line in mask_text(text).splitlines())]
-    lines += ["", f"on failure   {_policy(plan.restart)}"]
+    return lines
+
+
+def _handling(plan: Plan) -> list[str]:
+    """Return how the run is restarted, stopped and watched, a line each."""
+    lines = [f"on failure   {_policy(plan.restart)}"]
     lines.append(f"stop         SIGTERM, after {plan.grace_s:g} s SIGKILL")
     lines += [f"save first   {plan.save_on}"] if plan.save_on else []
     lines.append(f"hook         {'in every rank' if plan.hook else 'left out'}")
@@ -61,10 +72,7 @@ def render(plan: Plan, more: Sequence[str] = ()) -> str:
     origin = f"  # {plan.origins[LOG_CAP]}" if LOG_CAP in plan.origins else ""
     lines += [f"log cap      {plan.log_cap:,} bytes of each log on disk{origin}"] if plan.log_cap else []
     lines += [f"notify       {word}" for word in plan.notify]
-    lines.append(f"ports        {ports(plan)}")
-    if plan.notes:
-        lines += ["", "notes", *(f"  - {note}" for note in plan.notes)]
-    return clean_whole("\n".join(lines)) + "\n"
+    return [*lines, f"ports        {ports(plan)}"]
 
 
 def _variable(name: str, value: str, origin: str) -> str:
@@ -140,11 +148,9 @@ def _policy(policy: RestartPolicy) -> str:
 
 def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
     """Return the plan as JSON values. `masked` hides secrets, for output and export."""
-    document: dict[str, Any] = {}
-    for item in dataclasses.fields(plan):
-        value = getattr(plan, item.name)
-        plain = dict(value) if isinstance(value, Mapping) else value
-        document[item.name] = list(plain) if isinstance(plain, tuple) else plain
+    document: dict[str, Any] = {
+        item.name: _plain(getattr(plan, item.name)) for item in dataclasses.fields(plan)
+    }
     document["coordinates"] = [
         worker_group.coordinates(plan.mesh, rank)
         for rank in range(math.prod(plan.mesh.values()) if plan.strategy or not plan.mesh else 0)
@@ -158,6 +164,12 @@ def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
             document[part] = mask_words(document[part])
     document["restart"] = dataclasses.asdict(plan.restart)
     return document
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _without_values(env: Mapping[str, str]) -> dict[str, str]:
