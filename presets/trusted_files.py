@@ -135,25 +135,25 @@ def read(path: Path, trusted: Mapping[str, str]) -> bytes:
     expected = trusted.get(name_of(path)) if trusted else None
     way = walk(path, through=expected is not None)
     try:
-        if way.error is not None and way.fixed is None and way.error.errno == errno.ENOENT:
+        if isinstance(way.error, FileNotFoundError) and way.fixed is None:
             raise way.error
         doubt = way.fixed or way.doubt
         if doubt is not None and expected is None:
             raise PassedOver(_sentence(path, doubt))
-        try:
-            data = _content(way)
-        except (OSError, NoFile) as error:
-            if doubt is None:
-                raise
-            why = error.strerror if isinstance(error, OSError) else error
-            raise PassedOver(
-                f"{path} is passed over: {doubt.why}, and it cannot be read ({why})."
-            ) from None
+        data = _content(way) if doubt is None else _doubtful_content(way, doubt, path)
     finally:
         os.close(way.held)
     if doubt is not None and digest(data) != expected:
         raise PassedOver(_sentence(path, Doubt(f"it has changed since you trusted it, and {doubt.why}")))
     return data
+
+
+def _doubtful_content(way: _Way, doubt: Doubt, path: Path) -> bytes:
+    try:
+        return _content(way)
+    except (OSError, NoFile) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise PassedOver(f"{path} is passed over: {doubt.why}, and it cannot be read ({why}).") from None
 
 
 def content(path: Path) -> bytes:
