@@ -15,7 +15,7 @@ from .finding import PlanError
 from .plurals import noun_form, plural
 
 if TYPE_CHECKING:
-    from .model import Batch, Preset
+    from .model import Batch, Mesh, Preset, StrategyKind
 
 WITH = {"schedule": "pp", "microbatches": "pp", "sequence_parallel": "tp"}
 """Option of Mesh → the dimension that it needs."""
@@ -43,21 +43,9 @@ def dimensions(preset: Preset, world: int) -> dict[str, int]:
 
 
 def check_mesh(preset: Preset) -> None:
-    """Raise PlanError if the strategy does not support a dimension, or an option lacks its dimension."""
-    mesh, kind = preset.mesh, preset.strategy.kind
-    for name in ("pp", "dp_replicate", "ep", "cp", "tp"):
-        takers = mesh.takers(name)
-        if getattr(mesh, name) > 1 and kind not in takers:
-            raise PlanError(
-                f"mesh.{name} {getattr(mesh, name)} does not work with strategy {kind}: take {' or '.join(takers)}, "
-                f"or mesh.{name} 1"
-            )
-    usual = type(mesh)()
-    for option, needs in WITH.items():
-        if getattr(mesh, option) != getattr(usual, option) and getattr(mesh, needs) == 1:
-            raise PlanError(
-                f"mesh.{option} has no effect without mesh.{needs} above 1: set mesh.{needs}, or leave mesh.{option} out"
-            )
+    """Raise PlanError if a dimension does not fit the strategy or another option, or an option lacks its dimension."""
+    mesh = preset.mesh
+    _check_dimensions(mesh, preset.strategy.kind)
     if mesh.pp > 1 and preset.batch.accumulation > 1:
         raise PlanError("batch.accumulation does not work with mesh.pp: set mesh.microbatches instead")
     if preset.strategy.powersgd_rank is not None and max(mesh.pp, mesh.ep) > 1:
@@ -71,6 +59,22 @@ def check_mesh(preset: Preset) -> None:
         )
     if mesh.ep > 1 and max(mesh.pp, mesh.cp) > 1:
         raise PlanError("mesh.ep needs pure data parallelism: set mesh.pp and mesh.cp to 1")
+
+
+def _check_dimensions(mesh: Mesh, kind: StrategyKind) -> None:
+    for name in ("pp", "dp_replicate", "ep", "cp", "tp"):
+        takers = mesh.takers(name)
+        if getattr(mesh, name) > 1 and kind not in takers:
+            raise PlanError(
+                f"mesh.{name} {getattr(mesh, name)} does not work with strategy {kind}: take {' or '.join(takers)}, "
+                f"or mesh.{name} 1"
+            )
+    usual = type(mesh)()
+    for option, needs in WITH.items():
+        if getattr(mesh, option) != getattr(usual, option) and getattr(mesh, needs) == 1:
+            raise PlanError(
+                f"mesh.{option} has no effect without mesh.{needs} above 1: set mesh.{needs}, or leave mesh.{option} out"
+            )
 
 
 def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:

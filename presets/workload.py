@@ -335,17 +335,17 @@ def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
     if match is None or len(counts) > 1 or 0 in counts:
         raise PlanError(f"--gpus {text}: write COUNTxNAME, the count of one node, as in 8xA100-80GB")
     name = match[2].upper()
-    memory = memory_gb if memory_gb is not None else MEMORY_GB.get(name) or _size_in_name(name)
+    memory = _memory_of(name) if memory_gb is None else memory_gb
     if memory is None:
         near = nearest(name, MEMORY_GB)
         hint = f"did you mean {near}? Else give" if near else "give"
         raise PlanError(f"--gpus {text}: unknown GPU {match[2]}; {hint} its memory with --gpu-memory GB")
-    return NodeGpus(name=name, count=counts[0] if counts else 1, memory_gb=memory)
+    return NodeGpus(name=name, count=next(iter(counts), 1), memory_gb=memory)
 
 
-def _size_in_name(name: str) -> int | None:
+def _memory_of(name: str) -> int | None:
     size = _OWN_SIZE.search(name)
-    return int(size[1]) if size else None
+    return MEMORY_GB.get(name) or (int(size[1]) if size else None)
 
 
 def name_of_gpu(model: str) -> str:
