@@ -271,7 +271,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     "streams": Argument(_many(_among((*STREAMS, "log"))), 'a list of "out", "err", "nccl" and "log"'),
     "attempt": Argument(_or_none(_count), "the number of an attempt, or None for the newest"),
     "unset": Argument(_many(_variable_there), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
-    "notify": Argument(_many(_name), 'a list of ways, as in ["team:hang,gave-up", "terminal"], or ["off"]'),
+    "notify": Argument(
+        _many(_name), 'a list of channels, as in ["team:hang,gave-up", "terminal"], or ["off"]'
+    ),
     "reachable": Argument(_flag, "True or False"),
     "env_on": Argument(_mapping_of(_variables), 'a dict of dicts, as in {"gpu0?": {"NCCL_DEBUG": "INFO"}}'),
     "any_of": Argument(_many(_mapping_of(_text)), 'a list of dicts, as in [{"infra": "aws"}]'),

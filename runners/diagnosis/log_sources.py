@@ -421,7 +421,7 @@ def _members(source: Source, members: Iterator[Source], unread: Unread) -> Itera
             f"{source.name} breaks off in its file {count} ({_words(error)}): have it copied again"
         )
     if not count and source.given:
-        raise RunError(f"no log files in {source.name}: name the archive that has them")
+        raise RunError(f"no log files in {source.name}: name another archive")
 
 
 class _Member(tarfile.TarInfo):

@@ -83,6 +83,6 @@ def test_a_log_that_grows_faster_than_it_is_read_has_an_end(
 
     monkeypatch.setattr(os, "pread", growing)
     told = world.distui("diagnose", str(log)).fine().out
-    assert "No problems found in 100,000 lines" in told, (
+    assert "No findings in 100,000 lines" in told, (
         "as it was when it was opened, after a first look at its kind"
     )

@@ -438,8 +438,8 @@ PANES = {
     "3": "log · all ranks",
     "4": "live 2m",
     "5": "need INFO",
-    "6": "No problems found",
-    "i": "No problems found",
+    "6": "No findings",
+    "i": "No findings",
     "7": "events, commands and checkpoints",
 }
 """What the pane of a key shows."""

@@ -158,12 +158,12 @@ def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 @for_each(
     ("lines", "says", "expected"),
     [
-        ([], "Nothing is written there.", 0),
-        (["step 1"], "No problems found in 1 line, 0 of them from NCCL.", 0),
+        ([], "The logs are empty.", 0),
+        (["step 1"], "No findings in 1 line, 0 of them from NCCL.", 0),
         (LOG[12:13], "First symptom, no line shows what it followed from: ", 1),
         (
             ["h:1:2 [0] NCCL INFO Call to connect returned Connection refused, retrying"],
-            "Not failed, but look at this: sock-refused",
+            "Not failed, but worth checking: sock-refused",
             0,
         ),
         (["h:1:2 [0] NCCL WARN Too many open files"], "First cause: too-many-files", 1),
@@ -194,7 +194,7 @@ def test_several_files_without_a_common_time(log: Path, capsys: pytest.CaptureFi
         (["x" * 300], 3, "distui: There is no file xxx"),
         (["train.log", "x" * 300], 2, "distui: File xxx"),
         (["train.log", "gone.log"], 2, "distui: gone.log does not exist: name log files, or a run "),
-        (["nothing"], 2, "distui: No log files in nothing: name the directory that has them"),
+        (["nothing"], 2, "distui: No log files in nothing: name another directory"),
         (["no text"], 2, "distui: File no text is not text: give the logs themselves"),
     ],
 )
@@ -293,7 +293,7 @@ def test_what_ranks_outlived_is_no_first_cause(
     given, out, _ = run(capsys, "caught")
     assert given == code, out
     assert ("First cause: died-cuda-error" in out) == bool(code)
-    assert ("Also said: died-cuda-error 1 ×" in out) != bool(code)
+    assert ("Also in the logs: died-cuda-error 1 ×" in out) != bool(code)
     assert ("the script went on after them" in out) != bool(code)
     found = json.loads(run(capsys, "caught", "--json")[1])
     assert (found["failed"], found["first_cause"] is not None) == (bool(code), bool(code))

@@ -130,7 +130,7 @@ def test_of_many_pairs_those_that_are_bad_are_shown() -> None:
         ["1", "n40,", "n41", "100.0", "0.17", "slow"],
         ["20", "more", "are", "good"],
     ]
-    assert lines[-1] == "No problems found."
+    assert lines[-1] == "No findings."
 
 
 def read_to_end(terminal: int) -> str:

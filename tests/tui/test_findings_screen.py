@@ -82,7 +82,7 @@ async def test_no_finding_says_so_and_what_is_missing(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i")
-        await it.until(lambda: "No problems found" in it.screen())
+        await it.until(lambda: "No findings" in it.screen())
         assert "flight recorder of torch: 0 of 8 ranks" in it.screen()
 
 

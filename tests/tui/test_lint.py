@@ -73,7 +73,7 @@ def test_several_files_the_worst_first(here: Path, capsys: pytest.CaptureFixture
 
 
 def test_nothing_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("ddp --nproc-per-node 2 -- train.py", capsys) == (0, "nothing found\n", "")
+    assert run("ddp --nproc-per-node 2 -- train.py", capsys) == (0, "no findings\n", "")
 
 
 @for_each(

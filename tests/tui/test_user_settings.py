@@ -268,5 +268,5 @@ async def test_esc_leaves_the_columns_as_they_were(rig: Start) -> None:
         assert dialog(it.app).choice.table == "gpus"
         await it.press("escape")
         await it.press("colon", *"columns nodes", "enter")
-        assert "No table 'nodes': type columns ranks, columns gpus, or columns alone" in it.told()
+        assert "No table 'nodes': type columns ranks, columns gpus, or only columns" in it.told()
     assert not settings_path().exists()

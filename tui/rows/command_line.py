@@ -101,7 +101,7 @@ def _columns(words: list[str]) -> str:
     """Return the action for the named table; for the focused one if none is named."""
     if len(words) > 1 or (words and words[0] not in TABLES):
         raise CommandError(
-            f"no table {' '.join(words)!r}: type columns ranks, columns gpus, or columns alone"
+            f"no table {' '.join(words)!r}: type columns ranks, columns gpus, or only columns"
         )
     return f"columns({''.join(words)!r})"
 
@@ -112,7 +112,7 @@ def _theme(words: list[str]) -> str:
         return "theme"
     if name not in ALL_THEMES:
         raise CommandError(
-            f"no theme {name!r}: {did_you_mean(name, ALL_THEMES) or 'Tab behind theme lists them'}"
+            f"no theme {name!r}: {did_you_mean(name, ALL_THEMES) or 'Tab after theme lists them'}"
         )
     return f"theme({name!r})"
 
@@ -149,7 +149,7 @@ def _autostop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
     if words == ["off"]:
         return SetAutostop(id=new, minutes=None)
     if not re.fullmatch(_COUNT, " ".join(words)):
-        raise CommandError("autostop needs minutes without a job: type autostop 30, or autostop off")
+        raise CommandError("autostop needs idle minutes: type autostop 30, or autostop off")
     return SetAutostop(id=new, minutes=int(words[0]))
 
 
@@ -163,7 +163,7 @@ def _restart(words: list[str], new: str, _: tuple[int, ...]) -> Command:
             if at + 1 == len(words) or words[at + 1] in _HEADS:
                 wanted = "NAME=VALUE" if taking == env_words else "NAME"
                 raise CommandError(
-                    f"nothing follows {word!r}: type restart {taking} {wanted}, or restart alone"
+                    f"nothing follows {word!r}: type restart {taking} {wanted}, or only restart"
                 )
         elif taking == env_words:
             name, sign, value = word.partition("=")
@@ -355,7 +355,7 @@ VERBS = {
         following=_first(*TABLES),
     ),
     "note": TypedVerb(
-        "note TEXT   a note on the run, which the list of runs shows; note alone takes it away",
+        "note TEXT   a note on the run, which the list of runs shows; note without TEXT removes it",
         action=_note,
     ),
     "tag": TypedVerb("tag +good -bad …   tags of the run", action=_tag),

@@ -199,8 +199,8 @@ def no_findings(state: RunState) -> str:
         return "No findings."
     ranks = state.ranks.values()
     if ranks and not any(rank.hook in HOOKED for rank in ranks):
-        return "No findings, but no hook answers: what the ranks do is not known, only that they run."
-    return "No problems found."
+        return "No findings, but no hook answers: what the ranks do is unknown, except that they run."
+    return "No findings."
 
 
 def coverage_rows(state: RunState) -> list[Row]:
@@ -211,7 +211,7 @@ def coverage_rows(state: RunState) -> list[Row]:
     hooks = sum(rank.hook in HOOKED for rank in ranks.values())
     recorders = sum(rank.pulse is not None and rank.pulse.recorder is True for rank in ranks.values())
     return [
-        (("verdicts rest on", "dim"),),
+        (("findings are based on", "dim"),),
         _covered("hooks: stacks, steps, collectives", hooks, len(ranks), "rank"),
         _covered("flight recorder of torch", recorders, len(ranks), "rank"),
         _nccl_covered(state),

@@ -69,7 +69,7 @@ def preset_rows(entries: Sequence[PresetEntry], width: int) -> list[Row]:
 def why_rows(entry: PresetEntry | None, width: int, height: int) -> list[Row]:
     """Return when to use the selected preset, or why it cannot be used."""
     if entry is None:
-        return [((" no preset has all of these words: esc shows them all", "warn"),)]
+        return [((" no match: esc clears the search", "warn"),)]
     if entry.problem:
         return wrap(entry.problem, width - 1, first=f" {glyphs.BAD} ", then=" ")[:height]
     return wrap(entry.summary, width - 1, first=" ")[:height]
@@ -122,7 +122,7 @@ Typed = Mapping[str, str]
 
 QUOTED = "quoted as in a shell"
 OF_SKY = "For nodes that SkyPilot brings."
-ESTIMATE = "For the memory estimate alone."
+ESTIMATE = "Only for the memory estimate."
 
 
 def _of_option(name: str, heading: str, more: str = "") -> tuple[str, str, str, str, str]:
@@ -139,7 +139,7 @@ _OWN = (
     ("nproc", "ranks", "run", "", ""),
     _of_option("name", "run"),
     _of_option("env", "run"),
-    ("nccl", "NCCL_DEBUG", "run", "", "How much NCCL says; it can be changed while the run goes on."),
+    ("nccl", "NCCL_DEBUG", "run", "", "How much NCCL logs; it can be changed while the run goes on."),
     _of_option("place", "where", "hosts A,B,…: hosts of your own, by ssh."),
     _of_option("nodes", "where", "Above 1 it needs a place."),
     _of_option("gpus", "where", OF_SKY),
@@ -363,7 +363,7 @@ _HEADINGS = {
     "run": "what runs",
     "where": "on which machines",
     "memory": "for the memory estimate",
-    "further": "anything else that a preset can say",
+    "further": "any other field of a preset",
     "options": "as on the command line",
     "hook": "distui in the ranks",
     "NCCL settings by name": "space chooses",
@@ -546,7 +546,7 @@ def yaml_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
         return text_rows(preview.yaml, width)
     if preview is not None and preview.problems:
         return problem_rows(preview.problems, width)
-    text = "No SkyPilot task: this plan brings no nodes. Type a place (sky, aws, slurm/lab) and its YAML stands here."
+    text = "No SkyPilot task: this plan provisions no nodes. Type a place (sky, aws, slurm/lab) to see its YAML here."
     return wrap(text, width - 1, "dim", first=" ")
 
 

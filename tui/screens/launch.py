@@ -444,7 +444,7 @@ class LaunchScreen(Screen[None]):
                 self.presets.set_entries(self.app.source.presets(), name)
                 self.notify(f"saved as {path}")
         except FileExistsError as error:
-            rows: list[Row] = [((f"{glyphs.WARN} {error} exists, and what it says is lost.", "text"),)]
+            rows: list[Row] = [((f"{glyphs.WARN} {error} exists, and will be overwritten.", "text"),)]
             question = ConfirmScreen(f"Replace the preset {name}?", rows, "replace", self.app.view.ascii)
             self.app.push_screen(question, lambda yes: self._start_saving(name, True) if yes else None)
 

@@ -255,19 +255,17 @@ def _counted(victim: LogFinding) -> str:
 
 def _no_cause(reading: Reading, verdict: Verdict) -> str:
     if not reading.lines and not reading.recorders.names:
-        return "Nothing is written there."
+        return "The logs are empty."
     if verdict.failed:
         late = f" {_behind(verdict)}" if verdict.behind else ""
         return f"The job failed, and no line shows the cause: what is below followed from it.{late}"
     if any(finding.role == "hint" for finding in verdict.findings):
-        return "No line shows a certain cause."
-    return (
-        f"No problems found in {plural(reading.lines, 'line')}, {reading.nccl_lines:,} of them from NCCL."
-    )
+        return "No log line shows a certain cause."
+    return f"No findings in {plural(reading.lines, 'line')}, {reading.nccl_lines:,} of them from NCCL."
 
 
 def _behind(verdict: Verdict) -> str:
-    return f"Behind the others: {spans_text('rank', verdict.behind)}."
+    return f"Fewer collectives than the others: {spans_text('rank', verdict.behind)}."
 
 
 def _finding(

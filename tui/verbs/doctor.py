@@ -157,7 +157,7 @@ def text(outcome: Examination, names: Sequence[str]) -> str:
     if outcome.nodes:
         lines += [*table([HEAD, *(_row(node) for node in outcome.nodes)]), ""]
     lines += _pairs(outcome)
-    lines.append(counted(outcome.findings) or "No problems found.")
+    lines.append(counted(outcome.findings) or "No findings.")
     return "\n".join(clean_text(line) for line in lines) + "\n"
 
 

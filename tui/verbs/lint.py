@@ -43,7 +43,7 @@ def lint(options: argparse.Namespace) -> int:
 def text(findings: Sequence[Finding]) -> str:
     """Return one block per finding, and a last line that counts them."""
     blocks = ["\n".join((*finding.as_lines(), "")) for finding in findings]
-    return clean_whole("\n".join([*blocks, f"{counted(findings) or 'nothing found'}\n"]))
+    return clean_whole("\n".join([*blocks, f"{counted(findings) or 'no findings'}\n"]))
 
 
 def _checked(options: argparse.Namespace) -> list[Finding]:

@@ -89,7 +89,7 @@ def _ended(entry: run_directories.Entry) -> float | None:
 def window_of(options: argparse.Namespace, now: float, ended: float | None) -> tuple[float, float]:
     """Return begin and end in unix seconds; `--last` counts back from now, or from the end of a run. Raises RunError."""
     if options.last is not None and (options.since is not None or options.until is not None):
-        raise RunError("--last goes without --since and --until: give one or the other")
+        raise RunError("--last excludes --since and --until: give one or the other")
     newest = now if ended is None else ended + 1
     begin, end = options.since or 0.0, now if ended is None else DISTANT
     if options.last is not None:

@@ -210,7 +210,7 @@ def attach(options: argparse.Namespace) -> int:
     if options.host is not None:
         if options.compare:
             raise RunError(
-                "--compare goes without --host: `distui diff HOST:RUN OTHER` compares runs of other hosts"
+                "--compare excludes --host: `distui diff HOST:RUN OTHER` compares runs of other hosts"
             )
         return _attach_on_host(options)
     run = run_directories.resolve(options.run).record.run
