@@ -141,22 +141,24 @@ def environment(config: Mapping[str, Any]) -> dict[str, str]:
     # Without it, Accelerate on CPU takes each rank for a separate world. With it, Accelerate ignores DeepSpeed.
     if config.get("use_cpu") and kind != "DEEPSPEED":
         env["ACCELERATE_USE_CPU"] = "true"
-    for key, name in (
-        ("debug", "ACCELERATE_DEBUG_MODE"),
-        ("enable_cpu_affinity", "ACCELERATE_CPU_AFFINITY"),
-    ):
-        if config.get(key) is True:
-            env[name] = "true" if key == "debug" else "1"
+    if config.get("debug") is True:
+        env["ACCELERATE_DEBUG_MODE"] = "true"
+    if config.get("enable_cpu_affinity") is True:
+        env["ACCELERATE_CPU_AFFINITY"] = "1"
     for key, value in _table(config, "dynamo_config"):
         env[f"ACCELERATE_{key if key.startswith('dynamo_') else f'dynamo_{key}'}".upper()] = _text(value)
     if kind == "FSDP":
-        env["ACCELERATE_USE_FSDP"] = "true"
-        for key, value in _table(config, "fsdp_config"):
-            key = key if key.startswith("fsdp_") else f"fsdp_{key}"
-            env[_RENAMED.get(key, key.upper())] = _text(value)
-        env |= _parallelism(config)
+        env |= {**_fsdp_env(config), **_parallelism(config)}
     if kind == "DEEPSPEED":
         env |= _deepspeed_env(config)
+    return env
+
+
+def _fsdp_env(config: Mapping[str, Any]) -> dict[str, str]:
+    env = {"ACCELERATE_USE_FSDP": "true"}
+    for key, value in _table(config, "fsdp_config"):
+        key = key if key.startswith("fsdp_") else f"fsdp_{key}"
+        env[_RENAMED.get(key, key.upper())] = _text(value)
     return env
 
 
