@@ -133,16 +133,20 @@ def _launchers(text: shell.ShellText, gpus: int | None, nnodes: int) -> Iterator
         yield TaskLauncher(call.program, call.line, torchrun, None if each is None else each * nnodes)
     named = {id(call.command) for call in text.launches}
     for command in text.commands:
-        words = (word for word in command.words if not shell.ASSIGNMENT.match(word.text))
-        name = next(
-            (word.text.rsplit("/", 1)[-1] for word in words if word.text not in ("exec", "nohup")), ""
-        )
+        name = _program(command)
         if (
             name in OTHERS
             and not any(call.line == command.line for call in text.launches)
             and id(command) not in named
         ):
             yield TaskLauncher(name, command.line, False)
+
+
+def _program(command: shell.Command) -> str:
+    for word in command.words:
+        if word.text not in ("exec", "nohup") and not shell.ASSIGNMENT.match(word.text):
+            return word.text.rsplit("/", 1)[-1]
+    return ""
 
 
 def _each(call: shell.LauncherCall, gpus: int | None) -> int | None:
