@@ -138,16 +138,24 @@ def _literal(node: ast.expr | None, default: str) -> str:
 def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            for name in ast.walk(target):
-                if isinstance(name, ast.Name):  # part of a tuple: never a literal
-                    yield name.id, node.value if isinstance(target, ast.Name) else name
+            if isinstance(target, ast.Name):
+                yield target.id, node.value
+            else:
+                yield from _parts(target)
     elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
         if isinstance(node.target, ast.Name) and node.value is not None:
             yield node.target.id, node.target if isinstance(node, ast.AugAssign) else node.value
     elif isinstance(node, ast.arg):
         yield node.arg, ast.Name(node.arg)
     elif isinstance(node, ast.For | ast.comprehension):
-        yield from ((name.id, name) for name in ast.walk(node.target) if isinstance(name, ast.Name))
+        yield from _parts(node.target)
+
+
+def _parts(target: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of a tuple or a loop, whose values are never literals."""
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name):
+            yield node.id, node
 
 
 def _key(node: ast.Attribute | ast.Subscript) -> str:
@@ -317,18 +325,24 @@ class Names:
         """Module as written, with its leading dots → line of its first import."""
         for node in tree.of(ast.Import, ast.ImportFrom):
             if isinstance(node, ast.Import):
-                for alias in node.names:
-                    top = alias.name.split(".", 1)[0]
-                    self.imported.setdefault(alias.name, node.lineno)
-                    self._names.setdefault(alias.asname or top, alias.name if alias.asname else top)
+                self._add_modules(node)
             elif relative or not node.level:
-                module = "." * node.level + (node.module or "")
-                self.imported.setdefault(module, node.lineno)
-                for alias in node.names:
-                    if alias.name == "*":
-                        self._stars.append(module)
-                    else:
-                        self._names.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
+                self._add_members(node)
+
+    def _add_modules(self, node: ast.Import) -> None:
+        for alias in node.names:
+            top = alias.name.split(".", 1)[0]
+            self.imported.setdefault(alias.name, node.lineno)
+            self._names.setdefault(alias.asname or top, alias.name if alias.asname else top)
+
+    def _add_members(self, node: ast.ImportFrom) -> None:
+        module = "." * node.level + (node.module or "")
+        self.imported.setdefault(module, node.lineno)
+        for alias in node.names:
+            if alias.name == "*":
+                self._stars.append(module)
+            else:
+                self._names.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
 
     def full(self, node: ast.AST) -> str:
         """Return the full dotted name of `node`, or "" if no import explains it. A star import may."""
