@@ -88,9 +88,8 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
         return (
             f"{lead}: strategy {kind} {OTHERS[kind]}; take ddp, zero1 or fsdp2, or call parallelize() in it"
         )
-    if preset.batch.micro is not None or preset.batch.accumulation > 1:
-        name = "micro" if preset.batch.micro is not None else "accumulation"
-        return f"{lead}: the script's loop makes the batches; leave batch.{name} out"
+    if size := _batch_option(preset):
+        return f"{lead}: the script's loop makes the batches; leave batch.{size} out"
     if kind == "fsdp2" and preset.strategy.reshard_after_forward is not True:
         return (
             f"{lead}: strategy.reshard_after_forward={str(preset.strategy.reshard_after_forward).lower()} leaves whole "
@@ -101,6 +100,12 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
     if not preset.hook:
         return "--adopt works through distui's hook, which is left out: leave out --no-hook"
     return "" if python else "--adopt works in Python, which --no-python leaves out: leave out one of them"
+
+
+def _batch_option(preset: Preset) -> str:
+    if preset.batch.micro is not None:
+        return "micro"
+    return "accumulation" if preset.batch.accumulation > 1 else ""
 
 
 def _by_itself(parts: Sequence[tuple[str, Script]]) -> str:
@@ -134,17 +139,21 @@ def _unsuited_call(preset: Preset, part: Script, wrapping: ScriptCall) -> str:
             f"gives find_unused_parameters=True to DistributedDataParallel in line {wrapping.line}, and ranks may then "
             "gather different parameters; take zero1 or ddp"
         )
-    model = wrapping.node.args[0] if wrapping.node.args else None
-    values = part.assigned.get(model.id, ()) if isinstance(model, ast.Name) else (model,)
-    compiled = [
-        call for call in _certain_calls(part) if call.full == "torch.compile" and call.node in values
-    ]
+    compiled = _compilations(part, wrapping)
     if compiled and (strategy.kind == "fsdp2" or strategy.activation_checkpointing or strategy.compile):
         return (
             f"compiles its model in line {compiled[0].line}, before DistributedDataParallel gets it; compile it after "
             "that, or take zero1 or ddp without options for layers"
         )
     return ""
+
+
+def _compilations(part: Script, wrapping: ScriptCall) -> list[ScriptCall]:
+    """Return the calls that compile the model which DistributedDataParallel gets."""
+    model = wrapping.node.args[0] if wrapping.node.args else None
+    values = part.assigned.get(model.id, ()) if isinstance(model, ast.Name) else (model,)
+    calls = (call for call in _certain_calls(part) if call.full == "torch.compile")
+    return [call for call in calls if call.node in values]
 
 
 def _unsuited_optimizer(kind: str, part: Script) -> str:
