@@ -81,18 +81,20 @@ def _names(document: MarkupNode, file: str) -> Iterator[Finding]:
 
 
 def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Finding]:
-    total, machines = document.number("num_processes"), document.number("num_machines") or 1
+    machines = document.number("num_machines") or 1
     port = document.get("main_process_port")
-    if machines == 1:
-        if port is not None and port.shown == DEFAULT_PORT:
-            text = f"Port {port.shown} is everybody's default: a second job on the machine does not start."
-            yield issue(
-                "L22",
-                place(file, port, "main_process_port"),
-                text,
-                value=f"main_process_port: {port.shown}",
-            )
-        return
+    if machines != 1:
+        yield from _several_machines(document, file, machines, gpus)
+    elif port is not None and port.shown == DEFAULT_PORT:
+        text = f"Port {port.shown} is everybody's default: a second job on the machine does not start."
+        where = place(file, port, "main_process_port")
+        yield issue("L22", where, text, value=f"main_process_port: {port.shown}")
+
+
+def _several_machines(
+    document: MarkupNode, file: str, machines: int, gpus: int | None
+) -> Iterator[Finding]:
+    total = document.number("num_processes")
     if total is not None and total > 0:
         where = place(file, document.get("num_processes"), "num_processes")
         yield from total_of_machines(total, machines, gpus, where)

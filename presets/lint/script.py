@@ -6,12 +6,12 @@ import ast
 import functools
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..finding import Finding
 from ..model import Preset
-from ..script_support import COPY, PARALLELIZE, TRAINERS, Names, Script, Values, listed, parse, wraps
+from ..script_support import COPY, PARALLELIZE, TRAINERS, Names, Script, Value, Values, listed, parse, wraps
 from ..script_tree import MOST_FILES, ScriptTree
 from ..text_formats import Unreadable
 from . import gpu_calls, lint_rules
@@ -70,20 +70,26 @@ def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str
     """Yield sizes from the script's options, or from its constants if there is no option."""
     by_script = [Values(script, args) for script in scripts]
     for what, names in SIZE_NAMES.items():
-        options = [
-            (values, option) for values in by_script for option in values.options if option.dest in names
-        ]
-        if options:
-            numbers = [(option.name, values.of_option(option)) for values, option in options[:2]]
-        else:
-            numbers = [
-                (name, values.of(assigned[0]))
-                for values in by_script
-                for name, assigned in values.assigned.items()
-                if name.lower() in names and len(assigned) == 1
-            ]
+        numbers = _options(by_script, names) or _constants(by_script, names)
         if len(numbers) == 1 and (count := _number(numbers[0][1].literal)):
             yield what, Size(count, what, numbers[0][0])
+
+
+def _options(by_script: Sequence[Values], names: Container[str]) -> list[tuple[str, Value]]:
+    found = []
+    for values in by_script:
+        options = [option for option in values.options if option.dest in names]
+        found += [(option.name, values.of_option(option)) for option in options[:2]]
+    return found
+
+
+def _constants(by_script: Sequence[Values], names: Container[str]) -> list[tuple[str, Value]]:
+    found = []
+    for values in by_script:
+        for name, assigned in values.assigned.items():
+            if name.lower() in names and len(assigned) == 1:
+                found.append((name, values.of(assigned[0])))
+    return found
 
 
 def _number(value: object) -> int:
@@ -455,16 +461,18 @@ def _every_nth(test: ast.expr) -> bool:
 
 def _alone(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     tops = {module.split(".")[0] for module in seen.names.imported}
-    spoken = any(module.startswith("torch.distributed") for module in seen.names.imported)
-    spoken = spoken or any(
-        "torch.distributed" in full or full.startswith(("torch.nn.parallel", "torch.nn.Data"))
-        for full, _, _ in seen.calls
-    )
     trains = next((line for full, line, _ in seen.calls if full.startswith("torch.optim.")), None)
-    if facts.world < 2 or trains is None or spoken or not tops <= ALONE or any(_own(seen)):
+    if facts.world < 2 or trains is None or _is_distributed(seen) or not tops <= ALONE or any(_own(seen)):
         return
     text = f"{facts.world} ranks, and nothing here averages gradients: each trains a model of its own."
     yield issue("L26", f"{file}:{trains}", text)
+
+
+def _is_distributed(seen: ScriptContents) -> bool:
+    if any(module.startswith("torch.distributed") for module in seen.names.imported):
+        return True
+    parallel = ("torch.nn.parallel", "torch.nn.Data")
+    return any("torch.distributed" in full or full.startswith(parallel) for full, _, _ in seen.calls)
 
 
 def _left_open(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
@@ -518,13 +526,17 @@ def writes(node: ast.AST, names: Names, decided: bool) -> Iterator[Write]:
                 node.args[0], node.args[1], node.lineno, decided or full.endswith("setdefault")
             )
         elif full == "os.environ.update":
-            for argument in node.args[:1]:
-                if isinstance(argument, ast.Dict):
-                    for key, value in zip(argument.keys, argument.values, strict=True):
-                        yield from _write(key, value, value.lineno, decided)
-            for word in node.keywords:
-                if word.arg:
-                    yield from _write(ast.Constant(word.arg), word.value, word.value.lineno, decided)
+            yield from _updates(node, decided)
+
+
+def _updates(call: ast.Call, decided: bool) -> Iterator[Write]:
+    for argument in call.args[:1]:
+        if isinstance(argument, ast.Dict):
+            for key, value in zip(argument.keys, argument.values, strict=True):
+                yield from _write(key, value, value.lineno, decided)
+    for word in call.keywords:
+        if word.arg:
+            yield from _write(ast.Constant(word.arg), word.value, word.value.lineno, decided)
 
 
 def _write(key: ast.expr | None, value: ast.expr, line: int, gentle: bool) -> Iterator[Write]:
