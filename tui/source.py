@@ -249,29 +249,43 @@ def host_entry(host: str, phase: str, text: str) -> RunEntry:
     )
 
 
+class _UntrustedRun:
+    """A document that may contain anything: a value of the wrong type is unknown."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+
+    def text(self, name: str) -> str:
+        value = self._document.get(name)
+        return clean_text(value) if isinstance(value, str) else ""
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self._document.get(name)
+        if not isinstance(value, list):
+            return ()
+        return tuple(clean_text(each) for each in value[:64] if isinstance(each, str))
+
+    def number(self, name: str) -> float | None:
+        value = self._document.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        return float(value) if 0 <= value < 1e12 else None
+
+    def count(self, name: str) -> int | None:
+        value = self.number(name)
+        return None if value is None else int(value)
+
+
 def entry_elsewhere(host: str, run: Mapping[str, Any]) -> RunEntry | None:
     """Return an entry for a run in another machine's `ls --json`, without its ages; None if it is invalid.
 
     The document is untrusted and may contain anything.
     """
 
-    def text(name: str) -> str:
-        value = run.get(name)
-        return clean_text(value) if isinstance(value, str) else ""
-
-    def number(name: str) -> float | None:
-        value = run.get(name)
-        sound = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
-        return float(value) if sound and value is not None else None
-
-    def count(name: str) -> int | None:
-        value = number(name)
-        return None if value is None else int(value)
-
+    about = _UntrustedRun(run)
+    text, number, count = about.text, about.number, about.count
     if not text("run"):
         return None
-    tags = run.get("tags")
-    marks = [clean_text(tag) for tag in tags[:64] if isinstance(tag, str)] if isinstance(tags, list) else []
     problems = run.get("problems")
     damaged = isinstance(problems, list) and problems
     live = text("state") in {str(phase) for phase in RunPhase if not phase.ended}
@@ -291,7 +305,7 @@ def entry_elsewhere(host: str, run: Mapping[str, Any]) -> RunEntry | None:
         total=count("total"),
         exit_code=count("exit_code"),
         lasted_s=number("lasted_s"),
-        tags=tuple(marks),
+        tags=about.texts("tags"),
         note=text("note"),
         attempt=count("attempt"),
         size=count("size"),
