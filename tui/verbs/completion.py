@@ -73,21 +73,32 @@ def _parser_at(
         made.add_argument("help")
         made.add_argument("verb", choices=sorted(_verbs(parser(None))))
         return made
-    scripts = [word for word in typed[1:] if word.endswith(SCRIPTS)]
-    if "--" in words or (verb in WITH_SCRIPT and scripts) or (verb == "exec" and len(typed) > 1):
+    if _in_command(words, typed):
         return _files_alone()
     made = parser(verb)
-    if verb is not None and verb not in _verbs(made):
+    verbs = _verbs(made)
+    if verb is not None and verb not in verbs:
         return argparse.ArgumentParser(add_help=False)
-    for name, takes in _verbs(made).items():
-        if name == verb and verb in WITH_SCRIPT and _after_preset(words, takes) and prefix[:1] != "-":
-            return _files_alone()
-        if name in WITH_SCRIPT:  # the script, if no -- precedes it
-            takes.add_argument("own").completer = files  # type: ignore[attr-defined]
-        for action in takes._actions:
-            if action.choices is None and action.dest != "own":
-                action.completer = _completer(name, action)  # type: ignore[attr-defined]
+    if verb in WITH_SCRIPT and _after_preset(words, verbs[verb]) and prefix[:1] != "-":
+        return _files_alone()
+    for name, takes in verbs.items():
+        _add_completers(name, takes)
     return made
+
+
+def _in_command(words: list[str], typed: list[str]) -> bool:
+    """Whether the cursor is in the user's own command."""
+    scripts = [word for word in typed[1:] if word.endswith(SCRIPTS)]
+    verb = typed[0] if typed else ""
+    return "--" in words or (verb in WITH_SCRIPT and bool(scripts)) or (verb == "exec" and len(typed) > 1)
+
+
+def _add_completers(verb: str, takes: argparse.ArgumentParser) -> None:
+    if verb in WITH_SCRIPT:  # the script, if no -- precedes it
+        takes.add_argument("own").completer = files  # type: ignore[attr-defined]
+    for action in takes._actions:
+        if action.choices is None and action.dest != "own":
+            action.completer = _completer(verb, action)  # type: ignore[attr-defined]
 
 
 def _files_alone() -> argparse.ArgumentParser:
@@ -118,17 +129,12 @@ def _completer(verb: str, action: argparse.Action) -> Callable[..., Words]:
     """Return the completer of one option or positional of a verb."""
     if action.dest in ("run", "runs", "names") or action.metavar in ("A", "B"):
         own = runs(verb)
-        return lambda prefix, **_: (
-            {**own, **dict.fromkeys(files(prefix), "")} if "FILE" in str(action.metavar) else own
-        )
-    if action.dest == "name" and verb == "presets":
-        return lambda parsed_args, **_: nccl_presets() if parsed_args.action == "nccl" else presets()
-    if action.dest == "name" and verb == "notify":
-        return lambda parsed_args, **_: runs(verb) if parsed_args.action == "log" else _ways()
-    if verb == "ls" and action.dest in ("sort", "columns"):
-        return _columns
-    if action.dest == "preset" and verb == "lint":
-        return lambda prefix, **_: [*presets(), *files(prefix)]
+        if "FILE" in str(action.metavar):
+            return lambda prefix, **_: {**own, **dict.fromkeys(files(prefix), "")}
+        return lambda **_: own
+    by_verb = BY_VERB.get((verb, action.dest))
+    if by_verb is not None:
+        return by_verb
     return BY_METAVAR.get(str(action.metavar)) or BY_NAME.get(action.dest, _nothing)
 
 
@@ -304,6 +310,17 @@ def _levels(**_: Any) -> Words:
 def _signals(**_: Any) -> Words:
     return ("USR1", "USR2", "TERM", "INT", "HUP", "KILL", "CONT", "STOP")
 
+
+BY_VERB: Mapping[tuple[str, str], Callable[..., Words]] = {
+    ("presets", "name"): lambda parsed_args, **_: (
+        nccl_presets() if parsed_args.action == "nccl" else presets()
+    ),
+    ("notify", "name"): lambda parsed_args, **_: runs("notify") if parsed_args.action == "log" else _ways(),
+    ("ls", "sort"): _columns,
+    ("ls", "columns"): _columns,
+    ("lint", "preset"): lambda prefix, **_: [*presets(), *files(prefix)],
+}
+"""Completers by verb and name of the argument, before all others."""
 
 BY_METAVAR: Mapping[str, Callable[..., Words]] = {
     "PRESET": lambda **_: presets(),
