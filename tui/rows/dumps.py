@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.rank_dumps import (
+    CollectiveWait,
     RecorderGroup,
     SourceLines,
     StackFrame,
@@ -141,10 +142,7 @@ def _group_rows(group: StackGroup, data: Mapping[str, str], columns: _Columns, s
     )
     rows: list[Row] = [((head, "head"),)]
     if not group.frames:
-        text = data.get(str(group.ranks[0]), "").strip()
-        reason = (
-            clean_text(text.splitlines()[0]) if text and not main_frames(text) else "no Python runs there"
-        )
+        reason = _why_frameless(data.get(str(group.ranks[0]), "").strip())
         return [*rows, ((f"    {reason}", "dim"),)]
     parted = len(group.frames) - group.shared - 1
     for at, frame in enumerate(_frames(group)):
@@ -154,6 +152,12 @@ def _group_rows(group: StackGroup, data: Mapping[str, str], columns: _Columns, s
         rows.append((own, (f"{glyphs.CURSOR if at == parted else ' '} ", "warn"), *first))
         rows += [(own, ("  ", "text"), *row) for row in below]
     return rows
+
+
+def _why_frameless(answer: str) -> str:
+    return (
+        clean_text(answer.splitlines()[0]) if answer and not main_frames(answer) else "no Python runs there"
+    )
 
 
 def _frame_rows(frame: StackFrame, columns: _Columns, ink: str, source: Source) -> list[Row]:
@@ -257,18 +261,7 @@ def _sentences(group: RecorderGroup) -> list[str]:
     if group.lowest:
         verb = agreeing(group.lowest, "is", "are")
         sentences.append(f"Furthest behind {verb} {spans_text('rank', group.lowest)}.")
-    for wait in group.waits:
-        clock = time_of_day(wait.since, utc=True)
-        site = f" ({wait.call.site})" if wait.call.site else ""
-        verb = agreeing(wait.ranks, "waits", "wait")
-        who = spans_text("rank", wait.ranks).capitalize()
-        text = f"{who} {verb} in #{wait.call.seq} {wait.call.what}{site} since {clock}"
-        if wait.missing:
-            have = agreeing(wait.missing, "has", "have")
-            text += f"; {spans_text('rank', wait.missing)} {have} not called it"
-        elif not group.unasked:
-            text += "; every rank known has called it" if set(wait.ranks) == set(group.ranks) else ""
-        sentences.append(text + ".")
+    sentences += [_wait_sentence(wait, group) for wait in group.waits]
     for parting in group.divergences:
         shown = [
             f"{call.what} at {call.site or NA} ({spans_text('rank', those)})"
@@ -278,6 +271,20 @@ def _sentences(group: RecorderGroup) -> list[str]:
     if group.unasked:
         sentences.append(f"No answer from {spans_text('rank', group.unasked)}.")
     return sentences
+
+
+def _wait_sentence(wait: CollectiveWait, group: RecorderGroup) -> str:
+    clock = time_of_day(wait.since, utc=True)
+    site = f" ({wait.call.site})" if wait.call.site else ""
+    verb = agreeing(wait.ranks, "waits", "wait")
+    who = spans_text("rank", wait.ranks).capitalize()
+    text = f"{who} {verb} in #{wait.call.seq} {wait.call.what}{site} since {clock}"
+    if wait.missing:
+        have = agreeing(wait.missing, "has", "have")
+        text += f"; {spans_text('rank', wait.missing)} {have} not called it"
+    elif not group.unasked and set(wait.ranks) == set(group.ranks):
+        text += "; every rank known has called it"
+    return text + "."
 
 
 CUDA = "allocated_bytes.all.current", "reserved_bytes.all.current"
@@ -314,11 +321,16 @@ def _snapshots(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         curve = all(entry["recording"] for entry in entries if entry["snapshot"])
         hint = "" if curve else "; `distui dump RUN memory --record` lets the next ones show a curve"
         lines += [f"Snapshots on the ranks' nodes, for {VIEWER}{hint}:", *paths]
+    return lines + _notes(entries)
+
+
+def _notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return each note once, with its ranks."""
     notes: dict[str, list[int]] = {}
     for entry in entries:
         if entry["note"]:
             notes.setdefault(entry["note"], []).append(entry["rank"])
-    return lines + [f"{spans_text('rank', those).capitalize()}: {note}." for note, those in notes.items()]
+    return [f"{spans_text('rank', those).capitalize()}: {note}." for note, those in notes.items()]
 
 
 def memory_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
