@@ -311,9 +311,17 @@ class CockpitApp(AlertingApp, CommandingApp, TypeAheadApp, PacedApp):
             return False
         if self.follower is None:
             return True
-        state, lost = self.follower.state, self.follower.status.phase is LinkPhase.LOST
-        early = launching(state) and not lost and action in ("restart", "nccl")
-        return not (state.phase.ended or early)
+        needs_ranks = action in ("restart", "nccl")
+        return not (self.follower.state.phase.ended or (needs_ranks and self._launching()))
+
+    def _launching(self) -> bool:
+        """Whether the displayed run has no ranks yet."""
+        follower = self.follower
+        return (
+            follower is not None
+            and launching(follower.state)
+            and follower.status.phase is not LinkPhase.LOST
+        )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.allowed(action)

@@ -208,14 +208,8 @@ def _changes(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]:
     """Return runs of cells to write: first column, and the one after the last."""
     if wanted == shown:
         return []
-    runs: list[tuple[int, int]] = []
-    for x in compress(count(), map(ne, wanted, shown)):
-        if runs and x - runs[-1][1] <= GAP:
-            runs[-1] = (runs[-1][0], x + 1)
-        else:
-            runs.append((x, x + 1))
     whole: list[tuple[int, int]] = []
-    for begin, end in runs:
+    for begin, end in _differences(wanted, shown):
         while begin and not (wanted[begin][0] and shown[begin][0]):
             begin -= 1
         end = _whole(wanted, shown, end)
@@ -224,6 +218,17 @@ def _changes(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]:
         else:
             whole.append((begin, end))
     return whole
+
+
+def _differences(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]:
+    """Return runs of cells that differ; runs with a small gap between them are one."""
+    runs: list[tuple[int, int]] = []
+    for x in compress(count(), map(ne, wanted, shown)):
+        if runs and x - runs[-1][1] <= GAP:
+            runs[-1] = (runs[-1][0], x + 1)
+        else:
+            runs.append((x, x + 1))
+    return runs
 
 
 def _whole(wanted: list[Cell], shown: list[Cell], end: int) -> int:
