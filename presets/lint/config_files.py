@@ -309,7 +309,7 @@ def _offload(key: str, part: MarkupNode, file: str, problem: str) -> Iterator[Fi
     if device not in ("cpu", "nvme"):
         return
     if device == "nvme" and not part.text("nvme_path"):
-        problem = problem or f"{key} goes to nvme, and no nvme_path says where."
+        problem = problem or f"{key} goes to nvme, but nvme_path is missing."
     where, value = place(file, part, f"zero_optimization.{key}"), f"{key}.device: {device}"
     if problem:
         yield issue("L32", where, problem, value=value)
@@ -553,7 +553,7 @@ def _wish(wish: MarkupNode, file: str, run: str) -> Iterator[Finding]:
         yield issue("L13", place(file, ports, "resources.ports"), text, value="ports")
     recovery = wish.get("job_recovery") or wish.get("spot_recovery")
     if recovery is not None:
-        text = "job_recovery acts in managed jobs alone, to whose nodes there is no ssh."
+        text = "job_recovery acts only in managed jobs, whose nodes have no ssh."
         yield issue("L12", place(file, recovery, "resources.job_recovery"), text, value="job_recovery")
     preemptible = wish.get("use_spot")
     if preemptible is not None and preemptible.value is True and not saves(run):
@@ -588,7 +588,7 @@ def _ignores_tiers(task: MarkupNode, wishes: list[MarkupNode]) -> bool:
 def other_makers(name: str, where: str) -> Iterator[Finding]:
     """Report an accelerator of another vendor, whose driver distui does not read."""
     if OTHER_MAKERS.match(name):
-        text = f"{name} is not NVIDIA's: distui's GPU values are those of NVIDIA's driver alone."
+        text = f"{name} is not NVIDIA's: distui reads GPU values only from NVIDIA's driver."
         yield issue("L55", where, text, value=name)
 
 

@@ -76,7 +76,7 @@ def _beside(script: ShellText, calls: Sequence[LauncherCall], around: Surroundin
         launch = next((call for call in calls if _behind(later, call)), None)
         if launch is not None:
             name = later.words[0].text
-            text = f"{name} should run beside the training, and starts after {launch.program} (line {launch.line})."
+            text = f"{name} should run during the training, but starts after {launch.program} (line {launch.line})."
             yield issue("L5", around.at(later.line), text, value=name, severity="warning")
 
 
@@ -175,7 +175,7 @@ def _deepspeed(
     if lines:
         names = list(lines)
         shown = ", ".join(names[:6]) + (", …" if names[6:] else "")
-        text = f"deepspeed starts its ranks by pdsh and brings {', '.join(BROUGHT)}* alone: {shown} do not arrive."
+        text = f"deepspeed starts its ranks by pdsh and passes only {', '.join(BROUGHT)}* on: {shown} do not arrive."
         yield issue("L6", around.at(lines[names[0]]), text, value=names[0])
 
 
@@ -413,7 +413,7 @@ def _mixed(options: Options, around: Surroundings) -> Iterator[Finding]:
     given = [name for name in STATIC_ONLY if name in options.values]
     if given:
         names = ", ".join(f"--{name}" for name in given)
-        text = f"{names} say nothing to the {backend} rendezvous: nodes are numbered as they come."
+        text = f"{names} have no effect on the {backend} rendezvous: nodes are numbered as they join."
         yield issue("L4", around.at(options.values[given[0]].line), text, value=f"--{given[0]}")
 
 
@@ -445,7 +445,7 @@ def _nodes(options: Options, launch: LauncherCall, around: Surroundings) -> Iter
         text = f"torchrun gets {nodes} nodes, but there are {around.nnodes}: it {waits}."
         yield issue("L35", around.at(options.values["nnodes"].line), text, value=f"--nnodes {nodes}")
     elif "nnodes" not in options.values and not options.opaque and (around.nnodes or 1) > 1:
-        text = f"Without --nnodes each of the {around.nnodes} nodes trains alone."
+        text = f"Without --nnodes each of the {around.nnodes} nodes trains separately."
         yield issue("L35", around.at(launch.line), text, remedy=f"Add --nnodes {around.nnodes}.")
 
 
@@ -503,7 +503,7 @@ def _lost(options: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
     name = "master-addr" if static and "rdzv-endpoint" not in options.values else "rdzv-endpoint"
     address = options.values.get(name)
     if address is None:
-        yield 0, f"Without --{name} each node looks for the others on itself."
+        yield 0, f"Without --{name} each node searches the others on itself."
     elif HERE.fullmatch(address.text) and not _is_head(options, static, around):
         yield address.line, f"{address.text} is another place on each node."
     if static:

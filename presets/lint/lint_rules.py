@@ -42,33 +42,33 @@ _ALL: tuple[tuple[str, Severities, str, str], ...] = (
      "Give init_process_group(timeout=timedelta(minutes=…)); TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC is the watchdog's own."),
     ("L2", EW, "accelerate's `num_processes` taken for the number of one machine",
      "Write the total of all machines: machines × GPUs of each."),
-    ("L3", E, "an option that torchrun does not have", "Write the option that is meant."),
-    ("L4", W, "options of the static rendezvous beside another rendezvous, which ignores them",
+    ("L3", E, "an option that torchrun does not have", "Write the right option."),
+    ("L4", W, "options of the static rendezvous with another rendezvous, which ignores them",
      "Leave --node-rank, --master-addr and --master-port out, or leave --rdzv-backend out and keep all three."),
-    ("L5", EW, "a command behind a launcher that does not return before the training ends",
-     "Write it in front of the launcher."),
+    ("L5", EW, "a command after a launcher that does not return before the training ends",
+     "Write it before the launcher."),
     ("L6", E, "variables that the deepspeed launcher does not bring to other nodes",
-     "Write them to ~/.deepspeed_env (NAME=VALUE a line), or start with torchrun on each node."),
+     "Write them to ~/.deepspeed_env (one NAME=VALUE per line), or start with torchrun on each node."),
     ("L7", E, "a `network_tier` that SkyPilot does not have", "Write best or standard."),
-    ("L8", EW, "a configuration file that is not there", "Name one that is there, seen from where the command runs."),
+    ("L8", EW, "a configuration file that does not exist", "Name one that exists, relative to where the command runs."),
     ("L9", N, "an old or loose form of an NCCL value: a prefix of interface names, a number of a level",
      "Write =NAME for exactly that interface, ^NAME for all but it; LOC, PIX, PXB, PHB or SYS for a level."),
-    ("L10", E, "one rank a GPU, where there is no GPU", "Write a number, or ask for accelerators."),
+    ("L10", E, "one rank per GPU, without any GPU", "Write a number, or ask for accelerators."),
     ("L11", W, "hybrid sharding on one node", "Take FULL_SHARD, or as many replicas as there are nodes."),
     ("L12", N, "a managed job, to whose nodes there is no ssh",
-     "Launch a cluster where ranks and GPUs are to be seen and restarted; a managed job shows its log alone."),
+     "Launch a cluster to see and restart ranks and GPUs; a managed job shows only its log."),
     ("L13", W, "ports that SkyPilot opens to everybody", "Leave ports out, and forward one with ssh -L."),
     ("L14", W, "`fully_shard` from a private module of torch", "Write: from torch.distributed.fsdp import fully_shard."),
-    ("L15", EWN, "a variable that neither NCCL nor torch is known to read (any more); a typing error is an error",
-     "Take the name that is meant, or leave it out."),
+    ("L15", EWN, "a variable that neither NCCL nor torch reads (any more); a typing error is an error",
+     "Write the right name, or leave it out."),
     ("L16", E, "a value that NCCL or torch does not take for a variable", "Give a value that it takes."),
     ("L17", E, "batch sizes that contradict each other",
      "Make the total micro × accumulation × data-parallel ranks."),
     ("L18", E, "a mesh that does not fit the ranks or the strategy",
      "Make the product of the dimensions divide the number of ranks."),
-    ("L19", E, "a launch of which no plan can be made", "Do what the sentence says."),
+    ("L19", E, "a launch that cannot be planned", "Follow the message."),
     ("L20", N, "offload to host memory or disk, several times slower",
-     "Look with `distui advise` whether it fits without."),
+     "Check with `distui advise` if it fits without."),
     ("L21", W, "several nodes without `network_tier: best`", "Add network_tier: best under resources."),
     ("L22", N, "the default port 29500, fixed",
      "Leave the port out (torchrun on one node then takes a free one), or take one of your own."),
@@ -77,14 +77,14 @@ _ALL: tuple[tuple[str, Severities, str, str], ...] = (
     ("L24", E, "a script that starts ranks of its own under a launcher",
      "Let the launcher start the ranks: call the function once, with RANK and LOCAL_RANK from the environment."),
     ("L25", W, "a script with a strategy of its own, other than the preset's",
-     "Take the preset that says what the script does, or call parallelize() instead."),
-    ("L26", W, "a script whose ranks never speak to each other", "Call parallelize(), or wrap the model."),
+     "Take the preset of the script's own strategy, or call parallelize() instead."),
+    ("L26", W, "a script whose ranks never communicate", "Call parallelize(), or wrap the model."),
     ("L27", N, "a process group that is never destroyed", "End with torch.distributed.destroy_process_group()."),
     ("L28", W, "sharding with one rank, which saves nothing", "Take more ranks, or the preset single."),
-    ("L29", W, "an accelerate configuration for several machines that does not say who is first",
+    ("L29", W, "an accelerate configuration for several machines without the address of the first one",
      "Add main_process_ip, main_process_port and machine_rank (0 to machines - 1), or give them to accelerate launch."),
     ("L30", E, "a value that the program does not take", "Write one that it takes."),
-    ("L31", EW, "a key that the program does not have", "Write the key that is meant, or leave it out."),
+    ("L31", EW, "a key that the program does not have", "Write the right key, or leave it out."),
     ("L32", E, "a DeepSpeed offload that its stage, or a missing path, makes impossible",
      "Parameters rest elsewhere from stage 3 on, optimizer states from stage 1 on; nvme needs nvme_path."),
     ("L33", E, "bf16 and fp16 both on", "Keep one of the two, bf16 on A100 and newer."),
@@ -92,15 +92,15 @@ _ALL: tuple[tuple[str, Severities, str, str], ...] = (
      "Write the numbers, or hand the file to the Trainer or to accelerate."),
     ("L35", EW, "numbers of nodes, GPUs or ranks that do not match", "Make them the same."),
     ("L36", W, "a secret in plain text", "Keep it out of the file: pass it from your environment, or as a secret."),
-    ("L37", N, "spot nodes, and nothing that looks like a checkpoint",
+    ("L37", N, "spot nodes, and no sign of a checkpoint",
      "Save a checkpoint every few minutes, and load the newest at the start."),
     ("L38", E, "nodes that cannot find each other",
      "Give every node the same address of the first one, and each its own --node-rank (or c10d, which needs none)."),
     ("L39", W, "tensor parallelism over nodes", "Keep tp at most the ranks of a node."),
-    ("L40", W, "a setting for debugging that makes training slow", "Leave it out when the trouble is found."),
+    ("L40", W, "a setting for debugging that makes training slow", "Remove it once the problem is found."),
     ("L41", EW, "a file that cannot be read", "Repair the line."),
     ("L42", W, "NO_SHARD, which saves no memory", "Take DDP, or FULL_SHARD."),
-    ("L43", W, "a file of no kind that is known here",
+    ("L43", W, "a file of an unknown kind",
      "Name a shell script, SkyPilot task, accelerate or DeepSpeed file, preset, or Python script."),
     ("L44", E, "sizes of a model that the mesh does not divide",
      "Make heads, experts, positions and samples multiples of what divides them, or change the mesh."),
@@ -242,7 +242,7 @@ def check_variables(name: str, value: str, where: str, nnodes: int | None = None
         yield issue("L40", where, f"{name}={value} {SLOW[name][1]}.", value=shown)
     is_loopback = (name, value.lstrip("=")) == ("NCCL_SOCKET_IFNAME", "lo")
     if is_loopback and (nnodes or 1) > 1:
-        text = "NCCL is set to use the loopback interface alone, which reaches no other node."
+        text = "NCCL is set to use only the loopback interface, which reaches no other node."
         yield issue(
             "L38", where, text, value=shown, remedy="Name the interface between the nodes, or leave it out."
         )
@@ -272,7 +272,7 @@ def in_plain_text(name: str, value: str, where: str) -> Iterator[Finding]:
     open_value = value.strip("'\"")
     if not secrets.is_secret(name) or "$" in value or PLACEHOLDER.fullmatch(open_value):
         return
-    text = f"The value of {name} stands here in plain text, for everybody who reads the file."
+    text = f"The value of {name} is here in plain text, readable by everybody who can read the file."
     yield issue(
         "L36", where, text, value=secrets.MASK if where.endswith(name) else f"{name}={secrets.MASK}"
     )
@@ -286,7 +286,7 @@ def _nccl(name: str, value: str, where: str) -> Iterator[Finding]:
     text = nccl.doubt(name)
     if text:
         severity: Severity = "error" if nccl.slip(name) else "warning"
-        remedy = None if name in nccl.catalogue() else "Check its spelling: it is set as it stands."
+        remedy = None if name in nccl.catalogue() else "Check its spelling: it is set as written."
         yield issue("L15", where, text, near=nccl.likely(name), severity=severity, remedy=remedy)
         return
     fact = nccl.catalogue().get(name)

@@ -102,9 +102,9 @@ def test_only_a_typing_error_of_a_variable_is_an_error() -> None:
     findings = [lint("ddp", env={name: "INFO"})[0] for name in names]
     assert [finding.severity for finding in findings] == ["warning", "warning", "warning", "error"]
     assert [finding.remedy for finding in findings] == [
-        "Check its spelling: it is set as it stands.",
+        "Check its spelling: it is set as written.",
         "Did you mean NCCL_P2P_LEVEL?",
-        "Take the name that is meant, or leave it out.",
+        "Write the right name, or leave it out.",
         "Did you mean NCCL_DEBUG?",
     ]
 
