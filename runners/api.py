@@ -318,15 +318,12 @@ def launch(
     env: Mapping[str, str] | None = None,
     nccl: Mapping[str, str] | None = None,
     python: str | os.PathLike[str] | None = None,
-    adopt: bool = False,
-    notify: Sequence[str] = (),
     **options: Any,
 ) -> Run:
     """Start `script` under a preset on this machine, on `hosts` by ssh, or elsewhere. Raises RunError and TypeError.
 
-    `overrides`: preset fields, "mesh.tp=2"; `notify`: () for the channels of the settings; the other arguments are
-    those of the command line. `options`: its further options, by the fields of `presets.request.Request`, as in
-    `grace_s=10, on="sky", spot=True`.
+    `overrides`: preset fields, "mesh.tp=2"; the other arguments are those of the command line. `options`: its further
+    options, by the fields of `presets.request.Request`, as in `adopt=True, grace_s=10, notify=["team:hang"]`.
     """
     given = checked(
         script=script,
@@ -337,8 +334,6 @@ def launch(
         nproc_per_node=nproc_per_node,
         env=env,
         nccl=nccl,
-        adopt=adopt,
-        notify=notify,
         preset=preset,
         overrides=overrides,
         **_options("launch", options),
@@ -351,7 +346,6 @@ def execute(
     *command: str | os.PathLike[str],
     name: str | None = None,
     env: Mapping[str, str] | None = None,
-    notify: Sequence[str] = (),
     **options: Any,
 ) -> Run:
     """Start any command on this machine, and supervise it unchanged. `options`: as of `launch`.
@@ -359,7 +353,7 @@ def execute(
     Raises RunError and TypeError.
     """
     further = _options("exec", options)
-    return _started(Request(**checked(command=command, name=name, env=env, notify=notify, **further)))
+    return _started(Request(**checked(command=command, name=name, env=env, **further)))
 
 
 def _options(verb: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -59,13 +59,16 @@ def typed(field: str, value: Any) -> str:
         return "true" if value != (option.read == "no") else ""
     if option.parse == "cap" and value == 0:
         return "off"
-    if isinstance(value, Mapping):
-        return shlex.join(pair for name, text in value.items() for pair in _pairs_of(name, text))
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return shlex.join(_repeated(value)) if option.repeat else str(value)
+
+
+def _repeated(value: Any) -> list[str]:
+    """Return the words of an option that may be repeated."""
     if isinstance(value, tuple):
-        return shlex.join(
-            each if isinstance(each, str) else ",".join(map("=".join, each.items())) for each in value
-        )
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+        return [each if isinstance(each, str) else ",".join(map("=".join, each.items())) for each in value]
+    return [pair for name, text in value.items() for pair in _pairs_of(name, text)]
 
 
 def _pairs_of(name: str, value: str | Mapping[str, str]) -> list[str]:
