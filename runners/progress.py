@@ -6,7 +6,8 @@ An unknown value is None. Rates are None once the steps have stopped. After the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -61,36 +62,39 @@ def progress(state: RunState, now: float, dim: bool = False) -> Progress:
     """Compute the training line of a run at unix time `now`; `dim`: use old values too, for a viewer that dims them."""
     samples = current(state)
     fields, sources = _reported(samples)
-    not_finite = {name: text for sample in reversed(samples) for name, text in sample.not_finite.items()}
-    not_finite = {name: text for name, text in not_finite.items() if fields.get(name) is None}
     if "mfu" not in fields and (own := _computed(state, samples)) is not None:
         fields["mfu"], sources["mfu"] = own
     at = max((sample.at for sample in samples), default=None)
-    earlier = at is not None and at < _began(state) and not state.phase.ended
-    if "step" not in fields and not earlier:
-        fields |= _counted_steps(state, sources)
-    if "step_s" not in fields and not earlier:
-        fields |= _counted_pace(_samples(state, now, dim), sources)
+    earlier = _is_earlier(state, at)
+    if not earlier:
+        _add_counted(fields, sources, state, _samples(state, now, dim))
     advance = advance_of(state, now, dim)
     if not advance.goes_on or earlier:
         fields |= dict.fromkeys(RATES)
-    fraction = eta = None
-    step, total, step_s = (fields.get(name) for name in ("step", "total", "step_s"))
-    if step is not None and total and sources["step"] != STEPS_SOURCE and not earlier:
-        fraction = min(1.0, step / total)
-        eta = _eta(state, now, at, total - step, step_s)
+    fraction, eta = (None, None) if earlier else _outlook(state, now, at, fields, sources)
     return Progress(
         **fields,
         fraction=fraction,
         eta_s=eta,
         still_s=advance.still_s,
-        values={name: value for sample in reversed(samples) for name, value in sample.values.items()},
-        not_finite=not_finite,
+        values=dict(ChainMap(*(sample.values for sample in samples))),
+        not_finite=_not_finite(samples, fields),
         sources=sources,
         at=at,
         age_s=elapsed(at, now),
         earlier=earlier,
     )
+
+
+def _is_earlier(state: RunState, at: float | None) -> bool:
+    """Whether the newest report is from before the newest attempt, which still runs."""
+    return at is not None and at < _began(state) and not state.phase.ended
+
+
+def _not_finite(samples: Iterable[TrainingSample], fields: Mapping[str, Any]) -> dict[str, str]:
+    """Non-finite values that no rank reports as a number; the lowest rank's text wins."""
+    texts = ChainMap(*(sample.not_finite for sample in samples))
+    return {name: text for name, text in texts.items() if fields.get(name) is None}
 
 
 def current(state: RunState) -> list[TrainingSample]:
@@ -125,21 +129,27 @@ def _computed(state: RunState, samples: Iterable[TrainingSample]) -> tuple[float
     return next((own for sample in samples if (own := computed(state, sample)) is not None), None)
 
 
-def _counted_steps(state: RunState, sources: dict[str, str]) -> dict[str, int]:
-    steps = [rank.sample.step for rank in state.ranks.values() if rank.sample is not None]
-    counted = [step for step in steps if step is not None]
-    if not counted:
-        return {}
-    sources["step"] = STEPS_SOURCE
-    return {"step": min(counted)}
+def _add_counted(
+    fields: dict[str, Any], sources: dict[str, str], state: RunState, samples: Iterable[RankSample]
+) -> None:
+    """Add the steps and the pace that the hooks count, if the script does not report them."""
+    last = filter(None, (rank.sample for rank in state.ranks.values()))
+    steps = [sample.step for sample in last if sample.step is not None]
+    if "step" not in fields and steps:
+        fields["step"], sources["step"] = min(steps), STEPS_SOURCE
+    paces = [sample.step_s for sample in samples if sample.step_s is not None]
+    if "step_s" not in fields and paces:
+        fields["step_s"], sources["step_s"] = median(paces), STEPS_SOURCE
 
 
-def _counted_pace(samples: Iterable[RankSample], sources: dict[str, str]) -> dict[str, float]:
-    counted = [sample.step_s for sample in samples if sample.step_s is not None]
-    if not counted:
-        return {}
-    sources["step_s"] = STEPS_SOURCE
-    return {"step_s": median(counted)}
+def _outlook(
+    state: RunState, now: float, at: float | None, fields: Mapping[str, Any], sources: Mapping[str, str]
+) -> tuple[float | None, float | None]:
+    """Fraction of the steps that are done, and seconds until the end, if the script itself counts the steps."""
+    step, total = fields.get("step"), fields.get("total")
+    if step is None or not total or sources["step"] == STEPS_SOURCE:
+        return None, None
+    return min(1.0, step / total), _eta(state, now, at, total - step, fields.get("step_s"))
 
 
 def _eta(state: RunState, now: float, at: float | None, left: int, step_s: float | None) -> float | None:
@@ -162,17 +172,25 @@ def advance_of(state: RunState, now: float, dim: bool = False) -> Advance:
     """Judge by the steps that the hooks count, or without hooks by the script's reports. `dim`: see `progress`."""
     if state.phase.ended:
         return Advance(True)
-    running = [rank for rank in state.ranks.values() if rank.phase is RankPhase.RUNNING]
     samples = _samples(state, now, dim)
-    if not running or (not samples and any(rank.sample is not None for rank in running)):
+    if not _is_measured(state, samples):
         return Advance(False)
     if hung(state):
         return Advance(False, _since_newest(state, now))
     if any(sample.step_s is not None for sample in samples):
         return Advance(True)
     stills = [sample.still_s for sample in samples if sample.still_s is not None]
-    if stills:
-        return Advance(False, min(stills))
+    return Advance(False, min(stills)) if stills else _advance_by_reports(state, now)
+
+
+def _is_measured(state: RunState, samples: Iterable[RankSample]) -> bool:
+    """Whether ranks run, and their samples are fresh or they have none at all."""
+    running = [rank for rank in state.ranks.values() if rank.phase is RankPhase.RUNNING]
+    return bool(running and (samples or all(rank.sample is None for rank in running)))
+
+
+def _advance_by_reports(state: RunState, now: float) -> Advance:
+    """Judge by the script's reports."""
     newest = max(current(state), key=lambda sample: sample.at, default=None)
     if newest is None or newest.at < _began(state):
         return Advance(False)
@@ -212,15 +230,15 @@ def parts(line: Progress) -> list[tuple[str, str]]:
     """
     texts = [
         ("step", _step_text(line)),
-        ("fraction", "" if line.fraction is None else percent_text(line.fraction)),
-        ("eta_s", "" if line.eta_s is None else f"ETA {duration_exact(line.eta_s)}"),
-        ("still_s", "" if line.still_s is None else f"no step for {duration_exact(line.still_s)}"),
+        ("fraction", _text(line.fraction, percent_text)),
+        ("eta_s", _text(line.eta_s, lambda value: f"ETA {duration_exact(value)}")),
+        ("still_s", _text(line.still_s, lambda value: f"no step for {duration_exact(value)}")),
         ("loss", f"loss {value_text(line, 'loss')}"),
-        ("tokens_s", "" if line.tokens_s is None else f"{rate_text(line.tokens_s)} tok/s"),
-        ("samples_s", "" if line.samples_s is None else f"{rate_text(line.samples_s)} samples/s"),
-        ("mfu", "" if line.mfu is None else f"MFU {line.mfu:.3g} %"),
-        ("step_s", "" if line.step_s is None else f"{step_text(line.step_s)}/step"),
-        ("epoch", "" if line.epoch is None else f"epoch {line.epoch:.4g}"),
+        ("tokens_s", _text(line.tokens_s, lambda value: f"{rate_text(value)} tok/s")),
+        ("samples_s", _text(line.samples_s, lambda value: f"{rate_text(value)} samples/s")),
+        ("mfu", _text(line.mfu, "MFU {:.3g} %".format)),
+        ("step_s", _text(line.step_s, lambda value: f"{step_text(value)}/step")),
+        ("epoch", _text(line.epoch, "epoch {:.4g}".format)),
         ("lr", f"lr {value_text(line, 'lr')}"),
         ("grad_norm", f"grad norm {value_text(line, 'grad_norm')}"),
     ]
@@ -228,6 +246,10 @@ def parts(line: Progress) -> list[tuple[str, str]]:
     if line.earlier and shown:
         shown[0] = shown[0][0], f"before the restart: {shown[0][1]}"
     return shown
+
+
+def _text(value: float | None, form: Callable[[float], str]) -> str:
+    return "" if value is None else form(value)
 
 
 def percent_text(fraction: float) -> str:

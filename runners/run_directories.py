@@ -353,17 +353,18 @@ def resolve(text: str | None) -> Entry:
     if not text.strip():
         raise NoSuchRunError("the name of the run is empty: write one that `distui ls` shows")
     exact = _exactly(text, listed) or _exactly(text, strays())
+    if len(exact) == 1:
+        return exact[0]
     if exact:
-        return exact[0] if len(exact) == 1 else next((run for run in exact if not ended(run)), exact[0])
-    near = [
-        entry
-        for entry in listed
-        if entry.record.run.startswith(text)
-        or entry.record.name.startswith(text)
-        or entry.record.run8.startswith(text)
-    ]
+        return next((run for run in exact if not ended(run)), exact[0])
+    return _by_prefix(text, listed)
+
+
+def _by_prefix(text: str, listed: list[Entry]) -> Entry:
+    """Return the only run with this prefix. Raises NoSuchRunError."""
+    near = [entry for entry in listed if _begins(entry.record, text)]
     names = {entry.record.name for entry in near}
-    if len(near) == 1 or (near and len(names) == 1):
+    if len(near) == 1 or len(names) == 1:
         return near[0]
     if near:
         raise NoSuchRunError(
@@ -371,6 +372,11 @@ def resolve(text: str | None) -> Entry:
         )
     meant = did_you_mean(text, [entry.record.name for entry in listed])
     raise NoSuchRunError(f"no run {text!r}: {meant and f'{meant} '}`distui ls` lists all runs")
+
+
+def _begins(record: RunRecord, text: str) -> bool:
+    """Whether an id or the name of the run begins with the text."""
+    return any(each.startswith(text) for each in (record.run, record.name, record.run8))
 
 
 def _exactly(text: str, listed: list[Entry]) -> list[Entry]:
@@ -422,8 +428,7 @@ def condition_of(entry: Entry, history: History | None = None) -> Condition:
         return Condition.ELSEWHERE if file_io.elsewhere(who) else Condition.SERVED
     history = entry.history() if history is None else history
     if history.state.phase.ended:
-        unread = history.unread and not elsewhere(entry) and own_runs.is_own(entry.path)
-        return Condition.UNREAD if unread else Condition.ENDED
+        return Condition.UNREAD if _is_unread(entry, history) else Condition.ENDED
     if _coming(entry):
         return Condition.COMING
     if elsewhere(entry):
@@ -431,6 +436,11 @@ def condition_of(entry: Entry, history: History | None = None) -> Condition:
     if not own_runs.is_own(entry.path):
         return Condition.LOST
     return Condition.UNSERVED if entry.record.kind == "hub" or runner(entry) is not None else Condition.LOST
+
+
+def _is_unread(entry: Entry, history: History) -> bool:
+    """Whether an agent on this host must still add the end to the journal."""
+    return history.unread and not elsewhere(entry) and own_runs.is_own(entry.path)
 
 
 def elsewhere(entry: Entry) -> str:
@@ -442,11 +452,8 @@ def elsewhere(entry: Entry) -> str:
             f"run {entry.record.name} runs in {original}, of which this is a copy: set XDG_STATE_HOME to {home} "
             "and run distui"
         )
-    files = (file_io.read(entry.path / name) for name in (AGENT_FILE, RUNNER_FILE))
-    identities = [who for who in files if who is not None]
-    hosts = [who.host for who in identities if file_io.elsewhere(who)]
-    if hosts or (entry.record.host != platform.node() and not identities):
-        host = hosts[0] if hosts else entry.record.host
+    host = _host_of_processes(entry)
+    if host:
         return f"run {entry.record.name} runs on {host}: ssh there and run distui"
     if not any(host_processes.held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
         return ""
@@ -454,6 +461,15 @@ def elsewhere(entry: Entry) -> str:
         f"run {entry.record.name} is held by a process that cannot be seen from here, in another container or on "
         "another host with this home: run distui there"
     )
+
+
+def _host_of_processes(entry: Entry) -> str:
+    """The other host whose agent or runner wrote its file here, or that began the run if no file is left; else ""."""
+    files = (file_io.read(entry.path / name) for name in (AGENT_FILE, RUNNER_FILE))
+    identities = [who for who in files if who is not None]
+    if not identities:
+        return entry.record.host if entry.record.host != platform.node() else ""
+    return next((who.host for who in identities if file_io.elsewhere(who)), "")
 
 
 def runner(entry: Entry) -> file_io.Identity | None:
