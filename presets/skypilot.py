@@ -6,7 +6,7 @@ Keys follow SkyPilot's task YAML, release 0.14 (docs.skypilot.co, "Task YAML"). 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType, NoneType
 from typing import Any
@@ -30,28 +30,34 @@ FIELDS = {
     "region": "region",
     "image_id": "image",
     "network_tier": "network_tier",
+    "workdir": "workdir",
+    "setup": "setup",
 }
-"""Key of a task's resources → field of a request."""
+"""Key of a task's resources, or of the task → field of a request."""
 
 
 def filled(wish: Request, table: Mapping[str, Any]) -> Request:
     """Return `wish` with the table's values for unset fields. Raises PlanError."""
-    for key, instead in OWN.items():
-        if key in table:
-            raise PlanError(f"sky.{key} is set by distui: use {instead}, and remove it from [sky]")
+    _refuse_own_keys(table)
     wanted = table.get("resources", {})
     if not isinstance(wanted, Mapping):
         raise PlanError(f"sky.resources is {model.show(wanted)}: write a table, [sky.resources]")
+    given = {**wanted, "workdir": table.get("workdir"), "setup": table.get("setup")}
     defaults: dict[str, Any] = {
-        field: str(wanted[key]) for key, field in FIELDS.items() if wanted.get(key) is not None
+        field: str(given[key]) for key, field in FIELDS.items() if given.get(key) is not None
     }
     if wanted.get("accelerators") is not None:
         defaults["gpus"] = _accelerators(wanted["accelerators"])
-    defaults |= {key: str(table[key]) for key in ("workdir", "setup") if table.get(key) is not None}
     unset = {name: value for name, value in defaults.items() if getattr(wish, name) is None}
     if wish.infra is None and wanted.get("infra") is not None:
         unset["on"] = str(wanted["infra"])
     return replace(wish, **unset)
+
+
+def _refuse_own_keys(table: Mapping[str, Any]) -> None:
+    for key, instead in OWN.items():
+        if key in table:
+            raise PlanError(f"sky.{key} is set by distui: use {instead}, and remove it from [sky]")
 
 
 def _accelerators(value: object) -> str:
@@ -162,23 +168,8 @@ def check(wish: Request, fields: Mapping[str, str] = MappingProxyType({})) -> Re
 
     `fields`: labels of a form's fields by option, such as {"--on": "place"}.
     """
-    on = fields.get("--on", "--on")
-    if wish.infra is not None and not _INFRA.fullmatch(wish.infra):
-        raise PlanError(f"{on} {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION")
-    cloud = (wish.infra or "*").partition("/")[0].lower()
-    if cloud not in ("*", *CLOUDS):
-        raise PlanError(
-            f"{on} {wish.infra}: unknown place: write local, sky, or one of {', '.join(CLOUDS)}"
-        )
-    for name, text in (("--cpus", wish.cpus), ("--memory", wish.memory)):
-        if text is not None and not _COUNT.fullmatch(text):
-            raise PlanError(f"{fields.get(name, name)} {text}: write a number, or 4+ for at least 4")
-    if wish.gpus is not None:
-        gpus(wish.gpus, fields.get("--gpus", "--gpus"))
-    if wish.network_tier not in (None, "best", "standard"):
-        raise PlanError(f"--network-tier {wish.network_tier}: write best or standard")
-    if wish.autostop_min is not None and not 0 < wish.autostop_min <= MOST_AUTOSTOP:
-        raise PlanError(f"--autostop {wish.autostop_min}: give minutes, from 1 on")
+    _check_place(wish, fields.get("--on", "--on"))
+    _check_amounts(wish, fields)
     if wish.region is not None and wish.infra is not None and "/" in wish.infra:
         raise PlanError(
             f"--region {wish.region}: {wish.infra} already names a region: leave one of the two out"
@@ -192,6 +183,28 @@ def check(wish: Request, fields: Mapping[str, str] = MappingProxyType({})) -> Re
         if not there.startswith(("/", "~/")):
             raise PlanError(f"--mount {there}=…: the path on the nodes has to begin with / or ~/")
     return wish
+
+
+def _check_place(wish: Request, on: str) -> None:
+    if wish.infra is not None and not _INFRA.fullmatch(wish.infra):
+        raise PlanError(f"{on} {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION")
+    cloud = (wish.infra or "*").partition("/")[0].lower()
+    if cloud not in ("*", *CLOUDS):
+        raise PlanError(
+            f"{on} {wish.infra}: unknown place: write local, sky, or one of {', '.join(CLOUDS)}"
+        )
+
+
+def _check_amounts(wish: Request, fields: Mapping[str, str]) -> None:
+    for name, text in (("--cpus", wish.cpus), ("--memory", wish.memory)):
+        if text is not None and not _COUNT.fullmatch(text):
+            raise PlanError(f"{fields.get(name, name)} {text}: write a number, or 4+ for at least 4")
+    if wish.gpus is not None:
+        gpus(wish.gpus, fields.get("--gpus", "--gpus"))
+    if wish.network_tier not in (None, "best", "standard"):
+        raise PlanError(f"--network-tier {wish.network_tier}: write best or standard")
+    if wish.autostop_min is not None and not 0 < wish.autostop_min <= MOST_AUTOSTOP:
+        raise PlanError(f"--autostop {wish.autostop_min}: give minutes, from 1 on")
 
 
 def gpus(text: str, option: str = "--gpus") -> tuple[str, int]:
@@ -227,7 +240,7 @@ def task(name: str, nnodes: int, wish: Request, cargo: Cargo, env: Mapping[str, 
     if wish.workdir is not None:
         made["workdir"] = wish.workdir
     made["file_mounts"] = {**wish.mounts, **cargo.mounts}
-    plain = {key: value for key, value in env.items() if not holds_secret(key, value)}
+    plain = _plain(env)
     if plain:
         made["envs"] = plain
     if cargo.secrets:
@@ -252,16 +265,17 @@ def _merged(before: Mapping[str, Any], wish: Request) -> dict[str, Any]:
     made = {**before, **stated}
     listed = "ordered" if before.get("ordered") else "any_of"
     own = {key: made[key] for key in _ALTERNATIVES.values() if key in made}
-    choices = [
-        {key: value for key, value in choice.items() if key not in stated}
-        for choice in before.get(listed) or ()
-    ]
+    choices = [_without(choice, stated) for choice in before.get(listed) or ()]
     added = [_alternative(choice) for choice in wish.any_of]
     if not choices and _is_choice(own, added):
         choices = [own]
-    if choices or added:
-        made[listed] = [*choices, *added]
+    if alternatives := [*choices, *added]:
+        made[listed] = alternatives
     return made
+
+
+def _without(choice: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
+    return {key: value for key, value in choice.items() if key not in keys}
 
 
 def _is_choice(own: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> bool:
@@ -323,13 +337,17 @@ def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
         raise PlanError(f"{where} has no run: add the command that distui should watch")
     if isinstance(config.get("secrets"), list):  # names of SkyPilot's own secrets, without values
         config["secrets"] = dict.fromkeys(config["secrets"])
+    _check_types(config, where)
+    return config
+
+
+def _check_types(config: Mapping[str, Any], where: str) -> None:
     for key, kind in (("name", str), ("num_nodes", int), ("setup", str)):
         if not isinstance(config.get(key), (kind, NoneType)):
             raise PlanError(f"{where}: {key} is {model.show(config[key])}, and has to be {KINDS[kind]}")
     for key in ("resources", "file_mounts", "envs", "secrets"):
         if config.get(key) is not None and not isinstance(config[key], Mapping):
             raise PlanError(f"{where}: {key} has to be a mapping, since distui adds keys to it")
-    return config
 
 
 def wrap(
@@ -343,26 +361,38 @@ def wrap(
     made = dict(config)
     if nnodes is not None:
         made["num_nodes"] = nnodes
-    if wished := _merged(made.get("resources") or {}, wish):
+    if wished := _merged(_section(config, "resources"), wish):
         made["resources"] = wished
     if wish.workdir is not None:
         made["workdir"] = wish.workdir
     if wish.setup:
         made["setup"] = wish.setup
-    made["file_mounts"] = {**(made.get("file_mounts") or {}), **wish.mounts, **cargo.mounts}
-    plain = {key: value for key, value in env.items() if not holds_secret(key, value)}
-    envs = {**(made.get("envs") or {}), **plain}
-    unset = [name for name, value in envs.items() if value is None]
-    for name in unset:
-        if name not in env.keys() | cargo.secrets:
-            raise PlanError(f"envs.{name} has no value: add --env {name}=VALUE")
-        del envs[name]  # it is passed as a secret
+    made["file_mounts"] = {**_section(config, "file_mounts"), **wish.mounts, **cargo.mounts}
+    envs = _variables(_section(config, "envs"), env, cargo)
     if envs or "envs" in made:
         made["envs"] = envs
     if cargo.secrets:
-        made["secrets"] = {**(made.get("secrets") or {}), **cargo.secrets}
+        made["secrets"] = {**_section(config, "secrets"), **cargo.secrets}
     made["run"] = cargo.command
     return made
+
+
+def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return config.get(key) or {}
+
+
+def _variables(own: Mapping[str, Any], env: Mapping[str, str], cargo: Cargo) -> dict[str, Any]:
+    """Return a task's variables with those of the launch, without secrets. Raises PlanError for one without a value."""
+    envs = {**own, **_plain(env)}
+    for name in [name for name, value in envs.items() if value is None]:
+        if name not in env.keys() | cargo.secrets:
+            raise PlanError(f"envs.{name} has no value: add --env {name}=VALUE")
+        del envs[name]  # it is passed as a secret
+    return envs
+
+
+def _plain(env: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in env.items() if not holds_secret(key, value)}
 
 
 def own_command() -> tuple[str, ...]:
@@ -397,8 +427,8 @@ def _secret_texts(config: Mapping[str, Any]) -> list[str]:
 
 def hidden(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the values that `masked` hides, by name."""
-    given = {name: str(value) for name, value in (config.get("secrets") or {}).items() if value is not None}
-    envs = (config.get("envs") or {}).items()
+    given = {name: str(value) for name, value in _section(config, "secrets").items() if value is not None}
+    envs = _section(config, "envs").items()
     named = {name: str(value) for name, value in envs if _hides(name, value)}
     return {**given, **named, **{_TEXTS[key]: config[key] for key in _secret_texts(config)}}
 
@@ -407,13 +437,15 @@ def revealed(config: Mapping[str, Any], values: Mapping[str, str]) -> tuple[dict
     """Return a masked task with its values, and the names without a known value."""
     made, missing = dict(config), []
     for key in ("secrets", "envs"):
-        section = made.get(key)
-        if not isinstance(section, Mapping):
-            continue
-        made[key] = {
-            name: values.get(name, MASK) if value == MASK else value for name, value in section.items()
-        }
-        missing += [name for name, value in section.items() if value == MASK and name not in values]
-    texts = [key for key in _TEXTS if made.get(key) == MASK]
-    made |= {key: values.get(_TEXTS[key], MASK) for key in texts}
-    return made, [*missing, *(f"the task's {key}:" for key in texts if _TEXTS[key] not in values)]
+        if isinstance(made.get(key), Mapping):
+            made[key] = section = dict(made[key])
+            for name in [name for name, value in section.items() if value == MASK]:
+                section[name] = values.get(name, MASK)
+                if name not in values:
+                    missing.append(name)
+    for key, variable in _TEXTS.items():
+        if made.get(key) == MASK:
+            made[key] = values.get(variable, MASK)
+            if variable not in values:
+                missing.append(f"the task's {key}:")
+    return made, missing
