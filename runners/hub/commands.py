@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -320,17 +320,21 @@ class HubCommands(CommandExecutor):
             for node, ranks in nodes.items()
             if not run.nodes.ended(node)
         ]
-        answers = list(await asyncio.gather(*asked))
-        if not answers:
-            raise CommandRefused("no rank is running")
-        good = [answer for answer in answers if answer.ok]
-        text = together(good + [answer for answer in answers if not answer.ok])
-        if len(good) < len(answers) and not (_in_parts(command) and good):
-            raise CommandRefused(text)
-        data: dict[str, str] = {}
-        for answer in good:
-            data |= answer.done.data if answer.done is not None else {}
-        return Reply([Clause(text)], data)
+        return _joined(command, list(await asyncio.gather(*asked)))
+
+
+def _joined(command: SetNccl | Signal | Save | Dump | Profile, answers: list[Answer]) -> Reply:
+    """Join the answers of the nodes, the good ones first. Raises CommandRefused."""
+    if not answers:
+        raise CommandRefused("no rank is running")
+    good = [answer for answer in answers if answer.ok]
+    text = together(sorted(answers, key=lambda answer: not answer.ok))
+    if len(good) < len(answers) and not (_in_parts(command) and good):
+        raise CommandRefused(text)
+    data: dict[str, str] = {}
+    for answer in good:
+        data |= answer.done.data if answer.done is not None else {}
+    return Reply([Clause(text)], data)
 
 
 STOP_SECONDS = 30.0
@@ -348,6 +352,13 @@ CHECK_SECONDS = 0.1
 
 Ask = Callable[[Stop, int], Awaitable[Answer]]
 """Return one node's answer to its part of a stop."""
+
+
+def _is_problem(answer: Answer) -> bool:
+    """Return True if a node refused a stop. A node that was stopped as it connected may have ended before."""
+    return answer.done is not None and not answer.ok and answer.done.text != ENDED
+
+
 Execute = Callable[[Stop], Awaitable[CommandDone]]
 """Execute a stop like a viewer's: journaled and answered."""
 
@@ -505,27 +516,26 @@ class Stopping:
 
     def _answer(self, answers: list[Answer]) -> str:
         """The stop's answer. Raises CommandRefused if a process may be left."""
-        nodes, ended = self._run.nodes, self._run.state.phase.ended
-        # A node that connects during the stop is stopped at once; a second stop may find its part ended.
-        problems = [
-            answer
-            for answer in answers
-            if answer.done is not None and not answer.ok and answer.done.text != ENDED
-        ]
+        problems = [answer for answer in answers if _is_problem(answer)]
         reasons = [together(problems)] if problems else []
-        silent = self._links.silent()
-        mute = [nodes.name(node) for node in nodes.alive() if node not in silent]
-        if silent:
-            seconds = None if ended else patience(True, nodes.some_ended(), False)
-            reached = len(silent) < len(nodes.numbers())
-            reasons.append(stopped_without([nodes.name(node) for node in silent], reached, seconds))
-        if mute:
-            reasons.append(not_stopped_yet(mute))
-        if not reasons and not ended and not self._over():
+        reasons += self._running()
+        if not reasons and not self._run.state.phase.ended and not self._over():
             reasons.append("the run does not end: see agent.log of its hub")
         if reasons:
             raise CommandRefused("; ".join(reasons))
         return "stopped: no process of the run is left"
+
+    def _running(self) -> Iterator[str]:
+        """Yield sentences on the nodes on which the run may continue."""
+        nodes, silent = self._run.nodes, self._links.silent()
+        if silent:
+            ended = self._run.state.phase.ended
+            seconds = None if ended else patience(True, nodes.some_ended(), False)
+            reached = len(silent) < len(nodes.numbers())
+            yield stopped_without([nodes.name(node) for node in silent], reached, seconds)
+        mute = [nodes.name(node) for node in nodes.alive() if node not in silent]
+        if mute:
+            yield not_stopped_yet(mute)
 
     async def late(self, node: int) -> None:
         """Stop a node that did not answer at the time of the stop."""

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ...presets.trusted_files import private_folder
 from .. import clock, file_io
-from ..model import MetricsWindow, ReadMetrics
+from ..model import MetricsWindow, ReadMetrics, Series
 from ..run_directories import Entry
 from ..telemetry.curves import (
     AHEAD_S,
@@ -139,12 +139,19 @@ def rows_of(window: MetricsWindow) -> Iterator[tuple[int, Cells]]:
     for place in range(window.count):
         cells: Cells = {}
         for series in window.series:
-            mean = series.mean[place]
-            low, high = (series.low or series.mean)[place], (series.high or series.mean)[place]
-            samples = series.samples[place] if series.samples else 1
-            if mean is not None and low is not None and high is not None and samples:
-                total = mean if series.metric in COUNTS else mean * samples
+            cell = _cell(series, place)
+            if cell is not None:
                 index = HOST if series.index is None else series.index
-                cells.setdefault(series.metric, {})[index] = [total, samples, low, high]
+                cells.setdefault(series.metric, {})[index] = cell
         if cells:
             yield int(window.begin + place * window.seconds), cells
+
+
+def _cell(series: Series, place: int) -> list[float] | None:
+    """Return sum, samples, minimum and maximum; None without samples."""
+    mean = series.mean[place]
+    low, high = (series.low or series.mean)[place], (series.high or series.mean)[place]
+    samples = series.samples[place] if series.samples else 1
+    if mean is None or low is None or high is None or not samples:
+        return None
+    return [mean if series.metric in COUNTS else mean * samples, samples, low, high]
