@@ -201,6 +201,12 @@ def screens(home: Path) -> list[Path]:
     return sorted(wheels)
 
 
+def _files(package: metadata.Distribution, compiled: bool) -> list[metadata.PackagePath]:
+    left_out = (".pyc",) if compiled else (".pyc", ".so")
+    own = (file for file in package.files or [] if ".." not in file.parts)
+    return [file for file in own if file.suffix not in left_out]
+
+
 def pack_installed(name: str, folder: Path, compiled: bool = True) -> None:
     """Pack this environment's copy of a package as a wheel. Raises OSError and RunError.
 
@@ -210,9 +216,7 @@ def pack_installed(name: str, folder: Path, compiled: bool = True) -> None:
         package = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         raise RunError(f"{name} is not installed: reinstall distui") from None
-    files = [file for file in package.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
-    if not compiled:
-        files = [file for file in files if file.suffix != ".so"]
+    files = _files(package, compiled)
     pure = not any(file.suffix == ".so" for file in files)
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     tags = "py3-none-any" if pure else f"{python}-{python}-linux_{os.uname().machine}"
