@@ -69,9 +69,9 @@ def understood(
     own, behind = list(words), None if rest is None else list(rest)
     if own and own[0] in (*PLANS, "exec"):
         own, behind = _with_script(own, behind, is_file, presumed)
-    own = [dashed(word) for word in own]
+    own = list(map(dashed, own))
     if own[:1] == ["tag"]:
-        own = [_tag_gone(word) for word in own]
+        own = list(map(_tag_gone, own))
     first = [word for word in GLOBAL if word in own]
     own = [*first, *(word for word in own if word not in GLOBAL)]
     at = len(first)
@@ -97,39 +97,53 @@ def _with_script(
 ) -> tuple[list[str], list[str] | None]:
     """Split the words at the script, even if there is no -- before it."""
     verb, switches = words[0], _options(words[0])
-    before = 0 if verb == "exec" else 1
-    places = _positions(words, switches, 1)
-    if before and places and _is_script(words[places[0]], is_file) and presumed():
-        before = 0
-    if before:
-        places = _positions(words, switches, 2)
-    if places is None:
+    at = _script_index(words, switches, is_file, presumed)
+    if at is None:
         return words, rest
-    if before and len(places) == 1 and _is_script(words[places[0]], is_file):
-        script = words[places[0]]
-        preset = f"distui {verb} PRESET -- {shlex.quote(script)}"
-        raise WrongUsage(f"no PRESET before {quoted(script)}: `{preset}`; `distui presets` lists them")
-    if len(places) <= before:
-        return words, rest
-    at = places[before]
     command = words[at:]
+    corrected = shlex.join([*words[:at], "--", *command, *(rest or ())])
     if rest is not None:
-        corrected = shlex.join([*words[:at], "--", *command, *rest])
         raise WrongUsage(f"{quoted(command[0])} belongs after --: `distui {corrected}`")
     free = {"-m", "--module", "--no-python"}.intersection(words[:at])
     if verb in PLANS and not free and not _is_script(command[0], is_file):
-        corrected = shlex.join([*words[:at], "--", *command])
         raise WrongUsage(
             f"{quoted(command[0])} is no script that is there: `distui {corrected}` if it is one"
         )
     own = [word for word in command[1:] if dashed(word).partition("=")[0] in switches.keys() | set(GLOBAL)]
     if own:
-        corrected = shlex.join([*words[:at], "--", *command])
         raise WrongUsage(
             f"{own[0]} behind {quoted(command[0])} may be its own option or distui's: `distui {corrected}` gives it to "
             "the script; write distui's options before --"
         )
     return words[:at], command
+
+
+def _script_index(
+    words: list[str],
+    switches: Mapping[str, bool],
+    is_file: Callable[[str], bool],
+    presumed: Callable[[], str],
+) -> int | None:
+    """Return the index of the script: the first word of `exec`, else the second, after the preset; None without one.
+
+    The preset may be missing if one is presumed. Raises WrongUsage.
+    """
+    verb, places = words[0], _positions(words, switches, 1)
+    if verb == "exec" or (places and _is_script(words[places[0]], is_file) and presumed()):
+        return places[0] if places else None
+    return _index_after_preset(words, _positions(words, switches, 2), is_file)
+
+
+def _index_after_preset(
+    words: list[str], places: Sequence[int] | None, is_file: Callable[[str], bool]
+) -> int | None:
+    if not places or len(places) > 1:
+        return places[1] if places else None
+    first = words[places[0]]
+    if _is_script(first, is_file):
+        preset = f"distui {words[0]} PRESET -- {shlex.quote(first)}"
+        raise WrongUsage(f"no PRESET before {quoted(first)}: `{preset}`; `distui presets` lists them")
+    return None
 
 
 def _options(verb: str) -> dict[str, bool]:
@@ -148,15 +162,21 @@ def _positions(words: Sequence[str], switches: Mapping[str, bool], enough: int) 
     while at < len(words):
         word = words[at]
         name, equals, _ = dashed(word).partition("=")
-        if word.startswith("-") and word != "-":
-            full = [name] if name in switches else [flag for flag in switches if flag.startswith(name)]
-            if not full and len(places) < enough:
-                return None
-            at += 1 + (not equals and bool(full) and all(switches[flag] for flag in full))
+        if not word.startswith("-") or word == "-":
+            places.append(at)
+            at += 1
             continue
-        places.append(at)
-        at += 1
+        full = _meant(name, switches)
+        if not full and len(places) < enough:
+            return None
+        has_value = bool(full) and not equals and all(switches[flag] for flag in full)
+        at += 2 if has_value else 1
     return places
+
+
+def _meant(name: str, switches: Mapping[str, bool]) -> list[str]:
+    """Return the options that a name, possibly shortened, can mean."""
+    return [name] if name in switches else [flag for flag in switches if flag.startswith(name)]
 
 
 def _is_script(word: str, is_file: Callable[[str], bool]) -> bool:
