@@ -139,17 +139,7 @@ def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -
     name = confirm.signal_name(number.name)
     if name in confirm.HARMLESS:
         return ""
-    hostname = os.uname().nodename
-    ends, unseen = [], []
-    for rank in sorted(set(asked) or state.ranks.keys()):
-        process = state.ranks.get(rank)
-        if process is None or process.pid is None or process.phase is not RankPhase.RUNNING:
-            continue
-        node = state.nodes.get(process.place.node)
-        if node is None or node.host != hostname:
-            unseen.append(rank)
-        elif number is signal.SIGKILL or disposition(process.pid, number) == "default":
-            ends.append(rank)
+    ends, unseen = _without_handler(state, number, sorted(set(asked) or state.ranks.keys()))
     parts = []
     if ends:
         why = (
@@ -162,6 +152,24 @@ def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -
             "which cannot be seen from this machine"
         )
     return "; ".join(parts)
+
+
+def _without_handler(
+    state: RunState, number: signal.Signals, ranks: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return the running ranks that a signal ends, and those on other machines, whose handlers are unknown."""
+    hostname = os.uname().nodename
+    ends, unseen = [], []
+    for rank in ranks:
+        process = state.ranks.get(rank)
+        if process is None or process.pid is None or process.phase is not RankPhase.RUNNING:
+            continue
+        node = state.nodes.get(process.place.node)
+        if node is None or node.host != hostname:
+            unseen.append(rank)
+        elif number is signal.SIGKILL or disposition(process.pid, number) == "default":
+            ends.append(rank)
+    return ends, unseen
 
 
 @contextlib.contextmanager
