@@ -94,16 +94,15 @@ def _nccl(state: RunState) -> str:
 
 def _checkpoint(frame: Frame, saved: Checkpoint | None) -> str:
     """Return the newest complete checkpoint."""
-    torn = [each for each in frame.state.checkpoints if not each.complete]
-    if saved is None:
-        return "none seen" + (f"; {plural(len(torn), 'torn one')}" if torn else "")
-    age = elapsed(saved.at, frame.node_now(0))
-    ago = NA if age is None else f"{checkpoint_age(age)} ago"
-    parts = [
-        saved.path,
-        f"{time_of_day(saved.at)}, {ago}" if not frame.state.phase.ended else time_of_day(saved.at),
-        "" if saved.step is None else f"step {saved.step:,}",
-        "" if saved.size is None else size_text(saved.size),
-        plural(len(torn), "torn one") if torn else "",
-    ]
-    return "; ".join(part for part in parts if part)
+    torn = sum(not each.complete for each in frame.state.checkpoints)
+    parts = ["none seen"]
+    if saved is not None:
+        when = time_of_day(saved.at)
+        if not frame.state.phase.ended:
+            age = elapsed(saved.at, frame.node_now(0))
+            when += f", {NA}" if age is None else f", {checkpoint_age(age)} ago"
+        parts = [saved.path, when]
+        parts += [f"step {saved.step:,}"] if saved.step is not None else []
+        parts += [size_text(saved.size)] if saved.size is not None else []
+    parts += [plural(torn, "torn one")] if torn else []
+    return "; ".join(filter(None, parts))

@@ -94,19 +94,23 @@ def item_row(frame: Frame, item: Item, width: int | None = None) -> Row:
     """Return severity, role, place, age and sentence, cut to `width` columns if it is given."""
     first = item.first
     glyph, style = glyphs.severity(first)
-    ink = "dim" if first.quiet or item.follows else "text"
     many = f"{len(item.findings)} × " if len(item.findings) > 1 else ""
-    summary = _symptoms(item) if item.follows else many + clean_text(first.text)
-    since = min((each.since for each in item.findings if each.since is not None), default=None)
-    old = "" if since is None else duration_short(elapsed(since, _now(frame, first)))
+    lead, role, summary = (f"{glyph} ", style), first.role, many + clean_text(first.text)
+    if item.follows:
+        lead, role, summary = ("│ ", "dim"), "", _symptoms(item)
     cells: tuple[Cell, ...] = (
-        (f"{'│' if item.follows else glyph} ", "dim" if item.follows else style),
-        (fit("" if item.follows else first.role, 8), "dim" if first.quiet else style),
+        lead,
+        (fit(role, 8), "dim" if first.quiet else style),
         (fit(place(frame.state, item), 9) + " ", "dim" if first.quiet else "accent"),
-        (fit(old, 4, right=True) + "  ", "dim"),
-        (summary, ink),
+        (fit(_age(frame, item), 4, right=True) + "  ", "dim"),
+        (summary, "dim" if first.quiet or item.follows else "text"),
     )
     return cells if width is None else clip(cells, width)
+
+
+def _age(frame: Frame, item: Item) -> str:
+    since = min((each.since for each in item.findings if each.since is not None), default=None)
+    return "" if since is None else duration_short(elapsed(since, _now(frame, item.first)))
 
 
 def _now(frame: Frame, finding: Finding) -> float:
