@@ -22,7 +22,7 @@ from ...runners.local_agent import open_link, snapshot
 from ...runners.logs.follow import all_sizes
 from ...runners.logs.log_files import LogFile, parse_file_id
 from ...runners.logs.merging import Line, MergedLogs
-from ...runners.model import AttemptEnded, FindingRaised, HostTick, RankTick, RunEnded
+from ...runners.model import AttemptEnded, Event, FindingRaised, HostTick, RankTick, RunEnded
 from ...runners.state import RunState
 from ...runners.status_document import status_json
 from ...runners.wire.client import Link, LinkError
@@ -262,6 +262,16 @@ class Causes:
         """Record a cause as printed."""
         self._printed.setdefault(attempt, []).append(text)
 
+    def record(self, event: Event) -> None:
+        """Add the cause of an attempt that ended: nothing else has to print it."""
+        if isinstance(event, AttemptEnded):
+            self.add(event.attempt, event.idle if event.first_cause is None else event.first_cause.text)
+
+    def unprinted(self, event: Event, attempt: int, text: str) -> str:
+        """Return what to print of an event's notification; only some events have causes."""
+        has_cause = isinstance(event, AttemptEnded | FindingRaised | RunEnded)
+        return self.new(attempt, text) if has_cause else text
+
     def new(self, attempt: int, text: str) -> str:
         """Return the unprinted part of a sentence; "" if there is none.
 
@@ -290,13 +300,11 @@ async def _follow(
         if err is None:
             continue
         for moment, text in state.notices[printed:]:
-            if isinstance(stamped.event, AttemptEnded | FindingRaised | RunEnded):
-                text = causes.new(state.attempt, text)
             latest = max(latest, moment)  # nodes report their own times, some of them late
-            if text:
-                await _report(err, latest, text)
-        if isinstance(event := stamped.event, AttemptEnded):
-            causes.add(event.attempt, event.idle if event.first_cause is None else event.first_cause.text)
+            unprinted = causes.unprinted(stamped.event, state.attempt, text)
+            if unprinted:
+                await _report(err, latest, unprinted)
+        causes.record(stamped.event)
         printed = len(state.notices)
         silent_since = max(shown, output.wrote if output is not None else 0.0)
         due = state.live and clock.monotonic() - silent_since >= EVERY_S
