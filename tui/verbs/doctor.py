@@ -180,13 +180,8 @@ def _row(node: ExaminedNode) -> tuple[str, ...]:
     shm = node.get("shm")
     return (
         node.name,
-        str(training.get("torch") or NA),
-        str(training.get("cuda") or NA),
-        str(training.get("nccl") or NA),
-        str(training.get("python") or NA),
-        node.driver or NA,
-        node.models or NA,
-        node.ports or NA,
+        *(str(training.get(name) or NA) for name in ("torch", "cuda", "nccl", "python")),
+        *(text or NA for text in (node.driver, node.models, node.ports)),
         NA if face is None else f"{face['name']} MTU {face['mtu'] or NA}",
         NA if shm is None else size_text(shm["total"]),
         NA if node.ahead_s is None else f"{round(node.ahead_s, 3) + 0.0:+.3f} s",
