@@ -462,7 +462,7 @@ def _rule(best: _Sentence, ended: bool) -> Rule:
     failure = best.failure
     if failure is None:
         name, text = UNEXPLAINED, f"No rule knows this: {shown(best.text)[:QUOTED]}"
-        remedy = "Read the lines around it: it is the earliest sentence that tells of an error."
+        remedy = "Read the lines around it: it is the earliest report of an error."
     else:
         name, text, remedy = f"died-{failure.kind}", text_of(failure), sentence(failure.remedy)
     role: Role

@@ -156,7 +156,7 @@ REPORTED = Rule(
     layer="python",
     confidence="low",
     place=PLACE - 2,
-    text="A rank failed, with an exit code that is not told: its launcher reports it, and no line shows why.",
+    text="A rank failed, with an unknown exit code: its launcher reports it, and no line shows why.",
     remedy="Look for the rank's own output: stderr, a folder of logs, the logs of the other nodes.",
 )
 CUT_OFF = Rule(

@@ -252,9 +252,7 @@ class _Unexplained:
         for entry in traces:
             error = PASSED_ON.get(entry.firsts[0].values.get("rc", "")) if entry.firsts else None
             if error is not None and self._is_near_end(entry):
-                text = (
-                    f"NCCL met an error ({error}), of which only its functions are told that passed it on."
-                )
+                text = f"NCCL met an error ({error}), of which the log only has the functions that passed it on."
                 remedy = "NCCL_DEBUG=WARN writes the reason above them."
                 yield as_cause(replace(entry, rule=replace(entry.rule, text=text, remedy=remedy)))
 

@@ -169,7 +169,9 @@ def _kept_waiting(ranks: TimedOut) -> str:
         return f"{behind_}, while {spans_text('rank', last)} timed out in {calls[last[0]]}."
     if missing:
         return f"{_ranks(missing)} did not come: {waited}, and {'it' if len(missing) == 1 else 'they'} reported none."
-    return f"{waited[:1].upper()}{waited[1:]}: a rank that is not heard of here did not come, or the network failed."
+    return (
+        f"{waited[:1].upper()}{waited[1:]}: a rank without logs here did not join, or the network failed."
+    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -355,7 +355,7 @@ def _node(
     partners = ", ".join(names[other] for result in tried for other in result.members if other != member)
     id_, severity = NODE[how]
     text = {
-        "dead": sentence(f"{name} could reduce with nobody it was paired with ({partners}): {_why(tried)}"),
+        "dead": sentence(f"{name} could reduce with none of its partners ({partners}): {_why(tried)}"),
         "wrong": f"{name} gets wrong sums with everybody it could reduce with ({partners}).",
         "slow": f"{name} is slow with everybody it could reduce with ({partners}).",
     }[how]
@@ -455,7 +455,7 @@ def _loaded(node: ExaminedNode) -> str | None:
 SAME = "Make the environments the same: one image, or one shared home."
 LIKE = "Use like nodes."
 ROWS: tuple[Row, ...] = (
-    ("D-DIFF-TORCH", "error", "torch {}", _training("torch"), "Different torch may not understand each other.", SAME),
+    ("D-DIFF-TORCH", "error", "torch {}", _training("torch"), "Different versions of torch may be incompatible.", SAME),
     ("D-DIFF-CUDA", "error", "CUDA {} in torch", _training("cuda"), "They are built for different CUDA.", SAME),
     ("D-DIFF-NCCL", "error", "NCCL {}", _training("nccl"), "NCCL refuses ranks of another version.", SAME),
     ("D-DIFF-PYTHON", "warning", "Python {}", _minor, "Pickled objects of one may not load in another.", SAME),

@@ -179,8 +179,8 @@ def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
 def _acs(node: ExaminedNode) -> Iterator[Finding]:
     pci = node.get("pci")
     if pci is None:
-        text = "Whether PCI bridges redirect traffic between GPUs (ACS) can only be read by root."
-        yield node.finding("D-ACS-UNKNOWN", "note", text, "n/a", "Run `sudo distui doctor` to know.")
+        text = "Only root can read if PCI bridges redirect traffic between GPUs (ACS)."
+        yield node.finding("D-ACS-UNKNOWN", "note", text, "n/a", "Run `sudo distui doctor` to check it.")
         return
     bad = [bridge for bridge in pci["acs"] if bridge["control"] & REDIRECTS]
     if bad:
@@ -246,7 +246,7 @@ def _torch(node: ExaminedNode) -> Iterator[Finding]:
         text = sentence(f"torch in {where} cannot be imported: {problem}")
         yield node.finding("D-TORCH-BROKEN", "error", text, problem, "Install torch there again.")
     elif version is None:
-        text = f"{where} has no torch, and no rank starts without it."
+        text = f"{where} has no torch, but every rank needs it."
         yield node.finding("D-TORCH-NONE", "error", text, "none", f"Install torch there. {remedy}")
     elif (numbers := _numbers(version)) and numbers < OLDEST_TORCH:
         text = f"torch {version} is too old: distui restarts ranks in place from 2.7 on."
@@ -349,7 +349,7 @@ def _nccl(node: ExaminedNode) -> Iterator[Finding]:
             "note",
             f"NCCL also reads {path}, whatever a launch sets.",
             names,
-            "Check that file when a setting of NCCL is not the one you gave.",
+            "Check that file if a setting of NCCL is not the one that you gave.",
         )
 
 
@@ -364,7 +364,7 @@ def _variables(node: ExaminedNode) -> Iterator[Finding]:
         yield node.finding(
             "D-NCCL-OFF",
             "warning",
-            "A way on which NCCL sends is switched off for every run here.",
+            "A transport of NCCL is switched off for every run here.",
             " ".join(off),
             "Unset it, unless this machine needs it.",
         )
@@ -373,7 +373,7 @@ def _variables(node: ExaminedNode) -> Iterator[Finding]:
         value = f"NCCL_DEBUG={level}" + (
             f" NCCL_DEBUG_SUBSYS={env['NCCL_DEBUG_SUBSYS']}" if "NCCL_DEBUG_SUBSYS" in env else ""
         )
-        text = "NCCL writes a lot in every run here; gigabytes an hour have been seen."
+        text = "NCCL writes a lot in every run here; gigabytes per hour have been seen."
         yield node.finding("D-NCCL-LOUD", "note", text, value, "Unset it; `distui nccl` changes it live.")
     for name in ("PYTHONHOME", "PYTHONSAFEPATH"):
         if env.get(name):
@@ -484,7 +484,7 @@ def _clock(node: ExaminedNode) -> Iterator[Finding]:
         shown = f"{round(node.ahead_s, 3) + 0.0:+.3f} s ± {node.doubt_s:.3f} s"
         yield node.finding("D-CLOCK", "warning", text, shown, "Start chrony or systemd-timesyncd there.")
     elif node.several and node.get("clock_synchronised") is False:
-        text = "Nothing keeps its clock in time, as far as its kernel knows."
+        text = "According to its kernel, nothing synchronises its clock."
         remedy = "Start chrony or systemd-timesyncd there."
         yield node.finding("D-CLOCK-FREE", "note", text, "not synchronised", remedy)
 

@@ -171,7 +171,7 @@ class NodeSession:
         await self._parts.keep_running("session-answers", self._take_answers)
         assert self._process.stdout is not None
         if not self._process.stdout.at_eof():
-            self._over = self._over or f"{self.name} is no longer heard"
+            self._over = self._over or f"{self.name} no longer answers"
             await ssh.kill(self._process)
         code = await self._process.wait()
         await asyncio.wait({self._errors}, timeout=ssh.LEAVE_SECONDS)  # read ssh's last messages

@@ -38,8 +38,8 @@ _WORKER = r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: "
 
 LOST_WORKER = "lost a worker process of its data loader, which ended before it had given its batch"
 WORKER_REMEDY = (
-    "look for it in that node's kernel log, if it was killed for want of memory: fewer workers then; num_workers=0 has "
-    "an exception or a crash of the data set in the rank"
+    "look for it in that node's kernel log, if it was killed because memory ran out: fewer workers then; "
+    "num_workers=0 has an exception or a crash of the data set in the rank"
 )
 
 NAN_REMEDY = (
@@ -55,7 +55,7 @@ _SIZES = (
 """torch's errors about sizes that do not match; the data is seldom the reason."""
 
 _HUB = (
-    "nodes without a way to the internet need the files in the cache of every node before (HF_HOME on a shared "
+    "nodes without internet access need the files in the cache of every node beforehand (HF_HOME on a shared "
     "disk, HF_HUB_OFFLINE=1), a proxy (HTTPS_PROXY) or a mirror (HF_ENDPOINT)"
 )
 _UNFIT = (
@@ -76,7 +76,7 @@ CAUSES: tuple[Cause, ...] = (
         "ray-actor",
         r"(?:ActorDiedError|RayActorError|ActorUnavailableError|WorkerCrashedError)\b.*?\bip: ([\w.:-]+)",
         "lost an actor of Ray at {0}: {line}",
-        "look at what that worker wrote before, and at why its node or process ended",
+        "read that worker's output, and find out why its node or process ended",
         "maybe",
         symptom=True,
     ),
@@ -84,7 +84,7 @@ CAUSES: tuple[Cause, ...] = (
         "ray-actor",
         r"ActorDiedError|RayActorError|ActorUnavailableError|WorkerCrashedError",
         "lost an actor of Ray: {line}",
-        "look at what that worker wrote before, and at why its node or process ended",
+        "read that worker's output, and find out why its node or process ended",
         "maybe",
         symptom=True,
     ),
@@ -92,7 +92,7 @@ CAUSES: tuple[Cause, ...] = (
         "ray-trials",
         r"Trials did not complete",
         "saw trials of Ray Tune fail: {line}",
-        "look at what those trials wrote: the error file in the folder of each, and who ended their processes",
+        "read the error file in the folder of each trial, and find out what ended their processes",
         "maybe",
         symptom=True,
     ),
@@ -101,7 +101,7 @@ CAUSES: tuple[Cause, ...] = (
         r"Error building extension '.*?\n([^\n]*?\b(?:[Ee]rror|fatal)\b ?:? [^\n]*)|Error building extension '([^'\n]+)'"
         r"|^RuntimeError: Error compiling objects for (extension)",
         "could not build an extension in C++ or CUDA: {0}",
-        "the compiler's first error says why: nvcc and the host's compiler must fit torch's CUDA (`nvcc --version`); "
+        "read the compiler's first error: nvcc and the host's compiler must fit torch's CUDA (`nvcc --version`); "
         "after the repair delete the half-built folder in ~/.cache/torch_extensions",
         "maybe",
     ),
@@ -120,7 +120,7 @@ CAUSES: tuple[Cause, ...] = (
         r"|cannot open shared object file[^\n]*))",
         "cannot load a library: {0}",
         "it was built for another torch, CUDA or system than is there: install the build that fits "
-        "(torch.__version__ and torch.version.cuda say which), or put its folder on LD_LIBRARY_PATH",
+        "(see torch.__version__ and torch.version.cuda), or put its folder on LD_LIBRARY_PATH",
         "no",
     ),
     _cause(
@@ -165,7 +165,7 @@ CAUSES: tuple[Cause, ...] = (
         r"Cannot re-initialize CUDA in forked subprocess",
         "uses CUDA in a process that was forked from one that used it",
         "start such processes by spawn (mp.set_start_method('spawn'), multiprocessing_context='spawn' of a DataLoader), "
-        "or leave CUDA alone before the fork",
+        "or do not use CUDA before the fork",
         "no",
         anywhere=True,
         deterministic=True,
@@ -183,7 +183,7 @@ CAUSES: tuple[Cause, ...] = (
         "cuda-error",
         r"thread: \[\d+,\d+,\d+\] Assertion [`'\"](.+?)[`'\"] failed",
         "failed on its GPU: a device-side assertion, {0}",
-        "most often an index out of range (labels, embeddings): the assertion says which value must lie where; "
+        "most often an index out of range (labels, embeddings): the assertion names the value and its range; "
         "CUDA_LAUNCH_BLOCKING=1 names the line",
         "maybe",
         anywhere=True,
@@ -216,7 +216,7 @@ CAUSES: tuple[Cause, ...] = (
         "killed",
         _WORKER + r"(Killed)",
         "lost a worker of its data loader to SIGKILL",
-        "most often the kernel does that for want of memory: fewer workers, or a higher limit; see its log there",
+        "most often the kernel does that when memory runs out: fewer workers, or a higher limit; see its log there",
         "maybe",
     ),
     _cause(
@@ -329,9 +329,9 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "hub-limited",
         r"429 Client Error|Too Many Requests for url",
-        "was refused by the hub, which was asked too often: {line}",
+        "was refused by the hub, which got too many requests: {line}",
         "download once before the launch into a cache that all ranks share (HF_HOME), and start with HF_HUB_OFFLINE=1; "
-        "or give the ranks a token (HF_TOKEN), which may ask more often",
+        "or give the ranks a token (HF_TOKEN), which allows more requests",
         "maybe",
         anywhere=True,
     ),
@@ -419,14 +419,14 @@ CAUSES: tuple[Cause, ...] = (
         r"client socket has timed out.*?connect to \(([^)]+)\)|client socket has failed to connect to[^\n(]*\(([^)]+)\)"
         r"|^ConnectionRefusedError: ([^\n]+)|^TimeoutError: (\[Errno 110\][^\n]*)",
         "could not connect to {0}",
-        "check that something listens there and that no firewall is between; see MASTER_ADDR and MASTER_PORT",
+        "check that a process listens there and that no firewall is in between; see MASTER_ADDR and MASTER_PORT",
         "maybe",
         symptom=True,
     ),
     _cause(
         "timeout",
         r"(?<!\d)(\d+/\d+) clients joined",
-        "waited for the other ranks to join until the time limit ({0} did)",
+        "waited for the other ranks until the time limit (only {0} joined)",
         "look for the ranks that did not start, or were given another address or world size",
         "maybe",
         symptom=True,
@@ -434,8 +434,8 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "timeout",
         r"^DistStoreError\b.*?wait timeout after",
-        "waited until the time limit for what another rank was to put into the store: {line}",
-        "look for the rank that did not come so far, or raise the timeout of the process group",
+        "waited until the time limit for a value of another rank in the store: {line}",
+        "look for the rank that did not get there, or raise the timeout of the process group",
         "maybe",
         symptom=True,
     ),
@@ -453,7 +453,7 @@ CAUSES: tuple[Cause, ...] = (
         r"Timed out waiting \d+ms|(?:collective|detected) operation timeout|Socket Timeout|Timeout waiting for"
         r"|wait timeout after|TimeoutError.{0,80}?\bp?nccl[A-Z]\w+",
         "waited for a collective until the time limit",
-        "another rank did not come: see where it was (`distui dump`), or raise the timeout of the process group",
+        "another rank did not join: see where it was (`distui dump`), or raise the timeout of the process group",
         "maybe",
         symptom=True,
         anywhere=True,
@@ -463,7 +463,7 @@ CAUSES: tuple[Cause, ...] = (
         r"gloo/transport\S* connect (\[[^\]\n]+\]:\d+): "
         r"|connectFullMesh failed.*?(?:timed out connecting|refused|No route|unreachable).*?remote=\[([^\]\n]+)\]",
         "could not connect to another rank at {0}",
-        "see whether that rank had ended; each rank tells the others the address of its interface, and from another "
+        "check if that rank had ended; each rank tells the others the address of its interface, and from another "
         "node a loopback (127.0.0.1) leads nowhere: set GLOO_SOCKET_IFNAME to one that leads to the other nodes",
         "maybe",
         symptom=True,
@@ -494,7 +494,7 @@ CAUSES: tuple[Cause, ...] = (
         "connection",
         r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe",
         "raised {line}",
-        "see who was to answer at the other end",
+        "check the process at the other end",
         "maybe",
         symptom=True,
     ),

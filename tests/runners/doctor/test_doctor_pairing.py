@@ -145,7 +145,7 @@ def test_what_is_said() -> None:
     first, second, _ = rounds(4, world({1: dead}))
     (found,) = checks.check_pairs(names, first, second)
     assert (found.id, found.severity, found.where, found.value) == ("D-PAIR-DEAD", "error", "b", "n/a")
-    assert "b could reduce with nobody it was paired with (a, d): 1: no answer." in found.text
+    assert "b could reduce with none of its partners (a, d): 1: no answer." in found.text
     first, second, _ = rounds(4, world(bad_links={(0, 1): slow}))
     (found,) = checks.check_pairs(names, first, second)
     assert (found.id, found.severity, found.where) == ("D-LINK-SLOW", "warning", "a, b")

@@ -139,7 +139,7 @@ async def test_a_reader_that_is_given_up_ends_its_session(
     nodes.first["box"] = [MAGIC.encode() + b"{}\n"] * 8
     monkeypatch.setattr("distui.runners.parts.BACKOFF_S", (0.1, 0.1))
     (finding,) = (await examined("box"))["D-SSH"]
-    assert finding.value == "box is no longer heard"
+    assert finding.value == "box no longer answers"
 
 
 @pytest.mark.parametrize("line", [b"[1]", b"{", b'{"id": [1]}', b"[" * 100_000, b'"x"'])
