@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from .model import TrainingSample
-from .state import RunState
+from .model import Gpu, TrainingSample
+from .state import Rank, RunState
 
 PEAKS = (
     ("GB200", 2500e12),
@@ -58,14 +58,11 @@ def peak(name: str) -> float | None:
 
 def computed(state: RunState, sample: TrainingSample) -> tuple[float, str] | None:
     """Return (percent, source) for a sample with tokens per second; None if anything is unknown."""
-    tokens, world = sample.tokens_s, state.attempts[-1].world_size if state.attempts else 0
-    params = {rank.made.params for rank in state.ranks.values() if rank.made is not None}
-    sure = world == 1 or sample.sources.get("tokens_s") in JOB_RATES
-    if tokens is None or not sure or not world or len(state.ranks) != world or len(params) != 1:
+    tokens = sample.tokens_s
+    if tokens is None or not _is_of_job(state, sample):
         return None
-    size = params.pop()
-    flops = _peak_of_all(state)
-    if size is None or flops is None or any(rank.made is None for rank in state.ranks.values()):
+    size, flops = _parameters(state), _peak_of_all(state)
+    if size is None or flops is None:
         return None
     percent = 100 * 6 * size * tokens / flops
     if percent > CAP:
@@ -76,16 +73,34 @@ def computed(state: RunState, sample: TrainingSample) -> tuple[float, str] | Non
     )
 
 
+def _is_of_job(state: RunState, sample: TrainingSample) -> bool:
+    """Whether a rate is that of the job, and all its ranks are known."""
+    world = state.attempts[-1].world_size if state.attempts else 0
+    of_job = world == 1 or sample.sources.get("tokens_s") in JOB_RATES
+    return of_job and world > 0 and len(state.ranks) == world
+
+
+def _parameters(state: RunState) -> int | None:
+    """Number of the model's parameters if all ranks agree on it."""
+    sizes = {None if rank.made is None else rank.made.params for rank in state.ranks.values()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
 def _peak_of_all(state: RunState) -> float | None:
     """Peak FLOP/s of all ranks' GPUs together, if each rank has a separate GPU; else None."""
     total, used = 0.0, set()
     for rank in state.ranks.values():
-        node = state.nodes.get(rank.place.node)
-        index = None if rank.sample is None else rank.sample.gpu
-        gpu = next((each for each in node.gpus if each.index == index), None) if node is not None else None
+        gpu = _gpu_of(state, rank)
         flops = None if gpu is None or gpu.mig else peak(gpu.name)
         if gpu is None or flops is None or gpu.uuid in used:
             return None
         used.add(gpu.uuid)
         total += flops
     return total or None
+
+
+def _gpu_of(state: RunState, rank: Rank) -> Gpu | None:
+    node = state.nodes.get(rank.place.node)
+    if node is None or rank.sample is None:
+        return None
+    return next((gpu for gpu in node.gpus if gpu.index == rank.sample.gpu), None)

@@ -132,16 +132,21 @@ def applied(state: RunState) -> Applied | None:
     plan = state.plan
     if plan is None or not plan.preset:
         return None
-    made = {number: rank.made for number, rank in sorted(state.ranks.items()) if rank.made is not None}
+    made = _models(state)
     if not made:
         yet = "" if state.phase.ended else " yet"
         return Applied("unknown", f"no rank has shown{yet} what its model is wrapped with")
     world = state.attempts[-1].world_size if state.attempts else len(state.ranks)
-    judged = [(number, _judge(plan, wrapped, world)) for number, wrapped in made.items()]
-    for number, check in judged:
+    judged = {number: _judge(plan, wrapped, world) for number, wrapped in made.items()}
+    for number, check in judged.items():
         if check.state != "applied":
             return Applied(check.state, f"rank {number}: {check.text}" if len(judged) > 1 else check.text)
-    return judged[0][1]
+    return judged[min(judged)]
+
+
+def _models(state: RunState) -> dict[int, Wrapped]:
+    """The models of the ranks that reported one."""
+    return {number: rank.made for number, rank in sorted(state.ranks.items()) if rank.made is not None}
 
 
 def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
@@ -157,18 +162,11 @@ def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
 
 def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
     """The preset's requirement that the model lacks; "" for none."""
-    kind, has = plan.strategy, made.strategies
-    piped = plan.mesh.get("pp", 1) > 1 and made.dims.get("pp") == plan.mesh.get("pp")
-    if kind == "single" or (kind == "ddp" and (world == 1 or piped)):
-        wrong = [wrapper for wrapper in has if wrapper != "ddp"]
-        if wrong:
-            return "a whole model" if kind == "single" else WORDS[kind]
-    elif kind not in has:
-        return WORDS.get(kind, kind)
-    elif kind == "ddp" and set(has) & {"zero1", "fsdp1", "fsdp2", "deepspeed"}:
-        return "DistributedDataParallel alone"
+    wrapper = _missing_wrapper(plan, made, world)
+    if wrapper:
+        return wrapper
     stage = plan.zero_stage
-    if stage is not None and made.zero_stage is not None and stage != made.zero_stage:
+    if stage is not None and made.zero_stage not in (None, stage):
         return f"ZeRO stage {stage}"
     for name in DIMENSIONS:
         size = plan.mesh.get(name, 1)
@@ -177,21 +175,41 @@ def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
     return ""
 
 
+def _missing_wrapper(plan: PlanSummary, made: Wrapped, world: int) -> str:
+    """The preset's wrapper that the model lacks, or that others contradict; "" for none."""
+    kind, has = plan.strategy, set(made.strategies)
+    if kind == "single":
+        return "a whole model" if has - {"ddp"} else ""
+    if kind == "ddp" and (world == 1 or _is_piped(plan, made)):
+        return WORDS[kind] if has - {"ddp"} else ""
+    if kind not in has:
+        return WORDS.get(kind, kind)
+    if kind == "ddp" and has & {"zero1", "fsdp1", "fsdp2", "deepspeed"}:
+        return "DistributedDataParallel alone"
+    return ""
+
+
+def _is_piped(plan: PlanSummary, made: Wrapped) -> bool:
+    """Whether the model is split into the pipeline stages of the plan."""
+    stages = plan.mesh.get("pp", 1)
+    return stages > 1 and made.dims.get("pp") == stages
+
+
 def _seen(made: Wrapped) -> str:
     """Wrappers in words: "is wrapped in fully_shard, divided by tp 2"."""
     shown = [each for each in made.strategies if each != "zero1" or not made.adopted]
-    names = [WORDS.get(strategy, strategy) for strategy in shown]
+    names = " and ".join(WORDS.get(strategy, strategy) for strategy in shown)
     if made.zero_stage is not None:
-        names = [
-            f"{name} (ZeRO stage {made.zero_stage})" if name == "DeepSpeed" else name for name in names
-        ]
-    wrapped = f"is wrapped in {' and '.join(names)}" if names else "is wrapped in nothing"
-    dims = ", ".join(
-        f"{name} {size}" for name, size in made.dims.items() if name in DIMENSIONS and size > 1
-    )
-    return (
-        wrapped + (f", divided by {dims}" if dims else "") + (f"; {made.adopted}" if made.adopted else "")
-    )
+        names = names.replace("DeepSpeed", f"DeepSpeed (ZeRO stage {made.zero_stage})")
+    dims = _dims_text(made.dims)
+    text = f"is wrapped in {names or 'nothing'}"
+    if dims:
+        text += f", divided by {dims}"
+    return f"{text}; {made.adopted}" if made.adopted else text
+
+
+def _dims_text(dims: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size}" for name, size in dims.items() if name in DIMENSIONS and size > 1)
 
 
 # --- coordinates of ranks in the mesh of the plan ---
@@ -257,28 +275,33 @@ def missing(state: RunState, logs: Sequence[str] | None) -> list[str]:
 
     `logs`: ids of the logs that were read; None if none are needed.
     """
-    gaps = [] if logs is None else list(_unread(state, logs))
-    if logs is not None and not (logs or gaps):
-        gaps = ["no logs of the newest attempt are on this machine"]
+    gaps: list[str] = []
+    if logs is not None:
+        gaps += _unread(state, logs)
+        if not logs and not gaps:
+            gaps = ["no logs of the newest attempt are on this machine"]
+    return gaps if state.phase.ended else [*gaps, *_missing_values(state)]
+
+
+def _missing_values(state: RunState) -> Iterator[str]:
+    """Data that nodes and ranks of a live run do not report."""
     for node in state.nodes.values():
-        if node.link is LinkState.LOST and not state.phase.ended:
-            gaps.append(f"{node.host or f'node {node.node}'} does not answer: its values are old")
-    blind = [
-        number
-        for number, rank in sorted(state.ranks.items())
-        if rank.phase is RankPhase.RUNNING and not rank.hook
-    ]
-    if blind and not state.phase.ended:
+        if node.link is LinkState.LOST:
+            yield f"{node.host or f'node {node.node}'} does not answer: its values are old"
+    yield from _hookless(state)
+    if untimed(state):
+        yield UNTIMED
+
+
+def _hookless(state: RunState) -> Iterator[str]:
+    """Running ranks whose hook does not answer."""
+    running = [number for number, rank in sorted(state.ranks.items()) if rank.phase is RankPhase.RUNNING]
+    blind = [number for number in running if not state.ranks[number].hook]
+    if blind:
         pulses = [state.ranks[number].pulse for number in blind]
-        lacking = (
-            "no flight recorder"
-            if all(pulse and pulse.stack for pulse in pulses)
-            else "no stack, no flight recorder"
-        )
-        gaps.append(f"no hook answers in {spans_text('rank', blind)}: {lacking}")
-    if untimed(state) and not state.phase.ended:
-        gaps.append(UNTIMED)
-    return gaps
+        has_stacks = all(pulse and pulse.stack for pulse in pulses)
+        lacking = "no flight recorder" if has_stacks else "no stack, no flight recorder"
+        yield f"no hook answers in {spans_text('rank', blind)}: {lacking}"
 
 
 UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is detected"
