@@ -193,9 +193,13 @@ def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
     if table is None:
         return {}, [f"{sentence} The default keys are used." for sentence in passed]
     ids = {action.id for action in ACTIONS}
-    flat = _flatten(table)
-    good = {name: key for name, key in flat.items() if name in ids and isinstance(key, str)}
-    wrong = [_complaint(path, name, ids) for name in flat if name not in good]
+    good: dict[str, str] = {}
+    wrong: list[str] = []
+    for name, key in _flatten(table).items():
+        if name in ids and isinstance(key, str):
+            good[name] = key
+        else:
+            wrong.append(_complaint(path, name, ids))
     return good, wrong + [f"{path}: {text}: give one of them another" for text in _clashes(good)]
 
 

@@ -455,18 +455,21 @@ class Pacer:
         """Send the next batch, unless one is in flight."""
         if self._depth or not self.active:
             return
-        overdue = self._asked is not None and self._clock() - self._asked >= self._patience
-        if overdue:
-            self.mute = self.mute or self._least is None
-            self._patience = min(max(PATIENCE_S, 2 * self._patience), MOST_PATIENCE_S)
-            self.budget = FEWEST
-            self._asked = None
+        if self._asked is not None and self._clock() - self._asked >= self._patience:
+            self._give_up_answer()
         if self.mute or not self._begun:  # the very first batch waits for no answer
             if text := self._take(MOST if self.mute else self.budget):
                 self._begun = True
                 self._ask(text) if self._asked is None else self._write(text)
         elif self._asked is None and (text := self._take(self.budget)):
             self._ask(text)
+
+    def _give_up_answer(self) -> None:
+        """Stop waiting for the terminal, which is mute if it has never answered."""
+        self.mute = self.mute or self._least is None
+        self._patience = min(max(PATIENCE_S, 2 * self._patience), MOST_PATIENCE_S)
+        self.budget = FEWEST
+        self._asked = None
 
     def _ask(self, text: str) -> None:
         self._asked, self._sent = self._clock(), len(text)

@@ -94,11 +94,14 @@ def nice_ceiling(value: float, *, binary: bool = False) -> float:
 
 def axis_for(curves: Sequence[Line], *, log: bool = False, binary: bool = False) -> Axis:
     """Return 0 to a round value above all curves; with `log` from a power of ten below the smallest."""
-    values = [value for curve in curves for part in (curve.mean, curve.high) for value in finite(part)]
+    values: list[float] = []
+    for curve in curves:
+        values += [*finite(curve.mean), *finite(curve.high)]
     if not log:
         return Axis(0.0, nice_ceiling(max(values, default=0.0), binary=binary))
+    for curve in curves:
+        values += finite(curve.low)
     positive = [value for value in values if value > 0]
-    positive += [value for curve in curves for value in finite(curve.low) if value > 0]
     low, high = min(positive, default=0.1), max(positive, default=1.0)
     floor = 10.0 ** math.floor(math.log10(low))
     ceiling = 10.0 ** math.ceil(math.log10(high))

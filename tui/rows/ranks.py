@@ -6,6 +6,7 @@ rank; more nodes have one tile of single glyphs each.
 
 from __future__ import annotations
 
+from itertools import chain
 from operator import attrgetter
 
 from msgspec import Struct
@@ -95,7 +96,7 @@ def _wide(frame: Frame, node: Node, name: str, width: int, most: float | None) -
         if link is not None and start == 0:  # the link's state replaces the values
             rows.append(clip((*head, (link[2], link[1])), width))
         else:
-            rows.append((*head, *(cell for heat in part for cell in _wide_cell(frame, heat))))
+            rows.append((*head, *chain.from_iterable(_wide_cell(frame, heat) for heat in part)))
         rows.append(((below, "stale"), *((fit(f" {heat.below}", CELL), "dim") for heat in part)))
     return rows
 

@@ -187,11 +187,8 @@ def _of_text(name: str, field: RunField, op: str, value: str, at: int) -> Test:
             f"the filter, column {at}: {name} is a text without an order: write {field.example}"
         )
     wanted = value.lower().split(",")
-    for each in wanted if name == "state" else ():
-        if not any(_fits_text(state, op, each) for state in STATES):
-            raise FilterError(
-                f"the filter, column {at}: unknown state {quoted(each)}: use {', '.join(_TYPED)}"
-            )
+    if name == "state":
+        _check_states(op, wanted, at)
 
     def test(run: RunEntry) -> bool:
         texts = [str(text).lower() for text in field.read(run)]
@@ -200,6 +197,14 @@ def _of_text(name: str, field: RunField, op: str, value: str, at: int) -> Test:
         return hit != (op == "!=")
 
     return test
+
+
+def _check_states(op: str, wanted: Sequence[str], at: int) -> None:
+    for each in wanted:
+        if not any(_fits_text(state, op, each) for state in STATES):
+            raise FilterError(
+                f"the filter, column {at}: unknown state {quoted(each)}: use {', '.join(_TYPED)}"
+            )
 
 
 def _fits_text(text: str, op: str, wanted: str) -> bool:
