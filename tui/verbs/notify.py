@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import platform
+from collections.abc import Sequence
 from typing import TypedDict
 
 from ...runners import clock, run_directories
@@ -131,13 +132,13 @@ def _about(way: NoticeWay, configured: Configured) -> ListedWay:
 
 
 def _test(options: argparse.Namespace, configured: Configured) -> int:
+    problems: Sequence[str] = ()
     if options.name is not None:
         chosen = [ways.way_of(options.name, configured, "notify test")]
     else:
-        sent = {word.partition(":")[0] for word in configured.send}
-        chosen = [way for way in configured.ways.values() if way.name in sent or way.name not in ways.OWN]
-        for problem in configured.problems:
-            complain(problem)
+        chosen, problems = _used(configured), configured.problems
+    for problem in problems:
+        complain(problem)
     if not chosen:
         raise RunError(
             f"no channel is configured in {configured.path}: docs/notifications.md has examples, and "
@@ -147,7 +148,13 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
     said = [f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}" for row in rows]
     lines = [f"{row['way']}: {text}" for row, text in zip(rows, said, strict=True)]
     answer(options.json, TriedWays(ways=rows), lines)
-    return 0 if all(row["ok"] for row in rows) and not (configured.problems and options.name is None) else 1
+    return 0 if all(row["ok"] for row in rows) and not problems else 1
+
+
+def _used(configured: Configured) -> list[NoticeWay]:
+    """Return the user's own channels, and the built-in ones that the configuration names."""
+    sent = {word.partition(":")[0] for word in configured.send}
+    return [way for way in configured.ways.values() if way.name in sent or way.name not in ways.OWN]
 
 
 async def _try_all(chosen: list[NoticeWay], configured: Configured) -> list[TriedWay]:
