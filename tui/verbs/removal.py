@@ -125,15 +125,17 @@ def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
         except RunError as error:
             failed.append(str(error))
     freed = sum(each["bytes"] for each in removed)
-    lines = [
-        f"{each['name']}  {size_short(each['bytes'])}  {', '.join(each['folders'])}" for each in removed
-    ]
+    lines = list(map(_removed_line, removed))
     lines.append(f"removed {plural(len(removed), 'run')}, {size_short(freed)} freed")
     document = Removed(removed=removed, freed_bytes=freed, failed=failed)
     answer(options.json, document, lines if chosen else ["nothing to remove"])
     for text in (*said, *failed):
         complain(text)
     return 1 if failed else 0
+
+
+def _removed_line(removed: RemovedRun) -> str:
+    return f"{removed['name']}  {size_short(removed['bytes'])}  {', '.join(removed['folders'])}"
 
 
 def _sure(options: argparse.Namespace, chosen: Sequence[Removal]) -> bool:

@@ -177,6 +177,10 @@ def ended_line(state: RunState) -> str:
     )
 
 
+def _why_no_agent(state: RunState) -> str:
+    return next((item.text for item in state.findings.values() if item.id == "no-agent"), "no agent")
+
+
 async def _wait(link: Link, until: str, state: RunState, as_json: bool) -> int:
     await follow_until(link, until, state)
     if until != "done" and reached(state, until):
@@ -185,9 +189,7 @@ async def _wait(link: Link, until: str, state: RunState, as_json: bool) -> int:
         complain(state.end_text)
         return LOST
     if not state.phase.ended:
-        raise UnreachableError(
-            next((item.text for item in state.findings.values() if item.id == "no-agent"), "no agent")
-        )
+        raise UnreachableError(_why_no_agent(state))
     succeeded = state.phase is RunPhase.SUCCEEDED
     idle = bool(state.attempts and state.attempts[-1].idle)
     if not as_json and (idle or not succeeded):
