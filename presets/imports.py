@@ -172,7 +172,7 @@ def from_accelerate(document: Mapping[str, Any], source: str) -> Imported:
     gpus = rest.get("gpu_ids")
     if gpus not in (None, "all"):
         draft.notes.append(
-            f"gpu_ids {gpus} acts under `accelerate launch` alone: --env CUDA_VISIBLE_DEVICES={gpus} elsewhere."
+            f"gpu_ids {gpus} works only under `accelerate launch`: --env CUDA_VISIBLE_DEVICES={gpus} elsewhere."
         )
     draft.keep("accelerate", rest)
     return draft
@@ -221,7 +221,7 @@ def _machines(rest: dict[str, Any], draft: Imported, kind: str) -> None:
         draft.put("topology.nproc_per_node", 1)
     for key in PLACED:
         if rest.pop(key, None) not in (None, 0):
-            draft.notes.append(f"{key} is left out: it is known anew at each launch.")
+            draft.notes.append(f"{key} is left out: each launch sets it.")
     if truth(rest.get("use_cpu")) is not True:
         rest.pop("use_cpu", None)
 
@@ -363,7 +363,7 @@ def from_skypilot(document: Mapping[str, Any], read: Callable[[str], bytes | Non
     else:
         draft = Imported()
         draft.put("strategy.kind", "ddp")
-        lost = ", and its strategy is not known from here: say [strategy] kind"
+        lost = ", and its strategy is unknown here: set [strategy] kind"
         lost += f" ({named} is not here)" if named else ""
     draft.put("topology.nnodes", whole(document.get("num_nodes")) or 1)
     draft.variables(table_of(document, "envs"))

@@ -615,9 +615,9 @@ def _reader_notes(preset: Preset, obeys: Obeys, config: Mapping[str, Any]) -> tu
             f"Accelerate knows no number for strategy.reshard_after_forward: {strategy.reshard_after_forward} is true."
         )
     if strategy.kind == "fsdp1" and not strategy.limit_all_gathers:
-        notes.append("Accelerate limits all-gathers whatever strategy.limit_all_gathers says.")
+        notes.append("Accelerate limits all-gathers regardless of strategy.limit_all_gathers.")
     if strategy.kind == "ddp":
-        notes.append("Accelerate takes DDP's options (buckets, unused parameters) from the script alone.")
+        notes.append("Accelerate takes DDP's options (buckets, unused parameters) only from the script.")
     if preset.batch.accumulation > 1 and obeys.reader == "accelerate":
         notes.append("batch.accumulation acts where the script uses accelerator.accumulate().")
     if preset.batch.accumulation > 1 and obeys.reader == "trainer":

@@ -131,7 +131,7 @@ def pipeline(stages: int) -> MemoryStrategy:
         title=f"PP {stages}",
         words="pp-1f1b" + _set("pp", stages, 2) + _set("microbatches", 2 * stages, 4),
         preset=_preset(Mesh(pp=stages, microbatches=2 * stages), kind="ddp"),
-        why=f"stages exchange activations alone, for slow links; wants batches of {2 * stages} and a pp_plan",
+        why=f"stages exchange only activations, for slow links; wants batches of {2 * stages} and a pp_plan",
     )
 
 
@@ -488,7 +488,7 @@ def _decide(case: _Case) -> tuple[str, list[str]]:
 
 def _own(case: _Case) -> tuple[str, list[str]]:
     name = "single" if case.ranks == 1 else "ddp"
-    why = "A script that divides its model itself decides alone: the preset starts the ranks and sets their environment."
+    why = "A script that divides its own model decides itself: the preset only starts ranks and sets their environment."
     if case.first is None:
         return name, [why, _too_large(case)]
     title = case.first[1].strategy.title

@@ -596,7 +596,7 @@ def _accelerate(lead: str, reader: Reader, claims: _Claims, precise: _Claims, as
     if precise.sure:
         how = f"{alone}({precise.sure.replace(' (line ', ' in line ').removesuffix(')')})."
     elif reader == "trainer" and asked.kind == "deepspeed":
-        how = f"{alone}(under DeepSpeed the Trainer takes bf16 and fp16 from its arguments alone)."
+        how = f"{alone}(under DeepSpeed the Trainer takes bf16 and fp16 only from its arguments)."
     else:
         own = _clause("; the precision is its own if", precise.unless)
         how = f"{lead}: it obeys strategy and precision through the environment{unless}{own}."
@@ -628,7 +628,7 @@ def _beyond_accelerate(asked: Requirements) -> str | None:
 def _deepspeed(lead: str, script: Script, call: ScriptCall, asked: Requirements) -> Obeys:
     if asked.kind != "deepspeed":
         return Obeys(
-            None, f"{lead}, which obeys strategy deepspeed alone: take ds-zero1, 2 or 3.", "deepspeed"
+            None, f"{lead}, which obeys only strategy deepspeed: take ds-zero1, 2 or 3.", "deepspeed"
         )
     casts = bool(_CASTS & {node.attr for node in script.tree.of(ast.Attribute)})
     how = f"{lead}: it obeys strategy and precision through "

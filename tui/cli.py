@@ -128,7 +128,7 @@ def refused(words: list[str], rest: list[str]) -> str:
     """Return a sentence that says why no verb can take these words; "" if nothing is wrong with them."""
     empty = next((word for word in words if re.fullmatch(r"--[\w-]+=--", word)), None)
     if empty is not None:  # argparse would read the -- as a missing value
-        return f"{empty}: -- is no value; it stands alone, before the script"
+        return f"{empty}: -- is not a value; it separates the options from the script"
     for word in (*words, *rest):
         try:
             word.encode()

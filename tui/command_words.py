@@ -107,12 +107,12 @@ def _with_script(
     free = {"-m", "--module", "--no-python"}.intersection(words[:at])
     if verb in PLANS and not free and not _is_script(command[0], is_file):
         raise WrongUsage(
-            f"{quoted(command[0])} is no script that is there: `distui {corrected}` if it is one"
+            f"{quoted(command[0])} is not an existing script: `distui {corrected}` if it is one"
         )
     own = [word for word in command[1:] if dashed(word).partition("=")[0] in switches.keys() | set(GLOBAL)]
     if own:
         raise WrongUsage(
-            f"{own[0]} behind {quoted(command[0])} may be its own option or distui's: `distui {corrected}` gives it to "
+            f"{own[0]} after {quoted(command[0])} may be its own option or distui's: `distui {corrected}` gives it to "
             "the script; write distui's options before --"
         )
     return words[:at], command

@@ -118,7 +118,7 @@ def test_modules_of_the_working_directory_are_not_imported(world: World) -> None
 
 def test_two_dashes_are_no_value(world: World) -> None:
     for word in ("--hosts=--", "--env=--", "--name=--", "--python=--", "--set=--"):
-        world.distui("plan", "ddp", word, "--", "t.py").refused(2, "is no value")
+        world.distui("plan", "ddp", word, "--", "t.py").refused(2, "is not a value")
 
 
 def test_words_that_are_no_text_are_refused(world: World) -> None:

@@ -14,7 +14,10 @@ pytestmark = pytest.mark.torch
 WRONG = [
     ({"DISTUI_STRATEGY": "fsdp"}, "is 'fsdp'; parallelize() knows single, ddp, zero1, fsdp1, fsdp2"),
     ({"DISTUI_STRATEGY": "zero1"}, "so it has to build it: write model, optimizer = parallelize(model, "),
-    ({"DISTUI_STRATEGY": "ddp"}, "strategy ddp needs ranks and this is a plain process: use torchrun"),
+    (
+        {"DISTUI_STRATEGY": "ddp"},
+        "strategy ddp needs ranks, but this is a single process: start it with torchrun",
+    ),
     ({"DISTUI_STRATEGY": "single", "WORLD_SIZE": "2"}, "single is one process and the world size is 2"),
     ({"DISTUI_STRATEGY_OPTIONS": "{"}, "DISTUI_STRATEGY_OPTIONS is not JSON"),
     ({"DISTUI_STRATEGY_OPTIONS": "[1]"}, "DISTUI_STRATEGY_OPTIONS must be a JSON object, and is [1]"),

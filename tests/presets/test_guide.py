@@ -89,7 +89,7 @@ def test_questions_have_two_to_four_choices() -> None:
         ({"model": "8B", "gpu": "A10", "nodes": "1"}, "fsdp2", "ZeRO-3 is the simplest that fits"),
         ({"model": "8B", "gpu": "A10", "nodes": "2"}, "hsdp", "Set mesh.dp_replicate to the number of nodes, 2."),
         ({"count": "1"}, "single", "one GPU is the simplest"),
-        ({"script": "own"}, "ddp", "decides alone"),
+        ({"script": "own"}, "ddp", "decides itself"),
         ({"script": "trainer", "model": "8B"}, "ds-zero1", "Accelerate and the HF Trainer obey a"),
         ({"script": "deepspeed"}, "ds-zero1", "DeepSpeed's ZeRO-1 is the simplest"),
         ({"experts": "yes"}, "moe", "experts are divided"),

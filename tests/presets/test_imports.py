@@ -219,7 +219,7 @@ def test_a_task_whose_run_names_a_configuration_of_deepspeed() -> None:
     assert made.deepspeed["optimizer"] == {"type": "AdamW"}
     assert made.topology.nnodes == 2
     assert any("strategy is that of ds_config.json" in note for note in found.notes)
-    assert not any("not known from here" in note for note in found.notes)
+    assert not any("is unknown here" in note for note in found.notes)
     found, _ = imports.import_preset("task.yaml", task.encode())
     assert loaded(found).strategy.kind == "ddp"
     assert any("(ds_config.json is not here)" in note for note in found.notes)

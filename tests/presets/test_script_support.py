@@ -131,7 +131,7 @@ def test_accelerate_and_trainers_obey_through_the_environment(
             "its own deepspeed (line 2)",
         ),
         (TRAINER, asked("ddp", args="--fsdp full_shard"), "its arguments say --fsdp"),
-        (OPTIONS, asked("ddp"), "obeys strategy deepspeed alone"),
+        (OPTIONS, asked("ddp"), "obeys only strategy deepspeed"),
         (OPTIONS, asked("deepspeed", args="--deepspeed_config=own.json"), "name a configuration"),
         ("import deepspeed\ndeepspeed.initialize(config={})", asked("deepspeed"), "a config of its own"),
         (

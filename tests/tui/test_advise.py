@@ -88,7 +88,7 @@ def test_where_only_host_memory_helps(capsys: pytest.CaptureFixture[str]) -> Non
 def test_nothing_fits_and_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("--params 7B --gpus 8xA100-40GB --seq 8192 --micro-batch 8", capsys)
     assert code == 1
-    why = "Nothing fits (92% of 40 GB are usable), on however many GPUs: activations alone are too much."
+    why = "Nothing fits (92% of 40 GB are usable), on any number of GPUs: the activations are too large."
     assert f"\n{why}\n\nWhat would help:\n" in out
     tried = re.findall(r"^  \* .* \((.*)\): (.*) fits, with `.*`\.$", out, re.MULTILINE)
     assert len(tried) == 2

@@ -59,7 +59,7 @@ def test_what_means_one_thing_is_understood(typed: str, own: str, rest: str | No
         ),
         (
             "launch ddp train.py --nproc_per_node=2",
-            "--nproc_per_node=2 behind train.py may be its own option",
+            "--nproc_per_node=2 after train.py may be its own option",
         ),
         ("launch train.py", "no PRESET before train.py: `distui launch PRESET -- train.py`"),
         ("launch ddp missing", "`distui launch ddp -- missing` if it is one"),

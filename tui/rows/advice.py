@@ -168,7 +168,7 @@ def verdict(advice: Advice) -> str:
     usable = f"{USABLE:.0%} of {advice.gpus.memory_gb:g} GB are usable"
     if ranks is not None:
         return f"Nothing fits ({usable}): ZeRO-3 needs {ranks} such GPUs."
-    return f"Nothing fits ({usable}), on however many GPUs: activations alone are too much."
+    return f"Nothing fits ({usable}), on any number of GPUs: the activations are too large."
 
 
 def bar_row(estimate: Estimate, width: int) -> Row:

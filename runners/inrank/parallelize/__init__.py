@@ -99,7 +99,7 @@ def parallelize(
     if optimizer is not None and not isinstance(optimizer, type):
         raise ParallelizeError(f"parallelize() takes an optimizer's class, not one already built: {usage}")
     if config.strategy == "zero1" and optimizer is None:
-        raise ParallelizeError(f"strategy zero1 divides the optimizer, so it has to build it: {usage}")
+        raise ParallelizeError(f"strategy zero1 shards the optimizer, so it has to construct it: {usage}")
     _join(config)
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
     model = _made_parallel(model, config)
@@ -204,7 +204,7 @@ def load_saved(
         return {}
     if not {"model", "optimizer", "more"} <= set(saved):
         raise ParallelizeError(
-            "the checkpoint was not made by state_for_saving(): it has no model, optimizer, more"
+            "the checkpoint is not from state_for_saving(): it lacks model, optimizer or more"
         )
     cut = isinstance(model, Pipeline)
     inner = model.module if cut else model
@@ -234,7 +234,9 @@ def _join(config: Settings) -> None:
     if name == "single" or dist.is_initialized():
         return
     if "RANK" not in os.environ:
-        raise ParallelizeError(f"strategy {name} needs ranks and this is a plain process: use torchrun")
+        raise ParallelizeError(
+            f"strategy {name} needs ranks, but this is a single process: start it with torchrun"
+        )
     dist.init_process_group(settings.backend(), device_id=here if here.type == "cuda" else None)
 
 
@@ -302,13 +304,13 @@ def _same_model(weights: Dict[str, Any], here: Optional[Shapes]) -> None:
     there = {name: tuple(value.shape) for name, value in weights.items() if hasattr(value, "shape")}
     for name, size in here.items():
         if name not in there:
-            raise ParallelizeError(f"the checkpoint is of another model: it has no {name}")
+            raise ParallelizeError(f"the checkpoint is from another model: it lacks {name}")
         if there[name] != size:
             words = " and ".join(
                 f"{' × '.join(map(str, shape)) or 'one number'} {where}"
                 for shape, where in ((there[name], "there"), (size, "here"))
             )
-            raise ParallelizeError(f"the checkpoint is of a model of other sizes: {name} is {words}")
+            raise ParallelizeError(f"the checkpoint is from a model of other sizes: {name} is {words}")
 
 
 def _of_all_stages(weights: Dict[str, Any], moments: Dict[str, Any]) -> Any:

@@ -180,7 +180,7 @@ class _Gathered(TorchFunctionMode):  # type: ignore[misc]
             return func(*args, **given)
         given.update(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args))
         if given.get("attn_mask") is not None:
-            raise ParallelizeError("cp knows causal and full attention, and this one has an attn_mask")
+            raise ParallelizeError("cp supports only causal and full attention, without an attn_mask")
         if given.pop("is_causal", False):
             given["attn_mask"] = self._causal(given["query"])
         for name in ("key", "value"):

@@ -97,7 +97,7 @@ def _layers(model: nn.Module, plan: Dict[str, str]) -> Dict[str, str]:
         shape = re.compile(re.escape(pattern).replace(r"\*", r"\d+"))
         styles.update({name: style for name in names if shape.fullmatch(name)})
     if not styles:
-        raise ParallelizeError(f"tp_plan names {', '.join(plan)}, and the model has no such layers")
+        raise ParallelizeError(f"tp_plan names {', '.join(plan)}, but the model has no such layers")
     return styles
 
 
@@ -300,7 +300,7 @@ def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
     if missing:
         raise ParallelizeError(
             f"pp cuts the model, and {type(model).__name__} has no {', '.join(missing)}:"
-            " docs/scripts.md shows what a model that can be cut says"
+            " docs/scripts.md shows what such a model defines"
         )
     plan, loss = cast(Dict[str, Any], model.pp_plan), cast(Callable[[Any, Any], Any], model.loss)
     whole = list(cast(nn.ModuleList, getattr(model, plan["blocks"])))
@@ -357,7 +357,7 @@ class Pipeline(nn.Module):  # type: ignore[misc]
             raise ParallelizeError(f"schedule is {name!r}; parallelize() knows {', '.join(SCHEDULES)}")
         if name == "1f1b" and self._pieces < self._stages:
             raise ParallelizeError(
-                f"microbatches is {self._pieces}: 1f1b needs one a stage, {self._stages} at least"
+                f"microbatches is {self._pieces}: 1f1b needs one per stage, {self._stages} at least"
             )
         stage = PipelineStage(module, self._stage, self._stages, device(), group=group)
         self._schedule = SCHEDULES[name](stage, self._pieces, loss_fn=loss)

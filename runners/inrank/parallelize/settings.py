@@ -121,7 +121,7 @@ def device() -> torch.device:
     if local_rank >= count:
         raise ParallelizeError(
             f"local rank {local_rank} has no GPU: torch sees {count} here;"
-            " start at most one rank a GPU, or use the gloo backend"
+            " start at most one rank per GPU, or use the gloo backend"
         )
     return torch.device("cuda", local_rank)
 
@@ -249,7 +249,7 @@ def arrange(config: Settings) -> Groups:
     size = sizes(config, world)
     pp, replicate, cp, tp, ep = (size[name] for name in ("pp", "dp_replicate", "cp", "tp", "ep"))
     if ep > 1 and (pp > 1 or cp > 1):
-        raise ParallelizeError("ep goes with data parallelism alone: leave pp and cp at 1")
+        raise ParallelizeError("ep needs pure data parallelism: set pp and cp to 1")
     inside = world // (pp * replicate * tp)
     shape = {"pp": pp, "dp_replicate": replicate, "data": inside, "tp": tp}
     shape = {name: size for name, size in shape.items() if size > 1 or name == "data"}
