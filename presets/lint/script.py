@@ -307,12 +307,14 @@ def _private(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Fi
 
 
 def _launchers_own(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
-    spawns = any(full in SPAWNS for full, _, _ in seen.calls)
+    names = COMPUTED
+    if all(full not in SPAWNS for full, _, _ in seen.calls):
+        names |= set(RENDEZVOUS)  # otherwise the ranks that the script starts need these variables
     for var in seen.writes:
-        if var.gentle or var.name not in (*COMPUTED, *(() if spawns else RENDEZVOUS)):
-            continue  # ranks that the script starts need these variables
+        if var.gentle or var.name not in names:
+            continue
         where, several = f"{file}:{var.line}", (facts.nnodes or 1) > 1
-        if several and var.name == "MASTER_ADDR" and var.value is not None and HERE.fullmatch(var.value):
+        if several and var.name == "MASTER_ADDR" and HERE.fullmatch(str(var.value)):
             text = f"{var.name} becomes {var.value} on every node: the nodes do not find each other."
             yield issue("L23", where, text, value=var.name)
         else:
