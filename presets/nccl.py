@@ -322,10 +322,11 @@ def _flooding(level: str, subsys: str) -> list[Subsystem]:
     names = set(wanted.removeprefix("^").split(","))
     if wanted.startswith("^"):
         names = {subsystem.name for subsystem in SUBSYSTEMS} - names - {"ALL"}
-    loud = [subsystem for subsystem in SUBSYSTEMS if subsystem.lines and subsystem.name in names]
-    if any(subsystem.name == "ALL" for subsystem in loud):
-        return [subsystem for subsystem in loud if subsystem.name == "ALL"]
-    return [subsystem for subsystem in loud if subsystem.name != "CALL" or parse_level(level) == "TRACE"]
+    if "ALL" in names:
+        names = {"ALL"}
+    elif "CALL" in names and parse_level(level) != "TRACE":
+        names.remove("CALL")
+    return [subsystem for subsystem in SUBSYSTEMS if subsystem.lines and subsystem.name in names]
 
 
 def version_key(version: str) -> tuple[int, ...]:
