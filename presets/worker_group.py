@@ -205,21 +205,31 @@ def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None, env: Mapping
     if preset.strategy.kind == "single" and nproc > 1:
         raise PlanError(f"strategy single is one rank, not nproc_per_node {nproc}: take the preset ddp")
     on_gpu = gpus > 0 and asked != "cpu"
-    if on_gpu and nproc > gpus and env.get(SHARED_GPU) != "1":
-        raise PlanError(
-            f"nproc_per_node {nproc} > {plural(gpus, 'GPU')}: give at most {gpus}, "
-            f"or --env CUDA_VISIBLE_DEVICES= to run on CPU, or --env {SHARED_GPU}=1 to have ranks share a GPU"
-        )
-    if not on_gpu and nproc > cores * CPU_RANKS_PER_CORE:
-        most = cores * CPU_RANKS_PER_CORE
-        raise PlanError(
-            f"nproc_per_node {nproc} > {cores} cores × {CPU_RANKS_PER_CORE} = {most}: give at most {most}"
-        )
+    if on_gpu:
+        _check_gpus(nproc, gpus, env)
+    else:
+        _check_cores(nproc, cores)
     if preset.strategy.kind == "single" and preset.topology.nnodes > 1:
         raise PlanError(
             f"strategy single is one rank, not nnodes {preset.topology.nnodes}: take the preset ddp"
         )
     return Ranks(nproc, "nccl" if on_gpu else "gloo", _backend_notes(gpus, asked, nproc, where))
+
+
+def _check_gpus(nproc: int, gpus: int, env: Mapping[str, str]) -> None:
+    if nproc > gpus and env.get(SHARED_GPU) != "1":
+        raise PlanError(
+            f"nproc_per_node {nproc} > {plural(gpus, 'GPU')}: give at most {gpus}, "
+            f"or --env CUDA_VISIBLE_DEVICES= to run on CPU, or --env {SHARED_GPU}=1 to have ranks share a GPU"
+        )
+
+
+def _check_cores(nproc: int, cores: int) -> None:
+    most = cores * CPU_RANKS_PER_CORE
+    if nproc > most:
+        raise PlanError(
+            f"nproc_per_node {nproc} > {cores} cores × {CPU_RANKS_PER_CORE} = {most}: give at most {most}"
+        )
 
 
 def _nproc(asked: int | str, gpus: int, cores: int, where: str) -> int:
