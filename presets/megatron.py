@@ -86,7 +86,7 @@ def dimensions(asked: MegatronArguments, world: int) -> dict[str, int]:
     data, left = divmod(world, pp * cp * tp)
     if left:
         return {}
-    within = ep > 1 and cp == 1 and asked.size("etp") == tp and data % ep == 0
+    within = ep > 1 and (cp, asked.size("etp"), data % ep) == (1, tp, 0)
     inner = {"dp": data // ep, "ep": ep} if within else {"dp": data}
     sizes = {**inner, "pp": pp, "cp": cp} if asked.data_outside else {"pp": pp, **inner, "cp": cp}
     return {name: size for name, size in {**sizes, "tp": tp}.items() if size > 1 or name == "dp"}
