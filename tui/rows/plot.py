@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -235,13 +235,21 @@ def _filled(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: i
             if number and curve.letter:
                 grid[height - 1 - dot // steps][x] = (curve.letter, curve.style)
                 continue
-            for level in range(height):
-                lit = min(steps, max(0, dot + 1 - level * steps))
-                if lit:
-                    grid[height - 1 - level][x] = (_FIFTHS[lit], curve.style)
-                elif top is not None and level <= top:
-                    grid[height - 1 - level][x] = (":", "dim")
+            for level, cell in enumerate(_column(dot, top, height, curve.style)):
+                if cell is not None:
+                    grid[height - 1 - level][x] = cell
     return grid
+
+
+def _column(dot: int, top: int | None, height: int, style: str) -> Iterator[Cell | None]:
+    """Yield the cells of one bucket from the bottom up: filled up to its mean, dotted up to its largest sample."""
+    steps = len(_FIFTHS) - 1
+    for level in range(height):
+        lit = min(steps, max(0, dot + 1 - level * steps))
+        if lit:
+            yield (_FIFTHS[lit], style)
+        else:
+            yield (":", "dim") if top is not None and level <= top else None
 
 
 def _right(

@@ -229,10 +229,14 @@ def _of_number(name: str, field: RunField, op: str, value: str, at: int) -> Test
         (have,) = field.read(run)
         if not isinstance(have, int | float):
             return None
-        hits = (all(_ORDERS[order](have, bound) for order, bound in each) for each in bounds)
+        hits = (_in_bounds(have, each) for each in bounds)
         return all(hits) if op == "!=" else any(hits)
 
     return test
+
+
+def _in_bounds(have: float, bounds: Sequence[tuple[str, float]]) -> bool:
+    return all(_ORDERS[order](have, bound) for order, bound in bounds)
 
 
 def _range(field: RunField) -> str:

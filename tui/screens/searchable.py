@@ -37,20 +37,24 @@ class SearchableRows(RowsView):
         """Handle keys without bindings: `/` and the letters after it arrive together over a slow link."""
         if event.key == "escape" and (self.searching or self.words):
             self.search("", searching=False)
-        elif event.key == "enter" or (event.key == "slash" and not self.searching):
-            self._enter() if event.key == "enter" else self.search(self.words)
-        elif not self.searching:
-            return
-        elif event.key == "backspace":
-            self.search(self.words[:-1])
-        elif event.key == "ctrl+u":
-            self.search("")
-        elif event.character is not None and event.is_printable:
-            self.search(self.words + event.character)
+        elif event.key == "enter":
+            self._enter()
+        elif event.key == "slash" and not self.searching:
+            self.search(self.words)
+        elif self.searching and (edited := self._edited(event)) is not None:
+            self.search(edited)
         else:
             return
         event.stop()
         event.prevent_default()
+
+    def _edited(self, event: Key) -> str | None:
+        """Return the words after a key; None if the key does not edit them."""
+        if event.key == "backspace":
+            return self.words[:-1]
+        if event.key == "ctrl+u":
+            return ""
+        return self.words + event.character if event.character is not None and event.is_printable else None
 
     def _on_paste(self, event: Paste) -> None:
         if self.searching and event.text:
