@@ -103,7 +103,7 @@ def _order(options: argparse.Namespace) -> ListOrder:
         chosen = understood(" ".join(options.filter))
     except FilterError as error:
         raise RunError(str(error)) from None
-    columns = tuple(name.strip() for name in (options.columns or "").split(",") if name.strip())
+    columns = _names(options.columns or "")
     problem = unknown_column(columns, "--columns")
     problem = problem or unknown_column([options.sort] if options.sort else [], "--sort")
     if problem:
@@ -111,6 +111,10 @@ def _order(options: argparse.Namespace) -> ListOrder:
     if options.every is not None and not options.watch:
         raise RunError("--every is for --watch: add that, or leave it out")
     return ListOrder(chosen, columns, options.sort or "", options.reverse)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _print(

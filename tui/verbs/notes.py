@@ -47,6 +47,12 @@ def note(options: argparse.Namespace) -> int:
             return 0
     elif options.text:
         run_notes.note(entry.path, " ".join(options.text))
+    _print_notes(options, entry)
+    return 0
+
+
+def _print_notes(options: argparse.Namespace, entry: run_directories.Entry) -> None:
+    """Print the notes; after writing one only as JSON."""
     marks = _read(entry)
     if options.json:
         notes = [Note(time=at, text=text) for at, text in marks.notes]
@@ -57,7 +63,6 @@ def note(options: argparse.Namespace) -> int:
             clean_text(f"{ago(at, clock.now())}: {text or '(none)'}", LONGEST) for at, text in marks.notes
         ]
         sys.stdout.write("\n".join(lines or [f"{entry.record.name} has no note"]) + "\n")
-    return 0
 
 
 def tag(options: argparse.Namespace) -> int:
