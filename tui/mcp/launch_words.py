@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...presets.finding import did_you_mean
-from ...presets.request import REQUEST_OPTIONS
+from ...presets.request import REQUEST_OPTIONS, LaunchOption
 from ...presets.request import options as launch_options
 from ..command_words import dashed
 from .answers import Refused
 
 READING = tuple(option for option in REQUEST_OPTIONS.values() if not option.opens)
 """Options of `plan` and `lint` on a read-only server: they neither execute a program nor open a named file."""
+
+
+def _check_reads_only(flag: str, option: LaunchOption) -> None:
+    if option not in READING:
+        raise Refused(
+            f"{flag} can execute a program or open a file, and this server only reads: "
+            "start it with `distui mcp --allow-control`"
+        )
 
 
 def option_words(verb: str, words: Sequence[str], *, control: bool) -> list[str]:
@@ -24,14 +32,10 @@ def option_words(verb: str, words: Sequence[str], *, control: bool) -> list[str]
     while left:
         flag, equals, value = dashed(left.pop(0)).partition("=")
         if flag not in table:
-            near = did_you_mean(flag, table)
-            hint = f"{near} " if near else ""
+            hint = f"{did_you_mean(flag, table)} ".lstrip()
             raise Refused(f"{verb} has no option {flag!r}: {hint}write options in full, as --nnodes 2")
-        if not control and table[flag] not in READING:
-            raise Refused(
-                f"{flag} can execute a program or open a file, and this server only reads: "
-                "start it with `distui mcp --allow-control`"
-            )
+        if not control:
+            _check_reads_only(flag, table[flag])
         if not table[flag].takes:
             if equals:
                 raise Refused(f"{flag} takes no value: leave out ={value}")
