@@ -123,16 +123,20 @@ def _others(sizes: Mapping[str, Size], mesh: Mapping[str, int], preset: Preset) 
         text = f"{layers.count} layers cannot be cut into {pp} stages (pp {pp}): each needs one."
         remedy = f"Give {pp} layers or more with {layers.name}, or set mesh.pp to {layers.count} or less."
         yield issue("L44", "mesh.pp", text, value=str(pp), remedy=remedy)
-    samples = sizes.get("samples")
+    if pp > 1:
+        yield from _microbatches(sizes.get("samples"), pp, preset)
+
+
+def _microbatches(samples: Size | None, pp: int, preset: Preset) -> Iterator[Finding]:
+    """Check that the samples of a pass can be cut into the pipeline's microbatches."""
     micro = preset.batch.micro or (samples.count if samples else 0)
-    if pp > 1 and micro:
-        pieces = preset.mesh.microbatches or 2 * pp
-        whole = micro * preset.batch.accumulation
-        if whole % pieces:
-            text = f"{whole} samples cannot be cut into {pieces} microbatches: {_ratio(whole, pieces)}."
-            by = samples.name if samples and not preset.batch.micro else "batch.micro"
-            remedy = f"Give a multiple of {pieces} samples with {by}, or change mesh.microbatches."
-            yield issue("L44", "mesh.microbatches", text, value=str(pieces), remedy=remedy)
+    pieces = preset.mesh.microbatches or 2 * pp
+    whole = micro * preset.batch.accumulation
+    if whole % pieces:
+        text = f"{whole} samples cannot be cut into {pieces} microbatches: {_ratio(whole, pieces)}."
+        by = samples.name if samples and not preset.batch.micro else "batch.micro"
+        remedy = f"Give a multiple of {pieces} samples with {by}, or change mesh.microbatches."
+        yield issue("L44", "mesh.microbatches", text, value=str(pieces), remedy=remedy)
 
 
 _NONE = Size(0, "", "")
@@ -427,8 +431,7 @@ def _passes(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Fin
     backward, step = _method(seen.script.tree, "backward"), _method(seen.script.tree, "step")
     for loop in seen.script.tree.of(ast.For, ast.While):
         passes = _within(loop.body, backward)
-        tests = (node for node in loop.body if isinstance(node, ast.If) and _every_nth(node.test))
-        if passes and any(_within([node], step) for node in tests):
+        if passes and any(_within([node], step) for node in filter(_runs_every_nth, loop.body)):
             text = "Every pass exchanges the gradients, and the optimizer steps only every n-th time."
             yield issue("L53", f"{file}:{passes[0][0]}", text, value="backward()")
             return
@@ -456,9 +459,10 @@ def _within(body: Sequence[ast.stmt], positions: Sequence[Position]) -> Sequence
     return positions[begin : bisect_left(positions, end)]
 
 
-def _every_nth(test: ast.expr) -> bool:
-    """Return True for a condition that holds only every n-th time: `(i + 1) % n == 0`."""
-    return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(test))
+def _runs_every_nth(node: ast.stmt) -> bool:
+    """Return True for an `if` that holds only every n-th time: `if (i + 1) % n == 0`."""
+    parts = ast.walk(node.test) if isinstance(node, ast.If) else ()
+    return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in parts)
 
 
 def _alone(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:

@@ -473,20 +473,24 @@ def _starts(words: Sequence[Word]) -> Iterator[int]:
         at += 2 if wrapped and text in NAMING else 1
 
 
+PROGRAMS: Mapping[str, Program] = {"torchrun": "torchrun", "deepspeed": "deepspeed"}
+MODULES: Mapping[str, tuple[Program, bool]] = {
+    "torch.distributed.run": ("torchrun", False),
+    "torch.distributed.launch": ("torchrun", True),
+    "accelerate.commands.launch": ("accelerate", False),
+    "deepspeed.launcher.runner": ("deepspeed", False),
+}
+"""Module for `python -m` → its launcher, and True for torch's old one."""
+
+
 def _program(texts: Sequence[str]) -> tuple[Program, int, bool] | None:
     """Return the launcher at the start of these words, how many words name it, and whether it is torch's old one."""
     name = texts[0].rsplit("/", 1)[-1] if texts else ""
-    if name == "torchrun":
-        return "torchrun", 1, False
-    if name == "deepspeed":
-        return "deepspeed", 1, False
+    if name in PROGRAMS:
+        return PROGRAMS[name], 1, False
     if name == "accelerate" and texts[1:2] == ["launch"]:
         return "accelerate", 2, False
-    if _PYTHON.fullmatch(name) and texts[1:2] == ["-m"] and len(texts) > 2:
-        if texts[2] in ("torch.distributed.run", "torch.distributed.launch"):
-            return "torchrun", 3, texts[2].endswith("launch")
-        if texts[2] == "accelerate.commands.launch":
-            return "accelerate", 3, False
-        if texts[2] == "deepspeed.launcher.runner":
-            return "deepspeed", 3, False
+    if _PYTHON.fullmatch(name) and texts[1:2] == ["-m"] and len(texts) > 2 and texts[2] in MODULES:
+        program, legacy = MODULES[texts[2]]
+        return program, 3, legacy
     return None
