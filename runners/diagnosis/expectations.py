@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import msgspec
 
@@ -14,10 +15,10 @@ from ...presets.finding import Finding
 from ...presets.nccl import catalogue, likely
 from ...presets.plan import Plan
 from ...presets.plurals import plural
-from ..model import Outcome
+from ..model import Gpu, Outcome
 from ..status import applied
 from . import nccl_facts
-from .nccl_facts import Communicator, NcclFacts, NcclNode, requests_sockets, speed
+from .nccl_facts import Communicator, NcclFacts, NcclNode, Pair, requests_sockets, speed
 from .view import View
 
 READ_AT_INIT = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO"})
@@ -28,15 +29,12 @@ SILENT = ("NCCL_DEBUG", "NCCL_RAS", "NCCL_SET_THREAD_NAME", "NCCL_CONF_FILE", "N
 
 def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterator[Finding]:
     """Report variables that NCCL did not read, if it logs reads. `whole`: every node has completed a communicator."""
-    given = list(facts)
-    if plan is None or not whole:
-        return
-    read = {name: value for each in given for node in each.nodes for name, value in node.env.items()}
-    if not read or not all(node.env for each in given for node in each.nodes):
+    envs = [node.env for each in facts for node in each.nodes]
+    if plan is None or not whole or not envs or not all(envs):
         return  # NCCL logs reads only with ENV in NCCL_DEBUG_SUBSYS
-    asked = [name for name in sorted(plan.env) if name.startswith("NCCL_") and not name.startswith(SILENT)]
-    for name in asked:
-        if name not in read:
+    read = dict(ChainMap(*reversed(envs)))
+    for name in sorted(plan.env.keys() - read.keys()):
+        if name.startswith("NCCL_") and not name.startswith(SILENT):
             yield _variable_finding(name, plan.env[name], read)
 
 
@@ -73,19 +71,10 @@ UNMADE = (
 
 def find_not_applied(view: View) -> Iterable[Finding]:
     """Report a preset without effect, ranks that train independently, and success without a step."""
-    state = view.state
-    attempt = view.attempt
-    if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
-        text = f"every rank succeeded, but {attempt.idle}"
-        yield Finding("acted-idle", "warning", text, remedy=IDLE, since=attempt.ended)
-    made = [rank.made for rank in state.ranks.values() if rank.made is not None]
-    if len(made) == len(state.ranks) > 1 and all(
-        each.grouped is False and not each.strategies for each in made
-    ):
-        text = f"the {len(made)} ranks train without a process group: each trains a model of its own"
-        yield Finding("acted-alone", "warning", text, remedy=ALONE)
-    acted = applied(state)
-    expected = state.plan.obeys if state.plan is not None else None
+    yield from _find_idle(view)
+    yield from _find_ungrouped(view)
+    acted = applied(view.state)
+    expected = view.state.plan.obeys if view.state.plan is not None else None
     if acted is not None and acted.state == "not applied" and expected:  # else the plan reports it
         yield Finding(
             "acted-otherwise",
@@ -94,6 +83,20 @@ def find_not_applied(view: View) -> Iterable[Finding]:
             remedy=UNMADE,
             evidence=(f"the plan expected: {expected}",),
         )
+
+
+def _find_idle(view: View) -> Iterable[Finding]:
+    attempt = view.attempt
+    if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
+        text = f"every rank succeeded, but {attempt.idle}"
+        yield Finding("acted-idle", "warning", text, remedy=IDLE, since=attempt.ended)
+
+
+def _find_ungrouped(view: View) -> Iterable[Finding]:
+    made = [rank.made for rank in view.state.ranks.values()]
+    if len(made) > 1 and all(each and each.grouped is False and not each.strategies for each in made):
+        text = f"the {len(made)} ranks train without a process group: each trains a model of its own"
+        yield Finding("acted-alone", "warning", text, remedy=ALONE)
 
 
 SETTLED_S = 20.0
@@ -136,17 +139,15 @@ class Expectations:
 
     def find(self, view: View) -> Iterable[Finding]:
         """Return the findings of all nodes."""
-        statements = [each for each in self._all(view) if each is not None]
+        statements = [*filter(None, self._all(view))]
         if not statements:
             return ()
-        findings = [finding for each in statements for finding in _weighed(each, view)]
+        findings = [*chain(*(_weighed(each, view) for each in statements))]
         nodes = [each for each in statements if each.node is not None]
         network = list(_networks(nodes))
-        alone = {finding.node for finding in network}
+        odd = {finding.node for finding in network}
         findings += network
-        findings += [
-            finding for node in nodes if node.number not in alone for finding in _sockets(node, view)
-        ]
+        findings += chain(*(_sockets(node, view) for node in nodes if node.number not in odd))
         findings += _interfaces(nodes, view)
         findings += _versions(nodes, view)
         return findings + list(unread([each.facts for each in statements], view.plan, _whole(statements)))
@@ -166,17 +167,24 @@ def _weighed(stated: NodeStatements, view: View) -> Iterator[Finding]:
     node = view.state.nodes[stated.number]
     level = view.plan.env.get("NCCL_NET_GDR_LEVEL", "") if view.plan is not None else ""
     for finding in stated.own:
-        if finding.id == "expect-gdr" and (
-            level.upper() in ("0", "LOC") or (node.gpus and all("GeForce" in gpu.name for gpu in node.gpus))
-        ):
+        if finding.id == "expect-gdr" and (_is_local(level) or _are_geforce(node.gpus)):
             continue
-        if (
-            finding.id == "expect-p2p"
-            and node.gpus
-            and all(gpu.nvlink_tx_bps is not None for gpu in node.gpus)
-        ):
+        if finding.id == "expect-p2p" and _have_nvlink(node.gpus):
             finding = replace(finding, severity="warning", role="cause")
         yield finding
+
+
+def _is_local(level: str) -> bool:
+    """Whether a value of NCCL_NET_GDR_LEVEL switches GPUDirect RDMA off."""
+    return level.upper() in ("0", "LOC")
+
+
+def _are_geforce(gpus: Sequence[Gpu]) -> bool:
+    return bool(gpus) and all("GeForce" in gpu.name for gpu in gpus)
+
+
+def _have_nvlink(gpus: Sequence[Gpu]) -> bool:
+    return bool(gpus) and all(gpu.nvlink_tx_bps is not None for gpu in gpus)
 
 
 def _read_statements(number: int, document: bytes) -> NodeStatements | None:
@@ -184,7 +192,7 @@ def _read_statements(number: int, document: bytes) -> NodeStatements | None:
         facts = nccl_facts.decode(document)
     except msgspec.MsgspecError:
         return None
-    wide = [comm for comm in facts.communicators if (comm.nnodes or 1) > 1]
+    wide = [*filter(_spans_nodes, facts.communicators)]
     waiting = [comm.seen for comm in facts.communicators if comm.seen and "started" in comm.stages.values()]
     node = facts.nodes[0] if len(facts.nodes) == 1 else None
     own = () if node is None else (*gpudirect(facts, node, number), *slow_pairs(facts, node, number))
@@ -193,10 +201,14 @@ def _read_statements(number: int, document: bytes) -> NodeStatements | None:
         facts=facts,
         node=node,
         several=bool(wide),
-        complete=bool(wide) and all(_complete(comm) for comm in wide),
+        complete=bool(wide) and all(map(_complete, wide)),
         since=min(waiting, default=None),
         own=own,
     )
+
+
+def _spans_nodes(comm: Communicator) -> bool:
+    return comm.nnodes is not None and comm.nnodes > 1
 
 
 def _complete(comm: Communicator) -> bool:
@@ -276,15 +288,11 @@ def _interfaces(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
     """Report bootstrap interfaces that cannot reach other nodes, while the ranks have not met."""
     if len(view.state.nodes) < 2 and not any(each.several for each in nodes):
         return
-    usual = _usual([address for each in nodes if (address := _address(each)) is not None])
+    usual = _usual(nodes)
     for each in nodes:
         if each.node is None or each.since is None or not each.node.bootstrap:
             continue
-        waited, address = view.now - each.since, _address(each)
-        why = _unreachable(each.node.bootstrap, address) if waited > SETTLED_S else ""
-        evidence = each.line("bootstrap")
-        if not why and waited > LATE_S and (why := _elsewhere(address, usual)):
-            evidence += next((it.line("bootstrap") for it in nodes if _part(_address(it)) == usual), [])
+        why, evidence = _doubt(each, nodes, usual, view.now - each.since)
         if why:
             yield _finding(
                 "expect-interface",
@@ -294,6 +302,20 @@ def _interfaces(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
                 "Pin the interface that the nodes share: NCCL_SOCKET_IFNAME=<name>, or exclude with ^docker,lo,veth.",
                 evidence,
             )
+
+
+def _doubt(
+    stated: NodeStatements, nodes: Iterable[NodeStatements], usual: str, waited: float
+) -> tuple[str, list[str]]:
+    """Return why the interface may not reach other nodes, and the evidence; "" if it may. `waited`: in seconds."""
+    address, evidence = _address(stated), stated.line("bootstrap")
+    name = stated.node.bootstrap if stated.node is not None else ""
+    if waited > SETTLED_S and (why := _unreachable(name, address)):
+        return why, evidence
+    if waited > LATE_S and (why := _elsewhere(address, usual)):
+        other = next((each.line("bootstrap") for each in nodes if _part(_address(each)) == usual), [])
+        return why, evidence + other
+    return "", []
 
 
 def _address(stated: NodeStatements) -> Address | None:
@@ -317,8 +339,9 @@ def _part(address: Address | None) -> str:
     return ".".join(str(address).split(".")[:2]) if isinstance(address, ipaddress.IPv4Address) else ""
 
 
-def _usual(addresses: list[Address]) -> str:
-    """Return the part that more than half of at least three nodes share, else ""."""
+def _usual(nodes: Iterable[NodeStatements]) -> str:
+    """Return the part that the addresses of more than half of at least three nodes share, else ""."""
+    addresses = [address for each in nodes if (address := _address(each)) is not None]
     counts = Counter(_part(address) for address in addresses)
     (part, count), *_ = counts.most_common() or [("", 0)]
     return part if len(addresses) > 2 and 2 * count > len(addresses) else ""
@@ -333,25 +356,31 @@ def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
     """Report nodes of one job with different NCCL releases."""
     if any(name == "version-mismatch" and node is not None for name, _, node in view.state.findings):
         return  # NCCL's own finding covers it
-    release = {
-        each.number: each.node.versions[0].partition("+")[0]
-        for each in nodes
-        if each.node is not None and len(each.node.versions) == 1
-    }
-    if len(set(release.values())) < 2:
+    firsts: dict[str, NodeStatements] = {}
+    counts = Counter[str]()
+    for each in nodes:
+        if each.node is not None and len(each.node.versions) == 1:
+            release = each.node.versions[0].partition("+")[0]
+            firsts.setdefault(release, each)
+            counts[release] += 1
+    if len(counts) < 2:
         return
-    ordered = Counter(release.values()).most_common()
-    firsts = [next(each for each in nodes if release.get(each.number) == name) for name, _ in ordered[:3]]
-    text = ", ".join(f"{name} on {plural(count, 'node')}" for name, count in ordered[:3])
-    done = any(each.several for each in nodes) and all(each.complete for each in nodes if each.several)
+    ordered = counts.most_common(3)
+    text = ", ".join(f"{name} on {plural(count, 'node')}" for name, count in ordered)
     yield _finding(
         "version-mismatch",
-        "warning" if done else "error",
+        "warning" if _have_met(nodes) else "error",
         f"the nodes have loaded different releases of NCCL: {text}",
         None,
         "Make image, LD_LIBRARY_PATH and LD_PRELOAD the same on all nodes.",
-        [line for each in firsts for line in each.line("version")],
+        chain(*(firsts[name].line("version") for name, _ in ordered)),
     )
+
+
+def _have_met(nodes: Iterable[NodeStatements]) -> bool:
+    """Whether communicators span nodes, and all ranks have completed them."""
+    wide = [each for each in nodes if each.several]
+    return bool(wide) and all(each.complete for each in wide)
 
 
 LEAST_RANKS = 4
@@ -360,15 +389,11 @@ LEAST_RANKS = 4
 
 def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
     """Report RDMA that never uses GPU memory directly. One direction is normal: see NCCL_NET_GDR_READ."""
-    if not (node.devices or node.hcas) or node.env.get("NCCL_NET_GDR_LEVEL", "").upper() in ("0", "LOC"):
+    if not (node.devices or node.hcas) or _is_local(node.env.get("NCCL_NET_GDR_LEVEL", "")):
         return
-    own = {rank for comm in facts.communicators for ranks in comm.hosts.values() for rank in ranks}
-    kinds: dict[str, list[str]] = {}
-    for comm in facts.communicators:
-        for pair in comm.pairs:
-            if pair.kind.startswith("NET/IB"):
-                kinds.setdefault(pair.kind, _quoted(facts, f"pair:{comm.id}:{pair.kind}"))
-    if not own or not kinds or any(kind.endswith("/GDRDMA") for kind in kinds):
+    kinds = _ib_lines(facts)
+    has_ranks = any(any(comm.hosts.values()) for comm in facts.communicators)
+    if not has_ranks or not kinds or any(kind.endswith("/GDRDMA") for kind in kinds):
         return
     loaded = [f"nvidia_peermem is loaded on {node.host}"] if node.peermem else []
     yield Finding(
@@ -378,8 +403,18 @@ def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding
         node=number,
         remedy="Load nvidia_peermem (or a kernel and driver with dma-buf), and see that GPUs and NICs share PCIe "
         "switches: `nvidia-smi topo -m`. GeForce cards cannot do it at all.",
-        evidence=(*[line for lines in kinds.values() for line in lines][:2], *loaded),
+        evidence=(*[*chain(*kinds.values())][:2], *loaded),
     )
+
+
+def _ib_lines(facts: NcclFacts) -> dict[str, list[str]]:
+    """Return the first line about each kind of connection over InfiniBand or RoCE."""
+    kinds: dict[str, list[str]] = {}
+    for comm in facts.communicators:
+        for pair in comm.pairs:
+            if pair.kind.startswith("NET/IB"):
+                kinds.setdefault(pair.kind, _quoted(facts, f"pair:{comm.id}:{pair.kind}"))
+    return kinds
 
 
 def slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
@@ -388,19 +423,25 @@ def slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Findin
         own = set(comm.hosts.get(node.host, ()))
         if len(own) < LEAST_RANKS:
             continue
-        worst: dict[tuple[int, int], str] = {}
-        for pair in comm.pairs:
-            if pair.source in own and pair.target in own:
-                ends = min(pair.source, pair.target), max(pair.source, pair.target)
-                if speed(pair.kind) >= speed(worst.get(ends, "P2P")):
-                    worst[ends] = pair.kind
+        worst = _worst_kinds(comm.pairs, own)
         slow = {ends: kind for ends, kind in worst.items() if not kind.startswith("P2P")}
-        fast = [ends for ends in worst if ends not in slow]
+        fast = worst.keys() - slow.keys()
         shared = set.intersection(*map(set, slow)) if slow else set()
-        beyond = {rank for ends in fast for rank in ends} - shared
-        if slow and shared and len(fast) >= len(slow) and len(beyond) >= LEAST_RANKS - 2:
+        beyond = set(chain(*fast)) - shared
+        if shared and len(fast) >= len(slow) and len(beyond) >= LEAST_RANKS - 2:
             yield _odd(facts, comm, node, number, slow, min(shared))
             return
+
+
+def _worst_kinds(pairs: Iterable[Pair], own: Set[int]) -> dict[tuple[int, int], str]:
+    """Return the slowest transport between each two of these ranks."""
+    worst: dict[tuple[int, int], str] = {}
+    for pair in pairs:
+        if pair.source in own and pair.target in own:
+            ends = min(pair.source, pair.target), max(pair.source, pair.target)
+            if speed(pair.kind) >= speed(worst.get(ends, "P2P")):
+                worst[ends] = pair.kind
+    return worst
 
 
 def _odd(

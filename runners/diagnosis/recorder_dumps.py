@@ -218,26 +218,15 @@ class Recorders:
     def hits(self) -> Iterator[RuleHits]:
         """Yield the findings as rules that fired, the earliest first."""
         groups = [group for group in merged(self._groups, self.names) if len(group.ranks) > 1]
-        causes = [
-            (parting.variants[0][0].created, group, parting)
-            for group in groups
-            for parting in _apart(group)
-        ]
+        causes = [(group, parting) for group in groups for parting in _apart(group)]
         if causes:
-            _, group, parting = min(causes, key=lambda each: each[0])
-            yield self._hit(
-                _mismatch(group, parting), parting.variants[-1][1], parting.variants[0][0].created, group
-            )
+            group, parting = min(causes, key=lambda each: each[1].variants[0][0].created)
+            since = parting.variants[0][0].created
+            yield self._hit(_mismatch(group, parting), parting.variants[-1][1], since, group)
             return
-        waits = sorted(
-            ((wait, group) for group in groups for wait in group.waits[:1]), key=lambda each: each[0].since
-        )
-        sure = (
-            [each for each in waits if each[0].missing]
-            or [each for each in waits if each[1].unasked]
-            or waits
-        )
-        for wait, group in sure[:1]:
+        waits = [(group.waits[0], group) for group in groups if group.waits]
+        if waits:
+            wait, group = min(waits, key=_rank_of_wait)
             yield self._hit(_absent(group, wait), wait.missing or group.unasked, wait.since, group)
 
     def _hit(self, rule: Rule, ranks: tuple[int, ...], since: float, group: RecorderGroup) -> RuleHits:
@@ -249,6 +238,14 @@ class Recorders:
         hits = RuleHits.of(rule, First(0, line, head, None))
         heads: dict[Thread, Head] = {("", None, each): Head(rank=each) for each in ranks[:SOURCES]}
         return replace(hits, heads=heads)
+
+
+def _rank_of_wait(each: tuple[CollectiveWait, RecorderGroup]) -> tuple[int, float]:
+    """Order waits by what is known: missing ranks, ranks without a dump, neither; then by time."""
+    wait, group = each
+    if wait.missing:
+        return 0, wait.since
+    return (1 if group.unasked else 2), wait.since
 
 
 def _clock(at: float) -> str:
