@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...runners import profiling, run_directories, traces
@@ -64,16 +64,7 @@ def _of_files(path: Path, ranks: tuple[int, ...], as_json: bool, no_run: str) ->
         raise RunError(
             f"{path} has {len(files)} traces: name one of them, or a folder with up to {MOST_FILES}"
         )
-    summaries: dict[int, TraceSummary] = {}
-    problems: dict[int, str] = {}
-    for number, file in enumerate(files):
-        try:
-            summary = traces.summarized(traces.read(file))
-            rank = _rank_of(file, summary, number, summaries)
-            if not ranks or rank in ranks:
-                summaries[rank] = summary
-        except TraceError as error:
-            problems[_rank_of(file, None, number, {**summaries, **problems})] = str(error)
+    summaries, problems = _summarized(files, ranks)
     if summaries or as_json:
         document: Profiled = {
             "ok": bool(summaries),
@@ -86,6 +77,23 @@ def _of_files(path: Path, ranks: tuple[int, ...], as_json: bool, no_run: str) ->
     if not summaries:
         complain("; ".join(problems.values()) or f"{path} has no trace of these ranks")
     return 0 if summaries else 1
+
+
+def _summarized(
+    files: Sequence[Path], ranks: Sequence[int]
+) -> tuple[dict[int, TraceSummary], dict[int, str]]:
+    """Return the summary of each rank, or why its file cannot be read; `ranks` limits the summaries."""
+    summaries: dict[int, TraceSummary] = {}
+    problems: dict[int, str] = {}
+    for number, file in enumerate(files):
+        try:
+            summary = traces.summarized(traces.read(file))
+            rank = _rank_of(file, summary, number, summaries)
+            if not ranks or rank in ranks:
+                summaries[rank] = summary
+        except TraceError as error:
+            problems[_rank_of(file, None, number, {**summaries, **problems})] = str(error)
+    return summaries, problems
 
 
 def _traces(path: Path) -> list[Path]:
