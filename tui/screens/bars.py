@@ -160,17 +160,11 @@ class KeyFooter(ClickRow):
 
     def _keys(self) -> list[tuple[str, str, str]]:
         """Return id, key and word of the keys that work now."""
-        active = {
-            entry.binding.id: entry.binding.key
-            for entry in self.screen.active_bindings.values()
-            if entry.binding.id in _WORDS and entry.enabled
-        }
-        first = {action.id: action.key.partition(",")[0] for action in ACTIONS}
-        default = {action.id: action.key.split(",") for action in ACTIONS}
-        keys = {
-            name: first[name] if key in default[name] else key
-            for name, key in active.items()
-            if name is not None
-        }
+        defaults = {action.id: action.key.split(",") for action in ACTIONS}
+        keys: dict[str, str] = {}
+        for entry in self.screen.active_bindings.values():
+            name, key = entry.binding.id, entry.binding.key
+            if name in _WORDS and entry.enabled:
+                keys[name] = defaults[name][0] if key in defaults[name] else key
         words = {**_WORDS, **self.other_words()}
         return [(name, key_text(keys[name]), word) for name, word in words.items() if name in keys and word]
