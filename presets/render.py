@@ -95,10 +95,7 @@ def _head(plan: Plan) -> list[str]:
         lines.append(f"obeys        {plan.obeys or 'nothing: the preset sets only flags and environment'}")
     if plan.nproc_per_node is not None:
         lines.append(f"ranks        {_ranks(plan.nnodes, plan.nnodes_min, plan.nproc_per_node)}")
-    if plan.mesh and not plan.strategy:
-        lines.append(f"mesh         {_own_mesh(plan.mesh)}")
-    elif len(plan.mesh) > 1:
-        lines += [f"mesh         {worker_group.mesh_text(plan.mesh)}", *_coordinates(plan.mesh)]
+    lines += _mesh(plan)
     if plan.batch:
         lines.append(f"batch        {plan.batch}")
     if plan.nnodes > 1:
@@ -109,6 +106,14 @@ def _head(plan: Plan) -> list[str]:
             else f"nodes        {plan.nnodes}, each runs the command; DISTUI_NODE and DISTUI_HEAD say where"
         )
     return [*lines, f"directory    {plan.cwd}", f"records in   {plan.run_dir}"]
+
+
+def _mesh(plan: Plan) -> list[str]:
+    if plan.mesh and not plan.strategy:
+        return [f"mesh         {_own_mesh(plan.mesh)}"]
+    if len(plan.mesh) > 1:
+        return [f"mesh         {worker_group.mesh_text(plan.mesh)}", *_coordinates(plan.mesh)]
+    return []
 
 
 def _own_mesh(sizes: Mapping[str, int]) -> str:
