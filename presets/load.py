@@ -234,13 +234,18 @@ def _override(text: str) -> tuple[str, object]:
         return _nested(table, inner, raw)
     if hint is None:
         return path, raw
+    value = _toml_value(raw, path)
+    fitting = tuple(value) if isinstance(value, list) else value
+    return path, value if model.fits(hint, fitting) or not model.fits(hint, raw) else raw
+
+
+def _toml_value(raw: str, path: str) -> object:
+    """Return the value of a --set, or its text if it is not TOML."""
     try:
         parsed = parse_toml(f"value = {raw}", f"--set {path}")
     except PresetError:
-        return path, raw
-    value = parsed["value"] if len(parsed) == 1 else raw
-    fitting = tuple(value) if isinstance(value, list) else value
-    return path, value if model.fits(hint, fitting) or not model.fits(hint, raw) else raw
+        return raw
+    return parsed["value"] if len(parsed) == 1 else raw
 
 
 def _nested(table: str, inner: str, raw: str) -> tuple[str, object]:
