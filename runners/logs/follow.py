@@ -7,7 +7,7 @@ import enum
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -397,13 +397,12 @@ def read_piece(
         raise LogError(
             f"only pieces of {file} were read while its node answered: its lines cannot be counted"
         )
-    if line or at:
-        first = 0 if line else line_times.offset_at(times, at)
-        if first is None:
-            raise LogError(f"no times of {file} were kept")
-        offset = max(first - 1, 0)
+    if line:
+        offset = 0
+    elif at:
+        offset = _offset_at(times, file, at)
     start = max(size + offset, 0) if offset < 0 else offset
-    begin = next((begin for begin, end in held.items() if end > start), None)
+    begin = _piece_after(held, start)
     if begin is None:
         return Window(file, min(start, size), size, size, b"")
     limit = min(max(limit, 1), MAX_LIMIT)
@@ -412,20 +411,35 @@ def read_piece(
         inside = start - held[begin]  # counted from the end, so that the window begins with a complete line
     with opened(run_dir, f"{FOLDER}/{file}@{begin}") as descriptor:
         window = window_of(descriptor, file, inside, limit, grep)
-    starts = tuple(start + begin for start in window.starts)
-    if grep:
-        spans = [(first + begin, end + begin) for first, end in spans_of(window)]
-    else:
-        spans = [(window.offset + begin, window.next + begin)]
     return replace(
         window,
         offset=window.offset + begin,
         next=window.next + begin,
         size=size,
-        starts=starts,
-        times=line_times.within(times, spans),
+        starts=tuple(start + begin for start in window.starts),
+        times=line_times.within(times, _spans(window, begin, grep)),
         shift=kept_shift(run_dir, file),
     )
+
+
+def _piece_after(held: Mapping[int, int], start: int) -> int | None:
+    """Return the begin of the piece with this offset, else of the next piece; None without one."""
+    return next((begin for begin, end in held.items() if end > start), None)
+
+
+def _offset_at(times: Sequence[line_times.Record], file: str, at: float) -> int:
+    """Return the offset before the first line at a time. Raises LogError."""
+    first = line_times.offset_at(times, at)
+    if first is None:
+        raise LogError(f"no times of {file} were kept")
+    return max(first - 1, 0)
+
+
+def _spans(window: Window, begin: int, grep: str) -> list[tuple[int, int]]:
+    """Return the ranges of the window's lines in the file. `begin`: offset of the piece."""
+    if not grep:
+        return [(window.offset + begin, window.next + begin)]
+    return [(first + begin, end + begin) for first, end in spans_of(window)]
 
 
 def kept_shift(run_dir: str | Path, file: str) -> float:
@@ -464,16 +478,24 @@ def choose(
 
     The stream "log" selects runner and agent logs, which belong to no attempt.
     """
-    matching = [
-        file
-        for file in files
-        if file.stream in streams
+    matching = [file for file in files if _is_wanted(file, ranks, streams, attempt, node)]
+    newest = max((file.attempt for file in matching if file.attempt is not None), default=None)
+    return [file for file in matching if file.attempt in (newest, None)]
+
+
+def _is_wanted(
+    file: LogFile,
+    ranks: Collection[int],
+    streams: Collection[str],
+    attempt: int | None,
+    node: int | None,
+) -> bool:
+    return (
+        file.stream in streams
         and (node is None or file.node == node)
         and (not ranks or file.rank in ranks)
         and (attempt is None or file.attempt in (attempt, None))
-    ]
-    newest = max((file.attempt for file in matching if file.attempt is not None), default=None)
-    return [file for file in matching if file.attempt in (newest, None)]
+    )
 
 
 def check_there(
@@ -486,18 +508,30 @@ def check_there(
     """Raise RunError for a rank, attempt or node that the run does not have, unless no attempt has started."""
     if not state.attempts:
         return
-    listed = list(files)
-    numbers = {place.rank for each in state.attempts for place in each.ranks}
-    wanted = (
-        ("rank", ranks, numbers | {file.rank for file in listed if file.rank is not None}),
-        ("attempt", () if attempt is None else (attempt,), {each.number for each in state.attempts}),
-        ("node", () if node is None else (node,), state.nodes.keys() | {file.node for file in listed}),
-    )
-    for kind, asked, there in wanted:
+    existing = _numbers(state, list(files))
+    wanted: dict[str, Collection[int]] = {
+        "rank": ranks,
+        "attempt": () if attempt is None else (attempt,),
+        "node": () if node is None else (node,),
+    }
+    for kind, asked in wanted.items():
+        there = existing[kind]
         missing = [number for number in asked if number not in there]
         if missing:
             has = spans_text(kind, there) if there else f"no {kind}"
             raise RunError(f"{state.name}: no {kind} {missing[0]}, it has {has}")
+
+
+def _numbers(state: RunState, files: Sequence[LogFile]) -> dict[str, set[int]]:
+    """Return the ranks, attempts and nodes of a run and of its logs."""
+    ranks = {file.rank for file in files if file.rank is not None}
+    for each in state.attempts:
+        ranks.update(place.rank for place in each.ranks)
+    return {
+        "rank": ranks,
+        "attempt": {each.number for each in state.attempts},
+        "node": {*state.nodes, *(file.node for file in files)},
+    }
 
 
 def compile_grep(text: str) -> re.Pattern[str] | None:
