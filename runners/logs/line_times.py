@@ -299,18 +299,9 @@ class LineTimes:
         offset, last = index.last or (0, None)
         if size == offset and last is not None:
             return
-        earliest = 0.0 if last is None else last
-        if before is not None:
-            at = max(before, min(written, now))
-        elif written > now:
-            at = max(earliest, now)
-        elif written >= earliest:
-            at = written
-        else:
-            at = now
         if before is not None and (last is None or not 0 <= before - last <= SHARP_S):
             index.add((offset, before))
-        index.add((size, at))
+        index.add((size, _grown_at(written, before, last or 0.0, now)))
 
     def flush(self, file: str | None = None) -> None:
         """Write the new records of one log or of all. If the write fails, they are lost and their lines have no time."""
@@ -320,6 +311,15 @@ class LineTimes:
                     _append(index)
                 except OSError:
                     index.pending.clear()
+
+
+def _grown_at(written: float, before: float | None, last: float, now: float) -> float:
+    """Time of a log's growth: between two size checks, else after the last record. See `LineTimes.note`."""
+    if before is not None:
+        return max(before, min(written, now))
+    if written > now:
+        return max(last, now)
+    return written if written >= last else now
 
 
 def _append(index: _Index) -> None:

@@ -183,12 +183,16 @@ def list_files(run_dir: str | Path) -> list[LogFile]:
     """Return every existing log file, sorted by attempt, node and rank; [] if the run directory does not exist."""
     root = Path(run_dir)
     names = [path.name for path in _entries(root)]
-    for node in (path for path in _entries(root) if path.name.startswith("node-")):
+    for node in _folders(root, "node-"):
         names += [f"{node.name}/{path.name}" for path in _entries(node)]
-        for attempt in (path for path in _entries(node) if path.name.startswith("attempt-")):
+        for attempt in _folders(node, "attempt-"):
             names += [f"{node.name}/{attempt.name}/{path.name}" for path in _entries(attempt)]
     files = (parse_file_id(name) for name in names)
     return sorted((file for file in files if file), key=lambda file: file.order)
+
+
+def _folders(folder: Path, prefix: str) -> list[Path]:
+    return [path for path in _entries(folder) if path.name.startswith(prefix)]
 
 
 def file_sizes(run_dir: str | Path) -> dict[str, int]:
