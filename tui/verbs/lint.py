@@ -49,28 +49,38 @@ def text(findings: Sequence[Finding]) -> str:
 def _checked(options: argparse.Namespace) -> list[Finding]:
     """Return the findings of the files, the command or the launch. Raises RunError and PresetError."""
     words, rest = list(options.preset), options.rest or []
-    files = [*words, *([options.task] if options.task else [])]
-    if files and (options.task or len(words) > 1 or is_file(words[0])):
+    if options.task or _are_files(words):
         if rest or (options.task and words):
             raise RunError(
                 "files and a launch are checked separately: leave out PRESET and everything after --"
             )
-        presets = _presets()
-        return worst_first(finding for file in files for finding in _file(file, presets))
-    if not words and rest:
+        return _files([options.task] if options.task else words)
+    if words:
+        options.preset = words[0]
+        return _launch(options)
+    if rest:
         return check.command_findings(tuple(rest))
-    if not words:
-        raise RunError(
-            "nothing to check: `distui lint PRESET -- SCRIPT` checks a launch, `distui lint FILE…` configuration files, "
-            "`distui lint -- COMMAND…` a command line"
-        )
-    options.preset = words[0]
-    return _launch(options)
+    raise RunError(
+        "nothing to check: `distui lint PRESET -- SCRIPT` checks a launch, `distui lint FILE…` configuration files, "
+        "`distui lint -- COMMAND…` a command line"
+    )
+
+
+def _are_files(words: Sequence[str]) -> bool:
+    return len(words) > 1 or any(map(is_file, words))
 
 
 def is_file(word: str) -> bool:
     """Whether a word names a file, existing or not, rather than a preset."""
     return "/" in word or word.endswith(SUFFIXES) or (not word.isidentifier() and Path(word).is_file())
+
+
+def _files(files: Sequence[str]) -> list[Finding]:
+    presets = _presets()
+    findings: list[Finding] = []
+    for file in files:
+        findings += _file(file, presets)
+    return worst_first(findings)
 
 
 def _file(file: str, presets: Library | None) -> list[Finding]:
