@@ -159,7 +159,7 @@ def find_torn_checkpoint(view: View) -> Iterable[Finding]:
 
     A save without data on disk leaves no such file. If the same attempt failed, this is a consequence.
     """
-    torn = view.state.checkpoints[-1] if view.state.checkpoints else None
+    torn = next(reversed(view.state.checkpoints), None)
     if torn is None or torn.complete or torn.size is None:
         return
     attempt = next((each for each in view.state.attempts if each.number == torn.attempt), None)

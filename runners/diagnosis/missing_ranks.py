@@ -50,19 +50,19 @@ class TimedOut(NamedTuple):
 def absent(reading: Reading) -> Iterator[RuleHits]:
     """Yield the ranks that kept the others waiting when collectives timed out; nothing without a timeout."""
     timed = {rank: each for rank, each in reading.tally.progress.items() if each.timed_out}
-    size = max((part.nranks or 0 for part in reading.statements.sessions.communicators), default=0)
-    together = len({each.seq for each in timed.values()}) == 1 and len(timed) == size
-    if not timed or together:
+    size = _largest(reading)
+    if not timed or _timed_out_together(timed, size):
         return
     heard = {*reading.tally.progress, *reading.ranks}
     ranks = _timed_out(timed, max(size, *(rank + 1 for rank in heard)))
-    if not size and len(ranks.missing) >= len(timed) and not heard.intersection(ranks.missing):
+    is_part = not size and len(ranks.missing) >= len(timed)
+    if is_part and not heard.intersection(ranks.missing):
         ranks = ranks._replace(
             missing=()
         )  # these logs cover only some ranks: the others may also have waited
     (hits,) = (entry for entry in reading.tally.entries if entry.rule.id == "pt-watchdog")
     heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in ranks.culprits[:SOURCES]}
-    named = Head(rank=ranks.culprits[0] if ranks.culprits else None)
+    named = Head(rank=next(iter(ranks.culprits), None))
     yield replace(
         hits,
         rule=replace(ABSENT, text=_kept_waiting(ranks)),
@@ -70,6 +70,16 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
         further=[],
         firsts=[replace(first, head=named) for first in hits.firsts],
     )
+
+
+def _largest(reading: Reading) -> int:
+    """Return the number of ranks of the largest communicator; 0 if unknown."""
+    return max((part.nranks or 0 for part in reading.statements.sessions.communicators), default=0)
+
+
+def _timed_out_together(timed: Mapping[int, RankProgress], size: int) -> bool:
+    """Whether all ranks timed out in the same collective."""
+    return len(timed) == size and len({each.seq for each in timed.values()}) == 1
 
 
 def _timed_out(timed: Mapping[int, RankProgress], world: int) -> TimedOut:
