@@ -535,9 +535,9 @@ async def test_the_palette_offers_our_actions(rig: Start) -> None:
         await it.until(lambda: "RUNNING" in it.screen())
         names = [command.title for command in it.app.get_system_commands(it.app.screen)]
         assert "pause" not in names
-        assert any("hold the screen still" in name for name in names)
+        assert any("freeze the screen" in name for name in names)
         assert not any("stop the run" in name for name in names)
-        await it.press("ctrl+p", *"hold the screen", "enter")
+        await it.press("ctrl+p", *"freeze the screen", "enter")
         await it.until(lambda: it.app.view.paused)
 
 

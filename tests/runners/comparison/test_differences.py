@@ -277,5 +277,7 @@ def test_several_attempts_are_named() -> None:
     "out", [b"", b"{}", b'{"title": 3}', b"{" * 5000, b'{"title":"a","run":"r","state":"s","format":9}']
 )
 def test_what_another_host_answers_may_be_anything(out: bytes) -> None:
-    with pytest.raises(UnreachableError, match="gpu1: its distui gives no record"):
+    with pytest.raises(
+        UnreachableError, match="gpu1: its distui sends a record that this version cannot read"
+    ):
         received(b"Welcome!\n" + out, "gpu1")

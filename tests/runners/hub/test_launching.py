@@ -374,7 +374,7 @@ async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
     )
     scene.answers(describe=[{"data": None}])
     await scene.launch()
-    assert "the value of SOME_TOKEN is not known here any more: export it" in scene.desk.failed
+    assert "the value of SOME_TOKEN is no longer known here: export it" in scene.desk.failed
 
 
 async def cloud(scene: Scene) -> Cloud:
@@ -504,7 +504,7 @@ async def test_a_managed_job_that_takes_long_to_be_cancelled_is_called_so(scene:
     managed(scene, "RUNNING", "CANCELLING")
     await stopped(scene)
     assert scene.desk.state.phase is RunPhase.STOPPED
-    text = "managed job 3 was told to stop and is still CANCELLING: `sky jobs queue` shows its end"
+    text = "managed job 3 was ordered to stop and is still CANCELLING: `sky jobs queue` shows its end"
     assert scene.desk.state.end_text == text
 
 

@@ -443,7 +443,7 @@ def test_words_come_back_as_a_plan_keeps_them(words: str, shown: str) -> None:
     ("words", "part"),
     [
         ("hangs", "did you mean hang?"), ("", "names no rule"), ("hang=3", "takes no minutes"),
-        ("gpus-idle=nan", "not a number of minutes"), ("gpus-idle=0", "no number"), ("gpus-idle=1e9", "no number"),
+        ("gpus-idle=nan", "not a number of minutes"), ("gpus-idle=0", "not a number"), ("gpus-idle=1e9", "not a number"),
         ("hang,-straggler", "exclude each other"), (",".join(f"-{name}" for name in RULES), "leaves no rule"),
     ],
 )  # fmt: skip
