@@ -37,7 +37,9 @@ def test_a_managed_job_runs_is_read_and_is_cancelled(keeper: Desk) -> None:
         assert found["text"] == "managed job 1 ended as CANCELLED"
     else:  # SkyPilot takes its time where the machine is busy
         state = found["cluster"]["state"]
-        assert found["text"].startswith(f"managed job 1 was told to stop and is still {state}: `sky jobs")
+        assert found["text"].startswith(
+            f"managed job 1 was ordered to stop and is still {state}: `sky jobs"
+        )
     keeper.cluster.wait(
         lambda: "CANCELLED" in keeper.sky("jobs", "queue"), "SkyPilot lists it as cancelled", 120, every=1.0
     )
