@@ -24,10 +24,6 @@ MARKS = {
         r"^(Of|By|Where|Whose|Whom|Which|As|From|Until|Between) ",
         "begin with a verb ('Return the …') or a noun of the field ('Seconds between …')",
     ),
-    "a preposition before which or whom": (
-        r"\b(by|of|in|to|for|with|from|at|on|over|after|before|behind) (which|whom|whose)\b",
-        "make it two sentences",
-    ),
     "'where' for 'if'": (
         r"\b(None|\"\"|0|empty|nothing|[Ff]alse|[Tt]rue|[Uu]nknown) where\b",
         "'None if the file is missing'",
