@@ -85,7 +85,7 @@ def test_a_restart_changes_the_environment_on_both_nodes(desk: Desk, calm: str) 
 def test_nccl_is_told_to_all_nodes(desk: Desk, calm: str) -> None:
     before = desk.status(calm)["attempt"]
     text = desk.ok("nccl", calm, "INFO")
-    assert text.count("the backend is gloo: NCCL_DEBUG=INFO is set for the next start") == 1
+    assert text.count("backend is gloo: NCCL_DEBUG=INFO is set for the next start") == 1
     assert json.loads(desk.ok("restart", calm, "--yes", "--json"))["ok"] is True
     desk.until(calm, lambda found: started(found, before + 1), 60)
     for host in ("c1", "c2"):

@@ -71,7 +71,7 @@ def attach(run: Run) -> None:
 def switch_nccl_logs(run: Run) -> None:
     """On gloo the switch says so, sets the next start, and raises c10d's logging live."""
     said = run.distui("nccl", "INFO", "--subsys", "COLL").fine().out
-    assert "the backend is gloo" in said
+    assert "backend is gloo" in said
     assert "TORCH_DISTRIBUTED_DEBUG=INFO" in said
 
 
