@@ -69,7 +69,14 @@ def test_any_pattern_that_compiles_means_the_same(pattern: str, data: bytes) -> 
 
 def test_usual_patterns_search_slices() -> None:
     """Else they take some times as long, and nobody would see why."""
-    for pattern in ("needle", r"loss\s+[^ ]+", "(?i)nan|inf", "^$", r"\[rank 3\] step \d+", "WARN(?:ING)?|ERROR"):
+    for pattern in (
+        "needle",
+        r"loss\s+[^ ]+",
+        "(?i)nan|inf",
+        "^$",
+        r"\[rank 3\] step \d+",
+        "WARN(?:ING)?|ERROR",
+    ):
         assert grep.Search(pattern)._within is not None
     assert grep.Search("needle").lines(b"a\nneedle\n") == [(2, 8)]
 

@@ -70,7 +70,12 @@ PAIR = job(found(0, 100), found(1, 101))
 def test_a_job_that_is_found_runs_since_it_began() -> None:
     story = Story(PAIR)
     state = story.state
-    assert (state.phase, state.began, state.nodes[0].host, state.attempt) == (RunPhase.RUNNING, 5.0, "here", 1)
+    assert (state.phase, state.began, state.nodes[0].host, state.attempt) == (
+        RunPhase.RUNNING,
+        5.0,
+        "here",
+        1,
+    )
     assert (state.run, state.name, state.runner_pid) == ("watch-50", "train", 50)
     assert state.plan is not None
     assert (state.plan.launcher, state.plan.command, state.plan.nproc_per_node) == (
