@@ -20,7 +20,7 @@ NO_END = "is a file of the kernel, which may have no end"
 @for_each(
     ("words", "sentence"),
     [
-        (("diagnose", KERNELS), f"File {KERNELS} {NO_END}: copy what is wanted of it"),
+        (("diagnose", KERNELS), f"File {KERNELS} {NO_END}: pipe its content instead"),
         (("diagnose", "link.log"), f"File link.log {NO_END}"),
         (("diagnose", "t.py", KERNELS), f"File {KERNELS} {NO_END}"),
         (("diagnose", "/dev/zero"), "File /dev/zero is no regular file"),

@@ -55,8 +55,8 @@ async def test_a_run_has_the_same_metrics_live_and_on_disk_when_its_end_is_repor
 def test_what_cannot_be_asked_is_said_in_a_sentence(world: World) -> None:
     run = write(world, "exec", "--", "true")
     run.distui("metrics", "gpu.utl").refused(2, "no metric 'gpu.utl'", "--list")
-    run.distui("metrics", "--last", "soon").refused(2, "'soon' is no time", "as in 30d")
-    run.distui("metrics", "--since", "25:99").refused(2, "'25:99' is no time")
+    run.distui("metrics", "--last", "soon").refused(2, "'soon' is not a time", "as in 30d")
+    run.distui("metrics", "--since", "25:99").refused(2, "'25:99' is not a time")
     run.distui("metrics", "--since", "1m", "--until", "2m").refused(2, "--since has to be before --until")
     run.distui("metrics", "--last", "1m", "--since", "2m").refused(2, "one or the other")
     world.distui("metrics", "nobody").refused(3, "nobody")

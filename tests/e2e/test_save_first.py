@@ -61,9 +61,9 @@ async def test_a_new_checkpoint_is_waited_for_and_an_old_one_is_no_answer() -> N
         (
             "SIGUSR1",
             "default",
-            "SIGUSR1 would end ranks 0, 1, which have no handler for it: no command was sent",
+            "SIGUSR1 would end ranks 0, 1, which have no handler for it: nothing was asked",
         ),
-        ("SIGUSR1", "ignores", "ranks 0, 1 ignore SIGUSR1: no command was sent"),
+        ("SIGUSR1", "ignores", "ranks 0, 1 ignore SIGUSR1: nothing was asked"),
         ("FILE:nowhere/now.save", "", "nowhere/now.save was not touched: No such file or directory"),
         ("", "", "the plan does not define how its script saves"),
     ],

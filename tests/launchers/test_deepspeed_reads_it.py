@@ -142,7 +142,7 @@ def test_what_it_refuses_is_an_error_of_lint_and_what_it_takes_is_none() -> None
         (("strategy.stage=2", "strategy.offload_optimizer=nvme"), "needs strategy.stage 3, not 2"),
         (("strategy.stage=3", "strategy.offload_param=nvme", 'strategy.nvme_path=""'), "needs strategy.nvme_path"),
         (("launcher.kind=deepspeed",), "does not support elastic runs"),
-        (("accelerate.deepspeed_config.zero_stage=3",), "accelerate.deepspeed_config.zero_stage does not go with"),
+        (("accelerate.deepspeed_config.zero_stage=3",), "accelerate.deepspeed_config.zero_stage conflicts with"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence(overrides: tuple[str, ...], words: str) -> None:

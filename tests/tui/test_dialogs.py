@@ -369,7 +369,7 @@ async def test_the_names_of_metrics_are_whole(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("4", "a")
-        await it.until(lambda: "train.samples_s" in it.screen())
+        await it.until(lambda: "gpu.throttled" in it.screen())
 
 
 async def test_under_gloo_there_is_no_dialog(rig: Start) -> None:

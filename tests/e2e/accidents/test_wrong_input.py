@@ -45,7 +45,7 @@ WRONG: list[tuple[list[str], int, list[str]]] = [
     (["exec", "--env", "PATH=/nowhere", "--", "bash"], 2, ["bash", "PATH"]),
     (["launch", "ddp", "--no-python", "--", "nosuchcmd"], 2, ["nosuchcmd", "PATH"]),
     (["lunch", "ddp"], 2, ["lunch", "launch"]),
-    (["launch"], 2, ["PRESET"]),
+    (["launch"], 2, ["No script"]),
     (["launch", "ddp", "--port", "many", "--", "x.py"], 2, ["--port", "many"]),
     (["launch", "ddp", "--gpu", "--", "x.py"], 2, ["--gpu"]),
     (["signal", "nothing", "USR1", "--rank", "-1"], 2, ["--rank", "-1"]),

@@ -137,7 +137,7 @@ def test_whoever_ends_the_others_of_a_lost_node_has_not_stopped_the_run() -> Non
     assert phase is RunPhase.FAILED
     assert text == (
         "node 1 (h1) is lost, and the others were ended by what started them: "
-        "`distui rerun train` starts the run anew"
+        "`distui rerun train` starts it again"
     )
     assert end(part(0, stopped), part(1, stopped)) == (
         RunPhase.STOPPED, 1, "stopped on the nodes, not from here"
