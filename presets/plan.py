@@ -588,7 +588,7 @@ def _idle(launch: torchrun.Launch) -> tuple[str, ...]:
     )
 
 
-def _reader_notes(preset: Preset, obeys: Obeys, config: Mapping[str, Any]) -> tuple[str, ...]:
+def _reader_notes(preset: Preset, obeys: Obeys, config: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: C901
     """Return notes on parts of the preset that reach only scripts with parallelize()."""
     if obeys.how is None or obeys.reader in ("parallelize", "adopt"):
         return ()

@@ -315,7 +315,7 @@ _CORE = "tag:yaml.org,2002:"
 """Expansion of `!!` in YAML."""
 
 
-def read_yaml(text: str) -> list[MarkupNode]:
+def read_yaml(text: str) -> list[MarkupNode]:  # noqa: C901
     """Parse the documents of a YAML text. Raises Unreadable, and PresetError if PyYAML is not installed."""
     try:
         import yaml

@@ -383,7 +383,7 @@ async def open_link(entry: run_directories.Entry, readonly: bool = False) -> Lin
         raise LinkError(str(error)) from None
 
 
-async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Link:
+async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Link:  # noqa: C901
     """Open a link to the server of exactly this run directory, or to its files. Raises RunError and LinkError."""
     deadline = clock.monotonic() + START_SECONDS
     while clock.monotonic() < deadline:

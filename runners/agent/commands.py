@@ -330,7 +330,7 @@ class AgentCommands(CommandExecutor):
             return reply(await self._restarts.check_runner())
         return self._kept(command) if command.reads else await self._asked(command)
 
-    async def _asked(self, command: Dump) -> Reply:
+    async def _asked(self, command: Dump) -> Reply:  # noqa: C901
         """Ask all chosen ranks at once. Return the answers, and name the ranks without one."""
         hooks = self._hooks.chosen(command.ranks)
         if not hooks:

@@ -206,7 +206,7 @@ def _is_bare(line: str) -> bool:
     return line.lstrip()[:1] not in _BEGINNINGS and "[" not in line and "⟨" not in line and "%|" not in line
 
 
-def writer(line: str, prefix: re.Pattern[str] | None) -> Writer:
+def writer(line: str, prefix: re.Pattern[str] | None) -> Writer:  # noqa: C901
     """Return the writer of a line. `prefix`: the pattern of its file."""
     if prefix is None and _is_bare(line):
         return Writer(None, "", None, "", line)

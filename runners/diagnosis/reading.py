@@ -208,7 +208,7 @@ class Reading:
         self._at = place
         self.statements.version = place.version
 
-    def feed(self, lines: Iterable[str], step: int = 1) -> None:
+    def feed(self, lines: Iterable[str], step: int = 1) -> None:  # noqa: C901
         """Read complete lines of the newest file without line ends. `step`: 0 for parts of one line."""
         number, nccl = self._at.line, 0
         mark_in, needle, handlers = MARK.search, self.book.needle, _HANDLERS

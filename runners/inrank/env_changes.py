@@ -56,7 +56,7 @@ def not_a_name(text: str) -> str:
     return "%r is not a valid name of an environment variable: take letters, digits and _" % text
 
 
-def refusal(changes: object) -> str:
+def refusal(changes: object) -> str:  # noqa: C901
     """Return why changes (name → value, or None to unset) are not allowed, as a sentence; "" if they are."""
     if not isinstance(changes, dict):
         return "env is no object of names and values"

@@ -158,7 +158,7 @@ def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
     )
 
 
-def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
+def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:  # noqa: C901
     """Yield the mistakes of a channel. Only the first is used. No text quotes a value, which may be secret."""
     where = f"notify.ways.{name}"
     if not NAME.fullmatch(name) or name == OFF:

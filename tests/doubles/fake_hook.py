@@ -130,7 +130,7 @@ class FakeHook:
         self._peers.discard(writer)
         writer.close()
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: C901
         op = request.get("op")
         match op:
             case "hello":

@@ -13,7 +13,10 @@ pytestmark = pytest.mark.torch
 
 WRONG = [
     ({"DISTUI_STRATEGY": "fsdp"}, "is 'fsdp'; parallelize() knows single, ddp, zero1, fsdp1, fsdp2"),
-    ({"DISTUI_STRATEGY": "zero1"}, "so it has to construct it: write model, optimizer = parallelize(model, "),
+    (
+        {"DISTUI_STRATEGY": "zero1"},
+        "so it has to construct it: write model, optimizer = parallelize(model, ",
+    ),
     (
         {"DISTUI_STRATEGY": "ddp"},
         "strategy ddp needs ranks, but this is a single process: start it with torchrun",

@@ -206,7 +206,7 @@ def end_of_epoch() -> None:
     dist.barrier()
 
 
-def main() -> None:
+def main() -> None:  # noqa: C901
     """Train until the fault."""
     rank = begin()
     if FAULT.startswith("loader"):
