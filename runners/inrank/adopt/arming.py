@@ -1,4 +1,4 @@
-"""Apply the preset in this process if the environment says so; without that, nothing of torch is changed.
+"""Apply the preset in this process if the environment says so; otherwise leave torch unchanged.
 
 If the preset cannot be applied, the run stops with one sentence: at the script's call, or at its first optimizer step
 if it has not called DistributedDataParallel before.
@@ -17,7 +17,7 @@ from .report import AdoptionError
 VARIABLE = "DISTUI_ADOPT"
 """Set to 1 by the plan of a launch with --adopt; see presets/adopt.py."""
 OLDEST = (2, 9)
-"""The first release of torch in which everything that --adopt uses is public."""
+"""First release of torch with a public API for everything that --adopt uses."""
 
 
 def arm() -> None:
@@ -27,12 +27,12 @@ def arm() -> None:
 
 
 def _prepare(torch: ModuleType) -> None:
-    """Raises AdoptionError, out of the script's import of torch."""
+    """Change torch. Raises AdoptionError, at the script's import of torch."""
     check_release(str(torch.__version__))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
-            from . import call  # needs torch, which is there only now
+            from . import call  # needs torch
         call.arm()
     except MISTAKES as error:
         raise AdoptionError(
@@ -41,7 +41,7 @@ def _prepare(torch: ModuleType) -> None:
 
 
 def check_release(version: str) -> None:
-    """Raises AdoptionError if this torch is too old."""
+    """Raise AdoptionError if this torch is too old."""
     try:
         release = version_of(version)
     except ValueError:

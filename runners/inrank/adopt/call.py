@@ -1,6 +1,6 @@
-"""What --adopt changes in torch: DistributedDataParallel's constructor, optimizer steps, the end of the process group.
+"""Change torch for --adopt: DistributedDataParallel's constructor, optimizer steps, the end of the process group.
 
-The class stays torch's. An option of the preset that has torch's default leaves the script's value.
+The class stays torch's. If an option of the preset has torch's default, the script's value stays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .zero1 import Zero1
 
 SWITCHES = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
 EQUAL_HOOKS = ("default_hooks", "powerSGD_hook")
-"""Modules of torch.distributed.algorithms.ddp_comm_hooks after whose hooks all ranks have the same gradients."""
+"""Modules of torch.distributed.algorithms.ddp_comm_hooks with hooks that leave all ranks with equal gradients."""
 Call = Callable[..., Any]
 
 
@@ -48,7 +48,7 @@ def arm() -> None:
 
 
 def changed(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of DDP's constructor that the preset changes. `given`: those of the script."""
+    """Return the arguments of DDP's constructor that the preset changes. `given`: the script's arguments."""
     asked: dict[str, Any] = {
         name: True for name in SWITCHES if config.options.get(name) and not given.get(name)
     }
@@ -62,7 +62,7 @@ def changed(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Adoption:
-    """One process's preset, and what it was applied to."""
+    """The preset of one process, and the models that it was applied to."""
 
     def __init__(self, config: Settings) -> None:
         self._config = config
@@ -73,7 +73,7 @@ class Adoption:
 
     @property
     def _divided(self) -> Zero1 | Fsdp2 | None:
-        """What divides this process's models, once the script has wrapped one."""
+        """The strategy that divides this process's models; None until the script wraps one."""
         return self._zero1 or self._fsdp2
 
     def arm(self) -> None:
@@ -124,7 +124,7 @@ class Adoption:
         return constructed
 
     def _apply(self, ddp: Any, done: list[str]) -> None:
-        """Apply what is no argument of the constructor. Raises AdoptionError."""
+        """Apply options of the preset that are no arguments of the constructor. Raises AdoptionError."""
         config = self._config
         if sent := data.compress(ddp, config, ddp.process_group):
             self._hooked.add(ddp)
@@ -198,13 +198,13 @@ class Adoption:
         return forward
 
     def _refused_join(self, *_: Any, **__: Any) -> Any:
-        """Raises AdoptionError."""
+        """Raise AdoptionError."""
         raise AdoptionError(
             f"{self._config.strategy} has no join(), which the script calls at {where()} for uneven inputs; take ddp"
         )
 
     def _refused_hook(self, theirs: Call) -> Call:
-        """Refuse hooks of the script around optimizer steps: they would see the gradients of this rank's share."""
+        """Refuse the script's hooks around optimizer steps: they would see the gradients of only this rank's share."""
 
         @functools.wraps(theirs)
         def registered(*args: Any, **named: Any) -> Any:
@@ -227,7 +227,7 @@ class Adoption:
         return destroyed
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Raises AdoptionError if the script has wrapped nothing so far, or the step cannot be divided."""
+        """Raise AdoptionError if the script has wrapped no model so far, or the step cannot be divided."""
         if initialising():
             return
         if not adopted.calls and _several():
@@ -244,12 +244,12 @@ class Adoption:
 
 
 def _several() -> bool:
-    """Whether there are other ranks."""
+    """Whether the job has more than one rank."""
     ranks = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE") or 1)
     return ranks > 1
 
 
 def _mesh(module: nn.Module) -> Any:
-    """All ranks, on the kind of device that the model is on."""
+    """Return a mesh of all ranks, on the model's type of device."""
     device = next((parameter.device.type for parameter in module.parameters()), "cpu")
     return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data",))

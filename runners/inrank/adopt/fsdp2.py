@@ -1,8 +1,8 @@
 """fsdp2 at a script's own DistributedDataParallel call: the script gets an object of that class, sharded by fully_shard.
 
-The script may train with it as with DistributedDataParallel, as long as every rank makes the same passes and steps, and
-uses parameters as listed in `uses`. All units are resharded after each forward pass, so that a script never meets a
-whole parameter outside of a pass. What DistributedDataParallel would not average stops the run.
+The script may train with it as with DistributedDataParallel if every rank makes the same passes and steps, and uses
+parameters as listed in `uses`. fully_shard reshards all units after each forward pass, so a script never sees a whole
+parameter outside of a pass. A pass that DistributedDataParallel would not average stops the run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WHY = (
 )
 
 WATCHED = 2
-"""Training passes in which each unit is checked for parameters that its forward pass changes."""
+"""Number of training passes that check each unit for parameters changed by its forward pass."""
 
 
 class Fsdp2:
@@ -67,7 +67,7 @@ class Fsdp2:
         adopted.calls.append(f"fsdp2 applied at {where()}: {', '.join(done)}")
 
     def before_step(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Raises AdoptionError for a step that would not be that of bare DistributedDataParallel."""
+        """Raise AdoptionError for a step that would differ from bare DistributedDataParallel's."""
         held = {id(parameter) for parameter in parameters_of(optimizer)}
         taken = [(ddp, states) for ddp, states in self._models if held & set(map(id, ddp.shards))]
         if not taken:
@@ -93,14 +93,14 @@ class Fsdp2:
                 states.changed()
 
     def whole_norm(self, theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """What a function returns that clips gradients, which all ranks do together."""
+        """Call a function that clips gradients, together with all ranks. Return the whole norm."""
         self.meeting.meet("norm of gradients")
         norm = theirs(*args, **named)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def _check_gradients(ddp: ShardedDDP, held: set[int]) -> None:
-    """Raises AdoptionError if an optimizer's gradients are not those of DistributedDataParallel."""
+    """Raise AdoptionError if an optimizer's gradients are not those of DistributedDataParallel."""
     if ddp.is_local:
         raise AdoptionError(
             f"fsdp2 cannot be applied at {where()}: the last pass was in no_sync(), and its gradients were not "
@@ -139,7 +139,7 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
         """Whether the gradients of the last training pass stay on this rank."""
         self._passes = 0
         self._gathered: dict[nn.Module, list[tuple[nn.Module, str, torch.Tensor]]] = {}
-        """What was gathered of each unit that makes its forward pass: place, name, and a copy."""
+        """Unit in its forward pass → its gathered parameters: module, name, and a copy."""
         self._is_wrapped = self._is_inside = False
         """Whether the script has called this object, and whether the model computes its forward pass."""
         if given.get("init_sync", True):
@@ -147,7 +147,7 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
                 dist.broadcast(value.detach(), src=0)
         self.whole_bytes = sum(each.numel() * each.element_size() for each in module.parameters())
         self.prepared = layers.prepare(module, config)
-        """What was done to its layers, in words."""
+        """Changes of the model's layers, in words."""
         self.units = shard_model(module, config)
         self.shards = list(module.parameters())
         self._places = [(each, name, parameter) for each, name, parameter in _places(module)]
@@ -157,11 +157,11 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
             unit.register_forward_hook(self._leave, prepend=True, always_call=True)
 
     def _sent_buffers(self) -> list[torch.Tensor]:
-        """Those that come from rank 0."""
+        """Return the buffers that rank 0 broadcasts."""
         return [value for name, value in self.module.named_buffers() if name in self._sent_names]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """As that of DistributedDataParallel: buffers come from rank 0 first."""
+        """Compute the forward pass like DistributedDataParallel: rank 0 broadcasts the buffers first."""
         trains = torch.is_grad_enabled()
         self._passes += trains
         kind = "training pass" if self._averages else "training pass in no_sync()"
@@ -182,7 +182,7 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
         return output
 
     def _begin_backward(self, earlier: list[str]) -> Callable[[], None]:
-        """What is called at the beginning of each backward pass after one forward pass."""
+        """Return the function to call at the beginning of each backward pass after one forward pass."""
 
         def begin() -> None:
             if torch.is_grad_enabled():
@@ -201,7 +201,7 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
         return begin
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        """Before a unit's forward pass. Raises AdoptionError."""
+        """Check the caller before a unit's forward pass. Raises AdoptionError."""
         if module is not self.module:
             if not self._is_inside and not _is_in_backward():
                 raise AdoptionError(f"{where()} calls a part of the model: {OUTSIDE}")
@@ -227,7 +227,7 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
             ]
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        """After it, before fully_shard has its own look at the output. Raises AdoptionError."""
+        """Check a unit's output before fully_shard reads it. Raises AdoptionError."""
         if module is self.module:
             self._is_inside = False
             when_backward_begins(output, self._begin_backward([]))
@@ -255,7 +255,7 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients add up on this rank."""
+        """Accumulate gradients on this rank within the context."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -263,20 +263,20 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
             self.require_backward_grad_sync = before
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
-        """Raises AdoptionError."""
+        """Raise AdoptionError."""
         raise AdoptionError(
             f"fsdp2 takes no communication hook, which the script registers at {where()}; take ddp"
         )
 
     def __deepcopy__(self, memo: Any) -> Any:
-        """Raises AdoptionError."""
+        """Raise AdoptionError."""
         raise AdoptionError(
             f"{where()} copies a model that fsdp2 has sharded: copy it before DistributedDataParallel is called, or "
             "take zero1"
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Raises AdoptionError."""
+        """Raise AdoptionError."""
         raise AdoptionError(
             f"{where()} saves, or sends, a model that fsdp2 has sharded: have it save the state_dict(), or take zero1"
         )
@@ -293,7 +293,7 @@ def _is_in_backward() -> bool:
 
 
 def _places(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Each place of each parameter: the module, the name there, and the parameter."""
+    """Yield each place of each parameter: its module, its name there, and the parameter."""
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             yield module, name, parameter
@@ -308,12 +308,12 @@ def _buffers_sent(given: Mapping[str, Any]) -> tuple[bool, bool]:
 
 
 def _kind(module: nn.Module) -> str:
-    """The name of a module's class without what fully_shard puts before it."""
+    """Return the name of a module's class without the prefix of fully_shard."""
     return type(module).__name__.removeprefix("FSDP")
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    """Inputs on the model's device, as DistributedDataParallel moves them."""
+    """Move inputs to the model's device, as DistributedDataParallel does."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if type(value) in (tuple, list):

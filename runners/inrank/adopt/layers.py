@@ -1,4 +1,4 @@
-"""Which modules of a model are handled as one: checkpointed and compiled, or gathered together by fully_shard."""
+"""Choose the modules of a model to checkpoint and compile as one, or to gather together with fully_shard."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LEAST_SHARE = 0.5
 
 
 def layers_of(model: nn.Module, config: Settings) -> list[nn.Module]:
-    """Those the preset names, else members of module lists, else what repeats. Raises ParallelizeError."""
+    """Return the preset's layers, else members of module lists, else `repeated()`. Raises ParallelizeError."""
     return list(layers.units(model, config)) or repeated(model)
 
 
 def blocks(model: nn.Module, config: Settings) -> list[nn.Module]:
-    """The layers that share no parameter with anything outside of them. Raises ParallelizeError."""
+    """Return the layers that share no parameter with modules outside of them. Raises ParallelizeError."""
     uses = _uses(model)
 
     def shares_nothing(block: nn.Module) -> bool:
@@ -32,7 +32,7 @@ def blocks(model: nn.Module, config: Settings) -> list[nn.Module]:
 
 
 def prepare(model: nn.Module, config: Settings) -> list[str]:
-    """Have its layers checkpointed and compiled as the preset says. Returns what was done, in words.
+    """Checkpoint and compile the layers as the preset says. Return the changes in words.
 
     Raises AdoptionError and ParallelizeError.
     """
@@ -50,12 +50,12 @@ def prepare(model: nn.Module, config: Settings) -> list[str]:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether the script has compiled the model itself."""
+    """Whether the script has already compiled the model."""
     return type(model).__name__ == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule)
 
 
 def repeated(model: nn.Module) -> list[nn.Module]:
-    """The outermost modules of the class that repeats and has most of the parameters; [] if none has half of them."""
+    """Return the outermost modules of the repeating class with most parameters; [] if it has less than half of them."""
     classes: dict[type, list[nn.Module]] = {}
     for module in model.modules():
         is_layer = module is not model and next(module.children(), None) is not None
@@ -72,7 +72,7 @@ def _outermost(modules: list[nn.Module]) -> list[nn.Module]:
 
 
 def _uses(model: nn.Module) -> Counter[int]:
-    """Id of each parameter → in how many places it is."""
+    """Id of each parameter → number of its places."""
     return Counter(
         id(parameter)
         for module in model.modules()

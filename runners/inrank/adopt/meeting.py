@@ -1,7 +1,7 @@
-"""Check that all ranks do the same before they do what none of them can do alone.
+"""Check that all ranks are at the same operation before each collective.
 
-A collective in which ranks take part for different reasons hangs, or computes with something else. So before each one
-the ranks compare over gloo, in one small all_reduce, what they are about to do. If they differ, all of them stop.
+If ranks enter a collective for different operations, it hangs or computes with the wrong tensors. So before each
+collective the ranks compare their operations in one small all_reduce over gloo. If they differ, all ranks stop.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ END = "end"
 
 
 def digest(value: Any) -> int:
-    """63 bits of a value's repr()."""
+    """Return 63 bits of a hash of a value's repr()."""
     return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "big") >> 1
 
 
 class Meeting:
-    """All ranks of the job. Every rank makes it at the same place of its script."""
+    """All ranks of the job. Every rank has to create it at the same place of its script."""
 
     def __init__(self, why: str) -> None:
         """`why`: why all ranks have to do the same, and the remedy, as the end of a sentence."""
@@ -32,9 +32,9 @@ class Meeting:
         self._group = dist.new_group(backend="gloo")
 
     def meet(self, what: str, facts: Sequence[Any] = ()) -> list[bool]:
-        """Wait until every rank is about to do `what`. Returns which of the facts are the same on all ranks.
+        """Wait until every rank is about to do `what`. Return for each fact whether all ranks have it.
 
-        Every rank gives as many facts for the same `what`; two at most. Raises AdoptionError.
+        Every rank gives the same number of facts for the same `what`, two at most. Raises AdoptionError.
         """
         own = [digest(what), *map(digest, facts), 0, 0][:3]
         extremes = torch.tensor([own, [~each for each in own]])  # the greatest of ~x is ~ of the least
@@ -51,7 +51,7 @@ class Meeting:
         return [most == fewest for most, fewest in zip(greatest[1:], least[1:])][: len(facts)]
 
     def _difference(self, what: str) -> str:
-        """What this rank does, and another one that does something else."""
+        """Return a sentence with the operations of this rank and of one that differs."""
         doing: list[tuple[str, str]] = [("", "")] * dist.get_world_size()
         dist.all_gather_object(doing, (what, where()), group=self._group)
         other = next((rank for rank, (theirs, _) in enumerate(doing) if theirs != what), 0)

@@ -1,4 +1,4 @@
-"""What torch's optimizers do with a parameter, by their classes, and the parameters that they hold."""
+"""Classes of torch's optimizers by how they update a parameter, and the parameters of an optimizer."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from torch.optim.optimizer import Optimizer
 from .report import AdoptionError, where
 
 BY_ELEMENT = ("Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
-"""Optimizers of torch that update each element on its own: they may step on shards."""
+"""Optimizers of torch that update each element independently: they may step on shards."""
 BY_PARAMETER = (*BY_ELEMENT, "ASGD", "Adadelta", "Adafactor", "Muon", "Rprop")
-"""Optimizers of torch that update each parameter on its own, and none without a gradient."""
+"""Optimizers of torch that update each parameter independently, and skip those without a gradient."""
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    """In the order in which state_dict() numbers them."""
+    """Return an optimizer's parameters in the order of their numbers in state_dict()."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def is_one_of(kind: type, names: tuple[str, ...]) -> bool:
-    """Whether a class is torch's own of one of these names: a subclass may compute something else."""
+    """Whether a class is torch's own class with one of these names: a subclass may compute something else."""
     return kind.__name__ in names and getattr(torch.optim, kind.__name__, None) is kind
 
 
 def check_kind(strategy: str, optimizer: Optimizer, names: tuple[str, ...], closure: bool) -> None:
-    """Raises AdoptionError if this optimizer, or this step of it, cannot be divided."""
+    """Raise AdoptionError if this optimizer, or this step of it, cannot be divided."""
     kind = type(optimizer)
     if not is_one_of(kind, names):
         raise AdoptionError(

@@ -1,4 +1,4 @@
-"""What a forward pass returns: the tensors in it, and the backward pass that begins there."""
+"""Outputs of a forward pass: their tensors, and the backward pass that begins there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 
 PLAIN = (type(None), bool, int, float, str, bytes)
-"""What an output may hold beside tensors."""
+"""Types that an output may contain in addition to tensors."""
 
 
 def leaves(output: Any) -> Iterator[Any]:
-    """What is in an output, in lists, tuples and dicts."""
+    """Yield the objects in an output's nested lists, tuples and dicts."""
     if isinstance(output, dict):
         output = tuple(output.values())
     if not isinstance(output, (list, tuple)):
@@ -24,24 +24,24 @@ def leaves(output: Any) -> Iterator[Any]:
 
 
 def unseen(output: Any) -> Iterator[Any]:
-    """Objects in an output that may hold tensors."""
+    """Yield objects in an output that may hold tensors out of reach of fully_shard."""
     return (each for each in leaves(output) if not isinstance(each, (torch.Tensor, *PLAIN)))
 
 
 def when_backward_begins(output: Any, act: Callable[[], object]) -> None:
-    """Call `act` at the beginning of each backward pass through an output. What it raises, backward() raises."""
+    """Call `act` at the beginning of each backward pass through an output. backward() raises its exceptions."""
     found = [each for each in leaves(output) if isinstance(each, torch.Tensor) and each.requires_grad]
     if found:
         register_multi_grad_hook(found, lambda _: act(), mode="any")
 
 
 def in_full(output: Any) -> Any:
-    """An output in half precision with its tensors in fp32, as the script expects them."""
+    """Return an output with its half-precision tensors in fp32, as the script expects."""
     if isinstance(output, torch.Tensor):
         return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
     if type(output) is dict:
         return {key: in_full(part) for key, part in output.items()}
-    if isinstance(output, dict):  # of a class of its own, as transformers have them
+    if isinstance(output, dict):  # a subclass, as in transformers
         for key, part in list(output.items()):
             output[key] = in_full(part)
         return output

@@ -1,8 +1,8 @@
-"""Read a state that is divided over the ranks from one rank only, while the others do something else.
+"""Read a state that is divided over the ranks on one rank only, while the others do something else.
 
 Scripts save on rank 0 only. A collective there would wait for ranks that never come, so each rank has a thread that
-waits for questions in the job's store and answers over gloo. Nothing is polled: the store wakes the thread. A rank
-whose script has ended stays until all have come to their end.
+waits for questions in the job's store and answers over gloo. The thread does not poll: the store wakes it. After its
+script has ended, a rank stays until the scripts of all ranks have ended.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from .meeting import END, Meeting
 from .report import AdoptionError
 
 WAIT = timedelta(hours=12)
-"""How long one wait for a question lasts before it is renewed."""
+"""Timeout of one wait for a question; the thread then waits again."""
 STORE = timedelta(seconds=60)
-"""Timeout of the store for anything else."""
+"""Timeout of the store's other operations."""
 JOIN_S = 10.0
-"""Seconds that the end of the process waits for the thread."""
+"""Seconds to wait for the thread at the end of the process."""
 
 
 class Peers:
-    """Questions and answers between all ranks. Every rank makes it at the same place of its script."""
+    """Questions and answers between all ranks. Every rank has to create it at the same place of its script."""
 
     def __init__(self, meeting: Meeting) -> None:
-        """Raises AdoptionError if the ranks have no store that can be reached."""
+        """Raise AdoptionError if this rank cannot reach the job's store."""
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self._meeting, self._pid = meeting, os.getpid()
         self._group = dist.new_group(backend="gloo")
         self._store, self._heard = _job_store(), _job_store()
         self._topics: dict[str, tuple[int, Callable[[Any], Any]]] = {}
-        """Name → version of the state here, and what answers a question about it."""
+        """Name → version of the state on this rank, and the function that answers questions about it."""
         self._changed = threading.Condition()
         self._gpu = _Gpu() if torch.cuda.is_initialized() else None
         self._closed = False
@@ -51,7 +51,7 @@ class Peers:
         atexit.register(self._exit)
 
     def serve(self, topic: str, version: int, answer: Callable[[Any], Any]) -> None:
-        """Answer questions about a topic, whose state the main thread has just brought to a version."""
+        """Answer questions about a topic after the main thread has brought its state to `version`."""
         if self._gpu is not None:
             self._gpu.mark(topic)
         with self._changed:
@@ -59,14 +59,14 @@ class Peers:
             self._changed.notify_all()
 
     def settle(self) -> None:
-        """Before a step: wait until the GPU has done what was queued, and so the other ranks' collectives before."""
+        """Wait before a step until the GPU has finished its queued work, and with it all earlier collectives."""
         if self._gpu is not None:
             torch.cuda.current_stream().synchronize()
 
     def ask(
         self, topic: str, version: int, question: Any = None, ranks: Sequence[int] | None = None
     ) -> list[Any]:
-        """The answers of the other ranks (of `ranks`, if given), in their order, each of the state at that version.
+        """Return the other ranks' answers (of `ranks`, if given) in rank order, each from the state at that version.
 
         Raises AdoptionError if a rank has ended, or is at another version.
         """
@@ -83,7 +83,7 @@ class Peers:
             ) from error
 
     def _send(self, rank: int, text: str) -> None:
-        """Put a message where a rank's thread waits for it."""
+        """Put a message for a rank's thread into the store."""
         number = self._store.add(f"{rank}/count", 1)
         self._store.set(f"{rank}/{number}", text)
 
@@ -104,9 +104,9 @@ class Peers:
                 self._heard.wait([f"{self.rank}/{number}"], WAIT)
                 text = self._heard.get(f"{self.rank}/{number}")
                 self._heard.delete_key(f"{self.rank}/{number}")
-            except dist.DistStoreError:  # nothing was asked
+            except dist.DistStoreError:  # no question in time
                 continue
-            except RuntimeError:  # the store has gone, and with it the job
+            except RuntimeError:  # the store has closed: the job is over
                 return
             number += 1
             if text:
@@ -118,12 +118,12 @@ class Peers:
         except (AdoptionError, RuntimeError, TypeError, LookupError) as error:
             text, is_answer = (str(error) or type(error).__name__).encode(), 0
         body = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        with contextlib.suppress(RuntimeError):  # the rank that asked has gone
+        with contextlib.suppress(RuntimeError):  # the asking rank has ended
             for part in (torch.tensor([is_answer, len(body)]), body):
                 dist.send(part, dst=request["from"], group=self._group, tag=request["tag"])
 
     def _state(self, topic: str, version: int, question: Any) -> bytes:
-        """The answer, once this rank is at that version. Raises AdoptionError if it is beyond."""
+        """Wait until this rank is at that version, and return the answer. Raises AdoptionError if it is past it."""
 
         def is_there() -> bool:
             return self._closed or (topic in self._topics and self._topics[topic][0] >= version)
@@ -139,9 +139,9 @@ class Peers:
         raise AdoptionError("the ranks differ in their optimizer steps, or one of them has ended")
 
     def leave(self) -> None:
-        """Answer until every rank has come to its end."""
+        """Answer until the scripts of all ranks have ended."""
         if not self._closed:
-            with contextlib.suppress(AdoptionError):  # the ranks that train on stop with it
+            with contextlib.suppress(AdoptionError):  # ranks that still train raise it, too
                 self._meeting.meet(END)
             self._close()
 
@@ -166,9 +166,9 @@ class Peers:
 
 
 class _Gpu:
-    """Reads what is on this rank's GPU from another thread, while that GPU waits in a collective for the asking rank.
+    """Reads this rank's GPU memory from another thread, while the GPU waits in a collective for the asking rank.
 
-    The state was there when the topic changed last: the copy waits for that event, on a stream of its own.
+    The copy runs on a separate stream, which waits only for the event of the topic's last change.
     """
 
     def __init__(self) -> None:
@@ -176,14 +176,14 @@ class _Gpu:
         self._marks: dict[str, torch.cuda.Event] = {}
 
     def mark(self, topic: str) -> None:
-        """Called by the thread that has changed the topic's state."""
+        """Record the event of a change; the thread that has changed the topic's state calls this."""
         event = torch.cuda.Event()
         event.record()
         self._marks[topic] = event
 
     @contextlib.contextmanager
     def after(self, topic: str) -> Iterator[None]:
-        """On this rank's GPU, after the topic's last change."""
+        """Use this rank's GPU after the topic's last change, on the separate stream."""
         torch.cuda.set_device(self._device)  # a thread begins on GPU 0
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._marks[topic])
@@ -198,7 +198,7 @@ def _packed(value: Any) -> bytes:
 
 
 def _job_store() -> dist.Store:
-    """A connection of its own to the store at which the ranks have met. Raises AdoptionError."""
+    """Open another connection to the job's store at MASTER_ADDR:MASTER_PORT. Raises AdoptionError."""
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     try:
         store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=STORE)

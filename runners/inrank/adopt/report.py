@@ -1,4 +1,4 @@
-"""What `--adopt` has applied in this process, why it stops, and where in the script. Standard library only."""
+"""The changes of `--adopt` in this process, its refusals, and the line of the script. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from types import FrameType
 from typing import Any
 
 STEP_FRAMES = 6
-"""Frames between the hook of a step and its caller, with wrappers of learning-rate schedulers between."""
+"""Most frames between the hook of a step and its caller, including wrappers of learning-rate schedulers."""
 
 
 class AdoptionError(BaseException):
-    """Why the preset cannot be applied, as one sentence for the user.
+    """The reason why the preset cannot be applied, as one sentence for the user.
 
-    Not an Exception: a script that catches Exception would go on and train without the preset.
+    Not an Exception: a script that catches Exception would continue to train without the preset.
     """
 
 
 class Adopted:
-    """What was applied in this process, for the hook's report."""
+    """The applied changes in this process, for the hook's report."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         """One sentence per call of the script: "ddp applied at train.py:28: gradient_as_bucket_view"."""
         self.divided: Callable[[], tuple[str, str] | None] = lambda: None
-        """The strategy and the sizes of what is divided over the ranks so far; None if nothing is."""
+        """Return the strategy and the sizes of the divided states so far; None if none is divided."""
 
     def described(self) -> tuple[set[str], str]:
-        """Strategies that no wrapper object proves, and everything as one sentence; "" if nothing was applied."""
+        """Return strategies that no wrapper object proves, and all changes as one sentence ("" without changes)."""
         divided = self.divided()
         if divided is None:
             return set(), "; ".join(dict.fromkeys(self.calls))
@@ -42,7 +42,7 @@ adopted = Adopted()
 
 
 def frames() -> Iterator[FrameType]:
-    """The frames of this thread, from the caller of the caller outwards."""
+    """Yield the frames of this thread, from the caller's caller outwards."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         yield frame
@@ -57,9 +57,9 @@ def _libraries() -> tuple[str, str]:
 
 
 def where() -> str:
-    """File and line of the script that is running: the innermost frame outside of torch, distui and Python.
+    """Return file and line of the script: the innermost frame outside of torch, distui and Python's library.
 
-    Of this thread, else of the main one, which waits while autograd computes on a GPU.
+    If this thread has none, use the main thread: it waits while autograd computes on a GPU in this one.
     """
     main = sys._current_frames().get(threading.main_thread().ident or 0)
     return _script_line(sys._getframe(1)) or _script_line(main) or "the script"
@@ -77,7 +77,7 @@ def _script_line(frame: FrameType | None) -> str:
 
 
 def called_by_script() -> bool:
-    """Whether the script itself calls the function that asks."""
+    """Whether the script calls the caller of this function directly."""
     return not sys._getframe(2).f_code.co_filename.startswith(_libraries())
 
 

@@ -1,7 +1,7 @@
 """Shard a model with fully_shard, and have the optimizers that were made of its parameters hold the shards.
 
-fully_shard puts other objects in the place of parameters. Optimizers get the new ones; whatever else the script keeps
-of the old ones stops the run: at the call if it would be compared by identity, else where it is used.
+fully_shard replaces parameters with other objects, and this module puts the new ones into optimizers. If the script
+keeps an old parameter elsewhere, the run stops: at the call if the script may compare it by identity, else at its use.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MOST_MEMBERS = 1_000_000
 
 
 def ignored(module: nn.Module) -> set[str]:
-    """Parameters and buffers that the script has DistributedDataParallel leave alone."""
+    """Return the parameters and buffers that the script has DistributedDataParallel ignore."""
     return set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
 
 
 def check(module: nn.Module, given: Mapping[str, Any]) -> None:
-    """Raises AdoptionError for what fully_shard would accept and do in another way than DistributedDataParallel."""
+    """Raise AdoptionError for inputs that fully_shard accepts but handles differently from DistributedDataParallel."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     modules = list(module.modules())
     refused = {
@@ -64,7 +64,7 @@ def _has_hooks(parameter: nn.Parameter) -> bool:
 
 
 def shard_model(module: nn.Module, config: Settings) -> list[nn.Module]:
-    """Shard a model. Returns its units, the whole last. Raises AdoptionError and ParallelizeError."""
+    """Shard a model. Return its units, the whole model last. Raises AdoptionError and ParallelizeError."""
     before = dict(module.named_parameters())
     holders = _holders({id(parameter) for parameter in before.values()})
     check_kept(before, holders)
@@ -89,7 +89,7 @@ def shard_model(module: nn.Module, config: Settings) -> list[nn.Module]:
 
 
 def _fully_shard(units: list[nn.Module], config: Settings, device: str) -> None:
-    """Shard each unit, the whole last, which returns fp32. Raises ParallelizeError."""
+    """Shard each unit. The last is the whole model, and returns fp32. Raises ParallelizeError."""
     settings, half = _settings(config, device), None if config.param == torch.float32 else config.param
     reduce = None if config.reduce == config.param else config.reduce
     for unit in units:
@@ -99,13 +99,13 @@ def _fully_shard(units: list[nn.Module], config: Settings, device: str) -> None:
 
 
 def _holders(ids: set[int]) -> list[Optimizer]:
-    """The optimizers of this process that were made of these parameters."""
+    """Return the optimizers of this process that have any of these parameters."""
     optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
     return [each for each in optimizers if not ids.isdisjoint(map(id, parameters_of(each)))]
 
 
 def _settings(config: Settings, device: str) -> dict[str, Any]:
-    """Arguments of fully_shard. Raises ParallelizeError."""
+    """Return the arguments of fully_shard. Raises ParallelizeError."""
     world, replicas = dist.get_world_size(), config.size("dp_replicate")
     if world % replicas:
         raise ParallelizeError(f"dp_replicate {replicas} does not divide the world size {world}")
@@ -122,7 +122,7 @@ def _settings(config: Settings, device: str) -> dict[str, Any]:
 
 
 def _point(optimizer: Optimizer, new: Mapping[int, Any]) -> None:
-    """Have an optimizer that was made before hold the sharded parameters, and its states in shards."""
+    """Put the sharded parameters into an existing optimizer, and shard its states."""
     for group in optimizer.param_groups:
         group["params"] = [new.get(id(each), each) for each in group["params"]]
     for old in [key for key in optimizer.state if id(key) in new]:
@@ -132,7 +132,7 @@ def _point(optimizer: Optimizer, new: Mapping[int, Any]) -> None:
 
 
 def as_shard(value: Any, parameter: Any) -> Any:
-    """A whole tensor of a parameter's size as this rank's part of it; anything else as it is."""
+    """Shard a whole tensor of the parameter's shape like the parameter; return any other value unchanged."""
     if (
         not isinstance(value, torch.Tensor)
         or isinstance(value, DTensor)
@@ -153,7 +153,7 @@ def as_shard(value: Any, parameter: Any) -> Any:
 
 
 class Replaced(nn.Parameter):  # type: ignore[misc]
-    """What becomes of a parameter object in whose place fully_shard has put another: every use stops the run."""
+    """Class of a parameter object after fully_shard has replaced it in the model: every use stops the run."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -164,7 +164,7 @@ class Replaced(nn.Parameter):  # type: ignore[misc]
 
 
 def check_kept(before: Mapping[str, nn.Parameter], optimizers: Iterable[Any]) -> None:
-    """Raises AdoptionError if the script keeps parameters as keys, or their ids, which no object would match later.
+    """Raise AdoptionError if the script keeps parameters as keys, or their ids: the new objects would not match them.
 
     Scripts choose parameters like that for an optimizer's groups: `[p for p in model.parameters() if id(p) in decayed]`.
     """
@@ -185,12 +185,12 @@ def _keeps(container: Any, ids: set[int]) -> bool:
     if type(first) is int:
         return any(type(each) is int and each in ids for each in container)
     if isinstance(container, list) or not isinstance(first, nn.Parameter):
-        return False  # what a list has is Replaced, and stops the run when it is used
+        return False  # a parameter in a list becomes Replaced, and stops the run at its use
     return any(id(each) in ids for each in container)
 
 
 def _containers() -> Iterator[Any]:
-    """Containers of this process. Python's collector does not track a dict of plain numbers: its holder it does."""
+    """Yield containers of this process. The collector does not track a dict of plain numbers, but its owner."""
     objects = gc.get_objects()
     yield from (each for each in objects if type(each) in CONTAINERS)
     for each in gc.get_referents(*objects):

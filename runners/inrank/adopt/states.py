@@ -1,4 +1,4 @@
-"""State dicts of a model in shards: whole on any rank that asks, as without shards, and loaded from whole ones."""
+"""Whole state dicts of a sharded model: any rank can take one, and a sharded model can load one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .peers import Peers
 from .sharding import as_shard
 
 MOST_BYTES = 256 << 20
-"""About how much is asked for at a time."""
+"""Approximate size in bytes of one request for tensors."""
 Key = Any
 """Name of a parameter, or of a state: (number of the optimizer, number of the parameter, name)."""
 
 
 class WholeStates:
-    """Of one sharded model and the optimizers of its parameters."""
+    """State dicts of one sharded model and of the optimizers of its parameters."""
 
     def __init__(self, topic: str, module: nn.Module, peers: Peers, meeting: Meeting) -> None:
         self._topic, self._version = topic, 0
@@ -44,7 +44,7 @@ class WholeStates:
         self._peers.serve(self._topic, self._version, self._answer)
 
     def take(self, optimizer: Optimizer) -> None:
-        """An optimizer that steps on parameters of this model."""
+        """Add an optimizer that steps on parameters of this model."""
         if not self.has(optimizer):
             self._optimizers.append(optimizer)
             self._shard_states(optimizer)  # the script may have loaded a checkpoint before its first step
@@ -53,7 +53,7 @@ class WholeStates:
             optimizer.register_load_state_dict_post_hook(self._shard_states)
 
     def has(self, optimizer: Optimizer) -> bool:
-        """Whether it is one of them."""
+        """Whether the optimizer was added."""
         return any(each is optimizer for each in self._optimizers)
 
     def _tensor(self, key: Key) -> Any:
@@ -63,11 +63,11 @@ class WholeStates:
         return self._optimizers[at].state[parameters_of(self._optimizers[at])[number]][name]
 
     def _answer(self, keys: Sequence[Key]) -> list[torch.Tensor]:
-        """The shards on this rank."""
+        """Return this rank's shards on the CPU."""
         return [self._tensor(key).to_local().detach().cpu() for key in keys]
 
     def _whole(self, keys: Sequence[Key]) -> Iterator[torch.Tensor]:
-        """Put together, some at a time. Raises AdoptionError."""
+        """Yield whole tensors, gathered in batches. Raises AdoptionError."""
         batch: list[Key] = []
         size = 0
         for key in keys:
@@ -89,7 +89,7 @@ class WholeStates:
             yield torch.cat([part[at] for part in parts])
 
     def _make_whole(self, module: nn.Module, state: Any, prefix: str, _: Any) -> None:
-        """After the model's state_dict(): whole tensors in place of shards."""
+        """Replace shards by whole tensors, after the model's state_dict()."""
         keys = [name for name in self._shards if isinstance(state.get(prefix + name), DTensor)]
         names = {id(self._shards[name]): name for name in keys}  # one of each tied parameter
         whole = dict(zip(names, self._whole(list(names.values()))))
@@ -97,11 +97,11 @@ class WholeStates:
             state[prefix + name] = whole[id(self._shards[name])]
 
     def _loads(self) -> None:
-        """Before a checkpoint is loaded, which all ranks do. Raises AdoptionError."""
+        """Check that all ranks are about to load a checkpoint. Raises AdoptionError."""
         self._meeting.meet("load_state_dict()")
 
     def _take_parts(self, module: nn.Module, state: Any, prefix: str, *_: Any) -> None:
-        """Before load_state_dict(): this rank's shards in place of whole tensors."""
+        """Replace whole tensors by this rank's shards, before load_state_dict()."""
         self._loads()
         for name, shard in self._shards.items():
             value = state.get(prefix + name)

@@ -1,7 +1,7 @@
-"""The refusal of every use of a sharded parameter, or of its gradient, that is not on a list.
+"""Refuse every use of a sharded parameter, or of its gradient, that is not on a list.
 
-With fully_shard each is a DTensor, of which a rank has a part. Passes, optimizer steps, clip_grad_norm_() and state
-dicts compute the same with parts. Whatever else a script does with one may not, and stops the run at that line.
+With fully_shard each is a DTensor, and a rank has a part of it. Passes, optimizer steps, clip_grad_norm_() and state
+dicts compute the same result with parts. Other uses may not, so they stop the run at that line.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ METADATA = frozenset(
         "element_size", "is_contiguous", "is_floating_point",
     ]
 )  # fmt: skip
-"""Functions of a tensor that the script may call: they need no value, and are those of the whole tensor."""
+"""Functions of a tensor that the script may call: they read no values, and describe the whole tensor."""
 CALLERS = (
     "torch.optim.", "torch.nn.utils.clip_grad", "torch.amp.", "torch.autograd.graph", "torch.distributed.fsdp.",
     "torch.distributed.tensor.", "torch._dynamo.", "torch._subclasses.", "torch._functorch.", "torch.fx.",
     __name__.rpartition(".")[0] + ".",
 )  # fmt: skip
-"""Modules that compute the same with parts, or put them together."""
+"""Modules that compute the same result with parts, or gather the parts."""
 NOT_CALLERS = ("torch.optim.swa_utils",)
 MODULE_FUNCTIONS = frozenset(
     [
@@ -35,7 +35,7 @@ MODULE_FUNCTIONS = frozenset(
         "__setattr__", "register_parameter",
     ]
 )  # fmt: skip
-"""The same, of torch.nn.modules.module."""
+"""Functions of torch.nn.modules.module that may call functions of a sharded tensor."""
 WRAPPERS = (
     "torch.overrides", "torch.nn.parameter", "torch._tensor", "torch.functional", "torch.utils._foreach_utils",
 )  # fmt: skip
@@ -47,7 +47,7 @@ LISTED = (
 
 
 def guard() -> None:
-    """Refuse what is not listed, in this process from now on."""
+    """Refuse unlisted uses in this process from now on."""
     theirs = DTensor.__torch_function__
 
     def checked(kind: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -67,7 +67,7 @@ def _clears(func: Any, args: Any) -> bool:
 
 
 def _is_listed() -> bool:
-    """Whether the code that calls a function of a tensor is listed."""
+    """Whether the caller of a tensor's function is listed."""
     frame: FrameType | None = sys._getframe(1).f_back
     while frame is not None and frame.f_globals.get("__name__") in WRAPPERS:
         frame = frame.f_back

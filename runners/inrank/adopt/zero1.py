@@ -1,8 +1,8 @@
-"""zero1 for optimizers that a script makes itself: each rank updates its share of the parameters and sends it on.
+"""zero1 for a script's own optimizers: each rank updates its share of the parameters and broadcasts it.
 
-The optimizer stays the script's object. Around each of its steps the gradients of the other ranks' parameters are
-hidden, so that torch's optimizers skip these and keep no state for them; what each rank has updated is then broadcast.
-Before each step all ranks compare checksums of their gradients and parameters. So the numbers are those of bare
+The optimizer stays the script's object. During each step zero1 hides the gradients of the other ranks' parameters, so
+torch's optimizers skip these parameters and keep no state for them. Each rank then broadcasts its updated parameters.
+Before each step all ranks compare checksums of their gradients and parameters. The results are equal to those of bare
 DistributedDataParallel to the last bit, or the run stops.
 """
 
@@ -25,22 +25,22 @@ from .peers import Peers
 from .report import AdoptionError, adopted, gives_closure, where
 
 KEPT_STEPS = 100
-"""An optimizer that the script has dropped is kept for so many steps of others, as another rank may still save it."""
+"""Steps of other optimizers until a dropped optimizer is freed: another rank may still save it."""
 BUCKET_BYTES = 32 << 20
-"""Parameters are sent together up to this size."""
+"""Largest size of parameters in one broadcast."""
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of a number → the type that its bits are read as."""
+"""Bytes per element → integer type for reading its bits."""
 WHY = "zero1 needs every rank in each pass and step, as each updates a part of the parameters; take ddp"
 DIFFER = {
     "its gradients": "as after a last backward pass in no_sync() or through model.module, which "
     "DistributedDataParallel does not average",
     "the values of its parameters": "as after a change on one rank only",
 }
-"""What is compared before each step → how the ranks come to differ in it."""
+"""Values compared before each step → the usual reason why ranks differ in them."""
 
 
 def shares(sizes: Sequence[int], ranks: int) -> list[int]:
-    """The rank that gets each of some sizes, so that all ranks have about as much; the same on every rank."""
+    """Return the rank of each size, so that the sums per rank are about equal. All ranks compute the same list."""
     held, owners = [0] * ranks, [0] * len(sizes)
     for at in sorted(range(len(sizes)), key=lambda at: (-sizes[at], at)):
         rank = min(range(ranks), key=lambda rank: (held[rank], rank))
@@ -50,7 +50,7 @@ def shares(sizes: Sequence[int], ranks: int) -> list[int]:
 
 
 def checksums(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """The sum of each tensor's bits, read as integers. Waits once per device."""
+    """Return the sum of each tensor's bits, read as integers. Waits once per device."""
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:
         plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
@@ -60,13 +60,13 @@ def checksums(tensors: Iterable[torch.Tensor]) -> list[int]:
 
 
 class _Divided:
-    """What is divided of one optimizer."""
+    """Progress and hidden gradients of one divided optimizer."""
 
     def __init__(self, number: int) -> None:
         self.name = f"optimizer {number}"
         self.steps = 0
         self.is_whole = True
-        """Whether all states are here: before the first step, and after a checkpoint was loaded."""
+        """Whether this rank has all states: before the first step, and after loading a checkpoint."""
         self.is_stepping = False
         self.hidden: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Parameters with their gradients, during a step."""
@@ -84,7 +84,7 @@ class Zero1:
         self._numbers = itertools.count(1)
         self._steps = 0
         self._kept: dict[Optimizer, int] = {}
-        """Optimizer → the newest step, counted over all of them."""
+        """Optimizer → number of its newest step, counted over all optimizers."""
         adopted.divided = self.described
 
     def take(self, ddp: Any) -> None:
@@ -104,24 +104,24 @@ class Zero1:
             self._owners[id(parameter)] = weakref.ref(parameter), owner
 
     def after_pass(self, ddp: Any, output: Any) -> None:
-        """After a forward pass through the wrapper: all ranks average the gradients of its backward pass."""
+        """Have all ranks begin the backward pass after a wrapper's forward pass together: it averages gradients."""
         if torch.is_grad_enabled() and ddp.require_backward_grad_sync:
             when_backward_begins(output, functools.partial(self._meeting.meet, "backward pass"))
 
     def _owner(self, parameter: torch.Tensor) -> int | None:
-        """The rank that updates a parameter; None if every rank does."""
+        """Return the rank that updates a parameter; None if every rank does."""
         reference, owner = self._owners.get(id(parameter), (lambda: None, -1))
         return owner if reference() is parameter else None
 
     def _divided(self, optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, int]]:
-        """The parameters of an optimizer that are divided, with their ranks."""
+        """Yield the divided parameters of an optimizer with their ranks."""
         for parameter in parameters_of(optimizer):
             owner = self._owner(parameter)
             if owner is not None:
                 yield parameter, owner
 
     def before_step(self, optimizer: Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Hide what the other ranks update. Raises AdoptionError."""
+        """Hide the gradients of parameters that other ranks update. Raises AdoptionError."""
         parameters = list(self._divided(optimizer))
         if not parameters:
             return
@@ -147,7 +147,7 @@ class Zero1:
         return mine
 
     def _compare(self, mine: _Divided, parameters: Sequence[torch.Tensor]) -> None:
-        """Raises AdoptionError if ranks make another step, or have other gradients or parameters."""
+        """Raise AdoptionError if ranks differ in their step, gradients or parameters."""
         gradients = [each.grad for each in parameters if each.grad is not None]
         dense = [each for each in gradients if each.layout == torch.strided]
         there = [each.grad is not None for each in parameters]
@@ -159,7 +159,7 @@ class Zero1:
                 )
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Show the gradients again, and send what was updated to every rank."""
+        """Restore the hidden gradients, and broadcast the updated parameters."""
         mine = self._optimizers.get(optimizer)
         if mine is None or not mine.is_stepping:
             return
@@ -178,7 +178,7 @@ class Zero1:
             del self._kept[old]
 
     def _serve(self, mine: _Divided, optimizer: Optimizer) -> None:
-        """Answer other ranks from the states as they are now."""
+        """Serve the current states to other ranks."""
         reference = weakref.ref(optimizer)
         self.peers.serve(mine.name, mine.steps, lambda _: self._own_states(reference()))
 
@@ -199,7 +199,7 @@ class Zero1:
         self._serve(mine, optimizer)
 
     def _whole_state(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
-        """What state_dict() returns, with the states of the other ranks. Raises AdoptionError."""
+        """Add the states of the other ranks to the result of state_dict(). Raises AdoptionError."""
         mine = self._optimizers[optimizer]
         if mine.is_whole:
             return None
@@ -211,7 +211,7 @@ class Zero1:
         return state
 
     def _exchange(self, parameters: Sequence[tuple[torch.Tensor, int]]) -> None:
-        """Broadcast each parameter from the rank that has updated it; one bucket per rank is under way at a time."""
+        """Broadcast each parameter from the rank that has updated it, one bucket per rank at a time."""
         buckets: dict[int, list[list[torch.Tensor]]] = {}
         for parameter, owner in parameters:
             _into_buckets(buckets.setdefault(owner, []), parameter.detach())
@@ -222,7 +222,7 @@ class Zero1:
                 receive()
 
     def _send(self, owner: int, bucket: Sequence[torch.Tensor]) -> Callable[[], None]:
-        """Begin a broadcast of some parameters. Returns what ends it."""
+        """Begin a broadcast of some parameters. Return the function that ends it."""
         flat = torch.cat([each.reshape(-1) for each in bucket])
         work = dist.broadcast(flat, src=owner, async_op=True)
 
@@ -235,7 +235,7 @@ class Zero1:
         return receive
 
     def described(self) -> tuple[str, str] | None:
-        """What this rank holds after its first step; None if it has a state of another rank's parameter."""
+        """Return "zero1" and the sizes on this rank; None before its first step, or if it has another rank's state."""
         count = mine = numbers = own = here = 0
         for optimizer, divided in list(self._optimizers.items()):
             if divided.is_whole:
@@ -254,7 +254,7 @@ class Zero1:
 
 
 def _into_buckets(buckets: list[list[torch.Tensor]], tensor: torch.Tensor) -> None:
-    """Put a tensor into the last bucket, or into a new one if that is full or of another kind."""
+    """Put a tensor into the last bucket, or into a new one if that is full or differs in type or device."""
     last = buckets[-1] if buckets else []
     size = sum(each.numel() * each.element_size() for each in last)
     fits = size + tensor.numel() * tensor.element_size() <= BUCKET_BYTES
