@@ -1,8 +1,8 @@
-"""The hook inside every rank: a unix socket on which the agent asks, and a daemon thread that answers.
+"""The hook inside every rank: a unix socket for the agent's requests, and a daemon thread that answers.
 
-Requests and answers are one JSON object a line. Standard library alone; torch is read only after the user's script
-imported it. Optimizer steps are counted, and at the first one the objects are inspected. Nothing is called that changes
-anything.
+Requests and answers are one JSON object per line. The hook uses the standard library only, and reads torch only after
+the user's script has imported it. It counts optimizer steps, and inspects the objects at the first one. It calls no
+function that changes them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .training_signals import TrainingSignals
 from .wrapping import describe, grouped, optimizers
 
 MOST_LINE = 64 << 10
-"""Bytes of one request to a rank."""
+"""Most bytes of one request to a rank."""
 MOST_PEERS = 8
-"""Connections at a time: the agent's, and a short one of the runner's."""
+"""Most connections at a time: the agent's, and a short one of the runner's."""
 LAST_ANSWER_S = 5.0
-"""The longest that the end of the process waits for an answer under way."""
+"""Most seconds to wait for a pending answer at the end of the process."""
 INSPECT_S = 5.0
-"""The longest that the first step waits for the inspection of the objects; it takes about 0.1 s."""
+"""Most seconds that the first step waits for the inspection of the objects; it takes about 0.1 s."""
 MOST_INSPECTIONS = 4
-"""A script may make a new optimizer again and again."""
+"""Most inspections: a script may make new optimizers repeatedly."""
 
 
 class Steps:
@@ -53,19 +53,19 @@ class Steps:
         self.begin()
 
     def begin(self) -> None:
-        """Nothing is counted so far."""
+        """Reset all counts."""
         self.count = 0
         self.last = 0.0
         """Unix time of the newest step; 0 before the first."""
         self.first = 0.0
         self.optimizers = 0
-        """Made since torch was imported."""
+        """Number of optimizers made since torch was imported."""
         self.made: dict[str, Any] | None = None
-        """What the model was wrapped with at the first step; None before, or where it is unknown."""
+        """Result of `describe()` at the first step; None before, or if it failed."""
         self._inspected: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inspections = 0
         self._optimizer: Callable[[], Any] = lambda: None
-        """A weak reference to the optimizer whose steps count."""
+        """Weak reference to the optimizer whose steps are counted."""
         self.watch: Callable[[int], None] | None = None
         """Called after each step with their number."""
 
@@ -82,7 +82,7 @@ class Steps:
         return True
 
     def _count_optimizers(self, kind: Any) -> None:
-        """An optimizer that never steps is gone by the exit, and torch has no hook for its construction."""
+        """Count constructed optimizers: one without steps may be freed by the exit, and torch has no hook for this."""
         init = kind.__init__
 
         @functools.wraps(init)
@@ -94,23 +94,23 @@ class Steps:
 
     @property
     def counted(self) -> int | None:
-        """Steps so far; None while there has been no optimizer: a loop without one may be far."""
+        """Steps so far; None before the first optimizer: a loop without an optimizer may have trained, too."""
         return self.count if self.count or self.optimizers else None
 
     @property
     def pace(self) -> float | None:
-        """Mean seconds a step; None before the second."""
+        """Mean seconds per step; None before the second."""
         return (self.last - self.first) / (self.count - 1) if self.count > 1 else None
 
     def note(self) -> dict[str, Any]:
-        """How far training is, for the note of an exception. Untrained: there is an optimizer without any step.
+        """Return the progress of training for the note of an exception.
 
-        A loop without an optimizer of torch's may be far: its steps are not counted.
+        Untrained: an optimizer exists without any step. Without torch's optimizers, steps are not counted.
         """
         return {"step": self.count, "untrained": not self.count and self._has_optimizer()}
 
     def at_end(self) -> dict[str, Any]:
-        """The same for the note of an exit, with whether there was an optimizer, and a process group."""
+        """Return the progress for the note of an exit, and whether an optimizer and a process group existed."""
         group = grouped()
         return {
             "step": self.count,
@@ -136,7 +136,7 @@ class Steps:
             self.count += 1
             self.first = self.last = now()
         else:
-            self._inspect_new(optimizer)  # its states are divided, too
+            self._inspect_new(optimizer)  # zero1 divides its states, too
             return
         if not self._inspections and self._inspect_new(optimizer) and self.count == 1:
             self.first = self.last = now()
@@ -145,9 +145,9 @@ class Steps:
             watch(self.count)
 
     def _inspect_new(self, optimizer: Any) -> bool:
-        """Inspect the objects at the first steps of the first optimizer, and of some others where a preset is applied.
+        """Inspect the objects at the first step of the first optimizer, and of some others if --adopt applies a preset.
 
-        Returns whether it did.
+        Return whether it inspected them.
         """
         first = self._optimizer()
         if optimizer is not first and not (adopted.calls and self._inspections):
@@ -160,7 +160,7 @@ class Steps:
         return True
 
     def _inspect(self, optimizer: Any) -> None:
-        """Inspect the objects; in a thread of its own, whose frames no compiler traces."""
+        """Inspect the objects in a separate thread: torch.compile does not trace its frames."""
         seen = threading.Event()
 
         def inspect() -> None:
@@ -178,7 +178,7 @@ class Steps:
 
 
 class Hook:
-    """Everything a rank answers."""
+    """Answers the agent's requests in a rank."""
 
     def __init__(self, path: str, steps: Steps, signals: TrainingSignals, threads: Threads) -> None:
         self.steps, self.signals = steps, signals
@@ -189,7 +189,7 @@ class Hook:
         self._leaving = rank_changes.Leaving()
         self._server, self._pid = listen(path), os.getpid()
         self._thread: threading.Thread | None = None
-        """SIGUSR2 may go to this thread: it interrupts no call of the script's."""
+        """Thread that may receive SIGUSR2, so that the signal interrupts no call of the script."""
         self._peers: dict[socket.socket, threading.Lock] = {}
         self._bounded = Peers(MOST_PEERS)
         self._quiet = _Quiet()
@@ -216,13 +216,13 @@ class Hook:
 
     def run(self) -> None:
         """Answer from now on."""
-        self.armed = self.steps.arm()  # before the first hello, which says it
+        self.armed = self.steps.arm()  # before the first hello, which reports it
         self._listen()
         if not self.armed:
             threading.Thread(target=self._arm, name="distui-arm", daemon=True).start()
 
     def move(self) -> None:
-        """Answer at the socket that the environment names by now, too: this process, or a fork of it, became a rank."""
+        """Answer at the environment's new socket, too: this process, or a fork of it, became a rank."""
         if self._pid != os.getpid():
             self._pid, self._peers, self._bounded = os.getpid(), {}, Peers(MOST_PEERS)
             self._quiet = _Quiet()
@@ -240,13 +240,13 @@ class Hook:
         self._thread.start()
 
     def _leave_to_parent(self) -> None:
-        """In a fork of the rank: its sockets must not live on in a child that cannot answer."""
+        """Close the sockets in a fork of the rank: the child has no thread that answers."""
         for sock in (self._server, *self._peers):
             with contextlib.suppress(OSError):
                 os.close(sock.detach())
 
     def _arm(self) -> None:
-        """torch is imported some time after the start; poll seldom once a minute has passed."""
+        """Poll until the script has imported torch: every 0.05 s in the first minute, then every second."""
         began = time.monotonic()
         while not self.steps.arm():
             time.sleep(0.05 if time.monotonic() - began < 60 else 1.0)
@@ -263,7 +263,7 @@ class Hook:
         sending = threading.Lock()
         try:
             with peer, peer.makefile("rb") as lines:
-                with sending:  # nothing comes before the hello
+                with sending:  # the hello comes first
                     self._peers[peer] = sending
                     peer.sendall(json.dumps(self.answer({"op": "hello"})).encode() + b"\n")
                 for request in requests(lines, MOST_LINE):
@@ -272,7 +272,7 @@ class Hook:
                     with sending:
                         peer.sendall(answer.encode() + b"\n")
         except (OSError, ValueError):
-            pass  # gone, or no agent
+            pass  # the peer has closed, or is no agent
         finally:
             self._profiles.gone()
             self._peers.pop(peer, None)
@@ -290,7 +290,7 @@ class Hook:
         }
 
     def counted(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Steps; with "signals", the version of training signals that the asker has, also those where newer."""
+        """Return the steps. "signals" is the agent's version of the training signals: add them if they are newer."""
         steps = self.steps
         answer: dict[str, Any] = {
             "count": steps.counted,
@@ -305,12 +305,12 @@ class Hook:
         return answer
 
     def pulse(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the rank is doing; "samples": of the stack, "whole", "sites": see rank_pulse.Collectives.sample."""
+        """Return the rank's pulse. "samples": number of stacks; "whole", "sites": see rank_pulse.Collectives.sample."""
         asked = {key: request[key] for key in ("samples", "whole", "sites") if key in request}
         return self._pulse.take(self.steps.count, self.steps.last, **asked)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One request → one answer; what went wrong comes back as {"error": sentence}."""
+        """Answer one request; on failure with {"error": sentence}."""
         op = request.get("op")
         asked = self._answers.get(op) if isinstance(op, str) else None
         if asked is None:
@@ -325,7 +325,7 @@ class Hook:
 
 
 class _Quiet:
-    """No thread is inside torch when the interpreter ends: one that waits for the GIL there would abort the process."""
+    """Waits for answers before the interpreter ends: a thread in torch that then needs the GIL aborts the process."""
 
     def __init__(self) -> None:
         self._busy, self._over, self._changed = 0, False, threading.Condition()
@@ -334,7 +334,7 @@ class _Quiet:
 
     @contextlib.contextmanager
     def until_answered(self) -> Iterator[None]:
-        """Around one answer. Raises NotReady at the end of the process."""
+        """Enclose one answer. Raises NotReady at the end of the process."""
         with self._changed:
             if self._over:
                 raise rank_pulse.NotReady("the rank is ending")
@@ -347,7 +347,7 @@ class _Quiet:
                 self._changed.notify_all()
 
     def _end(self) -> None:
-        if os.getpid() != self._pid:  # a fork, whose copy of the lock nobody may ever release
+        if os.getpid() != self._pid:  # a fork: its copy of the lock may never be released
             return
         with self._changed:
             self._over = True
@@ -355,17 +355,16 @@ class _Quiet:
 
 
 def owns_signal() -> bool:
-    """Whether SIGUSR2 still writes stacks: a script may have installed a handler of its own."""
+    """Whether SIGUSR2 still writes stacks: a script may have installed another handler."""
     return signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
 
 
 def stacks_by_signal() -> None:
-    """Have SIGUSR2 write the stacks also while the GIL is held: faulthandler does so from the signal's handler itself.
-    So do signals that end a process for what it does itself, as SIGSEGV.
+    """Have SIGUSR2 write the stacks, also while the GIL is held: faulthandler writes them in the signal handler.
 
-    The interpreter removes that handler long before a process with torch in it has ended. It then restores what is
-    set here, to ignore the signal, which would otherwise kill the rank. Python's own table keeps "default", as scripts
-    expect.
+    SIGSEGV and other fatal signals write them, too. The interpreter removes the handler of SIGUSR2 long before a process
+    with torch ends, and restores the earlier one. That is to ignore the signal, as set here: the default would kill the
+    rank. Python's table of handlers keeps "default", as scripts expect.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
@@ -376,13 +375,15 @@ def stacks_by_signal() -> None:
     file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w", opener=private)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR2, file, all_threads=True)
     if not faulthandler.is_enabled():  # else PYTHONFAULTHANDLER has it on stderr
-        faulthandler.enable(file, all_threads=True)  # crashes, too; the signal then kills as it would have
+        faulthandler.enable(
+            file, all_threads=True
+        )  # crashes, too; the signal then ends the process as usual
 
 
 def stacks() -> str:
-    """Python stacks of all threads, as faulthandler writes them: into memory, as the disk may be full.
+    """Return the Python stacks of all threads from faulthandler, written into memory as the disk may be full.
 
-    Raises OSError where there is neither memory nor disk for them.
+    Raises OSError if neither memory nor disk has room for them.
     """
     with _scratch() as file:
         faulthandler.dump_traceback(file, all_threads=True)
@@ -393,7 +394,7 @@ def stacks() -> str:
 
 
 def _scratch() -> IO[str]:
-    """A file without a name. Pythons that were built for an old glibc have no memfd_create."""
+    """Open a file without a name. Pythons built for an old glibc have no memfd_create."""
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):  # a sandbox forbids it
             return open(os.memfd_create("stacks"), "w+")
@@ -404,10 +405,10 @@ def _scratch() -> IO[str]:
 
 
 class EndNotes:
-    """Writes down how a rank ends: exits alone do not separate the culprit from its victims.
+    """Writes how a rank ends: exit codes do not separate the culprit from its victims.
 
-    When and where an uncaught exception came; that a script reached its end, as the interpreter may still crash while
-    it shuts down. Also the last steps and training signals, which no agent asks for any more.
+    A note has the time and place of an uncaught exception, or says that the script reached its end, as the interpreter
+    may crash later. It also has the last steps and training signals, as the agent may not request them again.
     """
 
     def __init__(self, steps: Steps, signals: TrainingSignals) -> None:
@@ -416,10 +417,12 @@ class EndNotes:
         self._over = threading.Event()
 
     def arm(self) -> None:
-        """From now on, of this process and not of its forks."""
+        """Write notes for this process from now on, but not for its forks."""
         sys.excepthook = self._raised
         atexit.register(self._ended)
-        if os.environ.get("DISTUI_JOINED") == str(self._pid):  # of others the runner sees the exit code
+        if os.environ.get("DISTUI_JOINED") == str(
+            self._pid
+        ):  # the runner sees the exit code of other ranks
             sys.exit = self._exit
         processes, util = (sys.modules.get("multiprocessing." + name) for name in ("process", "util"))
         if processes is not None and util is not None and processes.parent_process() is not None:
@@ -441,7 +444,7 @@ class EndNotes:
                 _note("exc", dict(noted, signals=self._signals.since(0)))
 
     def _exit(self, code: str | int | None = None) -> NoReturn:
-        """What sys.exit is asked for, which nothing else has when exit functions run."""
+        """Keep the code given to sys.exit(): exit functions cannot read it otherwise."""
         if threading.current_thread() is threading.main_thread():
             self._keep(code)
         self._leave(code)
@@ -463,7 +466,7 @@ class EndNotes:
             _note("end", dict(made, code=self._code))
 
     def _child_ended(self) -> None:
-        """multiprocessing keeps what its children raise to itself, torch's `spawn` as the context of an exit."""
+        """Note a child's exception: multiprocessing handles it, and torch's `spawn` makes it the context of an exit."""
         value = sys.exc_info()[1]
         cause = value.__context__ if isinstance(value, SystemExit) and value.code else value
         if cause is not None and not isinstance(cause, SystemExit):
@@ -483,7 +486,7 @@ def _note(ending: str, what: dict[str, Any]) -> None:
 
 
 def _files() -> str:
-    """The stem of this rank's files; "…/command" for a command of which other processes became the ranks."""
+    """Return the stem of this rank's files; "…/command" for a command whose child processes became the ranks."""
     stem = os.environ["DISTUI_RANK_FILES"]
     if "DISTUI_RUNNER_PID" in os.environ or os.environ.get("DISTUI_JOINED") == str(os.getpid()):
         return stem
@@ -497,11 +500,11 @@ class _Attached(NamedTuple):
 
 
 _attached: list[_Attached] = []
-"""What this process, or the one that it is a fork of, has; empty before."""
+"""The hook of this process, or of the process that it was forked from; empty before attach()."""
 
 
 def attach() -> None:
-    """Called by sitecustomize in a rank, and when a process becomes one; the environment names its files and socket."""
+    """Start the hook in a rank, or move it when a process becomes one. The environment names its files and socket."""
     files = os.environ["DISTUI_RANK_FILES"]
     if _attached:
         hook, saves = _attached[0]
@@ -509,7 +512,7 @@ def attach() -> None:
         stacks_by_signal()
         hook.move()
         return
-    gloo_workers.arm()  # before what else the end of the process calls, so that it comes last
+    gloo_workers.arm()  # before other exit functions, so that it runs last
     rank_changes.keep_store_on_loopback()
     rank_changes.survive_full_disk()
     steps, signals = Steps(), TrainingSignals()

@@ -1,6 +1,7 @@
-"""What the model of a rank is wrapped with and divided by, as its objects show; whether a preset acted shows here alone.
+"""Describe the wrappers and the division of a rank's model from its objects: only they prove that a preset acted.
 
-Standard library alone: of torch is read what the user's script imported, and nothing is called that changes anything.
+Standard library only: this module reads modules that the user's script has imported, and calls nothing that changes
+objects.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ KINDS = (
     ("deepspeed", "deepspeed.runtime.engine", "DeepSpeedEngine"),
     ("pipeline", "torch.distributed.pipelining.stage", "_PipelineStageBase"),
 )
-"""Strategy, and the module and class whose objects prove it."""
+"""Strategy, and the module and name of the class whose objects prove it."""
 DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
 def describe(optimizer: Any) -> dict[str, Any]:
-    """What the model in this process is wrapped with and divided by; `optimizer` made its first step."""
+    """Return the wrappers and the division of this process's model, after the first step of `optimizer`."""
     items = gc.get_objects()
     objects = _objects(items)
     size = _size(objects, optimizer, items)
@@ -57,11 +58,11 @@ def optimizers() -> list[Any]:
 
 
 OTHER_WAYS = ("horovod", "byteps", "mpi4py", "jax", "torch_xla")
-"""By what ranks may speak to each other without torch.distributed."""
+"""Modules that let ranks communicate without torch.distributed."""
 
 
 def grouped() -> bool | None:
-    """Whether torch.distributed had a process group at any time; None where that is unknown, or there is another way."""
+    """Whether torch.distributed had a process group at any time; None if unknown, or with one of OTHER_WAYS."""
     module = sys.modules.get("torch.distributed.distributed_c10d")
     if any(name in sys.modules for name in OTHER_WAYS):
         return None
@@ -69,7 +70,7 @@ def grouped() -> bool | None:
         return False
     if not hasattr(module, "_backend"):
         return None
-    return module._backend is not None  # set with the first default group, and never taken back
+    return module._backend is not None  # set with the first default group, and never reset
 
 
 def _class(module: str, name: str) -> Any:
@@ -78,7 +79,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def _objects(items: list[Any]) -> dict[str, Any]:
-    """An object of each kind among those of this process; of wrappers within wrappers any."""
+    """Return one object of each kind in this process: any one of nested wrappers."""
     kinds = [(name, _class(module, kind)) for name, module, kind in KINDS]
     wanted = [(name, kind) for name, kind in kinds if kind is not None]
     of_type: dict[type, str | None] = {}
@@ -108,7 +109,7 @@ def _parameters(optimizer: Any) -> Iterable[Any]:
 
 
 def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
-    """Named dimensions over which the model is divided, with their sizes."""
+    """Yield names and sizes of the dimensions that divide the model."""
     arranged = [
         vars(module).get("ARRANGED")
         for name, module in list(sys.modules.items())
@@ -132,7 +133,7 @@ def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
 
 
 def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
-    """The type that the wrapper computes in; else that of the parameters, where no autocast can be behind it."""
+    """Return the wrapper's compute type, else the parameters' type if it is half precision: fp32 may hide autocast."""
     engine, fsdp1, fsdp2 = (objects.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
     try:
         if engine is not None:
