@@ -98,7 +98,7 @@ class Strategy:
     offload_param: Offload = "none"
     """deepspeed, stage 3: where the parameters rest."""
     nvme_path: str = "/local_nvme"
-    """deepspeed: the folder for what is offloaded to "nvme": on a local disk, on every node."""
+    """deepspeed: folder of the states and parameters offloaded to "nvme", on a local disk of every node."""
 
     def extras(self) -> tuple[str, ...]:
         """Return the enabled options that do more than distribute the model."""
@@ -244,7 +244,7 @@ class Preset:
     hook: bool = True
     """Whether the hook is injected into the ranks."""
     hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Pattern of host names (as in "gpu0?") → variables for the ranks of those nodes alone; they win over `env`."""
+    """Pattern of host names (as in "gpu0?") → variables for the ranks of only those nodes; they win over `env`."""
     deepspeed: Mapping[str, object] = field(default_factory=dict)
     """Further keys of DeepSpeed's configuration, nested as in its JSON; they win over what the fields make."""
     accelerate: Mapping[str, object] = field(default_factory=dict)

@@ -357,7 +357,7 @@ def execute(
 
 
 def _options(verb: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The same arguments, if they are options of the verb. Raises TypeError."""
+    """Return `given` if each name is an option of the verb. Raises TypeError."""
     for name in given:
         option = REQUEST_OPTIONS.get(name)
         if option is None or verb not in option.verbs or option.alone:
@@ -553,7 +553,7 @@ def _accepted(done: CommandDone) -> str:
 
 
 def _apart(do: Callable[[], T]) -> T:
-    """Return `do()`, called in another thread if this one has a running event loop."""
+    """Return `do()`. Call it in another thread if the current thread has a running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

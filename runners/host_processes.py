@@ -175,9 +175,9 @@ def _started_for(words: list[bytes]) -> tuple[bytes, str]:
 
 
 def _is_outermost(words: list[bytes]) -> bool:
-    """Whether these are the arguments of the run's own runner: a nested one has torchrun's arguments.
+    """True for the arguments of the run's own runner; a nested runner has torchrun's arguments.
 
-    They are the number of failures and, unless it is the first runner, the reason of its start.
+    The run's own runner has the number of failures and, unless it is the first, the reason of its start.
     """
     return len(words) <= 2 or (len(words) == 3 and words[1] in CAUSES)
 

@@ -241,7 +241,7 @@ class Recorders:
 
 
 def _rank_of_wait(each: tuple[CollectiveWait, RecorderGroup]) -> tuple[int, float]:
-    """Order waits by what is known: missing ranks, ranks without a dump, neither; then by time."""
+    """Sort key of waits: with missing ranks first, then with ranks without a dump, then the others; each by time."""
     wait, group = each
     if wait.missing:
         return 0, wait.since

@@ -16,7 +16,7 @@ METRICS: dict[str, Quantity] = {
     each.name: each for each in chain.from_iterable(BY_KIND.values()) if each.name
 }
 SOURCES = tuple(BY_KIND)
-"""What stands before the dot."""
+"""First parts of metric names, before the dot."""
 HOST = -1
 """Index of series that belong to no GPU and no rank."""
 

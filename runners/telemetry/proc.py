@@ -100,8 +100,10 @@ def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
 
 
 def is_own(pid: int) -> bool:
-    """Whether all uids of a process are this user's. Otherwise its arguments and environment prove nothing: another
-    account controls those of its own processes, and of set-uid programs that it starts.
+    """Whether all uids of a process are this user's.
+
+    Otherwise its arguments and environment prove nothing: another account controls them in its processes, and in
+    set-uid programs that it starts.
     """
     fields = (read_once(f"/proc/{pid}/status") or b"").partition(b"\nUid:")[2].partition(b"\n")[0].split()
     return len(fields) == 4 and {int(uid) for uid in fields} == {os.geteuid()}

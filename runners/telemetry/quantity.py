@@ -155,7 +155,7 @@ EXPORT_UNITS = {
     "ratio": ExportUnit("1", divisor=100),  # of a percentage
     "cores": ExportUnit("{cpu}", divisor=100),  # of a percentage of one core
 }
-"""By their names in Prometheus."""
+"""Unit in Prometheus names → unit and kind in OpenTelemetry."""
 
 
 def own_family(
@@ -177,7 +177,7 @@ class Quantity(NamedTuple):
     """One measured value. It has a curve if it has a name: in `distui metrics`, in the charts, and in `distui diff`."""
 
     field: str
-    """Of `Gpu`, `Host`, `RankSample` or `TrainingSample` in model.py, which has its meaning."""
+    """Field of `Gpu`, `Host`, `RankSample` or `TrainingSample`; model.py documents its meaning."""
     unit: str = ""
     """"%", "B", "B/s", "W", "°C", "MHz", "s", "/s", "core %" (percent of one core), "" for a plain number."""
     nvml: NvmlSource | None = None
