@@ -287,7 +287,7 @@ class ReadingTools:
     ) -> Answer:
         """Wait until every rank runs, has made a step, or the run has ended.
 
-        `reached` is false where that did not come: `timed_out`, it may still come; `lost` or neither, it never will.
+        `reached` is false if it did not come: with `timed_out` it still may; with `lost` or neither it never will.
         """
         return await self._verbs.wait(
             ["wait", f"--until={until}", f"--timeout={timeout:g}"], run, timeout + 60
@@ -422,7 +422,7 @@ class CheckingTools:
         at: At = "",
         offset: Offset = 0,
     ) -> Answer:
-        """Which strategies fit into the memory of GPUs, estimated, and the command that launches the simplest.
+        """Estimate which strategies fit into the memory of GPUs. Returns the command that launches the simplest.
 
         exit_code 1: none fits.
         """
