@@ -541,9 +541,9 @@ def _given(names: Sequence[str], args: Sequence[str]) -> str:
 
 
 def _on_cpu_anyway(asked: Requirements) -> bool:
-    """Return True if the ranks have no GPU:
+    """Return True if `cpu=True` of an Accelerator changes nothing.
 
-    `cpu=True` of an Accelerator then changes nothing, it trains with DDP anyway.
+    The ranks then have no GPU, and the Accelerator trains with DDP anyway.
     """
     return asked.kind in ("ddp", "single") and asked.backend == "gloo"
 

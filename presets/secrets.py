@@ -309,9 +309,9 @@ def _check_of(match: re.Match[str]) -> Check:
 
 
 def _is_prose(match: re.Match[str]) -> bool:
-    """Return True if the name is part of a sentence:
+    """Return True if the name is part of a sentence.
 
-    "/etc/passwd: Permission denied", "No run 'hf-token': `distui ls`".
+    Examples: "/etc/passwd: Permission denied", "No run 'hf-token': `distui ls`".
     """
     value = match["bare"]
     if value is None or "=" in match["sep"]:
