@@ -81,8 +81,10 @@ def understood(
 
 
 def dashed(word: str) -> str:
-    """Replace underscores in an option's name, as in torchrun's --nproc_per_node; no option of distui has
-    underscores."""
+    """Replace underscores in an option's name by dashes.
+
+    torchrun also accepts --nproc_per_node; no option of distui has underscores.
+    """
     name, equals, value = word.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if re.fullmatch(r"--[a-z]\w*", name) else word
 

@@ -6,5 +6,5 @@ from importlib import resources
 
 
 def skill() -> str:
-    """The text of SKILL.md."""
+    """Return the text of SKILL.md."""
     return resources.files(__package__).joinpath("SKILL.md").read_text("utf-8")

@@ -142,7 +142,7 @@ class _Measured:
         self._only = only
 
     def columns(self, quantities: Iterable[Quantity]) -> dict[str, Column]:
-        """The columns of the quantities that have one, by id."""
+        """Return the columns of the quantities that have one, by id."""
         return {each.column.id: self._column(each, each.column) for each in quantities if each.column}
 
     def _column(self, quantity: Quantity, declared: TableColumn) -> Column:

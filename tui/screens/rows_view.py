@@ -292,7 +292,7 @@ class RowsView(ScrollView):
         self.scroll_to(y=top, animate=False, immediate=True, force=True)
 
     def cursor_moved(self) -> None:
-        """Called after the user moved the cursor; for subclasses."""
+        """Respond to a move of the cursor; subclasses override it."""
 
     def action_cursor(self, by: int) -> None:
         if self.has_cursor:

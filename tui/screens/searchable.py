@@ -19,11 +19,11 @@ class SearchableRows(RowsView):
         self.searching = False
 
     def searched(self) -> None:
-        """Called after the words have changed."""
+        """Filter the rows by `words`, after a search began, changed or ended."""
         raise NotImplementedError
 
     def entered(self) -> None:
-        """Called for Enter without an open search."""
+        """Handle Enter outside a search."""
         raise NotImplementedError
 
     def search_row(self, note: str = "") -> Row:
