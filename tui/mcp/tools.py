@@ -192,7 +192,7 @@ class ReadingTools:
         return await self._verbs.document(["ls", "--json", *_options(host=hosts)], None, at, offset)
 
     async def status(self, run: Run = "", at: At = "", offset: Offset = 0) -> Answer:
-        """The state of a run now: plan, training progress, nodes, ranks, GPUs, findings, attempts.
+        """Return the state of a run now: plan, training progress, nodes, ranks, GPUs, findings, attempts.
 
         `run` may also be the file of an exported bundle, as in the other tools that read.
         """
@@ -241,7 +241,7 @@ class ReadingTools:
         skip: Skip = 0,
         order: Order = "newest",
     ) -> Answer:
-        """The journal of a run: what happened and when, each event with `seq`, `time` and its fields."""
+        """Return the journal of a run: what happened and when, each event with `seq`, `time` and its fields."""
 
         def wanted(line: Any) -> bool:
             kind = line.get("event", {}).get("type") if isinstance(line, dict) else None
@@ -339,7 +339,7 @@ class CheckingTools:
         at: At = "",
         offset: Offset = 0,
     ) -> Answer:
-        """What `launch` would do, and starts nothing: commands of the ranks, environment with its origins, findings."""
+        """Return what `launch` would do; start nothing: commands of the ranks, environment with origins, findings."""
         words = ["plan", *_plain([preset], "preset"), "--json"]
         words += _placed(nproc_per_node, hosts, settings, nccl)
         words += await _launched(self._verbs, "plan", script, args, options, cwd)
