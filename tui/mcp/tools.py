@@ -339,7 +339,7 @@ class CheckingTools:
         at: At = "",
         offset: Offset = 0,
     ) -> Answer:
-        """Return what `launch` would do; start nothing: commands of the ranks, environment with origins, findings."""
+        """Return what `launch` would do, without starting it: commands of ranks, environment with origins, findings."""
         words = ["plan", *_plain([preset], "preset"), "--json"]
         words += _placed(nproc_per_node, hosts, settings, nccl)
         words += await _launched(self._verbs, "plan", script, args, options, cwd)
