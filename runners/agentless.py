@@ -230,7 +230,7 @@ async def without_agent(entry: Entry, command: Stop) -> CommandDone:
 
 
 def damage(entry: Entry, history: History) -> list[Event]:
-    """Finding about the damaged files of a run, if any."""
+    """Return a finding about the damaged files of a run, if any."""
     if not history.problems:
         return []
     text = f"not all of {entry.record.name} can be read: {'; '.join(history.problems)}"

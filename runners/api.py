@@ -109,7 +109,7 @@ def _shown(value: object) -> str:
 
 
 def _text(where: str, value: Any) -> str:
-    """A string that plans and commands can contain; it may be a secret, so messages never show it."""
+    """Return a string that plans and commands can contain; it may be a secret, so messages never show it."""
     if not isinstance(value, str):
         raise _type_error(where, value)
     if "\0" in value:
@@ -129,7 +129,7 @@ def _name(where: str, value: Any) -> str:
 
 
 def _word(where: str, value: Any) -> str:
-    """A string or a path."""
+    """Return a string, or a path as a string."""
     return _text(where, os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
@@ -201,7 +201,7 @@ def _or_none(read: Reader) -> Reader:
 
 
 def _variable(where: str, value: Any) -> str:
-    """A variable name that `--env` accepts, too."""
+    """Return a variable name that `--env` accepts, too."""
     text = _text(where, value)
     try:
         if [*pairs([f"{text}="], "")] == [text]:
@@ -212,7 +212,7 @@ def _variable(where: str, value: Any) -> str:
 
 
 def _variable_there(where: str, value: Any) -> str:
-    """A variable name that another program may have set: bash's BASH_FUNC_f%%."""
+    """Return a variable name that another program may have set, such as bash's BASH_FUNC_f%%."""
     text = _text(where, value)
     if not_a_name(text):
         raise ValueError(f"{where} is {_shown(text)}")

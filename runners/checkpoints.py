@@ -90,7 +90,7 @@ def checkpoint_of(parts: Sequence[tuple[int, SaveReport]], path: str, size: int 
 
 
 def _plausible(step: int | None, count: int | None) -> int | None:
-    """The step in a name, unless it is far below the actual number of steps (`count`): then it counts epochs.
+    """Return the step in a name, unless it is so far below the actual steps (`count`) that it counts epochs.
 
     Counting from 0 and a second optimizer per step are no reason to doubt it.
     """
@@ -125,7 +125,7 @@ _UNFINISHED = re.compile(r"(^|[._-])(tmp|temp|partial|part|incomplete)([._-]|\d*
 
 
 def step_in(path: str) -> int | None:
-    """The step in the last two parts of a path: "…/step-00001000.pt" → 1000; None without one."""
+    """Return the step in the last two parts of a path: "…/step-00001000.pt" → 1000; None without one."""
     for part in reversed(path.rstrip("/").split("/")[-2:]):
         hits = _STEP.findall(part)
         if hits:
@@ -158,7 +158,7 @@ OPTIONS = (
 
 
 def folder_option(words: Iterable[str]) -> str | None:
-    """The folder for checkpoints in a script's arguments; the last one counts, as with argparse."""
+    """Return the folder for checkpoints in a script's arguments; the last one counts, as with argparse."""
     folder, taken = None, False
     for word in words:
         if taken:
@@ -213,7 +213,7 @@ class Seen(msgspec.Struct, frozen=True):
 def settled(
     before: Iterable[Seen], now: Iterable[Seen], reported: Iterable[Checkpoint]
 ) -> list[Checkpoint]:
-    """New checkpoints that no longer grow: one that changed between two polls is still being written."""
+    """Return new checkpoints that no longer grow: one that changed between two polls is still being written."""
     held = {seen.path: seen for seen in before}
     already = {(each.path, each.at) for each in reported}
     return [

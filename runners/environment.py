@@ -102,12 +102,12 @@ def is_hidden(name: str, value: str) -> bool:
 
 
 def shown(name: str, value: str | None) -> str | None:
-    """A value for a file: itself or MASK."""
+    """Return a value for a file: itself or MASK."""
     return MASK if value is not None and is_hidden(name, value) else value
 
 
 def hidden(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables of an environment that may be kept only in memory."""
+    """Return the variables of an environment that may be kept only in memory."""
     return {name: value for name, value in env.items() if value != MASK and is_hidden(name, value)}
 
 

@@ -456,7 +456,7 @@ class _Status(msgspec.Struct):
 
 
 def _closing(status: _Status, manifest: Manifest) -> list[Event]:
-    """The last samples, which the journal of a living run lacks, and the state at the time of the export. Pure."""
+    """Return the last samples, which a living run's journal lacks, and the state at the time of the export."""
     samples = [RankTick(status.ranks)] if status.ranks else []
     for phase in RunPhase:
         if phase.ended and phase == manifest.state:
@@ -524,7 +524,7 @@ class Gathering:
         self._json("findings.json", status["findings"])
 
     def _journal(self) -> bytes:
-        """The journal; if it is not the whole history, with the events of other files, which a bundle lacks."""
+        """Return the journal, or, if it is not the whole history, all events: a bundle lacks their other files."""
         events = self._history.events
         if not all(event.seq for event in events):
             return b"\n".join(map(msgspec.json.encode, numbered(events)))

@@ -28,7 +28,7 @@ class KeptTrace(NamedTuple):
 
 
 def kept(run_dir: Path) -> list[KeptTrace]:
-    """The traces of a run on this machine, sorted by name."""
+    """Return the traces of a run on this machine, sorted by name."""
     there: list[KeptTrace] = []
     for pattern in (f"{FOLDER}/*/*", f"node-*/{FOLDER}/*/*"):
         for path in run_dir.glob(pattern):

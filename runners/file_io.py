@@ -29,13 +29,15 @@ UMASK = "DISTUI_UMASK"
 
 
 def opener(path: str, flags: int) -> int:
-    """Opener for `open(..., opener=opener)` that creates files with mode 0600."""
+    """Open a file for `open(..., opener=opener)`; a new file gets mode 0600."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def check_owner(path: Path) -> None:
-    """Refuse a folder of another user, or another user's link to it: that user could plant files there, or make
-    distui write into any other folder of this user. A missing folder is accepted. Raises RunError."""
+    """Raise RunError if a folder, or the link to it, belongs to another user; a missing folder is accepted.
+
+    That user could plant files there, or make distui write into any other folder of this user.
+    """
     try:
         owner, linked_by = path.stat().st_uid, path.lstat().st_uid
     except OSError:
@@ -57,7 +59,7 @@ def make_own_folder(path: Path) -> None:
 
 
 def users_umask() -> int:
-    """The umask for a run's ranks: the launching shell's, else this process's."""
+    """Return the umask for a run's ranks: the launching shell's, else this process's."""
     try:
         return int(os.environ[UMASK], 8) & 0o777
     except (KeyError, ValueError):

@@ -12,7 +12,7 @@ Emit = Callable[[FindingRaised | FindingCleared], None]
 
 
 def key(finding: Finding) -> Key:
-    """The key of a finding in `RunState`."""
+    """Return the key of a finding in `RunState`."""
     return finding.id, finding.rank, finding.node
 
 

@@ -52,13 +52,16 @@ def launcher_kind(argv: Sequence[str]) -> str | None:
 
 
 def command_of(argv: Sequence[str]) -> str:
-    """A rank's command in one line: script or `-m module` and arguments, without the interpreter, secrets masked."""
+    """Return a rank's command in one line, with secrets masked.
+
+    It is the script or `-m module` and the arguments, without the interpreter.
+    """
     start = _start(argv)
     return clean_text(shlex.join(mask_words(argv[start:] or argv)))
 
 
 def name_of(argv: Sequence[str]) -> str:
-    """A short name: the script without its suffix, the module's last part, or the program."""
+    """Return a short name: the script without its suffix, the module's last part, or the program."""
     module, script = _entry(argv)
     if module is not None:
         return clean_text(module.rpartition(".")[2])
@@ -67,7 +70,10 @@ def name_of(argv: Sequence[str]) -> str:
 
 
 def _entry(argv: Sequence[str]) -> tuple[str | None, str | None]:
-    """(module, None) for `python -m module`, (None, script) for `python script` or `script`; else (None, None)."""
+    """Return the module and the script of a command.
+
+    (module, None) for `python -m module`, (None, script) for `python script` or `script`; else (None, None).
+    """
     start = _start(argv)
     if start == 0 or start >= len(argv):
         return None, argv[0] if start == 0 and argv else None
@@ -235,7 +241,7 @@ def job_key(env: Mapping[str, str]) -> str:
 
 
 def _rank_environment(pid: int, proc: str) -> dict[str, str] | None:
-    """The needed variables, if a process of this user has a rank's environment; else None."""
+    """Return the needed variables if a process of this user has a rank's environment; else None."""
     try:
         if os.stat(f"{proc}/{pid}").st_uid != os.getuid():
             return None

@@ -99,7 +99,7 @@ def size_short(size: float | None) -> str:
 
 
 def usage_short(used: float | None, total: float | None) -> str:
-    """Used and total bytes: "63.1/80G", in MiB below 1 GiB."""
+    """Return used and total bytes: "63.1/80G", in MiB below 1 GiB."""
     if used is None or total is None or not max(used, total) < MOST_SIZE:
         return NA
     if total < 2**30:
@@ -115,7 +115,7 @@ LONGEST_S = 1e11
 
 
 def duration_text(seconds: float | None) -> str:
-    """A duration in one unit: "12 s", "3 min", "2.5 h", "4 d"."""
+    """Return a duration in one unit: "12 s", "3 min", "2.5 h", "4 d"."""
     if seconds is None or not 0 <= seconds < LONGEST_S:
         return NA
     if seconds < 120:
@@ -126,7 +126,7 @@ def duration_text(seconds: float | None) -> str:
 
 
 def duration_exact(seconds: float | None) -> str:
-    """A running duration in two units: "41 s", "12 min 3 s", "3 h 20 min"."""
+    """Return a running duration in two units: "41 s", "12 min 3 s", "3 h 20 min"."""
     if seconds is None or not seconds < LONGEST_S:
         return NA
     whole = round(max(seconds, 0))
@@ -138,7 +138,7 @@ def duration_exact(seconds: float | None) -> str:
 
 
 def duration_short(seconds: float | None) -> str:
-    """A duration in two to four columns: "4s", "12m", "3h", "2d"."""
+    """Return a duration in two to four columns: "4s", "12m", "3h", "2d"."""
     if seconds is None or not seconds < LONGEST_S:
         return NA
     for limit, length, unit in ((100, 1, "s"), (6000, 60, "m"), (48 * 3600, 3600, "h")):
@@ -148,14 +148,14 @@ def duration_short(seconds: float | None) -> str:
 
 
 def step_text(seconds: float) -> str:
-    """The time of a step: "41 ms", "1.2 s"."""
+    """Return the time of a step: "41 ms", "1.2 s"."""
     if not seconds < LONGEST_S:
         return NA
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def step_short(seconds: float | None) -> str:
-    """The time of a step in four to five columns: "41ms", "1.24s", "12.4s", "240s"."""
+    """Return the time of a step in four to five columns: "41ms", "1.24s", "12.4s", "240s"."""
     if seconds is None or not seconds < LONGEST_S:
         return NA
     if seconds < 1:
@@ -206,7 +206,7 @@ def seconds_of(text: str) -> float | None:
 
 
 def time_before(text: str, end: float) -> float | None:
-    """The newest unix time until `end` when clocks showed "14:32" or "14:32:07"; None if not a time of day."""
+    """Return the newest unix time until `end` when clocks showed "14:32" or "14:32:07"; None for other texts."""
     match = re.fullmatch(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?", text)
     hour, minute, second = (int(part or 0) for part in match.groups()) if match else (24, 0, 0)
     if hour > 23 or minute > 59 or second > 59:

@@ -90,7 +90,7 @@ def serves(pid: int, run_dir: Path, kind: str) -> bool:
 
 
 def named(run_dir: Path, file: str, kind: str) -> file_io.Identity | None:
-    """The process that a file names, if it lives here and serves exactly this directory; else None."""
+    """Return the process that a file names if it lives here and serves exactly this directory; else None."""
     who = file_io.read(run_dir / file)
     if who is None or not file_io.alive(who) or not serves(who.pid, run_dir, kind):
         return None
@@ -156,7 +156,7 @@ def _sort(pid: int, base: Path, by_run: dict[str, Living]) -> None:
 
 
 def _original(run_dir: Path, where: str) -> Path | None:
-    """The directory in a process's environment, if it is not `run_dir`; None also if it was moved."""
+    """Return the directory in a process's environment if it is not `run_dir`; None also if it was moved."""
     told = next((path for path in (Path(where), *Path(where).parents) if path.name == run_dir.name), None)
     try:
         return None if told is None or told.samefile(run_dir) else told
@@ -175,7 +175,7 @@ def _started_for(words: list[bytes]) -> tuple[bytes, str]:
 
 
 def _is_outermost(words: list[bytes]) -> bool:
-    """True for the arguments of the run's own runner; a nested runner has torchrun's arguments.
+    """Return whether the arguments are of the run's own runner; a nested runner has torchrun's arguments.
 
     The run's own runner has the number of failures and, unless it is the first, the reason of its start.
     """

@@ -128,7 +128,7 @@ class Journal:
     """The agent's writing end. Lines that a full disk refuses wait in memory, in order, until there is room."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Raises OSError if the path is not a regular file."""
+        """Open the journal of a run; raise OSError if the path is not a regular file."""
         self._path = run_dir / NAME
         self._fd = os.open(self._path, os.O_RDWR | file_io.APPENDED, 0o600)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -300,8 +300,10 @@ class Chronicle:
         return self.state.seq > 0
 
     def _snap(self) -> None:
-        """Write a snapshot of the fold if the journal has grown much or the run has ended. Lists then read the snapshot
-        instead of the journal. On a full disk the old snapshot stays."""
+        """Write a snapshot of the fold if the journal has grown much or the run has ended.
+
+        Lists then read the snapshot instead of the journal. On a full disk the old snapshot stays.
+        """
         kept = self.kept
         is_early = kept.seq - self._snapped < snapshot.EVERY and not kept.phase.ended
         if is_early or not self.journal.sound or not snapshot.fold_id():
@@ -315,7 +317,7 @@ class Chronicle:
             snapshot.write(self._run_dir, fold)
 
     def folded(self, hello: Hello) -> Folded | None:
-        """The state instead of the history, for a viewer with this folding code that lacks many events; else None."""
+        """Return the state, not the history, for a viewer with this folding code that lacks many events; else None."""
         kept = self.kept
         behind = kept.seq - hello.after >= snapshot.EVERY and kept.seq == self.journal.seq
         if not hello.fold or hello.fold != snapshot.fold_id() or not behind:
@@ -434,7 +436,7 @@ def read_history(path: Path, record: RunRecord, whole: bool = False) -> History:
 
 
 def _from_snapshot(path: Path, record: RunRecord) -> History | None:
-    """The history from the snapshot and the later events; None if the snapshot is not trusted."""
+    """Return the history from the snapshot and the later events; None if the snapshot is not trusted."""
     held = snapshot.load(path, record.run, path / NAME)
     if held is None:
         return None
@@ -473,7 +475,7 @@ def _begun(path: Path) -> bool:
 
 
 def _journal(path: Path, problems: list[str]) -> list[Stamped]:
-    """The events of the journal in order of seq, each once."""
+    """Return the events of the journal in order of seq, each once."""
     unread: list[str] = []
     events = list(read(path, -1, unread))
     if os.path.lexists(path / NAME) or _begun(path):

@@ -48,7 +48,7 @@ FILES, FILES_A_RANK = 48, 4
 
 
 def gpus_here() -> int:
-    """Number of GPUs that the NVIDIA kernel driver lists; 0 without one."""
+    """Return the number of GPUs that the NVIDIA kernel driver lists; 0 without one."""
     listed = len(glob.glob("/proc/driver/nvidia/gpus/*"))
     return listed or len(
         [path for path in glob.glob("/dev/nvidia*") if re.fullmatch(r"/dev/nvidia\d+", path)]
@@ -56,14 +56,14 @@ def gpus_here() -> int:
 
 
 def cores_here() -> int:
-    """Number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def check_system() -> None:
-    """Raises RunError on a system other than Linux, because runs need it."""
+    """Raise RunError on a system other than Linux, because runs need it."""
     if SYSTEM != "linux":
         raise RunError(
             f"runs need Linux, and this is {platform.system()}: launch on a Linux host by `ssh HOST distui launch …`, "
@@ -79,7 +79,7 @@ def free_port() -> int:
 
 
 def default_python() -> str:
-    """The training environment's interpreter: the active environment's, distui's if it has torch, else PATH's."""
+    """Return the training interpreter: the active environment's, distui's if it has torch, else PATH's."""
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         candidate = Path(os.environ.get(variable, "/nonexistent")) / "bin" / "python"
         if candidate.exists():

@@ -86,7 +86,10 @@ def _end_of_work(state: RunState, attempt: Attempt, now: float) -> float:
 
 
 def _steps_since(state: RunState, saved: Checkpoint, line: Progress) -> int | None:
-    """Steps since the save: counted, else by the reported step if both numbers count from the same start."""
+    """Return the steps since the save: counted, else by the reported step.
+
+    The reported step counts only if both numbers count from the same start.
+    """
     counted = _counted_since(state, saved)
     if counted is not None or line.step is None or saved.step is None:
         return counted

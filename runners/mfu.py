@@ -81,7 +81,7 @@ def _is_of_job(state: RunState, sample: TrainingSample) -> bool:
 
 
 def _parameters(state: RunState) -> int | None:
-    """Number of the model's parameters if all ranks agree on it."""
+    """Return the number of the model's parameters if all ranks agree on it."""
     sizes = {None if rank.made is None else rank.made.params for rank in state.ranks.values()}
     return sizes.pop() if len(sizes) == 1 else None
 

@@ -710,7 +710,7 @@ class Clause(Struct, frozen=True, omit_defaults=True):
     ranks: tuple[int, ...] = ()
 
     def words(self) -> str:
-        """The text with its ranks filled in."""
+        """Return the text with its ranks filled in."""
         return self.text.replace("{ranks}", spans_text("rank", self.ranks), 1) if self.ranks else self.text
 
 
@@ -942,7 +942,7 @@ class RunCommand(Struct, frozen=True):
         return False
 
     def requested(self) -> str:
-        """The command's line in the journal, with secrets masked."""
+        """Return the command's line in the journal, with secrets masked."""
         return f"{self.verb} requested"
 
 

@@ -73,8 +73,11 @@ def reach(state: RunState, ranks: Iterable[int] = ()) -> Reach:
 
 
 def uses_gloo(state: RunState) -> bool:
-    """Whether the ranks communicate without NCCL: by the plan, unless a group of theirs has called NCCL, or a live rank
-    has NCCL but no torch process group, so that other code may call it."""
+    """Return whether the ranks communicate without NCCL.
+
+    The plan decides, unless a group of theirs has called NCCL, or a live rank has NCCL but no torch process group, so
+    that other code may call it.
+    """
     if state.plan is None or state.plan.backend != "gloo" or calls_nccl(called(state)):
         return False
     groups = {number: rank.pulse.groups if rank.pulse else () for number, rank in state.ranks.items()}
@@ -84,8 +87,10 @@ def uses_gloo(state: RunState) -> bool:
 
 
 def instead_of_gloo(state: RunState) -> bool:
-    """Whether ranks use NCCL although the plan has gloo. A loaded NCCL is no evidence in a process with torch, because
-    CUDA builds of torch load it themselves."""
+    """Return whether ranks use NCCL although the plan has gloo.
+
+    A loaded NCCL is no evidence in a process with torch, because CUDA builds of torch load it themselves.
+    """
     if state.plan is None or state.plan.backend != "gloo":
         return False
     pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None and rank.nccl_version]
@@ -149,7 +154,7 @@ def refusal(state: RunState, command: SetNccl, planned: Mapping[str, str] | None
 
 
 def _unchanged(state: RunState, command: SetNccl, planned: Mapping[str, str] | None) -> str:
-    """The ranks' level since their start, if the command requests the same; else ""."""
+    """Return the requested level if the ranks have had it since their start; else ""."""
     try:
         subsys = parse_subsys(command.subsys)
     except NcclError:

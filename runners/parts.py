@@ -26,7 +26,7 @@ Report = Callable[[str, BaseException, str], None]
 
 
 def failure(name: str, error: BaseException, follows: str, node: int | None, remedy: str) -> Finding:
-    """Finding about a part that raised. An exception group is represented by its first exception."""
+    """Return a finding about a part that raised; its text quotes the first exception of an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = mask_text(f"internal error in {name} ({follows}): {type(error).__name__}: {error}")

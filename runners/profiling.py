@@ -256,7 +256,7 @@ def title(answered: Mapping[int, RankTrace]) -> str:
 
 
 def steps_text(answered: Mapping[int, RankTrace]) -> str:
-    """Recorded steps: "steps 120 to 122"; "" if unknown."""
+    """Return the recorded steps: "steps 120 to 122"; "" if unknown."""
     summaries = [trace.summary for trace in answered.values() if trace.summary is not None]
     firsts = {summary.first for summary in summaries if summary.first is not None}
     counts = {len(summary.steps) for summary in summaries}

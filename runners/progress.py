@@ -98,7 +98,7 @@ def _not_finite(samples: Iterable[TrainingSample], fields: Mapping[str, Any]) ->
 
 
 def current(state: RunState) -> list[TrainingSample]:
-    """The newest sample of each rank, in rank order; the previous attempt's until the first report of this one."""
+    """Return the newest sample of each rank, in rank order; until its first report, the previous attempt's."""
     samples = [sample for _, sample in sorted(state.training.items())]
     began = _began(state)
     return [sample for sample in samples if sample.at >= began] or samples
@@ -200,7 +200,7 @@ def _advance_by_reports(state: RunState, now: float) -> Advance:
 
 
 def _samples(state: RunState, now: float, dim: bool) -> list[RankSample]:
-    """Samples of the running ranks; after the end the last samples of all ranks."""
+    """Return the samples of the running ranks; after the end the last samples of all ranks."""
     usable = (Freshness.HOLDS, Freshness.OLD) if dim else (Freshness.HOLDS,)
     samples = []
     for rank in state.ranks.values():
@@ -224,9 +224,10 @@ def hung(state: RunState) -> bool:
 
 
 def parts(line: Progress) -> list[tuple[str, str]]:
-    """Pairs (field, text) of the known values, the most important first: ("step", "step 18,420 / 50,000"), …
+    """Return pairs (field, text) of the known values, the most important first.
 
-    After a restart, until its first report: "before the restart: step 400 / 2,000", ….
+    Example: ("step", "step 18,420 / 50,000"). After a restart, until its first report, the first text has a prefix:
+    "before the restart: step 400 / 2,000".
     """
     texts = [
         ("step", _step_text(line)),

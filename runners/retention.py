@@ -129,7 +129,7 @@ def due(rule: Retention, launched: str, now: float) -> Iterator[Entry]:
 
 
 def _begun_since(removal: run_removal.Removal, listed: Sequence[Entry]) -> int:
-    """Number of other runs that began after its end, and so end later, too."""
+    """Return the number of other runs that began after this one's end, and so end later, too."""
     last, others = removal.last, (entry for entry in listed if entry.path != removal.entry.path)
     return 0 if last is None else sum(entry.record.created >= last for entry in others)
 

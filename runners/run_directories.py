@@ -197,7 +197,7 @@ def _nearness(entry: Entry) -> tuple[bool, int]:
 
 
 def parts(whole: str) -> list[Entry]:
-    """The parts of a run on several nodes with directories here, by node."""
+    """Return the parts of a run on several nodes with directories here, by node."""
     found = [served(path) for path in directories() if path.name.startswith(f"{whole}.n")]
     parts = [entry for entry in found if entry is not None and entry.record.whole == whole]
     return sorted(parts, key=lambda entry: entry.record.node)
@@ -218,7 +218,7 @@ def directories() -> list[Path]:
 
 
 def at(path: Path) -> Entry | None:
-    """The run in a directory; None unless its run.json is readable and belongs to this directory."""
+    """Return the run in a directory; None unless its run.json is readable and belongs to this directory."""
     record = file_io.document_or_none(path / RUN_FILE, RunRecord)
     return None if record is None or _contradiction(path, record) else Entry(path, record)
 
@@ -248,12 +248,15 @@ def _kind(path: Path) -> str:
 
 
 def served(path: Path) -> Entry | None:
-    """The run in a directory, for its server: also if run.json is damaged and the directory's name identifies it."""
+    """Return the run in a directory, for its server.
+
+    It also returns a run with a damaged run.json if the directory's name identifies it.
+    """
     return at(path) or _guessed(path) or _copied(path)
 
 
 def _copied(path: Path) -> Entry | None:
-    """A copy of a run's directory: its files are readable, but its name is not the one that the run's processes use.
+    """Return a copied run: its files are readable, but the run's processes use another directory name.
 
     It counts as a separate run, without the sockets and parts of the original.
     """
@@ -267,7 +270,10 @@ def _copied(path: Path) -> Entry | None:
 
 
 def _guessed(path: Path) -> Entry | None:
-    """A run with a missing or damaged run.json, from its directory's name; None if it is not a run directory."""
+    """Return a run with a missing or damaged run.json by its directory's name.
+
+    Return None if it is not a run directory.
+    """
     own = _by_name(path)
     if own is None or (os.path.lexists(path) and not path.is_dir()):
         return None
@@ -464,7 +470,10 @@ def elsewhere(entry: Entry) -> str:
 
 
 def _host_of_processes(entry: Entry) -> str:
-    """The other host whose agent or runner wrote its file here, or that began the run if no file is left; else ""."""
+    """Return the other host whose agent or runner wrote its file here; else "".
+
+    If no file is left, it is the host that began the run.
+    """
     files = (file_io.read(entry.path / name) for name in (AGENT_FILE, RUNNER_FILE))
     identities = [who for who in files if who is not None]
     if not identities:
@@ -473,7 +482,7 @@ def _host_of_processes(entry: Entry) -> str:
 
 
 def runner(entry: Entry) -> file_io.Identity | None:
-    """The living runner of a run on this host, from its file or, if that is damaged, by its arguments."""
+    """Return a run's living runner on this host, from its file or, if that is damaged, by its arguments."""
     who = host_processes.named(entry.path, RUNNER_FILE, "runner")
     if who is not None:
         return who

@@ -185,7 +185,7 @@ def _released(entry: Entry, until: float) -> bool:
 
 
 def _checkpoint_folder(entry: Entry) -> Path | None:
-    """The folder that distui chose for a demo's checkpoints, from the plan; None for other runs and for copies."""
+    """Return the folder that distui chose for a demo's checkpoints; None for other runs and for copies."""
     base = run_directories.checkpoints_dir()
     if _is_copy(entry) or not base.is_dir():
         return None
@@ -223,7 +223,9 @@ def _may_name(path: Path, name: str) -> bool:
 
 def candidates(entries: Iterable[Entry], wait_s: float | None = None) -> Iterator[Removal]:
     """Yield the runs that may be removed without their name: none that is foreign, a copy, or has the tag `keep`.
-    `wait_s`: for the agents of all of them to exit. Raises RunError."""
+
+    `wait_s`: seconds for the agents of all of them to exit. Raises RunError.
+    """
     until = clock.monotonic() + (LEAVING_S if wait_s is None else wait_s)
     for entry in entries:
         if any(map(_stays, (entry, *_parts(entry)))):

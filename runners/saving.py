@@ -77,7 +77,7 @@ def touch(cwd: str, file: str) -> str:
 
 
 def answer_to(asked: Mapping[int, float], attempt: int, state: RunState) -> Checkpoint | None:
-    """The first complete checkpoint that began after its request (rank → unix time); None if not yet."""
+    """Return the first complete checkpoint that began after its request (rank → unix time); None if not yet."""
     first = min(asked.values(), default=0.0)
     for each in state.checkpoints:
         since = asked.get(each.rank, first) if each.rank is not None else first
@@ -111,7 +111,7 @@ def settled(asked: Mapping[int, float], attempt: int, state: RunState) -> bool:
 
 
 def patience(seconds: float) -> float:
-    """Requested seconds, limited to MOST_SECONDS."""
+    """Return the requested seconds, at least 0 and at most MOST_SECONDS; SECONDS for NaN."""
     return min(max(0.0, seconds), MOST_SECONDS) if seconds == seconds else SECONDS
 
 

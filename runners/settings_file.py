@@ -89,7 +89,7 @@ def no_section(path: Path, section: str) -> str:
 def strangers(
     path: Path, section: str, names: Iterable[str], keys: tuple[str, ...], there: str
 ) -> list[str]:
-    """A sentence for each unknown name in a section; `there` lists the known ones."""
+    """Return a sentence for each unknown name in a section; `there` lists the known ones."""
     return [
         f"{path}: there is no setting {quoted(f'{section}.{name}')}; {did_you_mean(name, keys) or there}"
         for name in names

@@ -107,7 +107,7 @@ def write(run_dir: Path, snapshot: Snapshot) -> None:
 
 
 def load(run_dir: Path, run: str, journal: Path) -> tuple[RunState, int] | None:
-    """The state in a run's snapshot, and the number of its journal bytes; None without a valid snapshot."""
+    """Return the state in a run's snapshot and the number of its journal bytes; None without a valid snapshot."""
     try:
         snapshot = msgspec.msgpack.decode(file_io.content(run_dir / NAME, MOST_BYTES), type=Snapshot)
         if not fold_id() or (snapshot.fold, snapshot.run) != (fold_id(), run):

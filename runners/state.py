@@ -647,12 +647,14 @@ class RunState:
         return value
 
     def ranks_of(self, node: int) -> list[Rank]:
-        """The ranks of one node in rank order; the list must not be changed."""
+        """Return the ranks of one node in rank order; the list must not be changed."""
         return self.once(_by_node).get(node, [])
 
     def end(self, created: float = 0.0) -> float | None:
-        """Unix time of the run's end; None if unknown: the run is lost, or the clock was set back since it was `created`
-        or began."""
+        """Return the unix time of the run's end; None if it has not ended or the time is unknown.
+
+        The time is unknown if the run is lost, or if the clock was set back since the run was `created` or began.
+        """
         if self.phase is RunPhase.LOST or not self.phase.ended:
             return None
         began = max(self.began, created)

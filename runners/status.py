@@ -40,7 +40,7 @@ def hidden(state: RunState, damaged: bool = False) -> bool:
 
 
 def worst(state: RunState) -> str:
-    """The worst finding of a run, else its end; "" if it runs without a finding."""
+    """Return the worst finding of a run, else its end; "" if it runs without a finding."""
     findings = worst_first(state.findings.values())
     cause = next((attempt.first_cause for attempt in reversed(state.attempts) if attempt.first_cause), None)
     if state.phase is RunPhase.FAILED and cause is not None:
@@ -123,7 +123,7 @@ class Applied(Struct, frozen=True):
 
 
 def world_size(state: RunState) -> int:
-    """Number of ranks of the newest attempt, including ranks that `srun` started on other machines."""
+    """Return the number of ranks of the newest attempt, with those that `srun` started on other machines."""
     return max(len(state.ranks), state.attempts[-1].world_size if state.attempts else 0)
 
 
@@ -145,7 +145,7 @@ def applied(state: RunState) -> Applied | None:
 
 
 def _models(state: RunState) -> dict[int, Wrapped]:
-    """The models of the ranks that reported one."""
+    """Return the models of the ranks that reported one."""
     return {number: rank.made for number, rank in sorted(state.ranks.items()) if rank.made is not None}
 
 
@@ -161,7 +161,7 @@ def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
 
 
 def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
-    """The preset's requirement that the model lacks; "" for none."""
+    """Return the preset's requirement that the model lacks; "" for none."""
     wrapper = _missing_wrapper(plan, made, world)
     if wrapper:
         return wrapper
@@ -176,7 +176,7 @@ def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
 
 
 def _missing_wrapper(plan: PlanSummary, made: Wrapped, world: int) -> str:
-    """The preset's wrapper that the model lacks, or that others contradict; "" for none."""
+    """Return the preset's wrapper that the model lacks, or that others contradict; "" for none."""
     kind, has = plan.strategy, set(made.strategies)
     if kind == "single":
         return "a whole model" if has - {"ddp"} else ""
@@ -253,12 +253,12 @@ HUNG = "hung?"
 
 
 def state_words(state: RunState) -> str:
-    """The state of a run in words, with a hang."""
+    """Return the state of a run in words, with a hang."""
     return f"{state.phase.words}, {HUNG}" if hung(state) else state.phase.words
 
 
 def standing(state: RunState) -> list[Finding]:
-    """The current findings, the worst first."""
+    """Return the current findings, the worst first."""
     return worst_first(state.findings.values())
 
 
@@ -271,7 +271,7 @@ def judged_attempt(entry: Entry, state: RunState) -> int | None:
 
 
 def missing(state: RunState, logs: Sequence[str] | None) -> list[str]:
-    """Data that a diagnosis lacks, one sentence each.
+    """Return the data that a diagnosis lacks, one sentence each.
 
     `logs`: ids of the logs that were read; None if none are needed.
     """
@@ -284,7 +284,7 @@ def missing(state: RunState, logs: Sequence[str] | None) -> list[str]:
 
 
 def _missing_values(state: RunState) -> Iterator[str]:
-    """Data that nodes and ranks of a live run do not report."""
+    """Yield sentences about data that nodes and ranks of a live run do not report."""
     for node in state.nodes.values():
         if node.link is LinkState.LOST:
             yield f"{node.host or f'node {node.node}'} does not answer: its values are old"
@@ -294,7 +294,7 @@ def _missing_values(state: RunState) -> Iterator[str]:
 
 
 def _hookless(state: RunState) -> Iterator[str]:
-    """Running ranks whose hook does not answer."""
+    """Yield a sentence about the running ranks whose hook does not answer."""
     running = [number for number, rank in sorted(state.ranks.items()) if rank.phase is RankPhase.RUNNING]
     blind = [number for number in running if not state.ranks[number].hook]
     if blind:

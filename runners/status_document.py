@@ -144,7 +144,10 @@ class LiveDiagnosis(TypedDict):
 
 
 def status_json(state: RunState, now: float | None = None) -> RunStatus:
-    """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times in unix seconds."""
+    """Return the whole state of a run.
+
+    Unknown values are null. Ages are in seconds, sizes in bytes, times in unix seconds.
+    """
     now = clock.now() if now is None else now
     plan, arranged, acted = state.plan, sizes(state), applied(state)
     return {
@@ -227,7 +230,7 @@ def _link_state(node: Node) -> str:
 
 
 def _whole(struct: Struct) -> Any:
-    """A struct as JSON with all fields, including those with their default."""
+    """Return a struct as JSON with all fields, including those with their default."""
     return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
 
 
@@ -249,12 +252,12 @@ def _stage(progress: StageProgress) -> StageStatus:
 
 
 def _end(began: float, ended: float | None) -> float | None:
-    """The end; None if unknown, or implausible because a clock was set back."""
+    """Return the end; None if unknown, or implausible because a clock was set back."""
     return None if elapsed(began, ended) is None else ended
 
 
 def unsampled(gpu: Gpu) -> Gpu:
-    """A GPU without the values that need a current sample."""
+    """Return a GPU without the values that need a current sample."""
     return Gpu(gpu.index, gpu.uuid, gpu.name, mem_total=gpu.mem_total, lost=gpu.lost, error=gpu.error)
 
 

@@ -279,7 +279,7 @@ def _categorized(events: Iterable[TraceEvent], categories: Sequence[str]) -> lis
 def _kinds(
     inside: Sequence[TraceEvent], kernels: Sequence[TraceEvent]
 ) -> tuple[list[TraceEvent], list[TraceEvent]]:
-    """Computing and communicating spans: GPU kernels if there are any, else CPU operators."""
+    """Return computing and communicating spans: GPU kernels if there are any, else CPU operators."""
     if not kernels:
         communicating = _categorized(inside, ("cpu_op", "user_annotation"))
         return (
@@ -350,7 +350,7 @@ def _most(times: Iterable[tuple[str, float]]) -> tuple[OperatorTime, ...]:
 
 
 def profiler_steps(spans: Iterable[TraceEvent]) -> list[StepSpan]:
-    """Steps that torch.profiler or `completed` named."""
+    """Return the steps that torch.profiler or `completed` named."""
     steps = [
         StepSpan(int(match[1]), event.ts, event.end, event.pid, event.tid)
         for event in spans
@@ -360,7 +360,7 @@ def profiler_steps(spans: Iterable[TraceEvent]) -> list[StepSpan]:
 
 
 def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
-    """Steps between marks. A mark is inside the optimizer's span, and the step ends with that span."""
+    """Return the steps between marks; a mark is inside the optimizer's span, whose end is the step's end."""
     marks = sorted(
         ((event, int(match[1])) for event in spans if (match := MARK.fullmatch(event.name))),
         key=lambda mark: mark[0].ts,
@@ -439,7 +439,7 @@ def _crossed(spans: Sequence[TraceEvent], steps: Sequence[StepSpan]) -> bool:
 
 
 def _around(sorted_spans: Sequence[Span], moment: float) -> Span | None:
-    """The span of a sorted list without overlap that contains a moment."""
+    """Return the span of a sorted list without overlap that contains a moment."""
     at = bisect_left(sorted_spans, (moment,)) - 1
     return sorted_spans[at] if at >= 0 and moment < sorted_spans[at][1] else None
 

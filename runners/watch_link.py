@@ -151,7 +151,7 @@ def plan_of(job: WatchedJob) -> PlanSummary:
 
 
 def places_of(job: WatchedJob) -> tuple[RankPlace, ...]:
-    """The job's ranks on this host, including those that torchrun, which counts from a base, has yet to start."""
+    """Return the job's ranks on this host, with those that torchrun (it counts from a base) has yet to start."""
     places: dict[int, RankPlace] = {}
     for proc in job.ranks.values():
         base = proc.rank - proc.local_rank
@@ -163,7 +163,7 @@ def places_of(job: WatchedJob) -> tuple[RankPlace, ...]:
 
 
 def outputs(job: WatchedJob, attempt: int) -> dict[str, str]:
-    """The ranks' output files: file id → absolute path.
+    """Return the ranks' output files: file id → absolute path.
 
     A file of only one rank is `rank-<r>.out` or `.err`. A file of several ranks (torchrun without --redirects) appears
     once, as the command's. A file that is both stdout and stderr appears as stdout.
@@ -185,7 +185,7 @@ def outputs(job: WatchedJob, attempt: int) -> dict[str, str]:
 
 
 def _present(watched: Watched, now: WatchedJob) -> dict[int, RankProcess]:
-    """The current ranks, without children of ended ranks."""
+    """Return the current ranks, without children of ended ranks."""
     return {rank: proc for rank, proc in now.ranks.items() if (proc.pid, proc.started) not in watched.left}
 
 
@@ -277,7 +277,7 @@ def _number(proc: RankProcess, name: str) -> int | None:
 
 
 def _gpu(proc: RankProcess) -> str | None:
-    """The rank's entry in CUDA_VISIBLE_DEVICES; the only entry if the launcher exposes one GPU."""
+    """Return the rank's entry in CUDA_VISIBLE_DEVICES; the only entry if the launcher exposes one GPU."""
     shown = [part.strip() for part in proc.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     at = 0 if len(shown) == 1 else proc.local_rank
     return shown[at] if at < len(shown) else None
@@ -455,7 +455,7 @@ class WatchLink:
         self._inbox.append(FindingRaised(failure(name, error, follows, 0, "please report it")))
 
     def _keep(self, events: list[Stamped]) -> list[Stamped]:
-        """Number the events of the history, so that a viewer that reconnects gets them again."""
+        """Assign numbers to the events of the history, so that a viewer that reconnects gets them again."""
         self._paths |= outputs(self._watched.job, self._watched.attempt)
         numbered = [
             Stamped(time=stamped.time, event=stamped.event, seq=len(self._journal) + count)
