@@ -89,7 +89,7 @@ class Points(Struct):
 
 
 def no_points(size: int) -> Points:
-    """An empty series."""
+    """Return an empty series."""
     return Points([0.0] * size, [0] * size, [math.inf] * size, [-math.inf] * size)
 
 
@@ -124,7 +124,7 @@ def bins_of(begin: float, end: float, buckets: int, least_s: int = 1) -> Bins:
 
 
 def level_for(seconds: int, levels: Sequence[Resolution] = LEVELS) -> int:
-    """The coarsest level with rows that add up to buckets of that length. Pure."""
+    """Return the index of the coarsest level whose rows add up to buckets of that length."""
     return max(place for place, level in enumerate(levels) if seconds % level.seconds == 0)
 
 
@@ -185,7 +185,7 @@ Stores = Mapping[int, Store]
 
 
 def kept(entry: Entry) -> dict[int, Store]:
-    """The metrics of a run on this machine."""
+    """Return the metrics of a run on this machine, by node."""
     return {node: Store(path) for node, path in directories(entry).items()}
 
 
@@ -216,7 +216,7 @@ def newest(store: Store, metrics: Sequence[str], begin: float, end: float) -> di
 
 
 def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsWindow:
-    """The curves of one or several nodes. Reads files; never raises."""
+    """Read the curves of one or several nodes from files; never raise."""
     if why := refusal(ask):
         return MetricsWindow(ask.id, error=why)
     now = clock.now() if now is None else now

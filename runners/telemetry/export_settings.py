@@ -151,7 +151,7 @@ def _wrong_endpoint(value: str) -> list[str]:
 
 
 def headers_of(otlp: OtlpExport, lookup: Lookup, folder: Path) -> dict[str, str]:
-    """Current headers of the requests; `folder`: of the settings. Raises SecretError."""
+    """Return the current headers of the requests, or raise SecretError; `folder` is that of the settings."""
     file, variable = otlp.headers_file, otlp.headers_env
     headers = _headers(secret_of(file, "", lookup, folder), file)
     return headers | _headers(secret_of("", variable, lookup, folder), variable)

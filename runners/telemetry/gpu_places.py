@@ -94,7 +94,7 @@ def place(
 
 
 def expected_gpu(process: Launched, gpus: Sequence[Gpu]) -> int | None:
-    """The NVML index from a rank's launch environment; None if it does not determine one.
+    """Return the NVML index from a rank's launch environment; None if it does not determine one.
 
     The CUDA programming guide allows indices or (shortened) UUIDs in CUDA_VISIBLE_DEVICES, and ignores all from the
     first invalid one on. CUDA numbers the fastest GPU first unless CUDA_DEVICE_ORDER differs, while NVML uses the order
@@ -218,7 +218,7 @@ def _foreign(
     pids: Pids,
     node: int | None,
 ) -> Iterable[Finding]:
-    """Processes of other programs on a GPU that this run uses."""
+    """Yield a finding per GPU of this run that other programs' processes use."""
     used = {placed.gpu for placed in ranks.values()}
     for gpu in gpus:
         others = [pid for pid in gpu.pids or () if pid not in owners and pid not in pids.ours]

@@ -57,7 +57,7 @@ _GPU = (("hw.type", "gpu"), ("hw.vendor", "NVIDIA"))
 
 
 def _dcgm(name: str, about: str, unit: str, otel: OtelSpelling, divisor: int = 1) -> MetricFamily:
-    """A gauge with its name in DCGM's exporter; `unit` in words."""
+    """Return a gauge with its name in DCGM's exporter; `unit` in words."""
     spelling = otel._replace(about=otel.about or about, attributes=otel.attributes or _GPU)
     return MetricFamily(name, f"{about}, {unit}.", "gauge", spelling, divisor)
 

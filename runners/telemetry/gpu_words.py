@@ -72,7 +72,7 @@ RULES = (
 
 
 def judge(gpus: Iterable[Gpu], node: int | None = None) -> tuple[Finding, ...]:
-    """The current findings about these GPUs; ids end in ":gpu<index>"."""
+    """Return the current findings about these GPUs; ids end in ":gpu<index>"."""
     return tuple(
         Finding(
             f"{rule.id}:gpu{gpu.index}", rule.severity, rule.text.format(gpu), node=node, remedy=rule.remedy
@@ -162,19 +162,22 @@ XID = {
 
 
 def throttle_words(mask: int) -> tuple[str, ...]:
-    """The active clock event reasons; an unknown one as its bit."""
+    """Return the active clock event reasons; an unknown one as its bit."""
     named = sum(bit for bit, _ in THROTTLE)
     words = [word for bit, word in THROTTLE if mask & bit]
     return tuple(words + ([f"reason {mask & ~named:#x}"] if mask & ~named else []))
 
 
 def recovery_words(action: int) -> str | None:
-    """The recovery action that the driver asks for; None for none."""
+    """Return the recovery action that the driver asks for; None for none."""
     return None if action == 0 else RECOVERY.get(action, f"recovery action {action}")
 
 
 def xid_finding(code: int, gpu: int | None, times: int = 1) -> Finding:
-    """Finding for an Xid error. `gpu` is the NVML index, `times` the number of consecutive errors."""
+    """Return a finding for an Xid error.
+
+    `gpu` is the NVML index, `times` the number of consecutive errors.
+    """
     severity, text, remedy = XID.get(
         code, ("warning", "an error of the driver or the GPU", "look it up by number")
     )

@@ -304,7 +304,7 @@ class GpuSource:
 
 
 async def _line(stream: asyncio.StreamReader) -> bytes:
-    """The next line; b"" at the end. A line longer than LINE_BYTES is returned as an empty line."""
+    """Return the next line, b"" at the end, and an empty line for one that is longer than LINE_BYTES."""
     try:
         return await stream.readline()
     except ValueError:

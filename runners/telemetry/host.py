@@ -238,7 +238,7 @@ def _nics(root: Path) -> tuple[bytes, ...]:
 
 
 def _ports(root: Path) -> tuple[str, ...]:
-    """The counter directories of all InfiniBand ports that count bytes, below `root`."""
+    """Return the counter directories of all InfiniBand ports that count bytes, below `root`."""
     dirs = (root / "sys/class/infiniband").glob("*/ports/*/counters")
     return tuple(sorted(str(path.relative_to(root)) for path in dirs if (path / "port_rcv_data").exists()))
 
@@ -251,7 +251,7 @@ def _load1() -> float | None:
 
 
 def _pressure(data: bytes | None) -> float | None:
-    """`some avg10` of /proc/pressure/cpu in percent; None if the kernel has no PSI or has it off."""
+    """Return `some avg10` of /proc/pressure/cpu in percent; None if the kernel has no PSI or has it off."""
     for word in (data or b"").partition(b"\n")[0].split():
         if word.startswith(b"avg10="):
             return float(word[6:])

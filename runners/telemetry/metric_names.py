@@ -22,7 +22,7 @@ HOST = -1
 
 
 def source_of(name: str) -> str:
-    """The part of a name before the dot."""
+    """Return the part of a name before the dot."""
     return name.partition(".")[0]
 
 

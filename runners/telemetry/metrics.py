@@ -106,7 +106,7 @@ class MetricsStore:
         return ended is None or self._ended(0, *ended)
 
     def open_row(self) -> Row | None:
-        """The second that is not written yet; for readers in this process."""
+        """Return the row of the second that is not written yet, for readers in this process."""
         bucket = self._buckets[0]
         if bucket.number is None:
             return None
@@ -316,7 +316,7 @@ class _File:
         self._rows += 1
 
     def _existing(self) -> tuple[int, bool]:
-        """Number of lines from an earlier agent, and whether the last one is complete."""
+        """Prepare the directory; return an earlier agent's number of lines, and whether the last is complete."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._directory, 0o700)  # not its parents: a removed run directory is not recreated
         with contextlib.suppress(OSError):

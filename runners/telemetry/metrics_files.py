@@ -80,7 +80,7 @@ _PIECE = re.compile(r"(\d{1,5})s-(\d{1,18})\.jsonl(?:\.gz)?")
 
 
 def pieces(directory: Path, level: Resolution) -> list[tuple[int, Path]]:
-    """The full files of a level, oldest first, each with the unix time of its begin. Raises OSError."""
+    """Return a level's full files, oldest first, each with the unix time of its begin, or raise OSError."""
     by_begin: dict[int, Path] = {}
     for name in sorted(os.listdir(directory)):  # a compressed file replaces the plain one
         match = _PIECE.fullmatch(name)

@@ -129,7 +129,7 @@ class NvmlDevice:
             self.error = f"{call[0].removeprefix('nvmlDeviceGet')}: {error}"
 
     def first(self, *calls: tuple[Hashable, ...]) -> Any:
-        """The first result of alternative calls (name, argument…), newest first."""
+        """Return the first result of alternative calls (name, argument…), newest first."""
         for name, *args in calls:
             if (answer := self.ask(str(name), *args)) is not None:
                 return answer
@@ -278,7 +278,7 @@ def _address(handle: Any) -> int | None:
 
 
 def _plain(value: Any) -> tuple[int, int]:
-    """A field's number by its valueType (nvmlValueType_t)."""
+    """Return a field's number and its width in bits by its valueType (nvmlValueType_t)."""
     name, bits = {
         pynvml.NVML_VALUE_TYPE_DOUBLE: ("dVal", 64),
         pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: ("uiVal", 32),

@@ -134,14 +134,14 @@ def _of_training(state: RunState, rank: Rank, base: Labels, goes_on: bool) -> It
 
 
 def _newest(training: TrainingSample, field: str) -> float | None:
-    """The newest value of a field, including NaN and Inf."""
+    """Return the newest value of a field, including NaN and Inf."""
     text = training.not_finite.get(field)
     value: float | None = getattr(training, field)
     return value if text is None else float(text)
 
 
 def _of_gpus(node: Node, running: Iterable[Rank], base: Labels) -> Iterator[MetricSample]:
-    """The GPUs that running ranks use."""
+    """Yield samples of the GPUs that running ranks use."""
     used = {rank.sample.gpu for rank in running if rank.sample is not None}
     host = (("Hostname", node.host),) if node.host else ()
     for gpu in node.gpus:
@@ -162,7 +162,7 @@ def _exported(
     value_of: Callable[[str], float | None],
     labels: Labels,
 ) -> Iterator[MetricSample]:
-    """The known values; `value_of` returns the value of a field."""
+    """Yield samples of the known values; `value_of` returns the value of a field."""
     for quantity in quantities:
         family = quantity.export
         value = None if family is None else value_of(quantity.field)

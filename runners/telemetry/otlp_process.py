@@ -158,7 +158,7 @@ def judged(answer: requests.Response, host: str) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The cause below the libraries' errors, which quote the address."""
+    """Return the cause below the libraries' errors, which quote the address."""
     seen: list[BaseException] = [error]
     for each in seen:
         own = isinstance(each, (ssl.SSLError, TimeoutError, http.client.HTTPException))

@@ -143,7 +143,7 @@ def parse_io(data: bytes | None) -> tuple[int, int] | None:
 
 
 def number_after(data: bytes, label: bytes) -> int | None:
-    """The number after `label`, up to the next blank or line end; None without one."""
+    """Return the number after `label`, up to the next blank or line end; None without one."""
     at = data.find(label)
     if at < 0:
         return None
@@ -258,7 +258,7 @@ class MemoryUse:
         self._levels = _memory_levels(root)
 
     def read(self) -> int | None:
-        """Current bytes; None if no level has a limit, or the kernel reports no value."""
+        """Return the current bytes; None if no level has a limit, or the kernel reports no value."""
         limited = [(limit, level) for level in self._levels if (limit := level.limit()) is not None]
         return min(limited, key=lambda pair: pair[0])[1].used() if limited else None
 
@@ -285,7 +285,7 @@ class _Memory:
 
 
 def _memory_levels(root: Path) -> list[_Memory]:
-    """This process's cgroup and its ancestors that limit memory, nearest first."""
+    """Return this process's cgroup and its ancestors that limit memory, nearest first."""
     names = ("memory.limit_in_bytes", "memory.max")
     chain = levels(root, "self", "memory")
     return [_Memory(level) for level in chain if any((level / name).exists() for name in names)]

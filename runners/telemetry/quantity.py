@@ -161,7 +161,7 @@ EXPORT_UNITS = {
 def own_family(
     name: str, about: str, unit: str = "", *, ucum: str = "", kind: str = "", of_attempt: bool = False
 ) -> MetricFamily:
-    """A metric `distui.<name>` in OpenTelemetry, and by the same words in Prometheus."""
+    """Return a metric `distui.<name>` in OpenTelemetry, and with the same words in Prometheus."""
     own = EXPORT_UNITS[unit]
     kind = kind or own.kind
     spelling = OtelSpelling(f"distui.{name}", ucum or own.ucum, kind, of_attempt=of_attempt)

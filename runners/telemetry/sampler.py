@@ -180,7 +180,7 @@ class _Reading:
         self._answers: dict[object, Any] = {}
 
     def value(self, source: NvmlCall | NvmlField) -> Any:
-        """The value of a source; None if the driver does not report it. Raises GpuLost."""
+        """Return a source's value, None if the driver does not report it; raise GpuLost if the GPU is lost."""
         if isinstance(source, NvmlField):
             answer = _whole(self.fields.get(source.id))
         elif source.calls in self._answers:

@@ -15,7 +15,10 @@ _NUMBER = re.compile(r"\d{1,12}|\d{1,3}(?:[_,]\d{3})+")
 
 
 def of_command(words: Sequence[str]) -> tuple[int, str] | None:
-    """(steps, "`--steps 5000` of the command"); None without an option, or with contradicting ones."""
+    """Return the command's number of steps and its source: (5000, "`--steps 5000` of the command").
+
+    Return None without an option, or with contradicting ones.
+    """
     named = list(_named(words))
     if len({steps for steps, _ in named}) != 1:
         return None
