@@ -253,8 +253,10 @@ class Doing(NamedTuple):
 def doing(
     pulses: Sequence[Pulse], *, hooked: bool, tree: float | None = None, gpu: float | None = None
 ) -> Doing:
-    """Classify a rank. `hooked`: its hook has answered before; `tree`: percent of a core that its process and its
-    children use; `gpu`: percent of time that its GPU is in use.
+    """Classify a rank.
+
+    `hooked`: its hook has answered before; `tree`: percent of a core that its process and its children use; `gpu`:
+    percent of time that its GPU is in use.
     """
     if not pulses:
         return Doing(Activity.UNKNOWN)

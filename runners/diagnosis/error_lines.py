@@ -251,7 +251,7 @@ class ErrorLines:
         return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
 
     def _newest(self) -> _Sentence | None:
-        """The newest message if it is of this file."""
+        """Return the newest message if it is of this file."""
         last = self._kept[-1] if self._kept else None
         return last if last is not None and last.first.file == self._file else None
 
@@ -366,7 +366,7 @@ class ErrorLines:
 
 
 def _around(text: str, at: int) -> str:
-    """The part of a line around a position, without the beginning of a long line."""
+    """Return the part of a line around a position, without the beginning of a long line."""
     text = shown(text.strip())
     begin = max(0, min(at, len(text)) - QUOTED // 2) if len(text) > QUOTED else 0
     part = text[begin : begin + QUOTED]

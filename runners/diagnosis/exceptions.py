@@ -321,7 +321,7 @@ class Exceptions:
             yield first.cut_off()
 
     def _unfinished(self, lengths: Mapping[int, int]) -> _Inner | None:
-        """The first exception before a chained one that the end of its file cuts off before its first frame."""
+        """Return the first exception before a chained one that the end of its file cuts off before its first frame."""
         ends = [
             each for each in self._inner.values() if lengths.get(each.first.file, 0) - each.number <= LAST
         ]
@@ -497,7 +497,7 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
 
 
 def _within(printed: PrintedTraceback, last: str) -> str:
-    """The innermost frame if it is in a library, and its source line: the only hints to the missing exception."""
+    """Return the innermost frame if in a library, and its source line: the only hints to the missing exception."""
     file, line, name = printed.innermost
     inner = f"{file.rpartition('/')[2]}:{line}" != printed.place
     library = f", in {name} ({'/'.join(file.split('/')[-2:])}:{line})" if inner else ""
@@ -508,7 +508,7 @@ def _within(printed: PrintedTraceback, last: str) -> str:
 
 
 def text_of(failure: Failure) -> str:
-    """What happened, without the rank's number, which is invented here."""
+    """Return the failure's text without the rank's number, which is invented here."""
     return sentence(f"A rank {failure.text.partition(' ')[2].partition(' ')[2]}")
 
 

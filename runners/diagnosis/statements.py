@@ -57,7 +57,7 @@ PROTOCOLS = {"0": "LL", "1": "LL128", "2": "SIMPLE"}
 
 @functools.lru_cache(4096)
 def transport(via: str) -> str:
-    """Return the transport between two ranks: "P2P/IPC", "SHM", "NET/IB/GDRDMA", "NET/AWS Libfabric", …"""
+    """Return the transport between two ranks, such as "P2P/IPC", "SHM", "NET/IB/GDRDMA" or "NET/AWS Libfabric"."""
     via = via.partition(" comm ")[0].strip()
     if via.startswith(("direct shared", "SHM")):
         return "SHM"
@@ -184,7 +184,7 @@ class NodePart:
     """The first lines about the host ("host"), its version, network, bootstrap and HCAs."""
 
     def named_networks(self) -> list[str]:
-        """Return the networks for display: "IB over RoCE", "Socket", …"""
+        """Return the networks for display, such as "IB over RoCE" or "Socket"."""
         kinds = {kind.partition("/")[0] for kind in self.hcas.values()}
         roce = " over RoCE" if kinds == {"RoCE"} else ""
         return [name + roce * name.startswith("IB") for name in sorted(self.networks)]

@@ -322,12 +322,12 @@ class View:
         return self.state.attempts[-1] if self.state.attempts else None
 
     def newest(self, rank: int) -> Pulse | None:
-        """The newest pulse of a rank."""
+        """Return the newest pulse of a rank."""
         pulses = self.history.get(rank)
         return pulses[-1] if pulses else None
 
     def gpu(self, rank: int) -> Gpu | None:
-        """The GPU of a rank in its node's newest sample."""
+        """Return the GPU of a rank in its node's newest sample; None if unknown."""
         entry = self.state.ranks.get(rank)
         node = None if entry is None else self.state.nodes.get(entry.place.node)
         if entry is None or node is None or entry.sample is None or entry.sample.gpu is None:
@@ -335,7 +335,7 @@ class View:
         return next((gpu for gpu in node.gpus if gpu.index == entry.sample.gpu), None)
 
     def host(self, node: int) -> str:
-        """The name of a node for users."""
+        """Return the name of a node for users."""
         entry = self.state.nodes.get(node)
         return (entry.host if entry is not None else "") or f"node {node}"
 
@@ -344,7 +344,7 @@ class View:
         return sorted({self.state.ranks[rank].place.node for rank in ranks if rank in self.state.ranks})
 
     def about(self, ranks: Sequence[int]) -> About:
-        """The finding's fields for these ranks: the first rank, all if several, and the node if only one."""
+        """Return the finding's fields for these ranks: the first rank, all if several, and the node if only one."""
         nodes = self.nodes_of(ranks)
         return {
             "rank": ranks[0],

@@ -44,7 +44,7 @@ class Key(NamedTuple):
 
 
 def key_of(group: ProcessGroup) -> Key:
-    """The key of a group, as a rank reports it."""
+    """Return the key of a group, as a rank reports it."""
     ranks = group.ranks
     return Key(group.name, len(ranks), ranks[0], ranks[-1]) if ranks else Key(group.name)
 
@@ -114,7 +114,7 @@ def waiting_ranks(blocked: Iterable[Pending]) -> list[int]:
 
 
 def last_answer(pulses: Sequence[Pulse]) -> Pulse | None:
-    """The newest pulse from the rank's hook."""
+    """Return the newest pulse from the rank's hook."""
     return next((pulse for pulse in reversed(pulses) if pulse.hook), None)
 
 

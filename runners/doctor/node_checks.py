@@ -141,7 +141,10 @@ def _ports(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def _rates(node: ExaminedNode) -> Iterator[Finding]:
-    """A port far below the best of its link layer has a bad cable or is the management port."""
+    """Yield a warning per link layer if its active ports differ in rate.
+
+    A slow port has a bad cable or is the management port.
+    """
     for layer in sorted({str(port.get("link_layer")) for port in node.active_ports}):
         ports = [
             port for port in node.active_ports if str(port.get("link_layer")) == layer and port.get("gbps")
@@ -327,8 +330,11 @@ def _arches(node: ExaminedNode, arches: list[str], gpus: list[dict[str, Any]]) -
 
 
 def _has_kernels(built: list[tuple[str, int, int]], major: int, minor: int) -> bool:
-    """A binary for sm_XY runs on X.Z with Z ≥ Y, and compute_XY is compiled for any newer GPU
-    (CUDA C++ Programming Guide, "Binary Compatibility")."""
+    """Return whether a binary in `built` runs on a GPU of compute capability `major`.`minor`.
+
+    A binary for sm_XY runs on X.Z with Z ≥ Y, and compute_XY is compiled for any newer GPU (CUDA C++ Programming Guide,
+    "Binary Compatibility").
+    """
     for kind, high, low in built:
         if kind == "sm" and high == major and low <= minor:
             return True

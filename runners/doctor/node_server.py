@@ -35,8 +35,11 @@ KEPT_LINES = 12
 
 
 class Child:
-    """A child process in a separate session. Its messages go to `report`. The last message has its exit code and the
-    end of its stderr: {"exit": …, "lines": […]}."""
+    """A child process in a separate session.
+
+    Its messages go to `report`. The last message has its exit code and the end of its stderr:
+    {"exit": …, "lines": […]}.
+    """
 
     every: dict[int, Child] = {}
 

@@ -84,7 +84,7 @@ class Hub:
         )
 
     def _reached(self, node: int) -> tuple[Link, float] | None:
-        """The link to a node, if it is up, and the seconds to add to its times."""
+        """Return the link to a node, if it is up, and the seconds to add to its times."""
         link = self.links.up(node)
         return None if link is None else (link, self.links.by_node[node].shift)
 
@@ -249,7 +249,7 @@ async def serve(entry: run_directories.Entry, plan: Plan, ready: daemon.Ready, m
 
 
 def main(argv: list[str]) -> int:
-    """Internal entry point; see the module."""
+    """Run the hub as a daemon: the internal entry point, see the module."""
     return daemon.main(argv, serve, "hub run RUN_DIR [READY_FD [MODE]]")
 
 

@@ -49,7 +49,7 @@ class ClusterNodes(msgspec.Struct, frozen=True):
 
 
 def routes(nodes: ClusterNodes, bundle: str, run8: str) -> list[Route]:
-    """A route to each node. Raises RunError."""
+    """Return a route to each node; raise RunError if one is invalid."""
     names = [short(host) for host in nodes.hosts]
     if len(names) != len(nodes.aliases):
         names = list(nodes.aliases)
@@ -62,7 +62,7 @@ def routes(nodes: ClusterNodes, bundle: str, run8: str) -> list[Route]:
 
 
 def short(host: str) -> str:
-    """A node's name without SkyPilot's prefix ("job7-c1" on Slurm) and without its domain."""
+    """Return a node's name without SkyPilot's prefix ("job7-c1" on Slurm) and without its domain."""
     return re.sub(r"^job\d+-", "", host).partition(".")[0]
 
 
@@ -193,7 +193,7 @@ class Submission:
         )
 
     async def _submitted_job(self) -> int | None:
-        """Number of a job that was submitted without an answer to the hub; None if there is no such job."""
+        """Return the number of a job whose submission the hub got no answer to; None if there is no such job."""
         if not self._done.request:
             return None
         described_as = await self._sky.call("describe", cluster=self._order.cluster)
@@ -281,7 +281,7 @@ def submitted(run_dir: Path) -> bool:
 
 
 def cloud_of(run: MergedRun) -> Cloud | None:
-    """The provider of the nodes; None without one."""
+    """Return the provider of the nodes; None without one."""
     hosts = on_hosts.read(run.run_dir)
     if hosts is not None:
         return on_hosts.Hosts(run, hosts)
@@ -380,7 +380,7 @@ class ClusterLaunch:
         return nodes
 
     async def _nodes(self, job: int, finding: asyncio.Task[ClusterNodes]) -> ClusterNodes:
-        """The nodes. Raises CloudError, also if the job ends first."""
+        """Wait for the nodes and return them; raise CloudError, also if the job ends first."""
         while not finding.done():
             await asyncio.wait({finding}, timeout=ASK_SECONDS)
             state = None if finding.done() else await self._state(job)

@@ -428,7 +428,7 @@ class Stopping:
         return [task.result() for task in asked if task in done]
 
     def _here(self, nodes: Collection[int]) -> dict[int, run_directories.Entry]:
-        """The parts of these nodes on this machine."""
+        """Return the parts of these nodes on this machine."""
         parts = {part.record.node: part for part in run_directories.parts(self._run.record.run)}
         return {
             node: parts[node]
@@ -515,7 +515,7 @@ class Stopping:
         return self._run.held and self._run.nodes.all_read()
 
     def _answer(self, answers: list[Answer]) -> str:
-        """The stop's answer. Raises CommandRefused if a process may be left."""
+        """Return the stop's answer; raise CommandRefused if a process may be left."""
         problems = [answer for answer in answers if _is_problem(answer)]
         reasons = [together(problems)] if problems else []
         reasons += self._running()

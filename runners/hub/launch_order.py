@@ -82,7 +82,7 @@ def keep(run_dir: Path, now: LaunchProgress) -> None:
 
 
 def task(order: SkyRequest) -> dict[str, Any]:
-    """The task with its secrets from this process's environment. Raises RunError if one is missing."""
+    """Return the task with its secrets from this process's environment; raise RunError if one is missing."""
     made, missing = skypilot.revealed(order.task, os.environ)
     if missing:
         raise RunError(

@@ -67,7 +67,7 @@ def shift_of(reported: float, now: float) -> float:
 
 
 def merge(stamped: Stamped, node: int, shift: float, host: str = "") -> Stamped | None:
-    """The event with its node, the hub's time, and its seq as `source`; None for events that concern only the link.
+    """Return the event with its node, hub time, and seq as `source`; None for events that concern only the link.
 
     `host` is the hub's name for the node, the destination for ssh.
     """
@@ -142,7 +142,7 @@ def _later(document: Raw, shift: float) -> Raw:
 
 
 def _shifted(pulse: Pulse, shift: float) -> Pulse:
-    """A pulse with the hub's times, to compare arrivals of ranks on several nodes."""
+    """Return a pulse with the hub's times, to compare arrivals of ranks on several nodes."""
     return structs.replace(
         pulse,
         at=pulse.at + shift,
@@ -320,7 +320,7 @@ class NodeLink(LinkFollower):
 
 class Links:
     def __init__(self, run: MergedRun, logs: NodeLogs, connected: Callable[[int], None]) -> None:
-        """`connected`: called with each node that answers."""
+        """Prepare the links of a run; `connected` is called with each node that answers."""
         self._run, self._logs, self._connected = run, logs, connected
         self._curves = KeptCurves(run)
         self._gate = asyncio.Semaphore(AT_ONCE)
@@ -350,7 +350,7 @@ class Links:
         self._run.parts.once("link-close", link.close())
 
     def up(self, node: int) -> Link | None:
-        """The link to a node, if it is up."""
+        """Return the link to a node, if it is up."""
         node_link = self.by_node.get(node)
         shown = self._run.state.nodes.get(node)
         if node_link is None or shown is None or shown.link is not LinkState.UP:

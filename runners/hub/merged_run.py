@@ -310,7 +310,7 @@ class HubNodes:
         return f"{self.name(node)} does not answer for {clock.now() - status.link_since:.0f} s{why}"
 
     def part(self, node: int, now: float, since: float) -> NodeEnding:
-        """Data about a node's part. Its silence counts from `since`; both times are unix seconds."""
+        """Return data about a node's part, whose silence counts from `since`; both times are unix seconds."""
         status = self._state.nodes.get(node)
         if status is None:
             return NodeEnding(node, "")
@@ -449,7 +449,7 @@ class NodeLogs:
         return await self._read_kept(node, file, offset, limit, grep, line, at)
 
     def _ours(self, window: Window, node: int, file: str) -> Window:
-        """A node's window with times by the hub's clock and with the file's id in the hub."""
+        """Return a node's window with times by the hub's clock and with the file's id in the hub."""
         shift = self.shifts.get(node, 0.0)
         times = tuple((offset, at + shift) for offset, at in window.times) if shift else window.times
         return replace(window, file=file, times=times, shift=shift)

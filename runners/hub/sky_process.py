@@ -90,7 +90,7 @@ def plain(kind: str, text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """The meaningful lines of a text, joined, cleaned and cut."""
+    """Return the meaningful lines of a text, joined, cleaned and cut."""
     lines = [line.strip(" │├└─") for line in clean_lines(text.encode())]
     whole = " ".join(line for line in lines if line and not re.fullmatch(r"[\W_]*", line))
     return whole if len(whole) <= MOST else whole[: MOST - 1] + "…"

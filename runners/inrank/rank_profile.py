@@ -62,7 +62,7 @@ class Profiles:
     """The profiles of this rank, one at a time."""
 
     def __init__(self, steps: Any) -> None:
-        """`steps`: the hook's Steps."""
+        """Prepare profiles of this rank; `steps` is the hook's Steps."""
         self._steps = steps
         self._job: ProfileRequest | None = None
         self._lock = threading.RLock()

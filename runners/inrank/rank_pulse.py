@@ -584,8 +584,11 @@ _STATS = (
 
 
 def memory() -> str:
-    """Return the memory of this process as JSON: resident bytes and their peak, and with CUDA the allocator's statistics
-    per device in use, and the path of a new snapshot of torch."""
+    """Return the memory of this process as JSON.
+
+    It has the resident bytes and their peak. With CUDA it also has the allocator's statistics per device in use, and the
+    path of a new snapshot of torch.
+    """
     import resource
 
     held, peak = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -76,7 +76,7 @@ class Search:
     """A pattern prepared for a search in whole slices."""
 
     def __init__(self, pattern: str) -> None:
-        """Raises re.error, RecursionError and OverflowError."""
+        """Compile the pattern; raise re.error, RecursionError or OverflowError."""
         self.text: re.Pattern[str] = re.compile(pattern)
         self._within: re.Pattern[str] | None = None
         """The pattern changed to never match a newline; None if that is impossible."""

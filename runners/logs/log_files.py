@@ -31,7 +31,7 @@ class Notifier:
     """An inotify instance."""
 
     def __init__(self) -> None:
-        """Raises OSError if the kernel refuses: there is a limit per user."""
+        """Open an inotify instance; raise OSError if the kernel refuses: there is a limit per user."""
         libc = ctypes.CDLL(None, use_errno=True)
         try:
             self._add, create = libc.inotify_add_watch, libc.inotify_init1

@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 
 def probe() -> str:
-    """A node as one line of JSON: Python, cores, GPUs, home, host name, machine, and the version of distui."""
+    """Return one line of JSON: Python, cores, GPUs, home, host name, machine, and the version of distui."""
     return json.dumps(
         {
             "python": sys.executable,

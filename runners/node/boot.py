@@ -157,8 +157,10 @@ def main(argv: list[str]) -> int:
 
 
 def leave(here: str) -> None:
-    """Write the command `~/.distui/distui` for users who log in here, and this interpreter's path for a bridge, which
-    has no time to search for one."""
+    """Write the command `~/.distui/distui` for users who log in here, and this interpreter's path for a bridge.
+
+    A bridge has no time to search for an interpreter.
+    """
     quoted = "'" + here.replace("'", "'\\''") + "'"
     put(here, "distui", f'#!/bin/sh\nexec sh {quoted}/node.sh distui "$@"\n', 0o700)
     put(here, "python-" + os.uname().nodename, sys.executable + "\n", 0o600)

@@ -65,7 +65,7 @@ class Document(Struct, frozen=True):
     """Address of every node by number; None: SkyPilot has them."""
 
     def whole(self) -> Plan:
-        """The plan for all nodes, with the secret words from this process's environment. Raises RunError."""
+        """Return the plan for all nodes with the secret words from this process's environment, or raise RunError."""
         try:
             return revealed(plan_from_json(self.plan), os.environ)
         except PlanError as error:
@@ -454,10 +454,10 @@ def secrets_of(entry: run_directories.Entry) -> dict[str, str]:
 
 
 def keep_relay_key(entry: run_directories.Entry) -> None:
-    """Move the relay's key into a file of the part. It comes from this environment, which the ranks would inherit, or
-    from a file next to the job document, which stays for other nodes with this home.
+    """Move the relay's key into a file of the part; raise RunError if that file cannot be written.
 
-    Raises RunError.
+    The key comes from this environment, which the ranks would inherit, or from a file next to the job document, which
+    stays for other nodes with this home.
     """
     key = os.environ.pop(RELAY_KEY, "")
     brought = path_of(entry.record.whole).with_suffix(".key")

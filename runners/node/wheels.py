@@ -95,7 +95,7 @@ def unserved(home: Path) -> list[Node]:
 
 
 def why_unserved(home: Path) -> str:
-    """A sentence about the kinds of nodes with missing wheels, with a remedy; "" if none are missing."""
+    """Return a sentence about the kinds of nodes with missing wheels, with a remedy; "" if none are missing."""
     nodes, tried = unserved(home), _folder(home) / TRIED
     if not nodes or not tried.exists():
         return ""

@@ -43,7 +43,7 @@ def connect(path: str) -> socket.socket:
 
 
 def path_of(run8: str) -> str:
-    """Current path of the agent's socket."""
+    """Return the current path of the agent's socket."""
     return os.path.join(own_folders.find(run8), run8 + ".sock")
 
 

@@ -248,7 +248,7 @@ class LineBuffer:
         self._data, self._at = b"", 0
 
     def next(self) -> bytes:
-        """The next complete line in the buffer; b"" if there is none."""
+        """Return the next complete line in the buffer; b"" if there is none."""
         end = self._data.find(b"\n", self._at) + 1
         line = self._data[self._at : end] if end else b""
         self._at += len(line)
@@ -322,10 +322,10 @@ def peer_pid(connection: socket.socket) -> int:
 async def connect(
     path: str | Path, limit: int = LIMIT
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to a socket of this user's own processes, even if it was bound again elsewhere; `limit`: bytes of a line.
-    Raises OSError.
+    """Connect to a socket of this user's own processes, even if it was bound again elsewhere.
 
-    The peer's user is checked, because a user who may rename the sockets' folder could listen there.
+    `limit`: bytes of a line. Raises OSError. The peer's user is checked, because a user who may rename the sockets'
+    folder could listen there.
     """
     place = own_folders.place_of(str(path))
     reader, writer = await asyncio.open_unix_connection(sock=await _queued(place), limit=limit)

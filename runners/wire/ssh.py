@@ -86,9 +86,9 @@ _FAILURES = (
 
 
 def argv(destination: str, options: Sequence[str], remote: Sequence[str]) -> list[str]:
-    """The ssh command of a link. ssh uses the first of several values, so `options` override OPTIONS.
+    """Return the ssh command of a link.
 
-    Nothing after `--` can be an option.
+    ssh uses the first of several values, so `options` override OPTIONS. Nothing after `--` can be an option.
     """
     return ["ssh", *options, *OPTIONS, "--", destination, *remote]
 
