@@ -118,7 +118,7 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
     """A model that the script wraps in DistributedDataParallel, and that fully_shard has sharded."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        """Replaced in call.py: the script's arguments go to shard()."""
+        """Do nothing: call.py replaces this method and passes the script's arguments to shard()."""
 
     def shard(self, given: Mapping[str, Any], config: Settings, meeting: Meeting) -> None:
         """Shard `given["module"]`; every rank does. Raises AdoptionError and ParallelizeError."""

@@ -183,7 +183,7 @@ class Zero1:
         self.peers.serve(mine.name, mine.steps, lambda _: self._own_states(reference()))
 
     def _own_states(self, optimizer: Optimizer | None) -> dict[int, Any]:
-        """Number of each parameter that this rank updates → its state. Raises AdoptionError."""
+        """Return number → state of each parameter that this rank updates, or raise AdoptionError."""
         if optimizer is None:
             raise AdoptionError("its script has dropped that optimizer")
         states = optimizer.state
