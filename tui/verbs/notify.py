@@ -203,7 +203,7 @@ def _log(options: argparse.Namespace) -> int:
         )
     lines = [] if rows else [f"run {entry.record.name} has sent no notifications"]
     for row in rows:
-        about = row["title"] or row["why"] or ""
+        about = ": ".join(filter(None, (row["title"], row["why"])))
         lines.append(
             f"{time_of_day(row['at'])}  {row['way']}  {row['rule']}  {row['state']}  {about}".rstrip()
         )
