@@ -246,7 +246,7 @@ def _backend_notes(gpus: int, asked: int | str, nproc: int, where: str) -> tuple
         return (f"No GPU is visible on {where}: backend gloo{ranks_of}.",)
     if asked == "cpu":
         return (
-            f"The ranks run on CPU as requested: backend gloo; the {noun_form(gpus, 'GPU')} of {where} stay idle.",
+            f"The ranks run on CPU as requested: backend gloo; they do not use the {noun_form(gpus, 'GPU')} of {where}.",
         )
     if nproc < gpus:
         return (f"Uses {nproc} of {gpus} GPUs.",)
