@@ -156,7 +156,7 @@ def terms(advice: Advice) -> str:
     """Return the assumptions of the estimate: formats and batch."""
     model = advice.model
     recompute = "; layers are recomputed" if model.recompute else ""
-    return f"{advice.form.text}; {model.micro_batch} × {model.seq} positions a GPU{recompute}"
+    return f"{advice.form.text}; {model.micro_batch} × {model.seq} positions per GPU{recompute}"
 
 
 def verdict(advice: Advice) -> str:
