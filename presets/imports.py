@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from . import accelerate, deepspeed, model, nccl, text_formats, worker_group
+from . import model, nccl, text_formats, worker_group
 from .finding import Finding, PresetError
+from .launchers import accelerate, deepspeed
 from .lint import config_files, lint_file
 from .lint.launches import named_files
 from .plan import Plan

@@ -11,19 +11,9 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import (
-    accelerate,
-    adopt,
-    deepspeed,
-    megatron,
-    nccl,
-    save_on,
-    script_support,
-    signal_patterns,
-    torchrun,
-    worker_group,
-)
+from . import adopt, nccl, save_on, script_support, signal_patterns, worker_group
 from .finding import PlanError
+from .launchers import accelerate, deepspeed, megatron, torchrun
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
 from .request import Request
 from .script_support import Obeys

@@ -9,8 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import accelerate, deepspeed, torchrun, worker_group
+from . import worker_group
 from .finding import PlanError
+from .launchers import accelerate, deepspeed, torchrun
 from .model import RestartPolicy
 from .plan import Plan
 from .sanitize import clean_whole, quoted

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .deepspeed import OPTION, option_at
+from .launchers.deepspeed import OPTION, option_at
 from .model import StrategyKind
 from .script_tree import MOST_FILES, ScriptTree, read
 from .text_formats import Unreadable

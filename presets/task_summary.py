@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import megatron
+from .launchers import megatron
 from .lint import config_files, launches, shell
 from .text_formats import plain, whole
 

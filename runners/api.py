@@ -10,8 +10,8 @@
     run.stop()
 
 Every call blocks until it is complete. A wrong argument type raises TypeError, every other problem a
-`distui.runners.errors.RunError`; both have a text of one sentence. A run outlives the program that launched it. If an
-event loop is already running (a notebook), the calls work in a thread.
+`distui.runners.run.errors.RunError`; both have a text of one sentence. A run outlives the program that launched it.
+If an event loop is already running (a notebook), the calls work in a thread.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from typing import Any, TypeVar, cast
 from ..presets.finding import PlanError, PresetError
 from ..presets.plurals import plural
 from ..presets.request import REQUEST_OPTIONS, Named, Request
-from . import agentless, environment, local_agent, profile_report, run_directories
-from .environment import pairs
-from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .inrank.env_changes import not_a_name
 from .launch.hosts import check_hosts
 from .launch.prepare import prepare
 from .launch.words import nccl_pairs
-from .local_agent import open_link
 from .logs.follow import check_there, choose
-from .logs.log_files import STREAMS, LogError, parse_file_id
 from .logs.merging import MergedLogs, prefixes
-from .model import CommandDone, Profile, RankPhase, Restart, RunPhase, Stop
-from .profile_report import Profiled
-from .status_document import status_json
-from .wire.client import Link, LinkError, UnansweredError, new_id
+from .node import agentless, local_agent
+from .node.local_agent import open_link
+from .reports import profile_report
+from .reports.profile_report import Profiled
+from .reports.status_document import status_json
+from .run import environment, run_directories
+from .run.environment import pairs
+from .run.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
+from .run.log_files import STREAMS, LogError, parse_file_id
+from .run.model import CommandDone, Profile, RankPhase, Restart, RunPhase, Stop
+from .run.wire.client import Link, LinkError, UnansweredError, new_id
 
 __all__ = ["RefusedError", "Run", "attach", "execute", "launch", "runs"]
 

@@ -16,8 +16,9 @@ import pytest
 import tiers
 from hypothesis import HealthCheck, settings
 
-from distui.runners import environment, foreign_jobs, local_agent
-from distui.runners.telemetry.proc import Stat, all_stats
+from distui.runners.run import environment, machine
+from distui.runners.run.proc import Stat, all_stats
+from distui.runners.watch import foreign_jobs
 
 TORCHLESS = [Path(__file__).with_name(name) for name in ("presets", "tui")]
 """Folders whose tests are for anybody, but for those that are marked `torch`."""
@@ -52,7 +53,7 @@ def no_torch_without_its_mark(request: pytest.FixtureRequest, monkeypatch: pytes
     marked so: of the others' interpreters none has it."""
     marked = request.node.get_closest_marker("torch") is not None
     if not marked and any(folder in request.path.parents for folder in TORCHLESS):
-        monkeypatch.setattr(local_agent, "_torch_version", lambda python: None)
+        monkeypatch.setattr(machine, "_torch_version", lambda python: None)
 
 
 @pytest.fixture

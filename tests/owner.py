@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.parts import Parts
+from distui.runners.run.parts import Parts
 
 
 def owner() -> Parts:

@@ -25,12 +25,12 @@ from distui.presets.plan import Plan
 from distui.runners.comparison.account import Account
 from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
-from distui.runners.export import Manifest
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.prepared import Preview
-from distui.runners.model import Stamped
-from distui.runners.profile_report import Profiled
-from distui.runners.status_document import MarkedStatus, RunStatus, WatchedStatus
+from distui.runners.reports.bundle import Manifest
+from distui.runners.reports.profile_report import Profiled
+from distui.runners.reports.status_document import MarkedStatus, RunStatus, WatchedStatus
+from distui.runners.run.model import Stamped
 from distui.tui.setting_guide import ExampleSettings, Settings
 from distui.tui.verbs.advise import AdviceDocument
 from distui.tui.verbs.control import RankAnswers

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
-from distui.runners import local_agent
+from distui.runners.run import machine
 from distui.tui.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -215,7 +215,7 @@ def test_without_torch_a_named_preset_or_python_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(local_agent, "_torch_version", lambda python: None)
+    monkeypatch.setattr(machine, "_torch_version", lambda python: None)
     for words in (("--preset", "fsdp2"), ("--python", sys.executable)):
         assert main(["demo", "--detach", *words]) == 2
         (sentence,) = capsys.readouterr().err.splitlines()

@@ -214,7 +214,7 @@ LATE_IMPORTS = {
     "tui/app.py": {"tui.screens.launch", "tui.screens.side_by_side"},
     "tui/verbs/completion.py": {
         "presets.load", "presets.model", "presets.nccl", "runners.notify.rule_words",
-        "runners.notify.ways", "runners.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",
+        "runners.notify.ways", "runners.run.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",
         "tui.rows.runs",
     },
     "tui/verbs/demo.py": {"tui.verbs.launch"},
@@ -222,35 +222,35 @@ LATE_IMPORTS = {
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.source"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
-    "tui/verbs/presets.py": {"presets.imports", "runners.daemon", "runners.run_directories"},
+    "tui/verbs/presets.py": {"presets.imports", "runners.run.daemon", "runners.run.run_directories"},
     "tui/verbs/runs.py": {
-        "runners.comparison.loading", "runners.export", "runners.launch.hosts", "tui.app", "tui.source"
+        "runners.comparison.loading", "runners.reports.bundle", "runners.launch.hosts", "tui.app", "tui.source"
     },
-    "tui/verbs/status.py": {"runners.watch_link"},
+    "tui/verbs/status.py": {"runners.watch.watch_link"},
     # What an agent asks once, and what asks other hosts.
     "runners/agent/server.py": {"runners.doctor.node_facts"},
     "runners/comparison/loading.py": {"runners.comparison.elsewhere"},
     # What a cockpit needs once somebody launches, watches, or opens a shell.
-    "tui/cockpit_commands.py": {"tui.rows.dumps"},
+    "tui/screens/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/keys.py": {"presets.load"},
     "tui/source.py": {
-        "runners.hub.routes", "runners.hub.sky_cloud", "runners.launch.hosts", "runners.launch.launch_form",
+        "runners.node.routes", "runners.hub.sky_cloud", "runners.launch.hosts", "runners.launch.launch_form",
         "runners.launch.preset_library", "runners.launch.recent",
-        "runners.retention", "runners.run_removal", "runners.watch_link",
+        "runners.removal.retention", "runners.removal.run_removal", "runners.watch.watch_link",
         "runners.diagnosis.reading",
     },
     # The rules of diagnosis take a while to load.
     "runners/agent/__main__.py": {"runners.diagnosis.detectors"},
     # `ls` and `status` read runs without presets, plans, launches and hubs.
-    "runners/daemon.py": {"presets.render"},
-    "runners/journal.py": {"presets.render"},
+    "runners/run/daemon.py": {"presets.render"},
+    "runners/run/journal.py": {"presets.render"},
     "runners/hub/__main__.py": {"runners.hub.cluster_launch"},
     # Every Python below a command loads this, and few become ranks.
     "runners/inrank/joining.py": {"runners.inrank.control", "runners.inrank.hook"},
     # What acts on torch is loaded once the script has imported that.
     "runners/inrank/adopt/arming.py": {"runners.inrank.adopt.call"},
-    "runners/local_agent.py": {
-        "presets.plan", "presets.render", "presets.script_support", "presets.script_tree", "runners.hub.routes"
+    "runners/node/local_agent.py": {
+        "presets.plan", "presets.render", "presets.script_support", "presets.script_tree", "runners.node.routes"
     },
 }  # fmt: skip
 """Imports of our own that wait until a function runs, each for the time that a start takes; there are no others."""

@@ -1,7 +1,7 @@
 """An event loop whose clock jumps to the next timer as soon as nothing else is ready.
 
 The tests of `make test` run on it: a wait of an hour takes no time, and a busy machine changes nothing.
-asyncio.sleep, call_later and asyncio.timeout follow the loop; distui's own parts do by distui.runners.clock.
+asyncio.sleep, call_later and asyncio.timeout follow the loop; distui's own parts do by distui.runners.run.clock.
 """
 
 from __future__ import annotations

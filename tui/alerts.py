@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.app import App
 from textual.events import AppBlur, AppFocus, Event, Key
 
-from ..runners import clock
-from ..runners.state import RunState
+from ..runners.run import clock
+from ..runners.run.state import RunState
 from .due_alerts import TerminalAlerts
 
 TYPED_S = 60.0

@@ -17,13 +17,12 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.signal import Signal
 
-from ..runners import clock
-from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
-from ..runners.settings_file import SettingsError, settings_path
+from ..runners.run import clock
+from ..runners.run.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
+from ..runners.run.settings_file import SettingsError, settings_path
 from . import terminal
 from .alerts import AlertingApp
 from .background import OwnedSignal, after, background, call, keep_running
-from .cockpit_commands import CommandingApp
 from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
 from .past import copied
@@ -32,13 +31,14 @@ from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.glyphs import Row
 from .rows.run_status import launching
 from .rows.runs import RunEntry
+from .rows.themes import THEMES as THEME_WORDS
+from .screens.cockpit_commands import CommandingApp
 from .screens.modal import TextScreen
 from .screens.run import RunScreen
 from .screens.runs import RunList, RunsScreen
 from .source import HOST, WATCH, Follower, LocalSource
 from .travel import Travel
 from .type_ahead import TypeAheadApp
-from .user_settings import THEMES as THEME_WORDS
 from .user_settings import keep as keep_settings
 from .user_settings import load as load_settings
 

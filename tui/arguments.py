@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..presets.request import ABOUT, LaunchOption, option
 from ..presets.request import options as launch_options
-from ..runners.option_values import PARSERS
+from ..runners.launch.option_values import PARSERS
 
 Option = Callable[[argparse._ActionsContainer], object]
 """Adds an option or a positional argument, or several of them, to a parser."""

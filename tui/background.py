@@ -12,8 +12,8 @@ from textual.dom import DOMNode
 from textual.signal import Signal
 from textual.worker import Worker
 
-from ..runners import clock
-from ..runners.parts import Parts, failure, printed
+from ..runners.run import clock
+from ..runners.run.parts import Parts, failure, printed
 
 SHOWN_S = 60.0
 """Seconds that such a line stays; an equal line is not repeated within that time."""

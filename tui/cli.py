@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from ..presets.finding import PresetError
 from ..presets.sanitize import quoted
 from ..presets.trusted_files import ignored
-from ..runners.errors import RunError
+from ..runners.run.errors import RunError
 from . import command_words, terminal, verb_guide
 from .arguments import Verb, add_verb, handed_over
 from .verb_table import COCKPIT, VERBS

@@ -6,13 +6,13 @@ import os
 import platform
 import signal
 
-from ..runners import clock
-from ..runners.errors import RunError
 from ..runners.notify import ways
 from ..runners.notify.messages import text_of
 from ..runners.notify.notice_rules import Rules, wanted_of
 from ..runners.notify.rule_words import chosen
-from ..runners.state import RunState
+from ..runners.run import clock
+from ..runners.run.errors import RunError
+from ..runners.run.state import RunState
 from .alert_bytes import alert_bytes
 
 EVERY_S = 1.0

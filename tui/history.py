@@ -12,10 +12,10 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from ..runners.freshness import holds
-from ..runners.model import MetricsWindow, ReadMetrics, Series
+from ..runners.run.freshness import holds
+from ..runners.run.model import MetricsWindow, ReadMetrics, Series
+from ..runners.run.wire.client import new_id
 from ..runners.telemetry.metric_names import find_metric
-from ..runners.wire.client import new_id
 from .rows.frame import Frame, Sampled, SampleFields, fresh_gpus, gpu_fields
 from .rows.plot import Value
 

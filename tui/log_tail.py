@@ -7,12 +7,12 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ..runners import clock
-from ..runners.formatting import size_short
 from ..runners.logs.dating import Dated, Key, LogSpan
 from ..runners.logs.follow import Level, level_of
-from ..runners.logs.log_files import LogFile
-from ..runners.wire.client import Window
+from ..runners.run import clock
+from ..runners.run.formatting import size_short
+from ..runners.run.log_files import LogFile
+from ..runners.run.wire.client import Window
 from .rows.log import Jump, LogLine, label_of
 
 WINDOW = 65536

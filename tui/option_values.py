@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
-from ..runners.formatting import seconds_of, time_before
-from ..runners.option_values import count, real
+from ..runners.launch.option_values import count, real
+from ..runners.run.formatting import seconds_of, time_before
 
 
 def gigabytes(text: str) -> float:

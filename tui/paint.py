@@ -27,7 +27,7 @@ from textual.screen import Screen
 from textual.scrollbar import ScrollBar
 from textual.theme import BUILTIN_THEMES, Theme
 
-from ..runners import clock
+from ..runners.run import clock
 from .picture import Cell, Picture
 from .terminal import Waiting, take_answers
 

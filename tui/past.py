@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
-from ..runners.formatting import seconds_of, time_before, time_of_day
-from ..runners.freshness import holds, usual_interval
-from ..runners.model import (
+from ..runners.run.formatting import seconds_of, time_before, time_of_day
+from ..runners.run.freshness import holds, usual_interval
+from ..runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
@@ -30,7 +30,7 @@ from ..runners.model import (
     Stamped,
     TrainingSample,
 )
-from ..runners.state import RunState
+from ..runners.run.state import RunState
 from ..runners.telemetry.metric_names import METRICS
 from ..runners.telemetry.quantities import RATES
 from .rows.plot import Mark

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.sanitize import clean_text
-from ..runners import clock, file_io, run_directories, run_notes
-from ..runners.agentless import stop_run
 from ..runners.diagnosis.nccl_facts import NcclFacts, merge
-from ..runners.directory_trees import size_of
-from ..runners.errors import LaunchError, NoSuchRunError, RunError
-from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
-from ..runners.local_agent import folded_batches, open_link
-from ..runners.model import (
+from ..runners.diagnosis.status import figures, judged_attempt
+from ..runners.node.agentless import stop_run
+from ..runners.node.local_agent import folded_batches, open_link
+from ..runners.removal.directory_trees import size_of
+from ..runners.run import clock, file_io, run_directories, run_notes
+from ..runners.run.errors import LaunchError, NoSuchRunError, RunError
+from ..runners.run.model import (
     Command,
     CommandDone,
     Down,
@@ -35,10 +35,10 @@ from ..runners.model import (
     SetAutostop,
     Stop,
 )
-from ..runners.state import RunState
-from ..runners.status import figures, judged_attempt
-from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window
-from ..runners.wire.ssh import HostError, Way
+from ..runners.run.state import RunState
+from ..runners.run.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window
+from ..runners.run.wire.ssh import HostError, Way
+from ..runners.watch.foreign_jobs import WatchedJob, find_job, name_of, scan
 from .rows.frame import LinkPhase, LinkStatus
 from .rows.runs import RunEntry, entry_of
 
@@ -412,7 +412,7 @@ class LocalSource:
 
     def remove(self, runs: Sequence[str]) -> tuple[list[str], int, list[str]]:
         """Remove ended runs by their ids; return their names, the freed bytes, and a sentence for each failure."""
-        from ..runners import run_removal
+        from ..runners.removal import run_removal
 
         names, freed, problems = list[str](), 0, list[str]()
         for run in runs:
@@ -431,7 +431,7 @@ class LocalSource:
 
         Called in a thread. Raises RunError.
         """
-        from ..runners import run_removal
+        from ..runners.removal import run_removal
 
         runs = run_removal.candidates(run_directories.entries())
         chosen = run_removal.pruned(runs, clock.now(), older_than_s=older_than_s, keep=keep)
@@ -453,7 +453,7 @@ class LocalSource:
         """Return a link to the run, and start an agent if it has none. Raises LinkError."""
         with _raised_as(LinkError):
             if run_id.startswith(WATCH):
-                from ..runners.watch_link import WatchLink
+                from ..runners.watch.watch_link import WatchLink
 
                 return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
             return await open_link(run_directories.resolve(run_id), self._readonly)
@@ -524,7 +524,7 @@ class LocalSource:
 
     def retire(self, launched: str) -> str:
         """Remove the runs that the settings no longer keep after a launch; return a sentence, "" if none was removed."""
-        from ..runners import retention
+        from ..runners.removal import retention
 
         return retention.retire(retention.load(), launched)
 
@@ -618,7 +618,7 @@ def read_run(run: str, state: RunState, stop: threading.Event) -> NcclFacts | No
 
 def shell_on(run_dir: Path, node: int, environ: Mapping[str, str] = os.environ) -> Shell:
     """Return a shell on one node of the run with this hub directory. Raises RunError."""
-    from ..runners.hub import routes
+    from ..runners.node import routes
 
     route = next((route for route in routes.read(run_dir) if route.node == node), None)
     if route is None:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
-from ..runners.errors import RunError
-from ..runners.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
-from ..runners.state import RunState
-from ..runners.wire.client import Link, LinkError, new_id, paced
+from ..runners.run.errors import RunError
+from ..runners.run.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
+from ..runners.run.state import RunState
+from ..runners.run.wire.client import Link, LinkError, new_id, paced
 from .background import BackgroundApp, background, keep_running
 from .history import time_of
 from .past import MomentError, Timeline, moment_of, put_samples, step_of

@@ -17,43 +17,17 @@ from msgspec import Struct
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
 from ..presets.sanitize import quoted
-from ..runners import file_io, retention
 from ..runners.launch import launch_settings
 from ..runners.logs import log_settings
 from ..runners.notify import ways
-from ..runners.settings_file import SettingsError, document_of, no_section, no_toml, settings_text
+from ..runners.removal import retention
+from ..runners.run import file_io
+from ..runners.run.settings_file import SettingsError, document_of, no_section, no_toml, settings_text
 from ..runners.telemetry import export_settings
 from ..runners.telemetry.metric_names import METRICS
 from .rows.charts import WINDOWS
 from .rows.columns import TABLES
-
-THEMES = ("dark", "light", "terminal")
-"""Names of distui's own themes in the file, in the order of the key."""
-TEXTUAL_THEMES = (
-    "textual-dark",
-    "textual-light",
-    "nord",
-    "gruvbox",
-    "catppuccin-mocha",
-    "dracula",
-    "tokyo-night",
-    "monokai",
-    "flexoki",
-    "catppuccin-latte",
-    "catppuccin-frappe",
-    "catppuccin-macchiato",
-    "solarized-light",
-    "solarized-dark",
-    "rose-pine",
-    "rose-pine-moon",
-    "rose-pine-dawn",
-    "atom-one-dark",
-    "atom-one-light",
-    "ansi-dark",
-    "ansi-light",
-)
-"""Themes of Textual; listed by name, since importing them is slow."""
-ALL_THEMES = (*THEMES, *TEXTUAL_THEMES)
+from .rows.themes import ALL_THEMES
 
 MOST_HOSTS = 32
 """Maximum number of hosts that are queried for their runs."""

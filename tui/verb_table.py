@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Mapping
 
 from ..presets.request import HOSTS, NODES, RUN
-from ..runners.option_values import count, minutes, seconds
+from ..runners.launch.option_values import count, minutes, seconds
 from .arguments import Exits, Verb, exclusive, launch_headings, launch_option, switch, value, values, word
 from .option_values import duration, gigabytes, moment, rank_list
 

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-from .. import deepspeed, megatron, model, skypilot, worker_group
+from .. import model, skypilot, worker_group
 from ..finding import Finding, PresetError, sentence, worst_first
+from ..launchers import deepspeed, megatron
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
 from ..model import Loaded, Preset, Strategy
 from ..plan import Plan

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .. import megatron
 from ..finding import Finding, nearest
+from ..launchers import megatron
+from ..launchers.torchrun import SHORT, SWITCHES, VALUES
 from ..text_formats import whole
-from ..torchrun import SHORT, SWITCHES, VALUES
 from . import lint_rules, shell
 from .lint_rules import DEFAULT_PORT, HERE, issue, once
 from .shell import Command, LauncherCall, ShellText, Surroundings, Word

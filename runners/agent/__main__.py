@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...presets.plan import Plan
-from .. import daemon, run_directories
-from ..daemon import Ready
-from ..host_processes import StartMode
-from ..journal import summarise
 from ..logs.follow import ask_window
-from ..model import RunCreated
 from ..notify.notifier import RunNotices
-from ..run_directories import Entry
+from ..run import daemon, run_directories
+from ..run.daemon import Ready
+from ..run.host_processes import StartMode
+from ..run.journal import summarise
+from ..run.model import RunCreated
+from ..run.run_directories import Entry
+from ..run.wire.client import Window, sweep_sockets
 from ..telemetry.gpus import GpuSource
-from ..wire.client import Window, sweep_sockets
 from .checkpoint_watch import CheckpointWatch
 from .commands import AgentCommands, Restarts
 from .hook_clients import Environment, Hooks

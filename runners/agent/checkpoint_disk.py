@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from ...presets.finding import Finding
-from ..formatting import size_text
+from ..run.formatting import size_text
 from .runner_process import ServedRun
 from .sampling import DISK_FULL_BYTES, DISK_LOW
 

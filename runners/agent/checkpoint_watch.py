@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from .. import clock, file_io
-from ..checkpoints import (
+from ..run import clock, file_io
+from ..run.checkpoints import (
     SaveReport,
     Seen,
     checkpoint_of,
@@ -24,8 +24,8 @@ from ..checkpoints import (
     settled,
     settled_parts,
 )
-from ..logs.log_files import attempt_dir
-from ..model import CheckpointSaved
+from ..run.log_files import attempt_dir
+from ..run.model import CheckpointSaved
 from . import checkpoint_disk
 from .runner_process import ServedRun
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from ...presets.plurals import plural
-from .. import clock, kept_stacks, saving
-from ..daemon import (
+from ..run import clock, kept_stacks, saving
+from ..run.daemon import (
     ENDED,
     NO_CLUSTER,
     RESTART_SECONDS,
@@ -24,10 +24,10 @@ from ..daemon import (
     reply,
     shortened,
 )
-from ..environment import RESTART, refusal, shown
-from ..errors import OUTCOME_UNKNOWN
-from ..formatting import agreeing
-from ..model import (
+from ..run.environment import RESTART, refusal, shown
+from ..run.errors import OUTCOME_UNKNOWN
+from ..run.formatting import agreeing
+from ..run.model import (
     Action,
     Clause,
     CommandDone,
@@ -44,9 +44,9 @@ from ..model import (
     Stop,
     sentence,
 )
-from ..wire.client import MAX_LINE
+from ..run.processes import disposition, marked, resume, send_signal, sweep, unmarked
+from ..run.wire.client import MAX_LINE
 from .hook_clients import Environment, HookError, Hooks
-from .processes import disposition, marked, resume, send_signal, sweep, unmarked
 from .pyspy import EVERY_S, PySpy, alike, stacks
 from .rank_profiles import RankProfiles
 from .runner_process import Runner, ServedRun, ask_once

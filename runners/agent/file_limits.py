@@ -7,9 +7,9 @@ import resource
 from collections.abc import Iterable, Mapping
 
 from ...presets.finding import Finding
-from ..formatting import agreeing, size_text, spans_text
 from ..inrank.known_causes import FILE_LIMIT
-from ..logs.log_files import parse_file_id
+from ..run.formatting import agreeing, size_text, spans_text
+from ..run.log_files import parse_file_id
 from .runner_process import ServedRun
 
 NAME = "file-limit"

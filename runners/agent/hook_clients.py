@@ -18,11 +18,11 @@ from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ...presets.render import revealed, unknown_words
 from ...presets.secrets import MASK, SECRET_WORDS
-from .. import clock, environment, file_io, rpc
-from ..environment import Kept, Started
-from ..formatting import agreeing
-from ..logs.log_files import attempt_dir
-from ..model import (
+from ..run import clock, environment, file_io, rpc
+from ..run.environment import Kept, Started
+from ..run.formatting import agreeing
+from ..run.log_files import attempt_dir
+from ..run.model import (
     AttemptStarted,
     Clause,
     EnvironmentChanged,
@@ -33,10 +33,10 @@ from ..model import (
     Wrapped,
     sentence,
 )
-from ..parts import Parts
+from ..run.parts import Parts
+from ..run.processes import catches, environ_of, marked, send_to_thread, state_of
+from ..run.wire import client
 from ..telemetry.signal_names import Reported
-from ..wire import client
-from .processes import catches, environ_of, marked, send_to_thread, state_of
 from .runner_process import ServedRun
 
 LINE_LIMIT = 64 << 20

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from ...presets.finding import Finding
-from ..formatting import size_text
 from ..logs import gaps
-from ..logs.log_files import list_files
-from ..model import FindingRaised
+from ..run.formatting import size_text
+from ..run.log_files import list_files
+from ..run.model import FindingRaised
 from .runner_process import ServedRun
 
 EVERY_S = 2.0

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .. import clock
 from ..notify.sending import NETWORK
-from ..settings_file import Lookup, SecretError, settings_path
+from ..run import clock
+from ..run.settings_file import Lookup, SecretError, settings_path
 from ..telemetry import export_settings
 from ..telemetry.export_settings import MISSING, OtlpExport
 from ..telemetry.open_metrics import facts_of, samples_of

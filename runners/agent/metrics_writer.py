@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from ...presets.finding import Finding
-from .. import clock, file_io
+from ..run import clock, file_io
 from ..telemetry import export_settings
 from ..telemetry.open_metrics import samples_of, text_of
 from .runner_process import ServedRun

@@ -14,7 +14,6 @@ from msgspec import Raw, structs
 
 from ...presets.finding import Finding
 from ...presets.nccl import FLOOD_BYTES, disk_reserve
-from .. import clock
 from ..diagnosis import nccl_facts
 from ..diagnosis.file_names import Whose
 from ..diagnosis.first_cause import LogFinding, finding_of, fired
@@ -22,10 +21,11 @@ from ..diagnosis.log_text import LONGEST, decoded
 from ..diagnosis.nccl_facts import NcclFacts
 from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
-from ..formatting import size_text
 from ..logs import gaps
-from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
-from ..model import FindingCleared, FindingRaised, NcclTick
+from ..run import clock
+from ..run.formatting import size_text
+from ..run.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
+from ..run.model import FindingCleared, FindingRaised, NcclTick
 from .runner_process import ServedRun
 
 # A level of NCCL_DEBUG that writes too much is reset before it fills the disk. Only a level that was set while the run

@@ -9,15 +9,15 @@ from typing import Any
 
 from ...presets.finding import Finding
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
-from .. import clock
-from ..daemon import CommandRefused, Reply
 from ..diagnosis import ras
 from ..diagnosis.rules import parse_version
-from ..formatting import spans_text
-from ..model import Clause, NcclChanged, Pulse, RankPhase, SetNccl
-from ..nccl_reach import UNUSED, called, calls_nccl, standing
-from ..nccl_reach import refusal as nothing_to_do
-from ..state import RunState
+from ..run import clock
+from ..run.daemon import CommandRefused, Reply
+from ..run.formatting import spans_text
+from ..run.model import Clause, NcclChanged, Pulse, RankPhase, SetNccl
+from ..run.nccl_reach import UNUSED, called, calls_nccl, standing
+from ..run.nccl_reach import refusal as nothing_to_do
+from ..run.state import RunState
 from .commands import Restarts
 from .hook_clients import HookError, Hooks
 from .nccl_logs import FLOOD_ID

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...presets.signal_patterns import FIELDS
-from .. import clock
+from ..run import clock
+from ..run.proc import read_stat
 from ..telemetry import match_signals
-from ..telemetry.proc import read_stat
 from ..telemetry.rank_signals import OWN_PATTERN
 from ..telemetry.signal_names import ReportedValue, plausible
 

@@ -17,15 +17,15 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from .. import clock
 from ..diagnosis.activity import Kind, place
 from ..diagnosis.rank_dumps import main_frames, threads
-from ..freshness import PULSE_S
-from ..model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site, Stall
-from ..state import RunState
-from ..telemetry.proc import read_io, read_once, read_stat
+from ..run import clock
+from ..run.freshness import PULSE_S
+from ..run.model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site, Stall
+from ..run.proc import read_io, read_once, read_stat
+from ..run.processes import environ_of
+from ..run.state import RunState
 from .hook_clients import HookClient, HookError, Hooks
-from .processes import environ_of
 from .pyspy import PySpy
 from .rank_lines import RankLines
 from .wait_shares import WaitShares

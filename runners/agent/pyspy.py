@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from .. import clock
-from ..model import Clause, Site
-from ..telemetry.proc import read_once, read_stat
+from ..run import clock
+from ..run.model import Clause, Site
+from ..run.proc import read_once, read_stat
+from ..run.processes import environ_of, send_signal, state_of
 from .hook_clients import HookClient, HookError, HookRefusal
-from .processes import environ_of, send_signal, state_of
 
 LIMIT_S = 5.0
 """Longest time of one dump, in seconds."""

@@ -14,8 +14,8 @@ from ..diagnosis.error_lines import is_alive
 from ..diagnosis.own_lines import unlike
 from ..logs.follow import read_window
 from ..logs.line_times import TimeRecords
-from ..logs.log_files import LogError, file_id
-from ..model import OwnLine
+from ..run.log_files import LogError, file_id
+from ..run.model import OwnLine
 
 READ = 64 << 10
 """Bytes to search at the end of a file."""

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .. import profiling, traces
-from ..daemon import CommandRefused, Reply
-from ..model import Clause, Profile, sentence
-from ..profiling import RankTrace
-from ..traces import TraceSummary
-from ..wire import client
+from ..profile import profiling, traces
+from ..profile.profiling import RankTrace
+from ..profile.traces import TraceSummary
+from ..run.daemon import CommandRefused, Reply
+from ..run.model import Clause, Profile, sentence
+from ..run.wire import client
 from .hook_clients import HookClient, HookError, HookRefusal, Hooks
 from .pyspy import alike
 from .runner_process import ServedRun

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from ..inrank.relay import CONTROL, HEAD
-from ..parts import first_of
-from ..wire import client
+from ..run.parts import first_of
+from ..run.wire import client
 
 MAX_FRAME = 64 << 10
 """Bytes, equal to runners/inrank/relay.py."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .. import clock, file_io, rpc, run_directories
-from ..daemon import DaemonRun
-from ..journal import REPORT
-from ..model import Stamped
-from ..parts import in_background
-from ..run_directories import RUNNER_FILE, Entry
-from ..wire import client
-from .processes import gone, state_of
+from ..run import clock, file_io, rpc, run_directories
+from ..run.daemon import DaemonRun
+from ..run.journal import REPORT
+from ..run.model import Stamped
+from ..run.parts import in_background
+from ..run.processes import gone, state_of
+from ..run.run_directories import RUNNER_FILE, Entry
+from ..run.wire import client
 
 if TYPE_CHECKING:
     from ...presets.plan import Plan

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ...presets.finding import Finding
-from .. import clock
-from ..finding_ledger import FindingLedger
-from ..formatting import size_text
-from ..freshness import SAMPLE_S as INTERVAL_S
-from ..freshness import holds
 from ..logs.line_times import LineTimes
-from ..logs.log_files import GONE, GrowthWatch, Notifier, silence
-from ..model import (
+from ..run import clock
+from ..run.finding_ledger import FindingLedger
+from ..run.formatting import size_text
+from ..run.freshness import SAMPLE_S as INTERVAL_S
+from ..run.freshness import holds
+from ..run.log_files import GONE, GrowthWatch, Notifier, silence
+from ..run.model import (
     Event,
     Gpu,
     GpuTick,
@@ -35,7 +35,8 @@ from ..model import (
     ReadMetrics,
     TrainingSample,
 )
-from ..state import Rank
+from ..run.processes import environ_of
+from ..run.state import Rank
 from ..telemetry import curves
 from ..telemetry.gpu_places import Launched, Placement, place, witness
 from ..telemetry.gpus import GpuSource
@@ -45,7 +46,6 @@ from ..telemetry.metrics_files import FOLDER
 from ..telemetry.rank_samples import RankSampler
 from .file_limits import FileLimits, limit_of
 from .hook_clients import Hooks
-from .processes import environ_of
 from .runner_process import ServedRun
 from .training import Training
 from .wait_shares import WaitShares

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from .. import clock
-from ..daemon import DaemonRun
-from ..errors import RunError
 from ..inrank import own_folders
 from ..inrank.control import listen, same_user
-from ..journal import Chronicle, RunRecord
-from ..model import (
+from ..run import clock
+from ..run.daemon import DaemonRun
+from ..run.errors import RunError
+from ..run.journal import Chronicle, RunRecord
+from ..run.model import (
     HUB,
     PROTOCOL,
     TELEMETRY,
@@ -42,8 +42,8 @@ from ..model import (
     Via,
     understood,
 )
-from ..parts import Parts
-from ..wire.client import (
+from ..run.parts import Parts
+from ..run.wire.client import (
     MAGIC,
     MAX_LINE,
     VIA_ID,

@@ -13,15 +13,15 @@ from msgspec import Struct, structs
 
 from ...presets.finding import Finding
 from ...presets.sanitize import clean_line, clean_text
-from .. import clock, file_io
 from ..diagnosis import activity
 from ..diagnosis.died import behind
-from ..host_processes import StartMode
 from ..inrank.failure_causes import Death, Failure, classify, first_of, left_early
 from ..inrank.restart_policy import after_failure
 from ..logs.follow import read_window
-from ..logs.log_files import LogError, command_id, file_id
-from ..model import (
+from ..run import clock, file_io
+from ..run.host_processes import StartMode
+from ..run.log_files import LogError, command_id, file_id
+from ..run.model import (
     AttemptEnded,
     AttemptStarted,
     EnvironmentRestored,
@@ -39,14 +39,15 @@ from ..model import (
     Stamped,
     Wrapped,
 )
-from ..state import Rank
+from ..run.processes import sweep
+from ..run.state import Rank
 from ..telemetry.signal_names import Reported
 from . import pulses
 from .checkpoint_watch import CheckpointWatch
 from .commands import Restarts
 from .hook_clients import MOST_STACKS, Hooks
+from .kernel_evidence import NOTHING, KernelEvidence, OomWatch
 from .nccl_logs import NcclLogs
-from .processes import NOTHING, KernelEvidence, OomWatch, sweep
 from .runner_process import ReportTail, Runner, ServedRun, SpawnRunner, reports
 from .sampling import Sampling
 

@@ -9,11 +9,11 @@ from msgspec import structs
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
-from .. import clock
-from ..logs.log_files import LogFile
-from ..mfu import computed
-from ..model import TrainingSample, TrainingTick
+from ..run import clock
+from ..run.log_files import LogFile
+from ..run.model import TrainingSample, TrainingTick
 from ..telemetry import output_signals, step_totals
+from ..telemetry.mfu import computed
 from ..telemetry.rank_signals import RankSignals
 from ..telemetry.signal_names import Reported, ReportedValue
 from .hook_clients import Hooks

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..diagnosis.activity import Kind, place
-from ..freshness import PULSE_S, holds
-from ..model import Pulse
+from ..run.freshness import PULSE_S, holds
+from ..run.model import Pulse
 
 WINDOW_S = 60.0
 """Seconds that the share covers."""

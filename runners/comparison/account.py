@@ -19,14 +19,14 @@ from ...presets import adopt
 from ...presets.plurals import plural
 from ...presets.secrets import MASK
 from ..diagnosis.nccl_facts import Communicator, NcclFacts
-from ..formatting import spans_text
-from ..journal import RunRecord
-from ..launch_record import GitState
-from ..model import FirstCause, MetricsWindow, RunPhase, Series
-from ..progress import STEPS_SOURCE, Progress, progress, value_text
-from ..state import Attempt, Node, RunState
-from ..status import applied, world_size
+from ..diagnosis.status import applied, world_size
+from ..run.formatting import spans_text
+from ..run.journal import RunRecord
+from ..run.launch_record import GitState
+from ..run.model import FirstCause, MetricsWindow, RunPhase, Series
+from ..run.state import Attempt, Node, RunState
 from ..telemetry.metric_names import find_metric
+from ..telemetry.progress import STEPS_SOURCE, Progress, progress, value_text
 
 FORMAT = 1
 NONE = "none"

@@ -10,8 +10,8 @@ from msgspec import Struct, structs
 
 from ...presets.sanitize import clean_text
 from ...presets.secrets import MASK, mask, mask_text
-from ..formatting import NA, duration_exact, size_text, step_text
-from ..launch_record import same_secret
+from ..run.formatting import NA, duration_exact, size_text, step_text
+from ..run.launch_record import same_secret
 from .account import CAUSE, NONE, SECTIONS, Account, Facts, Quantity, gaps_of
 
 SAME, DIFFERS, ONLY_A, ONLY_B, UNKNOWN, VALUE = "same", "differs", "only A", "only B", "unknown", "value"

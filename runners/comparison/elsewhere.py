@@ -6,10 +6,10 @@ import msgspec
 from msgspec import structs
 
 from ...presets.request import Named
-from ..errors import RunError, UnreachableError
-from ..hub.routes import check_remote_word
 from ..launch import hosts
-from ..wire.ssh import HostError, Way, call
+from ..node.routes import check_remote_word
+from ..run.errors import RunError, UnreachableError
+from ..run.wire.ssh import HostError, Way, call
 from .account import FORMAT, Account, RunName
 
 ANSWER_S = 60.0

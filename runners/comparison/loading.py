@@ -11,20 +11,20 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from .. import clock, environment, file_io, journal, run_directories
-from ..agentless import DiskLink
 from ..diagnosis.log_sources import Named
 from ..diagnosis.nccl_facts import NcclFacts, decode, merge
 from ..diagnosis.reading import logs_of_run, read_run
-from ..errors import RunError, UnreachableError
-from ..export import is_bundle, unpacked
-from ..local_agent import open_link, snapshot
-from ..logs.log_files import parse_file_id
-from ..model import MetricsWindow, ReadMetrics
-from ..run_directories import Entry
-from ..state import Attempt, RunState
+from ..node.agentless import DiskLink
+from ..node.local_agent import open_link, snapshot
+from ..reports.bundle import is_bundle, unpacked
+from ..run import clock, environment, file_io, journal, run_directories
+from ..run.errors import RunError, UnreachableError
+from ..run.log_files import parse_file_id
+from ..run.model import MetricsWindow, ReadMetrics
+from ..run.run_directories import Entry
+from ..run.state import Attempt, RunState
+from ..run.wire.client import Link, LinkError, new_id
 from ..telemetry.curves import BEFORE_ALL, DISTANT
-from ..wire.client import Link, LinkError, new_id
 from . import account
 from .account import Account, RunName
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from ..model import Collective, Pulse, Site
+from ..run.model import Collective, Pulse, Site
 
 
 def site_text(site: Site) -> str:

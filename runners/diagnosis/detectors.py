@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
-from .. import clock
-from ..finding_ledger import FindingLedger, by_key
-from ..model import Event, Pulse, RankPhase, RunPhase
-from ..state import LIVING, RunState
+from ..run import clock
+from ..run.finding_ledger import FindingLedger, by_key
+from ..run.model import Event, Pulse, RankPhase, RunPhase
+from ..run.state import LIVING, RunState
 from . import died, expectations, hang, out_of_memory, starting, straggler, training_health
 from .out_of_memory import memory_limit
 from .view import KEPT, Arrivals, Curve, Detector, Point, View

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from ..logs.log_files import parse_file_id
+from ..run.log_files import parse_file_id
 from .first_cause import LogFinding, Order, Verdict
 from .reading import Reading
 from .statements import CommunicatorPart, NodePart

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...presets.finding import Finding
-from ..formatting import size_text, spans_text
 from ..inrank.failure_causes import PEERS, UNEVEN
-from ..model import FirstCause, Outcome, RankChanged, RankPhase, RunPhase
-from ..state import Attempt, RunState
+from ..run.formatting import size_text, spans_text
+from ..run.model import FirstCause, Outcome, RankChanged, RankPhase, RunPhase
+from ..run.state import Attempt, RunState
 from . import out_of_memory
 from .view import View
 

@@ -15,10 +15,10 @@ from ...presets.finding import Finding
 from ...presets.nccl import catalogue, likely
 from ...presets.plan import Plan
 from ...presets.plurals import plural
-from ..model import Gpu, Outcome
-from ..status import applied
+from ..run.model import Gpu, Outcome
 from . import nccl_facts
 from .nccl_facts import Communicator, NcclFacts, NcclNode, Pair, requests_sockets, speed
+from .status import applied
 from .view import View
 
 READ_AT_INIT = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
-from ..formatting import agreeing, spans_text
+from ..run.formatting import agreeing, spans_text
 from .error_lines import UNEXPLAINED
 from .exceptions import CUT_OFF, LAST
 from .exits import RAISED

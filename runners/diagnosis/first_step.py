@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from ..formatting import spans_text
-from ..freshness import PULSE_S, holds
-from ..model import Pulse, RankPhase, Site
-from ..progress import current
-from ..state import Rank, RunState
+from ..run.formatting import spans_text
+from ..run.freshness import PULSE_S, holds
+from ..run.model import Pulse, RankPhase, Site
+from ..run.state import Rank, RunState
+from ..telemetry.progress import current
 from .activity import Kind, frame_rule, place
 
 AFTER_S = 5.0

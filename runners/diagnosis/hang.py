@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...presets.finding import NO_VERDICT, Finding
-from ..formatting import agreeing, spans_text
-from ..model import Collective, Gpu, Pulse, RunPhase, Stall
+from ..run.formatting import agreeing, spans_text
+from ..run.model import Collective, Gpu, Pulse, RunPhase, Stall
 from . import activity, leaving, own_lines, rank_dumps, starting, waits
 from .activity import Activity, Kind
 from .view import View

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...presets.finding import Finding
-from ..formatting import agreeing, spans_text
-from ..model import Pulse, RankPhase
+from ..run.formatting import agreeing, spans_text
+from ..run.model import Pulse, RankPhase
 from . import activity, held_by
 from .view import View
 from .waits import ended

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from ..model import Pulse
+from ..run.model import Pulse
 from .activity import Kind, place
 
 PULSES = 3

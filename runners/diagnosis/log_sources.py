@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from ...presets.plurals import plural
-from .. import file_io
-from ..errors import RunError
-from ..formatting import size_text
 from ..logs.gaps import Gap, stretches
 from ..logs.gaps import read as read_gap
+from ..run import file_io
+from ..run.errors import RunError
+from ..run.formatting import size_text
 from .log_text import BLOCK, SAMPLE
 
 Named = tuple[str, Path]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..formatting import spans_text
+from ..run.formatting import spans_text
 from .error_lines import PLACE
 from .heads import SOURCES, Head, Thread
 from .nccl_facts import InitStage

@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ...presets.finding import Finding
-from ..formatting import duration_text, size_text
-from ..model import FirstCause, Outcome, PlanSummary, RankPhase
-from ..state import Attempt, Node
+from ..run.formatting import duration_text, size_text
+from ..run.model import FirstCause, Outcome, PlanSummary, RankPhase
+from ..run.state import Attempt, Node
 from .view import Point, View
 
 LINGERS_S = 120.0

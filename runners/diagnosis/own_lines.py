@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..formatting import time_of_day
-from ..model import OwnLine
+from ..run.formatting import time_of_day
+from ..run.model import OwnLine
 from .prefixes import writer
 from .view import View
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ..file_io import FileError, content
 from ..inrank.rank_pulse import completed
-from ..state import RunState
+from ..run.file_io import FileError, content
+from ..run.state import RunState
 
 # torch's `torchfrtrace` needs the NCCL dumps of all ranks. This module also reads gloo's, and those of a few ranks.
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from .. import run_directories
-from ..errors import RunError
 from ..inrank.tracebacks import shortened
 from ..logs import follow
-from ..logs.log_files import list_files, parse_file_id, whole_id
+from ..run import run_directories
+from ..run.errors import RunError
+from ..run.log_files import list_files, parse_file_id, whole_id
 from .error_lines import ErrorLines, is_alive, may_diverge, may_report
 from .exceptions import Exceptions
 from .exits import NEEDLES

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from ...presets.finding import Role, Severity
-from ..formatting import spans_text
+from ..run.formatting import spans_text
 from .error_lines import PLACE
 from .heads import SOURCES, Head, Thread
 from .nccl_facts import FactLine

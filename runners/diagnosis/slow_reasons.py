@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..formatting import spans_text
-from ..model import Gpu, Host, Pulse, RankSample
-from ..state import Rank
+from ..run.formatting import spans_text
+from ..run.model import Gpu, Host, Pulse, RankSample
+from ..run.state import Rank
 from . import activity
 from .activity import Kind, RankPosition, place
 from .view import View

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ...presets.finding import Finding
 from ...presets.plurals import plural
-from ..formatting import agreeing, spans_text
-from ..model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
+from ..run.formatting import agreeing, spans_text
+from ..run.model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
 from . import activity, waits
 from .activity import Activity, Kind
 from .rank_dumps import DEFAULT, alike

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...presets.finding import Finding
-from ..formatting import step_text
-from ..model import Pulse
+from ..run.formatting import step_text
+from ..run.model import Pulse
 from . import activity, loader_workers
 from .activity import Kind, RankPosition
 from .slow_reasons import PULSES, Reason, reasons, some_others, usual, witnesses

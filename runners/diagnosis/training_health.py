@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ...presets.finding import Finding
-from ..formatting import spans_text
-from ..model import TrainingSample
-from ..progress import current, rate_text
+from ..run.formatting import spans_text
+from ..run.model import TrainingSample
+from ..telemetry.progress import current, rate_text
 from .view import View
 
 NOT_FINITE, DIVERGES, SLOWER = "loss-not-finite", "loss-diverges", "throughput-drop"

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypedDict
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
-from ..formatting import spans_text
-from ..model import Collective, Gpu, ProcessGroup, Pulse
-from ..state import Attempt, RunState
+from ..run.formatting import spans_text
+from ..run.model import Collective, Gpu, ProcessGroup, Pulse
+from ..run.state import Attempt, RunState
 
 # Arrival times of ranks in the same collective: the last rank keeps the others waiting. Bounded, fed per pulse.
 # With gloo the time of the call counts. NCCL's calls return at once, so the time of the kernel counts there:

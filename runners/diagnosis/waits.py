@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ...presets.finding import Finding
-from ..formatting import agreeing, spans_text, time_of_day
 from ..inrank.failure_causes import UNEVEN
-from ..model import Collective, ProcessGroup, Pulse, RankPhase, Site
+from ..run.formatting import agreeing, spans_text, time_of_day
+from ..run.model import Collective, ProcessGroup, Pulse, RankPhase, Site
 from . import activity, held_by, own_lines
 from .activity import Activity, Doing, Kind
 from .held_by import HeldBy

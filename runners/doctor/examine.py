@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ...presets.finding import Finding, sentence, worst_first
-from .. import local_agent
-from ..parts import ONCE, Parts, Report, failure, in_background, printed
-from ..wire.ssh import HostError, Way, each
+from ..run import machine
+from ..run.parts import ONCE, Parts, Report, failure, in_background, printed
+from ..run.wire.ssh import HostError, Way, each
 from . import network_checks
 from .network_checks import Members, Result, check_pairs, first_round, second_round
 from .node_checks import ExaminedNode, check_node
@@ -167,7 +167,7 @@ async def _nodes(
 async def _examined(request: DoctorRequest, place: NodeToCheck, session: NodeSession) -> _Node:
     """Read the facts of a node. Raises HostError."""
     ahead, doubt = await session.clock()
-    python = request.python or (local_agent.default_python() if place.way is None else "")
+    python = request.python or (machine.default_python() if place.way is None else "")
     spec = {
         "python": python,
         "cwd": request.cwd or str(Path.cwd()),

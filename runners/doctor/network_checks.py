@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ...presets.finding import Finding, Severity, sentence
 from ...presets.secrets import mask_text
-from ..formatting import NA, agreeing, listed
+from ..run.formatting import NA, agreeing, listed
 from .node_checks import CLOCK_S, GIB, ExaminedNode
 
 SLOW_MBPS = 1000

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...presets.finding import Finding, Severity, sentence
 from ...presets.plurals import plural
-from ..formatting import listed, size_text
+from ..run.formatting import listed, size_text
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from .. import clock, rpc
-from ..parts import Parts, Report
-from ..wire import ssh
-from ..wire.ssh import HostClosedEarlyError, HostError, Way
-from .node_facts import MAGIC
+from ..doctor.node_facts import MAGIC
+from ..run import clock, rpc
+from ..run.parts import Parts, Report
+from ..run.wire import ssh
+from ..run.wire.ssh import HostClosedEarlyError, HostError, Way
 from .node_server import BOOT
 
 READY_SECONDS = 60.0

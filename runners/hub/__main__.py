@@ -13,13 +13,16 @@ from typing import Any
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
-from .. import clock, daemon, run_directories
 from ..agent.server import AgentServer
 from ..diagnosis.detectors import Judging
-from ..errors import OUTCOME_UNKNOWN
-from ..host_processes import StartMode
-from ..journal import summarise
-from ..model import (
+from ..node import routes as routes_file
+from ..node.routes import Route
+from ..notify.notifier import RunNotices
+from ..run import clock, daemon, run_directories
+from ..run.errors import OUTCOME_UNKNOWN
+from ..run.host_processes import StartMode
+from ..run.journal import summarise
+from ..run.model import (
     HUB,
     CommandDone,
     FindingCleared,
@@ -31,11 +34,9 @@ from ..model import (
     Stage,
     Stop,
 )
-from ..notify.notifier import RunNotices
-from ..parts import first_of, in_background
-from ..run_directories import Entry
-from ..wire.client import Link, new_id, stem, sweep_sockets
-from . import routes as routes_file
+from ..run.parts import first_of, in_background
+from ..run.run_directories import Entry
+from ..run.wire.client import Link, new_id, stem, sweep_sockets
 from .commands import HubCommands
 from .kept_curves import NodeCurves
 from .links import Links
@@ -49,7 +50,6 @@ from .merged_run import (
     Whole,
     ending,
 )
-from .routes import Route
 
 OWN_LOGS = ("agent.log", "launch.log")
 CHECK_S = 1.0

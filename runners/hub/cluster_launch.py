@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .. import clock
-from ..errors import RunError
-from ..model import ClusterChanged, LinkState, Stage, StageChanged
-from ..parts import in_background
-from ..wire import ssh
+from ..node.routes import Route, check
+from ..run import clock
+from ..run.errors import RunError
+from ..run.model import ClusterChanged, LinkState, Stage, StageChanged
+from ..run.parts import in_background
+from ..run.wire import ssh
 from . import launch_order, on_hosts, sky_cloud
 from .launch_order import LaunchReport, SkyRequest
 from .links import AT_ONCE
 from .merged_run import Cloud, CloudError, MergedRun, SetRoutes
-from .routes import Route, check
 from .sky_cloud import JOBS_END, SkyCloud, described, may_cost, misfit
 from .sky_process import Sky, SkyError, elsewhere, parse
 

@@ -11,9 +11,10 @@ from msgspec import structs
 
 from ...presets.finding import sentence
 from ...presets.plurals import plural
-from .. import clock, profiling, run_directories, saving
-from ..agentless import forced_stop
-from ..daemon import (
+from ..node.agentless import forced_stop
+from ..profile import profiling
+from ..run import clock, run_directories, saving
+from ..run.daemon import (
     ENDED,
     NO_CLUSTER,
     RESTART_SECONDS,
@@ -23,9 +24,9 @@ from ..daemon import (
     Reply,
     reply,
 )
-from ..errors import RunError
-from ..formatting import agreeing, duration_text
-from ..model import (
+from ..run.errors import RunError
+from ..run.formatting import agreeing, duration_text
+from ..run.model import (
     Action,
     Clause,
     CommandDone,
@@ -42,8 +43,8 @@ from ..model import (
     Signal,
     Stop,
 )
-from ..wire.client import Link, LinkError, SilentError, new_id
-from ..wire.ssh import HostError
+from ..run.wire.client import Link, LinkError, SilentError, new_id
+from ..run.wire.ssh import HostError
 from .links import Links, sub_id
 from .merged_run import CANCEL, CANCEL_SECONDS, Cloud, CloudError, MergedRun, patience
 from .on_hosts import Hosts

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from msgspec import structs
 
 from ...presets.trusted_files import private_folder
-from .. import clock, file_io
-from ..model import MetricsWindow, ReadMetrics, Series
-from ..run_directories import Entry
+from ..run import clock, file_io
+from ..run.model import MetricsWindow, ReadMetrics, Series
+from ..run.run_directories import Entry
+from ..run.wire.client import Link, LinkError, new_id
 from ..telemetry.curves import (
     AHEAD_S,
     BEFORE_ALL,
@@ -27,7 +28,6 @@ from ..telemetry.curves import (
 from ..telemetry.metric_names import HOST
 from ..telemetry.metrics import encoded
 from ..telemetry.metrics_files import COUNTS, FOLDER, Cells
-from ..wire.client import Link, LinkError, new_id
 from .merged_run import MergedRun
 
 READ_SECONDS = 10.0

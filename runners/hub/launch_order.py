@@ -17,11 +17,11 @@ from msgspec import Struct
 from ...presets import skypilot
 from ...presets.sanitize import clean_lines
 from ...presets.secrets import Masker, secrets_in
-from .. import clock, file_io
-from ..errors import RunError
-from ..file_io import opener
-from ..model import Stage, StageChanged
 from ..node import package
+from ..run import clock, file_io
+from ..run.errors import RunError
+from ..run.file_io import opener
+from ..run.model import Stage, StageChanged
 from .merged_run import LAUNCH_FILE, LOG_FILE, MergedRun
 
 PROGRESS_FILE = "launch.progress.json"

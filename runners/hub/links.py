@@ -15,13 +15,14 @@ from msgspec import MsgspecError, Raw, structs
 
 from ...presets.finding import Finding
 from ...presets.render import part_id
-from .. import clock, run_directories
-from ..agentless import FilesLink
 from ..diagnosis import nccl_facts
-from ..finding_ledger import FindingLedger
-from ..local_agent import open_agent
-from ..logs.log_files import whole_id
-from ..model import (
+from ..node.agentless import FilesLink
+from ..node.local_agent import open_agent
+from ..node.routes import Route
+from ..run import clock, run_directories
+from ..run.finding_ledger import FindingLedger
+from ..run.log_files import whole_id
+from ..run.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
@@ -44,11 +45,10 @@ from ..model import (
     TrainingSample,
     TrainingTick,
 )
-from ..wire.client import Link, LinkError, LinkFollower, SocketLink, paced
-from ..wire.ssh import Report, SshLink
+from ..run.wire.client import Link, LinkError, LinkFollower, SocketLink, paced
+from ..run.wire.ssh import Report, SshLink
 from .kept_curves import KeptCurves
 from .merged_run import MergedRun, NodeLogs
-from .routes import Route
 
 SMALLEST_SHIFT_S = 0.5
 """Smaller differences of clocks are ignored: transmission takes time, and NTP keeps the nodes' clocks right."""

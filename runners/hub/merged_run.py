@@ -15,14 +15,15 @@ from msgspec.structs import replace
 
 from ...presets.plan import Plan
 from ...presets.trusted_files import private_folder
-from .. import clock
-from ..daemon import DaemonRun
-from ..errors import RunError
-from ..formatting import agreeing
 from ..logs import follow, line_times
 from ..logs.follow import ask_anywhere
-from ..logs.log_files import parse_file_id, part_of, whole_id
-from ..model import (
+from ..node.routes import Route
+from ..run import clock
+from ..run.daemon import DaemonRun
+from ..run.errors import RunError
+from ..run.formatting import agreeing
+from ..run.log_files import parse_file_id, part_of, whole_id
+from ..run.model import (
     HUB,
     ClusterChanged,
     Event,
@@ -35,11 +36,10 @@ from ..model import (
     RunPhase,
     Stamped,
 )
-from ..parts import in_background
-from ..run_directories import Entry
-from ..state import RunState
-from ..wire.client import Link, LinkError, Window
-from .routes import Route
+from ..run.parts import in_background
+from ..run.run_directories import Entry
+from ..run.state import RunState
+from ..run.wire.client import Link, LinkError, Window
 
 # Interface between the hub and a launch. `cluster_launch.py` has `async def launch(run, set_routes)` and
 # `def cloud_of(run) -> Cloud | None`. The hub calls `launch` if the run directory has a launch.json and the journal

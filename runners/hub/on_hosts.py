@@ -17,18 +17,18 @@ from msgspec import Struct
 
 from ...presets.plurals import plural
 from ...presets.secrets import MASK, SECRET_WORDS
-from .. import file_io
-from ..errors import RunError
 from ..inrank.secure_channel import KEY_FILE
-from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
 from ..node import package as bundles
 from ..node.job import HUB_FILE, RELAY_KEY, Document, Start
 from ..node.package import pack, send_bundle, send_work
-from ..parts import in_background
-from ..wire.client import LinkError, new_id
-from ..wire.ssh import HostError, SshLink, Way, call, each
+from ..node.routes import Route, check
+from ..run import file_io
+from ..run.errors import RunError
+from ..run.model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
+from ..run.parts import in_background
+from ..run.wire.client import LinkError, new_id
+from ..run.wire.ssh import HostError, SshLink, Way, call, each
 from .merged_run import LAUNCH_FILE, Cloud, CloudError, MergedRun, SetRoutes
-from .routes import Route, check
 
 KIND = "hosts"
 START_SECONDS = 90.0

@@ -12,10 +12,10 @@ import msgspec
 
 from ...presets.finding import Finding
 from ...presets.plurals import plural
-from .. import clock, run_directories
-from ..errors import RunError
-from ..journal import Journal
-from ..model import (
+from ..run import clock, run_directories
+from ..run.errors import RunError
+from ..run.journal import Journal
+from ..run.model import (
     HUB,
     Cluster,
     ClusterChanged,
@@ -29,7 +29,7 @@ from ..model import (
     StageChanged,
     Stamped,
 )
-from ..parts import in_background
+from ..run.parts import in_background
 from . import launch_order
 from .launch_order import LaunchLog, LaunchProgress, SkyRequest
 from .merged_run import CANCEL, CANCEL_SECONDS, Cloud, CloudError, MergedRun

@@ -18,9 +18,9 @@ from typing import Any
 from ...presets.request import Request
 from ...presets.sanitize import clean_lines
 from ...presets.skypilot import resources
-from .. import rpc
-from ..errors import RunError
-from ..file_io import users_umask
+from ..run import rpc
+from ..run.errors import RunError
+from ..run.file_io import users_umask
 from .merged_run import CloudError
 
 MOST = 300

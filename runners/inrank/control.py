@@ -264,7 +264,7 @@ def masked(text: str) -> str:
 
 
 class Reporter:
-    """Appends events (see runners/model.py, type Stamped) to a file and calls `poke` after each.
+    """Appends events (see runners/run/model.py, type Stamped) to a file and calls `poke` after each.
 
     `name` distinguishes reporters that write to one file at the same time.
     """

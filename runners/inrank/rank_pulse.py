@@ -1,8 +1,8 @@
 """A rank's reports about itself: its pulse, its collectives, and on request its flight recorders and memory.
 
-The pulse (stack, CPU time, steps, collectives) has the form of runners/model.py. There are three ways to read the flight
-recorder: only the counts of the groups (0.03 ms), every entry (2,000 cost 10 ms), or every entry with its call site
-(15 ms).
+The pulse (stack, CPU time, steps, collectives) has the form of runners/run/model.py. There are three ways to read the
+flight recorder: only the counts of the groups (0.03 ms), every entry (2,000 cost 10 ms), or every entry with its call
+site (15 ms).
 """
 
 from __future__ import annotations

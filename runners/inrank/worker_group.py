@@ -346,7 +346,7 @@ def heed(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def attempt_dir(node: str, number: int) -> str:
-    """Return the directory of an attempt on a node (see runners.logs.log_files)."""
+    """Return the directory of an attempt on a node (see runners.run.log_files)."""
     return os.path.join(node, "attempt-%03d" % number)
 
 

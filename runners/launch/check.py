@@ -15,7 +15,8 @@ from ...presets.model import Loaded, Preset
 from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.text_formats import MOST_BYTES
-from .. import file_io, local_agent
+from ..node import local_agent
+from ..run import file_io, machine
 
 
 def findings(plan: Plan, request: Request) -> list[Finding]:
@@ -38,7 +39,7 @@ def findings(plan: Plan, request: Request) -> list[Finding]:
 
 def command_findings(command: tuple[str, ...]) -> list[Finding]:
     """Return the findings of a command line."""
-    beside, gpus = exists_beside(Path.cwd()), local_agent.gpus_here() > 0
+    beside, gpus = exists_beside(Path.cwd()), machine.gpus_here() > 0
     return lint_command(shlex.join(command), beside, _content, gpus)
 
 

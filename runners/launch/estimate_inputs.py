@@ -11,12 +11,12 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...presets.estimate.workload import Counted, acts_on_import, counted_from, name_of_gpu
 from ...presets.finding import PlanError
 from ...presets.script_tree import MOST_BYTES
-from ...presets.workload import Counted, acts_on_import, counted_from, name_of_gpu
-from .. import file_io
-from ..errors import RunError
-from ..local_agent import check_python
+from ..run import file_io
+from ..run.errors import RunError
+from ..run.machine import check_python
 
 
 def hardware_here(root: str = "/") -> str:

@@ -17,13 +17,14 @@ from ...presets.model import Loaded
 from ...presets.plan import Place, make_plan
 from ...presets.request import Named, Request
 from ...presets.worker_group import parse_nnodes
-from .. import clock, file_io, local_agent, run_directories
-from ..errors import RunError, UnreachableError
 from ..hub.on_hosts import KIND, HostsRequest
 from ..hub.on_hosts import read as order_of
-from ..hub.routes import check_destination, check_remote_word
-from ..journal import RunRecord
-from ..wire.ssh import HostError, Way, call, each
+from ..node import local_agent
+from ..node.routes import check_destination, check_remote_word
+from ..run import clock, file_io, run_directories
+from ..run.errors import RunError, UnreachableError
+from ..run.journal import RunRecord
+from ..run.wire.ssh import HostError, Way, call, each
 from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name
 
 

@@ -13,11 +13,11 @@ from ...presets.render import named
 from ...presets.request import Named, Request, option
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import parse_nnodes
-from .. import file_io
-from ..environment import pairs
-from ..errors import RunError
 from ..hub.sky_process import Candidate, candidates_for
-from ..run_directories import free_name
+from ..run import file_io
+from ..run.environment import pairs
+from ..run.errors import RunError
+from ..run.run_directories import free_name
 from .check import findings
 from .hosts import from_words
 from .launch_settings import HOSTS, SKY, kind_of
@@ -63,7 +63,7 @@ class LaunchForm:
     hardware: str = ""
     """For the memory estimate: the GPUs of a node, "8xA100-80GB"."""
     format: str = ""
-    """For the memory estimate: a key of presets.memory.FORMATS."""
+    """For the memory estimate: a key of presets.estimate.memory.FORMATS."""
     seq: str = ""
     """For the memory estimate: positions of a sequence."""
     recompute: str = ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..settings_file import loaded, no_section, strangers
+from ..run.settings_file import loaded, no_section, strangers
 
 LOCAL, SKY, HOSTS = "local", "sky", "hosts"
 SECTION = "launch"

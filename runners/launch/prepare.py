@@ -12,11 +12,12 @@ from ...presets.load import load
 from ...presets.plan import Plan, command_plan, make_plan
 from ...presets.render import LOG_CAP, for_host
 from ...presets.request import NODES, REQUEST_OPTIONS, Request
-from .. import local_agent, run_directories
-from ..errors import RunError
 from ..logs import log_settings
+from ..node import local_agent
 from ..notify import ways
 from ..notify.rule_words import OFF
+from ..run import machine, run_directories
+from ..run.errors import RunError
 from . import hosts, sky
 from .prepared import Prepared, run_name
 
@@ -94,7 +95,7 @@ def _here(request: Request) -> Prepared:
     if request.no_python or loaded is None:
         _check_program(plan)
     if loaded is not None:
-        local_agent.check_python(plan.python)
+        machine.check_python(plan.python)
     if request.port is not None:
         _check_free(request.port)
     return Prepared(plan, record)

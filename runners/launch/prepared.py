@@ -17,24 +17,25 @@ from typing import Any
 import msgspec
 
 from ...presets.finding import PlanError
+from ...presets.launchers.torchrun import MAX_RESTARTS
 from ...presets.plan import Place, Plan
 from ...presets.plurals import plural
 from ...presets.render import plan_to_json, render, rendezvous_port
 from ...presets.request import Request
 from ...presets.sanitize import quoted
 from ...presets.secrets import mask, mask_value, mask_words
-from ...presets.torchrun import MAX_RESTARTS
 from ...presets.worker_group import DISTUI, TORCH
-from .. import local_agent, own_runs, run_directories
-from ..errors import RunError
 from ..hub.launch_order import CARGO, SkyRequest
 from ..hub.merged_run import LAUNCH_FILE
 from ..hub.on_hosts import HostsRequest
 from ..hub.sky_process import check_installed
 from ..inrank.secure_channel import KEY_FILE
-from ..journal import RunRecord
+from ..node import local_agent
 from ..node.job import HUB_FILE, Document
-from ..wire.client import stem
+from ..run import machine, own_runs, run_directories
+from ..run.errors import RunError
+from ..run.journal import RunRecord
+from ..run.wire.client import stem
 
 REQUEST_FILE = "request.json"
 """File in a run directory with the `Request` and the directory of the launch."""
@@ -86,7 +87,7 @@ class Prepared:
 
         Raises RunError. If SkyPilot is missing, nothing is written before.
         """
-        local_agent.check_system()
+        machine.check_system()
         asked = (
             {} if self.asked is None else {REQUEST_FILE: request_text(self.asked, self.cwd or os.getcwd())}
         )

@@ -19,9 +19,9 @@ from ...presets.request import FORM_OPTIONS, Request
 from ...presets.secrets import MASK, holds_secret, mask_words
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import COMMAND_LINE
-from .. import daemon, file_io
-from ..errors import RunError
-from ..run_directories import Entry
+from ..run import daemon, file_io
+from ..run.errors import RunError
+from ..run.run_directories import Entry
 from . import rerun
 from .launch_form import LaunchForm
 from .launch_settings import HOSTS

@@ -21,12 +21,13 @@ from ...presets.plan import Plan
 from ...presets.request import FORM_OPTIONS, Request
 from ...presets.secrets import MASK
 from ...presets.worker_group import COMMAND_LINE
-from .. import daemon, environment, file_io, local_agent, run_directories
-from ..environment import Kept
-from ..errors import RunError
-from ..formatting import agreeing, listed
 from ..hub import launch_order
-from ..journal import RunRecord
+from ..node import local_agent
+from ..run import daemon, environment, file_io, machine, run_directories
+from ..run.environment import Kept
+from ..run.errors import RunError
+from ..run.formatting import agreeing, listed
+from ..run.journal import RunRecord
 from . import sky
 from .prepare import prepare
 from .prepared import PORT_OPTIONS, PORT_VARIABLES, REQUEST_FILE, Prepared
@@ -163,7 +164,7 @@ def _moved(before: Plan, record: RunRecord, hidden: Mapping[str, str]) -> Plan:
         return text.replace(before.run, record.run)
 
     def ported(text: str) -> str:
-        return re.sub(r"\d+$", lambda old: ports.setdefault(old[0], str(local_agent.free_port())), text)
+        return re.sub(r"\d+$", lambda old: ports.setdefault(old[0], str(machine.free_port())), text)
 
     own = len(before.argv) - len(before.command)
     argv = [renamed(word) if at < own else word for at, word in enumerate(before.argv)]

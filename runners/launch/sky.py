@@ -23,13 +23,13 @@ from ...presets.skypilot import Cargo
 from ...presets.task_summary import own_mesh, summary
 from ...presets.text_formats import Unreadable, bare, decoded, read_yaml, write_yaml
 from ...presets.worker_group import inherited_env
-from .. import daemon, file_io, local_agent, run_directories
-from ..errors import RunError
 from ..hub import launch_order
 from ..hub.launch_order import SkyRequest
 from ..hub.sky_process import interpreter
-from ..journal import RunRecord
-from ..node import package
+from ..node import local_agent, package
+from ..run import daemon, file_io, run_directories
+from ..run.errors import RunError
+from ..run.journal import RunRecord
 from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name
 
 MOST_BYTES = 1 << 20

@@ -9,10 +9,10 @@ from typing import Any
 
 from ...presets.nccl import check, full_name
 from ...presets.request import FORM_OPTIONS, REQUEST_OPTIONS, LaunchOption, Request
-from ..environment import pairs
-from ..errors import RunError
-from ..option_values import PARSERS
+from ..run.environment import pairs
+from ..run.errors import RunError
 from .hosts import from_words
+from .option_values import PARSERS
 
 
 def request_of(words: Mapping[str, Any], **about: Any) -> Request:

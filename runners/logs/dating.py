@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH, clean_line
-from ..formatting import size_text
-from ..wire.client import Window
+from ..run.formatting import size_text
+from ..run.log_files import LogFile
+from ..run.wire.client import Window
 from .line_times import LATEST, UNKNOWN, LineTime, TimeRecords
-from .log_files import LogFile
 from .own_stamps import own_time
 
 CARRY = 1 << 20

@@ -13,12 +13,12 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from ..errors import RunError
-from ..formatting import spans_text
-from ..state import RunState
-from ..wire.client import Window
+from ..run.errors import RunError
+from ..run.formatting import spans_text
+from ..run.log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
+from ..run.state import RunState
+from ..run.wire.client import Window
 from . import gaps, line_times, search
-from .log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
 
 # -----------------------------------------------------------------------------------------------------------
 # Level of a log line (none, information, warning, error), for its colour and for "next error".

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from .. import file_io
-from ..formatting import size_text
+from ..run import file_io
+from ..run.formatting import size_text
 
 ENDING = ".gap"
 HEAD_SHARE, MOST_HEAD = 4, 16 << 20

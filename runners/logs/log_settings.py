@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..formatting import bytes_of_cap
-from ..settings_file import loaded, no_section, strangers
+from ..run.formatting import bytes_of_cap
+from ..run.settings_file import loaded, no_section, strangers
 
 SECTION, CAP = "logs", "cap"
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH
-from .. import clock
-from ..wire.client import Link
+from ..run import clock
+from ..run.log_files import LogFile
+from ..run.wire.client import Link
 from .dating import Dated, LogSpan
-from .log_files import LogFile
 
 REQUEST = 1 << 20
 """Maximum bytes per request."""

@@ -9,10 +9,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .. import clock
-from ..telemetry.proc import read_stat
+from ..run import clock
+from ..run.log_files import LogError
+from ..run.proc import read_stat
 from .gaps import Gap, stretches
-from .log_files import LogError
 
 SCAN_BYTES = 1 << 40
 """Maximum bytes per search. The next search continues from there."""

@@ -13,10 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ...presets.render import part_id, part_run8
-from .. import clock, file_io
-from ..errors import RunError
-from ..local_agent import gpus_here
-from ..wire.client import stem
+from ..run import clock, file_io
+from ..run.errors import RunError
+from ..run.machine import gpus_here
+from ..run.wire.client import stem
 from . import boot, job
 
 START_SECONDS = 60.0

@@ -149,7 +149,9 @@ def main(argv: list[str]) -> int:
             libraries.append(library(here, "screens"))
             os.umask(users)
             execute(libraries, ["distui.tui", *argv[1:]])
-        os.environ.setdefault("DISTUI_UMASK", f"{users:03o}")  # umask of the ranks: see runners/file_io.py
+        os.environ.setdefault(
+            "DISTUI_UMASK", f"{users:03o}"
+        )  # umask of the ranks: see runners/run/file_io.py
         execute(libraries, ["distui.runners.node", *argv])
     except OSError as error:
         sys.stderr.write(f"distui: {error.filename or here} on {os.uname().nodename}: {error.strerror}\n")

@@ -28,18 +28,19 @@ from ...presets.render import for_host, for_node, part_id, part_run8, plan_from_
 from ...presets.secrets import SECRET_WORDS
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import Seat
-from .. import clock, environment, file_io, run_directories
-from ..errors import RunError
-from ..formatting import size_text
-from ..host_processes import StartMode
 from ..inrank.secure_channel import KEY_FILE
-from ..journal import RunRecord
-from ..local_agent import check_python, start_agent
-from ..logs.log_files import LogError, LogFile, opened, parse_file_id
-from ..model import LogGrew, RunEnded, RunPhase, Stop
-from ..parts import Parts, failure
-from ..state import RunState
-from ..wire.client import LinkError, SocketLink, new_id
+from ..run import clock, environment, file_io, run_directories
+from ..run.errors import RunError
+from ..run.formatting import size_text
+from ..run.host_processes import StartMode
+from ..run.journal import RunRecord
+from ..run.log_files import LogError, LogFile, opened, parse_file_id
+from ..run.machine import check_python
+from ..run.model import LogGrew, RunEnded, RunPhase, Stop
+from ..run.parts import Parts, failure
+from ..run.state import RunState
+from ..run.wire.client import LinkError, SocketLink, new_id
+from .local_agent import start_agent
 
 # -----------------------------------------------------------------------------------------------------------
 # The job document of every node of a run: ~/.distui/jobs/<run>.json.

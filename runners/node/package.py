@@ -26,14 +26,14 @@ from pathlib import Path
 
 from ...presets import trusted_files
 from ...presets.trusted_files import private_folder
-from .. import clock, file_io
-from ..errors import RunError
-from ..launch_record import git_output
-from ..wire.ssh import HostError, Way, call
+from ..run import clock, file_io
+from ..run.errors import RunError
+from ..run.launch_record import git_output
+from ..run.wire.ssh import HostError, Way, call
 from . import wheels
 
 ROOMS = ("presets", "runners", "tui")
-TOP = ("node/node.sh", "node/boot.py", "wire/bridge.py", "inrank/own_folders.py")
+TOP = ("node/node.sh", "node/boot.py", "run/wire/bridge.py", "inrank/own_folders.py")
 """Files outside the archive: a node executes them before any package can be imported."""
 
 

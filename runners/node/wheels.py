@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...presets.trusted_files import private_folder
-from .. import clock, file_io
-from ..errors import RunError
+from ..run import clock, file_io
+from ..run.errors import RunError
 
 NEEDED = ("msgspec", "psutil", "nvidia-ml-py")
 SCREENS = (

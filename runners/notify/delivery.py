@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .. import clock, file_io
+from ..run import clock, file_io
 from .messages import Text
 from .notice_rules import LATE_S, Notice
 from .rule_words import LAST, ChosenWay

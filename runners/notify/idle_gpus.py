@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...presets.plurals import plural
-from ..formatting import duration_exact, spans_text
-from ..freshness import Freshness, freshness
-from ..state import LIVING, RunState
+from ..run.formatting import duration_exact, spans_text
+from ..run.freshness import Freshness, freshness
+from ..run.state import LIVING, RunState
 
 IDLE_PERCENT, BUSY_PERCENT = 3.0, 10.0
 """A GPU becomes idle below the first percentage, and busy above the second."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...presets.secrets import MASK, Masker, mask_text
-from ..formatting import duration_text
+from ..run.formatting import duration_text
 from .notice_rules import LATE_S, Notice
 from .ways import NoticeWay, WayTarget
 

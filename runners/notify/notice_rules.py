@@ -15,10 +15,10 @@ from msgspec import Struct, structs
 
 from ...presets.finding import Finding, worst_first
 from ...presets.plurals import plural
-from ..formatting import duration_exact, spans_text
-from ..model import FirstCause, Outcome, RankPhase, RunPhase
-from ..progress import current, parts, progress
-from ..state import Attempt, RunState
+from ..run.formatting import duration_exact, spans_text
+from ..run.model import FirstCause, Outcome, RankPhase, RunPhase
+from ..run.state import Attempt, RunState
+from ..telemetry.progress import current, parts, progress
 from .idle_gpus import IdleGpus
 from .rule_words import Minutes, every_rule
 

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from ...presets.finding import Finding
 from ...presets.secrets import Masker, secrets_in
-from .. import clock
-from ..host_processes import StartMode
-from ..settings_file import Lookup
-from . import courier
+from ..run import clock
+from ..run.host_processes import StartMode
+from ..run.settings_file import Lookup
+from . import couriers
 from .delivery import Delivery
 from .notice_rules import Notice, Rules, ends, wanted_of
 from .rule_words import called
@@ -21,7 +21,7 @@ from .sending import send_notice
 from .unreported import FAILED
 
 if TYPE_CHECKING:
-    from ..daemon import DaemonRun
+    from ..run.daemon import DaemonRun
 
 EVERY_S = 2.0
 AT_END_S = 120.0
@@ -47,7 +47,7 @@ class RunNotices:
     def begin(self, mode: StartMode) -> None:
         """Start after the journal's replay. Without a channel nothing is sent. Readers do not search for other runs."""
         if mode is not StartMode.READ:
-            self._run.parts.once(OTHERS, courier.start_for_others(self._lookup))
+            self._run.parts.once(OTHERS, couriers.start_for_others(self._lookup))
         if not self._ways:
             return
         self._rules.resume(self._delivery.resume())
@@ -90,7 +90,7 @@ class RunNotices:
         await parts.wait(DELIVERY, AT_END_S)
         await parts.stop(DELIVERY)
         if self._delivery.is_open and self._run.state.phase.ended:
-            courier.start([self._run.run_dir], self._lookup)
+            couriers.start([self._run.run_dir], self._lookup)
 
     def _report(self, way: str, why: str) -> None:
         if self._run.state.phase.ended:

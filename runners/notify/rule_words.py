@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...presets.finding import nearest_or_all
 from ...presets.sanitize import quoted
-from ..errors import RunError
+from ..run.errors import RunError
 
 RULES: Mapping[str, str] = {
     "first-step": "an attempt has made its first step",

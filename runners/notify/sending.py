@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from .. import clock
-from ..settings_file import Lookup
+from ..run import clock
+from ..run.settings_file import Lookup
 from . import ways
 from .messages import Text, desktop_words, generic, posting, text_of, variables, without
 from .notice_rules import Notice
@@ -107,7 +107,7 @@ def _bus(lookup: Lookup) -> dict[str, str]:
 
 async def _answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
     """Send a request in a separate process, and return its report."""
-    words = [sys.executable, "-P", "-m", f"{__package__}.post"]
+    words = [sys.executable, "-P", "-m", "distui.runners.run.post"]
     try:
         code, out = await _ended(words, env, json.dumps(document), WHOLE_S, asyncio.subprocess.PIPE)
     except OSError as error:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ...presets.finding import Finding
 from ...presets.plurals import plural
-from .. import clock, host_processes, journal, own_runs, run_directories
-from ..model import RunEnded, RunPhase, Stamped
-from ..run_directories import AGENT_LOCK, Condition, Entry
-from ..state import RunState
+from ..run import clock, host_processes, journal, own_runs, run_directories
+from ..run.model import RunEnded, RunPhase, Stamped
+from ..run.run_directories import AGENT_LOCK, Condition, Entry
+from ..run.state import RunState
 from .delivery import FILE, GIVE_UP_S, NoticeSummary, records, summaries, wanted_on
 from .notice_rules import ends
 from .rule_words import called

@@ -17,8 +17,8 @@ from msgspec import Struct, field, structs
 from ...presets.finding import nearest_or_all
 from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
-from ..errors import RunError
-from ..settings_file import (
+from ..run.errors import RunError
+from ..run.settings_file import (
     Lookup,
     SecretError,
     is_address,

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from .. import clock
-from ..model import HUB, MetricsWindow, ReadMetrics, Series
-from ..run_directories import Entry, parts
+from ..run import clock
+from ..run.model import HUB, MetricsWindow, ReadMetrics, Series
+from ..run.run_directories import Entry, parts
 from .metric_names import HOST, METRICS, SOURCES, find_metric, selected, unknown
 from .metrics_files import FOLDER, LEVELS, Resolution, Row, columns_of, end_of, oldest, read_rows
 

@@ -14,16 +14,8 @@ from msgspec import Struct
 
 from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
-from ..formatting import seconds_of
-from ..settings_file import (
-    Lookup,
-    SecretError,
-    is_address,
-    loaded,
-    no_section,
-    secret_of,
-    strangers,
-)
+from ..run.formatting import seconds_of
+from ..run.settings_file import Lookup, SecretError, is_address, loaded, no_section, secret_of, strangers
 
 SECTION = "export"
 DIRECTORY = "openmetrics_dir"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from ...presets.finding import Finding
-from ..formatting import size_text, spans_text
-from ..model import Gpu, RankSample
-from .proc import read_nspids, read_stat
+from ..run.formatting import size_text, spans_text
+from ..run.model import Gpu, RankSample
+from ..run.proc import read_nspids, read_stat
 
 SET_DEVICE = (
     'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else that touches CUDA, '

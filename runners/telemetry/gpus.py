@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .. import clock
-from ..finding_ledger import FindingLedger
-from ..model import Event, FindingRaised, Gpu, GpuTick
+from ..run import clock
+from ..run.finding_ledger import FindingLedger
+from ..run.model import Event, FindingRaised, Gpu, GpuTick
 from .gpu_words import NO_DRIVER, SHORTEST_S, judge
 
 # -----------------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 
-from .. import clock
-from ..model import Host
+from ..run import clock
+from ..run.model import Host
+from ..run.proc import Cgroup, KeptFile, MemoryUse
 from .counters import Counter
-from .proc import Cgroup, KeptFile, MemoryUse
 
 # -----------------------------------------------------------------------------------------------------------
 # Errors of network interfaces and InfiniBand ports, without drops, which are normal.

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from ...presets.sanitize import clean_line
-from ..model import Gpu, Host, RankSample, TrainingSample
+from ..run.model import Gpu, Host, RankSample, TrainingSample
 from .metric_names import HOST, METRICS, source_of
 from .metrics_files import (
     COUNTS,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from .. import file_io
+from ..run import file_io
 from .metric_names import METRICS, source_of
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pynvml
 
-from .. import clock
+from ..run import clock
 
 LIBRARY_VARIABLE = "DISTUI_NVML_LIBRARY"
 _NEVER = frozenset(

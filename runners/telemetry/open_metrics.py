@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ..freshness import Freshness, freshness
-from ..model import RankPhase, RunPhase, TrainingSample
-from ..progress import advance_of
-from ..state import Node, Rank, RunState
+from ..run.freshness import Freshness, freshness
+from ..run.model import RankPhase, RunPhase, TrainingSample
+from ..run.state import Node, Rank, RunState
 from .gpu_quantities import GPU
+from .progress import advance_of
 from .quantities import RANK, TRAINING, families
 from .quantity import Holds, MetricFamily, Quantity, own_family
 

@@ -38,7 +38,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from ..notify.post import reason_of
+from ..run.post import reason_of
 
 ANSWER_S = 8.0
 """Maximum seconds of a push with its retries, and of each read of an answer."""

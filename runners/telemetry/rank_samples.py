@@ -6,19 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from .. import clock
-from ..model import RankSample
-from .proc import (
-    KeptFile,
-    Limits,
-    Stat,
-    below,
-    children,
-    parse_io,
-    parse_stat,
-    read_io,
-    read_stat,
-)
+from ..run import clock
+from ..run.model import RankSample
+from ..run.proc import KeptFile, Limits, Stat, below, children, parse_io, parse_stat, read_io, read_stat
 
 AGAIN = 12
 """Listings before a complete reread: until then a reused pid may count as the earlier process."""

@@ -15,8 +15,8 @@ from statistics import median_low
 
 from ...presets.sanitize import clean_text
 from ...presets.signal_patterns import FIELDS
-from ..freshness import usual_interval
-from ..model import TrainingSample
+from ..run.freshness import usual_interval
+from ..run.model import TrainingSample
 from .output_signals import EVALUATED
 from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers, plausible
 

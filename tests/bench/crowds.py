@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from distui.runners.hub import routes
+from distui.runners.node import routes
 
 from .cockpits import LARGE, METRICS, key_times
 from .counting import Cost, watched

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from distui.runners import local_agent
-from distui.runners.model import Signal
-from distui.runners.wire.client import LinkError, SocketLink, new_id
+from distui.runners.node import local_agent
+from distui.runners.run.model import Signal
+from distui.runners.run.wire.client import LinkError, SocketLink, new_id
 
 from . import machine
 from .cockpits import SIZE

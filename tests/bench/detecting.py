@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from distui.runners.diagnosis.detectors import Judging
-from distui.runners.model import (
+from distui.runners.run.model import (
     Collective,
     Event,
     Gpu,
@@ -19,7 +19,7 @@ from distui.runners.model import (
     Site,
     Stamped,
 )
-from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 from .figures import Row, Sample, limit_row
 from .options import Effort

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 
 from distui.presets.finding import Finding
-from distui.runners.journal import Journal, read
-from distui.runners.model import Event, FindingCleared, FindingRaised, HookChanged, Stamped
+from distui.runners.run.journal import Journal, read
+from distui.runners.run.model import Event, FindingCleared, FindingRaised, HookChanged, Stamped
 
 from . import machine
 from .cockpits import first_paint

@@ -7,10 +7,10 @@ import json
 import time
 from pathlib import Path
 
-from distui.runners.journal import Journal, read
-from distui.runners.model import FindingCleared, Stamped
-from distui.runners.state import RunState
-from distui.runners.wire.client import SocketLink
+from distui.runners.run.journal import Journal, read
+from distui.runners.run.model import FindingCleared, Stamped
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import SocketLink
 
 from .figures import Row, Sample
 from .options import Effort

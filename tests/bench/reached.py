@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from distui.runners import inrank, node, wire
-from distui.runners.hub.routes import Route
+from distui.runners import inrank, node
+from distui.runners.node.routes import Route
+from distui.runners.run import wire
 
 from .place import NotReached, Place, a_place
 

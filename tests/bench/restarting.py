@@ -9,8 +9,8 @@ import signal
 import time
 from pathlib import Path
 
-from distui.runners.model import Restart
-from distui.runners.wire.client import LinkError, SocketLink, new_id
+from distui.runners.run.model import Restart
+from distui.runners.run.wire.client import LinkError, SocketLink, new_id
 
 from . import machine
 from .figures import Row, Sample, ratio_row

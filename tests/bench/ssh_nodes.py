@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import IO
 
 from distui.presets.render import part_id
-from distui.runners import file_io, run_directories
 from distui.runners.agent.server import AgentServer
-from distui.runners.journal import Chronicle
 from distui.runners.logs.follow import ask_window
-from distui.runners.model import (
+from distui.runners.run import file_io, run_directories
+from distui.runners.run.journal import Chronicle
+from distui.runners.run.model import (
     Action,
     AgentStarted,
     AttemptStarted,
@@ -41,8 +41,8 @@ from distui.runners.model import (
     RunCreated,
     RunnerStarted,
 )
-from distui.runners.parts import Parts
-from distui.runners.wire.client import stem
+from distui.runners.run.parts import Parts
+from distui.runners.run.wire.client import stem
 
 EACH = 8
 """GPUs and ranks of a node."""

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from distui.runners import local_agent
-from distui.runners.hub import links, routes
-from distui.runners.model import LinkChanged, LinkState
+from distui.runners.hub import links
+from distui.runners.node import local_agent, routes
+from distui.runners.run.model import LinkChanged, LinkState
 
 from . import machine
 from .cockpits import LARGE, TITLES

@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from distui.runners.model import SetNccl
-from distui.runners.wire.client import LinkError, SocketLink, new_id
+from distui.runners.run.model import SetNccl
+from distui.runners.run.wire.client import LinkError, SocketLink, new_id
 
 from .figures import Row, Sample, limit_row
 from .options import Effort

@@ -17,7 +17,7 @@ from patience import HANG_S  # type: ignore[import-not-found, unused-ignore]
 from screen import Screen  # type: ignore[import-not-found, unused-ignore]
 from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore]
 
-from distui.runners.wire.ssh import AGAIN_S, closed_early
+from distui.runners.run.wire.ssh import AGAIN_S, closed_early
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "presets/examples/chargpt.py"
 STEADY = """\

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from distui.runners import daemon
-from distui.runners.parts import Parts, Report, in_background
+from distui.runners.run import daemon
+from distui.runners.run.parts import Parts, Report, in_background
 
 
 class Fault(Exception):

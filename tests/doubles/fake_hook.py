@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distui.runners import clock
+from distui.runners.run import clock
 
 ARMED_S = 1.0
 """Seconds from the start of the rank until torch is imported and a step can be counted."""

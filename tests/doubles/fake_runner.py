@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from distui.runners import clock, file_io
 from distui.runners.agent.runner_process import Runner, ServedRun
 from distui.runners.inrank import script_files
 from distui.runners.inrank.env_changes import refusal
 from distui.runners.inrank.restart_policy import Deaths, RankExit, after_failure, how_it_ended
-from distui.runners.journal import REPORT
-from distui.runners.model import (
+from distui.runners.run import clock, file_io
+from distui.runners.run.journal import REPORT
+from distui.runners.run.model import (
     AttemptStarted,
     Event,
     RankChanged,
@@ -32,7 +32,7 @@ from distui.runners.model import (
     RunPhase,
     Stamped,
 )
-from distui.runners.run_directories import RUNNER_FILE
+from distui.runners.run.run_directories import RUNNER_FILE
 
 from .fake_hook import FakeHook, of_rank
 

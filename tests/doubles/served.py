@@ -22,14 +22,15 @@ from distui.presets.model import RestartPolicy
 from distui.presets.plan import Plan, make_plan
 from distui.presets.render import plan_to_json
 from distui.presets.request import Request
-from distui.runners import environment, local_agent, run_directories
 from distui.runners.agent.__main__ import Agent
 from distui.runners.agent.runner_process import Runner, SpawnRunner
-from distui.runners.journal import RunRecord
-from distui.runners.model import Action, CommandDone, Event, Gpu, GpuTick, Stamped, Stop
-from distui.runners.state import RunState
+from distui.runners.node import local_agent
+from distui.runners.run import environment, run_directories
+from distui.runners.run.journal import RunRecord
+from distui.runners.run.model import Action, CommandDone, Event, Gpu, GpuTick, Stamped, Stop
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import LinkError, SocketLink, ensure_socket_dir
 from distui.runners.telemetry.gpus import GpuSource
-from distui.runners.wire.client import LinkError, SocketLink, ensure_socket_dir
 
 from .fake_runner import FakeRunner, FakeRunners
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from distui.presets.model import RestartPolicy
-from distui.runners.model import (
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Dump,
@@ -23,7 +23,7 @@ from distui.runners.model import (
     Signal,
     Stop,
 )
-from distui.runners.state import RunState
+from distui.runners.run.state import RunState
 
 from .fake_runner import FakeRunner, LiveNccl, OldNccl
 from .served import Served, doubled

@@ -18,11 +18,11 @@ import patience
 import pytest
 
 from distui.presets.model import RestartPolicy
-from distui.runners import clock
 from distui.runners.agent.runner_process import Runner
 from distui.runners.diagnosis.rank_dumps import main_frames
-from distui.runners.journal import REPORT
-from distui.runners.model import (
+from distui.runners.run import clock
+from distui.runners.run.journal import REPORT
+from distui.runners.run.model import (
     AttemptStarted,
     Dump,
     EnvironmentReported,
@@ -35,7 +35,7 @@ from distui.runners.model import (
     Stamped,
     Stop,
 )
-from distui.runners.state import RunState
+from distui.runners.run.state import RunState
 
 from .fake_runner import FakeRunners
 from .served import Served, own_directories, planned, served

@@ -16,13 +16,14 @@ from typing import BinaryIO
 import pytest
 from msgspec import structs
 
-from distui.runners import clock, file_io, launch_record
-from distui.runners.notify import courier, sending
+from distui.runners.node import courier
+from distui.runners.notify import couriers, sending
 from distui.runners.notify.delivery import FILE, records
 from distui.runners.notify.messages import Text
 from distui.runners.notify.notice_rules import Notice, Rules
 from distui.runners.notify.sending import SendOutcome
 from distui.runners.notify.unreported import unattended, unreported
+from distui.runners.run import clock, file_io, launch_record
 
 from .fake_runner import FakeRunners
 from .served import FakeGpus, Served, own_directories, planned, served
@@ -39,7 +40,7 @@ class Network:
         self.sent: list[Text] = []
         self.couriers: list[list[Path]] = []
         patch.setattr(sending, "send", self._send)
-        patch.setattr(courier, "start", lambda dirs, lookup: self.couriers.append(list(dirs)))
+        patch.setattr(couriers, "start", lambda dirs, lookup: self.couriers.append(list(dirs)))
 
     async def _send(self, way: object, text: Text, *_: object) -> SendOutcome:
         await asyncio.sleep(0.1)

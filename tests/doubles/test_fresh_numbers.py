@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
-from distui.runners import clock, local_agent
-from distui.runners.model import (
+from distui.runners.node import local_agent
+from distui.runners.reports.status_document import status_json
+from distui.runners.run import clock
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Gpu,
@@ -30,11 +32,10 @@ from distui.runners.model import (
     Stamped,
     TrainingSample,
 )
-from distui.runners.state import RunState
-from distui.runners.status_document import status_json
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import SocketLink
 from distui.runners.telemetry.open_metrics import samples_of, text_of
 from distui.runners.telemetry.otlp_values import metrics_of
-from distui.runners.wire.client import SocketLink
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
 from distui.tui.rows.glyphs import plain
 from distui.tui.rows.header import header_rows

@@ -9,7 +9,7 @@ import pytest
 
 from distui.runners.agent.nccl_logs import Tails
 from distui.runners.diagnosis.detectors import Judging
-from distui.runners.model import Gpu, ReadMetrics, Restart
+from distui.runners.run.model import Gpu, ReadMetrics, Restart
 from distui.runners.telemetry import export_settings
 
 from .breakable import BreakableParts, install

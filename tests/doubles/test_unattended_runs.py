@@ -18,11 +18,17 @@ import pytest
 from msgspec import structs
 
 from distui.presets.render import plan_to_json
-from distui.runners import clock, daemon, environment, file_io, run_directories
 from distui.runners.agent.__main__ import Agent
-from distui.runners.host_processes import StartMode
-from distui.runners.journal import END_FILE, REPORT, Chronicle, summarise
-from distui.runners.model import (
+from distui.runners.node import courier
+from distui.runners.notify import couriers
+from distui.runners.notify.delivery import FILE, NoticeRecord, records, summaries
+from distui.runners.notify.notice_rules import Notice
+from distui.runners.notify.sending import SendOutcome
+from distui.runners.notify.unreported import unattended, unreported
+from distui.runners.run import clock, daemon, environment, file_io, run_directories
+from distui.runners.run.host_processes import StartMode
+from distui.runners.run.journal import END_FILE, REPORT, Chronicle, summarise
+from distui.runners.run.model import (
     AttemptStarted,
     CommandReceived,
     Event,
@@ -32,13 +38,8 @@ from distui.runners.model import (
     RunPhase,
     Stamped,
 )
-from distui.runners.notify import courier
-from distui.runners.notify.delivery import FILE, NoticeRecord, records, summaries
-from distui.runners.notify.notice_rules import Notice
-from distui.runners.notify.sending import SendOutcome
-from distui.runners.notify.unreported import unattended, unreported
-from distui.runners.run_directories import AGENT_LOCK, Entry
-from distui.runners.wire.client import ensure_socket_dir
+from distui.runners.run.run_directories import AGENT_LOCK, Entry
+from distui.runners.run.wire.client import ensure_socket_dir
 
 from .served import FakeGpus, own_directories, planned
 from .test_end_is_reported import SETTINGS, Network, calling, ends
@@ -206,7 +207,7 @@ async def test_a_run_that_is_over_at_once_sees_to_the_others_before_its_agent_le
         time.sleep(0.02)
         return [Path("/earlier")]
 
-    monkeypatch.setattr(courier, "unattended", slow)
+    monkeypatch.setattr(couriers, "unattended", slow)
     with own_directories() as base:
         async with calling(base, "succeeded") as (run, runners):
             await ends(run, runners)

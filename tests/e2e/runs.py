@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import pytest
 from patience import HANG_S
 
-from distui.runners import file_io
+from distui.runners.run import file_io
 from distui.tui.cli import main
 
 DISTUI = str(Path(sys.executable).with_name("distui"))

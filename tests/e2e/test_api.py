@@ -10,7 +10,7 @@ import pytest
 from patience import HANG_S
 
 from distui.runners import api
-from distui.runners.errors import NoSuchRunError, RunError
+from distui.runners.run.errors import NoSuchRunError, RunError
 
 from .runs import EXAMPLES, Text, World
 

@@ -12,9 +12,9 @@ import pytest
 from doubles.fake_runner import FakeRunners
 from doubles.served import doubled, own_directories, planned, served
 
-from distui.runners import clock
 from distui.runners.agent.checkpoint_watch import CheckpointWatch
-from distui.runners.model import CheckpointSaved
+from distui.runners.run import clock
+from distui.runners.run.model import CheckpointSaved
 
 from .runs import Run, World
 

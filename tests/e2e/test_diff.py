@@ -15,7 +15,7 @@ from archives import unpack
 from doubles.served import doubled
 from each import for_each
 
-from distui.runners.model import AttemptEnded, Outcome
+from distui.runners.run.model import AttemptEnded, Outcome
 
 from .cockpit import Cockpit, in_cockpit
 from .runs import Run, World, until

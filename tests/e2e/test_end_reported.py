@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from web_sink import sink
 
-from distui.runners.model import Outcome
 from distui.runners.notify.delivery import FILE, NoticeRecord
 from distui.runners.notify.notice_rules import Notice
+from distui.runners.run.model import Outcome
 
 from . import written
 from .runs import Run, World, alive, until

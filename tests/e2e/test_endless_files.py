@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from each import for_each
 
-from distui.runners import file_io
+from distui.runners.run import file_io
 
 from .runs import World
 

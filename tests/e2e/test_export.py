@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.model import Outcome
+from distui.runners.run.model import Outcome
 
 from .cockpit import Cockpit, in_cockpit
 from .hostile import harmless

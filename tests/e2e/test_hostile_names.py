@@ -12,7 +12,7 @@ import tempfile
 import pytest
 
 from distui.presets.finding import Finding
-from distui.runners.model import FindingRaised
+from distui.runners.run.model import FindingRaised
 
 from .hostile import EVIL, harmless
 from .runs import World

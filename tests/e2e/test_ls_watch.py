@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyte
 import pytest
 
-from distui.runners.model import Outcome
+from distui.runners.run.model import Outcome
 from distui.tui.verbs import listing
 
 from .runs import Text, World

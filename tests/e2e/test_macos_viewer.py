@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
-from distui.runners.model import Outcome
+from distui.runners.run.model import Outcome
 
 from .runs import World
 from .screen import Screen
@@ -60,7 +60,11 @@ def reader(world: World) -> World:
 
 def viewer_modules() -> list[str]:
     """Every module that a viewer may load."""
-    files = [*(ROOT / "tui").rglob("*.py"), ROOT / "runners/export.py", ROOT / "runners/launch/hosts.py"]
+    files = [
+        *(ROOT / "tui").rglob("*.py"),
+        ROOT / "runners/reports/bundle.py",
+        ROOT / "runners/launch/hosts.py",
+    ]
     paths = [path.relative_to(ROOT).with_suffix("") for path in files]
     left_out = {"mcp", "__init__", "__main__"}
     return [f"distui.{'.'.join(path.parts)}" for path in paths if left_out.isdisjoint(path.parts)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from doubles.served import doubled
 
-from distui.runners import clock, run_directories
-from distui.runners.model import MetricsWindow, ReadMetrics, RunEnded, Stamped
+from distui.runners.run import clock, run_directories
+from distui.runners.run.model import MetricsWindow, ReadMetrics, RunEnded, Stamped
 from distui.runners.telemetry import curves
 
 from .runs import World

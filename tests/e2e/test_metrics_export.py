@@ -14,9 +14,9 @@ from doubles.fake_runner import FakeRunners
 from doubles.served import Served, own_directories, planned, served
 from prometheus_client.parser import text_string_to_metric_families
 
-from distui.runners import clock
 from distui.runners.agent import metrics_push
 from distui.runners.agent.metrics_writer import MetricsWriter
+from distui.runners.run import clock
 
 from .runs import contents
 

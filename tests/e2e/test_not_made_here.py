@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import own_runs, run_directories
 from distui.runners.notify import delivery
 from distui.runners.notify.unreported import unattended
-from distui.runners.run_directories import Condition, condition_of
+from distui.runners.run import own_runs, run_directories
+from distui.runners.run.run_directories import Condition, condition_of
 
 from .runs import Run, World
 from .written import Attempt, write

@@ -19,9 +19,9 @@ from patience import HANG_S
 from ports import free_port
 
 from distui.runners.comparison.loading import load
-from distui.runners.errors import UnreachableError
 from distui.runners.launch.hosts import list_on
-from distui.runners.wire.ssh import Way
+from distui.runners.run.errors import UnreachableError
+from distui.runners.run.wire.ssh import Way
 from distui.tui import source
 from distui.tui.rows.runs import RunEntry
 from distui.tui.source import HOST, LocalSource, OtherHosts, entry_elsewhere, whole_of

@@ -16,7 +16,7 @@ from archives import unpack
 from trace_format import flaws
 
 from distui.runners import api
-from distui.runners.errors import RunError
+from distui.runners.run.errors import RunError
 
 from .runs import Run, Text, World, until
 

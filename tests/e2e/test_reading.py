@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.model import Outcome
+from distui.runners.run.model import Outcome
 from distui.tui.verb_table import VERBS
 
 from .runs import Run, World, gone, kill, until

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from doubles.served import doubled
 
-from distui.runners.model import CommandReceived, Hello, Stop
-from distui.runners.wire.client import SocketLink, encode
+from distui.runners.run.model import CommandReceived, Hello, Stop
+from distui.runners.run.wire.client import SocketLink, encode
 
 
 async def test_readonly_is_a_lock_in_the_agent_too() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from doubles.served import Served, doubled
 
-from distui.runners import clock, saving
 from distui.runners.agent import commands
-from distui.runners.model import (
+from distui.runners.run import clock, saving
+from distui.runners.run.model import (
     AttemptStarted,
     Checkpoint,
     CheckpointSaved,

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from distui.presets.secrets import MASK
-from distui.runners.export import WINDOW
-from distui.runners.model import Outcome
+from distui.runners.reports.bundle import WINDOW
+from distui.runners.run.model import Outcome
 
 from .runs import EXAMPLES, Run, World, contents, kill, until
 from .written import Attempt, without_agent, write

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.model import Outcome
+from distui.runners.run.model import Outcome
 
 from .runs import World
 from .test_mcp import Caller, serve

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.model import Outcome
+from distui.runners.run.model import Outcome
 
 from .runs import Run, World, gone
 from .written import Attempt, write

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from distui.presets.render import plan_from_json
-from distui.runners import file_io, launch_record, local_agent
-from distui.runners.journal import Chronicle, summarise
-from distui.runners.model import (
+from distui.runners.node import local_agent
+from distui.runners.run import file_io, launch_record
+from distui.runners.run.journal import Chronicle, summarise
+from distui.runners.run.model import (
     AgentStarted,
     AttemptEnded,
     AttemptStarted,

@@ -18,10 +18,10 @@ from typing import Any
 
 from starts import environment, finished, torchrun
 
+from distui.presets.estimate.memory import Estimate, estimate_for
+from distui.presets.estimate.workload import CPU, FORMATS, Shape
 from distui.presets.load import load
-from distui.presets.memory import Estimate, estimate_for
 from distui.presets.plan import contract
-from distui.presets.workload import CPU, FORMATS, Shape
 
 ALLOCATING = Path(__file__).parent / "allocating.py"
 MB = 10**6
@@ -52,7 +52,7 @@ class Case:
     """Whether the components are compared, too, not the total alone."""
 
     def estimate(self) -> Estimate:
-        """What presets/memory.py says of rank 0, with nothing but the model's sizes."""
+        """What presets/estimate/memory.py says of rank 0, with nothing but the model's sizes."""
         loaded = load(self.preset, self.overrides, cwd=Path("/"), env={"HOME": "/nonexistent"})
         blocks = self.layers * (12 * self.width**2 + 13 * self.width)
         outside = self.width * (2 * self.vocab + self.length + 2) + self.vocab

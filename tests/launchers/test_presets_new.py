@@ -9,7 +9,7 @@ import pytest
 from e2e.runs import World
 from e2e.written import Attempt, events_of, record, without_agent
 
-from distui.runners.model import AttemptStarted
+from distui.runners.run.model import AttemptStarted
 
 pytest.importorskip("yaml", reason="PyYAML is not installed")
 

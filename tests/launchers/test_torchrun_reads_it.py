@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from distui.presets import torchrun
 from distui.presets.finding import PlanError
+from distui.presets.launchers import torchrun
 from distui.presets.render import for_node
 
 from .plans import plan

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from each import for_each
 
+from distui.presets.estimate.memory import estimate_for
+from distui.presets.estimate.preset_guide import QUESTIONS, recommend
+from distui.presets.estimate.workload import FORMATS, GB, parse_gpus, parse_parameters, shape
 from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
-from distui.presets.memory import estimate_for
-from distui.presets.preset_guide import QUESTIONS, recommend
-from distui.presets.workload import FORMATS, GB, parse_gpus, parse_parameters, shape
 
 EASY = {
     "model": "1B", "gpu": "H100", "count": "8", "nodes": "1", "script": "parallelize", "sequences": "4096",

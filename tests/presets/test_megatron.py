@@ -5,17 +5,17 @@ from __future__ import annotations
 from each import for_each
 from test_plan_making import PLACE, plan, preset
 
-from distui.presets import megatron
 from distui.presets.finding import Finding
+from distui.presets.launchers import megatron
 from distui.presets.lint import lint_plan, lint_text
 from distui.presets.plan import Plan, command_plan
 from distui.presets.render import render
 from distui.presets.request import Request
 from distui.presets.task_summary import own_mesh
 from distui.presets.worker_group import coordinates
-from distui.runners.model import PlanSummary
-from distui.runners.state import Attempt, RunState
-from distui.runners.status import short, sizes
+from distui.runners.diagnosis.status import short, sizes
+from distui.runners.run.model import PlanSummary
+from distui.runners.run.state import Attempt, RunState
 
 MEGATRON = "from megatron.training import pretrain\npretrain()\n"
 

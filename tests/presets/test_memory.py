@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from each import for_each
 
+from distui.presets.estimate.memory import activations, estimate
+from distui.presets.estimate.preset_guide import STRATEGIES, compare, needed
+from distui.presets.estimate.workload import FORMATS, GB, Shape, parse_gpus, parse_parameters, shape
 from distui.presets.finding import PlanError
-from distui.presets.memory import activations, estimate
-from distui.presets.preset_guide import STRATEGIES, compare, needed
-from distui.presets.workload import FORMATS, GB, Shape, parse_gpus, parse_parameters, shape
 
 BF16, MIXED, FP32 = (FORMATS[name] for name in ("bf16", "mixed", "fp32"))
 

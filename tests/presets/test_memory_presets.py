@@ -11,14 +11,14 @@ from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distui.presets.estimate.memory import Estimate, estimate_for, format_for
+from distui.presets.estimate.preset_guide import STRATEGIES, compare, survey
+from distui.presets.estimate.workload import FORMATS, GB, Shape, shape
 from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
-from distui.presets.memory import Estimate, estimate_for, format_for
 from distui.presets.model import Preset
 from distui.presets.plan import Place, make_plan
-from distui.presets.preset_guide import STRATEGIES, compare, survey
 from distui.presets.request import Request
-from distui.presets.workload import FORMATS, GB, Shape, shape
 
 BF16, MIXED, FP32 = (FORMATS[name] for name in ("bf16", "mixed", "fp32"))
 MODEL = shape(7 * GB, 32, 4096)

@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 from each import for_each
 
+from distui.presets.estimate.memory import estimate_for
+from distui.presets.estimate.preset_guide import needed, on_gpus, remedies, survey
+from distui.presets.estimate.workload import FORMATS, GB, Shape, shape
 from distui.presets.load import load
-from distui.presets.memory import estimate_for
-from distui.presets.preset_guide import needed, on_gpus, remedies, survey
-from distui.presets.workload import FORMATS, GB, Shape, shape
 
 BF16 = FORMATS["bf16"]
 

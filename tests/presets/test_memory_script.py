@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from each import for_each
 
-from distui.presets.finding import PlanError
-from distui.presets.workload import (
+from distui.presets.estimate.workload import (
     Counted,
     acts_on_import,
     counted_from,
@@ -16,6 +15,7 @@ from distui.presets.workload import (
     parse_script,
     shape_of,
 )
+from distui.presets.finding import PlanError
 
 COUNTED = Counted(name="Net", parameters=1000, trainable=900, layers=4, hidden=8, vocab=10, largest=256,
                   largest_layer=210, embedding=80, blocks=800, head=120)  # fmt: skip

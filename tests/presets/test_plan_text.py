@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from patience import HANG_S
 from ports import free_port
 
-from distui.presets import torchrun
 from distui.presets.finding import PlanError
+from distui.presets.launchers import torchrun
 from distui.presets.model import Loaded, Preset, RestartPolicy
 from distui.presets.plan import Place, Plan, command_plan, make_plan
 from distui.presets.render import command_line, plan_from_json, plan_to_json, ports, render

@@ -14,13 +14,15 @@ import pytest
 from distui.presets.finding import Finding
 from distui.presets.request import REQUEST_OPTIONS
 from distui.presets.sanitize import clean_text
-from distui.runners import agentless, api, local_agent, run_directories
-from distui.runners.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
+from distui.runners import api
 from distui.runners.logs.follow import check_there
-from distui.runners.logs.log_files import LogError
-from distui.runners.model import AttemptStarted, FindingRaised, RankPlace, Stamped
-from distui.runners.state import RunState
-from distui.runners.wire.client import LinkError, UnansweredError
+from distui.runners.node import agentless, local_agent
+from distui.runners.run import run_directories
+from distui.runners.run.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
+from distui.runners.run.log_files import LogError
+from distui.runners.run.model import AttemptStarted, FindingRaised, RankPlace, Stamped
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import LinkError, UnansweredError
 
 Call = Callable[[api.Run], object]
 HUGE = 10**5000

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.checkpoints import (
+from distui.runners.diagnosis.died import find_torn_checkpoint
+from distui.runners.diagnosis.view import View
+from distui.runners.run.checkpoints import (
     SaveReport,
     Seen,
     checkpoint_line,
@@ -20,9 +22,7 @@ from distui.runners.checkpoints import (
     settled_parts,
     step_in,
 )
-from distui.runners.diagnosis.died import find_torn_checkpoint
-from distui.runners.diagnosis.view import View
-from distui.runners.model import (
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Checkpoint,
@@ -33,7 +33,7 @@ from distui.runners.model import (
     RankPlace,
     Stamped,
 )
-from distui.runners.state import RunState
+from distui.runners.run.state import RunState
 
 
 def test_steps_in_names() -> None:

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from distui.runners.formatting import NA, duration_text, elapsed, time_of_day
-from distui.runners.model import (
+from distui.runners.reports.status_document import status_json
+from distui.runners.run.formatting import NA, duration_text, elapsed, time_of_day
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Outcome,
@@ -19,8 +20,7 @@ from distui.runners.model import (
     StageChanged,
     Stamped,
 )
-from distui.runners.state import RunState
-from distui.runners.status_document import status_json
+from distui.runners.run.state import RunState
 from distui.tui.rows.findings import end_rows, ledger_rows
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
 from distui.tui.rows.glyphs import ago

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import file_io, journal
+from distui.runners.run import file_io, journal
 
 TEXT = b"the only copy"
 

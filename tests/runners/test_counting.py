@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from distui.presets.workload import Counted
-from distui.runners.errors import RunError
+from distui.presets.estimate.workload import Counted
 from distui.runners.launch import estimate_inputs
 from distui.runners.launch.estimate_inputs import COUNTING, count
+from distui.runners.run.errors import RunError
 
 pytestmark = pytest.mark.torch
 LIMIT_S = 300.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distui.presets.finding import Finding
-from distui.runners.finding_ledger import FindingLedger
-from distui.runners.model import FindingCleared, FindingRaised, Stamped
-from distui.runners.state import RunState
+from distui.runners.run.finding_ledger import FindingLedger
+from distui.runners.run.model import FindingCleared, FindingRaised, Stamped
+from distui.runners.run.state import RunState
 
 A, B, C = (Finding(name, "warning", name, node=1) for name in "abc")
 

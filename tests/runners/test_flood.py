@@ -14,8 +14,8 @@ from distui.presets.finding import Finding
 from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, disk_reserve, flood_rate
 from distui.runners.agent import nccl_logs
 from distui.runners.agent.nccl_logs import FLOOD_ID, Flow, written
-from distui.runners.model import FindingRaised, Restart, SetNccl
-from distui.runners.state import RunState
+from distui.runners.run.model import FindingRaised, Restart, SetNccl
+from distui.runners.run.state import RunState
 
 GIB = 1 << 30
 

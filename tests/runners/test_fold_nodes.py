@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from distui.runners.model import (
+from distui.runners.reports.status_document import status_json
+from distui.runners.run.model import (
     HUB,
     AttemptEnded,
     AttemptStarted,
@@ -31,8 +32,7 @@ from distui.runners.model import (
     StageChanged,
     Stamped,
 )
-from distui.runners.state import RunState
-from distui.runners.status_document import status_json
+from distui.runners.run.state import RunState
 
 PLAN = PlanSummary(
     preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2, nproc_per_node=1

@@ -16,12 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from owner import owner
 
-from distui.runners import local_agent, snapshot
 from distui.runners.agent.server import AgentServer
-from distui.runners.journal import Chronicle, RunRecord
-from distui.runners.model import TELEMETRY, Action, CommandDone, Folded, Stamped
-from distui.runners.state import RunState
-from distui.runners.wire.client import SocketLink
+from distui.runners.node import local_agent
+from distui.runners.run import snapshot
+from distui.runners.run.journal import Chronicle, RunRecord
+from distui.runners.run.model import TELEMETRY, Action, CommandDone, Folded, Stamped
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import SocketLink
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
 import scripted as play

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners.model import AgentHello, Command, Hello, ReadLog, Restart, RunnerLost, Stamped
-from distui.runners.wire.client import (
+from distui.runners.run.model import AgentHello, Command, Hello, ReadLog, Restart, RunnerLost, Stamped
+from distui.runners.run.wire.client import (
     MAGIC,
     FrameError,
     decode_command,

@@ -11,10 +11,10 @@ import pytest
 from msgspec import json
 from owner import owner
 
-from distui.runners import clock
 from distui.runners.agent.server import GROWTH_S, AgentServer
-from distui.runners.journal import Chronicle, RunRecord
-from distui.runners.model import (
+from distui.runners.run import clock
+from distui.runners.run.journal import Chronicle, RunRecord
+from distui.runners.run.model import (
     Action,
     CaughtUp,
     CommandDone,
@@ -28,8 +28,8 @@ from distui.runners.model import (
     Stamped,
     Stop,
 )
-from distui.runners.model import Host as HostSample
-from distui.runners.wire.client import encode
+from distui.runners.run.model import Host as HostSample
+from distui.runners.run.wire.client import encode
 
 _decode = json.Decoder(Stamped).decode
 

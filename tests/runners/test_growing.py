@@ -13,11 +13,11 @@ from pathlib import Path
 
 import patience
 
-from distui.runners import clock
 from distui.runners.agent.sampling import DEAF_S, SHORTEST_S, Growing
-from distui.runners.logs.log_files import GONE, file_id
-from distui.runners.model import LogGrew, Stamped
-from distui.runners.state import RunState
+from distui.runners.run import clock
+from distui.runners.run.log_files import GONE, file_id
+from distui.runners.run.model import LogGrew, Stamped
+from distui.runners.run.state import RunState
 
 ONE, TWO = file_id(0, 1, 0, "out"), file_id(0, 2, 0, "nccl")
 

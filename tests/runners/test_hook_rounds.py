@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from owner import owner
 
-from distui.runners import clock
 from distui.runners.agent import hook_clients
 from distui.runners.agent.hook_clients import HookError, Hooks
-from distui.runners.model import HookChanged, RankChanged, RankPhase
+from distui.runners.run import clock
+from distui.runners.run.model import HookChanged, RankChanged, RankPhase
 
 
 class Rank:

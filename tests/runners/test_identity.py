@@ -10,7 +10,8 @@ import pytest
 
 from distui.presets.plan import command_plan
 from distui.presets.request import Request
-from distui.runners import file_io, launch_record, local_agent, run_directories
+from distui.runners.node import local_agent
+from distui.runners.run import file_io, launch_record, run_directories
 
 
 def test_several_may_replace_a_file_at_once(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from distui.runners import file_io, journal
-from distui.runners.journal import (
+from distui.runners.run import file_io, journal
+from distui.runners.run.journal import (
     END_FILE,
     NAME,
     REPORT,
@@ -24,7 +24,7 @@ from distui.runners.journal import (
     RunRecord,
     read_history,
 )
-from distui.runners.model import (
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Event,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import kept_stacks
+from distui.runners.run import kept_stacks
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from distui.presets import script_tree
-from distui.runners import launch_record
 from distui.runners.agent.server import hardware
 from distui.runners.inrank import script_files
+from distui.runners.run import launch_record
 
 PATIENT_S = 60.0
 """For git: how soon it answers says how busy the machine is."""

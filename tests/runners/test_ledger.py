@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from distui.presets.finding import Finding
-from distui.runners.agent.processes import KernelEvidence
+from distui.runners.agent.kernel_evidence import KernelEvidence
 from distui.runners.agent.supervision import Ended, Raised, close_attempt, first_cause, gather, last_samples
-from distui.runners.model import FirstCause, Outcome, RankChanged, RankPhase, RankPlace, RankSample
-from distui.runners.state import Rank
+from distui.runners.run.model import FirstCause, Outcome, RankChanged, RankPhase, RankPlace, RankSample
+from distui.runners.run.state import Rank
 
 
 def change(rank: int, at: float, code: int = 1, signal: str | None = None) -> RankChanged:

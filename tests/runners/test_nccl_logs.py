@@ -16,16 +16,17 @@ from inrank.conftest import own_directories as own_directories
 from inrank.inrank_rig import driven, execute
 
 from distui.presets.finding import Finding
-from distui.runners import local_agent, run_directories
 from distui.runners.agent import nccl_logs as module
 from distui.runners.agent.nccl_logs import EVERY_S, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
-from distui.runners.agent.processes import gone
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.nccl_facts import NcclFacts
 from distui.runners.diagnosis.reading import Reading
-from distui.runners.model import FindingRaised, NcclTick, Stop
-from distui.runners.state import RunState
+from distui.runners.node import local_agent
+from distui.runners.run import run_directories
+from distui.runners.run.model import FindingRaised, NcclTick, Stop
+from distui.runners.run.processes import gone
+from distui.runners.run.state import RunState
 
 HERE = "node-0/attempt-001"
 INFO = "h:1:2 [0] NCCL INFO "

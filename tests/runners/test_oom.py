@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.agent.processes import (
+from distui.runners.agent.kernel_evidence import (
     NOTHING,
     KernelMessage,
     OomWatch,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import clock, parts
-from distui.runners.parts import BACKOFF_S, STEADY_S, Parts, failure, first_of, in_background
+from distui.runners.run import clock, parts
+from distui.runners.run.parts import BACKOFF_S, STEADY_S, Parts, failure, first_of, in_background
 
 RUNNERS = Path(parts.__file__).parent
 AWAITED = {

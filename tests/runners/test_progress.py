@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from distui.presets.finding import Finding
-from distui.runners.model import (
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Event,
@@ -23,8 +23,8 @@ from distui.runners.model import (
     TrainingSample,
     TrainingTick,
 )
-from distui.runners.progress import parts, percent_text, progress, rate_text, source_text
-from distui.runners.state import RunState
+from distui.runners.run.state import RunState
+from distui.runners.telemetry.progress import parts, percent_text, progress, rate_text, source_text
 
 PLACES = (RankPlace(0, 0), RankPlace(1, 1))
 OUTPUT = "output: step {step} loss {loss}"

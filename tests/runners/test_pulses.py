@@ -24,9 +24,9 @@ from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hook_clients import HookError, Hooks
 from distui.runners.agent.pulses import Pulses, address, parse, stalls
 from distui.runners.agent.rank_lines import RankLines
-from distui.runners.logs.log_files import file_id
-from distui.runners.model import HookChanged, OwnLine, RankChanged, RankPhase, Site, Stall
-from distui.runners.state import RunState
+from distui.runners.run.log_files import file_id
+from distui.runners.run.model import HookChanged, OwnLine, RankChanged, RankPhase, Site, Stall
+from distui.runners.run.state import RunState
 
 NOBODY = 4_200_000
 """Above the largest pid of Linux."""

@@ -18,13 +18,13 @@ from owner import owner
 
 from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hook_clients import HookClient, HookError, HookRefusal, Hooks
-from distui.runners.agent.processes import state_of
 from distui.runners.agent.pulses import Outside, Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, alike, find, read, spoken, stacks
 from distui.runners.diagnosis.rank_dumps import main_frames, threads
-from distui.runners.model import RankChanged, RankPhase, Site
-from distui.runners.parts import in_background
-from distui.runners.state import RunState
+from distui.runners.run.model import RankChanged, RankPhase, Site
+from distui.runners.run.parts import in_background
+from distui.runners.run.processes import state_of
+from distui.runners.run.state import RunState
 
 NOBODY = 4_200_000
 """Above the largest pid of Linux."""

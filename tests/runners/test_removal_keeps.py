@@ -18,8 +18,10 @@ from each import for_each
 from patience import HANG_S
 from test_run_removal import NOW, left, made, state_home, untouched
 
-from distui.runners import file_io, journal, retention, run_directories, run_notes, run_removal
-from distui.runners.model import (
+from distui.runners.removal import retention, run_removal
+from distui.runners.removal.retention import Retention
+from distui.runners.run import file_io, journal, run_directories, run_notes
+from distui.runners.run.model import (
     AttemptStarted,
     PlanSummary,
     RankPlace,
@@ -28,8 +30,7 @@ from distui.runners.model import (
     RunPhase,
     Stamped,
 )
-from distui.runners.retention import Retention
-from distui.runners.run_directories import Entry
+from distui.runners.run.run_directories import Entry
 from distui.tui.cli import main
 from distui.tui.source import LocalSource
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from test_run_removal import NOW, left, made, state_home
 
-from distui.runners import retention, run_directories, run_notes
-from distui.runners.retention import Retention
+from distui.runners.removal import retention
+from distui.runners.removal.retention import Retention
+from distui.runners.run import run_directories, run_notes
 from distui.tui.cli import main
 from distui.tui.source import LocalSource
 

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from distui.runners.rpc import OpenRequests
+from distui.runners.run.rpc import OpenRequests
 
 
 @pytest.fixture

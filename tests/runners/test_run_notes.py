@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from test_run_removal import made, state_home
 
-from distui.runners import retention, run_notes
-from distui.runners.errors import RunError
+from distui.runners.removal import retention
+from distui.runners.run import run_notes
+from distui.runners.run.errors import RunError
 from distui.tui.cli import main
 
 __all__ = ["state_home"]

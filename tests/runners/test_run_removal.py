@@ -17,12 +17,13 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from distui.runners import host_processes, journal, own_runs, run_directories, run_notes, run_removal
-from distui.runners.directory_trees import size_of
-from distui.runners.errors import RunError
-from distui.runners.host_processes import Living
-from distui.runners.model import CommandReceived, PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
-from distui.runners.run_directories import Entry
+from distui.runners.removal import run_removal
+from distui.runners.removal.directory_trees import size_of
+from distui.runners.run import host_processes, journal, own_runs, run_directories, run_notes
+from distui.runners.run.errors import RunError
+from distui.runners.run.host_processes import Living
+from distui.runners.run.model import CommandReceived, PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
+from distui.runners.run.run_directories import Entry
 from distui.tui.cli import main
 
 NOW = time.time()

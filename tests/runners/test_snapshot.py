@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.runners import journal, snapshot
-from distui.runners.journal import Chronicle, Lines, RunRecord, read_history
-from distui.runners.model import (
+from distui.runners.run import journal, snapshot
+from distui.runners.run.journal import Chronicle, Lines, RunRecord, read_history
+from distui.runners.run.model import (
     HUB,
     AttemptEnded,
     AttemptStarted,
@@ -35,7 +35,7 @@ from distui.runners.model import (
     RunPhase,
     Stamped,
 )
-from distui.runners.state import RunState
+from distui.runners.run.state import RunState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
 import scripted as play

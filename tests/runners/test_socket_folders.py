@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import file_io, host_processes
-from distui.runners.errors import RunError
 from distui.runners.inrank import own_folders
 from distui.runners.inrank.control import dial, listen, listen_again
-from distui.runners.wire.client import LinkError, ensure_socket_dir, stem
+from distui.runners.run import file_io, host_processes
+from distui.runners.run.errors import RunError
+from distui.runners.run.wire.client import LinkError, ensure_socket_dir, stem
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from distui.runners.agent import nccl_switch
 from distui.runners.agent.runner_process import ask_once
 from distui.runners.diagnosis.ras import RasError, parse
-from distui.runners.wire.client import LinkError, SocketLink
+from distui.runners.run.wire.client import LinkError, SocketLink
 
 NOBODY = 65534
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distui.presets.finding import Finding
-from distui.runners.model import (
+from distui.runners.reports.status_document import status_json
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
@@ -38,8 +39,7 @@ from distui.runners.model import (
     RunPhase,
     Stamped,
 )
-from distui.runners.state import MOST_FINDINGS, RunState
-from distui.runners.status_document import status_json
+from distui.runners.run.state import MOST_FINDINGS, RunState
 
 PLACES = (RankPlace(0, 0), RankPlace(1, 1))
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nproc_per_node=2)

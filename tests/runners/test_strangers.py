@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from distui.presets import trusted_files
-from distui.runners import agentless, file_io, host_processes
-from distui.runners.agent.processes import environ_of, marked
-from distui.runners.errors import RunError
-from distui.runners.node import boot, package
-from distui.runners.telemetry.proc import is_own
+from distui.runners.node import agentless, boot, package
+from distui.runners.run import file_io, host_processes
+from distui.runners.run.errors import RunError
+from distui.runners.run.proc import is_own
+from distui.runners.run.processes import environ_of, marked
 
 NOBODY = 65534
 RUN = f"20260101-000000-mine-{os.getpid():08x}"  # others test at the same time

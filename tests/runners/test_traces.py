@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_format import partial_overlaps
 
-from distui.runners import traces
-from distui.runners.traces import TraceError, TraceSummary
+from distui.runners.profile import traces
+from distui.runners.profile.traces import TraceError, TraceSummary
 
 MS = 1000.0
 

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from distui.presets.plurals import plural
-from distui.runners.formatting import (
-    agreeing,
-    listed,
-    runs,
-    size_text,
-    spans,
-    spans_short,
-    spans_text,
-)
+from distui.runners.run.formatting import agreeing, listed, runs, size_text, spans, spans_short, spans_text
 
 
 def test_numbers_as_spans() -> None:

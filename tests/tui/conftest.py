@@ -24,9 +24,9 @@ from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from distui.runners import clock
 from distui.runners.logs import grep, search
-from distui.runners.model import Event
+from distui.runners.run import clock
+from distui.runners.run.model import Event
 from distui.tui.app import CockpitApp
 from distui.tui.rows.runs import RunEntry
 from distui.tui.type_ahead import TypeAheadApp

@@ -9,13 +9,13 @@ from pathlib import Path
 from distui.presets.finding import PresetError
 from distui.presets.load import load
 from distui.presets.model import Loaded
-from distui.runners.errors import LaunchError
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.runners.launch.preset_library import PresetEntry
 from distui.runners.logs.follow import ask_window
-from distui.runners.logs.log_files import file_id
-from distui.runners.model import (
+from distui.runners.run.errors import LaunchError
+from distui.runners.run.log_files import file_id
+from distui.runners.run.model import (
     AgentStarted,
     AttemptEnded,
     AttemptStarted,
@@ -48,7 +48,7 @@ from distui.runners.model import (
     Stamped,
     Stop,
 )
-from distui.runners.wire.client import LinkError, Window
+from distui.runners.run.wire.client import LinkError, Window
 from distui.tui.rows.runs import RunEntry
 from distui.tui.source import LocalSource, Shell
 

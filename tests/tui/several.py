@@ -9,8 +9,8 @@ import msgspec
 import scripted as play
 
 from distui.runners.hub.sky_process import Candidate
-from distui.runners.logs.log_files import file_id
-from distui.runners.model import (
+from distui.runners.run.log_files import file_id
+from distui.runners.run.model import (
     HUB,
     AgentStarted,
     AttemptStarted,

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import scripted as play
 
-from distui.runners.model import GpuTick, RankTick, Stamped
+from distui.runners.run.model import GpuTick, RankTick, Stamped
 from distui.tui.app import run_cockpit
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from each import for_each
 
+from distui.presets.estimate.workload import Counted
 from distui.presets.load import load
-from distui.presets.workload import Counted
 from distui.tui.cli import main
 from distui.tui.verbs import advise
 

@@ -9,7 +9,7 @@ import scripted as play
 from conftest import Start, shown
 from textual.events import AppBlur, AppFocus, Event
 
-from distui.runners.model import RunEnded, RunPhase
+from distui.runners.run.model import RunEnded, RunPhase
 
 
 @pytest.mark.parametrize(

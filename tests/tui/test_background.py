@@ -13,7 +13,7 @@ import scripted as play
 from conftest import Start, shown
 
 from distui import tui
-from distui.runners.parts import AGAIN, ONCE, Parts
+from distui.runners.run.parts import AGAIN, ONCE, Parts
 from distui.tui import background
 from distui.tui.screens import panes
 

@@ -11,7 +11,7 @@ from conftest import Rig, Start, shown
 from textual.events import Key
 
 from distui.runners.launch.launch_form import LaunchForm
-from distui.runners.model import (
+from distui.runners.run.model import (
     AgentStarted,
     AttemptEnded,
     AttemptStarted,

@@ -8,7 +8,7 @@ import scripted as play
 import several
 from conftest import Rig, Start, shown
 
-from distui.runners.model import (
+from distui.runners.run.model import (
     HUB,
     AttemptStarted,
     ClusterChanged,

@@ -8,8 +8,8 @@ from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners.model import AttemptStarted, RankPlace, RunEnded, RunPhase, Stamped
-from distui.runners.state import RunState
+from distui.runners.run.model import AttemptStarted, RankPlace, RunEnded, RunPhase, Stamped
+from distui.runners.run.state import RunState
 from distui.runners.telemetry.metric_names import METRICS, find_metric
 from distui.tui.rows.charts import (
     WINDOWS,

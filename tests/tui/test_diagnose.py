@@ -14,9 +14,9 @@ import pytest
 from each import for_each
 
 from distui.presets.finding import Finding
-from distui.runners import file_io, run_directories
 from distui.runners.diagnosis.rules import book
-from distui.runners.model import (
+from distui.runners.run import file_io, run_directories
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Event,

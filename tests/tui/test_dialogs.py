@@ -15,8 +15,7 @@ from textual.widgets import Input
 from distui.presets.finding import PlanError
 from distui.presets.save_on import checked
 from distui.presets.save_on import parse as parse_way
-from distui.runners.losses import what_is_lost
-from distui.runners.model import (
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Checkpoint,
@@ -39,9 +38,10 @@ from distui.runners.model import (
     TrainingSample,
     TrainingTick,
 )
-from distui.runners.nccl_reach import how, reach, refusal, uses_gloo
-from distui.runners.saving import answer_to
-from distui.runners.state import RunState
+from distui.runners.run.nccl_reach import how, reach, refusal, uses_gloo
+from distui.runners.run.saving import answer_to
+from distui.runners.run.state import RunState
+from distui.runners.telemetry.losses import what_is_lost
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, completed, help_line, parse
 from distui.tui.rows.confirm import confirmation
 from distui.tui.rows.glyphs import plain

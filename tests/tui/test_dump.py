@@ -13,8 +13,8 @@ import scripted as play
 from each import for_each
 
 from distui.runners.diagnosis.rank_dumps import SourceLines, frame_of
-from distui.runners.model import CommandDone
-from distui.runners.state import RunState
+from distui.runners.run.model import CommandDone
+from distui.runners.run.state import RunState
 from distui.tui.cli import main
 from distui.tui.rows import dumps
 from distui.tui.rows.glyphs import plain, row_width

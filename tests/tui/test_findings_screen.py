@@ -8,9 +8,9 @@ import told
 from conftest import Rig, Start, shown
 
 from distui.presets.finding import Finding
-from distui.runners import run_directories
-from distui.runners.journal import RunRecord
-from distui.runners.model import CommandDone, Dump, FindingRaised, Host, HostTick, SetNccl
+from distui.runners.run import run_directories
+from distui.runners.run.journal import RunRecord
+from distui.runners.run.model import CommandDone, Dump, FindingRaised, Host, HostTick, SetNccl
 from distui.tui.rows.log import Selection
 from distui.tui.screens.modal import NcclScreen, TextScreen
 from distui.tui.screens.run import RunScreen, pattern_of

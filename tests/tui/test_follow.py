@@ -10,8 +10,8 @@ import pytest
 import scripted as play
 from patience import HANG_S
 
-from distui.runners.model import Restart, RunPhase
-from distui.runners.wire.client import LinkError
+from distui.runners.run.model import Restart, RunPhase
+from distui.runners.run.wire.client import LinkError
 from distui.tui.rows.frame import LinkPhase
 from distui.tui.source import Follower
 

@@ -19,14 +19,14 @@ from distui.presets.plan import Place, Plan, make_plan
 from distui.presets.render import plan_to_json
 from distui.presets.request import Request
 from distui.presets.secrets import MASK
-from distui.runners import journal, run_directories
-from distui.runners.errors import RunError
 from distui.runners.launch import recent
 from distui.runners.launch.launch_form import LaunchForm, with_free_name
 from distui.runners.launch.preset_library import PresetEntry
 from distui.runners.launch.syntax_check import syntax_problem
-from distui.runners.model import AttemptStarted, Stamped
-from distui.runners.settings_file import settings_path
+from distui.runners.run import journal, run_directories
+from distui.runners.run.errors import RunError
+from distui.runners.run.model import AttemptStarted, Stamped
+from distui.runners.run.settings_file import settings_path
 from distui.tui.rows.form import Field, best_match, folded_plan, form_rows
 from distui.tui.rows.glyphs import plain
 from distui.tui.screens.launch import LaunchScreen

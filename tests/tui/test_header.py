@@ -10,7 +10,7 @@ from each import for_each
 from test_rows import frame_of, line_of
 
 from distui.presets.finding import Finding
-from distui.runners.model import (
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Checkpoint,

@@ -9,8 +9,8 @@ import pytest
 import scripted as play
 from each import for_each
 
-from distui.runners.model import Event, GpuTick, MetricsWindow, RankTick, Series, Stamped
-from distui.runners.state import RunState
+from distui.runners.run.model import Event, GpuTick, MetricsWindow, RankTick, Series, Stamped
+from distui.runners.run.state import RunState
 from distui.tui.history import (
     MOST_BUCKETS,
     MOST_TRACKS,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from each import for_each
 
-from distui.runners.model import Dump, Restart, SetNccl, Signal, Stop
+from distui.runners.run.model import Dump, Restart, SetNccl, Signal, Stop
 from distui.tui.keys import ACTIONS, MUTATING, SCOPES, help_rows, key_text, load_keymap
 from distui.tui.rows.command_line import CommandError, parse
 

@@ -10,7 +10,7 @@ from each import for_each
 
 from distui.runners.launch import launch_settings
 from distui.runners.launch.launch_settings import LaunchDefaults, of_table
-from distui.runners.settings_file import settings_path
+from distui.runners.run.settings_file import settings_path
 from distui.tui.cli import main
 from distui.tui.command_words import WrongUsage, understood
 

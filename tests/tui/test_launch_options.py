@@ -14,8 +14,8 @@ from each import for_each
 from distui.presets.request import ALL, OPTIONS, REQUEST_OPTIONS, LaunchOption, options
 from distui.runners import api
 from distui.runners.launch.launch_form import LaunchForm
+from distui.runners.launch.option_values import PARSERS
 from distui.runners.launch.words import READERS
-from distui.runners.option_values import PARSERS
 from distui.tui.cli import parser
 from distui.tui.mcp.launch_words import option_words
 from distui.tui.rows.form import OPTION

@@ -11,11 +11,11 @@ from conftest import Rig, Start, shown
 from test_launch_screen import at_field, chosen, here, opened, planned
 from textual.events import Paste
 
+from distui.presets.estimate.memory import estimate_for, format_for
+from distui.presets.estimate.preset_guide import QUESTIONS, survey
+from distui.presets.estimate.workload import GB, shape
 from distui.presets.finding import Finding
 from distui.presets.load import load
-from distui.presets.memory import estimate_for, format_for
-from distui.presets.preset_guide import QUESTIONS, survey
-from distui.presets.workload import GB, shape
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.tui.rows.form import NAMED, SET
 from distui.tui.screens.launch import GuideScreen, LaunchScreen

@@ -8,14 +8,14 @@ import pytest
 from each import for_each
 
 from distui.presets import model
+from distui.presets.estimate.preset_guide import survey
+from distui.presets.estimate.workload import FORMATS, GB, USABLE, name_of_gpu, shape
 from distui.presets.finding import Finding
 from distui.presets.load import BUILTIN, Library, library, load
-from distui.presets.preset_guide import survey
-from distui.presets.workload import FORMATS, GB, USABLE, name_of_gpu, shape
-from distui.runners.errors import RunError
 from distui.runners.launch.estimate_inputs import hardware_here
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, form_overrides
 from distui.runners.launch.preset_library import PresetEntry, listed
+from distui.runners.run.errors import RunError
 from distui.tui.rows import advice
 from distui.tui.rows.form import (
     KIND,

@@ -6,7 +6,7 @@ import pytest
 import scripted as play
 from conftest import Rig, Start, shown
 
-from distui.runners.model import AttemptStarted, CaughtUp
+from distui.runners.run.model import AttemptStarted, CaughtUp
 from distui.tui.screens.run import RunScreen
 
 

@@ -12,14 +12,15 @@ import scripted as play
 from each import for_each
 from msgspec.structs import replace
 
-from distui.runners import local_agent, run_directories
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.line_times import LineTimes
-from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
-from distui.runners.model import Stamped
-from distui.runners.wire.client import Window
+from distui.runners.node import local_agent
+from distui.runners.run import run_directories
+from distui.runners.run.log_files import LogFile, file_id, parse_file_id
+from distui.runners.run.model import Stamped
+from distui.runners.run.wire.client import Window
 from distui.tui import log_tail
 from distui.tui.cli import main
 from distui.tui.log_tail import LogTail

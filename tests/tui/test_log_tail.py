@@ -9,8 +9,8 @@ from each import for_each
 
 from distui.runners.logs import grep, search
 from distui.runners.logs.follow import ask_window
-from distui.runners.logs.log_files import LogFile, parse_file_id
-from distui.runners.wire.client import Window
+from distui.runners.run.log_files import LogFile, parse_file_id
+from distui.runners.run.wire.client import Window
 from distui.tui import log_tail as log_view
 from distui.tui.log_tail import LogTail
 

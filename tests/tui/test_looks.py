@@ -12,7 +12,7 @@ from looks import FOLDER, MIDDLE, SMALL, Look, is_grey, palette, settled
 from test_runs_list import several_runs
 
 from distui.presets.finding import Finding
-from distui.runners.model import AttemptEnded, Event, FindingRaised, Outcome, RestartDelayed
+from distui.runners.run.model import AttemptEnded, Event, FindingRaised, Outcome, RestartDelayed
 from distui.tui import paint
 
 LOW = (60, 15)

@@ -9,7 +9,7 @@ from conftest import Rig, Start
 from looks import MIDDLE, SMALL, Look
 
 from distui.presets.finding import Finding
-from distui.runners.model import (
+from distui.runners.run.model import (
     CaughtUp,
     Checkpoint,
     CheckpointSaved,

@@ -6,7 +6,7 @@ import told
 from conftest import Rig, Start
 from looks import LARGE, MIDDLE, SMALL, Look
 
-from distui.runners.model import CommandDone
+from distui.runners.run.model import CommandDone
 
 
 def found(rig: Start, **more: bool) -> Rig:

@@ -8,9 +8,9 @@ import time
 import pytest
 from each import for_each
 
-from distui.runners import run_directories
-from distui.runners.errors import RunError
-from distui.runners.model import HUB, Series
+from distui.runners.run import run_directories
+from distui.runners.run.errors import RunError
+from distui.runners.run.model import HUB, Series
 from distui.tui.cli import main
 from distui.tui.option_values import duration, moment
 from distui.tui.verbs.metrics import SeriesSummary, chosen, lines, small_curve, value_text

@@ -10,7 +10,7 @@ from each import for_each
 from test_rows import frame_of, line_of, text_of
 
 from distui.runners.diagnosis.nccl_facts import Communicator, Init, NcclFacts, Pair
-from distui.runners.model import Event
+from distui.runners.run.model import Event
 from distui.tui.rows.glyphs import row_width, to_ascii
 from distui.tui.rows.nccl import (
     chosen_of,

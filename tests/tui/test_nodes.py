@@ -14,7 +14,7 @@ from test_rows import line_of, text_of
 
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.logs.follow import Level
-from distui.runners.model import (
+from distui.runners.run.model import (
     HUB,
     ClusterChanged,
     Down,
@@ -30,7 +30,7 @@ from distui.runners.model import (
     StageChanged,
     Stop,
 )
-from distui.runners.state import RunState
+from distui.runners.run.state import RunState
 from distui.tui.rows import confirm, glyphs
 from distui.tui.rows.command_line import CommandError, parse
 from distui.tui.rows.findings import banner_rows, end_rows

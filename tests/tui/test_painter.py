@@ -15,7 +15,7 @@ from conftest import Rig, Start, shown
 from patience import HANG_S
 from textual.scrollbar import ScrollBar
 
-from distui.runners.model import AttemptStarted, GpuTick, LogGrew, RankTick
+from distui.runners.run.model import AttemptStarted, GpuTick, LogGrew, RankTick
 from distui.tui.paint import ASK, NAMES, Pacer
 from distui.tui.screens.curves import CurveStrip
 from distui.tui.screens.rows_view import thumb

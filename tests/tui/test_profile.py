@@ -12,12 +12,12 @@ import scripted as play
 from conftest import Start, shown
 from msgspec import structs
 
-from distui.runners import profiling
-from distui.runners.daemon import CommandRefused
-from distui.runners.model import Clause, CommandDone, Profile
-from distui.runners.profile_report import report, slowest, values
-from distui.runners.profiling import Fetched, RankTrace
-from distui.runners.traces import OperatorTime, TraceSummary
+from distui.runners.profile import profiling
+from distui.runners.profile.profiling import Fetched, RankTrace
+from distui.runners.profile.traces import OperatorTime, TraceSummary
+from distui.runners.reports.profile_report import report, slowest, values
+from distui.runners.run.daemon import CommandRefused
+from distui.runners.run.model import Clause, CommandDone, Profile
 from distui.tui.cli import main
 from distui.tui.option_values import rank_list
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse

@@ -11,8 +11,10 @@ from each import for_each
 from msgspec.structs import replace
 
 from distui.presets.finding import Finding
-from distui.runners import status
-from distui.runners.formatting import (
+from distui.runners.diagnosis import status
+from distui.runners.logs.follow import Level
+from distui.runners.reports.status_document import status_json
+from distui.runners.run.formatting import (
     duration_exact,
     duration_short,
     size_short,
@@ -20,9 +22,8 @@ from distui.runners.formatting import (
     step_short,
     usage_short,
 )
-from distui.runners.logs.follow import Level
-from distui.runners.logs.log_files import parse_file_id
-from distui.runners.model import (
+from distui.runners.run.log_files import parse_file_id
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     Checkpoint,
@@ -41,8 +42,7 @@ from distui.runners.model import (
     RunPhase,
     SetNccl,
 )
-from distui.runners.state import RunState
-from distui.runners.status_document import status_json
+from distui.runners.run.state import RunState
 from distui.tui.rows import glyphs
 from distui.tui.rows.card import card_rows
 from distui.tui.rows.columns import RANK_COLUMNS, by_id, tight

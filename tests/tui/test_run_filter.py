@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from test_runs_list import several_runs
 
-from distui.runners.formatting import bytes_of, seconds_of
+from distui.runners.run.formatting import bytes_of, seconds_of
 from distui.tui.rows.run_filter import FIELDS, FilterError, fitting, mistake, understood
 from distui.tui.rows.runs import COLUMNS, RunEntry, ordered
 from distui.tui.rows.runs_table import printed, unknown_column, usual

@@ -13,16 +13,17 @@ from each import for_each
 from test_theme import contrast, hexed
 from textual.theme import BUILTIN_THEMES
 
-from distui.runners import retention
 from distui.runners.logs import log_settings
 from distui.runners.notify import ways
-from distui.runners.settings_file import settings_path
+from distui.runners.removal import retention
+from distui.runners.run.settings_file import settings_path
 from distui.runners.telemetry import export_settings
 from distui.tui import paint
 from distui.tui.cli import main
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
+from distui.tui.rows.themes import ALL_THEMES, TEXTUAL_THEMES
 from distui.tui.setting_guide import GUIDES, OF_RUNS, example
-from distui.tui.user_settings import ALL_THEMES, KEYS, TEXTUAL_THEMES, UserSettings, load
+from distui.tui.user_settings import KEYS, UserSettings, load
 
 LEAST = {
     "text": 7.0,

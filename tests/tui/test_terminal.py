@@ -22,8 +22,8 @@ import scripted as play
 from each import for_each
 from patience import HANG_S
 
-from distui.runners.errors import RunError
-from distui.tui import cockpit_commands
+from distui.runners.run.errors import RunError
+from distui.tui.screens import cockpit_commands
 from distui.tui.terminal import draws_ascii_alone, take_answers
 from distui.tui.verbs import runs
 

@@ -7,7 +7,8 @@ from each import for_each
 from msgspec import structs
 
 from distui.presets.finding import Finding
-from distui.runners.model import (
+from distui.runners.diagnosis.status import state_words
+from distui.runners.run.model import (
     HUB,
     AttemptStarted,
     Cluster,
@@ -22,8 +23,7 @@ from distui.runners.model import (
     StageChanged,
     Stamped,
 )
-from distui.runners.state import RunState
-from distui.runners.status import state_words
+from distui.runners.run.state import RunState
 from distui.tui.rows.run_status import cost
 from distui.tui.screens.panes import too_small
 from distui.tui.verbs.foreground import Causes

@@ -11,7 +11,7 @@ from conftest import Rig, Start, shown
 from each import for_each
 
 from distui.presets.finding import Finding
-from distui.runners.model import (
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
@@ -28,7 +28,7 @@ from distui.runners.model import (
     ReadMetrics,
     Series,
 )
-from distui.runners.state import RunState
+from distui.runners.run.state import RunState
 from distui.tui.past import MomentError, Timeline, copied, moment_of, put_samples, step_of
 
 SLOW = Finding("slow", "warning", "rank 4 is the straggler", rank=4, since=play.BEGAN + 40)

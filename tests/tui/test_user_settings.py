@@ -13,7 +13,7 @@ from conftest import Start, shown
 from each import for_each
 from patience import HANG_S
 
-from distui.runners.settings_file import SettingsError, section_of, settings_path
+from distui.runners.run.settings_file import SettingsError, section_of, settings_path
 from distui.tui.app import CockpitApp
 from distui.tui.rows.charts import STRIP
 from distui.tui.screens.pickers import ColumnPicker

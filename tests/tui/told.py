@@ -10,8 +10,8 @@ import several
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
-from distui.runners.logs.log_files import file_id
-from distui.runners.model import HUB, CaughtUp, Event, FindingRaised, Host, HostTick, NcclTick
+from distui.runners.run.log_files import file_id
+from distui.runners.run.model import HUB, CaughtUp, Event, FindingRaised, Host, HostTick, NcclTick
 
 PHASES = {"kernels": 0.31, "bootstrap": 0.42, "topo": 0.18, "graphs": 0.04, "connections": 0.12}
 

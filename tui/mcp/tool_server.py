@@ -18,12 +18,12 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from ...presets.secrets import Masker, secrets_in
-from ...runners import run_directories
-from ...runners.errors import NoSuchRunError, RunError
-from ...runners.export import secrets_of
+from ...runners.reports.bundle import secrets_of
+from ...runners.run import run_directories
+from ...runners.run.errors import NoSuchRunError, RunError
 from ..arguments import HANDED_OVER
+from ..exit_codes import LOST, TIMED_OUT
 from ..terminal import GONE
-from ..verbs.runs import LOST, TIMED_OUT
 from .answers import Refused, page, parsed_lines, safe, size, window
 from .verb_calls import Printed, Take, VerbEnd, end_all, run_verb
 

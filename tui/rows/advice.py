@@ -5,13 +5,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 
-from ...presets import megatron
-from ...presets.finding import PlanError
-from ...presets.memory import Estimate, estimate_for, format_for
-from ...presets.model import Preset
-from ...presets.plurals import plural
-from ...presets.preset_guide import QUESTIONS, Question, Recommendation, needed, survey
-from ...presets.workload import (
+from ...presets.estimate.memory import Estimate, estimate_for, format_for
+from ...presets.estimate.preset_guide import QUESTIONS, Question, Recommendation, needed, survey
+from ...presets.estimate.workload import (
     FORMATS,
     GB,
     USABLE,
@@ -22,6 +18,10 @@ from ...presets.workload import (
     parse_parameters,
     shape,
 )
+from ...presets.finding import PlanError
+from ...presets.launchers import megatron
+from ...presets.model import Preset
+from ...presets.plurals import plural
 from ...runners.launch.launch_form import LaunchForm
 from . import glyphs
 from .glyphs import Cell, Row, fit, row_width, wrap

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.formatting import NA, elapsed, listed, size_text, time_of_day
-from ...runners.model import Checkpoint
-from ...runners.nccl_reach import uses_gloo
-from ...runners.progress import progress, source_text
-from ...runners.state import RunState
-from ...runners.status import applied
+from ...runners.diagnosis.status import applied
+from ...runners.run.formatting import NA, elapsed, listed, size_text, time_of_day
+from ...runners.run.model import Checkpoint
+from ...runners.run.nccl_reach import uses_gloo
+from ...runners.run.state import RunState
+from ...runners.telemetry.progress import progress, source_text
 from .frame import Frame, names
 from .glyphs import Row, labelled
 from .header import checkpoint_age

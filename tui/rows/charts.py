@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from ...runners.formatting import NA, duration_short, size_short, step_short
-from ...runners.freshness import TIMES, holds, usual_interval
-from ...runners.model import Gpu, Host
-from ...runners.state import RunState
+from ...runners.run.formatting import NA, duration_short, size_short, step_short
+from ...runners.run.freshness import TIMES, holds, usual_interval
+from ...runners.run.model import Gpu, Host
+from ...runners.run.state import RunState
 from ...runners.telemetry.metric_names import METRICS
 from ...runners.telemetry.quantities import NO_STEPS, NO_TRAINING
 from ...runners.telemetry.quantity import Holds, Quantity

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
-from ...runners.model import Gpu, RankSample
-from ...runners.state import LIVING, Node, Rank
+from ...runners.run.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
+from ...runners.run.model import Gpu, RankSample
+from ...runners.run.state import LIVING, Node, Rank
 from ...runners.telemetry.quantities import BY_KIND
 from ...runners.telemetry.quantity import Quantity, TableColumn
 from . import glyphs

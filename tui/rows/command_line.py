@@ -11,21 +11,11 @@ from msgspec import Struct
 
 from ...presets.finding import did_you_mean
 from ...presets.nccl import LEVELS, SUBSYSTEMS, NcclError, parse_level, parse_subsys
-from ...runners import environment, run_notes
-from ...runners.errors import RunError
-from ...runners.model import (
-    Command,
-    Down,
-    Dump,
-    Profile,
-    Restart,
-    SetAutostop,
-    SetNccl,
-    Signal,
-    Stop,
-)
+from ...runners.run import environment, run_notes
+from ...runners.run.errors import RunError
+from ...runners.run.model import Command, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
 from ..option_values import common_start
-from ..user_settings import ALL_THEMES
+from .themes import ALL_THEMES
 
 
 class CommandError(Exception):

@@ -21,7 +21,7 @@ from ...runners.comparison.differences import (
     Section,
     ratio_text,
 )
-from ...runners.formatting import NA, duration_short
+from ...runners.run.formatting import NA, duration_short
 from ...runners.telemetry.metric_names import find_metric
 from ...runners.telemetry.quantity import Quantity
 from .charts import BYTES, chart_text, chart_title, count_short, edge_text, gutter, near

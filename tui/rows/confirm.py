@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from ...presets.plurals import plural
 from ...presets.secrets import mask
-from ...runners import clock, saving
-from ...runners.formatting import listed, spans
-from ...runners.losses import what_is_lost
-from ...runners.model import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
-from ...runners.nccl_reach import UNUSED, how, reach, uses_gloo
-from ...runners.state import RunState
+from ...runners.run import clock, saving
+from ...runners.run.formatting import listed, spans
+from ...runners.run.model import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
+from ...runners.run.nccl_reach import UNUSED, how, reach, uses_gloo
+from ...runners.run.state import RunState
+from ...runners.telemetry.losses import what_is_lost
 from . import glyphs
 from .command_line import number_of
 from .frame import names, silent, without

@@ -21,8 +21,8 @@ from ...runners.diagnosis.rank_dumps import (
     merged_recorders,
     merged_stacks,
 )
-from ...runners.formatting import NA, agreeing, size_text, spans, spans_short, spans_text, time_of_day
-from ...runners.state import RunState
+from ...runners.run.formatting import NA, agreeing, size_text, spans, spans_short, spans_text, time_of_day
+from ...runners.run.state import RunState
 from . import glyphs
 from .glyphs import Row, fit, or_na, table, text_row
 

@@ -13,7 +13,8 @@ from ...presets.finding import Finding, worst_first
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...presets.secrets import mask
-from ...runners.formatting import (
+from ...runners.diagnosis.status import foreign, untimed
+from ...runners.run.formatting import (
     agreeing,
     duration_exact,
     duration_short,
@@ -24,10 +25,9 @@ from ...runners.formatting import (
     spans_text,
     time_of_day,
 )
-from ...runners.model import Checkpoint, FirstCause, LinkState, Outcome, RunPhase
-from ...runners.nccl_reach import uses_gloo
-from ...runners.state import Attempt, RunState
-from ...runners.status import foreign, untimed
+from ...runners.run.model import Checkpoint, FirstCause, LinkState, Outcome, RunPhase
+from ...runners.run.nccl_reach import uses_gloo
+from ...runners.run.state import Attempt, RunState
 from . import glyphs
 from .frame import Frame, LinkPhase, names, silent
 from .glyphs import Cell, Row, clip, fit, hang, labelled, wrap

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 from rich.cells import cell_len
 
 from ...presets import model, nccl
+from ...presets.estimate.memory import format_for
+from ...presets.estimate.workload import FORMATS
 from ...presets.finding import Finding
-from ...presets.memory import format_for
 from ...presets.model import Loaded, help_of
 from ...presets.request import FORM_OPTIONS, of_form
 from ...presets.secrets import mask
-from ...presets.workload import FORMATS
-from ...runners.formatting import NA
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.preset_library import PresetEntry
 from ...runners.launch.words import shell_words
+from ...runners.run.formatting import NA
 from . import glyphs
 from .glyphs import Cell, Cells, Row, clip, counted, fit, kept, labelled, row_width, table, wrap
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from ...presets.plurals import plural
-from ...runners.formatting import duration_exact, elapsed, time_of_day
-from ...runners.freshness import Freshness, freshness, holds
-from ...runners.model import Gpu, LinkState
-from ...runners.state import Node, Rank, RunState
+from ...runners.run.formatting import duration_exact, elapsed, time_of_day
+from ...runners.run.freshness import Freshness, freshness, holds
+from ...runners.run.model import Gpu, LinkState
+from ...runners.run.state import Node, Rank, RunState
 from . import glyphs
 from .glyphs import fit
 

@@ -16,8 +16,8 @@ from rich.cells import cell_len, set_cell_size
 from ...presets.finding import SEVERITIES, Finding
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.formatting import NA, duration_text, elapsed
-from ...runners.model import RankPhase, RunPhase
+from ...runners.run.formatting import NA, duration_text, elapsed
+from ...runners.run.model import RankPhase, RunPhase
 
 OK, WARN, BAD, STALE = "●", "▲", "✖", "◌"
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from ...presets.finding import Finding
 from ...presets.plurals import plural
 from ...runners.diagnosis.first_step import no_step_yet
-from ...runners.formatting import NA, duration_exact, duration_short, elapsed, time_of_day, usage_short
-from ...runners.model import Cluster, LinkState, RankPhase, RunPhase
-from ...runners.nccl_reach import instead_of_gloo, uses_gloo
-from ...runners.progress import STEPS_SOURCE, Progress, hung, parts, progress
-from ...runners.state import RunState
-from ...runners.status import HUNG, applied, world_size
+from ...runners.diagnosis.status import HUNG, applied, world_size
+from ...runners.run.formatting import NA, duration_exact, duration_short, elapsed, time_of_day, usage_short
+from ...runners.run.model import Cluster, LinkState, RankPhase, RunPhase
+from ...runners.run.nccl_reach import instead_of_gloo, uses_gloo
+from ...runners.run.state import RunState
+from ...runners.telemetry.progress import STEPS_SOURCE, Progress, hung, parts, progress
 from . import glyphs
 from .frame import Frame, SampleFields, gpu_fields, gpu_places
 from .glyphs import Cells, Row, kept, percent, row_width

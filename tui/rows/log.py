@@ -9,11 +9,11 @@ from typing import NamedTuple
 from msgspec import Struct
 from rich.cells import cell_len
 
-from ...runners.formatting import spans_text, time_of_day
 from ...runners.logs.dating import Key
 from ...runners.logs.follow import Level
-from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
-from ...runners.state import RunState
+from ...runners.run.formatting import spans_text, time_of_day
+from ...runners.run.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
+from ...runners.run.state import RunState
 from . import glyphs
 from .frame import fit_name
 from .glyphs import Cell, Row, fit, row_width

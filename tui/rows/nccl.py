@@ -14,10 +14,10 @@ from msgspec import Struct
 from ...presets.plurals import plural
 from ...presets.secrets import mask
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts, NcclNode
-from ...runners.formatting import NA, agreeing, listed, size_short, spans, spans_text
-from ...runners.nccl_reach import uses_gloo
-from ...runners.state import RunState
-from ...runners.status import foreign
+from ...runners.diagnosis.status import foreign
+from ...runners.run.formatting import NA, agreeing, listed, size_short, spans, spans_text
+from ...runners.run.nccl_reach import uses_gloo
+from ...runners.run.state import RunState
 from . import glyphs
 from .findings import QUIET, item_row, items
 from .frame import Frame, short_host

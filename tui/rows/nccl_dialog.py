@@ -18,10 +18,10 @@ from ...presets.nccl import (
     flood_rate,
     subsystems,
 )
-from ...runners.formatting import duration_short, size_short
-from ...runners.model import SetNccl
-from ...runners.nccl_reach import how, reach, uses_gloo
-from ...runners.state import RunState
+from ...runners.run.formatting import duration_short, size_short
+from ...runners.run.model import SetNccl
+from ...runners.run.nccl_reach import how, reach, uses_gloo
+from ...runners.run.state import RunState
 from .frame import name_of
 from .glyphs import Row, fit, labelled
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from ...presets.plurals import plural
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts
-from ...runners.formatting import listed
+from ...runners.run.formatting import listed
 from . import glyphs
 from .frame import fit_name, short_host
 from .glyphs import Cell, Row, clip, fit, joined, labelled, wrap

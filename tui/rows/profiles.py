@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...presets.plurals import plural
-from ...runners import profiling
-from ...runners.formatting import NA, spans_text
-from ...runners.model import CommandDone
-from ...runners.profile_report import APART, merged, shares_of, slowest
-from ...runners.profiling import Fetched, RankTrace
-from ...runners.traces import OperatorTime, TraceSummary
+from ...runners.profile import profiling
+from ...runners.profile.profiling import Fetched, RankTrace
+from ...runners.profile.traces import OperatorTime, TraceSummary
+from ...runners.reports.profile_report import APART, merged, shares_of, slowest
+from ...runners.run.formatting import NA, spans_text
+from ...runners.run.model import CommandDone
 from .glyphs import Row, clip, table, text_row
 
 SHOWN = 10

@@ -14,7 +14,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from ...runners.formatting import spans_short
+from ...runners.run.formatting import spans_short
 from .glyphs import Cell, Row, clip, fit, row_width
 from .plot import Mode, TimeSpan, Values, finite, tick_row
 

@@ -11,9 +11,9 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
-from ...runners.model import Gpu
-from ...runners.state import Node, Rank, RunState
+from ...runners.run.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
+from ...runners.run.model import Gpu
+from ...runners.run.state import Node, Rank, RunState
 from . import glyphs
 from .frame import Frame, fit_name, gpu_of, link_state, names
 from .glyphs import Cell, Row, clip, fit, percent, table

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from ...presets.finding import did_you_mean
 from ...presets.sanitize import quoted
-from ...runners.formatting import NA, bytes_of, seconds_of
-from ...runners.model import RunPhase
-from ...runners.status import HUNG
+from ...runners.diagnosis.status import HUNG
+from ...runners.run.formatting import NA, bytes_of, seconds_of
+from ...runners.run.model import RunPhase
 from .runs import RunEntry, share_done, words_of_state
 
 Value = str | float | None

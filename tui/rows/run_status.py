@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners import clock
-from ...runners.formatting import duration_exact, elapsed
-from ...runners.model import HUB, Cluster, LinkState, Stage
-from ...runners.state import Node, RunState, StageProgress
+from ...runners.run import clock
+from ...runners.run.formatting import duration_exact, elapsed
+from ...runners.run.model import HUB, Cluster, LinkState, Stage
+from ...runners.run.state import Node, RunState, StageProgress
 from . import glyphs
 from .frame import Frame, fit_name, link_state, names
 from .glyphs import Cell, Row, clip, fit, labelled, wrap

@@ -10,12 +10,12 @@ from msgspec import Struct, structs
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.formatting import NA, duration_short, duration_text, elapsed, size_short
-from ...runners.journal import History
-from ...runners.model import RunPhase
-from ...runners.run_directories import Entry
-from ...runners.run_notes import RunNotes
-from ...runners.status import HUNG, RunFigures, hidden
+from ...runners.diagnosis.status import HUNG, RunFigures, hidden
+from ...runners.run.formatting import NA, duration_short, duration_text, elapsed, size_short
+from ...runners.run.journal import History
+from ...runners.run.model import RunPhase
+from ...runners.run.run_directories import Entry
+from ...runners.run.run_notes import RunNotes
 from . import glyphs
 from .glyphs import Cell, Row, fit, or_na
 
@@ -43,7 +43,7 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     finding: str = ""
     """The worst finding, or how the run ended."""
     hung: bool = False
-    """Whether the run seems to hang, see runners.progress.hung."""
+    """Whether the run seems to hang, see runners.telemetry.progress.hung."""
     size: int | None = None
     """Bytes of its directory."""
     host: str = ""

@@ -12,12 +12,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ...presets.plurals import plural
-from ...runners import status
-from ...runners.formatting import NA, spans_short
-from ...runners.model import RankPhase
-from ...runners.nccl_reach import uses_gloo
-from ...runners.state import Rank, RunState
-from ...runners.status import short
+from ...runners.diagnosis import status
+from ...runners.diagnosis.status import short
+from ...runners.run.formatting import NA, spans_short
+from ...runners.run.model import RankPhase
+from ...runners.run.nccl_reach import uses_gloo
+from ...runners.run.state import Rank, RunState
 from . import glyphs
 from .columns import (
     EXIT,

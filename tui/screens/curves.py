@@ -10,12 +10,11 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.signal import Signal
 
-from ...runners.formatting import duration_short
+from ...runners.run.formatting import duration_short
+from ...runners.run.wire.client import LinkError
 from ...runners.telemetry.metric_names import METRICS, find_metric
 from ...runners.telemetry.quantity import Quantity
-from ...runners.wire.client import LinkError
 from ..background import background
-from ..cockpit_commands import CommandingApp
 from ..history import Ask, MetricHistory, Shown, Want, time_of
 from ..keys import bindings
 from ..rows.charts import (
@@ -40,6 +39,7 @@ from ..rows.frame import Frame, gpu_places, names
 from ..rows.glyphs import Row
 from ..rows.plot import Axis, Line, Mark, Mode, TimeSpan, Values, finite, sparkline
 from ..rows.rank_time import RankSeries, rank_time_rows
+from .cockpit_commands import CommandingApp
 from .panes import Pane
 from .pickers import MetricPicker
 

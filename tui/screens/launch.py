@@ -14,17 +14,16 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Static
 
+from ...presets.estimate.preset_guide import QUESTIONS, Recommendation, recommend
 from ...presets.finding import PlanError
-from ...presets.preset_guide import QUESTIONS, Recommendation, recommend
 from ...presets.sanitize import clean_text
 from ...presets.secrets import holds_secret
-from ...runners.errors import LaunchError, RunError
 from ...runners.launch import launch_settings, recent
 from ...runners.launch.estimate_inputs import hardware_here
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview, with_free_name
 from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
+from ...runners.run.errors import LaunchError, RunError
 from ..background import background, stop
-from ..cockpit_commands import CommandingApp
 from ..rows import advice, glyphs
 from ..rows.advice import choice_rows, end_rows, title
 from ..rows.form import (
@@ -47,6 +46,7 @@ from ..rows.form import (
 )
 from ..rows.glyphs import Row, key_row, wrap
 from .bars import Flash
+from .cockpit_commands import CommandingApp
 from .launch_panes import PANES, Candidates, Details, FormView, PresetList
 from .modal import ConfirmScreen, RowsModal
 from .prompts import WordsPrompt

@@ -10,9 +10,9 @@ from textual.binding import Binding
 from textual.events import Key, Paste, Resize
 from textual.message import Message
 
-from ...runners.errors import LaunchError
 from ...runners.launch.launch_form import LaunchForm
 from ...runners.launch.preset_library import PresetEntry
+from ...runners.run.errors import LaunchError
 from ..background import background, stop
 from ..keys import bindings
 from ..option_values import common_start, paths_on

@@ -13,7 +13,7 @@ from textual.signal import Signal
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ...runners.logs.log_files import LogFile
+from ...runners.run.log_files import LogFile
 from ..log_tail import LogTail
 from ..rows.frame import Frame, names
 from ..rows.glyphs import Row, row_width

@@ -17,11 +17,11 @@ from textual.message import Message
 from textual.signal import Signal
 
 from ...presets.plurals import plural
-from ...runners import clock
-from ...runners.formatting import size_short, time_of_day
 from ...runners.logs.follow import ALARMS, Level, level_of
-from ...runners.state import RunState
-from ...runners.wire.client import LinkError
+from ...runners.run import clock
+from ...runners.run.formatting import size_short, time_of_day
+from ...runners.run.state import RunState
+from ...runners.run.wire.client import LinkError
 from ..background import keep_running
 from ..keys import bindings
 from ..log_tail import LogTail, Reader

@@ -15,10 +15,10 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
-from ...runners.formatting import spans_text
-from ...runners.model import SetNccl
-from ...runners.nccl_reach import refusal
-from ...runners.state import RunState
+from ...runners.run.formatting import spans_text
+from ...runners.run.model import SetNccl
+from ...runners.run.nccl_reach import refusal
+from ...runners.run.state import RunState
 from ..rows.glyphs import Row, clip, hang, key_row, row_width
 from ..rows.nccl_dialog import NcclForm, begin, change, command, form_rows, note_rows
 from .rows_view import RowsView

@@ -15,8 +15,8 @@ from textual.message import Message
 from textual.signal import Signal
 
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
-from ...runners.errors import RunError
-from ...runners.state import RunState
+from ...runners.run.errors import RunError
+from ...runners.run.state import RunState
 from ..background import background
 from ..keys import bindings
 from ..rows.frame import Frame

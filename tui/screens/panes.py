@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.signal import Signal
 
-from ...runners.model import RunPhase
+from ...runners.run.model import RunPhase
 from ..background import call
 from ..keys import bindings
 from ..rows.card import card_rows

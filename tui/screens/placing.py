@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 
 from textual.widget import Widget
 
-from ...runners.state import RunState
+from ...runners.run.state import RunState
 from ..rows.card import card_rows
 from ..rows.findings import banner_rows, end_rows, wrong_rows
 from ..rows.frame import Frame, silent

@@ -13,7 +13,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
-from ...runners.errors import RunError
+from ...runners.run.errors import RunError
 from ..background import after, background, keep_running
 from ..rows.command_line import RunNames, candidates, completed, help_line
 from ..rows.glyphs import wrap

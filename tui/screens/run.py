@@ -16,13 +16,12 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from ...presets.sanitize import clean_text
-from ...runners.formatting import spans_text
 from ...runners.logs.follow import compile_grep
-from ...runners.logs.log_files import LogError
-from ...runners.model import Dump
-from ...runners.wire.client import new_id
+from ...runners.run.formatting import spans_text
+from ...runners.run.log_files import LogError
+from ...runners.run.model import Dump
+from ...runners.run.wire.client import new_id
 from ..background import background
-from ..cockpit_commands import CommandingApp
 from ..history import MetricHistory
 from ..keys import bindings
 from ..rows.charts import LIVE_WINDOW, STRIP, WINDOWS
@@ -34,6 +33,7 @@ from ..rows.layout import Arrangement, is_large, shows_wrong
 from ..rows.log import JumpError, Selection, jump_of, named
 from ..rows.tables import absent, next_sort
 from .bars import Flash, TabRow
+from .cockpit_commands import CommandingApp
 from .curves import CurveStrip, RankStrip
 from .findings_pane import Diagnosis, FindingList
 from .log_view import LogLead, LogView

@@ -14,10 +14,9 @@ from textual.widgets import Static
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners import run_notes
-from ...runners.formatting import size_short
+from ...runners.run import run_notes
+from ...runners.run.formatting import size_short
 from ..background import background, keep_running
-from ..cockpit_commands import CommandingApp
 from ..keys import bindings
 from ..rows.run_filter import fitting, mistake
 from ..rows.runs import (
@@ -33,6 +32,7 @@ from ..rows.runs import (
     run_row,
 )
 from ..source import ASK_S
+from .cockpit_commands import CommandingApp
 from .modal import ConfirmScreen
 from .panes import KeyFooter
 from .prompts import WordsPrompt

@@ -14,7 +14,7 @@ from ...presets.sanitize import clean_text
 from ...runners.comparison.account import Account
 from ...runners.comparison.differences import Comparison, compare
 from ...runners.comparison.loading import load
-from ...runners.errors import RunError
+from ...runners.run.errors import RunError
 from ..background import keep_running
 from ..rows.comparison import charts, comparison_rows, head_rows
 from ..rows.glyphs import Row, key_row, wrap

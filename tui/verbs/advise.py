@@ -8,10 +8,9 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
-from ...presets.finding import PlanError
-from ...presets.memory import Estimate
-from ...presets.preset_guide import Remedy, needed, on_gpus, remedies, survey
-from ...presets.workload import (
+from ...presets.estimate.memory import Estimate
+from ...presets.estimate.preset_guide import Remedy, needed, on_gpus, remedies, survey
+from ...presets.estimate.workload import (
     FORMATS,
     GB,
     VOCABULARY,
@@ -24,9 +23,10 @@ from ...presets.workload import (
     shape,
     shape_of,
 )
-from ...runners.errors import RunError
+from ...presets.finding import PlanError
 from ...runners.launch.estimate_inputs import count
-from ...runners.local_agent import default_python
+from ...runners.run.errors import RunError
+from ...runners.run.machine import default_python
 from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice
 from ..rows.glyphs import table

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...presets import trusted_files
 from ...presets.finding import PresetError
-from ...runners.errors import RunError
+from ...runners.run.errors import RunError
 from ..command_words import PLANS as WITH_SCRIPT
 from ..command_words import SCRIPTS
 from ..option_values import paths_on
@@ -167,7 +167,7 @@ def _filters(prefix: str, **asked: Any) -> Words:
 
 def _tags(prefix: str = "", **_: Any) -> Words:
     """Complete tags of the newest runs, with the sign that was typed."""
-    from ...runners import run_notes
+    from ...runners.run import run_notes
 
     folder, names = _newest()
     tags = {tag for name in names[:MOST_TAGGED] for tag in run_notes.read(folder / name).tags}

@@ -16,16 +16,16 @@ from msgspec import structs
 
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.sanitize import clean_text, escaped_json
-from ...runners import environment, run_directories, saving
-from ...runners.agent.processes import disposition
-from ...runners.agentless import stop_run
-from ...runners.environment import pairs
-from ...runners.errors import NoSuchRunError, RunError, UnreachableError
-from ...runners.formatting import agreeing, spans_text
-from ...runners.local_agent import check_ranks, history, open_link, with_link
-from ...runners.model import Command, CommandDone, RankPhase, Restart, SetNccl, Signal, Stop
-from ...runners.state import RunState
-from ...runners.wire.client import Link, LinkError, new_id
+from ...runners.node.agentless import stop_run
+from ...runners.node.local_agent import check_ranks, history, open_link, with_link
+from ...runners.run import environment, run_directories, saving
+from ...runners.run.environment import pairs
+from ...runners.run.errors import NoSuchRunError, RunError, UnreachableError
+from ...runners.run.formatting import agreeing, spans_text
+from ...runners.run.model import Command, CommandDone, RankPhase, Restart, SetNccl, Signal, Stop
+from ...runners.run.processes import disposition
+from ...runners.run.state import RunState
+from ...runners.run.wire.client import Link, LinkError, new_id
 from ..rows import confirm
 from ..rows.command_line import number_of
 from ..rows.glyphs import plain

@@ -18,7 +18,6 @@ from ...presets.finding import Finding
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text, escaped_json
 from ...presets.trusted_files import private_folder
-from ...runners import clock, file_io, run_directories
 from ...runners.diagnosis.diagnosis_document import Diagnosis, document
 from ...runners.diagnosis.first_cause import LogFinding, Verdict, judge
 from ...runners.diagnosis.heads import Stamp
@@ -26,16 +25,17 @@ from ...runners.diagnosis.missing_ranks import ABSENT
 from ...runners.diagnosis.nccl_facts import NcclFacts
 from ...runners.diagnosis.rank_dumps import merged_recorders, merged_stacks
 from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_run
-from ...runners.errors import NoSuchRunError, RunError
-from ...runners.export import BundleWriter, Gathering, Manifest, is_bundle, opened
-from ...runners.foreign_jobs import pids_of, scan
-from ...runners.formatting import size_text, spans_text, time_of_day
-from ...runners.local_agent import check_ranks, history, snapshot, with_link
-from ...runners.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
-from ...runners.state import RunState
-from ...runners.status import judged_attempt, standing
-from ...runners.status_document import LiveDiagnosis, standing_json
-from ...runners.wire.client import Link, new_id
+from ...runners.diagnosis.status import judged_attempt, standing
+from ...runners.node.local_agent import check_ranks, history, snapshot, with_link
+from ...runners.reports.bundle import BundleWriter, Gathering, Manifest, is_bundle, opened
+from ...runners.reports.status_document import LiveDiagnosis, standing_json
+from ...runners.run import clock, file_io, run_directories
+from ...runners.run.errors import NoSuchRunError, RunError
+from ...runners.run.formatting import size_text, spans_text, time_of_day
+from ...runners.run.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
+from ...runners.run.state import RunState
+from ...runners.run.wire.client import Link, new_id
+from ...runners.watch.foreign_jobs import pids_of, scan
 from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source, source_of
 from ..rows.glyphs import plain
 from ..rows.nccl import by_size, communicator_card, node_rows

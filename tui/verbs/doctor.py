@@ -14,17 +14,17 @@ from typing import Any, TypedDict
 
 from ...presets.finding import Finding, LaunchFinding, failed
 from ...presets.sanitize import clean_text
-from ...runners import own_runs, run_directories
 from ...runners.doctor.examine import DoctorRequest, Examination, NodeToCheck, examine
 from ...runners.doctor.network_checks import Result, state, usual
 from ...runners.doctor.node_checks import MIB, ExaminedNode
-from ...runners.errors import RunError
-from ...runners.formatting import NA, size_text
 from ...runners.hub import on_hosts
 from ...runners.launch.hosts import settled, ssh_options
 from ...runners.launch.prepared import check_port
 from ...runners.launch.words import request_of
-from ...runners.wire.ssh import Way
+from ...runners.run import own_runs, run_directories
+from ...runners.run.errors import RunError
+from ...runners.run.formatting import NA, size_text
+from ...runners.run.wire.ssh import Way
 from ..arguments import names_hosts
 from ..rows.glyphs import counted, table
 

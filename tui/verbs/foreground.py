@@ -16,16 +16,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from ...presets.sanitize import LONGEST, clean_text
-from ...runners import clock, run_directories
-from ...runners.formatting import time_of_day
-from ...runners.local_agent import open_link, snapshot
 from ...runners.logs.follow import all_sizes
-from ...runners.logs.log_files import LogFile, parse_file_id
 from ...runners.logs.merging import Line, MergedLogs
-from ...runners.model import AttemptEnded, Event, FindingRaised, HostTick, RankTick, RunEnded
-from ...runners.state import RunState
-from ...runners.status_document import status_json
-from ...runners.wire.client import Link, LinkError
+from ...runners.node.local_agent import open_link, snapshot
+from ...runners.reports.status_document import status_json
+from ...runners.run import clock, run_directories
+from ...runners.run.formatting import time_of_day
+from ...runners.run.log_files import LogFile, parse_file_id
+from ...runners.run.model import AttemptEnded, Event, FindingRaised, HostTick, RankTick, RunEnded
+from ...runners.run.state import RunState
+from ...runners.run.wire.client import Link, LinkError
 from ..due_alerts import TerminalAlerts, ring
 from ..terminal import typeable
 from .status import describe, headline, unsaid

@@ -20,9 +20,6 @@ from ...presets.finding import Finding, PlanError
 from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.sanitize import clean_whole
-from ...runners import retention, run_directories
-from ...runners.environment import pairs
-from ...runners.errors import NoTorchError, RunError
 from ...runners.hub import launch_order, sky_cloud
 from ...runners.hub.sky_process import candidates_for
 from ...runners.launch import launch_settings, sky
@@ -32,10 +29,14 @@ from ...runners.launch.prepared import Prepared
 from ...runners.launch.rerun import LaunchChanges, again
 from ...runners.launch.syntax_check import syntax_problem
 from ...runners.launch.words import count, request_of
-from ...runners.local_agent import with_link
-from ...runners.model import Cluster, Down, RunPhase, SetAutostop
 from ...runners.node import package, wheels
-from ...runners.wire.client import new_id
+from ...runners.node.local_agent import with_link
+from ...runners.removal import retention
+from ...runners.run import run_directories
+from ...runners.run.environment import pairs
+from ...runners.run.errors import NoTorchError, RunError
+from ...runners.run.model import Cluster, Down, RunPhase, SetAutostop
+from ...runners.run.wire.client import new_id
 from ..arguments import names_hosts
 from ..rows import confirm
 from ..rows.form import candidate_table

@@ -15,11 +15,12 @@ from ...presets.load import Library, library, load
 from ...presets.plan import make_plan
 from ...presets.sanitize import clean_whole
 from ...presets.text_formats import MOST_BYTES
-from ...runners import file_io, local_agent, run_directories
-from ...runners.errors import RunError
 from ...runners.launch import check
 from ...runners.launch.prepare import prepare
 from ...runners.launch.prepared import run_name
+from ...runners.node import local_agent
+from ...runners.run import file_io, run_directories
+from ...runners.run.errors import RunError
 from ..rows.glyphs import counted
 from . import launch
 

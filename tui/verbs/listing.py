@@ -14,13 +14,13 @@ from msgspec import Struct, structs
 
 from ...presets.request import Named
 from ...presets.sanitize import clean_text
-from ...runners import clock, run_directories, run_notes
-from ...runners.directory_trees import size_of
-from ...runners.errors import RunError, UnreachableError
-from ...runners.formatting import time_of_day
-from ...runners.model import RunPhase
-from ...runners.status import figures
-from ...runners.wire.ssh import Way
+from ...runners.diagnosis.status import figures
+from ...runners.removal.directory_trees import size_of
+from ...runners.run import clock, run_directories, run_notes
+from ...runners.run.errors import RunError, UnreachableError
+from ...runners.run.formatting import time_of_day
+from ...runners.run.model import RunPhase
+from ...runners.run.wire.ssh import Way
 from ..rows.run_filter import FilterError, RunFilter, understood
 from ..rows.runs import RunEntry, entry_of, ordered
 from ..rows.runs_table import printed, unknown_column, usual

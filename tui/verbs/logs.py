@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import TypedDict
 
 from ...presets.sanitize import escaped_json
-from ...runners import run_directories
-from ...runners.errors import RunError
-from ...runners.local_agent import with_link
 from ...runners.logs.dating import Dated
 from ...runners.logs.follow import check_there, choose, compile_grep
-from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.logs.merging import Line, MergedLogs, prefixes
-from ...runners.model import CaughtUp, LogGrew, RunEnded
-from ...runners.parts import in_background
-from ...runners.state import RunState
-from ...runners.wire.client import Link
+from ...runners.node.local_agent import with_link
+from ...runners.run import run_directories
+from ...runners.run.errors import RunError
+from ...runners.run.log_files import LogError, LogFile, parse_file_id
+from ...runners.run.model import CaughtUp, LogGrew, RunEnded
+from ...runners.run.parts import in_background
+from ...runners.run.state import RunState
+from ...runners.run.wire.client import Link
 from ..rows.log import LAUNCH_LOG
 from ..terminal import complain
 from .runs import run_or_bundle, while_read

@@ -9,8 +9,8 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from ...runners import file_io
-from ...runners.errors import RunError
+from ...runners.run import file_io
+from ...runners.run.errors import RunError
 from ..cli import parser
 from ..command_words import verb_refusal
 from ..manual import pages

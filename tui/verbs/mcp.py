@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ...runners.errors import RunError
+from ...runners.run.errors import RunError
 from ..mcp import skill
 from ..terminal import complain
 

@@ -10,13 +10,13 @@ from typing import TypedDict
 
 from ...presets.finding import nearest_names
 from ...presets.plurals import plural
-from ...runners import clock, run_directories
-from ...runners.errors import RunError
-from ...runners.formatting import NA, size_text
-from ...runners.local_agent import with_link
-from ...runners.model import HUB, MetricsWindow, ReadMetrics, Series
+from ...runners.node.local_agent import with_link
+from ...runners.run import clock, run_directories
+from ...runners.run.errors import RunError
+from ...runners.run.formatting import NA, size_text
+from ...runners.run.model import HUB, MetricsWindow, ReadMetrics, Series
+from ...runners.run.wire.client import Link, new_id
 from ...runners.telemetry.metric_names import METRICS, SOURCES, find_metric, source_of, unknown
-from ...runners.wire.client import Link, new_id
 from ..option_values import DISTANT
 from ..rows.glyphs import table
 from ..rows.plot import Axis, Mode, finite, sparkline

@@ -9,8 +9,8 @@ from typing import TypedDict
 
 from ...presets.plurals import plural
 from ...presets.sanitize import LONGEST, clean_text
-from ...runners import clock, run_directories, run_notes
-from ...runners.errors import RunError
+from ...runners.run import clock, run_directories, run_notes
+from ...runners.run.errors import RunError
 from ..rows.glyphs import ago
 from ..terminal import answer, complain
 

@@ -9,15 +9,15 @@ import platform
 from collections.abc import Sequence
 from typing import TypedDict
 
-from ...runners import clock, run_directories
-from ...runners.errors import RunError
-from ...runners.formatting import time_of_day
 from ...runners.notify import delivery, ways
 from ...runners.notify.messages import trial_text
 from ...runners.notify.rule_words import RULES, rules_word
 from ...runners.notify.sending import SendOutcome, send
 from ...runners.notify.unreported import unreported
 from ...runners.notify.ways import POSTED, Configured, NoticeWay, WayError
+from ...runners.run import clock, run_directories
+from ...runners.run.errors import RunError
+from ...runners.run.formatting import time_of_day
 from ..alert_bytes import alert_bytes
 from ..due_alerts import ring
 from ..terminal import answer, complain

@@ -32,8 +32,8 @@ from ...presets.load import (
 from ...presets.nccl import nccl_presets
 from ...presets.text_formats import MOST_BYTES, decode_toml, parse_toml
 from ...presets.trusted_files import private_folder
-from ...runners import file_io
-from ...runners.errors import RunError
+from ...runners.run import file_io
+from ...runners.run.errors import RunError
 from ..terminal import answer, complain
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _read(file: Path) -> bytes | None:
 def _from_run(source: str) -> Imported:
     """Return a run's launch, with the changes of its restarts. Raises NoSuchRunError and RunError."""
     from ...presets import imports
-    from ...runners import daemon, run_directories
+    from ...runners.run import daemon, run_directories
 
     entry = run_directories.resolve(source)
     changes = [attempt.env_diff for attempt in entry.state().attempts]

@@ -8,14 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...runners import profiling, run_directories, traces
-from ...runners.errors import NoSuchRunError, RunError
-from ...runners.local_agent import with_link
-from ...runners.model import CommandDone, Profile
-from ...runners.profile_report import NOTHING, Profiled, checked, profiled, report, values
-from ...runners.profiling import Fetched, RankTrace
-from ...runners.traces import TraceError, TraceSummary
-from ...runners.wire.client import new_id
+from ...runners.node.local_agent import with_link
+from ...runners.profile import profiling, traces
+from ...runners.profile.profiling import Fetched, RankTrace
+from ...runners.profile.traces import TraceError, TraceSummary
+from ...runners.reports.profile_report import NOTHING, Profiled, checked, profiled, report, values
+from ...runners.run import run_directories
+from ...runners.run.errors import NoSuchRunError, RunError
+from ...runners.run.model import CommandDone, Profile
+from ...runners.run.wire.client import new_id
 from ..rows.glyphs import plain
 from ..rows.profiles import answer_rows, profile_rows
 from ..terminal import answer, complain

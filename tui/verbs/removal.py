@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TypedDict
 
 from ...presets.plurals import plural
-from ...runners import clock, run_directories, run_removal
-from ...runners.directory_trees import size_of
-from ...runners.errors import RunError
-from ...runners.formatting import size_short
-from ...runners.run_removal import Removal
+from ...runners.removal import run_removal
+from ...runners.removal.directory_trees import size_of
+from ...runners.removal.run_removal import Removal
+from ...runners.run import clock, run_directories
+from ...runners.run.errors import RunError
+from ...runners.run.formatting import size_short
 from ..rows.glyphs import table
 from ..terminal import answer, complain, confirmed
 

@@ -18,29 +18,24 @@ import msgspec
 
 from ...presets.request import Named
 from ...presets.sanitize import LONGEST, clean_text, escaped_json
-from ...runners import file_io, journal, run_directories
-from ...runners.errors import RunError, UnreachableError
-from ...runners.formatting import time_of_day
-from ...runners.local_agent import follow_until, reached, with_link
-from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
-from ...runners.state import RunState
-from ...runners.status import DAMAGED
-from ...runners.status_document import status_json
-from ...runners.wire.client import Link
-from ...runners.wire.ssh import HostError, Way
+from ...runners.diagnosis.status import DAMAGED
+from ...runners.node.local_agent import follow_until, reached, with_link
+from ...runners.reports.status_document import status_json
+from ...runners.run import file_io, journal, run_directories
+from ...runners.run.errors import RunError, UnreachableError
+from ...runners.run.formatting import time_of_day
+from ...runners.run.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
+from ...runners.run.state import RunState
+from ...runners.run.wire.client import Link
+from ...runners.run.wire.ssh import HostError, Way
+from ..exit_codes import LOST, TIMED_OUT
 from ..terminal import complain, complaint, draws_ascii_alone, piped_stdout, unread
 
 if TYPE_CHECKING:
-    from ...runners.export import Manifest
+    from ...runners.reports.bundle import Manifest
 
 # -----------------------------------------------------------------------------------------------------------
 # events, wait: runs on the command line.
-
-
-LOST = 6
-"""Exit code of `wait` for a run whose agent and runner have died."""
-TIMED_OUT = 124
-"""Exit code of `wait` after its timeout, as of timeout(1): the run may still get there."""
 
 
 Verb = Callable[[argparse.Namespace], int]
@@ -61,7 +56,7 @@ def run_or_bundle(verb: Verb) -> Verb:
 
 
 def _opened(bundle: str) -> AbstractContextManager[Manifest]:
-    from ...runners.export import opened  # rarely needed
+    from ...runners.reports.bundle import opened  # rarely needed
 
     return opened(Path(bundle))
 

@@ -14,11 +14,11 @@ from ...presets.finding import PresetError, nearest_or_all
 from ...presets.load import library
 from ...presets.sanitize import LONGEST, clean_text, quoted
 from ...presets.secrets import mask_text
-from ...runners import retention
 from ...runners.launch import launch_settings
 from ...runners.logs import log_settings
 from ...runners.notify import ways
-from ...runners.settings_file import SecretError, section_of, settings_path
+from ...runners.removal import retention
+from ...runners.run.settings_file import SecretError, section_of, settings_path
 from ...runners.telemetry import export_settings
 from ...runners.telemetry.export_settings import MetricsExport
 from ..rows.glyphs import table

@@ -12,22 +12,22 @@ from typing import TypedDict
 from ...presets.finding import worst_first
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners import clock, run_directories, run_notes
-from ...runners.agentless import DiskLink, FilesLink, damage
-from ...runners.checkpoints import checkpoint_line
 from ...runners.diagnosis.first_step import no_step_yet
-from ...runners.foreign_jobs import WatchedJob, find_job, scan
-from ...runners.formatting import NA, duration_text, size_text, step_short
-from ...runners.local_agent import folded_events, snapshot, with_link
-from ...runners.model import Event, FindingRaised, Host, LinkState, RunPhase, Stamped
-from ...runners.nccl_reach import instead_of_gloo
+from ...runners.diagnosis.status import DAMAGED, applied, hidden, missing, state_words, world_size
+from ...runners.node.agentless import DiskLink, FilesLink, damage
+from ...runners.node.local_agent import folded_events, snapshot, with_link
 from ...runners.notify.unreported import unreported
-from ...runners.progress import parts, progress, source_text
-from ...runners.run_notes import RunNotes
-from ...runners.state import Node, RunState
-from ...runners.status import DAMAGED, applied, hidden, missing, state_words, world_size
-from ...runners.status_document import MarkedStatus, WatchedStatus, status_json
-from ...runners.wire.client import Link
+from ...runners.reports.status_document import MarkedStatus, WatchedStatus, status_json
+from ...runners.run import clock, run_directories, run_notes
+from ...runners.run.checkpoints import checkpoint_line
+from ...runners.run.formatting import NA, duration_text, size_text, step_short
+from ...runners.run.model import Event, FindingRaised, Host, LinkState, RunPhase, Stamped
+from ...runners.run.nccl_reach import instead_of_gloo
+from ...runners.run.run_notes import RunNotes
+from ...runners.run.state import Node, RunState
+from ...runners.run.wire.client import Link
+from ...runners.telemetry.progress import parts, progress, source_text
+from ...runners.watch.foreign_jobs import WatchedJob, find_job, scan
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
@@ -319,7 +319,7 @@ def watch(options: argparse.Namespace) -> int:
 
 
 async def _once(job: WatchedJob) -> RunState:
-    from ...runners.watch_link import WatchLink  # slow to import
+    from ...runners.watch.watch_link import WatchLink  # slow to import
 
     link = WatchLink(job)
     try:

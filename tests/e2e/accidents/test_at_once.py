@@ -8,7 +8,7 @@ import pytest
 from doubles.served import doubled
 from patience import HANG_S
 
-from distui.runners.model import Restart, RunPhase, Stop
+from distui.runners.run.model import Restart, RunPhase, Stop
 
 from ..runs import World, kill, until
 from ..written import Attempt, write

@@ -9,8 +9,8 @@ import time
 import pytest
 from doubles.served import doubled
 
-from distui.runners import clock, journal
-from distui.runners.model import Outcome, Restart
+from distui.runners.run import clock, journal
+from distui.runners.run.model import Outcome, Restart
 from distui.tui.verbs.status import describe
 
 from ..runs import World

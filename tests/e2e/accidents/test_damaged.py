@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distui.runners import journal
-from distui.runners.model import AttemptStarted, Outcome, RankChanged, RunEnded, RunnerStarted
+from distui.runners.run import journal
+from distui.runners.run.model import AttemptStarted, Outcome, RankChanged, RunEnded, RunnerStarted
 from distui.tui.cli import main
 
 from ..runs import Run, World, kill, removed

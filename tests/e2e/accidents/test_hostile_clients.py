@@ -17,9 +17,9 @@ import pytest
 from doubles.served import Served, doubled
 from patience import HANG_S
 
-from distui.runners import journal
-from distui.runners.model import PROTOCOL, AgentHello, CaughtUp, Restart, RunPhase, Signal
-from distui.runners.wire.client import MAGIC, LinkError, SocketLink, encode
+from distui.runners.run import journal
+from distui.runners.run.model import PROTOCOL, AgentHello, CaughtUp, Restart, RunPhase, Signal
+from distui.runners.run.wire.client import MAGIC, LinkError, SocketLink, encode
 
 from ..runs import World, rss_bytes
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
-from distui.runners import file_io
+from distui.runners.run import file_io
 
 from ..runs import DISTUI, Run, World, kill, until
 from ..written import Attempt, write

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from doubles.served import doubled
 
-from distui.runners.model import RankPhase, Signal
+from distui.runners.run.model import RankPhase, Signal
 
 from ..runs import DISTUI, World, alive, until
 

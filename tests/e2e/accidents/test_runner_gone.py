@@ -7,7 +7,7 @@ import json
 import pytest
 from doubles.served import doubled
 
-from distui.runners.model import RunPhase
+from distui.runners.run.model import RunPhase
 
 from ..runs import World, alive, gone, kill, until
 

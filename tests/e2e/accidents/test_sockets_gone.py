@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from doubles.served import doubled
 
-from distui.runners import file_io, host_processes
 from distui.runners.inrank import own_folders
-from distui.runners.run_directories import AGENT_FILE
+from distui.runners.run import file_io, host_processes
+from distui.runners.run.run_directories import AGENT_FILE
 
 from ..runs import World, kill, removed, until
 

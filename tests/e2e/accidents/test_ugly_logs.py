@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from doubles.served import doubled
 
-from distui.runners.model import Outcome
-from distui.runners.wire.client import SocketLink
+from distui.runners.run.model import Outcome
+from distui.runners.run.wire.client import SocketLink
 
 from ..runs import DISTUI, Run, World, rss_bytes, until
 from ..screen import Screen

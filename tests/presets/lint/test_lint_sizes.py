@@ -11,7 +11,7 @@ from distui.presets.lint import lint_plan
 from distui.presets.load import load
 from distui.presets.plan import Place, make_plan
 from distui.presets.request import Request
-from distui.runners import local_agent
+from distui.runners.node import local_agent
 
 EXAMPLES = Path(__file__).parents[3] / "presets" / "examples"
 CALL = "from distui.runners.inrank.parallelize import parallelize\nparallelize(model)\n"

@@ -9,7 +9,7 @@ import sys
 import pytest
 from patience import HANG_S
 
-from distui.presets import torchrun as launcher
+from distui.presets.launchers import torchrun as launcher
 from distui.presets.lint import launches
 from distui.presets.lint.shell import Word
 

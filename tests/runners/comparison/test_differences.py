@@ -24,8 +24,8 @@ from distui.runners.comparison.differences import (
     single,
 )
 from distui.runners.comparison.elsewhere import received
-from distui.runners.errors import UnreachableError
-from distui.runners.state import RunState
+from distui.runners.run.errors import UnreachableError
+from distui.runners.run.state import RunState
 
 
 def side(title: str = "a", **parts: Any) -> Account:

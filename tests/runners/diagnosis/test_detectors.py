@@ -12,7 +12,7 @@ from distui.presets.finding import Finding
 from distui.runners.diagnosis import detectors as inheritance
 from distui.runners.diagnosis.detectors import Judging, owns
 from distui.runners.diagnosis.view import KEPT, View
-from distui.runners.model import (
+from distui.runners.run.model import (
     Collective,
     Event,
     FindingCleared,
@@ -25,7 +25,7 @@ from distui.runners.model import (
     RankSample,
     Stamped,
 )
-from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 FULL = Host(mem_total=1000, mem_used=500, cgroup_mem_max=100, cgroup_mem_used=99)
 CALM = Host(mem_total=1000, mem_used=500, cgroup_mem_max=100, cgroup_mem_used=50)

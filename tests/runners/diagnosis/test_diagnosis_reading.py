@@ -20,7 +20,7 @@ from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.log_sources import plain_source
 from distui.runners.diagnosis.log_text import BLOCK, LONGEST
 from distui.runners.diagnosis.reading import lines_of, read_all
-from distui.runners.errors import RunError
+from distui.runners.run.errors import RunError
 
 CORPUS = Path(__file__).parent / "corpus"
 FATAL = "h:1:2 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from each import for_each
 
 from distui.runners.diagnosis.first_step import doing_words, no_step_yet
-from distui.runners.model import (
+from distui.runners.run.model import (
     AttemptStarted,
     Event,
     Pulse,
@@ -18,7 +18,7 @@ from distui.runners.model import (
     Site,
     Stamped,
 )
-from distui.runners.state import RunState
+from distui.runners.run.state import RunState
 
 LIB = "/srv/env/lib/python3.12/site-packages"
 OWN = Site("/data/u/train.py", 12, "main")

@@ -26,7 +26,7 @@ from distui.runners.diagnosis import log_sources
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.log_text import BLOCK, LONGEST
 from distui.runners.diagnosis.reading import Reading, read_all
-from distui.runners.errors import RunError
+from distui.runners.run.errors import RunError
 
 PLAIN = b"h:1:2 [0] NCCL WARN Too many open files\n"
 TRACE = b"""step 1 loss 2.0

@@ -11,8 +11,8 @@ from ports import free_port
 
 from distui.runners.agent import nccl_switch as watch
 from distui.runners.diagnosis import ras
-from distui.runners.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace
-from distui.runners.state import Rank, RunState
+from distui.runners.run.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace
+from distui.runners.run.state import Rank, RunState
 
 from .test_ras import GONE, report
 

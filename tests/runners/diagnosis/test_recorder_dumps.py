@@ -23,7 +23,7 @@ from distui.runners.diagnosis import recorder_dumps
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.reading import read_all
 from distui.runners.diagnosis.recorder_dumps import DumpError, is_dump, loaded, rank_of_dump
-from distui.runners.errors import RunError
+from distui.runners.run.errors import RunError
 from distui.tui.cli import main
 
 SITE = {"name": "step", "filename": "/srv/job/train.py", "line": 50}

@@ -11,9 +11,9 @@ from distui.runners.diagnosis.reading import (
     read_all,
     read_run,
 )
-from distui.runners.errors import RunError
-from distui.runners.journal import RunRecord
-from distui.runners.run_directories import Entry
+from distui.runners.run.errors import RunError
+from distui.runners.run.journal import RunRecord
+from distui.runners.run.run_directories import Entry
 
 PLAIN = b"h:1:2 [0] NCCL WARN Too many open files\n"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from each import for_each
 
-from distui.runners.model import Collective, PlanSummary, Pulse, RankPhase, RankPlace, RunPhase
-from distui.runners.state import Attempt, Rank, RunState
-from distui.runners.status import UNTIMED, missing, untimed
+from distui.runners.diagnosis.status import UNTIMED, missing, untimed
+from distui.runners.run.model import Collective, PlanSummary, Pulse, RankPhase, RankPlace, RunPhase
+from distui.runners.run.state import Attempt, Rank, RunState
 
 LOGS = ["node-0/attempt-001/rank-0.out"]
 

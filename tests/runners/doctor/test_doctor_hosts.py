@@ -16,11 +16,11 @@ from hub.site import having, until
 from hub.two_hosts import BIN, TwoHosts, two_hosts
 from patience import HANG_S
 
-from distui.runners import run_directories
 from distui.runners.doctor.examine import DoctorRequest, Examination, NodeToCheck
 from distui.runners.hub import on_hosts
 from distui.runners.hub.merged_run import LAUNCH_FILE
-from distui.runners.wire.ssh import Way
+from distui.runners.run import run_directories
+from distui.runners.run.wire.ssh import Way
 from distui.tui.cli import main
 from distui.tui.verbs import doctor as verb
 

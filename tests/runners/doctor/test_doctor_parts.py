@@ -12,12 +12,12 @@ import pytest
 from hub.children import Pipes, Programs
 
 from distui.presets.finding import Finding
-from distui.runners import clock, rpc
 from distui.runners.doctor import examine as doctor
 from distui.runners.doctor import network_checks
 from distui.runners.doctor.examine import DoctorRequest, NodeToCheck
 from distui.runners.doctor.node_facts import MAGIC
-from distui.runners.wire.ssh import Way
+from distui.runners.run import clock, rpc
+from distui.runners.run.wire.ssh import Way
 
 from .made import HEALTHY
 
@@ -137,7 +137,7 @@ async def test_a_reader_that_is_given_up_ends_its_session(
 
     monkeypatch.setattr(rpc.OpenRequests, "part", broken)
     nodes.first["box"] = [MAGIC.encode() + b"{}\n"] * 8
-    monkeypatch.setattr("distui.runners.parts.BACKOFF_S", (0.1, 0.1))
+    monkeypatch.setattr("distui.runners.run.parts.BACKOFF_S", (0.1, 0.1))
     (finding,) = (await examined("box"))["D-SSH"]
     assert finding.value == "box no longer answers"
 

@@ -14,7 +14,7 @@ from hub.site import until
 from patience import HANG_S
 
 from distui.runners.doctor.session import NodeSession
-from distui.runners.wire.ssh import HostError
+from distui.runners.run.wire.ssh import HostError
 
 from .made import unexpected
 

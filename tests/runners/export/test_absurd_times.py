@@ -11,8 +11,8 @@ import pytest
 from each import for_each
 
 from distui.presets.finding import Finding
-from distui.runners.export import BundleWriter, Manifest
-from distui.runners.formatting import (
+from distui.runners.reports.bundle import BundleWriter, Manifest
+from distui.runners.run.formatting import (
     NA,
     duration_exact,
     duration_short,
@@ -24,7 +24,7 @@ from distui.runners.formatting import (
     step_text,
     usage_short,
 )
-from distui.runners.model import (
+from distui.runners.run.model import (
     AttemptStarted,
     Event,
     FindingRaised,
@@ -35,7 +35,7 @@ from distui.runners.model import (
     TrainingSample,
     TrainingTick,
 )
-from distui.runners.progress import rate_text
+from distui.runners.telemetry.progress import rate_text
 from distui.tui.cli import main
 from distui.tui.verbs.metrics import value_text
 

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from each import for_each
 
-from distui.runners import export
-from distui.runners.errors import RunError
-from distui.runners.export import BundleWriter, File, Manifest, is_bundle, numbered, unpack
-from distui.runners.model import RunEnded, RunPhase, Stamped
+from distui.runners.reports import bundle as export
+from distui.runners.reports.bundle import BundleWriter, File, Manifest, is_bundle, numbered, unpack
+from distui.runners.run.errors import RunError
+from distui.runners.run.model import RunEnded, RunPhase, Stamped
 
 TOP = "20260101-000000-job-0a1b2c3d"
 

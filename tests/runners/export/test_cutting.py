@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from each import for_each
 
-from distui.runners import export
-from distui.runners.export import HEAD, Span
+from distui.runners.reports import bundle as export
+from distui.runners.reports.bundle import HEAD, Span
 
 MIB = 1 << 20
 

@@ -21,11 +21,11 @@ from distui.presets.request import Request
 from distui.runners.agent.__main__ import Agent
 from distui.runners.agent.runner_process import Runner, ServedRun
 from distui.runners.agent.server import AgentServer
-from distui.runners.hub import routes
 from distui.runners.hub.__main__ import Hub
-from distui.runners.hub.routes import Route
-from distui.runners.model import AttemptStarted, Event, RankChanged, RankPlace, RunEnded, RunPhase
-from distui.runners.wire.client import SocketLink, ensure_socket_dir, stem
+from distui.runners.node import routes
+from distui.runners.node.routes import Route
+from distui.runners.run.model import AttemptStarted, Event, RankChanged, RankPlace, RunEnded, RunPhase
+from distui.runners.run.wire.client import SocketLink, ensure_socket_dir, stem
 
 from .site import Site, Viewer, Whole
 

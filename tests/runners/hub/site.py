@@ -23,15 +23,15 @@ from patience import HANG_S
 from distui.presets.plan import Place, Plan, command_plan
 from distui.presets.render import for_node, part_id, part_run8, plan_to_json
 from distui.presets.request import Request
-from distui.runners import environment, file_io, journal, local_agent, run_directories
-from distui.runners.host_processes import StartMode
-from distui.runners.hub import routes
-from distui.runners.hub.routes import Route
 from distui.runners.inrank.secure_channel import KEY_FILE
-from distui.runners.journal import RunRecord
-from distui.runners.model import Stamped, Stop
-from distui.runners.state import RunState
-from distui.runners.wire.client import Link, LinkError, new_id, stem
+from distui.runners.node import local_agent, routes
+from distui.runners.node.routes import Route
+from distui.runners.run import environment, file_io, journal, run_directories
+from distui.runners.run.host_processes import StartMode
+from distui.runners.run.journal import RunRecord
+from distui.runners.run.model import Stamped, Stop
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import Link, LinkError, new_id, stem
 
 WORKER = """
 import os, signal, sys, time

@@ -10,7 +10,7 @@ import pytest
 
 from distui.runners.hub import cluster_launch, on_hosts
 from distui.runners.hub.merged_run import LAUNCH_FILE
-from distui.runners.model import HUB, LinkChanged, LinkState, Stage
+from distui.runners.run.model import HUB, LinkChanged, LinkState, Stage
 
 from .children import Pipes, Programs
 from .test_launching import Desk

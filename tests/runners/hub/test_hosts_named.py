@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from distui.presets.request import Named
-from distui.runners.errors import RunError
 from distui.runners.launch import hosts
 from distui.runners.launch.hosts import HostFacts, Wanted, attach_words
 from distui.runners.node import package
-from distui.runners.wire.ssh import HostError, Way
+from distui.runners.run.errors import RunError
+from distui.runners.run.wire.ssh import HostError, Way
 
 FOUND = HostFacts(
     destination="a", hostname="node-a", boot="1", home="/h", address="10.0.0.1", skew_s=0.0, cores=8, gpus=8,

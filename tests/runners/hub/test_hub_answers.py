@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from distui.runners.hub.commands import Answer, needs_all, route, together
 from distui.runners.hub.merged_run import GIVE_UP_S, NodeEnding, Whole, ending
-from distui.runners.model import Clause, CommandDone, FirstCause, LinkState, RunEnded, RunPhase, sentence
+from distui.runners.run.model import (
+    Clause,
+    CommandDone,
+    FirstCause,
+    LinkState,
+    RunEnded,
+    RunPhase,
+    sentence,
+)
 
 NODES = {0: 0, 1: 0, 2: 1, 3: 1}
 

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from patience import HANG_S
 
-from distui.runners.agentless import DiskLink
 from distui.runners.hub.kept_curves import KeptCurves
-from distui.runners.model import HUB, Gpu, Host, MetricsWindow, RankSample, ReadMetrics, Series
-from distui.runners.run_directories import Entry, new_record
+from distui.runners.node.agentless import DiskLink
+from distui.runners.run.model import HUB, Gpu, Host, MetricsWindow, RankSample, ReadMetrics, Series
+from distui.runners.run.run_directories import Entry, new_record
+from distui.runners.run.wire.client import Link
 from distui.runners.telemetry.curves import merged
 from distui.runners.telemetry.metrics import MetricsStore
-from distui.runners.wire.client import Link
 
 from .rehearsal import Rehearsed
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
-from distui.runners import run_directories
-from distui.runners.export import Manifest, opened, unpack
+from distui.runners.reports.bundle import Manifest, opened, unpack
+from distui.runners.run import run_directories
 from distui.tui.cli import main
 
 from .site import Site, Whole, until

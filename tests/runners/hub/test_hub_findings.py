@@ -9,9 +9,9 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import nccl_facts
-from distui.runners.model import FindingCleared, FindingRaised, Restart, RunPhase, Stamped
-from distui.runners.state import RunState
-from distui.runners.wire.client import new_id
+from distui.runners.run.model import FindingCleared, FindingRaised, Restart, RunPhase, Stamped
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import new_id
 
 from .rehearsal import Rehearsed
 from .site import Site

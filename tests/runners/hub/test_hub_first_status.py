@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import clock, local_agent
-from distui.runners.hub import links, routes
+from distui.runners.hub import links
 from distui.runners.hub.links import open_route
-from distui.runners.hub.routes import Route
-from distui.runners.model import CaughtUp, LinkState, RankPhase, RunPhase
-from distui.runners.state import RunState
-from distui.runners.status_document import status_json
-from distui.runners.wire.client import Link, SocketLink, stem
-from distui.runners.wire.ssh import Report
+from distui.runners.node import local_agent, routes
+from distui.runners.node.routes import Route
+from distui.runners.reports.status_document import status_json
+from distui.runners.run import clock
+from distui.runners.run.model import CaughtUp, LinkState, RankPhase, RunPhase
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import Link, SocketLink, stem
+from distui.runners.run.wire.ssh import Report
 from distui.tui.verbs.status import headline
 
 from .rehearsal import Rehearsed

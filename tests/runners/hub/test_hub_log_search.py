@@ -13,8 +13,8 @@ import pytest
 from distui.runners.hub.merged_run import NodeLogs, Record
 from distui.runners.logs.follow import ask_window, read_piece, read_window
 from distui.runners.logs.line_times import LineTimes
-from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
-from distui.runners.wire.client import Link, Window
+from distui.runners.run.log_files import LogFile, file_id, parse_file_id
+from distui.runners.run.wire.client import Link, Window
 from distui.tui.log_tail import LogTail
 from distui.tui.rows.log import Jump
 

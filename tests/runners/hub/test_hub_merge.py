@@ -8,8 +8,8 @@ from distui.presets.finding import Finding
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.nccl_facts import Communicator, NcclFacts
 from distui.runners.hub.links import merge, shift_of, sub_id
-from distui.runners.logs.log_files import part_of, whole_id
-from distui.runners.model import (
+from distui.runners.run.log_files import part_of, whole_id
+from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,

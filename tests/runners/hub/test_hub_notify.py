@@ -12,9 +12,9 @@ import pytest
 from patience import HANG_S
 
 from distui.presets.plan import Place, Plan
-from distui.runners.model import RunPhase
 from distui.runners.notify import sending
 from distui.runners.notify.delivery import FILE, records
+from distui.runners.run.model import RunPhase
 
 from .rehearsal import Rehearsed
 from .site import Site

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from doubles.breakable import BreakableParts, install
 
-from distui.runners.host_processes import StartMode
 from distui.runners.hub import on_hosts
 from distui.runners.hub.__main__ import Hub
 from distui.runners.hub.merged_run import LAUNCH_FILE
-from distui.runners.model import HUB, RunPhase
-from distui.runners.parts import Parts
+from distui.runners.run.host_processes import StartMode
+from distui.runners.run.model import HUB, RunPhase
+from distui.runners.run.parts import Parts
 
 from .rehearsal import Rehearsed, Served
 

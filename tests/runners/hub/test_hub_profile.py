@@ -11,10 +11,10 @@ import pytest
 
 from distui.presets.plan import Place, Plan, command_plan
 from distui.presets.request import Request
-from distui.runners import profiling
-from distui.runners.model import CommandReceived, Profile
-from distui.runners.state import RunState
-from distui.runners.wire.client import new_id
+from distui.runners.profile import profiling
+from distui.runners.run.model import CommandReceived, Profile
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import new_id
 
 from .site import Site, Whole
 

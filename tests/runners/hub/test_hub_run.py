@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from distui.runners import clock, local_agent, run_directories
-from distui.runners.agentless import DiskLink
-from distui.runners.hub import routes
-from distui.runners.hub.routes import Route
-from distui.runners.model import (
+from distui.runners.node import local_agent, routes
+from distui.runners.node.agentless import DiskLink
+from distui.runners.node.routes import Route
+from distui.runners.run import clock, run_directories
+from distui.runners.run.model import (
     HUB,
     CommandDone,
     CommandReceived,
@@ -25,9 +25,9 @@ from distui.runners.model import (
     Signal,
     Stamped,
 )
-from distui.runners.progress import progress
-from distui.runners.state import RunState
-from distui.runners.wire.client import new_id
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import new_id
+from distui.runners.telemetry.progress import progress
 
 from .rehearsal import Rehearsed
 from .site import Site, Viewer, Whole, having, until

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distui.runners.hub.__main__ import Hub
-from distui.runners.model import LinkChanged, LinkState, LogGrew
+from distui.runners.run.model import LinkChanged, LinkState, LogGrew
 
 from .site import Site, Whole
 

@@ -17,14 +17,14 @@ import pytest
 from patience import HANG_S
 
 from distui.runners.doctor.session import NodeSession
-from distui.runners.errors import RunError
-from distui.runners.hub import routes
 from distui.runners.hub.links import STEADY_S
-from distui.runners.hub.routes import Route
-from distui.runners.model import LinkChanged, LinkState
-from distui.runners.state import RunState
-from distui.runners.wire.client import LinkError
-from distui.runners.wire.ssh import HostError, SshLink, Way, argv, call, explain
+from distui.runners.node import routes
+from distui.runners.node.routes import Route
+from distui.runners.run.errors import RunError
+from distui.runners.run.model import LinkChanged, LinkState
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import LinkError
+from distui.runners.run.wire.ssh import HostError, SshLink, Way, argv, call, explain
 
 from .children import Pipes, Programs, copied
 from .rehearsal import Rehearsed

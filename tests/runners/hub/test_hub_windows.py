@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from distui.runners.hub.merged_run import TAIL_BYTES, UNDER_WAY
-from distui.runners.hub.routes import Route
+from distui.runners.node.routes import Route
 
 from .rehearsal import Rehearsed
 from .test_hub_run import OUT, running

@@ -14,10 +14,10 @@ from distui.presets.request import Request
 from distui.runners.hub import cluster_launch, launch_order
 from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import Cloud, CloudError, MergedRun
-from distui.runners.hub.routes import Route
-from distui.runners.journal import RunRecord, summarise
-from distui.runners.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase
-from distui.runners.run_directories import Entry
+from distui.runners.node.routes import Route
+from distui.runners.run.journal import RunRecord, summarise
+from distui.runners.run.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase
+from distui.runners.run.run_directories import Entry
 
 from .children import Pipes, Programs
 from .scripted_sky import ScriptedSky

@@ -15,16 +15,16 @@ from patience import HANG_S
 
 from distui.presets.model import RestartPolicy
 from distui.presets.plan import Place, Plan
-from distui.runners import file_io, run_directories
 from distui.runners.agent import commands
 from distui.runners.agent.hook_clients import Environment
-from distui.runners.agent.processes import state_of
 from distui.runners.agent.runner_process import Runner, ServedRun
-from distui.runners.daemon import CommandRefused
-from distui.runners.journal import Chronicle
-from distui.runners.model import AttemptStarted, Restart, RunnerLost, RunPhase, Signal, Stop
-from distui.runners.state import RunState
-from distui.runners.wire.client import new_id
+from distui.runners.run import file_io, run_directories
+from distui.runners.run.daemon import CommandRefused
+from distui.runners.run.journal import Chronicle
+from distui.runners.run.model import AttemptStarted, Restart, RunnerLost, RunPhase, Signal, Stop
+from distui.runners.run.processes import state_of
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import new_id
 
 from .rehearsal import Rehearsed
 from .site import Site, Whole, having

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from distui.runners.hub.merged_run import Record
 from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.follow import ask_anywhere, read_piece, read_window, sizes
-from distui.runners.logs.log_files import LogError, parse_file_id
-from distui.runners.wire.client import Window
+from distui.runners.run.log_files import LogError, parse_file_id
+from distui.runners.run.wire.client import Window
 
 FILE = "node-1/attempt-001/rank-3.out"
 LINES = b"".join(b"line %05d\n" % number for number in range(2000))

@@ -25,7 +25,7 @@ from distui.runners.hub.sky_process import (
     plain,
     price,
 )
-from distui.runners.model import Stage
+from distui.runners.run.model import Stage
 
 from .children import Pipes, Programs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distui.runners.launch.hosts import SCRIPT
-from distui.runners.wire.ssh import argv
+from distui.runners.run.wire.ssh import argv
 
 
 def test_nothing_of_the_user_is_forwarded_to_a_host() -> None:

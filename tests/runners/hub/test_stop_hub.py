@@ -8,11 +8,12 @@ import signal
 
 import pytest
 
-from distui.runners import local_agent, run_directories
-from distui.runners.agentless import stop_run
-from distui.runners.model import RunPhase, Stop
-from distui.runners.state import RunState
-from distui.runners.wire.client import Link, new_id
+from distui.runners.node import local_agent
+from distui.runners.node.agentless import stop_run
+from distui.runners.run import run_directories
+from distui.runners.run.model import RunPhase, Stop
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import Link, new_id
 
 from .site import Site, Whole, having, until
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from patience import HANG_S
 
-from distui.runners import clock
 from distui.runners.hub import launch_order
 from distui.runners.hub.commands import Answer
 from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import MergedRun
-from distui.runners.hub.routes import Route
 from distui.runners.hub.sky_cloud import SkyCloud
 from distui.runners.hub.sky_process import Sky
-from distui.runners.journal import Journal, summarise
-from distui.runners.model import (
+from distui.runners.node.routes import Route
+from distui.runners.run import clock
+from distui.runners.run.journal import Journal, summarise
+from distui.runners.run.model import (
     HUB,
     Cluster,
     ClusterChanged,
@@ -43,7 +43,7 @@ from distui.runners.model import (
     Stamped,
     Stop,
 )
-from distui.runners.wire.client import new_id
+from distui.runners.run.wire.client import new_id
 
 from .children import Programs, copied
 from .rehearsal import Rehearsed

@@ -17,11 +17,12 @@ from typing import Any
 from distui.presets.load import load
 from distui.presets.plan import Plan, command_plan, make_plan
 from distui.presets.request import Request
-from distui.runners import local_agent, run_directories
-from distui.runners.journal import RunRecord
-from distui.runners.model import CommandDone, RankChanged, Restart, SetNccl, Stamped, Stop
-from distui.runners.state import RunState
-from distui.runners.wire.client import Link, new_id
+from distui.runners.node import local_agent
+from distui.runners.run import run_directories
+from distui.runners.run.journal import RunRecord
+from distui.runners.run.model import CommandDone, RankChanged, Restart, SetNccl, Stamped, Stop
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import Link, new_id
 
 ROOMS = Path(__file__).parents[3]
 INRANK = ROOMS / "runners" / "inrank"

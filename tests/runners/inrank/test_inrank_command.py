@@ -14,7 +14,7 @@ import pytest
 from each import for_each
 
 from distui.presets.model import RestartPolicy
-from distui.runners.model import RankPhase, RunnerStarted
+from distui.runners.run.model import RankPhase, RunnerStarted
 
 from .inrank_rig import PLAIN_DDP, Driven, driven, execute
 

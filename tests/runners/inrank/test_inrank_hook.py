@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from each import for_each
 
-from distui.runners.agent.processes import catches
+from distui.runners.run.processes import catches
 
 from .inrank_rig import INRANK, LIMIT_S, Asking, eventually, hello_of, rank
 

@@ -19,9 +19,9 @@ from each import for_each
 
 from distui.presets.nccl import DEFAULT_SUBSYS
 from distui.runners.agent.nccl_switch import unused
-from distui.runners.model import NcclChanged, Restart, SetNccl
-from distui.runners.nccl_reach import standing
-from distui.runners.state import Attempt
+from distui.runners.run.model import NcclChanged, Restart, SetNccl
+from distui.runners.run.nccl_reach import standing
+from distui.runners.run.state import Attempt
 
 from .inrank_rig import driven, launch
 

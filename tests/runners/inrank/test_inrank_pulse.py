@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from distui.runners.inrank.rank_pulse import jumps_back, stack_of
-from distui.runners.model import Dump, Pulse
-from distui.runners.state import RunState
+from distui.runners.run.model import Dump, Pulse
+from distui.runners.run.state import RunState
 
 from .inrank_rig import Asking, Driven, driven, eventually, launch, rank
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from distui.runners.inrank.control import RESERVE_BYTES, Reporter, report_faults
-from distui.runners.model import Stamped
+from distui.runners.run.model import Stamped
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from each import for_each
 
 from distui.runners.inrank.failure_causes import Death, Failure, classify, left_early
 from distui.runners.inrank.restart_policy import UNLIMITED, after_failure, hopeless, how_it_ended
-from distui.runners.model import RankPhase
+from distui.runners.run.model import RankPhase
 
 POLICY = {"limit": 3, "backoff_s": 1.0, "backoff_max_s": 3.0, "reset_after_s": 600.0}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from distui.presets.model import RestartPolicy
-from distui.runners.model import AttemptStarted
-from distui.runners.state import RunState
+from distui.runners.run.model import AttemptStarted
+from distui.runners.run.state import RunState
 
 from .inrank_rig import Driven, driven, launch
 

@@ -11,14 +11,14 @@ import pytest
 from each import for_each
 
 from distui.presets.render import plan_to_json
-from distui.runners import run_directories
-from distui.runners.errors import LaunchError, RunError
-from distui.runners.hub import routes
-from distui.runners.hub.routes import Route
 from distui.runners.launch import launch_form, recent
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.launch_settings import kind_of
 from distui.runners.launch.prepared import REQUEST_FILE, request_text
+from distui.runners.node import routes
+from distui.runners.node.routes import Route
+from distui.runners.run import run_directories
+from distui.runners.run.errors import LaunchError, RunError
 from distui.tui.source import LocalSource, shell_on
 
 

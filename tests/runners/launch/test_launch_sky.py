@@ -13,8 +13,6 @@ from each import for_each
 
 from distui.presets.render import plan_from_json
 from distui.presets.request import Request
-from distui.runners import run_directories
-from distui.runners.errors import RunError
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
 from distui.runners.hub.sky_process import Sky
@@ -22,6 +20,8 @@ from distui.runners.launch import sky
 from distui.runners.launch.prepare import prepare
 from distui.runners.launch.prepared import Prepared
 from distui.runners.node.job import HUB_FILE, Document
+from distui.runners.run import run_directories
+from distui.runners.run.errors import RunError
 from distui.tui.cli import main
 
 
@@ -86,7 +86,7 @@ def test_all_that_distui_brings_travels_in_one_folder(monkeypatch: pytest.Monkey
     """The relay's key, too: in a file of its own, and not among the secrets."""
     started: list[tuple[Any, ...]] = []
     monkeypatch.setattr("distui.runners.launch.prepared.check_installed", installed)
-    monkeypatch.setattr("distui.runners.local_agent.start", lambda *words: started.append(words))
+    monkeypatch.setattr("distui.runners.node.local_agent.start", lambda *words: started.append(words))
     found = made()
     found.start()
     run, files = found.record.run, started[0][2]
@@ -194,7 +194,7 @@ def test_relaunch_is_the_same_launch_under_another_id(monkeypatch: pytest.Monkey
 def test_the_nodes_are_told_exactly_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[object, ...]] = []
     monkeypatch.setattr("distui.runners.launch.prepared.check_installed", installed)
-    monkeypatch.setattr("distui.runners.local_agent.start", lambda *words: started.append(words))
+    monkeypatch.setattr("distui.runners.node.local_agent.start", lambda *words: started.append(words))
     found = made()
     found.start()
     _, record, files, hidden = started[0]

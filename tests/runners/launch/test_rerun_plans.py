@@ -13,14 +13,14 @@ import pytest
 
 from distui.presets.render import plan_to_json
 from distui.presets.request import FORM_OPTIONS, Named, Request
-from distui.runners import environment, run_directories
-from distui.runners.errors import RunError
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
 from distui.runners.launch.prepare import prepare
 from distui.runners.launch.prepared import REQUEST_FILE, Prepared, request_text
 from distui.runners.launch.rerun import LaunchChanges, again, read
 from distui.runners.launch.words import request_of, typed, words_of
+from distui.runners.run import environment, run_directories
+from distui.runners.run.errors import RunError
 from distui.tui.cli import main
 
 pytestmark = pytest.mark.torch

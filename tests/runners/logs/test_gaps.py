@@ -17,8 +17,8 @@ from distui.runners.logs import gaps, grep, search
 from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.follow import read_window
 from distui.runners.logs.gaps import Gap, cap_log
-from distui.runners.logs.log_files import LogError, LogFile, parse_file_id
-from distui.runners.wire.client import Window
+from distui.runners.run.log_files import LogError, LogFile, parse_file_id
+from distui.runners.run.wire.client import Window
 from distui.tui.log_tail import LogTail
 
 FILE = "node-0/attempt-001/rank-0.out"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import file_io
 from distui.runners.agent import nccl_logs
 from distui.runners.agent.nccl_logs import Tails
 from distui.runners.agent.supervision import last_lines
@@ -17,8 +16,9 @@ from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.reading import read_all, read_run
 from distui.runners.logs import gaps, grep, search
 from distui.runners.logs.follow import read_window
-from distui.runners.logs.log_files import LogFile, parse_file_id
-from distui.runners.wire.client import Window
+from distui.runners.run import file_io
+from distui.runners.run.log_files import LogFile, parse_file_id
+from distui.runners.run.wire.client import Window
 from distui.tui.log_tail import LogTail
 
 FILE = "node-0/attempt-001/rank-0.out"

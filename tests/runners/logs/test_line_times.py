@@ -16,8 +16,8 @@ from distui.runners.logs import line_times
 from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.follow import line_start, read_piece, read_window
 from distui.runners.logs.line_times import LineTime, LineTimes, TimeRecords, offset_at, thinned
-from distui.runners.logs.log_files import parse_file_id
 from distui.runners.logs.own_stamps import own_time
+from distui.runners.run.log_files import parse_file_id
 
 NAME = "node-0/attempt-001/rank-0.out"
 T = 1_700_000_000.0

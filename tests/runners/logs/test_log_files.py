@@ -10,7 +10,7 @@ from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners.logs.log_files import (
+from distui.runners.run.log_files import (
     STREAMS,
     LogError,
     command_id,

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners import api, run_directories
-from distui.runners.journal import Chronicle
+from distui.runners import api
 from distui.runners.logs.dating import CARRY
 from distui.runners.logs.follow import ask_window, choose
-from distui.runners.logs.log_files import LogFile, file_id, parse_file_id
 from distui.runners.logs.merging import MergedLogs, prefixes
-from distui.runners.model import AttemptStarted, PlanSummary, RankPlace, RunCreated, RunEnded, RunPhase
-from distui.runners.wire.client import Link, Window
+from distui.runners.run import run_directories
+from distui.runners.run.journal import Chronicle
+from distui.runners.run.log_files import LogFile, file_id, parse_file_id
+from distui.runners.run.model import AttemptStarted, PlanSummary, RankPlace, RunCreated, RunEnded, RunPhase
+from distui.runners.run.wire.client import Link, Window
 
 
 def log(rank: int, stream: str = "out", attempt: int = 1, node: int = 0) -> LogFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distui.runners.logs.log_files import GrowthWatch, file_id
+from distui.runners.run.log_files import GrowthWatch, file_id
 
 
 def write(run: Path, file: str, data: bytes) -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from distui.runners.logs import grep
 from distui.runners.logs import search as module
 from distui.runners.logs.follow import MAX_LIMIT, ask_window, read_window
-from distui.runners.logs.log_files import LogError
-from distui.runners.wire.client import Window
+from distui.runners.run.log_files import LogError
+from distui.runners.run.wire.client import Window
 
 NAME = "node-0/attempt-001/rank-0.out"
 CONTENT = st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=30).map(b"\n".join)

@@ -24,11 +24,11 @@ from distui.presets.load import load
 from distui.presets.plan import Place, Plan, make_plan
 from distui.presets.render import plan_to_json, rendezvous_port
 from distui.presets.request import Request
-from distui.runners import journal, run_directories
-from distui.runners.local_agent import free_port
-from distui.runners.model import Restart
-from distui.runners.state import RunState
-from distui.runners.wire.client import SocketLink, new_id
+from distui.runners.run import journal, run_directories
+from distui.runners.run.machine import free_port
+from distui.runners.run.model import Restart
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import SocketLink, new_id
 
 EXAMPLE = Path(__file__).parents[3] / "presets" / "examples" / "plain_ddp.py"
 ENDLESS = ("--steps", "0", "--step-delay", "0.02")

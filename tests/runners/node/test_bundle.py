@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
-from distui.runners.errors import RunError
 from distui.runners.node import boot, package, wheels
+from distui.runners.run.errors import RunError
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import pytest
 from nodes_rig import Cluster, ledger, until
 from patience import HANG_S
 
-from distui.runners import local_agent
-from distui.runners.errors import RunError
-from distui.runners.model import Outcome, RunPhase
 from distui.runners.node import job
+from distui.runners.run import machine
+from distui.runners.run.errors import RunError
+from distui.runners.run.model import Outcome, RunPhase
 
 pytestmark = pytest.mark.torch
 FINITE = """
@@ -138,7 +138,7 @@ def test_what_starts_nothing(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
     said = refused(two, monkeypatch, SKYPILOT_NODE_IPS="10.0.0.1", SKYPILOT_NUM_NODES="1")
     assert "SkyPilot gives 1 nodes, and the plan is for 2" in said
     with monkeypatch.context() as patch:
-        patch.setattr(local_agent, "_torch_version", lambda python: None)
+        patch.setattr(machine, "_torch_version", lambda python: None)
         assert "has no torch: install it there" in refused(two, patch)
     for path in (two.root / ".distui" / "jobs").iterdir():
         path.unlink()

@@ -13,7 +13,7 @@ from doubles.test_contract import check_a_membership, reports
 from nodes_rig import Cluster, ledger, until
 from patience import HANG_S
 
-from distui.runners.model import (
+from distui.runners.run.model import (
     CaughtUp,
     Dump,
     LogGrew,
@@ -24,7 +24,7 @@ from distui.runners.model import (
     Stamped,
     Stop,
 )
-from distui.runners.wire.client import LinkError, SocketLink
+from distui.runners.run.wire.client import LinkError, SocketLink
 
 pytestmark = pytest.mark.torch
 

@@ -6,8 +6,10 @@ import pytest
 from each import for_each
 
 from distui.presets.finding import Finding
-from distui.runners.errors import RunError
-from distui.runners.model import (
+from distui.runners.notify.notice_rules import LATE_S, USUAL_CALM_S, Notice, Rules, wanted_of
+from distui.runners.notify.rule_words import RULES, chosen, every_rule, rules_of, rules_word
+from distui.runners.run.errors import RunError
+from distui.runners.run.model import (
     HUB,
     AttemptEnded,
     AttemptStarted,
@@ -37,9 +39,7 @@ from distui.runners.model import (
     TrainingSample,
     TrainingTick,
 )
-from distui.runners.notify.notice_rules import LATE_S, USUAL_CALM_S, Notice, Rules, wanted_of
-from distui.runners.notify.rule_words import RULES, chosen, every_rule, rules_of, rules_word
-from distui.runners.state import RunState
+from distui.runners.run.state import RunState
 
 BEGAN = 1000.0
 CAUSE = FirstCause(1, 1, 0, exit_code=1, text="raised ValueError: x at train.py:3", remedy="mend it")

@@ -17,16 +17,16 @@ from msgspec import structs
 from virtual_time import VirtualLoop
 from web_sink import Sink, sink
 
-from distui.runners import clock
 from distui.runners.notify import delivery as delivering
-from distui.runners.notify import post, sending
+from distui.runners.notify import sending
 from distui.runners.notify.delivery import MOST, Delivery, records
 from distui.runners.notify.messages import Text, text_of, variables
 from distui.runners.notify.notice_rules import LATE_S, Notice
 from distui.runners.notify.rule_words import ChosenWay, every_rule, rules_of
 from distui.runners.notify.sending import SendOutcome, send
 from distui.runners.notify.ways import NoticeWay
-from distui.runners.parts import in_background
+from distui.runners.run import clock, post
+from distui.runners.run.parts import in_background
 
 SECRET = "sEcReTpArT"
 

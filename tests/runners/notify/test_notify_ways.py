@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.errors import RunError
 from distui.runners.notify import ways
 from distui.runners.notify.messages import discord, posting, slack, text_of, variables
 from distui.runners.notify.notice_rules import Notice
 from distui.runners.notify.rule_words import every_rule
 from distui.runners.notify.ways import Configured, NoticeWay, WayError, WayTarget, load, resolved, target
+from distui.runners.run.errors import RunError
 
 SECRET = "https://hooks.slack.com/services/T0/B0/sEcReTpArT"
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distui.runners import clock
 from distui.runners.inrank import coordinator, relay
+from distui.runners.run import clock
 
 from .carrier import KEY
 from .relay_rig import Carriers, ProcessCarriers

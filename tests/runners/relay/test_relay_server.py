@@ -14,9 +14,9 @@ import pytest
 from owner import owner
 
 from distui.runners.agent.server import AgentServer, PassOn, no_way
-from distui.runners.journal import Chronicle, RunRecord
-from distui.runners.model import Action, CommandDone, Hello, Via
-from distui.runners.wire.client import LinkError, SocketLink, Window, encode
+from distui.runners.run.journal import Chronicle, RunRecord
+from distui.runners.run.model import Action, CommandDone, Hello, Via
+from distui.runners.run.wire.client import LinkError, SocketLink, Window, encode
 
 
 async def nothing(command: Action) -> CommandDone:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners.model import (
+from distui.runners.run.model import (
     HUB,
     Gpu,
     Host,
@@ -23,10 +23,10 @@ from distui.runners.model import (
     Series,
     TrainingSample,
 )
+from distui.runners.run.wire.client import MAX_LINE, encode
 from distui.runners.telemetry.curves import MOST_VALUES, NICE_S, Bins, Store, bins_of, level_for, read
 from distui.runners.telemetry.metrics import MetricsStore, encoded
 from distui.runners.telemetry.metrics_files import LEVELS
-from distui.runners.wire.client import MAX_LINE, encode
 
 T = 1_800_000_000
 DAY = 86400

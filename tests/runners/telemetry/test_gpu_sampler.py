@@ -15,7 +15,7 @@ import pytest
 from each import for_each
 from gpu_rig import Rig, needs_compiler, sampler, scenario, tick_of, until
 
-from distui.runners.model import FindingRaised, GpuTick
+from distui.runners.run.model import FindingRaised, GpuTick
 from distui.runners.telemetry.gpu_words import NO_DRIVER
 from distui.runners.telemetry.nvml import Xids
 from distui.runners.telemetry.sampler import LineWriter, _watch_xids

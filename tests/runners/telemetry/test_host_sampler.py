@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from distui.runners.run.proc import Cgroup
 from distui.runners.telemetry.host import HostSampler
-from distui.runners.telemetry.proc import Cgroup
 
 
 class Clock:

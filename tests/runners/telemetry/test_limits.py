@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.formatting import spans_short
-from distui.runners.telemetry.proc import Limits, MemoryUse
+from distui.runners.run.formatting import spans_short
+from distui.runners.run.proc import Limits, MemoryUse
 
 
 def put(path: Path, text: str) -> None:

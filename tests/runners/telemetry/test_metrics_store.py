@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.model import Gpu, Host, RankSample, TrainingSample
+from distui.runners.run.model import Gpu, Host, RankSample, TrainingSample
 from distui.runners.telemetry.metric_names import HOST, METRICS
 from distui.runners.telemetry.metrics import MetricsStore
 from distui.runners.telemetry.metrics_files import (

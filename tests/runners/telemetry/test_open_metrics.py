@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from distui.presets.finding import Finding
 from distui.runners.agent.metrics_writer import KEPT_S, sweep, write
-from distui.runners.model import Gpu, RankPhase, RankPlace, RankSample, RunPhase, TrainingSample
-from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.run.model import Gpu, RankPhase, RankPlace, RankSample, RunPhase, TrainingSample
+from distui.runners.run.state import Attempt, Node, Rank, RunState
 from distui.runners.telemetry import export_settings
 from distui.runners.telemetry.open_metrics import FAMILIES, samples_of, text_of
 from distui.runners.telemetry.quantity import MetricFamily

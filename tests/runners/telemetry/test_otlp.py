@@ -23,8 +23,8 @@ from web_sink import Sink, sink
 
 from distui.runners.agent import metrics_push
 from distui.runners.agent.metrics_push import PushProblem, PushProcess, environment_of, pause_of
-from distui.runners.settings_file import SecretError
-from distui.runners.state import RunState
+from distui.runners.run.settings_file import SecretError
+from distui.runners.run.state import RunState
 from distui.runners.telemetry.export_settings import OtlpExport, headers_of, of_table
 from distui.runners.telemetry.open_metrics import FAMILIES, RUN_INFO, facts_of, samples_of
 from distui.runners.telemetry.otlp_process import MetricsPusher, data_of

@@ -12,8 +12,8 @@ import msgspec
 from each import for_each
 
 from distui.presets.signal_patterns import FIELDS
-from distui.runners.freshness import PULSE_S, SAMPLE_S, TIMES
-from distui.runners.model import Gpu, Host, RankSample, TrainingSample
+from distui.runners.run.freshness import PULSE_S, SAMPLE_S, TIMES
+from distui.runners.run.model import Gpu, Host, RankSample, TrainingSample
 from distui.runners.telemetry.quantities import BY_KIND, TRAINING
 from distui.runners.telemetry.quantity import Holds
 

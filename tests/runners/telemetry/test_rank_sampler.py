@@ -15,15 +15,7 @@ import patience
 import psutil
 import pytest
 
-from distui.runners.telemetry.proc import (
-    all_stats,
-    below,
-    children,
-    parse_stat,
-    read_io,
-    read_nspids,
-    read_stat,
-)
+from distui.runners.run.proc import all_stats, below, children, parse_stat, read_io, read_nspids, read_stat
 from distui.runners.telemetry.rank_samples import AGAIN, CHILDREN_S, ProcessTree, RankSampler
 
 NOBODY = 4_200_000

@@ -18,11 +18,11 @@ from distui.presets.signal_patterns import checked
 from distui.runners.agent import pattern_process
 from distui.runners.agent.pattern_process import SignalPatterns
 from distui.runners.agent.training import _signals, candidates
-from distui.runners.mfu import computed, peak
-from distui.runners.model import Gpu, RankPhase, RankPlace, RankSample, TrainingSample, Wrapped
-from distui.runners.parts import Parts
-from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.run.model import Gpu, RankPhase, RankPlace, RankSample, TrainingSample, Wrapped
+from distui.runners.run.parts import Parts
+from distui.runners.run.state import Attempt, Node, Rank, RunState
 from distui.runners.telemetry import match_signals
+from distui.runners.telemetry.mfu import computed, peak
 from distui.runners.telemetry.output_signals import signals
 from distui.runners.telemetry.rank_signals import MOST_VALUES, RankSignals
 from distui.runners.telemetry.signal_names import Reported, ReportedValue, TrackerValues

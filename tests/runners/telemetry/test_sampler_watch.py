@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from virtual_time import VirtualLoop
 
 from distui.presets.finding import Finding
-from distui.runners import clock
-from distui.runners.model import Event, FindingCleared, FindingRaised, Gpu, GpuTick
-from distui.runners.parts import in_background
+from distui.runners.run import clock
+from distui.runners.run.model import Event, FindingCleared, FindingRaised, Gpu, GpuTick
+from distui.runners.run.parts import in_background
 from distui.runners.telemetry.gpus import (
     Act,
     GpuSource,

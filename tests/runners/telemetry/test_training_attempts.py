@@ -10,10 +10,10 @@ import pytest
 
 from distui.runners.agent.pattern_process import SignalPatterns
 from distui.runners.agent.training import Training
-from distui.runners.logs.log_files import LogFile, parse_file_id
-from distui.runners.model import AttemptStarted, RankPlace, Stamped, TrainingSample, TrainingTick
-from distui.runners.parts import in_background
-from distui.runners.state import RunState
+from distui.runners.run.log_files import LogFile, parse_file_id
+from distui.runners.run.model import AttemptStarted, RankPlace, Stamped, TrainingSample, TrainingTick
+from distui.runners.run.parts import in_background
+from distui.runners.run.state import RunState
 
 
 class Script:

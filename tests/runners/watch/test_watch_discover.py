@@ -10,8 +10,8 @@ import pytest
 from watch_jobs import Jobs
 from watch_jobs import jobs as jobs
 
-from distui.runners.errors import NoSuchRunError
-from distui.runners.foreign_jobs import (
+from distui.runners.run.errors import NoSuchRunError
+from distui.runners.watch.foreign_jobs import (
     Scan,
     WatchedJob,
     command_of,

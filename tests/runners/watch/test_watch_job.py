@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from distui.runners.foreign_jobs import Output, RankProcess, Scan, WatchedJob
-from distui.runners.model import Outcome, RankPhase, RunPhase, Stamped
-from distui.runners.state import RunState
-from distui.runners.watch_link import Watched, advance, begin, outputs
+from distui.runners.run.model import Outcome, RankPhase, RunPhase, Stamped
+from distui.runners.run.state import RunState
+from distui.runners.watch.foreign_jobs import Output, RankProcess, Scan, WatchedJob
+from distui.runners.watch.watch_link import Watched, advance, begin, outputs
 
 LAUNCHER = (50, 500)
 

@@ -14,11 +14,11 @@ from watch_jobs import jobs as jobs
 
 from distui.runners.agent import pyspy
 from distui.runners.diagnosis.rank_dumps import merged_stacks
-from distui.runners.foreign_jobs import find_job, scan
-from distui.runners.model import CaughtUp, Dump, RankPhase, RunPhase, Stamped, Stop
-from distui.runners.state import RunState
-from distui.runners.watch_link import WatchLink
-from distui.runners.wire.client import Link
+from distui.runners.run.model import CaughtUp, Dump, RankPhase, RunPhase, Stamped, Stop
+from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import Link
+from distui.runners.watch.foreign_jobs import find_job, scan
+from distui.runners.watch.watch_link import WatchLink
 
 
 async def until(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import hang, starting
 from distui.runners.diagnosis.view import View
-from distui.runners.model import (
+from distui.runners.run.model import (
     Collective,
     Gpu,
     ProcessGroup,
@@ -18,7 +18,7 @@ from distui.runners.model import (
     RunPhase,
     Site,
 )
-from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 NOW = 1_763_757_667.0
 """20:41:07 UTC."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distui.runners.diagnosis.view import KEPT, Arrivals, View
-from distui.runners.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace, RankSample, Site
-from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.run.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace, RankSample, Site
+from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 BEGAN = 1_000_000.0
 STACK = (Site("/job/train.py", 40, "train"),)

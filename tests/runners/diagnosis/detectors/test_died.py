@@ -9,8 +9,8 @@ from each import for_each
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import died
 from distui.runners.diagnosis.view import Point, View
-from distui.runners.model import FirstCause, Outcome, RankPhase, RankPlace, RankSample, RunPhase
-from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.run.model import FirstCause, Outcome, RankPhase, RankPlace, RankSample, RunPhase
+from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 NOW = 1_000_000.0
 RAISED = FirstCause(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from each import for_each
 
 from distui.presets.finding import Finding
-from distui.runners.model import OwnLine, ProcessGroup, Pulse, RankPhase, RunPhase, Site
+from distui.runners.run.model import OwnLine, ProcessGroup, Pulse, RankPhase, RunPhase, Site
 
 from .hang_rig import (
     END,

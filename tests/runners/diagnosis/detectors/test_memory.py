@@ -10,11 +10,11 @@ import pytest
 from each import for_each
 from msgspec import structs
 
+from distui.presets.estimate.preset_guide import OFFLOADED, STRATEGIES
 from distui.presets.finding import Finding
-from distui.presets.preset_guide import OFFLOADED, STRATEGIES
 from distui.runners.diagnosis import out_of_memory
 from distui.runners.diagnosis.view import POINTS_KEPT, Curve, Point, View
-from distui.runners.model import (
+from distui.runners.run.model import (
     FirstCause,
     Gpu,
     Host,
@@ -25,7 +25,7 @@ from distui.runners.model import (
     RankSample,
     RunPhase,
 )
-from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 NOW = 1_000_000.0
 GIB = 2**30

@@ -18,8 +18,8 @@ from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.expectations import LATE_S, SETTLED_S, Expectations
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.view import View
-from distui.runners.model import Gpu
-from distui.runners.state import Node, RunState
+from distui.runners.run.model import Gpu
+from distui.runners.run.state import Node, RunState
 
 NOW = 2_000_000.0
 EIGHT = 8

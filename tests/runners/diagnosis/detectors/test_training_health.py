@@ -13,8 +13,8 @@ from distui.presets.finding import Finding
 from distui.runners.diagnosis.detectors import owns
 from distui.runners.diagnosis.training_health import TrainingHealth
 from distui.runners.diagnosis.view import View
-from distui.runners.model import RankPhase, RankPlace, TrainingSample
-from distui.runners.state import Attempt, Node, Rank, RunState
+from distui.runners.run.model import RankPhase, RankPlace, TrainingSample
+from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 EVERY_S = 10.0
 """Between two reports."""

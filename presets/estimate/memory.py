@@ -1,0 +1,446 @@
+"""Estimate the memory of a training per GPU, from model, batch, precision and sharding. Pure.
+
+Model states follow "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari and others,
+2020, section 3). Activations follow "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti and
+others, 2022, sections 4 and 5), without the attention scores, which fused attention does not keep.
+tests/inrank/test_memory_measured.py compares the estimates with allocated memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..model import Offload, Preset
+from ..worker_group import dimensions
+from .workload import FORMATS, GPU, USABLE, Device, Format, Shape
+
+BUCKET = 500_000_000
+"""Elements that DeepSpeed reduces or gathers at a time by default."""
+LIVE = 1_000_000_000
+"""Elements of gathered parameters that DeepSpeed's stage 3 keeps by default."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """One rank's part of a training."""
+
+    engine: Literal["torch", "fsdp", "deepspeed"]
+    """Library that shards the model. "torch" keeps a full model on each data-parallel rank."""
+    data: int = 1
+    """Ranks that share one sharded copy."""
+    weights: bool = False
+    gradients: bool = False
+    optimizer: bool = False
+    by_tensor: bool = False
+    """True if the optimizer is divided by whole tensors, as in `ZeroRedundancyOptimizer`."""
+    kept: int | None = None
+    """fsdp: ranks that divide the gathered weights between forward and backward. None means all of `data`."""
+    buckets: bool = False
+    """True if the gradients have a second copy, for the reduction."""
+    lasting: bool = False
+    """True if gradients keep their memory between steps or passes, as in buckets."""
+    accumulates: bool = False
+    """fsdp: several backward passes accumulate full gradients before their reduction."""
+    compute: int | None = None
+    """Bytes per number in forward and backward. None means the size of the weights."""
+    tp: int = 1
+    sequence_parallel: bool = False
+    cp: int = 1
+    pp: int = 1
+    pieces: int = 1
+    """Microbatches of a batch, in a pipeline."""
+    flying: int = 1
+    """Most microbatches that the first stage holds."""
+    flying_last: int = 1
+    """Most microbatches that the last stage holds."""
+    foreach: bool = True
+    """True if the optimizer may update all parameters at once."""
+    optimizer_at: Offload = "none"
+    weights_at: Offload = "none"
+    bucket: int = BUCKET
+    live: int = LIVE
+    notes: tuple[str, ...] = ()
+    """Limits of the estimate, one sentence each."""
+
+
+def layout_of(preset: Preset, ranks: int) -> Layout:
+    """Return the layout of `preset` on `ranks` ranks. Raises PlanError if they do not fit its mesh."""
+    kind = preset.strategy.kind
+    if kind == "single":
+        return Layout(engine="torch", compute=_compute(preset), lasting=preset.batch.accumulation > 1)
+    sizes = dimensions(preset, ranks)
+    return _deepspeed(preset, ranks) if kind == "deepspeed" else _torch(preset, sizes)
+
+
+def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
+    """Return the layout of DDP, ZeRO-1, FSDP1 and FSDP2, with the dimensions of the mesh."""
+    strategy, mesh = preset.strategy, preset.mesh
+    kind = strategy.kind
+    several = preset.batch.accumulation > 1 or mesh.pp > 1  # backward passes before a step
+    offload: Offload = "cpu" if strategy.cpu_offload else "none"
+    pieces, flying, flying_last = _microbatches(preset)
+    moe = "Which parameters are experts is not known here: counted as if none were divided."
+    layout = Layout(
+        engine="torch",
+        data=_data(kind, sizes),
+        lasting=several,
+        compute=_compute(preset),
+        tp=mesh.tp,
+        sequence_parallel=mesh.sequence_parallel,
+        cp=mesh.cp,
+        pp=mesh.pp,
+        pieces=pieces,
+        flying=flying,
+        flying_last=flying_last,
+        foreach=max(mesh.tp, mesh.ep) == 1,
+        optimizer_at=offload,
+        weights_at=offload,
+        notes=(moe,) if mesh.ep > 1 else (),
+    )
+    if kind in ("fsdp1", "fsdp2") and strategy.sharding != "NO_SHARD":
+        sharded = replace(layout, engine="fsdp", weights=True, gradients=True, optimizer=True)
+        return replace(sharded, kept=_kept(preset), accumulates=several)
+    in_buckets = (
+        kind in ("ddp", "zero1") and mesh.pp == 1
+    )  # the replicas of a pipeline average without buckets
+    views = in_buckets and strategy.gradient_as_bucket_view
+    return replace(
+        layout,
+        optimizer=kind == "zero1",
+        by_tensor=kind == "zero1",
+        buckets=in_buckets and not views,
+        lasting=several or views,
+    )
+
+
+def _microbatches(preset: Preset) -> tuple[int, int, int]:
+    """Return the microbatches of a batch, and the most that the first and the last stage of a pipeline hold."""
+    pp = preset.mesh.pp
+    if pp == 1:
+        return 1, 1, 1
+    pieces = preset.mesh.microbatches or 2 * pp
+    if preset.mesh.schedule == "gpipe":
+        return pieces, pieces, pieces
+    return pieces, min(pp + 1, pieces), 1  # torch's first stage holds one more microbatch
+
+
+def _data(kind: str, sizes: Mapping[str, int]) -> int:
+    """Return the number of ranks that share one sharded copy: all data-parallel and context-parallel ranks."""
+    if kind == "zero1":
+        return math.prod(sizes.values())
+    return sizes.get("dp_shard", sizes.get("dp", 1)) * sizes.get("cp", 1)
+
+
+def _kept(preset: Preset) -> int | None:
+    if preset.strategy.kind == "fsdp1":
+        return 1 if preset.strategy.sharding in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") else None
+    kept = preset.strategy.reshard_after_forward
+    if type(kept) is int:
+        return kept
+    return None if kept else 1
+
+
+def _compute(preset: Preset) -> int | None:
+    """Return the bytes per number if the preset computes in half precision, else None."""
+    return None if preset.precision.param == "fp32" else 2
+
+
+def _deepspeed(preset: Preset, ranks: int) -> Layout:
+    stage = preset.strategy.stage
+    return Layout(
+        engine="deepspeed",
+        data=ranks,
+        weights=stage == 3,
+        gradients=stage >= 2,
+        optimizer=stage >= 1,
+        lasting=True,
+        compute=_compute(preset),
+        foreach=False,  # DeepSpeed brings its own Adam
+        optimizer_at=preset.strategy.offload_optimizer,
+        weights_at=preset.strategy.offload_param if stage == 3 else "none",
+        bucket=_number(preset, "reduce_bucket_size", BUCKET),
+        live=_number(preset, "stage3_max_live_parameters", LIVE),
+    )
+
+
+def _number(preset: Preset, key: str, usual: int) -> int:
+    """Return a number from the preset's table [deepspeed.zero_optimization], or the default `usual`."""
+    zero = preset.deepspeed.get("zero_optimization")
+    value = zero.get(key) if isinstance(zero, Mapping) else None
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else usual
+
+
+OUTSIDE = 4
+"""Numbers kept for backward per position and hidden unit, outside a layer's matrices: input and output of two norms."""
+INSIDE = 12
+"""Those inside the matrices: query, key, value, attention output, four for the MLP and four for its activation."""
+MASKS = 2
+"""Bytes of two dropout masks in any format."""
+AUTOCAST = 4
+"""More bytes under autocast, because the norms' outputs also stay in fp32."""
+LOGIT_KEPT = 4
+"""Bytes per logit that forward keeps: the log-softmax in fp32."""
+LOGIT_BYTES = 12
+"""Bytes per logit during the loss backward pass: the log-softmax and two fp32 gradients."""
+MOMENT = 4
+"""Bytes per parameter of one of Adam's moments."""
+HOST_COPIES = 1.5
+"""DeepSpeed's own estimate of host memory: a multiple of the offloaded bytes, for its pinned buffers."""
+HOST_OPTIMIZER = 16
+"""Bytes per parameter that DeepSpeed offloads with the optimizer: weight, gradient and two moments in fp32."""
+
+ALONE = Layout(engine="torch")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryStrategy:
+    """One way to distribute a model over the ranks, and the preset for it."""
+
+    key: str
+    title: str
+    words: str
+    """Arguments of `distui launch`: a shipped preset and its options."""
+    why: str
+    preset: Preset
+    """The preset's fields that memory depends on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """Bytes per GPU, unless an attribute says otherwise."""
+
+    strategy: MemoryStrategy
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    """Activations, except the bytes that gradients reuse as backward frees activations."""
+    buffers: float
+    """Buckets, gathered layers, memory of the optimizer step beyond the activations, and the CUDA context."""
+    limit: float
+    """Memory of the GPU."""
+    kept: float = 0.0
+    """All activations."""
+    host: float = 0.0
+    """Bytes of host memory per rank."""
+    host_limit: float | None = None
+    """Bytes of host memory available per rank, or None if unknown."""
+    disk: float = 0.0
+    """Bytes of local disk per rank."""
+    notes: tuple[str, ...] = ()
+    """Limits of the estimate, one sentence each."""
+
+    @property
+    def states(self) -> float:
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> float:
+        return self.states + self.activations + self.buffers
+
+    @property
+    def fits(self) -> bool:
+        """Return True if the estimate fits on the GPU, and in host memory if its size is known."""
+        return self.total <= USABLE * self.limit and (
+            self.host_limit is None or self.host <= self.host_limit
+        )
+
+
+def estimate(
+    strategy: MemoryStrategy, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
+) -> Estimate:
+    """Estimate one strategy on `ranks` ranks. The sum of the components is a rank's peak.
+
+    `limit`: bytes of a GPU. Raises PlanError if the strategy's mesh does not divide the ranks.
+    """
+    layout = layout_of(strategy.preset, ranks)
+    mine, data = held(layout, model), layout.data
+    weight, gradient = _resident(layout, form)
+    gradients = gradient * mine / (data if layout.gradients else 1)
+    optimizer = form.optimizer * _updated(layout, model, mine) if layout.optimizer_at == "none" else 0.0
+    kept = activations(model, form, layout)
+    beyond = kept - _shared(layout, model, form, gradients, kept)
+    buffers = _buffers(layout, model, form, mine)
+    lasting = buffers if layout.engine == "torch" else 0.0
+    after = _after(layout, model, mine, form, device) if optimizer else 0.0
+    host, disk = _elsewhere(layout, form, mine)
+    return Estimate(
+        strategy=strategy,
+        weights=weight * mine / (data if layout.weights and layout.kept != 1 else 1),
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=beyond,
+        buffers=device.context + buffers + max(0.0, after - beyond - (buffers - lasting)),
+        limit=limit,
+        kept=kept,
+        host=host,
+        disk=disk,
+        notes=layout.notes,
+    )
+
+
+def estimate_for(
+    preset: Preset, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
+) -> Estimate:
+    """Estimate any preset on `ranks` ranks in total, with its mesh, offloading and number formats.
+
+    `limit`: bytes of a GPU. `format_for` returns the preset's format. Raises PlanError if the mesh does not divide the
+    ranks.
+    """
+    strategy = MemoryStrategy(
+        key=preset.name,
+        title=preset.title or preset.name,
+        words=preset.name,
+        why=preset.summary,
+        preset=preset,
+    )
+    if preset.strategy.activation_checkpointing:
+        model = replace(model, recompute=True)
+    return estimate(strategy, model, form, ranks, limit, device)
+
+
+def format_for(preset: Preset) -> Format:
+    """Return the format of a preset's model states: the script's, which is fp32 by default.
+
+    DeepSpeed in half precision casts them and keeps a copy in fp32.
+    """
+    half = preset.strategy.kind == "deepspeed" and preset.precision.param != "fp32"
+    return FORMATS["mixed" if half else "fp32"]
+
+
+def _updated(layout: Layout, model: Shape, mine: float) -> float:
+    share = mine / layout.data if layout.optimizer else mine
+    return max(share, min(model.tensor, mine)) if layout.by_tensor else share
+
+
+def _shared(layout: Layout, model: Shape, form: Format, gradients: float, kept: float) -> float:
+    """Return the bytes that activations use first and gradients reuse during backward.
+
+    Nothing is reused if gradients outlive the step. The head's gradients, and a layer that is recomputed last, are not
+    reused either.
+    """
+    if layout.lasting:
+        return 0.0
+    head = form.gradients * model.rest / 2 / (layout.data if layout.gradients else 1)
+    again = _layer(model, form, layout) * _positions(model, layout) if model.recompute else 0.0
+    return max(0.0, min(gradients - head, kept - again))
+
+
+def _after(layout: Layout, model: Shape, mine: float, form: Format, device: Device) -> float:
+    """Return the bytes needed after the activations are freed.
+
+    Adam's step holds one more moment. The replicas of a pipeline hold two copies of the gradients while they average.
+    """
+    step = MOMENT * _updated(layout, model, mine) if device.foreach and layout.foreach else 0.0
+    copies = (
+        2 * form.gradients * mine if layout.pp > 1 and layout.engine == "torch" and layout.data > 1 else 0.0
+    )
+    return max(step, copies)
+
+
+def held(layout: Layout, model: Shape) -> float:
+    """Return the parameters of one rank's pipeline stage. Tensor parallelism does not divide the embedding."""
+    if layout.pp == 1:
+        return (model.parameters - model.rest / 2) / layout.tp + model.rest / 2
+    end = model.rest / 2
+    return model.layer * math.ceil(model.layers / layout.pp) / layout.tp + end
+
+
+def compute_bytes(layout: Layout, form: Format) -> int:
+    """Return the bytes per number in forward and backward."""
+    return form.weights if layout.compute is None else min(layout.compute, form.weights)
+
+
+def autocasts(layout: Layout, form: Format) -> bool:
+    """Return True if each forward pass casts the weights, instead of gathering them in the compute format."""
+    return layout.engine == "torch" and compute_bytes(layout, form) < form.weights
+
+
+def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
+    """Return the bytes per GPU that are kept between forward and backward, with the gradients of the logits."""
+    positions = _positions(model, layout)
+    layer = _layer(model, form, layout) * positions
+    entry = compute_bytes(layout, form) * positions * model.hidden
+    if layout.sequence_parallel:
+        entry /= layout.tp
+    count = math.ceil(model.layers / layout.pp)
+    kept = entry * count if model.recompute else layer * count
+    work = layer if model.recompute else 0.0  # one recomputed layer is complete during its backward
+    work += 2 * held(layout, model) * autocasts(layout, form)  # the cast weights
+    words = positions * model.vocab
+    first = kept * layout.flying + work
+    last = kept * layout.flying_last + work
+    last += words * (LOGIT_BYTES + LOGIT_KEPT * (layout.flying_last - 1))
+    return last if layout.pp == 1 else max(first, last)
+
+
+def _positions(model: Shape, layout: Layout) -> float:
+    """Return the positions that one rank processes at a time."""
+    return model.seq * max(1.0, model.micro_batch / layout.pieces) / layout.cp
+
+
+def _layer(model: Shape, form: Format, layout: Layout) -> float:
+    """Return the bytes of one layer per position of this rank."""
+    number = compute_bytes(layout, form)
+    outside: float = OUTSIDE * number + MASKS + (AUTOCAST if autocasts(layout, form) else 0)
+    gathered = 2 * number * (layout.cp - 1)  # keys and values from the other ranks
+    if layout.sequence_parallel:
+        outside /= layout.tp
+    return model.hidden * (outside + (INSIDE * number + gathered) / layout.tp)
+
+
+def _resident(layout: Layout, form: Format) -> tuple[float, float]:
+    """Return the bytes per parameter of weight and gradient that stay on the GPU."""
+    if layout.weights_at != "none":
+        return 0.0, 0.0
+    gradients = 0.0 if layout.optimizer_at != "none" and layout.gradients else float(form.gradients)
+    if layout.engine == "fsdp" and layout.kept == 1:  # gathered once for forward and backward
+        return float(compute_bytes(layout, form)), gradients
+    return float(form.weights), gradients
+
+
+def _buffers(layout: Layout, model: Shape, form: Format, mine: float) -> float:
+    """Return the bytes of buckets and gathered parameters."""
+    if layout.engine == "torch":
+        return form.gradients * mine * layout.buckets
+    if layout.engine == "deepspeed":
+        live = max(layout.live, 2 * model.layer) if layout.weights else layout.bucket * layout.optimizer
+        return form.weights * min(mine, live) + form.gradients * min(mine, layout.bucket)
+    return _gathered(layout, model, form, mine)
+
+
+def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> float:
+    """Return the bytes that FSDP holds unsharded.
+
+    They are two layers, one layer's gradients and their reduction copy, and the parameters outside the layers, which
+    stay gathered from forward to backward.
+    """
+    number, layer = compute_bytes(layout, form), model.layer / layout.tp
+    rest = min(model.rest, mine) / (1 if layout.pp == 1 else 2)
+    whole = (number + form.gradients) * layer + number * rest / 2  # gradients; half: the head's
+    if layout.kept == 1:
+        shard = 0.0 if layout.weights_at != "none" else form.weights * mine / layout.data
+        whole += number * layer + shard
+    else:
+        whole += number * (2 * layer + rest)
+        if layout.kept is not None and layout.kept < layout.data:
+            whole += number * mine / layout.kept
+    # Several passes: gradients stay unsharded until the last pass, which frees them as it adds shards.
+    return whole + max(0.0, number - form.gradients / layout.data) * mine * layout.accumulates
+
+
+def _elsewhere(layout: Layout, form: Format, mine: float) -> tuple[float, float]:
+    """Return the bytes of one rank in host memory and on disk."""
+    if layout.engine == "fsdp":
+        states = form.weights + form.gradients + form.optimizer
+        return (states * mine / layout.data if layout.weights_at == "cpu" else 0.0), 0.0
+    host = disk = 0.0
+    for where, size in ((layout.optimizer_at, HOST_OPTIMIZER), (layout.weights_at, form.weights)):
+        if where == "cpu":
+            host += HOST_COPIES * size * mine / layout.data
+        elif where == "nvme":
+            disk += size * mine / layout.data
+    return host, disk

@@ -1,0 +1,538 @@
+"""Runs on this machine: the start of a run's agent, and links to a run by name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import structs
+
+from ...presets.plurals import plural
+from ...presets.worker_group import inherited_env
+from ..run import clock, environment, file_io, launch_record, own_runs, run_directories
+from ..run import snapshot as folds
+from ..run.errors import RunError, UnknownOutcomeError, UnreachableError
+from ..run.formatting import agreeing, spans_text
+from ..run.host_processes import StartMode, connect
+from ..run.journal import RunRecord
+from ..run.machine import cores_here, default_python, free_port, gpus_here
+from ..run.model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped
+from ..run.run_directories import Condition
+from ..run.state import RunState
+from ..run.wire.client import (
+    YIELD_EVERY,
+    Link,
+    LinkError,
+    SocketLink,
+    UnansweredError,
+    ensure_socket_dir,
+    paced,
+)
+from .agentless import DiskLink, FilesLink
+
+if TYPE_CHECKING:
+    from ...presets.plan import Place, Plan
+    from ...presets.request import Request
+
+START_SECONDS = 20.0
+FILES, FILES_A_RANK = 48, 4
+"""Descriptors that an agent needs with a few viewers, and additional ones per rank; its runner needs fewer."""
+
+
+def place(record: RunRecord, request: Request) -> Place:
+    """Collect the facts about this machine that a launch needs."""
+    from ...presets.plan import Place
+
+    exists, source = script_source(request)
+    beside, config = read_around(Path(request.script or ""), source, args=request.args)
+    return Place(
+        run=record.run,
+        run_dir=str(run_directories.runs_dir() / record.run),
+        port=request.port or free_port(),
+        ras_port=free_port(),
+        gpus=gpus_here(),
+        cores=cores_here(),
+        cwd=_cwd(),
+        python=request.python or default_python(),
+        script_exists=exists,
+        script_source=source,
+        script_beside=beside,
+        script_config=config,
+        user_env=inherited_env(os.environ),
+    )
+
+
+def _cwd() -> str:
+    try:
+        cwd = os.getcwd()
+        cwd.encode()
+        return cwd
+    except UnicodeEncodeError:
+        raise RunError("the directory you are in has a name that is not UTF-8 text: rename it") from None
+    except FileNotFoundError:
+        raise RunError("the directory you are in was removed: cd to one that exists") from None
+
+
+def script_source(request: Request) -> tuple[bool, bytes | None]:
+    """Return whether the script exists, and its text if readable. Raises RunError for a directory."""
+    if request.script is None:
+        return True, None
+    if request.no_python:
+        return True, None  # its executability depends on the plan's environment: see `refusal`
+    path = Path(request.script)
+    if path.is_dir() and not request.module:
+        raise RunError(f"{request.script} is a directory: give the path of a script in it")
+    if request.module:
+        path = Path(*request.script.split("."))
+        path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+        if not path.exists():
+            return True, None  # maybe installed in the training environment
+    source = read_source(path)
+    return source is not None or path.is_file(), source
+
+
+def read_source(path: Path) -> bytes | None:
+    """Text of a script, at most one byte over the limit; None if it cannot be opened."""
+    from ...presets.script_tree import MOST_BYTES
+
+    try:
+        return file_io.head(path, MOST_BYTES + 1)
+    except file_io.FileError:
+        return None
+
+
+def read_beside(path: Path, source: bytes | None) -> dict[str, bytes | None]:
+    """Texts of the files next to the script at `path` that it imports."""
+    return read_around(path, source)[0]
+
+
+def read_around(
+    path: Path, source: bytes | None, folder: Path = Path(), args: Sequence[str] = ()
+) -> tuple[dict[str, bytes | None], bytes | None]:
+    """Texts of the files that a script imports from its folder, and its own DeepSpeed configuration.
+
+    A text is None if it exceeds the limit for the script with its imports. `path` is the script; `folder` is the working
+    directory of the ranks.
+    """
+    from ...presets.script_support import local_imports, own_config  # needed only to examine a script
+    from ...presets.script_tree import within_limits
+
+    names = local_imports(source) if source else []
+    there = (name for name in names if os.path.isfile(path.parent / name))
+    texts = ((name, text) for name in there if (text := read_source(path.parent / name)) is not None)
+    config = own_config(source, args)
+    return within_limits(source or b"", texts), read_source(folder / config) if config else None
+
+
+def start(
+    plan: Plan,
+    record: RunRecord,
+    files: Mapping[str, str] | None = None,
+    hidden: Mapping[str, str] | None = None,
+    shell: Mapping[str, str] | None = None,
+) -> run_directories.Entry:
+    """Create the run directory and start the run's agent, which starts the ranks, or its hub, which launches nodes.
+
+    `files`: additional files of the run directory; `hidden`: secrets that are not in the plan; `shell`: environment that
+    the ranks inherit, by default this process's. Raises RunError.
+    """
+    from ...presets.render import hidden as hidden_of
+    from ...presets.render import plan_to_json
+
+    ensure_socket_dir()
+    document = json.dumps(plan_to_json(plan, masked=True), indent=1).encode()
+    check_files(plan.nproc_per_node or 1)
+    ours = record.kind != "hub"  # a hub's ranks have the environments of the jobs on its nodes
+    inherited: Mapping[str, str] = {}
+    if ours:
+        inherited = os.environ if shell is None else shell
+    env = environment.of_launch(inherited, plan.env)
+    secrets = {**environment.hidden(env), **hidden_of(plan)} if ours else hidden_of(plan)
+    whole = record.kind != "node"  # a node's part of a run gets the rest from its hub
+    if whole:
+        record = structs.replace(record, git=launch_record.git_state(plan.cwd if ours else os.curdir))
+    with run_directories.start_lock():
+        if whole:
+            marks = launch_record.fingerprints(secrets, run_directories.runs_dir().parent)
+            record = structs.replace(record, fingerprints=marks)
+        path = run_directories.create(record, document, {**plan.files, **(files or {})})
+        entry = run_directories.Entry(path, record)
+        if ours:
+            keep_environment(path, env)
+        settling = threading.Thread(target=settle, args=(path,))
+        settling.start()  # in parallel with the start of the agent
+        try:
+            start_agent(
+                entry, {**environment.hidden(env), **hidden_of(plan), **(hidden or {})}, StartMode.START
+            )
+        finally:
+            settling.join()
+    return entry
+
+
+def settle(path: Path) -> None:
+    """Sync the constant files of a run directory to disk: after a power cut the run is still complete."""
+    names = (run_directories.PLAN_FILE, run_directories.RUN_FILE, environment.FILE)
+    for each in (*(path / name for name in names), path, path.parent):
+        with contextlib.suppress(
+            OSError
+        ):  # a hub's run has no environment; some file systems sync no folders
+            file_io.sync(each)
+
+
+def check_files(ranks: int) -> None:
+    """Raise RunError if agent and runner may not open enough files for this number of ranks."""
+    import resource
+
+    limit, least = resource.getrlimit(resource.RLIMIT_NOFILE)[0], FILES + FILES_A_RANK * ranks
+    if limit != resource.RLIM_INFINITY and limit < least:
+        raise RunError(
+            f"only {limit} files may be open at a time here, and {plural(ranks, 'rank')} need {least}: "
+            "`ulimit -n 1024`, then again"
+        )
+
+
+def keep_environment(path: Path, env: Mapping[str, str]) -> None:
+    """Write the environment for every runner of the run, or discard the run. Raises RunError."""
+    try:
+        environment.write(path, env)
+    except OSError as error:
+        run_directories.discard(path)
+        raise RunError(
+            f"cannot write {path / environment.FILE} ({error.strerror}): free space there"
+        ) from None
+
+
+def start_agent(
+    entry: run_directories.Entry, env: Mapping[str, str] | None = None, mode: StartMode = StartMode.READ
+) -> None:
+    """Start an agent, or a hub, in a new session and wait until it answers, or is not needed.
+
+    `env`: additional variables, including secrets of the run; `mode`: processes that it may start. Raises RunError.
+
+    If another agent already holds the run, `entry.agent()` returns it once it answers.
+    """
+    own_runs.check(entry.path)
+    check_files(1)
+    module = f"distui.runners.{'hub' if entry.record.kind == 'hub' else 'agent'}"
+    read, write = os.pipe()
+    try:
+        with file_io.appending(entry.path / "agent.log") as log:
+            subprocess.Popen(
+                # -P: modules in the user's directory must not shadow the standard library
+                [sys.executable, "-P", "-m", module, "run", str(entry.path), str(write), str(mode)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(write,),
+                env=_daemon_environment(entry, env or {}),
+            )
+    except OSError as error:
+        raise RunError(f"the agent of {entry.record.name} could not be started: {error.strerror}") from None
+    finally:
+        os.close(write)
+    answer = _first_line(read)
+    if answer.startswith("error:"):
+        raise RunError(answer.removeprefix("error:").strip())
+    if answer not in ("ready", "taken", "lost"):
+        raise RunError(f"the agent of {entry.record.name} did not come up: see {entry.path / 'agent.log'}")
+
+
+def _daemon_environment(entry: run_directories.Entry, given: Mapping[str, str]) -> dict[str, str]:
+    if entry.record.kind != "hub":
+        return environment.of_daemon(environment.read(entry.path), os.environ, given)
+    try:
+        planned = json.loads(file_io.content(entry.path / run_directories.PLAN_FILE))["env"]
+    except (file_io.FileError, RecursionError, ValueError, LookupError, TypeError):
+        planned = {}
+    return environment.of_hub(os.environ, planned if isinstance(planned, dict) else {}, given)
+
+
+def _first_line(descriptor: int) -> str:
+    import select
+
+    deadline = clock.monotonic() + START_SECONDS
+    data = b""
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        while b"\n" not in data:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - clock.monotonic()))
+            chunk = pipe.read(4096) if ready else b""
+            if not chunk:
+                break
+            data += chunk
+    return data.decode(errors="replace").strip()
+
+
+async def open_link(entry: run_directories.Entry, readonly: bool = False) -> Link:
+    """Open a link to a run: to its agent or hub, to a new one if ranks live without one, else to its files.
+
+    This never starts, ends or changes a rank. A part of a run on several nodes leads to that run, through a new hub.
+    Raises LinkError.
+    """
+    try:
+        if entry.record.kind == "node":
+            from .routes import keep
+
+            entry = keep(entry)
+        return await open_agent(entry, readonly)
+    except RunError as error:
+        raise LinkError(str(error)) from None
+
+
+async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Link:  # noqa: C901
+    """Open a link to the server of exactly this run directory, or to its files. Raises RunError and LinkError."""
+    deadline = clock.monotonic() + START_SECONDS
+    while clock.monotonic() < deadline:
+        now = run_directories.condition_of(entry)
+        if now is Condition.ELSEWHERE:
+            raise UnreachableError(
+                run_directories.elsewhere(entry) or f"run {entry.record.name} has moved: again"
+            )
+        if now is Condition.ENDED:
+            return DiskLink(entry)
+        if now is Condition.LOST:
+            why = run_directories.why_lost(entry, run_directories.orphans(entry))
+            return FilesLink(
+                entry, why, readonly, lambda given: start_agent(entry, given, StartMode.RESTART)
+            )
+        if now in (Condition.UNSERVED, Condition.UNREAD):
+            try:
+                await asyncio.to_thread(start_agent, entry)
+            except RunError as error:
+                return FilesLink(entry, str(error), readonly)
+            continue
+        who = entry.agent()
+        try:
+            if who is not None:
+                return await connect(who, readonly)
+            return await SocketLink.connect(run_directories.socket_of(entry), readonly)
+        except LinkError:
+            if entry.state().phase.ended:
+                return DiskLink(entry)
+            if now is Condition.SERVED:
+                raise
+        await asyncio.sleep(0.1)  # it will answer soon
+    raise UnreachableError(
+        f"another agent holds {entry.record.name} and does not answer: see {entry.path / 'agent.log'}"
+    )
+
+
+FIRST_BYTES = 256
+"""Bytes of a script's first line; the kernel reads no more."""
+
+
+def refusal(word: str, cwd: str, env: Mapping[str, str]) -> str | None:
+    """Why `word` cannot be executed in `cwd` under `env`, as a sentence; None if it can.
+
+    A word without a slash is searched on the PATH of `env` as by execvp, past files that cannot be executed. Problems
+    that only the kernel detects (a binary for another machine) appear at the start.
+    """
+    if "/" in word:
+        path = os.path.join(cwd, word)
+        why = _why(path, word, env)
+        return None if why is None else f"cannot start {word}: {why}"
+    folders = env.get("PATH", os.defpath).split(os.pathsep)
+    paths = [os.path.join(cwd, folder, word) for folder in folders]
+    there = [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)]
+    reasons = [_why(path, path, env) for path in there]
+    if None in reasons:
+        return None
+    if there:
+        return f"cannot start {there[0]}: {reasons[0]}"
+    here = os.path.join(cwd, word)
+    hint = f": `./{word}` is the file here" if os.path.isfile(here) else ""
+    return f"cannot start {word}: there is no such program on PATH{hint}"
+
+
+def _why(path: str, word: str, env: Mapping[str, str]) -> str | None:
+    """Problem of exactly this file, which the user calls `word`."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        return f"{error.strerror}"
+    if stat.S_ISDIR(mode):
+        return "it is a directory"
+    if not stat.S_ISREG(mode):
+        return "it is no regular file"
+    if not os.access(path, os.X_OK):
+        return f"it is not executable: `chmod +x {shlex.quote(word)}`, or name its interpreter before it"
+    try:
+        with open(path, "rb") as file:
+            head = file.read(FIRST_BYTES)
+    except OSError:
+        return None  # executable but not readable: the kernel decides
+    return _first_line_problem(word, head, env) if not head.startswith(b"\x7fELF") else None
+
+
+def _first_line_problem(word: str, head: bytes, env: Mapping[str, str]) -> str | None:
+    """Problem of the first line of a script."""
+    if not head.startswith(b"#!"):
+        if b"\0" in head:
+            return None  # another format; the kernel may have an interpreter for it
+        return f"it has no #! line: write `bash {shlex.quote(word)}`, or name its interpreter in its first line"
+    words = head[2:].split(b"\n", 1)[0].decode("utf-8", "surrogateescape").split()
+    if not words:
+        return "its first line names no interpreter"
+    if words[0].endswith("\r") or head.split(b"\n", 1)[0].endswith(b"\r"):
+        return "its first line ends with a carriage return: save it with the line ends of Linux"
+    if not Path(words[0]).is_absolute():
+        return None  # relative to the working directory at execution
+    if not os.access(words[0], os.X_OK) or os.path.isdir(words[0]):
+        return f"its first line names {words[0]}, which cannot be executed"
+    named = words[1] if len(words) == 2 and os.path.basename(words[0]) == "env" else ""
+    if named and not named.startswith("-") and "=" not in named and refusal(named, "/", env) is not None:
+        return f"its first line names {named}, which is not on PATH"
+    return None
+
+
+T = TypeVar("T")
+TELEMETRY_SECONDS = 0.5
+LINKS_SECONDS = 10.0
+"""Seconds for a new hub to connect to its nodes before the state is taken as it is."""
+
+
+async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link], Awaitable[T]]) -> T:
+    """Open a link to the run that `name` means, use it, close it. Raises RunError."""
+    entry = run_directories.resolve(name)
+    try:
+        link = await open_link(entry)
+        try:
+            return await use(entry, link)
+        finally:
+            await link.close()
+    except UnansweredError as error:
+        raise UnknownOutcomeError(f"{entry.record.name}: {error}") from None
+    except LinkError as error:
+        raise UnreachableError(f"{entry.record.name}: {error}") from None
+
+
+async def folded_batches(link: Link, state: RunState) -> AsyncIterator[list[Stamped]]:
+    """Fold a link's events after `state.seq` into `state`, and yield them in batches; a long history comes folded.
+
+    Raises LinkError.
+    """
+    async for batch in _batches(link, state.seq):
+        for stamped in batch:
+            _fold(state, stamped)
+        yield batch
+        if len(batch) == YIELD_EVERY:
+            await asyncio.sleep(0)
+
+
+async def folded_events(link: Link, state: RunState) -> AsyncIterator[Stamped]:
+    """Fold and yield a link's events one by one: `state` includes each, and no later one. Raises LinkError."""
+    async for batch in _batches(link, state.seq):
+        for stamped in batch:
+            _fold(state, stamped)
+            yield stamped
+
+
+def _batches(link: Link, after: int) -> AsyncIterator[list[Stamped]]:
+    if isinstance(link, SocketLink):
+        return link.batches(after, fold=folds.fold_id())
+    return ([stamped] async for stamped in paced(link.events(after)))
+
+
+def _fold(state: RunState, stamped: Stamped) -> None:
+    try:
+        folds.take(state, stamped)
+    except ValueError as error:
+        raise LinkError(f"the state that the agent sent cannot be read: {error}") from None
+
+
+async def history(link: Link) -> RunState:
+    """Fold the whole history, without samples."""
+    state = RunState()
+    async for _ in folded_events(link, state):
+        if state.live:
+            break
+    return state
+
+
+async def snapshot(link: Link) -> RunState:
+    """Fold the whole history, and one sample of every node if one comes soon."""
+    state = RunState()
+    wanted: set[type] = {HostTick, RankTick}
+    sampled = set[int]()
+    settled = asyncio.Event()
+
+    async def read() -> None:
+        async for stamped in folded_events(link, state):
+            wanted.discard(type(stamped.event))
+            if isinstance(stamped.event, HostTick):
+                sampled.add(stamped.node)
+            if state.live and not _reaching(state, sampled):
+                settled.set()
+                if not wanted or state.phase.ended:
+                    return
+
+    reading = asyncio.create_task(read())
+    waiting = asyncio.create_task(_patience(state, settled))
+    await asyncio.wait({reading, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if reading.done():
+        reading.result()
+    reading.cancel()
+    return state
+
+
+async def _patience(state: RunState, settled: asyncio.Event) -> None:
+    """Wait until the events so far are sufficient."""
+    while not state.live:
+        await asyncio.sleep(0.05)
+    await clock.wait_set(settled, LINKS_SECONDS)
+    await asyncio.sleep(TELEMETRY_SECONDS)
+
+
+def _reaching(state: RunState, sampled: Collection[int]) -> bool:
+    """Whether a hub reconnects to nodes after their launch, or has not read one of them yet."""
+    started = state.stages.get((Stage.START, HUB))
+    launching = bool(state.stages) and (started is None or started.ended is None)
+    if launching or not state.merged or state.phase.ended:
+        return False
+    for number, node in state.nodes.items():
+        unread = node.link is LinkState.UP and node.phase is None and number not in sampled
+        if unread or node.link is LinkState.CONNECTING:
+            return True
+    return False
+
+
+def reached(state: RunState, until: str) -> bool:
+    """Whether a run is "running" (every rank has a process) or "healthy" (and every rank with a hook made a step)."""
+    if state.phase is not RunPhase.RUNNING or until == "running":
+        return state.phase is RunPhase.RUNNING
+    hooked = [rank for rank in state.ranks.values() if rank.hook is not None]
+    wanted = state.plan is not None and state.plan.launcher == "torchrun"
+    if wanted and len(hooked) < len(state.ranks):
+        return False
+    return all(rank.sample is not None and (rank.sample.step or 0) > 0 for rank in hooked)
+
+
+async def follow_until(link: Link, until: str, state: RunState | None = None) -> RunState:
+    """Fold events until `reached` or the end; pass `state` to have it after a cancellation."""
+    state = RunState() if state is None else state
+    async for _ in folded_events(link, state):
+        if state.live and until != "done" and reached(state, until):
+            break
+    return state
+
+
+def check_ranks(state: RunState, asked: Sequence[int]) -> None:
+    """Raise RunError if the newest attempt lacks one of the ranks; the text lists its ranks."""
+    missing = sorted(set(asked) - state.ranks.keys())
+    if missing and state.ranks:
+        raise RunError(
+            f"there {agreeing(missing, 'is', 'are')} no {spans_text('rank', missing)} in {state.name}: "
+            f"it has {spans_text('rank', state.ranks)}"
+        )

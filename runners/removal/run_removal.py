@@ -1,0 +1,448 @@
+"""Removal of a run's files: their extent, the reason, and the removal itself. `rm`, `prune` and retention share it.
+
+Unknown facts prevent a removal: a run of unknown age is not old, an unreadable plan may use a checkpoint, and files that
+another process may hold count as held. Only this user's directories below the runs' folder are removed, and the
+checkpoints of a demo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import json
+import os
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ...presets.plurals import plural
+from ..run import clock, file_io, host_processes, journal, run_directories, run_notes
+from ..run.checkpoints import folder_option
+from ..run.errors import RunError
+from ..run.formatting import duration_short, elapsed
+from ..run.model import RunPhase
+from ..run.run_directories import AGENT_LOCK, RUNNER_LOCK, Entry
+from ..run.state import RunState
+from ..run.wire.client import stem, sweep_sockets
+from . import directory_trees
+
+TRASH = ".removed-"
+"""Prefix of a directory's name during its removal: no list shows it."""
+
+LEAVING_S = 5.0
+"""Seconds that agents of ended runs have to exit."""
+
+CLOCKS_SET = 1_577_836_800.0
+"""Unix time of 2020-01-01. An earlier reading is from a clock that was not set yet."""
+
+UNLOCKABLE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.ELOOP,
+    errno.ENOLCK,
+    errno.EOPNOTSUPP,
+)
+"""Errors of locking that do not prevent a removal: a full disk is no reason to keep a run."""
+
+REMOVABLE_BY = {
+    errno.EBUSY: "`umount` it",
+    errno.EPERM: "`chattr -i` it",
+    errno.EACCES: "`chmod u+w` its folder",
+}
+"""Error of a file's removal → its remedy."""
+
+FAILED = (RunPhase.FAILED, RunPhase.LOST)
+
+
+class GoneError(RunError):
+    """Another process removed the path first."""
+
+
+# --- extent and reason ---
+
+
+class Removal(Struct, frozen=True, dict=True):
+    """Extent and age of a run's removal."""
+
+    entry: Entry
+    parts: tuple[Entry, ...]
+    """For a run on several nodes: its parts on this machine."""
+    phase: RunPhase
+    doubtful: bool
+    """Whether a file of the run or of a part is unreadable, or a part has no end."""
+    ended: float | None
+    """Unix time of its end, as in `ls`; None if unknown."""
+    heard: float
+    """Unix time of the newest event."""
+    checkpoints: Path | None
+    """Folder of a demo's checkpoints, removed with the last run that has it in its plan."""
+    refusal: str
+    """Why the run cannot be removed now, as a sentence; "" if it can."""
+
+    @property
+    def folders(self) -> list[Path]:
+        """Directories of the run and its parts."""
+        return [self.entry.path, *(part.path for part in self.parts)]
+
+    @functools.cached_property
+    def last(self) -> float | None:
+        """Unix time of its end; if unknown or doubtful, of its newest event or file; None if not all can be read."""
+        if self.ended is not None and not self.doubtful:
+            return self.ended
+        last = self.heard
+        try:
+            for path in self.folders:
+                with directory_trees.opened(path) as folder:
+                    last = max(last, directory_trees.measure(folder).changed)
+        except OSError:
+            return None
+        return last
+
+    def age(self, now: float) -> float | None:
+        """Seconds since `last`; None if unknown."""
+        return None if self.last is None or self.last < CLOCKS_SET else elapsed(self.last, now)
+
+    def why(self, now: float) -> str:
+        """Age in words: "ended 40d ago", or "last written …" if its end is unknown."""
+        age = self.age(now)
+        if age is None:
+            return "age unknown"
+        verb = "ended" if self.last == self.ended else "last written"
+        return f"{verb} {duration_short(age)} ago"
+
+
+def examine(entry: Entry, wait_s: float | None = None) -> Removal:
+    """Find the extent of a run's removal. `wait_s`: for its agents to exit (default: LEAVING_S). Raises RunError."""
+    until = clock.monotonic() + (LEAVING_S if wait_s is None else wait_s)
+    history = entry.history()
+    phase = run_directories.phase(entry, history)
+    parts = _parts(entry)
+    refusal = _refusal(entry, phase, until)
+    ended, doubtful = history.state.end(entry.record.created), bool(history.problems)
+    heard = _heard(history.state)
+    for part in parts:
+        recorded = part.history()
+        refusal = refusal or _refusal(part, run_directories.phase(part, recorded), until)
+        end = recorded.state.end(part.record.created)
+        doubtful = doubtful or end is None or bool(recorded.problems)
+        ended = ended if ended is None or end is None else max(ended, end)
+        heard = max(heard, _heard(recorded.state))
+    return Removal(
+        entry,
+        parts,
+        phase,
+        doubtful,
+        ended,
+        heard,
+        _checkpoint_folder(entry),
+        refusal,
+    )
+
+
+def _heard(state: RunState) -> float:
+    """Unix time of the newest event."""
+    return max((node.heard for node in state.nodes.values()), default=0.0)
+
+
+def _parts(entry: Entry) -> tuple[Entry, ...]:
+    """Its parts with separate directories on this machine. A copy of a part is no part, and has none."""
+    if entry.record.kind == "local":
+        return ()
+    whole = entry.record.whole or entry.record.run
+    return tuple(part for part in run_directories.parts(whole) if part.path != entry.path)
+
+
+def _refusal(entry: Entry, phase: RunPhase, until: float) -> str:
+    name = entry.record.name
+    if not phase.ended:
+        return f"run {name} is live ({phase}): `distui stop {name}` ends it, and only an ended run can be removed"
+    if elsewhere := run_directories.elsewhere(entry):
+        return f"{elsewhere}, and remove it there; a copy goes with `rm -r {entry.path}`"
+    if left := run_directories.orphans(entry):
+        pids = ", ".join(map(str, left[:8]))
+        return f"{plural(len(left), 'process')} of run {name} still live (pid {pids}): `distui stop {name}` ends them"
+    if not _released(entry, until):
+        return f"a process still serves run {name}: close the cockpits on it, and try again in some seconds"
+    return ""
+
+
+def _released(entry: Entry, until: float) -> bool:
+    """Whether no process holds the run; its agent has until `until` to exit."""
+    while any(host_processes.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
+        if clock.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _checkpoint_folder(entry: Entry) -> Path | None:
+    """Return the folder that distui chose for a demo's checkpoints; None for other runs and for copies."""
+    base = run_directories.checkpoints_dir()
+    if _is_copy(entry) or not base.is_dir():
+        return None
+    try:
+        words = file_io.document(entry.path / run_directories.PLAN_FILE, dict[str, Any]).get("command")
+    except file_io.FileError:
+        return None
+    named = folder_option(map(str, words)) if isinstance(words, list) else None
+    folder = base / Path(named or "").name
+    is_chosen = named == str(folder) and folder.name != ".."
+    return folder if is_chosen and folder.is_dir() and not folder.is_symlink() else None
+
+
+def _is_used(checkpoints: Path, leaving: Sequence[Path]) -> bool:
+    """Whether a run other than `leaving` may resume from the checkpoints: its plan names them, or is unreadable."""
+    if run_directories.strays():
+        return True
+    others = [path for path in run_directories.directories() if path not in leaving]
+    return any(_may_name(path, checkpoints.name) for path in others)
+
+
+def _may_name(path: Path, name: str) -> bool:
+    """Whether a run's plan, or a variable that a restart changed, contains `name`; True if the plan is unreadable."""
+    entry = run_directories.served(path)
+    try:
+        plan = file_io.document(path / run_directories.PLAN_FILE, dict[str, Any])
+    except file_io.FileError:
+        return entry is not None
+    changes = [] if entry is None else [attempt.env_diff for attempt in entry.state().attempts]
+    return json.dumps(name)[1:-1] in json.dumps([plan, changes])
+
+
+# --- selection among many ---
+
+
+def candidates(entries: Iterable[Entry], wait_s: float | None = None) -> Iterator[Removal]:
+    """Yield the runs that may be removed without their name: none that is foreign, a copy, or has the tag `keep`.
+
+    `wait_s`: seconds for the agents of all of them to exit. Raises RunError.
+    """
+    until = clock.monotonic() + (LEAVING_S if wait_s is None else wait_s)
+    for entry in entries:
+        if any(map(_stays, (entry, *_parts(entry)))):
+            continue
+        removal = examine(entry, max(0.0, until - clock.monotonic()))
+        if not removal.refusal:
+            yield removal
+
+
+def _stays(entry: Entry) -> bool:
+    """Whether only a command with the name of this run, or of the part's run, may remove this directory."""
+    return entry.path.is_symlink() or _is_foreign(entry) or run_notes.read(entry.path).keeps
+
+
+def _is_foreign(entry: Entry) -> bool:
+    """Whether a directory is a run only by its name, or is a copy: only a command with its name may remove it."""
+    files = (run_directories.RUN_FILE, run_directories.PLAN_FILE, journal.NAME)
+    return _is_copy(entry) or not any(os.path.lexists(entry.path / name) for name in files)
+
+
+def _is_copy(entry: Entry) -> bool:
+    """Whether a directory has a name that no launch gives, or the run.json of another run."""
+    if entry.record.name == entry.path.name:
+        return True
+    return (
+        bool(entry.problem)
+        and file_io.document_or_none(entry.path / run_directories.RUN_FILE, journal.RunRecord) is not None
+    )
+
+
+def pruned(
+    runs: Iterable[Removal],
+    now: float,
+    *,
+    older_than_s: float | None = None,
+    keep: int | None = None,
+    failed: bool = False,
+) -> list[Removal]:
+    """Return the runs that satisfy every given condition, newest first. Pure.
+
+    `older_than_s`: minimum seconds since the end; `keep`: spare so many newest ended runs, whatever their outcome;
+    `failed`: only failed or lost runs. A run without a known age is not old.
+    """
+    ages = [(run.age(now), run) for run in runs]
+    unknown = [run for age, run in ages if age is None]
+    aged = sorted([(age, run) for age, run in ages if age is not None], key=lambda pair: pair[0])
+    rest = [run for age, run in aged[keep or 0 :] if age >= (older_than_s or 0.0)]
+    if not keep and older_than_s is None:
+        rest = unknown + rest
+    return [run for run in rest if not failed or run.phase in FAILED]
+
+
+# --- removal ---
+
+
+class Removed(Struct, frozen=True):
+    """Result of a removal."""
+
+    folders: list[Path]
+    size: int
+    """Bytes of the folders."""
+
+
+def remove(entry: Entry, wait_s: float | None = None) -> Removed:
+    """Examine a run again, then remove its directory, its parts' directories here, its sockets, and its checkpoints.
+
+    `wait_s`: see `examine`. Raises RunError.
+    """
+    removal = examine(entry, wait_s)
+    if removal.refusal:
+        raise RunError(removal.refusal)
+    folders = [*removal.folders[1:], entry.path]  # last: a run stays if its parts cannot be removed
+    if removal.checkpoints is not None and not _is_used(removal.checkpoints, folders):
+        folders.append(removal.checkpoints)
+    sizes = dict[Path, int]()
+    for path in folders:
+        with contextlib.suppress(GoneError):
+            sizes[path] = _checked(path)
+    gone = list[Path]()
+    for path in sizes:
+        try:
+            _remove(path, () if path == removal.checkpoints else (AGENT_LOCK, RUNNER_LOCK))
+            gone.append(path)
+        except GoneError:
+            continue
+        except RunError as error:
+            raise RunError("; ".join([str(error), *(f"{each} was removed" for each in gone)])) from None
+    if not gone:
+        raise GoneError(f"{entry.path} was already removed")
+    for each in (entry, *removal.parts):
+        _remove_sockets(each.record.run8)
+    return Removed(gone, sum(sizes[path] for path in gone))
+
+
+def _checked(path: Path) -> int:
+    """Bytes of a removable directory. Raises RunError."""
+    with _parent_of(path) as folder:
+        info = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(info.st_mode):
+            raise RunError(f"{path} is a link: distui removes only directories; remove the link by hand")
+        if not stat.S_ISDIR(info.st_mode):
+            raise RunError(f"{path} is not a directory: remove it by hand")
+        if info.st_uid != os.geteuid():
+            raise RunError(f"{path} belongs to another user (uid {info.st_uid})")
+        with directory_trees.entered(path.name, folder) as tree:
+            return directory_trees.measure(tree).size
+
+
+def _remove(path: Path, locks: Iterable[str]) -> None:
+    """Rename a directory, with `locks` in it held, then remove it: no process sees half of it. Raises RunError."""
+    gone = path.with_name(f"{TRASH}{path.name}-{secrets.token_hex(4)}")
+    with _parent_of(path) as folder, _alone(path, folder) as run:
+        with _held(run, path.name, locks):
+            os.rename(path.name, gone.name, src_dir_fd=folder, dst_dir_fd=folder)
+        with _parent_of(gone):
+            directory_trees.remove(gone.name, folder)
+
+
+@contextlib.contextmanager
+def _parent_of(path: Path) -> Iterator[int]:
+    """Open the directory that contains a path; errors within become a RunError about the path."""
+    file_io.check_owner(path.parent)
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+    except FileNotFoundError:
+        raise GoneError(f"{path} was already removed") from None
+    except directory_trees.MountedError as error:
+        raise RunError(str(error.strerror)) from None
+    except directory_trees.LeftError as error:
+        raise RunError(_left(path, error)) from None
+    except OSError as error:
+        raise RunError(f"cannot remove {path} ({error.strerror or error})") from None
+
+
+def _left(path: Path, error: directory_trees.LeftError) -> str:
+    """Text about the rest of a directory, with a remedy."""
+    others = f" and {plural(error.count - 1, 'other file')}" if error.count > 1 else ""
+    remedy = REMOVABLE_BY.get(error.errno or 0, "see to that")
+    return (
+        f"{path / str(error.filename)}{others} cannot be removed ({error.strerror}), and all else of its run was "
+        f"removed: {remedy}, and the next `distui rm` or `distui prune` removes the rest"
+    )
+
+
+@contextlib.contextmanager
+def _alone(path: Path, folder: int) -> Iterator[int]:
+    """Open and lock a directory within `folder` against another removal. Raises GoneError and OSError."""
+    with directory_trees.opened(path.name, folder) as directory:
+        if not _lock(directory):
+            raise GoneError(f"{path} is being removed by another process")
+        yield directory
+
+
+@contextlib.contextmanager
+def _held(run: int, name: str, locks: Iterable[str]) -> Iterator[None]:
+    """Hold the locks of agent and runner, so that no process can revive the run. Raises RunError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.ExitStack() as kept:
+        for each in locks:
+            try:
+                lock = os.open(each, flags, 0o600, dir_fd=run)
+            except OSError as error:
+                if error.errno not in UNLOCKABLE:
+                    raise
+                continue
+            kept.callback(os.close, lock)
+            if not _lock(lock):
+                raise RunError(f"run {name} has just started: it was not removed")
+        yield
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock an open file, and return False if another process holds it. Raises OSError."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in UNLOCKABLE:
+            raise
+    return True
+
+
+def _remove_sockets(run8: str) -> None:
+    """Remove a run's sockets unless one answers: a run of the same id in another state directory then lives."""
+    for path in Path(stem(run8)).parent.glob(f"{run8}.*"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
+                return
+    sweep_sockets(run8)
+
+
+def sweep() -> list[str]:
+    """Finish removals that were cut off, and return a sentence for each."""
+    said = list[str]()
+    for base in (run_directories.runs_dir(), run_directories.checkpoints_dir()):
+        for path in sorted(base.glob(f"{TRASH}*")):
+            try:
+                with _parent_of(path) as folder, _alone(path, folder):
+                    directory_trees.remove(path.name, folder)
+                said.append(f"finished a removal that was cut off: {path}")
+            except GoneError:
+                continue
+            except RunError as error:
+                said.append(str(error))
+    return said
+
+
+def entry_of(run: str) -> Entry:
+    """Read the run of exactly this id. Raises RunError."""
+    entry = run_directories.served(run_directories.runs_dir() / run)
+    if entry is None or not entry.path.is_dir():
+        raise RunError(f"no run {run!r} exists any more")
+    return entry

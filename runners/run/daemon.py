@@ -1,0 +1,258 @@
+"""Common base of agent and hub: the process that serves a run directory, the run, and the execution of commands."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from msgspec import structs
+
+from ...presets.finding import PlanError
+from . import file_io, run_directories
+from .errors import RunError
+from .finding_ledger import FindingLedger
+from .host_processes import StartMode
+from .journal import Chronicle
+from .model import HUB, Action, Clause, CommandDone, CommandReceived, Event, RunPhase, sentence
+from .parts import Parts, failure, printed
+from .wire.client import ensure_socket_dir
+
+if TYPE_CHECKING:
+    from ...presets.plan import Plan
+
+
+class Ready:
+    """Reports to the starter, through the inherited pipe, that the socket answers, or why it will not."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._fd = descriptor
+
+    def __call__(self, text: str = "ready") -> None:
+        if self._fd is not None:
+            try:
+                os.write(self._fd, text.encode(errors="backslashreplace") + b"\n")
+                os.close(self._fd)
+            except OSError:
+                pass  # the starter has ended, but the daemon continues
+            self._fd = None
+
+
+Serve = Callable[[run_directories.Entry, "Plan", Ready, StartMode], Awaitable[None]]
+"""Serve a run until nothing is left to do; SIGTERM cancels it."""
+
+
+def main(argv: list[str], serve: Serve, usage: str) -> int:
+    """Serve a run by the arguments `run RUN_DIR [READY_FD [MODE]]`; other arguments print the usage and return 2."""
+    if not 2 <= len(argv) <= 4 or argv[0] != "run":
+        sys.stderr.write(f"usage: {usage}\n")
+        return 2
+    ready = Ready(int(argv[2]) if len(argv) > 2 else None)
+    return run(Path(argv[1]), ready, StartMode(argv[3] if len(argv) > 3 else StartMode.READ), serve)
+
+
+def load(entry: run_directories.Entry) -> Plan:
+    """Load the plan of a run. Raises RunError, also for another run's plan: its processes would count as this run's."""
+    # Slow to import, and modules that only read runs import this module too.
+    from ...presets.render import plan_from_json
+
+    path = entry.path / run_directories.PLAN_FILE
+    try:
+        plan = plan_from_json(file_io.document(path, dict[str, Any]))
+    except (file_io.FileError, PlanError) as error:
+        raise RunError(str(error)) from None
+    for run in (plan.run, plan.env.get("DISTUI_RUN_ID", entry.record.run)):
+        if run != entry.record.run:
+            raise RunError(f"{path} belongs to {run}: `distui rerun {run}` repeats it")
+    return plan
+
+
+def run(run_dir: Path, ready: Ready, mode: StartMode, serve: Serve) -> int:
+    """Serve one run; print a sentence and return 1 on failure."""
+    file_io.strict()
+    try:
+        entry = run_directories.served(run_dir)
+        if entry is None:
+            raise RunError(f"{run_dir} is not a run directory")
+        lock = os.open(run_dir / run_directories.AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            ready("taken")  # another daemon starts or exits: see local_agent.start_agent
+            return 0
+        ensure_socket_dir()
+        asyncio.run(_guarded(serve, entry, load(entry), ready, mode))
+    except (RunError, OSError) as error:
+        ready(f"error: {error}")
+        sys.stderr.write(f"distui: {error}\n")
+        return 1
+    return 0
+
+
+async def _guarded(
+    serve: Serve, entry: run_directories.Entry, plan: Plan, ready: Ready, mode: StartMode
+) -> None:
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    try:
+        await serve(entry, plan, ready, mode)
+    except asyncio.CancelledError:
+        return  # the ranks continue; the next viewer starts a new daemon
+
+
+class DaemonRun:
+    """The run of a daemon, shared by all its parts. Call all methods on the event loop."""
+
+    def __init__(self, entry: run_directories.Entry, plan: Plan, node: int) -> None:
+        """`node`: default node of its events; HUB for the run as a whole."""
+        self.entry, self.record, self.run_dir, self.plan, self.node = (
+            entry,
+            entry.record,
+            entry.path,
+            plan,
+            node,
+        )
+        self.chronicle = Chronicle(entry.path)
+        self.state, self.journal, self.until = (
+            self.chronicle.state,
+            self.chronicle.journal,
+            self.chronicle.until,
+        )
+        self.findings = FindingLedger(self.emit, self.state.findings)
+        self.parts = Parts(self._part_failed)
+        self._printed: dict[str, str] = {}
+        """Part → its newest traceback in agent.log."""
+
+    def emit(self, event: Event, *, source: int = 0, at: float | None = None) -> None:
+        """See Chronicle.emit."""
+        self.chronicle.emit(event, node=self.node, source=source, at=at)
+
+    def _part_failed(self, name: str, error: BaseException, follows: str) -> None:
+        """Print the traceback to agent.log unless it repeats the last one, and raise a finding."""
+        text = printed(error)
+        if self._printed.get(name) != text:
+            self._printed[name] = text
+            sys.stderr.write(f"distui: internal error in {name}: {follows}\n{text}")
+        if self.state.phase.ended:
+            return  # no event follows the end
+        node = None if self.node == HUB else self.node
+        remedy = "the traceback is in agent.log; please report it"
+        self.findings.raise_finding(failure(name, error, follows, node, remedy))
+
+    def stopping(self) -> bool:
+        """Whether a requested stop is in progress."""
+        return self.state.phase is RunPhase.STOPPING
+
+    def identify(self, socket: Path) -> None:
+        """Write agent.json; on a full disk, as soon as there is room."""
+        path, who = self.run_dir / run_directories.AGENT_FILE, file_io.identify(socket=str(socket))
+        try:
+            file_io.write(path, who)
+        except OSError:
+            self.parts.once("identity", file_io.keep(path, who))
+
+    async def until_running(self, before: int, seconds: float) -> bool:
+        """Wait until every rank of an attempt after `before` runs; False after `seconds`. Raises CommandRefused."""
+        state = self.state
+        running = await self.until(
+            lambda: state.phase.ended or (state.attempt > before and state.phase is RunPhase.RUNNING),
+            seconds,
+        )
+        if state.phase.ended:
+            raise CommandRefused(f"the run ended instead: {state.end_text}")
+        return running
+
+
+ENDED = "the run has ended: launch it again to change anything"
+NO_CLUSTER = "this run has no cluster of SkyPilot's: there is nothing to take down"
+RESTART_SECONDS = 300.0
+"""Maximum seconds of a restart before its command is answered with the state at that time."""
+MOST_TEXT = 16384
+"""Maximum characters of a sentence in the journal."""
+
+
+class CommandRefused(Exception):
+    """The command is refused; the text has the reason and a remedy."""
+
+    def __init__(self, text: str, clauses: Sequence[Clause] = ()) -> None:
+        """`clauses`: the statements of the text, if it has several."""
+        super().__init__(text)
+        self.clauses = tuple(clauses) or (Clause(text),)
+
+
+class Reply(NamedTuple):
+    """Result of a command; `data`: see CommandDone."""
+
+    clauses: Sequence[Clause]
+    data: Mapping[str, str] = MappingProxyType({})
+
+
+def reply(text: str, ranks: tuple[int, ...] = ()) -> Reply:
+    return Reply([Clause(text, ranks)])
+
+
+def shortened(text: str) -> str:
+    """Shorten a text that quotes a request, because a journal line must stay short enough for reading."""
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
+
+
+Handler = Callable[[Any], Awaitable[Reply]]
+"""Execute a command of one class. Raises CommandRefused, and the `failures` of its executor."""
+
+
+class CommandExecutor(ABC):
+    """Takes a command from its request to its answer."""
+
+    failures: ClassVar[tuple[type[Exception], ...]]
+    """Exceptions other than CommandRefused that `carry_out` raises for a failed command."""
+
+    def __init__(self, run: DaemonRun) -> None:
+        self.run = run
+        self.turn = asyncio.Lock()
+        """Held during each command that changes the worker group."""
+
+    @abstractmethod
+    async def carry_out(self, command: Action) -> Reply:
+        """Execute the command. Raises CommandRefused and `failures`."""
+
+    async def _read(self, command: Action) -> CommandDone:
+        """Execute a read-only command: not journaled, and possible after the end."""
+        try:
+            answer, data = await self.carry_out(command)
+        except CommandRefused as error:
+            return CommandDone(command.id, False, str(error))
+        return CommandDone(command.id, True, sentence(answer), dict(data))
+
+    async def execute(self, command: Action) -> CommandDone:
+        """Execute and answer a command, and journal request and answer, unless the run has ended."""
+        if command.reads:
+            return await self._read(command)
+        if self.run.state.phase.ended and not command.after_end:
+            return CommandDone(command.id, False, ENDED)
+        self.run.emit(CommandReceived(command.id, shortened(command.requested()), command.verb))
+        data: Mapping[str, str] = {}
+        answer: Sequence[Clause]
+        try:
+            answer, data = await self.carry_out(command)
+            ok = True
+        except CommandRefused as error:
+            ok, answer = False, error.clauses
+        except self.failures as error:
+            ok, answer = False, [Clause(str(error) or "the runner did not answer")]
+        clauses = tuple(Clause(shortened(clause.text), clause.ranks) for clause in answer)
+        done = CommandDone(command.id, ok, sentence(clauses), clauses=clauses)
+        if clauses == (Clause(done.text),):
+            done = structs.replace(done, clauses=())
+        self.run.emit(done)
+        return structs.replace(done, data=dict(data))

@@ -1,0 +1,1218 @@
+"""Events, commands and their values: one msgspec definition for domain, wire and validation."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import ClassVar
+
+from msgspec import Raw, Struct, field
+
+from ...presets.finding import Finding
+from ...presets.plurals import plural
+from ...presets.secrets import mask
+from .formatting import spans_text
+
+# --- values of events; an unknown value is None, never 0 ---
+
+
+class RunPhase(enum.StrEnum):
+    """Phase of a run as a whole."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+    ENDED = "ended"  # job that distui did not start: the phase is known only to its launcher
+    EXPORTED = "exported"  # only in an opened bundle: the run was live at export, and no event follows
+
+    @property
+    def ended(self) -> bool:
+        """True if the run no longer changes."""
+        return self in (
+            RunPhase.SUCCEEDED,
+            RunPhase.FAILED,
+            RunPhase.STOPPED,
+            RunPhase.LOST,
+            RunPhase.ENDED,
+            RunPhase.EXPORTED,
+        )
+
+    @property
+    def words(self) -> str:
+        """The phase in plain words."""
+        return "live when exported" if self is RunPhase.EXPORTED else str(self)
+
+
+class RankPhase(enum.StrEnum):
+    """Phase of one rank in the current attempt."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"  # exit code 0
+    FAILED = "failed"  # exit code other than 0
+    KILLED = "killed"  # ended by a signal that distui did not send
+    STOPPED = "stopped"  # ended because the group was stopped or restarted
+    LOST = "lost"  # the process ended, exit status unknown
+    ENDED = "ended"  # the process ended, exit status unknown, in a job that distui did not start
+
+
+HUB = -1
+"""Node number of events that concern the run as a whole; only a hub emits them."""
+
+
+class LinkState(enum.StrEnum):
+    """State of a hub's link to one node."""
+
+    CONNECTING = "connecting"
+    UP = "up"
+    LOST = "lost"
+    """Not reachable; the hub retries or waits before the next try."""
+    ENDED = "ended"
+    """The node's part has ended, and the hub has read everything."""
+
+
+class Stage(enum.StrEnum):
+    """Stages of a launch before the ranks of a cluster start, in this order."""
+
+    PROVISION = "provision"
+    SYNC = "sync"
+    SETUP = "setup"
+    START = "start"
+
+
+class Outcome(enum.StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RESTARTED = "restarted"
+    STOPPED = "stopped"
+    LOST = "lost"
+    ENDED = "ended"  # job that distui did not start
+
+
+class RankPlace(Struct, frozen=True):
+    """A rank's coordinates in one attempt."""
+
+    rank: int
+    local_rank: int
+    node: int = 0
+    gpu: str | None = None
+    """GPU of this rank in the launch environment: an NVML index or a UUID; None without GPUs."""
+
+
+class Gpu(Struct, frozen=True, omit_defaults=True):
+    """One sample of one GPU. A field is None if the driver does not report it."""
+
+    index: int
+    uuid: str
+    name: str
+    util: float | None = None
+    """Percent of the last sample period with at least one kernel running. A hung kernel shows 100."""
+    mem_used: int | None = None
+    """Bytes, without the driver's reserved memory."""
+    mem_total: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temp_c: float | None = None
+    mem_temp_c: float | None = None
+    sm_mhz: int | None = None
+    mem_mhz: int | None = None
+    max_sm_mhz: int | None = None
+    throttle: tuple[str, ...] | None = None
+    """Active clock event reasons, in words; () if no reason lowers the clocks."""
+    pcie_tx_bps: float | None = None
+    pcie_rx_bps: float | None = None
+    nvlink_tx_bps: float | None = None
+    nvlink_rx_bps: float | None = None
+    energy_j: float | None = None
+    ecc_uncorrected: int | None = None
+    """Volatile uncorrected ECC errors."""
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    pcie_replays: int | None = None
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    recovery: str | None = None
+    """Recovery action that the driver asks for ("reset", "reboot", …); None if no action or not reported."""
+    mig: bool | None = None
+    pids: tuple[int, ...] | None = None
+    """Compute processes on this GPU, as NVML reports them."""
+    pid_mem: tuple[int | None, ...] | None = None
+    """Bytes of each process in `pids`, in the same order."""
+    lost: bool = False
+    """The driver no longer reaches this GPU."""
+    error: str | None = None
+    """Reason for missing values, in words."""
+    throttled_percent: float | None = None
+    """Percent of the last sample period with clocks lowered for power or heat."""
+    sm_active: float | None = None
+    """Percent of cycles with a warp resident on an SM, mean of all SMs; from NVML's GPM, Hopper and newer."""
+    tensor_active: float | None = None
+    """Percent of cycles with busy tensor cores; from GPM."""
+    dram_active: float | None = None
+    """Percent of the memory bandwidth in use; from GPM."""
+
+
+class Host(Struct, frozen=True, omit_defaults=True):
+    """One sample of a node outside its GPUs. Bytes and bytes per second; percent of all cores together."""
+
+    cpu_percent: float | None = None
+    cores: int | None = None
+    load1: float | None = None
+    mem_used: int | None = None
+    mem_total: int | None = None
+    swap_used: int | None = None
+    shm_used: int | None = None
+    shm_total: int | None = None
+    disk_free: int | None = None
+    """Free bytes on the file system of the run directory."""
+    disk_total: int | None = None
+    net_rx_bps: float | None = None
+    net_tx_bps: float | None = None
+    ib_rx_bps: float | None = None
+    ib_tx_bps: float | None = None
+    cpu_stall_percent: float | None = None
+    """Percent of the last 10 s in which at least one task waited for a core (PSI)."""
+    cgroup_mem_max: int | None = None
+    cgroup_oom_kills: int | None = None
+    cgroup_mem_used: int | None = None
+    """Bytes that count against `cgroup_mem_max`, without page cache."""
+    steal_percent: float | None = None
+    """Percent of all cores' time that a hypervisor gave to other machines."""
+    page_cache: int | None = None
+    """Bytes of the page cache, without shared memory."""
+    nic_errors: int | None = None
+    """Errors, not drops, of network interfaces and InfiniBand ports in the last minute."""
+
+
+class RankSample(Struct, frozen=True, omit_defaults=True):
+    """One sample of one rank's process and of its hook's counters."""
+
+    rank: int
+    pid: int | None = None
+    cpu_percent: float | None = None
+    """Percent of one core, including children."""
+    rss_bytes: int | None = None
+    threads: int | None = None
+    children: int | None = None
+    read_bps: float | None = None
+    write_bps: float | None = None
+    gpu: int | None = None
+    """NVML index of the GPU this rank uses."""
+    gpu_source: str | None = None
+    """Source of `gpu`: "nvml" (NVML lists the pid on the GPU) or "env" (from the launch environment)."""
+    gpu_mem: int | None = None
+    step: int | None = None
+    step_s: float | None = None
+    """Mean seconds per step since the previous sample; None once the steps have stopped, see freshness.py."""
+    still_s: float | None = None
+    """Seconds since the newest step, once the steps have stopped."""
+    throttled_percent: float | None = None
+    """Percent of the cgroup's quota periods that were throttled; None without a quota."""
+    cpus: str | None = None
+    """CPU affinity of the process, as in "0-3,8"."""
+    wait_percent: float | None = None
+    """Percent of the last minute that the rank waited for others in a collective; 100 once it is blocked in one."""
+    log_age_s: int | None = None
+    """Seconds since the last write to its stdout or stderr; None before the first write."""
+
+
+class TrainingSample(Struct, frozen=True, omit_defaults=True):
+    """The newest training signals of one rank, as the script itself reports them."""
+
+    rank: int
+    at: float
+    """Unix time of the newest signal, by the node's clock."""
+    step: int | None = None
+    """Step by the script's own count; `RankSample.step` counts optimizer steps since the process started."""
+    total: int | None = None
+    """Number of steps of the whole training."""
+    epoch: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
+    tokens_s: float | None = None
+    """Tokens per second of the whole job, as the script reports them."""
+    samples_s: float | None = None
+    step_s: float | None = None
+    mfu: float | None = None
+    """Model FLOPs utilization in percent: the script's own value, else computed from the model's size."""
+    values: dict[str, float] = {}
+    """Other values by the script's own names ("eval/loss"); at most 32."""
+    sources: dict[str, str] = {}
+    """Field → its source: "wandb", "tensorboard", "output: step {step} loss {loss}", "computed"."""
+    not_finite: dict[str, str] = {}
+    """Field or value name → "nan", "inf" or "-inf" if that is its newest value: JSON has no such numbers."""
+    not_finite_since: dict[str, int] = {}
+    """Field or value name → the first step with that value."""
+    every_s: float | None = None
+    """Usual seconds between two step reports; None before the second report."""
+
+
+class Checkpoint(Struct, frozen=True, omit_defaults=True):
+    """A checkpoint that was saved or is being saved."""
+
+    path: str
+    at: float
+    """Unix time of completion; for an incomplete checkpoint, the last time that it was seen to grow."""
+    source: str
+    """Detected by: "torch.save", "dcp", "safetensors", "save_pretrained", "accelerate", "deepspeed", "folder"."""
+    step: int | None = None
+    rank: int | None = None
+    """Rank that reported it."""
+    duration_s: float | None = None
+    size: int | None = None
+    """Bytes on disk."""
+    complete: bool = True
+    """False if torn: its writer ended, or files of the folder are missing."""
+    count: int | None = None
+    """Optimizer steps of the saving process at that time, as `RankSample.step` counts them."""
+    attempt: int = 0
+    """Attempt of the worker group that saved it; 0 if unknown."""
+
+
+class FirstCause(Struct, frozen=True, omit_defaults=True):
+    """The rank that failed first in an attempt, with all known reasons."""
+
+    rank: int
+    local_rank: int
+    node: int
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    """Name of the signal that ended it, e.g. "SIGKILL"."""
+    oom: str | None = None
+    """Kernel evidence that the OOM killer ended this rank: the cgroup's counter or the kernel log line."""
+    text: str = ""
+    """One sentence."""
+    last_lines: tuple[str, ...] = ()
+    """The last lines of its stderr."""
+    victims: tuple[int, ...] = ()
+    """Ranks that ended later in the same attempt."""
+    at: float | None = None
+    """Unix time of the failure by its node's clock; in a hub's journal by the hub's clock."""
+    symptom: bool = False
+    """True if the error only says that another process or peer ended."""
+    kind: str = ""
+    """Class of the failure, as in "died-<kind>": see inrank/failure_causes.py."""
+    remedy: str = ""
+    retry: str = ""
+    """Whether a restart can help: "no", "maybe", "yes"."""
+    where: str = ""
+    """Path and line of the user's code that raised: "…/train.py:88"."""
+    evidence: tuple[str, ...] = ()
+    """Lines from the kernel and the driver about it."""
+
+
+class Cluster(Struct, frozen=True, omit_defaults=True):
+    """Cluster of a launched run, with its price."""
+
+    name: str = ""
+    """SkyPilot's cluster name; "" for hosts that the user named."""
+    infra: str = ""
+    """Place in SkyPilot's notation: "slurm/lab/gpu", "aws/us-east-1"; "hosts" for hosts that the user named."""
+    resources: str = ""
+    """Resources of one node, in SkyPilot's notation."""
+    price_per_hour: float | None = None
+    """US dollars per hour for all nodes; None if SkyPilot has no price."""
+    job: int | None = None
+    """SkyPilot's job number on the cluster."""
+    managed: bool = False
+    """True for a managed job: SkyPilot recovers it, and gives no ssh access to its nodes."""
+    recoveries: int = 0
+    """Number of times that SkyPilot has recovered the managed job on other nodes."""
+    state: str = ""
+    """SkyPilot's state of the cluster or the managed job."""
+    autostop_min: int | None = None
+    """Minutes without a job before SkyPilot takes the cluster down; None: never."""
+    since: float | None = None
+    """Unix time of the first cost."""
+    until: float | None = None
+    """Unix time of the teardown; None while the cluster costs money."""
+    down: bool = False
+    """True after the teardown: nothing of the cluster is left."""
+
+
+class Wrapped(Struct, frozen=True, omit_defaults=True):
+    """The wrappers of a rank's model at its first step."""
+
+    strategies: tuple[str, ...] = ()
+    """Any of ddp, zero1, fsdp1, fsdp2, deepspeed; () for a plain model."""
+    zero_stage: int | None = None
+    """ZeRO stage of DeepSpeed."""
+    dims: dict[str, int] = {}
+    """Named dimensions of the mesh that shards the model, with their sizes."""
+    param: str | None = None
+    """Compute dtype, "fp32", "bf16" or "fp16", if the wrapper declares one."""
+    params: int | None = None
+    """Parameters of the whole model."""
+    grouped: bool | None = None
+    """Whether it had a process group by then; None if unknown, or if ranks may communicate without one."""
+    adopted: str = ""
+    """Result of --adopt as a sentence; "" for none."""
+
+
+class PlanSummary(Struct, frozen=True, omit_defaults=True):
+    """The part of a plan that every screen needs; plan.json holds the whole plan."""
+
+    preset: str
+    strategy: str
+    launcher: str
+    """Either "torchrun" or "command"."""
+    command: str
+    """The user's script or command with its arguments, as one line."""
+    nnodes: int = 1
+    nnodes_min: int | None = None
+    """Smallest number of nodes with which an elastic run continues; None: all nodes are required."""
+    nproc_per_node: int | None = None
+    backend: str | None = None
+    """Either "nccl" or "gloo"; None if unknown."""
+    obeys: str | None = None
+    """How the script follows the preset; None if it ignores it."""
+    restart_limit: int = 0
+    grace_s: float = 30.0
+    notes: tuple[str, ...] = ()
+    mesh: dict[str, int] = {}
+    """Named dimensions of the ranks and their sizes, outermost first."""
+    zero_stage: int | None = None
+    """ZeRO stage of a DeepSpeed preset."""
+    precision: str | None = None
+    """Compute dtype of the preset: "fp32", "bf16" or "fp16"."""
+    save_on: str = ""
+    """Request that makes the script save: "SIGUSR1" or "FILE:PATH"; "" if none. See presets/save_on.py."""
+    notify: tuple[str, ...] = ()
+    log_cap: int = 0
+    """`notify` and `log_cap` are copies of the plan's."""
+
+
+# --- a rank at one moment: its stack, its collectives, its process ---
+
+
+class Site(Struct, frozen=True, array_like=True):
+    """One frame of a Python stack."""
+
+    file: str
+    line: int
+    name: str
+    """Name of the function."""
+
+
+class Collective(Struct, frozen=True, omit_defaults=True):
+    """One entry of torch's flight recorder."""
+
+    group: str
+    """Name of the process group, as the entries have it: "0" is the default group. If a group has NCCL and gloo,
+    "0/gloo" is its gloo part, with its own sequence numbers."""
+    seq: int
+    """Sequence number in its group, from 1; equal on all ranks for one collective."""
+    op: str
+    """Name without the backend: "all_reduce"."""
+    what: str = ""
+    """Inputs as dtype and shape: "Float[20]"; "" without inputs."""
+    created: float = 0.0
+    """Unix time of the rank's call, by its node's clock."""
+    done: bool = False
+    started: bool | None = None
+    """Whether its kernel runs; None if the backend does not report it (gloo)."""
+    sites: tuple[Site, ...] = ()
+    """Stack of the call, innermost first, without torch's own frames."""
+    duration_ms: float | None = None
+    p2p: bool = False
+
+
+class ProcessGroup(Struct, frozen=True, omit_defaults=True):
+    """A process group from its flight recorder, or from torch's own counts (`completed` is then -1).
+
+    `backend` is "nccl2", …; "" if unknown.
+    """
+
+    name: str
+    ranks: tuple[int, ...] = ()
+    """Global ranks; () for the default group, which has all, or if the recorder does not list them."""
+    enqueued: int = 0
+    """Sequence number of the last enqueued collective; 0: none yet."""
+    completed: int = 0
+    desc: str = ""
+    backend: str = ""
+
+
+class Stall(Struct, frozen=True, omit_defaults=True):
+    """A TCP connection of the rank that waits for its peer, from /proc/net/tcp."""
+
+    local: str
+    """Address and port, as "address:port"."""
+    remote: str
+    state: str
+    """Either "SYN_SENT" or "ESTABLISHED"."""
+    retransmits: int = 0
+    unsent: int = 0
+    """Bytes that the peer has not acknowledged."""
+
+
+class RankThread(Struct, frozen=True, array_like=True):
+    """A thread of a rank other than its main thread."""
+
+    name: str
+    stack: tuple[Site, ...]
+    error: str = ""
+    """Exception that ended the thread, raised at the first frame of `stack`; "" while it lives."""
+
+
+class OwnLine(Struct, frozen=True, array_like=True):
+    """A line of a rank's stdout or stderr, cut, with secrets masked."""
+
+    text: str
+    at: float | None = None
+    """Unix time by which it was written; None if not known to within some seconds."""
+
+
+class Pulse(Struct, frozen=True, omit_defaults=True):
+    """One sample of a rank through its hook, every few seconds."""
+
+    rank: int
+    at: float
+    """Unix time of the sample, by the node's clock."""
+    pid: int | None = None
+    hook: bool = False
+    """Whether the hook answered; otherwise the values come from outside the process."""
+    state: str | None = None
+    """State letter of the process in /proc: "R", "S", "D", "T" (stopped), "Z"; None if it has ended."""
+    stack: tuple[Site, ...] = ()
+    """Stack of the main thread, innermost first; () if unknown."""
+    sites: int | None = None
+    """Number of different innermost frames (function and line) among the `samples` stacks of this pulse."""
+    samples: int = 0
+    cpu_s: float | None = None
+    """CPU seconds of the main thread so far."""
+    process_s: float | None = None
+    """CPU seconds of all threads so far."""
+    read_bytes: int | None = None
+    """Bytes read from storage so far, as the kernel counts them; None if it does not report them."""
+    written_bytes: int | None = None
+    torch: bool | None = None
+    """Whether torch.distributed is imported."""
+    step: int | None = None
+    last_step: float | None = None
+    """Unix time of the newest optimizer step; None before the first."""
+    groups: tuple[ProcessGroup, ...] = ()
+    active: tuple[Collective, ...] = ()
+    """Incomplete collectives, oldest first; at most 16."""
+    recent: tuple[Collective, ...] = ()
+    """Newest completed collectives, oldest first; at most 64, only the last 8 with sites."""
+    recorder: bool | None = None
+    """Whether torch has a readable flight recorder."""
+    whole: bool = False
+    """Whether this pulse read every collective; if not, `active` and `recent` are empty, because each group moved since
+    the previous pulse or waits for nothing. True at least every 15 s, and while a rank waits."""
+    stalls: tuple[Stall, ...] = ()
+    """Read only while the rank waits."""
+    world_size: str | None = None
+    """WORLD_SIZE in the rank's environment."""
+    master: str | None = None
+    """MASTER_ADDR:MASTER_PORT in the rank's environment."""
+    source: str = ""
+    """Source of a stack that is not from the hook: "signal" (SIGUSR2 to the hook's own thread) or "py-spy"."""
+    waits_in: str | None = None
+    """Kernel function that the main thread waits in ("hrtimer_nanosleep"); None if it runs or the kernel hides it."""
+    call: str | None = None
+    """System call that the main thread waits in, by inrank/thread_waits.py; None if it runs or the kernel hides it."""
+    on: str = ""
+    """Object that `call` waits for: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", a pid."""
+    holder: int | None = None
+    """Pid of the process that holds the awaited file lock; `holder_name` is its program if it is no rank of the run."""
+    holder_name: str = ""
+    threads: tuple[RankThread, ...] = ()
+    """Read only while the main thread waits for something that a thread may provide, but not in a collective. Threads
+    that died always come, and first."""
+    loops: int | None = None
+    """Samples with the innermost frame at a backward jump: in a loop without calls."""
+    workers_busy: int | None = None
+    """Workers of its data loaders that do not wait for a task; None without workers, or if the kernel hides it."""
+    wrote: tuple[OwnLine, ...] = ()
+    """Last output that may say why, only while the rank waits or makes no progress; oldest first, at most 2 lines."""
+
+
+# --- events: past participles; `Event` is their union, `Stamped` the form on the wire and in the journal ---
+
+
+class RunCreated(Struct, frozen=True, tag=True):
+    """The first line of every journal."""
+
+    run: str
+    name: str
+    host: str
+    plan: PlanSummary
+    merged: bool = False
+    """True in a hub's journal: the run is merged from several nodes, and only the hub emits its end."""
+
+
+class AgentStarted(Struct, frozen=True, tag=True):
+    pid: int
+    version: str
+    adopted: bool
+    """True if the agent found a living runner of this run."""
+    driver: str = ""
+    """Version of the NVIDIA driver, from the kernel; "" without one."""
+    gpus: tuple[str, ...] = ()
+    """Models of the node's GPUs, from the driver's files."""
+
+
+class RunnerStarted(Struct, frozen=True, tag=True):
+    pid: int
+    kind: str
+    """Either "torchrun" or "command"."""
+    socket: str = ""
+    python: str = ""
+    torch: str | None = None
+
+
+class RunnerLost(Struct, frozen=True, tag=True):
+    """The runner died without reporting the end of the run."""
+
+    pid: int
+    text: str
+
+
+class AttemptStarted(Struct, frozen=True, tag=True):
+    """The runner is about to spawn a new worker group."""
+
+    attempt: int
+    cause: str
+    """One of "launch", "restart" (requested), "failure" (policy), "membership"."""
+    world_size: int
+    ranks: tuple[RankPlace, ...]
+    env_diff: dict[str, str | None] = field(default_factory=dict)
+    """Changes of the ranks' environment since the previous attempt; None means unset."""
+    failures: int = 0
+    """Failures counted by the restart policy so far."""
+    code: dict[str, str] = field(default_factory=dict)
+    """The script and the modules that it imports from its folder: path → digest; see inrank/script_files.py."""
+
+
+class RankChanged(Struct, frozen=True, tag=True):
+    attempt: int
+    rank: int
+    state: RankPhase
+    local_rank: int
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    at: float | None = None
+    """Unix time of the kernel's report, if earlier than this event."""
+    cause: FirstCause | None = None
+    """Known causes of a failed rank, before its attempt has ended."""
+
+
+class EnvironmentChanged(Struct, frozen=True, tag=True):
+    """The runner has accepted changes of the environment for the next attempt."""
+
+    env: dict[str, str | None]
+    """Secrets are MASK; None means unset."""
+
+
+class EnvironmentRestored(Struct, frozen=True, tag=True):
+    """The runner reverted the newest changes because no rank could start with them."""
+
+    attempt: int
+    names: tuple[str, ...]
+    text: str
+
+
+class EnvironmentReported(Struct, frozen=True, tag=True):
+    """Actual values, in the ranks of a node, of the variables that an attempt changed."""
+
+    attempt: int
+    ranks: tuple[int, ...]
+    env: dict[str, str | None]
+    """Values in the ranks that have the requested values."""
+    differs: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """Values in the other ranks: rank ("0", "1", …) → its values."""
+    source: str = ""
+    """Either "hook" (as the interpreter sees them) or "process" (as the process was started)."""
+
+
+class HookChanged(Struct, frozen=True, tag=True):
+    """The hook of a rank came up, armed, or ended."""
+
+    attempt: int
+    rank: int
+    state: str
+    """One of "up", "armed" (it counts optimizer steps) or "gone"."""
+    pid: int | None = None
+    nccl_debug: str | None = None
+    nccl_live: bool | None = None
+    """Whether this process can change NCCL_DEBUG without a restart; None until libnccl is loaded."""
+    nccl_version: str | None = None
+    made: Wrapped | None = None
+    """Wrappers of the model at the first step; None before it, or if unknown."""
+
+
+class CheckpointSaved(Struct, frozen=True, tag=True):
+    """A checkpoint was saved, or was found torn."""
+
+    attempt: int
+    checkpoint: Checkpoint
+
+
+class RestartDelayed(Struct, frozen=True, tag=True):
+    """The restart policy waits before the next attempt."""
+
+    wait_s: float
+    failures: int
+    limit: int
+
+
+class AttemptEnded(Struct, frozen=True, tag=True):
+    attempt: int
+    outcome: Outcome
+    first_cause: FirstCause | None = None
+    text: str = ""
+    last: tuple[RankSample, ...] = ()
+    """Last sample of each rank: steps, speed and memory, which no telemetry reports after the end."""
+    lasted_s: float | None = None
+    """Seconds by the monotonic clock; None if no agent ran during the whole attempt."""
+    idle: str = ""
+    """For an attempt that succeeded without a step: this fact and the last line; "" if it trained, or if unknown."""
+    training: tuple[TrainingSample, ...] = ()
+    """The last training signals of this node's ranks."""
+
+
+class NcclChanged(Struct, frozen=True, tag=True):
+    """NCCL_DEBUG changed, live or for the next attempt."""
+
+    level: str
+    subsys: str
+    ranks: tuple[int, ...]
+    live: bool
+    text: str
+    until: float | None = None
+    """Unix time of the reset to the previous level."""
+
+
+class CommandReceived(Struct, frozen=True, tag=True):
+    id: str
+    text: str
+    verb: str = ""
+    """See RunCommand."""
+
+
+class Clause(Struct, frozen=True, omit_defaults=True):
+    """One statement of an answer; answers of several nodes are merged by their clauses."""
+
+    text: str
+    """The text, with "{ranks}" at most once as a placeholder for the ranks."""
+    ranks: tuple[int, ...] = ()
+
+    def words(self) -> str:
+        """Return the text with its ranks filled in."""
+        return self.text.replace("{ranks}", spans_text("rank", self.ranks), 1) if self.ranks else self.text
+
+
+def sentence(clauses: Iterable[Clause]) -> str:
+    """Join the clauses of an answer into one sentence."""
+    return "; ".join(clause.words() for clause in clauses)
+
+
+class CommandDone(Struct, frozen=True, tag=True):
+    id: str
+    ok: bool
+    text: str
+    data: dict[str, str] = field(default_factory=dict)
+    """Output of a Dump or a Profile by rank ("0", "1", …); not journaled."""
+    clauses: tuple[Clause, ...] = ()
+    """The statements in `text`; () if it is one statement about no ranks."""
+
+
+class FindingRaised(Struct, frozen=True, tag=True):
+    finding: Finding
+
+
+class FindingCleared(Struct, frozen=True, tag=True):
+    id: str
+    rank: int | None = None
+    node: int | None = None
+
+
+class RunEnded(Struct, frozen=True, tag=True):
+    phase: RunPhase
+    exit_code: int | None
+    text: str
+
+
+class LinkChanged(Struct, frozen=True, tag=True):
+    """A hub's link to this event's node came up, broke, or is no longer needed."""
+
+    state: LinkState
+    host: str = ""
+    text: str = ""
+    """The reason as a sentence; for LOST with a remedy."""
+    retry_at: float | None = None
+    """Unix time of the next try."""
+
+
+class StageChanged(Struct, frozen=True, tag=True):
+    """A launch stage began, ended, or failed, on this event's node or, for HUB, on all nodes."""
+
+    stage: Stage
+    state: str
+    """One of "begun", "done" or "failed"."""
+    text: str = ""
+
+
+class ClusterChanged(Struct, frozen=True, tag=True):
+    """The current data of the cluster."""
+
+    cluster: Cluster
+
+
+class GpuTick(Struct, frozen=True, tag=True):
+    """Sample of a node's GPUs. Telemetry: never journaled, the newest replaces the others."""
+
+    gpus: tuple[Gpu, ...]
+    took_ms: float
+    driver: str | None = None
+    problem: str | None = None
+    """Reason for missing values, in words: no driver, a driver call that does not return, …"""
+
+
+class HostTick(Struct, frozen=True, tag=True):
+    host: Host
+
+
+class RankTick(Struct, frozen=True, tag=True):
+    ranks: tuple[RankSample, ...]
+
+
+class PulseTick(Struct, frozen=True, tag=True):
+    """Pulses of all ranks of a node; the detectors' evidence."""
+
+    pulses: tuple[Pulse, ...]
+
+
+class NcclTick(Struct, frozen=True, tag=True):
+    """Facts from NCCL's logs on a node, for the current attempt."""
+
+    attempt: int
+    document: Raw
+    """One JSON object; see diagnosis/nccl_facts.py."""
+
+
+class TrainingTick(Struct, frozen=True, tag=True):
+    """The newest training signals of a node's ranks that have any."""
+
+    ranks: tuple[TrainingSample, ...]
+
+
+class LogGrew(Struct, frozen=True, tag=True):
+    """Sizes in bytes of the log files that grew, by file id (path in the run directory); -1: the file was renamed."""
+
+    sizes: dict[str, int]
+
+
+class Folded(Struct, frozen=True, tag=True):
+    """The fold of the journal up to `seq`, sent instead of its events if the viewer supports it. Never journaled."""
+
+    seq: int
+    state: bytes
+    """See `snapshot.packed`."""
+    ended: bool
+    """Whether the run had ended at `seq`."""
+
+
+class CaughtUp(Struct, frozen=True, tag=True):
+    """Marks the end of the history: later events are live. Never journaled."""
+
+    seq: int
+
+
+Event = (
+    RunCreated
+    | AgentStarted
+    | RunnerStarted
+    | RunnerLost
+    | AttemptStarted
+    | RankChanged
+    | EnvironmentChanged
+    | EnvironmentRestored
+    | EnvironmentReported
+    | HookChanged
+    | CheckpointSaved
+    | RestartDelayed
+    | AttemptEnded
+    | NcclChanged
+    | CommandReceived
+    | CommandDone
+    | FindingRaised
+    | FindingCleared
+    | RunEnded
+    | LinkChanged
+    | StageChanged
+    | ClusterChanged
+    | GpuTick
+    | HostTick
+    | RankTick
+    | PulseTick
+    | NcclTick
+    | TrainingTick
+    | LogGrew
+    | Folded
+    | CaughtUp
+)
+
+TELEMETRY = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, TrainingTick, LogGrew, Folded, CaughtUp)
+"""Events that are never journaled."""
+
+
+class Stamped(Struct, frozen=True, omit_defaults=True):
+    """An event with its time and origin, on the wire and in the journal."""
+
+    time: float
+    """Unix seconds on the event's node."""
+    event: Event
+    seq: int = 0
+    """Line number in the journal, from 1; 0 for telemetry."""
+    node: int = 0
+    """Number of the event's node, from 0; HUB for events of the run as a whole."""
+    source: int = 0
+    """Position in the source journal. In an agent's journal, bytes of runner.jsonl consumed up to and including this
+    event; in a hub's journal, the seq in the node's journal; 0 if this journal is the origin."""
+
+
+# --- commands: imperatives; `Command` is their union ---
+
+PROTOCOL = (1, 1)
+"""Oldest and newest wire protocol of this code."""
+
+
+def understood(proto: tuple[int, int]) -> bool:
+    """Return whether the peer's range of protocols, oldest and newest, overlaps with this code's."""
+    return proto[0] <= PROTOCOL[1] and proto[1] >= PROTOCOL[0]
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """A viewer's first line."""
+
+    proto: tuple[int, int] = PROTOCOL
+    after: int = 0
+    """Journal seq that the viewer already has."""
+    readonly: bool = False
+    """True if the agent must refuse commands on this connection."""
+    fold: str = ""
+    """Id of the viewer's folding code, see `snapshot.fold_id`: if equal, a long history may come as one `Folded`."""
+
+
+class Destination(enum.Enum):
+    """Executor of a command that a hub receives."""
+
+    RANKS = enum.auto()
+    """The nodes of the ranks that the command names, or of all ranks."""
+    NODES = enum.auto()
+    """All nodes."""
+    HUB = enum.auto()
+    """The hub itself; an agent refuses the command."""
+
+
+class RunCommand(Struct, frozen=True):
+    """A command that is journaled, and answered by a CommandDone with its id."""
+
+    verb: ClassVar[str]
+    """Name of the command in the journal."""
+    goes_to: ClassVar[Destination] = Destination.RANKS
+    after_end: ClassVar[bool] = False
+    """Whether the command is valid after the end of the run."""
+    changes_group: ClassVar[bool] = False
+    """Whether it changes the worker group's settings: an agent executes one such command at a time."""
+
+    id: str
+
+    @property
+    def restarts(self) -> bool:
+        """Whether it restarts the worker group: a hub executes one such command at a time, on all nodes together."""
+        return False
+
+    @property
+    def reads(self) -> bool:
+        """Whether it only reads kept data: not journaled, and answered on read-only links and after the end, too."""
+        return False
+
+    def requested(self) -> str:
+        """Return the command's line in the journal, with secrets masked."""
+        return f"{self.verb} requested"
+
+
+class Restart(RunCommand, frozen=True, tag=True):
+    """Restart the worker group in place, with a changed environment."""
+
+    verb: ClassVar[str] = "restart"
+    goes_to: ClassVar[Destination] = Destination.NODES
+    changes_group: ClassVar[bool] = True
+
+    env: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    reachable: bool = False
+    """Continue without nodes that do not answer. If False, name such nodes and restart nothing."""
+
+    @property
+    def restarts(self) -> bool:
+        return True
+
+    def requested(self) -> str:
+        changes = [f"{name}={mask(name, value)}" for name, value in self.env.items()]
+        changes += [f"-{name}" for name in self.unset]
+        return "restart requested" + (f": {' '.join(changes)}" if changes else "")
+
+
+class Stop(RunCommand, frozen=True, tag=True):
+    """End the run: TERM, grace, KILL, marker sweep."""
+
+    verb: ClassVar[str] = "stop"
+    goes_to: ClassVar[Destination] = Destination.NODES
+
+    grace_s: float | None = None
+
+
+class SetNccl(RunCommand, frozen=True, tag=True):
+    """Change NCCL_DEBUG, live or by a restart."""
+
+    verb: ClassVar[str] = "nccl"
+    changes_group: ClassVar[bool] = True
+
+    level: str
+    subsys: str = ""
+    ranks: tuple[int, ...] = ()
+    """Ranks to change; () means all."""
+    seconds: float | None = None
+    restart: bool = False
+    reachable: bool = False
+    """See `Restart.reachable`."""
+
+    @property
+    def restarts(self) -> bool:
+        return self.restart
+
+    def requested(self) -> str:
+        return f"NCCL_DEBUG={self.level} {self.subsys}".rstrip() + " requested"
+
+
+class Signal(RunCommand, frozen=True, tag=True):
+    """Send a signal to ranks."""
+
+    verb: ClassVar[str] = "signal"
+
+    signal: str
+    ranks: tuple[int, ...] = ()
+
+    def requested(self) -> str:
+        return f"{self.signal} requested"
+
+
+class Save(RunCommand, frozen=True, tag=True):
+    """Ask every rank to save, with the plan's request, and wait for a new complete checkpoint."""
+
+    verb: ClassVar[str] = "save"
+
+    seconds: float = 120.0
+    """Seconds to wait for the checkpoint."""
+    only: str = ""
+    """Part that a hub requests from each node. "check": report whether every rank would accept the request, and send
+    nothing. "ask": send the request without waiting for a checkpoint."""
+    ranks: tuple[int, ...] = ()
+    """In a hub's part: the ranks of the node."""
+
+
+class Dump(RunCommand, frozen=True, tag=True):
+    """Request the stacks, the flight recorder or the memory of ranks."""
+
+    verb: ClassVar[str] = "dump"
+
+    what: str
+    """One of "stacks", "flight", "memory", "record" (torch records allocations for later memory snapshots) or "runner"
+    (no rank is asked; only check whether the runner answers)."""
+    ranks: tuple[int, ...] = ()
+    at: float = 0.0
+    """Unix time: return the kept stacks of that time, and ask no rank."""
+
+    @property
+    def reads(self) -> bool:
+        return bool(self.at)
+
+    def requested(self) -> str:
+        return f"dump of {self.what} requested"
+
+
+class Profile(RunCommand, frozen=True, tag=True):
+    """Let torch.profiler record the same steps on all the ranks."""
+
+    verb: ClassVar[str] = "profile"
+
+    ranks: tuple[int, ...] = ()
+    """Ranks to profile; () means all."""
+    steps: int = 3
+    seconds: float | None = None
+    """Seconds to wait for the traces; None: derived from the time per step."""
+    part: str = ""
+    """Part of a coordinator for each node: "ready", "arm", "wait", "cancel", or "read" (a piece of a trace)."""
+    first: int = 0
+    """For "arm": the first recorded step, by the hooks' count."""
+    folder: str = ""
+    """Name of this profile's folder below "profiles" on each node."""
+    offset: int = 0
+    """For "read": offset in bytes of the piece in the trace of the one rank."""
+
+    @property
+    def reads(self) -> bool:
+        return self.part in ("ready", "read")
+
+    def requested(self) -> str:
+        return f"profile of {plural(self.steps, 'step')} requested"
+
+
+class Down(RunCommand, frozen=True, tag=True):
+    """Take the cluster down, with everything on it."""
+
+    verb: ClassVar[str] = "down"
+    goes_to: ClassVar[Destination] = Destination.HUB
+    after_end: ClassVar[bool] = True
+
+    cluster: str
+    """Name of the cluster, typed by the user: another name is refused."""
+
+    def requested(self) -> str:
+        return f"teardown of {self.cluster} requested"
+
+
+class SetAutostop(RunCommand, frozen=True, tag=True):
+    """Let SkyPilot take the cluster down after some idle minutes."""
+
+    verb: ClassVar[str] = "autostop"
+    goes_to: ClassVar[Destination] = Destination.HUB
+    after_end: ClassVar[bool] = True
+
+    minutes: int | None
+    """Idle minutes; None: never."""
+
+    def requested(self) -> str:
+        if not self.minutes:
+            return "autostop disabled on request"
+        return f"autostop after {self.minutes} min requested"
+
+
+class Via(Struct, frozen=True, tag=True):
+    """A hub's first line to the agent of the head node: forward all later lines to another node's agent."""
+
+    node: int
+
+
+class ReadLog(Struct, frozen=True, tag=True):
+    """Ask for one window of a log file; answered by a LogWindow header and that many raw bytes."""
+
+    id: str
+    file: str
+    """File id: path relative to the run directory."""
+    offset: int
+    """Bytes from the start; negative: from the end."""
+    limit: int = 65536
+    grep: str = ""
+    """Regular expression: return only matching lines."""
+    line: int = 0
+    """If positive: begin at this line, counted from 1, and ignore `offset`."""
+    at: float = 0.0
+    """If positive: begin one line before the first line written at or after this unix time."""
+
+
+class ReadMetrics(Struct, frozen=True, tag=True):
+    """Ask for curves from the metrics on disk; answered by a MetricsWindow. Changes nothing."""
+
+    id: str
+    begin: float
+    """Unix seconds."""
+    end: float
+    buckets: int = 240
+    """Maximum number of buckets: the node chooses the shortest length of 1, 2, 5, 10, 30, 60, … s that fits."""
+    metrics: tuple[str, ...] = ()
+    """Names ("gpu.util", "rank.step_s", "train.loss"), or their part before the dot; () means all."""
+    fold: str = "each"
+    """One series per GPU or rank ("each"), per node ("node"), or in total ("all")."""
+    indexes: tuple[int, ...] = ()
+    """Ranks or GPUs to include; () means all."""
+    counts: bool = False
+    """Whether to fill `Series.samples`, which a hub needs to fold nodes."""
+
+
+Action = Restart | Stop | SetNccl | Signal | Save | Dump | Profile | Down | SetAutostop
+"""Every RunCommand."""
+
+Command = Hello | Via | Action | ReadLog | ReadMetrics
+
+
+class Series(Struct, frozen=True, omit_defaults=True):
+    """One curve of a MetricsWindow: one value per bucket, None without samples."""
+
+    metric: str
+    node: int = 0
+    """Node number; HUB for a fold of several nodes."""
+    index: int | None = None
+    """NVML index of the GPU, or the rank; None for a node's own values and for folds."""
+    of: int = 1
+    """Number of GPUs or ranks in the fold."""
+    mean: tuple[float | None, ...] = ()
+    low: tuple[float | None, ...] = ()
+    """Smallest sample of each bucket; () if it equals the mean in every bucket."""
+    high: tuple[float | None, ...] = ()
+    samples: tuple[int, ...] = ()
+    """Number of samples per bucket, if requested."""
+
+
+class MetricsWindow(Struct, frozen=True, tag=True):
+    """The answer to ReadMetrics. Bucket k begins at `begin + k * seconds`, aligned to the clock."""
+
+    id: str
+    begin: float = 0.0
+    seconds: float = 1.0
+    """Length of a bucket."""
+    count: int = 0
+    """Number of buckets."""
+    series: tuple[Series, ...] = ()
+    error: str = ""
+
+
+class LogWindow(Struct, frozen=True, tag=True):
+    """Header of a window; `length` raw bytes follow the line."""
+
+    id: str
+    file: str
+    offset: int
+    """Start of the window in the file: the start of a line if there is one within reach."""
+    next: int
+    """Offset of the next window."""
+    size: int
+    """Current size of the file."""
+    length: int
+    error: str = ""
+    times: tuple[tuple[int, float], ...] = ()
+    """Pairs (offset, unix time) with offsets in ascending order, as the agent observed them. The bytes between two
+    offsets were written between the two times."""
+    starts: tuple[int, ...] = ()
+    """With a pattern: the offset in the file of each returned line."""
+    shift: float = 0.0
+    """Seconds that were added to the node's times in `times`; timestamps inside the lines need the same correction."""
+
+
+class AgentHello(Struct, frozen=True, tag=True):
+    """The agent's first line."""
+
+    proto: tuple[int, int]
+    version: str
+    run: str
+    seq: int
+    """Newest seq in the journal."""
+    node: int = 0
+    """Number of the agent's node; HUB for a hub."""
+    now: float = 0.0
+    """Unix time of the agent, for the hub's clock correction; 0.0 if the agent does not send it."""
