@@ -33,7 +33,7 @@ from .inrank.env_changes import not_a_name
 from .launch.hosts import check_hosts
 from .launch.prepare import prepare
 from .launch.words import nccl_pairs
-from .logs.follow import check_there, choose
+from .logs.choice import check_there, choose
 from .logs.merging import MergedLogs, prefixes
 from .node import agentless, local_agent
 from .node.local_agent import open_link

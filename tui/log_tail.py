@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ..runners.logs.dating import Dated, Key, LogSpan
-from ..runners.logs.follow import Level, level_of
+from ..runners.logs.levels import Level, level_of
 from ..runners.run import clock
 from ..runners.run.formatting import size_short
 from ..runners.run.log_files import LogFile
+from ..runners.run.model import ReadLog
 from ..runners.run.wire.client import Window
 from .rows.log import Jump, LogLine, label_of
 
@@ -45,12 +45,8 @@ ROUNDS = 12
 FIRST, LAST = (float("-inf"), 0, 0, "", 0), (float("inf"), 0, 0, "", 0)
 
 
-class Reader(Protocol):
-    """Reads one window of a log file. Raises LinkError."""
-
-    async def __call__(
-        self, file: str, offset: int, limit: int = WINDOW, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window: ...
+Reader = Callable[[ReadLog], Awaitable[Window]]
+"""Reads one window of a log file. Raises LinkError."""
 
 
 class LogTail:
@@ -155,7 +151,7 @@ class LogTail:
         if self._grep:
             return
         back = WINDOW if len(files) == 1 else TAIL
-        windows = await asyncio.gather(*(self._read(file.id, -back, WINDOW) for file in files))
+        windows = await asyncio.gather(*(self._read(ReadLog(file.id, -back, WINDOW)) for file in files))
         for file, window in zip(files, windows, strict=True):
             self._begin_at(file, window)
         self._show()
@@ -178,7 +174,7 @@ class LogTail:
             if not at:
                 offsets = await self._offsets_of(files, jump.share)
         asked = [
-            self._read(file.id, to, WINDOW, line=jump.line, at=at)
+            self._read(ReadLog(file.id, to, WINDOW, line=jump.line, at=at))
             for file, to in zip(files, offsets, strict=True)
         ]
         for file, window in zip(files, await asyncio.gather(*asked), strict=True):
@@ -186,19 +182,19 @@ class LogTail:
         self._show()
 
     async def _offsets_of(self, files: Sequence[LogFile], share: float) -> list[int]:
-        sizes = await asyncio.gather(*(self._read(file.id, -1, 1) for file in files))
+        sizes = await asyncio.gather(*(self._read(ReadLog(file.id, -1, 1)) for file in files))
         return [int(window.size * share) for window in sizes]
 
     async def _begin_around(self, files: Sequence[LogFile], jump: Jump) -> None:
         """Load one file around a line; without times, load the other files at the same share of their bytes."""
-        own = await self._read(jump.file, max(0, jump.offset - WINDOW // 2), WINDOW)
+        own = await self._read(ReadLog(jump.file, max(0, jump.offset - WINDOW // 2), WINDOW))
         share = jump.offset / own.size if own.size else 0.0
         for file in files:
             if file.id == jump.file:
                 self._begin_at(file, own)
                 continue
-            size = (await self._read(file.id, -1, 1)).size
-            self._begin_at(file, await self._read(file.id, int(size * share), WINDOW))
+            size = (await self._read(ReadLog(file.id, -1, 1))).size
+            self._begin_at(file, await self._read(ReadLog(file.id, int(size * share), WINDOW)))
         self._show()
 
     async def find(
@@ -245,7 +241,7 @@ class LogTail:
         self, file: LogFile, at: int, end: int, pattern: str
     ) -> tuple[list[LogLine], int]:
         """Return hits before `end`, and where the next window begins: at `end` if the file cannot be read on."""
-        window = await self._read(file.id, at, TAIL, pattern)
+        window = await self._read(ReadLog(file.id, at, TAIL, pattern))
         lines = LogSpan(file, at).feed(window, self._clock()) if window.starts else []
         hits = [line for line in self._shaped(file, lines) if line.key[4] < end]
         return hits, end if window.error or window.next <= at else window.next
@@ -259,9 +255,9 @@ class LogTail:
 
     async def _time_of(self, files: Sequence[LogFile], share: float) -> float:
         """Return the approximate time of that share of the longest file; 0.0 if it has no times."""
-        windows = await asyncio.gather(*(self._read(file.id, -1, 1) for file in files))
+        windows = await asyncio.gather(*(self._read(ReadLog(file.id, -1, 1)) for file in files))
         longest = max(zip(files, windows, strict=True), key=lambda pair: pair[1].size)
-        window = await self._read(longest[0].id, int(longest[1].size * share), 4096)
+        window = await self._read(ReadLog(longest[0].id, int(longest[1].size * share), 4096))
         lines = LogSpan(longest[0], window.offset).feed(window, self._clock())
         return next((line.key[0] for line in lines if line.key[0]), 0.0)
 
@@ -341,7 +337,7 @@ class LogTail:
     async def _advance(self, span: LogSpan) -> bool:
         """Read one window; return whether there is more."""
         file, at = span.file, span.next
-        window = await self._read(file.id, at, WINDOW, self._grep)
+        window = await self._read(ReadLog(file.id, at, WINDOW, self._grep))
         self._opened.add(file.id)
         if window.error:
             self._note(window)
@@ -402,7 +398,7 @@ class LogTail:
         window = await self._before(name, end, size)
         begin, data, reached, times = window.offset, window.data, window.next, window.times
         while begin < reached < end and not window.error:
-            window = await self._read(name, reached, end - reached)
+            window = await self._read(ReadLog(name, reached, end - reached))
             if window.next <= reached or window.offset >= end:
                 break  # no more lines are stored before `end`
             if window.offset > reached:  # the part before a gap is loaded next
@@ -423,13 +419,13 @@ class LogTail:
     async def _before(self, name: str, end: int, size: int) -> Window:
         """Return a window of about `size` bytes before `end`, or before the gap in the log that ends there."""
         low, high = max(0, end - size), end
-        window = await self._read(name, low, size)
+        window = await self._read(ReadLog(name, low, size))
         while not window.error and window.offset >= end and low > 0:
             low, high = max(0, end - 2 * (end - low)), low
-            window = await self._read(name, low, size)
+            window = await self._read(ReadLog(name, low, size))
         while not window.error and high < end and high - low > size:
             middle = (low + high) // 2
-            nearer = await self._read(name, middle, size)
+            nearer = await self._read(ReadLog(name, middle, size))
             if nearer.error or nearer.offset >= end:
                 high = middle
             else:

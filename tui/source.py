@@ -30,6 +30,7 @@ from ..runners.run.model import (
     Down,
     Event,
     MetricsWindow,
+    ReadLog,
     ReadMetrics,
     RunPhase,
     SetAutostop,
@@ -134,11 +135,9 @@ class Follower(LinkFollower):
         """Send a command and wait for its answer. Raises LinkError, also while not connected."""
         return await self._connected().send(command)
 
-    async def read_log(
-        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
+    async def read_log(self, ask: ReadLog) -> Window:
         """Return one window of a log file. Raises LinkError, also while not connected."""
-        return await self._connected().read_log(file, offset, limit, grep, line=line, at=at)
+        return await self._connected().read_log(ask)
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         """Return curves from the metrics on disk. Raises LinkError, also while not connected."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...presets.plan import Plan
-from ..logs.follow import ask_window
+from ..logs.windows import ask_window
 from ..notify.notifier import RunNotices
 from ..run import daemon, run_directories
 from ..run.daemon import Ready
 from ..run.host_processes import StartMode
 from ..run.journal import summarise
-from ..run.model import RunCreated
+from ..run.model import ReadLog, RunCreated
 from ..run.run_directories import Entry
 from ..run.wire.client import Window, sweep_sockets
 from ..telemetry.gpus import GpuSource
@@ -109,12 +109,10 @@ class Agent:
             pass_on=self.relay.pass_on if self.relay is not None else no_way,
         )
 
-    async def _window(
-        self, file: str, offset: int, limit: int, grep: str, *, line: int = 0, at: float = 0.0
-    ) -> Window:
+    async def _window(self, ask: ReadLog) -> Window:
         """Return a part of a log with the line times recorded so far."""
-        self._flush_times(file)
-        return await ask_window(self.served.run_dir, file, offset, limit, grep, line=line, at=at)
+        self._flush_times(ask.file)
+        return await ask_window(self.served.run_dir, ask)
 
     def _flush_times(self, file: str) -> None:
         """Write the recorded line times of a log."""

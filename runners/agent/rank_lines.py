@@ -12,10 +12,10 @@ from ...presets.sanitize import clean_line, clean_text
 from ...presets.secrets import mask_text
 from ..diagnosis.error_lines import is_alive
 from ..diagnosis.own_lines import unlike
-from ..logs.follow import read_window
 from ..logs.line_times import TimeRecords
+from ..logs.windows import read_window
 from ..run.log_files import LogError, file_id
-from ..run.model import OwnLine
+from ..run.model import OwnLine, ReadLog
 
 READ = 64 << 10
 """Bytes to search at the end of a file."""
@@ -73,7 +73,7 @@ class RankLines:
             same = before is not None and (self._run_dir / file).stat().st_size == before[0]
             if before is not None and same and all(each.line.at is not None for each in before[1]):
                 return before
-            window = read_window(self._run_dir, file, -READ)
+            window = read_window(self._run_dir, ReadLog(file, -READ))
         except (LogError, OSError):
             return None
         times, lines = TimeRecords(window.times), list[_Candidate]()

@@ -68,8 +68,7 @@ BROKEN = "an internal error came in between, see agent.log"
 Execute = Callable[[Action], Awaitable[CommandDone]]
 PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
 """Carries a viewer's bytes to another node and back until the end. Returns a sentence after a failure, else ""."""
-ReadWindow = Callable[..., Awaitable[Window]]
-"""Takes file, offset, limit and pattern of a requested window, and `line` and `at` by name: see ReadLog."""
+ReadWindow = Callable[[ReadLog], Awaitable[Window]]
 ReadCurves = Callable[[ReadMetrics], Awaitable[MetricsWindow]]
 
 
@@ -463,9 +462,7 @@ class AgentServer:
         client.reply(encode(Stamped(clock.now(), done)))
 
     async def _window(self, ask: ReadLog) -> bytes:
-        window = await self._read_window(
-            ask.file, ask.offset, ask.limit, ask.grep, line=ask.line, at=ask.at
-        )
+        window = await self._read_window(ask)
         header = LogWindow(
             ask.id,
             window.file,

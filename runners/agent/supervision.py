@@ -17,7 +17,7 @@ from ..diagnosis import activity
 from ..diagnosis.died import behind
 from ..inrank.failure_causes import Death, Failure, classify, first_of, left_early
 from ..inrank.restart_policy import after_failure
-from ..logs.follow import read_window
+from ..logs.windows import read_window
 from ..run import clock, file_io
 from ..run.host_processes import StartMode
 from ..run.log_files import LogError, command_id, file_id
@@ -31,6 +31,7 @@ from ..run.model import (
     RankChanged,
     RankPhase,
     RankSample,
+    ReadLog,
     RestartDelayed,
     RunEnded,
     RunnerLost,
@@ -246,7 +247,7 @@ def idle_text(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank])
 def last_lines(run_dir: Path, file: str, count: int = LAST_LINES) -> tuple[str, ...]:
     """Return the last non-empty lines of a log."""
     try:
-        window = read_window(run_dir, file, -16384)
+        window = read_window(run_dir, ReadLog(file, -16384))
     except LogError:
         return ()
     lines = [clean_line(line) for line in window.data.rstrip(b"\0").splitlines()]

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from ..inrank.tracebacks import shortened
-from ..logs import follow
+from ..logs import kept_pieces
 from ..run import run_directories
 from ..run.errors import RunError
 from ..run.log_files import list_files, parse_file_id, whole_id
@@ -576,8 +576,8 @@ def logs_of_run(entry: run_directories.Entry, attempt: int | None = None) -> lis
     for part in run_directories.parts(entry.record.run) if entry.record.kind == "hub" else ():
         node = part.record.node
         paths |= {whole_id(file.id, node): [part.path / file.id] for file in list_files(part.path)}
-    for kept, held in follow.pieces(entry.path).items():
-        paths.setdefault(kept, [entry.path / follow.FOLDER / f"{kept}@{begin}" for begin in held])
+    for kept, held in kept_pieces.pieces(entry.path).items():
+        paths.setdefault(kept, [entry.path / kept_pieces.FOLDER / f"{kept}@{begin}" for begin in held])
     logs = [
         file for name in paths if (file := parse_file_id(name)) is not None and file.attempt is not None
     ]

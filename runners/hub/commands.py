@@ -35,6 +35,7 @@ from ..run.model import (
     Dump,
     LinkState,
     Profile,
+    ReadLog,
     Restart,
     RunCommand,
     Save,
@@ -162,7 +163,7 @@ async def _silence(link: Link) -> str:
     """Why an agent with an intact link does not answer; "" if it does. Raises LinkError if the link breaks."""
     try:
         async with asyncio.timeout(ALIVE_S):
-            await link.read_log("agent.log", 0, 1)
+            await link.read_log(ReadLog("agent.log", limit=1))
     except TimeoutError:
         return MUTE
     except SilentError as error:

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from ...presets.plan import Plan
 from ...presets.trusted_files import private_folder
-from ..logs import follow, line_times
-from ..logs.follow import ask_anywhere
+from ..logs import kept_pieces, line_times
+from ..logs.kept_pieces import ask_anywhere
 from ..node.routes import Route
 from ..run import clock
 from ..run.daemon import DaemonRun
@@ -31,6 +31,7 @@ from ..run.model import (
     LinkChanged,
     LinkState,
     LogGrew,
+    ReadLog,
     RunCreated,
     RunEnded,
     RunPhase,
@@ -415,38 +416,28 @@ class NodeLogs:
         self._reading = defaultdict[int, asyncio.Semaphore](lambda: asyncio.Semaphore(UNDER_WAY))
         """Node → semaphore that each window in flight holds."""
 
-    async def read(
-        self,
-        up: Callable[[int], Link | None],
-        file: str,
-        offset: int,
-        limit: int = TAIL_BYTES,
-        grep: str = "",
-        *,
-        line: int = 0,
-        at: float = 0.0,
-    ) -> Window:
+    async def read(self, up: Callable[[int], Link | None], ask: ReadLog) -> Window:
         """One window, from the node that has the file; `up` returns the link to a node that answers."""
-        place = part_of(file)
+        place = part_of(ask.file)
         if place is None:
-            return await ask_anywhere(self._run.run_dir, file, offset, limit, grep, line=line, at=at)
+            return await ask_anywhere(self._run.run_dir, ask)
         node, name = place
         shift = self.shifts.get(node, 0.0)
         link = up(node)
         if link is not None:
             try:
+                at = ask.at - shift if ask.at else 0.0
+                of_node = replace(ask, file=name, limit=min(ask.limit, TAIL_BYTES), at=at)
                 async with asyncio.timeout(READ_SECONDS), self._reading[node]:
-                    window = await link.read_log(
-                        name, offset, min(limit, TAIL_BYTES), grep, line=line, at=at - shift if at else 0.0
-                    )
+                    window = await link.read_log(of_node)
             except (LinkError, OSError, TimeoutError):
                 pass  # fall back to the kept data
             else:
                 window = self._ours(window, node, whole_id(window.file, node))
-                if not grep:
+                if not ask.grep:
                     self._kept.keep(window)
                 return window
-        return await self._read_kept(node, file, offset, limit, grep, line, at)
+        return await self._read_kept(node, ask)
 
     def _ours(self, window: Window, node: int, file: str) -> Window:
         """Return a node's window with times by the hub's clock and with the file's id in the hub."""
@@ -454,10 +445,8 @@ class NodeLogs:
         times = tuple((offset, at + shift) for offset, at in window.times) if shift else window.times
         return replace(window, file=file, times=times, shift=shift)
 
-    async def _read_kept(
-        self, node: int, file: str, offset: int, limit: int, grep: str, line: int, at: float
-    ) -> Window:
-        window = await ask_anywhere(self._run.run_dir, file, offset, limit, grep, line=line, at=at)
+    async def _read_kept(self, node: int, ask: ReadLog) -> Window:
+        file, window = ask.file, await ask_anywhere(self._run.run_dir, ask)
         if not window.error or parse_file_id(file) is None:
             return window
         if self._empty(node, file):
@@ -480,7 +469,7 @@ class NodeLogs:
             async with self._reading[node]:
                 at = self._kept.missing(file, self._run.state.log_sizes[file], TAIL_BYTES)
                 while at is not None:
-                    window = await link.read_log(name, at, TAIL_BYTES)
+                    window = await link.read_log(ReadLog(name, at, TAIL_BYTES))
                     self._kept.keep(self._ours(window, node, file))
                     if window.error or window.next <= at:
                         return
@@ -522,13 +511,13 @@ class Record:
     """The kept pieces of one run."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._root = run_dir / follow.FOLDER
-        self._held = follow.pieces(run_dir)
+        self._root = run_dir / kept_pieces.FOLDER
+        self._held = kept_pieces.pieces(run_dir)
         self._bytes = sum(end - at for held in self._held.values() for at, end in held.items())
 
     def sizes(self) -> dict[str, int]:
         """File → size in bytes at its last read."""
-        return follow.sizes(self._held)
+        return kept_pieces.sizes(self._held)
 
     def missing(self, file: str, size: int, tail: int) -> int | None:
         """Offset to continue at so that the last `tail` bytes of a file are kept; None if they are."""
@@ -575,8 +564,8 @@ class Record:
             path.write_bytes(line_times.packed(line_times.fitted(records, line_times.MOST_RECORDS)))
 
     def _keep_shift(self, window: Window) -> None:
-        if follow.kept_shift(self._root.parent, window.file) != window.shift:
-            path = self._root / window.file.partition("/")[0] / follow.CLOCK
+        if kept_pieces.kept_shift(self._root.parent, window.file) != window.shift:
+            path = self._root / window.file.partition("/")[0] / kept_pieces.CLOCK
             private_folder(path.parent)
             path.write_text(f"{window.shift}\n", encoding="ascii")
 

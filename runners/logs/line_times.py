@@ -72,28 +72,17 @@ class TimeRecords:
         return LineTime(by, before if before is None or before <= by else None)
 
 
-def of_window(run_dir: str | Path, file: str, begin: int, end: int) -> tuple[Record, ...]:
-    """Return the records for the bytes from `begin` to `end`; () without any. Never raises."""
-    return tuple(_read(run_dir, file, [(begin, end)]))
-
-
 def of_lines(run_dir: str | Path, file: str, spans: Sequence[tuple[int, int]]) -> tuple[Record, ...]:
-    """Return the records for lines with these begins and ends, in order. Never raises."""
-    return tuple(_read(run_dir, file, spans))
-
-
-def _read(run_dir: str | Path, file: str, spans: Sequence[tuple[int, int]]) -> list[Record]:
+    """Return the records for lines with these begins and ends, in order; () without any. Never raises."""
+    by_place: dict[int, Record] = {}
     try:
         with opened(run_dir, f"{FOLDER}/{file}") as descriptor:
             count = os.fstat(descriptor).st_size // RECORD.size
-            by_place: dict[int, Record] = {}
             for begin, end in spans:
-                for place, record in _between(descriptor, count, begin, end):
-                    by_place[place] = record
+                by_place.update(_between(descriptor, count, begin, end))
     except (LogError, OSError):
-        return []
-    records = sound(record for _, record in sorted(by_place.items()))
-    return fitted(records, MOST_SENT)
+        return ()
+    return tuple(fitted(sound(record for _, record in sorted(by_place.items())), MOST_SENT))
 
 
 def _between(descriptor: int, count: int, begin: int, end: int) -> Iterator[tuple[int, Record]]:
@@ -108,10 +97,10 @@ def _between(descriptor: int, count: int, begin: int, end: int) -> Iterator[tupl
     place = max(first - 1, 0)
     while place < count:
         data = os.pread(descriptor, 256 * RECORD.size, place * RECORD.size)
-        for offset, stamp in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]):
-            yield place, (offset, stamp / 1e6)
+        for record in unpacked(data):
+            yield place, record
             place += 1
-            if offset >= end:
+            if record[0] >= end:
                 return
 
 
@@ -158,9 +147,10 @@ def thinned(records: Sequence[Record], allowed: Callable[[float], float]) -> lis
     return kept
 
 
-def read_all(data: bytes) -> list[Record]:
-    whole = data[: len(data) // RECORD.size * RECORD.size]
-    return sound((offset, stamp / 1e6) for offset, stamp in RECORD.iter_unpack(whole))
+def unpacked(data: bytes) -> Iterator[Record]:
+    """Yield the complete records of a file."""
+    for offset, stamp in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]):
+        yield offset, stamp / 1e6
 
 
 def packed(records: Iterable[Record]) -> bytes:
@@ -178,24 +168,14 @@ def offset_at(records: Sequence[Record], at: float) -> int | None:
     return before if records else None
 
 
-def first_at(run_dir: str | Path, file: str, at: float) -> int | None:
-    """Return `offset_at` of a log on disk; None without its records."""
-    try:
-        with opened(run_dir, f"{FOLDER}/{file}") as descriptor:
-            return offset_at(read_all(os.pread(descriptor, 4 << 20, 0)), at)
-    except (LogError, OSError):
-        return None
-
-
 def kept(run_dir: str | Path, file: str) -> list[Record]:
-    """Return the records that a hub has kept for another node's log, sorted; [] without any."""
+    """Return all records of a log, sorted; [] without any. Those that a hub has kept may be unsorted on disk."""
     try:
         with opened(run_dir, f"{FOLDER}/{file}") as descriptor:
             data = os.pread(descriptor, 8 << 20, 0)
     except (LogError, OSError):
         return []
-    whole = data[: len(data) // RECORD.size * RECORD.size]
-    return sound(sorted({(offset, stamp / 1e6) for offset, stamp in RECORD.iter_unpack(whole)}))
+    return sound(sorted(set(unpacked(data))))
 
 
 def within(records: Sequence[Record], spans: Iterable[tuple[int, int]]) -> tuple[Record, ...]:
@@ -267,8 +247,7 @@ class _Index:
                 index.anew = size % RECORD.size != 0
                 if index.count and not index.anew:
                     file.seek((index.count - 1) * RECORD.size)
-                    offset, stamp = RECORD.unpack(file.read(RECORD.size))
-                    index.last = (offset, stamp / 1e6)
+                    (index.last,) = unpacked(file.read(RECORD.size))
         except OSError:
             pass
         return index
@@ -342,7 +321,7 @@ def _append(index: _Index) -> None:
 def _thin(index: _Index) -> None:
     """Rewrite the index with fewer records: the older the lines, the less exact their times."""
     path = Path(index.path)
-    records, share = read_all(path.read_bytes()), float(AGE_SHARE)
+    records, share = sound(unpacked(path.read_bytes())), float(AGE_SHARE)
     now = records[-1][1] if records else 0.0
     while len(records) > MOST_RECORDS * 3 // 4:
         records = thinned(records, partial(_by_age, now, share))

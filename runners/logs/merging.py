@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...presets.sanitize import WIDTH
 from ..run import clock
 from ..run.log_files import LogFile
+from ..run.model import ReadLog
 from ..run.wire.client import Link
 from .dating import Dated, LogSpan
 
@@ -107,7 +108,7 @@ class MergedLogs:
         span = self._spans[name]
         at, size = span.next, span.size
         limit = min(REQUEST, max(LEAST, HELD // len(self._spans)))
-        window = await link.read_log(name, at, limit, self._grep)
+        window = await link.read_log(ReadLog(name, at, limit, self._grep))
         if span.file.id != name:
             return  # the file was renamed and is read under its new name
         if window.error:

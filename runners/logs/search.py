@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,14 @@ MOST_WAITS = 10
 _GREP = str(Path(__file__).with_name("grep.py"))
 SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="log-search")
 """Limits concurrent searches, so that many viewers cannot take the node's cores from the training."""
+
+
+def compile_grep(text: str) -> re.Pattern[str] | None:
+    """Return the pattern of `--grep`; None for "". Raises LogError."""
+    try:
+        return re.compile(text) if text else None
+    except (re.error, RecursionError, OverflowError) as error:
+        raise LogError(f"--grep {text!r} is not a regular expression: {error}") from error
 
 
 def search(

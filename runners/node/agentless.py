@@ -19,7 +19,8 @@ import msgspec
 from ...presets.finding import Finding
 from ..agent.runner_process import ReportTail
 from ..diagnosis.status import DAMAGED
-from ..logs.follow import all_sizes, ask_anywhere, ask_window
+from ..logs.kept_pieces import all_sizes, ask_anywhere
+from ..logs.windows import ask_window
 from ..run import clock, file_io, host_processes, kept_stacks, run_directories
 from ..run.daemon import RESTART_SECONDS
 from ..run.environment import RESTART, refusal
@@ -282,11 +283,9 @@ class DiskLink:
         again = f"`distui rerun {self._entry.record.name}` starts it again"
         return CommandDone(command.id, False, f"the run has ended: {again}")
 
-    async def read_log(
-        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
+    async def read_log(self, ask: ReadLog) -> Window:
         """See Link.read_log."""
-        return await self._ask(self._run_dir, file, offset, limit, grep, line=line, at=at)
+        return await self._ask(self._run_dir, ask)
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         """See Link.read_metrics."""

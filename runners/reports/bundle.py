@@ -41,7 +41,7 @@ from ..run import clock, file_io, journal, run_directories
 from ..run.errors import RunError
 from ..run.formatting import size_text, spans_text, time_of_day
 from ..run.log_files import parse_file_id
-from ..run.model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
+from ..run.model import HUB, Event, RankSample, RankTick, ReadLog, RunEnded, RunPhase, Stamped
 from ..run.processes import environ_of
 from ..run.state import RunState
 from ..run.wire.client import Link, LinkError
@@ -574,7 +574,7 @@ class Gathering:
             at = span.begin
             while at < span.end and not problem:
                 try:
-                    window = await self._link.read_log(file, at, min(WINDOW, span.end - at))
+                    window = await self._link.read_log(ReadLog(file, at, min(WINDOW, span.end - at)))
                 except LinkError as error:
                     problem = str(error)
                     break

@@ -1112,10 +1112,9 @@ class Via(Struct, frozen=True, tag=True):
 class ReadLog(Struct, frozen=True, tag=True):
     """Ask for one window of a log file; answered by a LogWindow header and that many raw bytes."""
 
-    id: str
     file: str
     """File id: path relative to the run directory."""
-    offset: int
+    offset: int = 0
     """Bytes from the start; negative: from the end."""
     limit: int = 65536
     grep: str = ""
@@ -1124,6 +1123,8 @@ class ReadLog(Struct, frozen=True, tag=True):
     """If positive: begin at this line, counted from 1, and ignore `offset`."""
     at: float = 0.0
     """If positive: begin one line before the first line written at or after this unix time."""
+    id: str = ""
+    """Set by the link that sends the request."""
 
 
 class ReadMetrics(Struct, frozen=True, tag=True):

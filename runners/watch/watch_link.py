@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ...presets.plurals import plural
 from ..agent.pyspy import PySpy, PySpyError
 from ..diagnosis.status import FOREIGN
-from ..logs.follow import ask_window
+from ..logs.windows import ask_window
 from ..run import clock
 from ..run.finding_ledger import FindingLedger
 from ..run.log_files import command_id, file_id, parse_file_id
@@ -43,6 +43,7 @@ from ..run.model import (
     RankPlace,
     RankSample,
     RankTick,
+    ReadLog,
     ReadMetrics,
     RunCreated,
     RunEnded,
@@ -410,17 +411,15 @@ class WatchLink:
         why = failed or "no rank of it runs"
         return CommandDone(command.id, False, f"no stacks of a job that distui did not start: {why}")
 
-    async def read_log(
-        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
+    async def read_log(self, ask: ReadLog) -> Window:
         """Return one window of an output file; file ids are those of `LogGrew`."""
-        path = self._paths.get(file)
+        path = self._paths.get(ask.file)
         if path is None:
-            start = max(offset, 0)
-            return Window(file, start, start, 0, b"", self._no_log(file))
+            start = max(ask.offset, 0)
+            return Window(ask.file, start, start, 0, b"", self._no_log(ask.file))
         below = path.removeprefix("/")
-        window = await ask_window("/", below, offset, limit, grep, line=line, at=at)
-        return replace(window, file=file, error=window.error.replace(below, path, 1))
+        window = await ask_window("/", replace(ask, file=below))
+        return replace(window, file=ask.file, error=window.error.replace(below, path, 1))
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         """Return an error: curves are not recorded for a job that distui did not start."""

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from distui.runners.run.journal import Journal, read
-from distui.runners.run.model import FindingCleared, Stamped
+from distui.runners.run.model import FindingCleared, ReadLog, Stamped
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import SocketLink
 
@@ -46,7 +46,7 @@ async def throughput(place: Place) -> float:
     link = await SocketLink.connect(Path(socket))
     began, offset, size = time.monotonic(), 0, path.stat().st_size
     while offset < size:
-        window = await link.read_log("node-0/attempt-001/rank-9.out", offset, WINDOW)
+        window = await link.read_log(ReadLog("node-0/attempt-001/rank-9.out", offset, WINDOW))
         offset = window.next
     await link.close()
     return size / 1e6 / (time.monotonic() - began)

@@ -18,7 +18,7 @@ from typing import IO
 
 from distui.presets.render import part_id
 from distui.runners.agent.server import AgentServer
-from distui.runners.logs.follow import ask_window
+from distui.runners.logs.windows import ask_window
 from distui.runners.run import file_io, run_directories
 from distui.runners.run.journal import Chronicle
 from distui.runners.run.model import (

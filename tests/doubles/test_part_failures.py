@@ -9,7 +9,7 @@ import pytest
 
 from distui.runners.agent.nccl_logs import Tails
 from distui.runners.diagnosis.detectors import Judging
-from distui.runners.run.model import Gpu, ReadMetrics, Restart
+from distui.runners.run.model import Gpu, ReadLog, ReadMetrics, Restart
 from distui.runners.telemetry import export_settings
 
 from .breakable import BreakableParts, install
@@ -99,7 +99,7 @@ async def test_a_request_that_fails_is_answered(monkeypatch: pytest.MonkeyPatch)
         done = await run.send(Restart("r"))
         assert not done.ok
         assert done.text.startswith("it is unknown if that was done: an internal error")
-        assert "agent.log" in (await run.link.read_log("runner.log", 0)).error
+        assert "agent.log" in (await run.link.read_log(ReadLog("runner.log", 0))).error
         assert "agent.log" in (await run.link.read_metrics(ReadMetrics("m", 0.0, 1.0))).error
         named = {
             "part-failed:request-Restart",

@@ -15,7 +15,7 @@ from distui.presets.finding import Finding
 from distui.presets.request import REQUEST_OPTIONS
 from distui.presets.sanitize import clean_text
 from distui.runners import api
-from distui.runners.logs.follow import check_there
+from distui.runners.logs.choice import check_there
 from distui.runners.node import agentless, local_agent
 from distui.runners.run import run_directories
 from distui.runners.run.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError

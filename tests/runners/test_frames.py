@@ -39,7 +39,11 @@ def test_no_line_does_more_than_be_refused(line: bytes) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [Hello(after=3), Restart("a", {"K": "v"}, ("U",)), ReadLog("b", "node-0/attempt-001/rank-0.out", -10)],
+    [
+        Hello(after=3),
+        Restart("a", {"K": "v"}, ("U",)),
+        ReadLog("node-0/attempt-001/rank-0.out", -10, id="b"),
+    ],
 )
 def test_commands_travel(command: Command) -> None:
     assert decode_command(encode(command)) == command

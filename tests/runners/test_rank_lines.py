@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from distui.runners.agent.rank_lines import CHARACTERS, RankLines
-from distui.runners.logs.follow import read_window
 from distui.runners.logs.line_times import LineTimes
+from distui.runners.logs.windows import read_window
 from distui.runners.run.log_files import file_id
 from distui.runners.run.model import OwnLine
 from distui.runners.run.wire.client import Window

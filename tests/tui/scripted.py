@@ -12,7 +12,7 @@ from distui.presets.model import Loaded
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.runners.launch.preset_library import PresetEntry
-from distui.runners.logs.follow import ask_window
+from distui.runners.logs.windows import ask_window
 from distui.runners.run.errors import LaunchError
 from distui.runners.run.log_files import file_id
 from distui.runners.run.model import (
@@ -39,6 +39,7 @@ from distui.runners.run.model import (
     RankPlace,
     RankSample,
     RankTick,
+    ReadLog,
     ReadMetrics,
     RunCreated,
     RunEnded,
@@ -96,11 +97,9 @@ class ScriptedLink:
         self.commands.append(command)
         return self.answers.get(type(command).__name__, CommandDone("", True, "done"))
 
-    async def read_log(
-        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
-        self.reads.append((file, offset, grep))
-        return await ask_window(self.run_dir, file, offset, limit, grep, line=line, at=at)
+    async def read_log(self, ask: ReadLog) -> Window:
+        self.reads.append((ask.file, ask.offset, ask.grep))
+        return await ask_window(self.run_dir, ask)
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         return MetricsWindow(ask.id, error="no metrics of this run are kept here")

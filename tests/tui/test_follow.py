@@ -10,7 +10,7 @@ import pytest
 import scripted as play
 from patience import HANG_S
 
-from distui.runners.run.model import Restart, RunPhase
+from distui.runners.run.model import ReadLog, Restart, RunPhase
 from distui.runners.run.wire.client import LinkError
 from distui.tui.rows.frame import LinkPhase
 from distui.tui.source import Follower
@@ -76,7 +76,7 @@ async def test_a_link_that_ends_without_the_run_ending_is_lost(tmp_path: Path) -
     with pytest.raises(LinkError):
         await follower.send(Restart(id="x"))
     with pytest.raises(LinkError):
-        await follower.read_log("runner.log", 0)
+        await follower.read_log(ReadLog("runner.log", 0))
     assert link.commands == []
     task.cancel()
 

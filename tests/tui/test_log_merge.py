@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,12 @@ from msgspec.structs import replace
 
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
-from distui.runners.logs.follow import ask_window
 from distui.runners.logs.line_times import LineTimes
+from distui.runners.logs.windows import ask_window
 from distui.runners.node import local_agent
 from distui.runners.run import run_directories
 from distui.runners.run.log_files import LogFile, file_id, parse_file_id
 from distui.runners.run.model import Stamped
-from distui.runners.run.wire.client import Window
 from distui.tui import log_tail
 from distui.tui.cli import main
 from distui.tui.log_tail import LogTail
@@ -62,11 +62,7 @@ class Writer:
         self._times.flush(file.id)
 
     def tail(self, *files: LogFile, grep: str = "") -> LogTail:
-        async def read(
-            file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-        ) -> Window:
-            return await ask_window(self.run, file, offset, limit, grep, line=line, at=at)
-
+        read = partial(ask_window, self.run)
         return LogTail(read, files or self.files, grep, clock=lambda: self.now)
 
 
@@ -209,7 +205,7 @@ def line(text: str, rank: int, at: float | None = None, own: bool = False) -> Lo
     file = parse_file_id(file_id(0, 1, rank, "out"))
     assert file is not None
     from distui.runners.logs.dating import key_of
-    from distui.runners.logs.follow import Level
+    from distui.runners.logs.levels import Level
 
     return LogLine(text, f"r{rank}", Level.NONE, at, own, key_of(file, at or 0.0, 0), rank)
 

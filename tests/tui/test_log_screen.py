@@ -12,7 +12,7 @@ from conftest import Rig, Start, shown
 from each import for_each
 
 from distui.runners.logs import line_times
-from distui.runners.run.model import LogGrew
+from distui.runners.run.model import LogGrew, ReadLog
 from distui.runners.run.wire.client import Window
 from distui.tui.rows.log import Selection, smart_case
 from distui.tui.screens import log_view as log_view_module
@@ -219,12 +219,10 @@ class Late(play.ScriptedLink):
 
     gate: asyncio.Event
 
-    async def read_log(
-        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
-        if at:
+    async def read_log(self, ask: ReadLog) -> Window:
+        if ask.at:
             await self.gate.wait()
-        return await super().read_log(file, offset, limit, grep, line=line, at=at)
+        return await super().read_log(ask)
 
 
 async def test_the_end_comes_whole_for_who_leaves_the_past_before_its_lines_came(rig: Start) -> None:

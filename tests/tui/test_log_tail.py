@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from each import for_each
 
 from distui.runners.logs import grep, search
-from distui.runners.logs.follow import ask_window
+from distui.runners.logs.windows import ask_window
 from distui.runners.run.log_files import LogFile, parse_file_id
-from distui.runners.run.wire.client import Window
 from distui.tui import log_tail as log_view
 from distui.tui.log_tail import LogTail
 
@@ -23,12 +23,7 @@ def files(*names: str) -> list[LogFile]:
 
 
 def tail_of(run_dir: Path, *names: str, grep: str = "") -> LogTail:
-    async def read(
-        file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
-        return await ask_window(run_dir, file, offset, limit, grep, line=line, at=at)
-
-    return LogTail(read, files(*names), grep)
+    return LogTail(partial(ask_window, run_dir), files(*names), grep)
 
 
 def write(run_dir: Path, name: str, data: bytes, mode: str = "wb") -> dict[str, int]:

@@ -13,7 +13,7 @@ from each import for_each
 from test_rows import line_of, text_of
 
 from distui.runners.hub.sky_process import Candidate
-from distui.runners.logs.follow import Level
+from distui.runners.logs.levels import Level
 from distui.runners.run.model import (
     HUB,
     ClusterChanged,

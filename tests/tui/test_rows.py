@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import status
-from distui.runners.logs.follow import Level
+from distui.runners.logs.levels import Level
 from distui.runners.reports.status_document import status_json
 from distui.runners.run.formatting import (
     duration_exact,

@@ -10,7 +10,7 @@ from msgspec import Struct
 from rich.cells import cell_len
 
 from ...runners.logs.dating import Key
-from ...runners.logs.follow import Level
+from ...runners.logs.levels import Level
 from ...runners.run.formatting import spans_text, time_of_day
 from ...runners.run.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
 from ...runners.run.state import RunState

@@ -31,6 +31,7 @@ from ...runners.run.model import (
     Down,
     Dump,
     Profile,
+    ReadLog,
     Restart,
     SetAutostop,
     SetNccl,
@@ -183,13 +184,11 @@ class CommandingApp(LendingApp, FollowingApp):
         self.view = replace(self.view, **changes)
         self.publish()
 
-    async def read_log(
-        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
+    async def read_log(self, ask: ReadLog) -> Window:
         """Return a window of the current run's log. Raises LinkError."""
         if self.follower is None:
             raise LinkError("no run is open")
-        return await self.follower.read_log(file, offset, limit, grep, line=line, at=at)
+        return await self.follower.read_log(ask)
 
     def ask(self, command: Command) -> None:
         """Ask for confirmation before a command that changes the run; send other commands immediately."""

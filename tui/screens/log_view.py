@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.signal import Signal
 
 from ...presets.plurals import plural
-from ...runners.logs.follow import ALARMS, Level, level_of
+from ...runners.logs.levels import ALARMS, Level, level_of
 from ...runners.run import clock
 from ...runners.run.formatting import size_short, time_of_day
 from ...runners.run.state import RunState

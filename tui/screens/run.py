@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from ...presets.sanitize import clean_text
-from ...runners.logs.follow import compile_grep
+from ...runners.logs.search import compile_grep
 from ...runners.run.formatting import spans_text
 from ...runners.run.log_files import LogError
 from ...runners.run.model import Dump

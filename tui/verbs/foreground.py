@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from ...presets.sanitize import LONGEST, clean_text
-from ...runners.logs.follow import all_sizes
+from ...runners.logs.kept_pieces import all_sizes
 from ...runners.logs.merging import Line, MergedLogs
 from ...runners.node.local_agent import open_link, snapshot
 from ...runners.reports.status_document import status_json

@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import TypedDict
 
 from ...presets.sanitize import escaped_json
+from ...runners.logs.choice import check_there, choose
 from ...runners.logs.dating import Dated
-from ...runners.logs.follow import check_there, choose, compile_grep
 from ...runners.logs.merging import Line, MergedLogs, prefixes
+from ...runners.logs.search import compile_grep
 from ...runners.node.local_agent import with_link
 from ...runners.run import run_directories
 from ...runners.run.errors import RunError
 from ...runners.run.log_files import LogError, LogFile, parse_file_id
-from ...runners.run.model import CaughtUp, LogGrew, RunEnded
+from ...runners.run.model import CaughtUp, LogGrew, ReadLog, RunEnded
 from ...runners.run.parts import in_background
 from ...runners.run.state import RunState
 from ...runners.run.wire.client import Link
@@ -113,7 +114,7 @@ class FollowedLogs:
         """Return the offset of the first line to print."""
         asked, size = self._options, self._state.log_sizes.get(file.id, 0)
         if asked.since is not None:
-            window = await self._link.read_log(file.id, 0, 1, at=asked.since)
+            window = await self._link.read_log(ReadLog(file.id, limit=1, at=asked.since))
             return 0 if window.error else window.offset
         if asked.tail is not None and not asked.grep:
             return await self._tail(file.id, size, asked.tail)
@@ -123,7 +124,7 @@ class FollowedLogs:
         """Return the offset of the last `count` lines of a file, or an earlier one."""
         back = 1 << 14
         while back < size:
-            window = await self._link.read_log(file, size - back, min(back, 1 << 20))
+            window = await self._link.read_log(ReadLog(file, size - back, min(back, 1 << 20)))
             if window.error or window.data.count(b"\n") > count:
                 return window.offset
             back *= 8

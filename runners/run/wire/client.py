@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...inrank import own_folders
 from ...inrank.control import same_user
@@ -99,10 +100,8 @@ class Link(Protocol):
         """Send a command and wait for its answer. Raises LinkError."""
         ...
 
-    async def read_log(
-        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
-        """Return one window of the log `file` (path relative to the run directory); see ReadLog. Raises LinkError."""
+    async def read_log(self, ask: ReadLog) -> Window:
+        """Return one window of a log. Raises LinkError."""
         ...
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
@@ -501,11 +500,9 @@ class SocketLink:
                 f"it is unknown if that was done: {why}; `distui status` shows the result"
             ) from None
 
-    async def read_log(
-        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
+    async def read_log(self, ask: ReadLog) -> Window:
         """See Link.read_log."""
-        ask = ReadLog(new_id(), file, offset, limit, grep, line, at)
+        ask = replace(ask, id=new_id())
         return await self._answer(ask, self._windows.open(ask.id))
 
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:

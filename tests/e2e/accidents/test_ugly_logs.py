@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from doubles.served import doubled
 
-from distui.runners.run.model import Outcome
+from distui.runners.run.model import Outcome, ReadLog
 from distui.runners.run.wire.client import SocketLink
 
 from ..runs import DISTUI, Run, World, rss_bytes, until
@@ -132,7 +132,7 @@ async def windows(path: Path, name: str) -> list[int]:
     """Sizes of some windows into a file, asked for as large as can be."""
     link = await SocketLink.connect(path)
     try:
-        asked = [await link.read_log(name, at, 1 << 40) for at in (0, 1, 5 << 20, -1, -(1 << 30))]
+        asked = [await link.read_log(ReadLog(name, at, 1 << 40)) for at in (0, 1, 5 << 20, -1, -(1 << 30))]
         return [len(window.data) for window in asked]
     finally:
         await link.close()
@@ -159,11 +159,11 @@ async def test_no_file_id_leads_out() -> None:
             "node-0/attempt-001/rank-9.out",
             "node-0/attempt-001/rank-0.out\n",
         ):
-            window = await run.link.read_log(name, 0)
+            window = await run.link.read_log(ReadLog(name, 0))
             assert window.data == b"", name
             assert window.error, name
             assert "Traceback" not in window.error
-        assert (await run.link.read_log("node-0/attempt-001/rank-0.out", 0)).data == b"x\n"
+        assert (await run.link.read_log(ReadLog("node-0/attempt-001/rank-0.out", 0))).data == b"x\n"
 
 
 def test_a_bad_pattern(world: World) -> None:

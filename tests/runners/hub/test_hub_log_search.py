@@ -11,9 +11,11 @@ from typing import Any, cast
 import pytest
 
 from distui.runners.hub.merged_run import NodeLogs, Record
-from distui.runners.logs.follow import ask_window, read_piece, read_window
+from distui.runners.logs.kept_pieces import read_piece
 from distui.runners.logs.line_times import LineTimes
+from distui.runners.logs.windows import ask_window, read_window
 from distui.runners.run.log_files import LogFile, file_id, parse_file_id
+from distui.runners.run.model import ReadLog
 from distui.runners.run.wire.client import Link, Window
 from distui.tui.log_tail import LogTail
 from distui.tui.rows.log import Jump
@@ -43,10 +45,8 @@ class Node:
         self._times.note(self.name, size, now, now - 0.05, now)
         self._times.flush(self.name)
 
-    async def read_log(
-        self, file: str, offset: int, limit: int, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
-        return await ask_window(self.path, file, offset, limit, grep, line=line, at=at)
+    async def read_log(self, ask: ReadLog) -> Window:
+        return await ask_window(self.path, ask)
 
 
 class Site:
@@ -61,10 +61,8 @@ class Site:
         for second in range(60):
             self.nodes[second % 2].write(f"step {second} of node {second % 2}", T + second)
 
-    async def read(
-        self, file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
-        return await self.logs.read(self._link, file, offset, limit, grep, line=line, at=at)
+    async def read(self, ask: ReadLog) -> Window:
+        return await self.logs.read(self._link, ask)
 
     def _link(self, number: int) -> Link | None:
         return cast(Link, self.nodes[number]) if self.up else None
@@ -108,12 +106,12 @@ async def test_searches(tmp_path: Path) -> None:
     await ordered(tmp_path / "ordered")
     await gone(tmp_path / "gone")
     site = Site(tmp_path / "wrong")
-    window = await site.read(site.nodes[1].name, 0, grep="step(")
+    window = await site.read(ReadLog(site.nodes[1].name, grep="step("))
     assert "is not a regular expression" in window.error, "in one sentence of the node"
     node, hub = site.nodes[1], tmp_path / "kept"
     hub.mkdir()
-    Record(hub).keep(read_window(node.path, node.name, -100, 65536))
-    found = read_piece(hub, node.name, 0, 65536, "step 5[79]")
+    Record(hub).keep(read_window(node.path, ReadLog(node.name, -100, 65536)))
+    found = read_piece(hub, ReadLog(node.name, 0, 65536, "step 5[79]"))
     assert found.data == b"step 57 of node 1\nstep 59 of node 1\n", "what is kept"
 
 

@@ -19,6 +19,7 @@ from distui.runners.run.model import (
     LinkChanged,
     LinkState,
     LogGrew,
+    ReadLog,
     Restart,
     RunPhase,
     SetNccl,
@@ -80,10 +81,13 @@ async def are_one_run(run: Whole, site: Site) -> None:
         assert (state.merged, state.run, len(state.attempts)) == (True, run.record.run, 1)
         await viewer.until(lambda state: all(node.metrics for node in state.nodes.values()))
         await viewer.until(lambda state: state.log_sizes.get(OUT.format(1, 1), 0) > 20)
-        window = await viewer.link.read_log(OUT.format(1, 1), 0)
+        window = await viewer.link.read_log(ReadLog(OUT.format(1, 1), 0))
         assert window.data.startswith(b"node 1 begins\ntick ")
-        assert (await viewer.link.read_log("node-1/agent.log", 0)).error == ""
-        assert "does not exist" in (await viewer.link.read_log("node-1/attempt-009/rank-1.out", 0)).error
+        assert (await viewer.link.read_log(ReadLog("node-1/agent.log", 0))).error == ""
+        assert (
+            "does not exist"
+            in (await viewer.link.read_log(ReadLog("node-1/attempt-009/rank-1.out", 0))).error
+        )
         done = await viewer.link.send(Down("d", "c"))
         assert (done.ok, "no cluster" in done.text) == (False, True)
         await stopped(viewer, site)
@@ -193,7 +197,7 @@ async def test_a_command_that_ends_well_on_all_nodes_is_a_success(run: Rehearsed
         assert (state.phase, state.exit_code) == (RunPhase.SUCCEEDED, 0)
     link = await ended_link(run)
     written = b"node 1 begins\ntick 1\n"
-    assert (await link.read_log(OUT.format(1, 1), 0)).data == written
+    assert (await link.read_log(ReadLog(OUT.format(1, 1), 0))).data == written
     sizes = [stamped.event.sizes async for stamped in link.events() if isinstance(stamped.event, LogGrew)]
     assert sizes[-1][OUT.format(1, 1)] == len(written)
 
@@ -243,11 +247,11 @@ async def test_logs_of_nodes_that_are_gone_are_kept(run: Rehearsed) -> None:
     for part in run.parts:
         part.path.rename(part.path.with_name(f"gone-{part.record.node}"))
     size = len(numbers) + len("node 1 begins\ntick 1\n")
-    window = await link.read_log(OUT.format(1, 1), -65536)
+    window = await link.read_log(ReadLog(OUT.format(1, 1), -65536))
     assert (window.next, window.size) == (size, size)
     assert window.data.endswith(b"99999\n100000\n")
     assert window.offset == size - len(window.data) > 400000
-    assert (await link.read_log("node-1/attempt-001/rank-1.err", 0)).data == b"end on 1\n"
+    assert (await link.read_log(ReadLog("node-1/attempt-001/rank-1.err", 0))).data == b"end on 1\n"
 
 
 async def test_one_failed_node_fails_the_run(run: Rehearsed) -> None:
@@ -283,7 +287,7 @@ async def test_without_a_node_nothing_is_restarted_unless_asked(run: Rehearsed, 
             assert "node 1 (host1) does not answer" in refused.text
             assert "--reachable" in refused.text
         assert viewer.state.attempt == 1
-        gone = await viewer.link.read_log(OUT.format(1, 1), 0)
+        gone = await viewer.link.read_log(ReadLog(OUT.format(1, 1), 0))
         assert gone.data.startswith(b"node 1 begins"), "its files are on this machine"
         routes.write(run.entry.path, run.unix())
         await run.kill_hub()

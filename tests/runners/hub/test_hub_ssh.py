@@ -21,7 +21,7 @@ from distui.runners.hub.links import STEADY_S
 from distui.runners.node import routes
 from distui.runners.node.routes import Route
 from distui.runners.run.errors import RunError
-from distui.runners.run.model import LinkChanged, LinkState
+from distui.runners.run.model import LinkChanged, LinkState, ReadLog
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import LinkError
 from distui.runners.run.wire.ssh import HostError, SshLink, Way, argv, call, explain
@@ -220,7 +220,7 @@ async def check_links(run: Whole, ways: Sequence[Route], ssh: FakeSsh | RealSsh)
         assert ssh.connections == 5
         file = OUT.format(1, 1)
         await viewer.until(lambda state: state.log_sizes.get(file, 0) > 20)
-        before = await viewer.link.read_log(file, 0)
+        before = await viewer.link.read_log(ReadLog(file, 0))
         assert before.data.startswith(b"node 1 begins\ntick ")
 
         await asyncio.sleep(STEADY_S)  # a link that breaks sooner is not tried again at once
@@ -230,7 +230,7 @@ async def check_links(run: Whole, ways: Sequence[Route], ssh: FakeSsh | RealSsh)
         assert ssh.connections == 7
         changes = [told.event for told in viewer.stamped if isinstance(told.event, LinkChanged)]
         assert {change.text for change in changes if change.state is LinkState.LOST} <= BROKEN
-        after = await viewer.link.read_log(file, 0)
+        after = await viewer.link.read_log(ReadLog(file, 0))
         assert after.data.startswith(before.data)
         assert await viewer.stop() == "stopped: no process of the run is left"
     assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]

@@ -7,6 +7,7 @@ import contextlib
 
 from distui.runners.hub.merged_run import TAIL_BYTES, UNDER_WAY
 from distui.runners.node.routes import Route
+from distui.runners.run.model import ReadLog
 
 from .rehearsal import Rehearsed
 from .test_hub_run import OUT, running
@@ -53,7 +54,9 @@ async def test_few_windows_of_a_node_are_on_their_way_and_none_is_large(run: Reh
         await viewer.until(running)
         run.runner(0).writes(0, ("x" * 99 + "\n") * LINES)
         await viewer.until(lambda state: state.log_sizes.get(file, 0) > LINES * 100)
-        windows = await asyncio.gather(*(viewer.link.read_log(file, at << 16, 1 << 20) for at in range(6)))
+        windows = await asyncio.gather(
+            *(viewer.link.read_log(ReadLog(file, at << 16, 1 << 20)) for at in range(6))
+        )
         assert [window.error for window in windows] == [""] * 6
         assert all(60_000 < len(window.data) <= TAIL_BYTES for window in windows)
         assert heard.most == UNDER_WAY

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,12 @@ from each import for_each
 from distui.runners.diagnosis import log_sources
 from distui.runners.logs import gaps, grep, search
 from distui.runners.logs.dating import LogSpan
-from distui.runners.logs.follow import read_window
 from distui.runners.logs.gaps import Gap, cap_log
+from distui.runners.logs.windows import ask_window, read_window
 from distui.runners.run.log_files import LogError, LogFile, parse_file_id
-from distui.runners.run.wire.client import Window
+from distui.runners.run.model import ReadLog
 from distui.tui.log_tail import LogTail
+from distui.tui.rows.log import Jump
 
 FILE = "node-0/attempt-001/rank-0.out"
 CAP = 4 << 20
@@ -81,7 +82,9 @@ def test_reading_on_gives_every_kept_line_once_and_names_the_rest(capped: Path) 
     span.size = 1
     while span.behind:
         before = span.next
-        texts += [dated.text for dated in span.feed(read_window(capped, FILE, span.next, 1 << 20), 0.0)]
+        texts += [
+            dated.text for dated in span.feed(read_window(capped, ReadLog(FILE, span.next, 1 << 20)), 0.0)
+        ]
         assert span.next > before
     gap = gap_of(capped)
     kept = [*range(1, gap.begin // WIDE + 1), *range(gap.end // WIDE + 1, LINES + 1)]
@@ -97,7 +100,7 @@ def test_a_window_anywhere_has_whole_lines_alone(capped: Path, where: str) -> No
     gap = gap_of(capped)
     offset = int(eval(where, {"begin": gap.begin, "end": gap.end}))
     for limit in (1, 100, 4096, 1 << 20):
-        window = read_window(capped, FILE, offset, limit)
+        window = read_window(capped, ReadLog(FILE, offset, limit))
         assert b"\0" not in window.data
         assert window.next > offset or window.next == gap.begin
         assert window.offset % WIDE == 0 or limit < WIDE + 7, (
@@ -109,10 +112,10 @@ def test_a_window_anywhere_has_whole_lines_alone(capped: Path, where: str) -> No
 def test_lines_keep_their_numbers(capped: Path) -> None:
     gap = gap_of(capped)
     for number in (1, 5, gap.begin // WIDE, gap.end // WIDE + 1, LINES - 3, LINES):
-        assert read_window(capped, FILE, 0, 200, line=number).data.startswith(line(number))
+        assert read_window(capped, ReadLog(FILE, 0, 200, line=number)).data.startswith(line(number))
     for number in (gap.begin // WIDE + 1, gap.end // WIDE):
         with pytest.raises(LogError, match="is left out"):
-            read_window(capped, FILE, 0, 200, line=number)
+            read_window(capped, ReadLog(FILE, 0, 200, line=number))
 
 
 def test_a_search_finds_what_is_kept_and_no_nul(capped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +124,9 @@ def test_a_search_finds_what_is_kept_and_no_nul(capped: Path, monkeypatch: pytes
     dropped, kept = gap.begin // WIDE + 10, gap.end // WIDE + 10
     at, hits = 0, list[bytes]()
     while at < LINES * WIDE:
-        window = read_window(capped, FILE, at, 1 << 20, f"line ({dropped:08d}|{kept:08d}) |left out|\\x00")
+        window = read_window(
+            capped, ReadLog(FILE, at, 1 << 20, f"line ({dropped:08d}|{kept:08d}) |left out|\\x00")
+        )
         hits += window.data.splitlines(keepends=True)
         assert window.next > at
         at = window.next
@@ -141,21 +146,12 @@ def test_diagnosis_counts_the_lines_that_are_left_out(capped: Path) -> None:
 
 
 async def test_the_log_screen_scrolls_up_over_a_gap(capped: Path) -> None:
-    async def read(
-        file: str, offset: int, limit: int = 65536, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
-        return await asyncio.to_thread(read_window, capped, file, offset, limit, grep, line=line, at=at)
-
-    gap, size = gap_of(capped), LINES * WIDE
-    tail = LogTail(read, [log()])
-    span = LogSpan(log(), gap.end)
-    tail._spans[FILE] = span
-    span.size = size
-    tail._opened.add(FILE)
-    await tail._load_front(span, 65536)
-    assert 0 < span.begin < gap.begin
-    first = [entry.text for entry in tail._all][-1]
-    assert first.startswith(line(gap.begin // WIDE).decode()[:13]), "the lines right before the gap"
+    gap = gap_of(capped)
+    tail = LogTail(partial(ask_window, capped), [log()])
+    await tail.begin_at(Jump(line=gap.end // WIDE + 1))
+    came = await tail.earlier()
+    above = tail.lines[came - 1].text
+    assert above.startswith(line(gap.begin // WIDE).decode()[:13]), "the lines right before the gap"
 
 
 def test_a_file_system_without_holes_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,4 +178,4 @@ def test_a_damaged_gap_is_none(tmp_path: Path, spoil: Callable[[Path], object]) 
     path.parent.mkdir(parents=True)
     path.write_bytes(line(1) * 10)
     spoil(Path(f"{path}{gaps.ENDING}"))
-    assert read_window(tmp_path, FILE, 0, 10_000).data == line(1) * 10
+    assert read_window(tmp_path, ReadLog(FILE, 0, 10_000)).data == line(1) * 10

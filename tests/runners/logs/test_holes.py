@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ from distui.runners.agent.supervision import last_lines
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.reading import read_all, read_run
 from distui.runners.logs import gaps, grep, search
-from distui.runners.logs.follow import read_window
+from distui.runners.logs.windows import ask_window, read_window
 from distui.runners.run import file_io
 from distui.runners.run.log_files import LogFile, parse_file_id
-from distui.runners.run.wire.client import Window
+from distui.runners.run.model import ReadLog
 from distui.tui.log_tail import LogTail
 
 FILE = "node-0/attempt-001/rank-0.out"
@@ -69,7 +70,7 @@ def walked(run: Path, pattern: str = "") -> str:
     at, found, windows = 0, "", 0
     size = (run / FILE).stat().st_size
     while at < size:
-        window = read_window(run, FILE, at, 1 << 20, pattern)
+        window = read_window(run, ReadLog(FILE, at, 1 << 20, pattern))
         assert not window.error
         assert window.next > at
         found += text(window.data)
@@ -90,7 +91,7 @@ def test_a_hole_at_the_end_is_no_text(run: Path) -> None:
     os.truncate(run / FILE, 4 * TERABYTE)
     assert walked(run) == HEAD + MIDDLE + END
     assert walked(run, "tick") == "tick\n"
-    window = read_window(run, FILE, -(1 << 14), 1 << 16)
+    window = read_window(run, ReadLog(FILE, -(1 << 14), 1 << 16))
     assert text(window.data).endswith(END)
     assert window.size == 4 * TERABYTE
     assert last_lines(run, FILE, 2) == ("tick", "KeyError: 'labels'")
@@ -106,7 +107,9 @@ def test_a_search_of_many_texts_goes_on_where_it_ended(run: Path) -> None:
 
 
 def test_lines_are_counted_past_holes(run: Path) -> None:
-    assert text(read_window(run, FILE, 0, 1 << 16, line=500).data).startswith("line 499\nline 500\n")
+    assert text(read_window(run, ReadLog(FILE, 0, 1 << 16, line=500)).data).startswith(
+        "line 499\nline 500\n"
+    )
     assert gaps.newlines(os.open(run / FILE, os.O_RDONLY), 0, 2 * TERABYTE) == 1004
 
 
@@ -131,14 +134,9 @@ def test_the_agent_reads_on_at_once_and_skips_nothing(run: Path, taken: list[int
 
 
 async def test_the_log_screen_goes_back_past_holes(run: Path) -> None:
-    async def read(
-        file: str, offset: int, limit: int = 1 << 16, grep: str = "", *, line: int = 0, at: float = 0.0
-    ) -> Window:
-        return read_window(run, file, offset, limit, grep, line=line, at=at)
-
     log: LogFile | None = parse_file_id(FILE)
     assert log is not None
-    tail = LogTail(read, [log])
+    tail = LogTail(partial(ask_window, run), [log])
     await tail.begin()
     await tail.pull({FILE: (run / FILE).stat().st_size})
     for _ in range(10):

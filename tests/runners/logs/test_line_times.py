@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from distui.runners.hub.merged_run import Record as Kept
 from distui.runners.logs import line_times
 from distui.runners.logs.dating import LogSpan
-from distui.runners.logs.follow import line_start, read_piece, read_window
+from distui.runners.logs.kept_pieces import read_piece
 from distui.runners.logs.line_times import LineTime, LineTimes, TimeRecords, offset_at, thinned
 from distui.runners.logs.own_stamps import own_time
+from distui.runners.logs.windows import line_start, read_window
 from distui.runners.run.log_files import parse_file_id
+from distui.runners.run.model import ReadLog
 
 NAME = "node-0/attempt-001/rank-0.out"
 T = 1_700_000_000.0
@@ -37,7 +39,7 @@ def written(run: Path, data: bytes, name: str = NAME) -> None:
 
 
 def moments(run: Path, *offsets: int) -> list[LineTime]:
-    window = read_window(run, NAME, 0)
+    window = read_window(run, ReadLog(NAME, 0))
     return [TimeRecords(window.times).of(offset) for offset in offsets]
 
 
@@ -79,7 +81,7 @@ def test_a_log_that_was_there_before_the_first_agent_has_no_times(tmp_path: Path
     assert old.slack == float("inf")
     file = parse_file_id(NAME)
     assert file is not None
-    (line,) = LogSpan(file).feed(read_window(tmp_path, NAME, 0), T)
+    (line,) = LogSpan(file).feed(read_window(tmp_path, ReadLog(NAME, 0)), T)
     assert line.at is None
 
 
@@ -111,7 +113,7 @@ def test_a_clock_that_is_set_back_and_a_file_system_with_another_clock(tmp_path:
     assert two.slack < 1
     file = parse_file_id(NAME)
     assert file is not None
-    keys = [line.key for line in LogSpan(file).feed(read_window(tmp_path, NAME, 0), T)]
+    keys = [line.key for line in LogSpan(file).feed(read_window(tmp_path, ReadLog(NAME, 0)), T)]
     assert keys == sorted(keys)
 
 
@@ -142,7 +144,7 @@ def test_an_index_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             times.flush()
     path = tmp_path / line_times.FOLDER / NAME
     assert path.stat().st_size <= 1010 * line_times.RECORD.size
-    records = line_times.read_all(path.read_bytes())
+    records = line_times.sound(line_times.unpacked(path.read_bytes()))
     assert TimeRecords(records).of(29_980).slack < 1.0
 
 
@@ -190,7 +192,7 @@ def test_lines_are_found_by_number_and_time(tmp_path: Path) -> None:
             start = line_start(file.fileno(), number)
             assert lines[start:].startswith(b"line %d\n" % number)
         assert line_start(file.fileno(), 9_999_999) == len(lines)
-    assert read_window(tmp_path, NAME, 0, 100, line=500_000).data.startswith(b"line 500000\n")
+    assert read_window(tmp_path, ReadLog(NAME, 0, 100, line=500_000)).data.startswith(b"line 500000\n")
     assert offset_at([(0, T), (10, T + 1), (20, T + 2)], T + 1.5) == 10
     assert offset_at([], T) is None
 
@@ -205,12 +207,12 @@ def test_a_hub_keeps_times_with_the_pieces(tmp_path: Path) -> None:
     times.flush()
     hub.mkdir()
     record = Kept(hub)
-    record.keep(read_window(node, name, 8))
-    record.keep(read_window(node, name, 0, 8))
-    windows = (read_piece(hub, name, 0), read_piece(hub, name, 8))
+    record.keep(read_window(node, ReadLog(name, 8)))
+    record.keep(read_window(node, ReadLog(name, 0, 8)))
+    windows = (read_piece(hub, ReadLog(name, 0)), read_piece(hub, ReadLog(name, 8)))
     assert [TimeRecords(windows[0].times).of(offset).by for offset in (0, 4)] == [T, T + 5]
     assert TimeRecords(windows[1].times).of(8).by == T + 9
-    assert read_piece(hub, name, 0, at=T + 6).data == b"two\n"
+    assert read_piece(hub, ReadLog(name, 0, at=T + 6)).data == b"two\n"
 
 
 def test_the_index_of_a_link_is_not_read(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_the_index_of_a_link_is_not_read(tmp_path: Path) -> None:
         times.note(NAME, 4, T, T - 0.1, T)
         times.flush()
         (tmp_path / line_times.FOLDER).symlink_to(Path(elsewhere) / line_times.FOLDER)
-        assert read_window(tmp_path, NAME, 0).times == ()
+        assert read_window(tmp_path, ReadLog(NAME, 0)).times == ()
 
 
 def test_a_bundle_s_text_has_the_times_of_its_lines() -> None:

@@ -10,15 +10,25 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from distui.runners import api
+from distui.runners.logs.choice import choose
 from distui.runners.logs.dating import CARRY
-from distui.runners.logs.follow import ask_window, choose
 from distui.runners.logs.merging import MergedLogs, prefixes
+from distui.runners.logs.windows import ask_window
 from distui.runners.run import run_directories
 from distui.runners.run.journal import Chronicle
 from distui.runners.run.log_files import LogFile, file_id, parse_file_id
-from distui.runners.run.model import AttemptStarted, PlanSummary, RankPlace, RunCreated, RunEnded, RunPhase
+from distui.runners.run.model import (
+    AttemptStarted,
+    PlanSummary,
+    RankPlace,
+    ReadLog,
+    RunCreated,
+    RunEnded,
+    RunPhase,
+)
 from distui.runners.run.wire.client import Link, Window
 
 
@@ -55,8 +65,8 @@ class Reader:
     def __init__(self, run: Path, most: int = 1 << 20) -> None:
         self.run, self.most = run, most
 
-    async def read_log(self, file: str, offset: int, limit: int, grep: str = "") -> Window:
-        return await ask_window(self.run, file, offset, min(limit, self.most), grep)
+    async def read_log(self, ask: ReadLog) -> Window:
+        return await ask_window(self.run, replace(ask, limit=min(ask.limit, self.most)))
 
 
 async def new(merged: MergedLogs, run: Path, most: int = 1 << 20) -> list[str]:

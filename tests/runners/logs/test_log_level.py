@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from each import for_each
 
-from distui.runners.logs.follow import RULES, Level, level_of
+from distui.runners.logs.levels import RULES, Level, level_of
 
 LINES = [
     ("step 100 loss 2.31 tokens/s 12345", Level.NONE),

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from distui.runners.logs import grep
 from distui.runners.logs import search as module
-from distui.runners.logs.follow import MAX_LIMIT, ask_window, read_window
+from distui.runners.logs.windows import MAX_LIMIT, ask_window, read_window
 from distui.runners.run.log_files import LogError
+from distui.runners.run.model import ReadLog
 from distui.runners.run.wire.client import Window
 
 NAME = "node-0/attempt-001/rank-0.out"
@@ -33,7 +34,7 @@ def whole(run: Path, limit: int, grep: str = "") -> bytes:
     """The file as a reader sees it who asks window after window."""
     data, at = b"", 0
     while True:
-        window = read_window(run, NAME, at, limit, grep)
+        window = read_window(run, ReadLog(NAME, at, limit, grep))
         data += window.data
         if window.next == at:
             return data
@@ -53,7 +54,7 @@ def test_windows_one_after_the_other_are_the_file(data: bytes, limit: int) -> No
         run = written(Path(folder), data)
         pieces, at = b"", 0
         while at < len(data):
-            window = read_window(run, NAME, at, limit)
+            window = read_window(run, ReadLog(NAME, at, limit))
             assert len(window.data) <= limit
             assert window.next == window.offset + len(window.data) > at
             pieces += window.data[at - window.offset :]
@@ -65,7 +66,7 @@ def test_windows_one_after_the_other_are_the_file(data: bytes, limit: int) -> No
 @given(CONTENT, st.integers(0, 1000), st.integers(1000, 2000))
 def test_a_window_begins_with_the_line_that_holds_the_offset(data: bytes, offset: int, limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        window = read_window(written(Path(folder), data), NAME, offset, limit)
+        window = read_window(written(Path(folder), data), ReadLog(NAME, offset, limit))
     if offset < len(data):
         assert window.offset == data.rfind(b"\n", 0, offset) + 1
         assert window.data == data[window.offset :]
@@ -77,7 +78,7 @@ def test_a_window_begins_with_the_line_that_holds_the_offset(data: bytes, offset
 @given(CONTENT, st.integers(1, 200))
 def test_the_tail_reaches_the_end_and_cuts_no_line_but_the_last(data: bytes, back: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        window = read_window(written(Path(folder), data), NAME, -back, 65536)
+        window = read_window(written(Path(folder), data), ReadLog(NAME, -back, 65536))
     assert window.data == data[window.offset :]
     assert window.next == window.size == len(data)
     assert window.offset == 0 or data[window.offset - 1 : window.offset] == b"\n"
@@ -85,19 +86,19 @@ def test_the_tail_reaches_the_end_and_cuts_no_line_but_the_last(data: bytes, bac
 
 
 def test_the_tail_of_one_long_line_begins_inside_it(tmp_path: Path) -> None:
-    window = read_window(written(tmp_path, b"x" * 200_000), NAME, -1000, 1000)
+    window = read_window(written(tmp_path, b"x" * 200_000), ReadLog(NAME, -1000, 1000))
     assert (window.offset, window.data) == (199_000, b"x" * 1000)
 
 
 def test_of_a_line_of_many_megabytes_no_more_than_the_limit_is_read(tmp_path: Path) -> None:
     written(tmp_path, b"first\n" + bytes(8 << 20))
-    window = read_window(tmp_path, NAME, 4 << 20, 64 << 20)
+    window = read_window(tmp_path, ReadLog(NAME, 4 << 20, 64 << 20))
     assert len(window.data) == MAX_LIMIT
     assert window.offset == 4 << 20
 
 
 def test_a_truncated_file_says_so_by_its_size(tmp_path: Path) -> None:
-    window = read_window(written(tmp_path, b"a\nb\n"), NAME, 5000, 100)
+    window = read_window(written(tmp_path, b"a\nb\n"), ReadLog(NAME, 5000, 100))
     assert window.size == 4
     assert window.next <= window.size
 
@@ -109,7 +110,7 @@ def test_grep_gives_the_lines_that_match_and_no_others(tmp_path: Path, limit: in
     run = written(tmp_path, b"".join(lines) + "größer als \xff".encode("latin-1"))
     expected = b"".join(line for line in lines if re.search(rb"7$", line))
     assert whole(run, limit, "7$") == expected
-    assert read_window(run, NAME, 0, 100, "als").data == b"gr\xf6\xdfer als \xff"
+    assert read_window(run, ReadLog(NAME, 0, 100, "als")).data == b"gr\xf6\xdfer als \xff"
 
 
 @pytest.mark.usefixtures("in_process")
@@ -119,17 +120,17 @@ def test_a_match_longer_than_the_window_is_cut_and_still_a_line(tmp_path: Path) 
 
 @pytest.mark.usefixtures("in_process")
 def test_grep_finds_the_next_hit_and_where_it_ends(tmp_path: Path) -> None:
-    window = read_window(written(tmp_path, b"one\ntwo\nthree\nfour two\n"), NAME, 4, 1, "two")
+    window = read_window(written(tmp_path, b"one\ntwo\nthree\nfour two\n"), ReadLog(NAME, 4, 1, "two"))
     assert (window.offset, window.next) == (4, 8)
-    assert read_window(tmp_path, NAME, 8, 1, "two").next == 23
-    assert read_window(tmp_path, NAME, 23, 1, "two").data == b""
+    assert read_window(tmp_path, ReadLog(NAME, 8, 1, "two")).next == 23
+    assert read_window(tmp_path, ReadLog(NAME, 23, 1, "two")).data == b""
 
 
 @pytest.mark.usefixtures("in_process")
 def test_grep_goes_on_where_its_budget_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SCAN_BYTES", 1 << 20)
     data = (b"x" * 99 + b"\n") * 30_000 + b"needle\n"
-    window = read_window(written(tmp_path, data), NAME, 0, 100, "needle")
+    window = read_window(written(tmp_path, data), ReadLog(NAME, 0, 100, "needle"))
     assert window.data == b""
     assert 0 < window.next < len(data)
     assert whole(tmp_path, 100, "needle") == b"needle\n"
@@ -142,7 +143,7 @@ BAD = ["(", "*", "[z-a]", "a{3,1}", "\0"]
 @for_each("pattern", BAD)
 def test_a_bad_pattern_is_one_sentence(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(LogError, match=r"regular expression|NUL") as caught:
-        read_window(written(tmp_path, b"a\n"), NAME, 0, 100, pattern)
+        read_window(written(tmp_path, b"a\n"), ReadLog(NAME, 0, 100, pattern))
     assert "\n" not in str(caught.value)
 
 
@@ -161,8 +162,8 @@ async def test_a_pattern_without_end_is_killed_and_the_loop_goes_on(
     run = written(tmp_path, b"a" * 60 + b"!\n")
     for seconds in (0.7, 7.0, 70.0):  # this process may be kept waiting until the search is over
         monkeypatch.setattr(module, "GREP_TIMEOUT", seconds)
-        asked: asyncio.Task[Window] = asyncio.create_task(ask_window(run, NAME, 0, 100, "(a+)+$"))
-        plain = await ask_window(run, NAME, 0, 100)
+        asked: asyncio.Task[Window] = asyncio.create_task(ask_window(run, ReadLog(NAME, 0, 100, "(a+)+$")))
+        plain = await ask_window(run, ReadLog(NAME, 0, 100))
         assert plain.data
         if not asked.done():
             break
@@ -182,9 +183,9 @@ def test_a_search_for_which_the_machine_has_no_time_is_waited_for(
     )
     monkeypatch.setattr(module, "_GREP", str(late))
     monkeypatch.setattr(module, "GREP_TIMEOUT", 0.4)
-    assert read_window(written(tmp_path, b"one\ntwo\n"), NAME, 0, 100, "two").data == b"two\n"
+    assert read_window(written(tmp_path, b"one\ntwo\n"), ReadLog(NAME, 0, 100, "two")).data == b"two\n"
 
 
 async def test_an_error_is_told_in_the_window(tmp_path: Path) -> None:
-    window = await ask_window(tmp_path, "../x", -5, 100)
+    window = await ask_window(tmp_path, ReadLog("../x", -5, 100))
     assert "without '..'" in window.error

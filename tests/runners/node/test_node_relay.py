@@ -18,6 +18,7 @@ from distui.runners.run.model import (
     Dump,
     LogGrew,
     RankTick,
+    ReadLog,
     RunCreated,
     RunEnded,
     Signal,
@@ -134,7 +135,7 @@ async def read_a_log(cluster: Cluster, link: SocketLink) -> None:
     (cluster.path(1) / file).write_bytes(data)
     got = b""
     while len(got) < len(data):
-        window = await link.read_log(file, len(got))
+        window = await link.read_log(ReadLog(file, len(got)))
         got += window.data
     assert got == data
 

@@ -14,7 +14,7 @@ from watch_jobs import jobs as jobs
 
 from distui.runners.agent import pyspy
 from distui.runners.diagnosis.rank_dumps import merged_stacks
-from distui.runners.run.model import CaughtUp, Dump, RankPhase, RunPhase, Stamped, Stop
+from distui.runners.run.model import CaughtUp, Dump, RankPhase, ReadLog, RunPhase, Stamped, Stop
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import Link
 from distui.runners.watch.foreign_jobs import find_job, scan
@@ -52,11 +52,11 @@ async def test_a_job_is_watched_and_cannot_be_commanded(
     assert sample.rss_bytes
     (file,) = state.log_sizes
     assert file == "node-0/attempt-001/rank-0.out"
-    window = await link.read_log(file, 0)
+    window = await link.read_log(ReadLog(file, 0))
     assert (window.file, window.data, window.error) == (file, b"rank 0 begins\n", "")
-    missing = await link.read_log("node-0/attempt-001/rank-0.err", 0)
+    missing = await link.read_log(ReadLog("node-0/attempt-001/rank-0.err", 0))
     assert "a pipe" in missing.error
-    outside = await link.read_log("../../etc/passwd", 0)
+    outside = await link.read_log(ReadLog("../../etc/passwd", 0))
     assert outside.error
     assert not outside.data
     answer = await link.send(Stop(id="7"))
@@ -107,12 +107,12 @@ async def test_torchrun_with_a_restart_and_then_its_end(jobs: Jobs, tmp_path: Pa
     assert {rank: at.phase for rank, at in state.ranks.items()} == dict.fromkeys((0, 1), RankPhase.RUNNING)
     assert state.plan is not None
     assert state.plan.command.startswith(str(jobs.script))
-    assert (await link.read_log("node-0/attempt-001/rank-1.out", 0)).data == b"rank 1 begins\n"
+    assert (await link.read_log(ReadLog("node-0/attempt-001/rank-1.out", 0))).data == b"rank 1 begins\n"
     kill(job.ranks[1].pid)
     await asyncio.to_thread(jobs.await_ranks, 2)
     await until(events, state, lambda s: s.attempt == 2 and s.phase is RunPhase.RUNNING)
     assert [attempt.cause for attempt in state.attempts] == ["launch", "failure"]
-    assert (await link.read_log("node-0/attempt-002/rank-1.out", 0)).data == b"rank 1 begins\n"
+    assert (await link.read_log(ReadLog("node-0/attempt-002/rank-1.out", 0))).data == b"rank 1 begins\n"
     pid = state.ranks[0].pid
     assert pid is not None
     kill(pid)

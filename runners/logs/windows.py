@@ -1,0 +1,183 @@
+"""Windows into a log file: a piece of it, from a line start, never more than the requested size."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ..run.log_files import LogError, opened
+from ..run.model import ReadLog
+from ..run.wire.client import Window
+from . import gaps, line_times, search
+
+MAX_LIMIT = 1 << 20
+"""Maximum bytes per window."""
+REACH = 65536
+"""Maximum distance in bytes of a window's search for a line start."""
+
+Read = Callable[[str | Path, ReadLog], Window]
+"""Reads a window from a run directory. Raises LogError."""
+
+
+def read_window(run_dir: str | Path, ask: ReadLog) -> Window:
+    """Return at most `limit` bytes (and at most 1 MiB) of a file from the line that contains byte `offset`.
+
+    A negative `offset` counts from the end, and then the window begins at the first line start after it.
+    A window that does not reach the end of the file ends with a complete line. If no line start is within
+    64 KiB, the window begins exactly at the offset. `next` is always greater than `offset` while the file has
+    more. A window whose `offset` is smaller than the requested one repeats the beginning of a line. If `size`
+    is also smaller than the requested offset, the file was truncated.
+
+    `line` and `at` name the start by line or time: see ReadLog. `times` are those of its index.
+
+    `grep` is a Python regular expression: `data` then has only matching lines, as many as a search finds in a short time
+    (runners/logs/search.py). With `limit=1`, `next` is the end of the first one. The search runs in a separate
+    process that is killed after 3 s. This call blocks for that time, so an event loop uses `ask_window`.
+    Raises LogError.
+    """
+    while True:  # retry if the cap has removed data since the read
+        window, gap = _read_between_caps(run_dir, ask)
+        if gaps.read(f"{run_dir}/{ask.file}", window.size) == gap:
+            return window
+
+
+async def ask_window(run_dir: str | Path, ask: ReadLog, read: Read = read_window) -> Window:
+    """Call `read` off the event loop and return a LogError in `Window.error`. For agents and viewers."""
+
+    def answer() -> Window:
+        try:
+            return read(run_dir, ask)
+        except LogError as error:
+            start = max(ask.offset, 0)
+            return Window(ask.file, start, start, 0, b"", str(error))
+
+    executor = search.SEARCHES if ask.grep or ask.line > 1 else None
+    return await asyncio.get_running_loop().run_in_executor(executor, answer)
+
+
+def _read_between_caps(run_dir: str | Path, ask: ReadLog) -> tuple[Window, gaps.Gap | None]:
+    """Return a window, and the gap that the file had before the read."""
+    with opened(run_dir, ask.file) as descriptor:
+        gap = gaps.read(f"{run_dir}/{ask.file}", os.fstat(descriptor).st_size)
+        if ask.line > 0:
+            ask = replace(ask, offset=line_start(descriptor, ask.line, gap))
+        elif ask.at > 0:
+            ask = replace(ask, offset=offset_at(line_times.kept(run_dir, ask.file), ask))
+        window = window_of(descriptor, ask, gap)
+    return replace(window, times=line_times.of_lines(run_dir, ask.file, spans_of(window, ask.grep))), gap
+
+
+def offset_at(times: Sequence[line_times.Record], ask: ReadLog) -> int:
+    """Return the offset before the first line at the requested time. Raises LogError."""
+    first = line_times.offset_at(times, ask.at)
+    if first is None:
+        raise LogError(f"no times of {ask.file} were recorded: distui was not there when it was written")
+    return max(first - 1, 0)
+
+
+def window_of(descriptor: int, ask: ReadLog, gap: gaps.Gap | None = None) -> Window:
+    """Return `read_window` of an open file from `offset` on, without times.
+
+    The window ends where `gap` or a hole begins, or starts after it. The data before it is read like a file's end.
+    """
+    limit, size = min(max(ask.limit, 1), MAX_LIMIT), os.fstat(descriptor).st_size
+    start = min(ask.offset, size)
+    if ask.offset < 0:
+        start = max(_written_end(descriptor, size, gap) + ask.offset, 0)
+    begin, end = next(gaps.stretches(descriptor, start, gap), (size, size))
+    if ask.grep:
+        first = begin if begin > start else _line_before(descriptor, start)
+        matches, starts, position = search.search(descriptor, first, limit, ask.grep, gap)
+        return Window(ask.file, first, position, max(size, position), matches, starts=starts)
+    if ask.offset < 0 and begin <= start:
+        first = _tail_start(descriptor, start, end, limit)
+        data = _lines_from(descriptor, first, end, limit)
+    else:
+        start = max(start, begin)
+        first = _line_before(descriptor, start)
+        data = _lines_from(descriptor, first, end, limit)
+        if first < start and first + len(data) <= start:  # the line is longer than the limit
+            first, data = start, _lines_from(descriptor, start, end, limit)
+    return Window(ask.file, first, first + len(data), max(size, end), data)
+
+
+def _lines_from(descriptor: int, start: int, end: int, limit: int) -> bytes:
+    """Return complete lines of the bytes from `start` to `end`."""
+    return _whole_lines(os.pread(descriptor, min(limit, max(end - start, 0)), start), start, end)
+
+
+def _whole_lines(data: bytes, start: int, size: int) -> bytes:
+    """Remove a last line that continues after the window, unless it is the only line."""
+    cut = data.rfind(b"\n") + 1
+    return data[:cut] if cut and start + len(data) < size else data
+
+
+def spans_of(window: Window, grep: str) -> list[tuple[int, int]]:
+    """Return begin and end of the window, or of each line that a search has found."""
+    if not grep:
+        return [(window.offset, window.next)]
+    lines = window.data.removesuffix(b"\n").split(b"\n")
+    return [(start, start + len(line) + 1) for start, line in zip(window.starts, lines, strict=False)]
+
+
+_CHUNK = 4 << 20
+
+
+def line_start(descriptor: int, line: int, gap: gaps.Gap | None = None) -> int:
+    """Return a line's offset, counted from 1, or the size of a shorter file. Raises LogError for a line in `gap`."""
+    left, at = line - 1, 0
+    for begin, end in gaps.stretches(descriptor, 0, gap):
+        if gap is not None and at < gap.end <= begin:
+            if 0 <= left < gap.lines:
+                first = line - left
+                raise LogError(
+                    f"line {line:,} is left out: {first:,} to {first + gap.lines - 1:,} are not kept"
+                )
+            left -= gap.lines
+        at = begin
+        while at < end:
+            data = os.pread(descriptor, min(_CHUNK, end - at), at)
+            count = data.count(b"\n")
+            if count >= left and (start := at + _behind(data, left)) < end:
+                return start
+            left, at = max(left - count, 0), at + (len(data) or end)
+    return os.fstat(descriptor).st_size
+
+
+def _behind(data: bytes, count: int) -> int:
+    """Return the position after this many line ends."""
+    at = -1
+    for _ in range(count):
+        at = data.find(b"\n", at + 1)
+    return at + 1
+
+
+def _line_before(descriptor: int, offset: int) -> int:
+    """Return the start of the line with byte `offset`, or `offset` if that is out of reach."""
+    low = max(offset - REACH, 0)
+    newline = os.pread(descriptor, offset - low, low).rfind(b"\n")
+    if newline >= 0:
+        return low + newline + 1
+    return 0 if low == 0 else offset
+
+
+def _written_end(descriptor: int, size: int, gap: gaps.Gap | None) -> int:
+    """Return the end of the last written bytes; `size` if there are too many holes to search."""
+    pieces = list(itertools.islice(gaps.stretches(descriptor, 0, gap), search.MOST_STRETCHES))
+    return pieces[-1][1] if 0 < len(pieces) < search.MOST_STRETCHES else size
+
+
+def _tail_start(descriptor: int, start: int, end: int, limit: int) -> int:
+    """Return where a window of bytes `start` to `end` begins: after a partial line, unless it is the last line."""
+    before = _line_before(descriptor, start)
+    if before == start:
+        return start
+    newline = os.pread(descriptor, min(REACH, end - start), start).find(b"\n")
+    if newline >= 0 and start + newline + 1 < end:
+        return start + newline + 1
+    return before if end - before <= limit else start
