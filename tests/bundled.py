@@ -19,4 +19,4 @@ def bridge() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="dt-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shutil.copy(RUNNERS / "inrank/own_folders.py", folder)
-    return Path(shutil.copy(RUNNERS / "wire/bridge.py", folder))
+    return Path(shutil.copy(RUNNERS / "run/wire/bridge.py", folder))
