@@ -13,10 +13,10 @@ import pytest
 from distui.runners.run import clock, parts
 from distui.runners.run.parts import BACKOFF_S, STEADY_S, Parts, failure, first_of, in_background
 
-RUNNERS = Path(parts.__file__).parent
+RUNNERS = Path(parts.__file__).parent.parent
 AWAITED = {
     "agent/metrics_push.py", "agent/metrics_writer.py", "agent/pattern_process.py", "hub/commands.py",
-    "hub/sky_cloud.py", "hub/sky_process.py", "parts.py",
+    "hub/sky_cloud.py", "hub/sky_process.py", "run/parts.py",
 }  # fmt: skip
 """Modules that make tasks whose results they ask for themselves."""
 
@@ -185,10 +185,10 @@ async def test_what_runs_in_the_background_ends_with_its_body() -> None:
 
 def test_every_other_task_of_an_agent_and_a_hub_belongs_to_parts_or_a_group() -> None:
     makes_tasks = re.compile(r"asyncio\.(create_task|ensure_future)\(")
-    folders = (RUNNERS / name for name in ("agent", "hub", "notify", "telemetry"))
-    modules = [*RUNNERS.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]
+    folders = (RUNNERS / name for name in ("run", "agent", "node", "hub", "notify", "telemetry"))
+    modules = [path for folder in folders for path in folder.rglob("*.py")]
     found = {
         path.relative_to(RUNNERS).as_posix() for path in modules if makes_tasks.search(path.read_text())
     }
-    viewers = {"host_processes.py", "local_agent.py"}
+    viewers = {"run/host_processes.py", "node/local_agent.py", "run/wire/client.py", "run/wire/ssh.py"}
     assert found - viewers == AWAITED
