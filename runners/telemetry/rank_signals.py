@@ -18,7 +18,7 @@ from ...presets.signal_patterns import FIELDS
 from ..run.freshness import usual_interval
 from ..run.model import TrainingSample
 from .output_signals import EVALUATED
-from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers, plausible
+from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers
 
 MOST_VALUES = 32
 LONGEST_NAME = 60
@@ -31,6 +31,8 @@ PAUSE = 3.0
 or an evaluation. Reading the reports at intervals may double the usual time."""
 OWN_PATTERN = "output: --signal"
 PACED = "computed: steps over time"
+COUNTS = ("step", "total")
+"""Fields with whole numbers."""
 AXIS_FACTOR, AXIS_MARGIN = 0.5, 10
 """Share of the optimizer steps, with a margin, below which a tracker's axis counts epochs or evaluations."""
 
@@ -57,6 +59,45 @@ class _Kind:
                 self.values[each.name] = each
 
 
+class _Pace:
+    """The times of the step reports, and the time per step between them."""
+
+    def __init__(self) -> None:
+        self._reports: deque[tuple[float, int]] = deque()
+        """Unix time and step of each report that advanced, oldest first."""
+
+    def add(self, step: ReportedValue | None) -> None:
+        """Add the newest step. None, a step that went back, or a time that went back starts over."""
+        reports = self._reports
+        if step is None:
+            reports.clear()
+            return
+        at, count = step.at, int(step.value)
+        if reports and (count < reports[-1][1] or at < reports[-1][0]):
+            reports.clear()
+        if not reports or count > reports[-1][1]:
+            reports.append((at, count))
+        while len(reports) > 2 and reports[-1][0] - reports[1][0] >= PACE_S:
+            reports.popleft()
+
+    def step_s(self) -> float | None:
+        """Mean seconds per step over the last minute without pauses; None if it is unknown."""
+        if len(self._reports) < 2:
+            return None
+        spans = [(end[0] - begin[0], end[1] - begin[1]) for begin, end in pairwise(self._reports)]
+        longest = PAUSE * median_low([seconds / steps for seconds, steps in spans])
+        total_s, total_steps = 0.0, 0
+        for seconds, steps in spans:
+            if seconds <= longest * steps:
+                total_s += seconds
+                total_steps += steps
+        return total_s / total_steps if total_s >= PACE_LEAST_S else None
+
+    def every_s(self) -> float | None:
+        """Usual seconds between two reports."""
+        return usual_interval(at for at, _ in self._reports)
+
+
 class RankSignals:
     def __init__(self, rank: int, world: int = 1) -> None:
         """`world`: number of ranks of the attempt, for rates per GPU."""
@@ -65,7 +106,7 @@ class RankSignals:
         self._reported: Reported | None = None
         self._bad: dict[str, int | None] = {}
         """Output only: field → step of the first of its current values that are not finite."""
-        self._paced: deque[tuple[float, int]] = deque()
+        self._pace = _Pace()
         self._own_pattern: set[str] = set()
         """Fields that a user's pattern reads: other patterns then do not apply."""
         self._cyclic: set[str] = set()
@@ -79,21 +120,30 @@ class RankSignals:
 
     def output(self, signals: Iterable[ReportedValue], at: float) -> None:
         """Add signals of lines that were read at a unix time, oldest first."""
-        fresh = [each._replace(at=at) for each in signals]
-        self._own_pattern |= {each.field for each in fresh if each.source == OWN_PATTERN and each.field}
-        fresh = [
-            each for each in fresh if each.source == OWN_PATTERN or each.field not in self._own_pattern
-        ]
+        fresh = self._without_replaced([each._replace(at=at) for each in signals])
         step: int | None = None
         for each in fresh:
+            if not each.field:
+                continue
             if each.field == "step":
                 self._watch_cycle(each)
                 step = int(each.value)
-            if each.field and math.isfinite(each.value):
+            if math.isfinite(each.value):
                 self._bad.pop(each.field, None)
-            elif each.field:
+            else:
                 self._bad.setdefault(each.field, step)
         self._output.put(_in_order(fresh))
+
+    def _without_replaced(self, signals: list[ReportedValue]) -> list[ReportedValue]:
+        """Remove signals of fields that a user's pattern reads, unless they are from that pattern."""
+        for each in signals:
+            if each.source == OWN_PATTERN and each.field:
+                self._own_pattern.add(each.field)
+        if not self._own_pattern:
+            return signals
+        return [
+            each for each in signals if each.source == OWN_PATTERN or each.field not in self._own_pattern
+        ]
 
     def _watch_cycle(self, step: ReportedValue) -> None:
         before = self._output.fields.get("step")
@@ -105,36 +155,25 @@ class RankSignals:
         chosen = {name: each for name in FIELDS if (each := self._chosen(name)) is not None}
         if not chosen and not self._trackers.values:
             return None
-        self._check_steps(chosen, optimizer_steps)
-        values = {name: each.value for name, each in chosen.items() if math.isfinite(each.value)}
-        sources = {name: clean_text(each.source) for name, each in chosen.items()}
-        for name in ("tokens_s", "samples_s"):
-            if name in values and chosen[name].per_gpu:
-                values[name] *= self._world
-        if "total" not in values and total is not None and "step" in values and values["step"] <= total[0]:
-            values["total"], sources["total"] = total
-        pace = self._pace(chosen.get("step"))
-        if pace is not None:
-            values["step_s"], sources["step_s"] = pace, PACED
-        own, bad = self._own()
-        bad |= {name: each for name, each in chosen.items() if not math.isfinite(each.value)}
-        since = {name: self._since(name, each) for name, each in bad.items()}
-        at = max([each.at for each in (*chosen.values(), *bad.values())], default=0.0)
-        whole = {name: int(values.pop(name)) for name in ("step", "total") if name in values}
+        _check_steps(chosen, optimizer_steps or 0)
+        self._pace.add(chosen.get("step"))
+        values, sources = self._values(chosen, total)
+        own = self._own()
+        bad = _not_finite(own) | _not_finite(chosen)
         return TrainingSample(
             rank=self.rank,
-            at=at,
-            **(values | whole),  # type: ignore[arg-type]
-            values=own,
+            at=max([each.at for each in (*chosen.values(), *bad.values())], default=0.0),
+            **values,  # type: ignore[arg-type]
+            values={name: each.value for name, each in own.items() if math.isfinite(each.value)},
             sources=sources,
             not_finite={name: str(each.value) for name, each in bad.items()},
-            not_finite_since={name: step for name, step in since.items() if step is not None},
-            every_s=usual_interval(at for at, _ in self._paced),
+            not_finite_since=self._since(bad),
+            every_s=self._pace.every_s(),
         )
 
     def _chosen(self, name: str) -> ReportedValue | None:
         tracked, printed = self._trackers.fields.get(name), self._output.fields.get(name)
-        if name in ("step", "total") and printed is not None and printed.source in self._cyclic:
+        if name in COUNTS and printed is not None and printed.source in self._cyclic:
             printed = None
         if tracked is None or printed is None:
             return tracked or printed
@@ -143,47 +182,55 @@ class RankSignals:
         often = self._output.updates.get(name, 0) > OFTEN * self._trackers.updates.get(name, 0)
         return printed if often and printed.at > tracked.at else tracked
 
-    def _check_steps(self, chosen: dict[str, ReportedValue], optimizer_steps: int | None) -> None:
-        """Remove a step that counts something else, and a total below the step."""
-        step, total = chosen.get("step"), chosen.get("total")
-        counted = optimizer_steps or 0
-        if step is not None and step.name == AXIS and step.value + AXIS_MARGIN < AXIS_FACTOR * counted:
-            del chosen["step"]
-            step = None
-        if total is None:
-            return
-        known = step is not None and total.value > 0 and plausible("total", total.value)
-        if step is None or not known or step.value > total.value:
-            del chosen["total"]
+    def _values(
+        self, chosen: dict[str, ReportedValue], total: tuple[int, str] | None
+    ) -> tuple[dict[str, float], dict[str, str]]:
+        """Return the sample's finite values, and the source of each field."""
+        values: dict[str, float] = {}
+        sources: dict[str, str] = {}
+        for name, each in chosen.items():
+            sources[name] = clean_text(each.source)
+            if name in COUNTS:
+                values[name] = int(each.value)
+            elif math.isfinite(each.value):
+                values[name] = each.value * self._world if each.per_gpu else each.value
+        if total is not None and "total" not in values and values.get("step", math.inf) <= total[0]:
+            values["total"], sources["total"] = total
+        step_s = self._pace.step_s()
+        if step_s is not None:
+            values["step_s"], sources["step_s"] = step_s, PACED
+        return values, sources
 
-    def _pace(self, step: ReportedValue | None) -> float | None:
-        """Mean seconds per step over the last minute without pauses, from the times of the step reports."""
-        if step is None:
-            self._paced.clear()
-            return None
-        paced, here = self._paced, (step.at, int(step.value))
-        if paced and (here[1] < paced[-1][1] or here[0] < paced[-1][0]):
-            paced.clear()
-        if not paced or here[1] > paced[-1][1]:
-            paced.append(here)
-        while len(paced) > 2 and paced[-1][0] - paced[1][0] >= PACE_S:
-            paced.popleft()
-        spans = [(end[0] - begin[0], end[1] - begin[1]) for begin, end in pairwise(paced)]
-        usual = median_low([seconds / steps for seconds, steps in spans] or [0.0])
-        spans = [span for span in spans if span[0] <= PAUSE * usual * span[1]]
-        seconds, steps = sum(span[0] for span in spans), sum(span[1] for span in spans)
-        return seconds / steps if steps > 0 and seconds >= PACE_LEAST_S else None
-
-    def _own(self) -> tuple[dict[str, float], dict[str, ReportedValue]]:
-        """Values with the script's own names, evaluations first, in two parts: finite, and not finite."""
+    def _own(self) -> dict[str, ReportedValue]:
+        """Values with the script's own names, evaluations first."""
         every = self._output.values | self._trackers.values
         order = sorted(every.values(), key=lambda each: EVALUATED.search(each.name.lower()) is None)
-        named = {clean_text(each.name)[:LONGEST_NAME]: each for each in order[:MOST_VALUES]}
-        finite = {name: each.value for name, each in named.items() if math.isfinite(each.value)}
-        return finite, {name: each for name, each in named.items() if name not in finite}
+        return {clean_text(each.name)[:LONGEST_NAME]: each for each in order[:MOST_VALUES]}
 
-    def _since(self, name: str, signal: ReportedValue) -> int | None:
-        return signal.since if signal.since is not None else self._bad.get(name)
+    def _since(self, bad: dict[str, ReportedValue]) -> dict[str, int]:
+        """Return the first step of each series of values that are not finite, if it is known."""
+        since: dict[str, int] = {}
+        for name, each in bad.items():
+            step = each.since if each.since is not None else self._bad.get(name)
+            if step is not None:
+                since[name] = step
+        return since
+
+
+def _check_steps(chosen: dict[str, ReportedValue], optimizer_steps: int) -> None:
+    """Remove a step that counts something else, and a total below the step."""
+    step, total = chosen.get("step"), chosen.get("total")
+    if step is not None and step.name == AXIS and step.value + AXIS_MARGIN < AXIS_FACTOR * optimizer_steps:
+        del chosen["step"]
+        step = None
+    if total is None:
+        return
+    if step is None or not 0 < total.value < math.inf or step.value > total.value:
+        del chosen["total"]
+
+
+def _not_finite(signals: dict[str, ReportedValue]) -> dict[str, ReportedValue]:
+    return {name: each for name, each in signals.items() if not math.isfinite(each.value)}
 
 
 def _in_order(signals: list[ReportedValue]) -> list[ReportedValue]:
