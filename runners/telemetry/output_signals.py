@@ -9,10 +9,10 @@ loss of an evaluation stays a value with its own name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
-from ...presets.sanitize import clean_text
 from .signal_names import OWN, SECONDS, Name, ReportedValue, meaning, plausible
 
 LONGEST = 1000
@@ -76,7 +76,7 @@ FILLERS = frozenset(
 )
 """Words before a name that do not change its meaning."""
 BAR = re.compile(
-    r"\d{1,3}%\s?\|[^|]*\|\s*(?P<n>\d+)/(?P<total>\d+)\s*"
+    r"\d{1,3}%\s?\|[^|]*\|\s*(?P<n>\d{1,15})/(?P<total>\d{1,15})\s*"
     r"\[[\d:]+<[\d:?]*,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>it/s|s/it)(?P<post>[^\]]*)\]?"
 )
 
@@ -132,6 +132,12 @@ _PAIRED = {
     "iterations": Name("step", order=21),
 }
 """Names that have this meaning only on a line with a loss."""
+_STYLES = {":": "key: value", "=": "key=value", "": "key value"}
+"""Most frequent separator of a line → name of the source."""
+_FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
+_PER_SECOND = ("/s", "/sec", "/second", "per s", "per sec", "per second", "/gpu", "/device")
+_EVALUATED_TOO = ("loss", "tokens_s", "samples_s", "step_s")
+"""Fields that an evaluation prints by the same names."""
 
 
 def is_candidate(text: str) -> bool:
@@ -157,27 +163,35 @@ def _segment(text: str) -> list[ReportedValue]:
 
 
 def _bar(bar: re.Match[str]) -> list[ReportedValue]:
-    """Signals of a progress bar. A training's bar contains a loss; a bar of one epoch counts within the epoch."""
+    """Signals of a progress bar. A training's bar contains a loss."""
     desc, post = bar.string[: bar.start()].rpartition("|")[2].rstrip()[-LONGEST_TITLE:], bar["post"]
     evaluates = EVALUATES.search(desc) is not None
-    pairs = [*_pairs(desc + " "), *_pairs(post)]
     source = "output: Lightning" if "v_num" in post else "output: tqdm"
-    made = [_made(pair, source, evaluates, {}) for pair in pairs]
-    if evaluates or not any(each.field == "loss" for each in made):
-        return [each for each in made if not each.field and _worth(each.name)] if evaluates else []
-    within = "epoch" in desc.lower()
-    counted = [
-        each
-        for each in made
-        if each.field and not (within and each.field in ("step", "total") and "global" not in each.name)
-    ]
-    if not within and not any(each.field == "step" for each in made):
-        counted.append(ReportedValue("step", "n", float(bar["n"]), source))
-        counted.append(ReportedValue("total", "total", float(bar["total"]), source))
-    if bar["rate"] != "?" and float(bar["rate"]) > 0:
-        rate = float(bar["rate"])
-        counted.append(ReportedValue("step_s", "rate", rate if bar["unit"] == "s/it" else 1 / rate, source))
-    return counted + [each for each in made if not each.field and _worth(each.name)][:MOST_VALUES]
+    made = [_made(pair, source, evaluates, {}) for pair in (*_pairs(desc + " "), *_pairs(post))]
+    if evaluates:
+        return _evaluation(made)
+    if all(each.field != "loss" for each in made):
+        return []
+    return [*_counted(bar, made, source, "epoch" in desc.lower()), *_evaluation(made)]
+
+
+def _counted(
+    bar: re.Match[str], made: list[ReportedValue], source: str, within: bool
+) -> Iterator[ReportedValue]:
+    """Yield the training's fields. `within`: the bar is of one epoch, so that it counts within the epoch."""
+    counts = False
+    for each in made:
+        if within and each.field in ("step", "total") and "global" not in each.name:
+            continue
+        counts = counts or each.field == "step"
+        if each.field:
+            yield each
+    if not (within or counts):
+        yield ReportedValue("step", "n", float(bar["n"]), source)
+        yield ReportedValue("total", "total", float(bar["total"]), source)
+    rate = 0.0 if bar["rate"] == "?" else float(bar["rate"])
+    if rate > 0:
+        yield ReportedValue("step_s", "rate", rate if bar["unit"] == "s/it" else 1 / rate, source)
 
 
 class _Pair(NamedTuple):
@@ -195,26 +209,30 @@ class _Pair(NamedTuple):
 def _pairs(text: str) -> Iterator[_Pair]:
     """Yield each number with the name before it."""
     begin, evaluates = 0, False
-    for count, number in enumerate(_NUMBER.finditer(text)):
-        if count >= MOST_PAIRS or number.start() < begin:
+    for number in islice(_NUMBER.finditer(text), MOST_PAIRS):
+        if number.start() < begin:
             continue
         before = text[begin : number.start()]
         evaluates = evaluates or _evaluates(before)
-        ratio = _RATIO.match(text, number.end())
-        label = _LABEL.search(_label_part(before))
-        name, unit, sep = (
-            ("", "", "") if label is None else (label["label"], label["unit"] or "", label["sep"])
-        )
-        after = (number["unit"] or "").strip()
-        end = number.end()
-        if _names_the_next(name, after):
-            after, end = "", number.end("value")
-        if number["value"][-1:].isalpha() and not (sep or meaning(name).field):
+        name, unit, sep = _name(before)
+        if number["value"][-1].isalpha() and not sep and not meaning(name).field:
             continue  # "nan" as a word, as in "number of nan iterations"
-        begin = end if ratio is None else ratio.end()
+        after, begin = (number["unit"] or "").strip(), number.end()
+        ratio = _RATIO.match(text, begin)
+        if ratio is not None:
+            begin = ratio.end()
+        if _names_the_next(name, after):
+            after = ""
+            begin = begin if ratio is not None else number.end("value")
         if name or after:
             total = None if ratio is None else ratio["total"]
             yield _Pair(name.strip("[] "), unit, number["value"], after, total, sep, evaluates)
+
+
+def _name(before: str) -> tuple[str, str, str]:
+    """Name, unit and separator in the text before a number."""
+    label = _LABEL.search(_label_part(before))
+    return ("", "", "") if label is None else (label["label"], label["unit"] or "", label["sep"])
 
 
 def _names_the_next(name: str, unit: str) -> bool:
@@ -248,120 +266,132 @@ def _evaluates(before: str) -> bool:
 
 def _made(pair: _Pair, source: str, evaluates: bool, names: Mapping[str, Name]) -> ReportedValue:
     """Convert a pair to a signal; a pair of an evaluation becomes a value."""
-    means, value = _means(pair, names), _value(pair)
-    own, field = pair.label, means.field
-    if evaluates and field == "loss" and not EVALUATED.search(own.lower()):
-        own = "eval loss"
-    if (
-        field in ("loss", "tokens_s", "samples_s", "step_s")
-        and evaluates
-        and "train" not in pair.label.lower()
+    means = _means(pair, names)
+    field, name = means.field, pair.label
+    value = float(pair.value.replace(",", "")) * _FACTORS.get(pair.after[:1], 1.0) * means.scale
+    if evaluates and field == "loss" and not EVALUATED.search(name.lower()):
+        name = "eval loss"
+    if field and not (
+        _of_training(pair, field, value, evaluates) and plausible(field, value, means.order == 0)
     ):
         field = ""
-    if field in ("step", "total") and not value.is_integer():
-        field = ""
+    return ReportedValue(field, name, value, source, order=means.order, per_gpu=means.per_gpu)
+
+
+def _of_training(pair: _Pair, field: str, value: float, evaluates: bool) -> bool:
+    """Whether a pair with a field's name can be that field of the training."""
+    if field in ("step", "total"):
+        return value.is_integer()
     if field == "loss" and not pair.sep and pair.value.isdigit():
-        field = ""  # "Train loss 64998 0.30": the number is the step
-    value *= means.scale
-    if field and not plausible(field, value, means.order == 0):
-        field = ""
-    return ReportedValue(field, own, value, source, order=means.order, per_gpu=means.per_gpu)
-
-
-def _value(pair: _Pair) -> float:
-    scale = (
-        {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}.get(pair.after[:1], 1.0)
-        if pair.after not in ("ms",)
-        else 1.0
-    )
-    return float(pair.value.replace(",", "")) * scale
+        return False  # "Train loss 64998 0.30": the number is the step
+    return not evaluates or field not in _EVALUATED_TOO or "train" in pair.label.lower()
 
 
 def _means(pair: _Pair, names: Mapping[str, Name]) -> Name:
     after = pair.after.lower()
-    if after.endswith("mfu"):
+    by_unit = _by_unit(after) if after else None
+    if by_unit is not None:
+        return by_unit
+    label = pair.label.lower().replace("[", " ").replace("]", " ").strip()
+    means = names.get(label) or _PAIRED.get(label) or _by_words(label, pair.unit or after)
+    if means.field == "step_s" and means.scale == 1.0:
+        scale = SECONDS.get(after) or SECONDS.get(pair.unit)
+        return OWN if scale is None else means._replace(scale=scale)
+    return means
+
+
+def _by_unit(unit: str) -> Name | None:
+    """Meaning of a number by the unit after it; None if the name decides."""
+    if unit.endswith("mfu"):
         return Name("mfu")
-    if after.endswith(
-        ("/s", "/sec", "/second", "per s", "per sec", "per second", "/gpu", "/device")
-    ) and after not in ("it/s",):
-        rate = meaning(re.sub(r"^[kmg]?\s*(?=[a-z]{3})", "", after))
+    if unit == "it/s":
+        return OWN
+    if unit == "s/it":
+        return Name("step_s", order=5)
+    if unit.startswith(("ms/", "s/")):
+        return Name("step_s", SECONDS[unit.partition("/")[0]])
+    if unit.endswith(_PER_SECOND):
+        rate = meaning(re.sub(r"^[kmg]?\s*(?=[a-z]{3})", "", unit))
         if rate.field:
             return rate
-    if after in ("it/s", "s/it"):
-        return Name("step_s", order=5) if after == "s/it" else OWN
-    if after.startswith(("ms/", "s/")):
-        return Name("step_s", SECONDS[after.partition("/")[0]])
-    label = pair.label.lower().replace("[", " ").replace("]", " ").strip()
-    special = names.get(label)
-    if special is None and label in _PAIRED:
-        special = _PAIRED[label]
-    unit = pair.unit or ("%" if after == "%" else "")
-    if special is None:
-        special = meaning(label, unit or after)
-        words = label.split()
-        while not special.field and len(words) > 1 and words[0] in FILLERS:
-            words = words[1:]
-            special = meaning(" ".join(words), unit or after)
-    if special.field == "step_s" and special.scale == 1.0:
-        scale = SECONDS.get(after) or SECONDS.get(unit)
-        return special._replace(scale=scale) if scale is not None else OWN
-    return special
+    return None
+
+
+def _by_words(label: str, unit: str) -> Name:
+    """Meaning of a name without the words before it that do not change it."""
+    means = meaning(label, unit)
+    words = label.split()
+    while not means.field and len(words) > 1 and words[0] in FILLERS:
+        words = words[1:]
+        means = meaning(" ".join(words), unit)
+    return means
+
+
+_Made = list[tuple[ReportedValue, _Pair]]
+"""A line's signals, each with its pair."""
 
 
 def _line(text: str) -> list[ReportedValue]:
     signature = next((each for each in SIGNATURES if each.word in text and each.pattern.search(text)), None)
-    names = signature.names if signature is not None else {}
     pairs = list(_pairs(text))
-    source = f"output: {signature.name if signature is not None else _style(pairs)}"
+    names, by = ({}, _style(pairs)) if signature is None else (signature.names, signature.name)
+    source = f"output: {by}"
     made = [(_made(pair, source, pair.evaluates, names), pair) for pair in pairs]
-    fields = {each.field for each, _ in made if each.field}
-    if not _trains(fields, made, signature):
-        return _evaluation(made)
-    within = _within_epoch([(each.field, pair.total) for each, pair in made])
-    read: list[ReportedValue] = []
+    evaluation = _evaluation(each for each, _ in made)
+    return [*_training(made, source), *evaluation] if _trains(made, signature) else evaluation
+
+
+def _training(made: _Made, source: str) -> Iterator[ReportedValue]:
+    within = _within_epoch(made)
     for each, pair in made:
-        if each.field == "step" and pair.total is not None and within:
-            continue
-        if each.field:
-            read.append(each)
-            if each.field == "step" and pair.total is not None:
-                read.append(ReportedValue("total", "total", float(pair.total.replace(",", "")), source))
-    return read + _evaluation(made)
+        counted = pair.total if each.field == "step" else None
+        if each.field and not (within and counted):
+            yield each
+            if counted:
+                yield ReportedValue("total", "total", float(counted.replace(",", "")), source)
 
 
-def _within_epoch(fields: list[tuple[str, str | None]]) -> bool:
+def _within_epoch(made: _Made) -> bool:
     """Whether the steps count within an epoch, as in "Epoch [1/10], Step [100/600]"."""
-    names = [name for name, _ in fields]
-    ratio = any(name == "step" and total for name, total in fields)
-    return ratio and "epoch" in names and names.index("epoch") < names.index("step")
+    fields = [each.field for each, _ in made]
+    if "epoch" not in fields or "step" not in fields or fields.index("step") < fields.index("epoch"):
+        return False
+    return any(each.field == "step" and pair.total for each, pair in made)
 
 
 def _style(pairs: list[_Pair]) -> str:
-    seps = [pair.sep for pair in pairs if pair.label and meaning(pair.label).field]
-    sep = max((":", "=", ""), key=seps.count) if seps else ""
-    return {"": "key value", ":": "key: value", "=": "key=value"}[sep]
+    separators = [pair.sep for pair in pairs if pair.label and meaning(pair.label).field]
+    return _STYLES[max(_STYLES, key=separators.count)] if separators else "key value"
 
 
-def _trains(fields: set[str], made: list[tuple[ReportedValue, _Pair]], signature: Signature | None) -> bool:
+def _trains(made: _Made, signature: Signature | None) -> bool:
     """Whether the line belongs to the training."""
+    fields = {each.field for each, _ in made if each.field}
     if signature is not None and signature.complete and fields & {"step", "samples_s"}:
         return True
     if "loss" in fields:
         # A single loss needs a separator between name and value: "loss 5" may be part of any sentence.
         return len(fields) > 1 or any(each.field == "loss" and pair.sep for each, pair in made)
-    if "step" in fields and len(made) <= FEW and fields & {"lr", "epoch"}:
-        return not _within_epoch([(each.field, pair.total) for each, pair in made]) and (
-            "lr" in fields or any(pair.total for _, pair in made)
+    if len(made) == 1:
+        # a tracker's name on a separate line
+        return (
+            bool(fields & {"lr", "grad_norm", "tokens_s"})
+            and "/" in made[0][1].label
+            and made[0][1].sep == "="
         )
-    if len(made) == 1 and fields & {"lr", "grad_norm", "tokens_s"}:
-        return "/" in made[0][1].label and made[0][1].sep == "="  # a tracker's name on a separate line
-    return "step" in fields and bool(fields & {"tokens_s", "samples_s", "grad_norm", "mfu"})
+    return "step" in fields and _steps(made, fields)
 
 
-def _evaluation(made: list[tuple[ReportedValue, _Pair]]) -> list[ReportedValue]:
+def _steps(made: _Made, fields: set[str]) -> bool:
+    """Whether a line with steps and without a loss belongs to the training."""
+    if len(made) <= FEW and fields & {"lr", "epoch"}:
+        return not _within_epoch(made) and ("lr" in fields or any(pair.total for _, pair in made))
+    return bool(fields & {"tokens_s", "samples_s", "grad_norm", "mfu"})
+
+
+def _evaluation(made: Iterable[ReportedValue]) -> list[ReportedValue]:
     """Values of evaluations, with their own names."""
-    kept = [each for each, pair in made if not each.field and pair.label and _worth(each.name)]
-    return [each._replace(name=clean_text(each.name)) for each in kept[:MOST_VALUES]]
+    return [each for each in made if not each.field and _worth(each.name)][:MOST_VALUES]
 
 
 def _worth(name: str) -> bool:
