@@ -46,84 +46,32 @@ class ReportedValue(NamedTuple):
 
 
 OWN = Name("")
-_LOSS = (
-    "loss",
-    "train_loss",
-    "training_loss",
-    "loss_train",
-    "loss_training",
-    "train_loss_step",
-    "lm_loss",
-    "train_lm_loss",
-    "batch_loss",
-    "train_batch_loss",
-    "loss_step",
-    "global_loss",
-    "loss_metrics_global_avg_loss",
-    "avg_loss",
-    "average_loss",
-    "mean_loss",
-    "running_loss",
-    "current_loss",
-    "nll_loss",
-    "ce_loss",
-    "train_ce_loss",
-    "cross_entropy_loss",
-    "mlm_loss",
-    "reduced_train_loss",
-    "cross_entropy",
-    "train_cross_entropy",
-    "train_crossentropyloss",
-    "total_loss",
-    "train_total_loss",
-    "loss_total",
-    "loss_train_total",
-    "train_loss_train_total",
-    "xent",
-)
-_STEP = (
-    "global_step",
-    "step",
-    "train_global_step",
-    "trainer_global_step",
-    "train_step",
-    "optimizer_step",
-    "iteration",
-    "iter",
-    "iter_num",
-    "it",
-    "num_updates",
-    "update",
-    "batch_idx",
-)
-_TOTAL = ("max_steps", "total_steps", "num_steps", "train_steps", "max_iters", "num_iterations", "max_step")
-_LR = ("lr", "learning_rate", "train_lr", "train_learning_rate", "optim_lr", "lr_group_0", "lr_0", "lr_pg0")
-_GRAD = (
-    "grad_norm",
-    "gradient_norm",
-    "train_grad_norm",
-    "gnorm",
-    "global_grad_norm",
-    "grad_norm_total",
-    "total_grad_norm",
-    "gradnorm",
-    "grad_2_norm",
-    "optim_grad_norm",
-    "grad_total_norm",
-)
-_EPOCH = ("epoch", "train_epoch", "current_epoch")
-EXACT: dict[str, Name] = {
-    name: Name(field, order=at)
-    for field, names in (
-        ("loss", _LOSS),
-        ("step", _STEP),
-        ("total", _TOTAL),
-        ("lr", _LR),
-        ("grad_norm", _GRAD),
-        ("epoch", _EPOCH),
-    )
-    for at, name in enumerate(names)
+_NAMES = {
+    "loss": """
+        loss train_loss training_loss loss_train loss_training train_loss_step lm_loss train_lm_loss
+        batch_loss train_batch_loss loss_step global_loss loss_metrics_global_avg_loss avg_loss
+        average_loss mean_loss running_loss current_loss nll_loss ce_loss train_ce_loss cross_entropy_loss
+        mlm_loss reduced_train_loss cross_entropy train_cross_entropy train_crossentropyloss total_loss
+        train_total_loss loss_total loss_train_total train_loss_train_total xent
+    """,
+    "step": """
+        global_step step train_global_step trainer_global_step train_step optimizer_step iteration iter
+        iter_num it num_updates update batch_idx
+    """,
+    "total": "max_steps total_steps num_steps train_steps max_iters num_iterations max_step",
+    "lr": "lr learning_rate train_lr train_learning_rate optim_lr lr_group_0 lr_0 lr_pg0",
+    "grad_norm": """
+        grad_norm gradient_norm train_grad_norm gnorm global_grad_norm grad_norm_total total_grad_norm
+        gradnorm grad_2_norm optim_grad_norm grad_total_norm
+    """,
+    "epoch": "epoch train_epoch current_epoch",
 }
+"""Field → its names in order of precedence."""
+EXACT: dict[str, Name] = {
+    name: Name(field, order=at) for field, names in _NAMES.items() for at, name in enumerate(names.split())
+}
+LAST = 99
+"""Order of what counts only if nothing else does."""
 _BY_OPTIMIZER = re.compile(r"lr_(?:fused)?(?:adamw?|sgd|lion|muon|adafactor|lamb|rmsprop|adagrad)(?:_pg1)?")
 """Names from Lightning's LearningRateMonitor."""
 _A_SECOND = r"_?(?:per_)?s(?:ec(?:ond)?s?)?"
@@ -140,6 +88,8 @@ SECONDS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "ms": 1e-3, "milli
 _UNIT = re.compile(r"[(\[]([^()\[\]]*)[)\]]$")
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 PERCENT = ("%", "percent", "pct")
+_PER_GPU = ("tgs", "tokens_per_gpu_per_second")
+"""Names of tokens per second and GPU, like torchtitan's "throughput(tps)"."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -157,28 +107,32 @@ def meaning(name: str, unit: str = "") -> Name:
     if "mfu" in words:
         sure = unit in PERCENT or words[-1] in PERCENT
         return Name("mfu", order=0 if sure else 1)
-    rate = _RATE.fullmatch(plain)
-    if rate is not None:
-        field = "tokens_s" if rate["what"].startswith("tok") else "samples_s"
-        return Name(field, per_gpu=rate["gpu"] is not None)
-    if plain in ("tgs", "tokens_per_gpu_per_second", "throughput") and (
-        plain != "throughput" or unit == "tps"
-    ):
-        return Name("tokens_s", per_gpu=True)  # torchtitan's "throughput(tps)" is per device
+    if plain in _PER_GPU or (plain, unit) == ("throughput", "tps"):
+        return Name("tokens_s", per_gpu=True)
     if _BY_OPTIMIZER.fullmatch(plain):
-        return Name("lr", order=len(_LR))
-    timed = _STEP_TIME.fullmatch(plain)
-    if timed is not None:
-        scale = SECONDS.get(timed["unit"] or timed["before"] or unit)
-        return OWN if scale is None else Name("step_s", scale)
-    return OWN
+        return Name("lr", order=LAST)
+    return _rate(plain) or _step_time(plain, unit) or OWN
+
+
+def _rate(name: str) -> Name | None:
+    rate = _RATE.fullmatch(name)
+    if rate is None:
+        return None
+    field = "tokens_s" if rate["what"].startswith("tok") else "samples_s"
+    return Name(field, per_gpu=rate["gpu"] is not None)
+
+
+def _step_time(name: str, unit: str) -> Name | None:
+    timed = _STEP_TIME.fullmatch(name)
+    scale = SECONDS.get(timed["unit"] or timed["before"] or unit) if timed is not None else None
+    return None if scale is None else Name("step_s", scale)
 
 
 def signal(
-    name: str, value: float, source: str, at: float = 0.0, unit: str = "", since: int | None = None
+    name: str, value: float, source: str, at: float = 0.0, since: int | None = None
 ) -> ReportedValue:
     """Convert a value with a script's name to a signal."""
-    means = meaning(name, unit)
+    means = meaning(name)
     field, value = means.field, value * means.scale
     if field and not plausible(field, value, sure=means.order == 0):
         field = ""
@@ -251,7 +205,7 @@ def _of_tracker(source: str, tracker: TrackerValues) -> Iterator[ReportedValue]:
         if leads and given is not None:
             lead, step = each, given
     if step is not None and lead is not None and plausible("step", step):
-        yield ReportedValue("step", AXIS, float(step), source, lead.at, len(_STEP))
+        yield ReportedValue("step", AXIS, float(step), source, lead.at, LAST)
 
 
 AXIS = "(axis)"
