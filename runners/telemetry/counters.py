@@ -26,16 +26,26 @@ class Counter:
         self._value, self._time = value, now
         if value is None or before is None or seconds <= 0:
             return None
-        # A value typed as 64 bits that falls from below 2^32 may come from a 32-bit register: distrust it
-        # until it has a value that such a register cannot hold.
-        fell = value < before
-        self._narrow = value < 2**32 and (self._narrow or bits == 32 or (fell and before < 2**32))
+        self._narrow = self._may_wrap(before, value, bits)
         if self._narrow and self._rounds(seconds):
             return None
-        if fell and not (self._narrow and bits == 32 and self._ceiling is not None):
-            return None
-        rate = (value - before + (2**32 if fell else 0)) / seconds
+        growth = value - before
+        if growth < 0:
+            if not self._narrow or bits != 32 or self._ceiling is None:
+                return None
+            growth += 2**32
+        rate = growth / seconds
         return rate if self._ceiling is None or rate <= self._ceiling else None
+
+    def _may_wrap(self, before: int, value: int, bits: int) -> bool:
+        """Whether the register may have only 32 bits.
+
+        A value typed as 64 bits that falls from below 2^32 may come from a 32-bit register: it is distrusted until it
+        has a value that such a register cannot hold.
+        """
+        if value >= 2**32:
+            return False
+        return self._narrow or bits == 32 or value < before < 2**32
 
     def _rounds(self, seconds: float) -> bool:
         """Whether a 32-bit register could have wrapped unnoticed in that time."""
