@@ -197,20 +197,11 @@ def alike(values: Mapping[int, K]) -> list[tuple[K, tuple[int, ...]]]:
     return [(value, tuple(ranks)) for value, ranks in sorted(owners.items(), key=lambda it: -len(it[1]))]
 
 
-SIZED = frozenset(
-    {
-        "all_reduce",
-        "allreduce",
-        "broadcast",
-        "reduce",
-        "_all_gather_base",
-        "_reduce_scatter_base",
-        "all_gather_into_tensor",
-        "reduce_scatter_tensor",
-        "_reduce_oop",
-        "_broadcast_oop",
-    }
-)
+_SIZED = """
+    all_reduce allreduce broadcast reduce _all_gather_base _reduce_scatter_base all_gather_into_tensor
+    reduce_scatter_tensor _reduce_oop _broadcast_oop
+"""
+SIZED = frozenset(_SIZED.split())
 """Collectives whose inputs must have one size on all ranks. In other collectives sizes may differ."""
 
 

@@ -73,45 +73,11 @@ class _Plain(pickle._Unpickler):
         raise DumpError("it names something outside of it")
 
 
-_STEPS = (
-    "PROTO",
-    "FRAME",
-    "STOP",
-    "MARK",
-    "POP",
-    "POP_MARK",
-    "NONE",
-    "NEWTRUE",
-    "NEWFALSE",
-    "INT",
-    "BININT",
-    "BININT1",
-    "BININT2",
-    "LONG1",
-    "BINFLOAT",
-    "SHORT_BINUNICODE",
-    "BINUNICODE",
-    "BINUNICODE8",
-    "SHORT_BINBYTES",
-    "BINBYTES",
-    "EMPTY_DICT",
-    "EMPTY_LIST",
-    "EMPTY_TUPLE",
-    "TUPLE",
-    "TUPLE1",
-    "TUPLE2",
-    "TUPLE3",
-    "LIST",
-    "APPEND",
-    "APPENDS",
-    "MEMOIZE",
-    "PUT",
-    "BINPUT",
-    "LONG_BINPUT",
-    "GET",
-    "BINGET",
-    "LONG_BINGET",
-)
+_STEPS = """
+    PROTO FRAME STOP MARK POP POP_MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG1 BINFLOAT
+    SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES EMPTY_DICT EMPTY_LIST EMPTY_TUPLE
+    TUPLE TUPLE1 TUPLE2 TUPLE3 LIST APPEND APPENDS MEMOIZE PUT BINPUT LONG_BINPUT GET BINGET LONG_BINGET
+"""
 
 
 def _counted(step: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -142,7 +108,7 @@ def _set_items(unpickler: Any) -> None:
     _set(unpickler.stack[-1], pairs)
 
 
-for _name in _STEPS:
+for _name in _STEPS.split():
     _code = getattr(pickle, _name)[0]
     _Plain.dispatch[_code] = _counted(pickle._Unpickler.dispatch[_code])
 _Plain.dispatch[pickle.SETITEM[0]] = _counted(_set_item)

@@ -182,28 +182,20 @@ def _chain(mount: str, path: str, name: str) -> list[str]:
     return [text for text in texts if text]
 
 
+VARIABLES = """
+    CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER LD_LIBRARY_PATH LD_PRELOAD MASTER_ADDR MASTER_PORT
+    PYTHONPATH PYTHONHOME PYTHONNOUSERSITE PYTHONSAFEPATH OMP_NUM_THREADS TORCH_DISTRIBUTED_DEBUG
+"""
+
+
 def variables(environ: dict[str, str]) -> dict[str, str]:
     """Return the variables that affect a run's communication or distui's hook."""
     heads = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "DISTUI_", "FI_", "UCX_")
-    names = (
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "PYTHONNOUSERSITE",
-        "PYTHONSAFEPATH",
-        "OMP_NUM_THREADS",
-        "TORCH_DISTRIBUTED_DEBUG",
-    )
     secret = ("TOKEN", "KEY", "SECRET", "PASSWORD")
     return {
         name: value
         for name, value in sorted(environ.items())
-        if (name.startswith(heads) or name in names) and not any(word in name for word in secret)
+        if (name.startswith(heads) or name in VARIABLES.split()) and not any(word in name for word in secret)
     }
 
 

@@ -108,22 +108,12 @@ def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
 TRIES = 5
 """Maximum number of tries after SkyPilot's API server, or the process that calls it, has ended."""
 AGAIN_SECONDS = 3.0
-LOST = frozenset(
-    {
-        "gone",
-        "ApiServerConnectionError",
-        "ConnectionError",
-        "ConnectTimeout",
-        "ReadTimeout",
-        "ChunkedEncodingError",
-        "ProtocolError",
-        "RemoteDisconnected",
-        "HTTPError",
-        "RequestInterruptedError",
-        "ServerTemporarilyUnavailableError",
-        "ExecutionRetryableError",
-    }
-)
+_LOST = """
+    gone ApiServerConnectionError ConnectionError ConnectTimeout ReadTimeout ChunkedEncodingError
+    ProtocolError RemoteDisconnected HTTPError RequestInterruptedError ServerTemporarilyUnavailableError
+    ExecutionRetryableError
+"""
+LOST = frozenset(_LOST.split())
 """Kinds of errors that say nothing about the launch, only that its server or process does not answer."""
 FORGOTTEN = frozenset({"ClientError", "RequestNotFoundError"})
 """Kinds of errors for a request that the API server does not know: another server accepted it."""

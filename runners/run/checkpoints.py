@@ -140,20 +140,10 @@ def is_checkpoint_name(name: str, folder: bool) -> bool:
     return bool(_NAMED.match(name)) if folder else name.endswith(SUFFIXES)
 
 
-OPTIONS = (
-    "checkpoint-dir",
-    "checkpoint-path",
-    "checkpoints-dir",
-    "ckpt-dir",
-    "ckpt-path",
-    "save-dir",
-    "save-path",
-    "save",
-    "output-dir",
-    "out-dir",
-    "default-root-dir",
-    "checkpoint.folder",
-)
+OPTIONS = """
+    checkpoint-dir checkpoint-path checkpoints-dir ckpt-dir ckpt-path save-dir save-path save
+    output-dir out-dir default-root-dir checkpoint.folder
+"""
 """Options of scripts for the folder of their checkpoints."""
 
 
@@ -165,7 +155,7 @@ def folder_option(words: Iterable[str]) -> str | None:
             folder, taken = word, False
             continue
         name, equals, value = word.partition("=")
-        if name.lstrip("-").replace("_", "-") in OPTIONS and (name.startswith("-") or equals):
+        if name.lstrip("-").replace("_", "-") in OPTIONS.split() and (name.startswith("-") or equals):
             if equals:
                 folder = value
             else:

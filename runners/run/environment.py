@@ -25,37 +25,12 @@ USERS_PYTHONPATH = "DISTUI_USER_PYTHONPATH"
 RESTART = "DISTUI_RESTART"
 """JSON of the restart that an agent of a lost run is started for."""
 
-_OF_A_RUN = frozenset(
-    f"DISTUI_{name}"
-    for name in (
-        "RUN_ID",
-        "ATTEMPT",
-        "HOOK",
-        "RUNNER_PID",
-        "RANK_FILES",
-        "SOCKETS",
-        "RUN_DIR",
-        "NESTED",
-        "UNSET",
-        "AGAIN",
-        "RELAY_KEY",
-        "USER_PYTHONPATH",
-        "STRATEGY",
-        "STRATEGY_OPTIONS",
-        "MESH",
-        "BATCH",
-        "PRECISION",
-        "BACKEND",
-        "NODE",
-        "NNODES",
-        "HEAD",
-        "CHANGED",
-        "SECRET_WORDS",
-        "SECRET_SETUP",
-        "SECRET_RUN",
-        "RESTART",
-    )
-)
+_NAMES = """
+    RUN_ID ATTEMPT HOOK RUNNER_PID RANK_FILES SOCKETS RUN_DIR NESTED UNSET AGAIN RELAY_KEY
+    USER_PYTHONPATH STRATEGY STRATEGY_OPTIONS MESH BATCH PRECISION BACKEND NODE NNODES HEAD CHANGED
+    SECRET_WORDS SECRET_SETUP SECRET_RUN RESTART
+"""
+_OF_A_RUN = frozenset(f"DISTUI_{name}" for name in _NAMES.split())
 """Variables that distui sets for the processes of one run; a run that is launched inside a rank drops them."""
 
 _DAEMONS = frozenset(
