@@ -195,7 +195,8 @@ def variables(environ: dict[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environ.items())
-        if (name.startswith(heads) or name in VARIABLES.split()) and not any(word in name for word in secret)
+        if (name.startswith(heads) or name in VARIABLES.split())
+        and not any(word in name for word in secret)
     }
 
 
