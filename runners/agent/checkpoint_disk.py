@@ -9,8 +9,8 @@ import psutil
 
 from ...presets.finding import Finding
 from ..run.formatting import size_text
+from .run_disk import FULL_BYTES, LOW_SHARE
 from .runner_process import ServedRun
-from .sampling import DISK_FULL_BYTES, DISK_LOW
 
 LOW, FULL = "disk-checkpoints-low", "disk-checkpoints-full"
 
@@ -34,8 +34,8 @@ def finding_of(place: Path, run_dir: Path, node: int, size: int | None) -> Findi
     free, total = about.f_bavail * about.f_frsize, about.f_blocks * about.f_frsize
     if not total:
         return None  # no free space information
-    full, tight = free < DISK_FULL_BYTES, size is not None and free < size
-    if not (full or tight or free < DISK_LOW * total):
+    full, tight = free < FULL_BYTES, size is not None and free < size
+    if not (full or tight or free < LOW_SHARE * total):
         return None
     text = f"only {size_text(free)} are free where the checkpoints go"
     if full:

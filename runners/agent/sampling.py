@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from statistics import median
-from typing import NamedTuple
 
 from msgspec import structs
 
-from ...presets.finding import Finding
-from ..logs.line_times import LineTimes
 from ..run import clock
 from ..run.finding_ledger import FindingLedger
-from ..run.formatting import size_text
 from ..run.freshness import SAMPLE_S as INTERVAL_S
 from ..run.freshness import holds
-from ..run.log_files import GONE, GrowthWatch, Notifier, silence
+from ..run.log_files import silence
 from ..run.model import (
     Event,
     Gpu,
@@ -35,263 +25,24 @@ from ..run.model import (
     ReadMetrics,
     TrainingSample,
 )
-from ..run.processes import environ_of
 from ..run.state import Rank
 from ..telemetry import curves
-from ..telemetry.gpu_places import Launched, Placement, place, witness
 from ..telemetry.gpus import GpuSource
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.metrics_files import FOLDER
 from ..telemetry.rank_samples import RankSampler
-from .file_limits import FileLimits, limit_of
 from .hook_clients import Hooks
+from .log_growth import Growing
+from .rank_gpus import Placing
+from .run_disk import RunDisk
 from .runner_process import ServedRun
+from .step_paces import Paces
 from .training import Training
 from .wait_shares import WaitShares
 
-SHORTEST_S = 0.1
-"""Shortest time between two checks of the files, in seconds. Applies to ranks that write continuously."""
-QUIET_S = 0.25
-"""Shortest time without a viewer. The checks continue, because lines get their times from them."""
-DEAF_S = 0.25
-"""Poll interval in seconds if inotify is unavailable."""
-
-
-class Growing:
-    """Sizes of a run's log files and times of growth. Create and use it in the event loop."""
-
-    def __init__(self, run_dir: Path, report: Callable[[dict[str, int]], None]) -> None:
-        self._watch = GrowthWatch(run_dir)
-        self._report = report
-        self._notifier: Notifier | None = None
-        self._attended = False
-        self._listened: tuple[str, ...] = ()
-        """Folders that inotify watches."""
-        self._due: asyncio.TimerHandle | None = None
-        self._checked = float("-inf")
-        self._times = LineTimes(run_dir)
-        self._unreported: dict[str, int] = {}
-
-    def check(self) -> None:
-        """Report growth since the last check. Also called before the end, so that the last lines are reported."""
-        self._check_files()
-        self.flush()
-        sizes, self._unreported = self._unreported, {}
-        if sizes:
-            self._report(sizes)
-
-    def flush(self, file: str | None = None) -> None:
-        """Write the recorded times of one log, or of all logs."""
-        self._times.flush(file)
-
-    def _check_files(self) -> None:
-        before, self._checked = self._checked, clock.monotonic()
-        sizes = self._unreported
-        while True:
-            folders = self._watch.folders
-            # Watch before the poll: inotify reports later writes, and the poll finds earlier ones.
-            if self._notifier is not None and self._listened != folders:
-                self._notifier.listen(folders)
-                self._listened = folders
-            grown = self._watch.poll(self._checked)
-            self._note(grown, before)
-            sizes |= grown
-            if self._notifier is None or self._watch.folders == folders:
-                break
-
-    def _note(self, grown: Mapping[str, int], before: float) -> None:
-        """Record line times. `before`: monotonic time of the previous check."""
-        now = clock.now()
-        then = now - (clock.monotonic() - before) if before > 0 else None
-        for file, size in grown.items():
-            if size != GONE:
-                self._times.note(file, size, self._watch.written[file], then, now)
-
-    def begin(self) -> None:
-        """Watch for writes from now on, with or without a viewer."""
-        if self._notifier is not None:
-            return
-        with contextlib.suppress(OSError):
-            self._notifier = Notifier()
-            asyncio.get_running_loop().add_reader(self._notifier.fd, self._heard)
-
-    def end(self) -> None:
-        """Stop watching."""
-        self._attended = False
-        self._rest()
-
-    def attend(self, wanted: bool) -> None:
-        """Report growth immediately while a viewer is connected, otherwise once per sample."""
-        if wanted == self._attended:
-            return
-        self._attended = wanted
-        if not wanted:
-            return
-        self.begin()
-        if self._notifier is None and self._due is None:
-            self._wait(DEAF_S)
-        self.check()
-
-    def welcome(self) -> None:
-        """Report earlier growth for a new viewer, even right after a check."""
-        if self._attended:
-            self.check()
-        else:
-            self.attend(True)
-
-    def _heard(self) -> None:
-        """Check after a write, but not before the shortest time since the last check has passed."""
-        assert self._notifier is not None
-        if self._notifier.heard():
-            self._listened = ()
-            left = self._checked + (SHORTEST_S if self._attended else QUIET_S) - clock.monotonic()
-            if left <= 0:
-                self._check_again_soon()
-            elif self._due is None:
-                self._wait(left)
-
-    def _check_again_soon(self) -> None:
-        if self._attended:
-            self.check()
-        else:
-            self._check_files()
-
-    def _wait(self, seconds: float) -> None:
-        self._due = asyncio.get_running_loop().call_later(seconds, self._check_again)
-
-    def _check_again(self) -> None:
-        self._due = None
-        self._check_again_soon()
-        if self._notifier is None and self._attended:
-            self._wait(DEAF_S)
-
-    def _rest(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
-        if self._notifier is not None:
-            asyncio.get_running_loop().remove_reader(self._notifier.fd)
-            self._notifier.close()
-            self._notifier, self._listened = None, ()
-
-
-class Steps(NamedTuple):
-    so_far: int | None = None
-    step_s: float | None = None
-    """Mean seconds per step since the previous sample. None after the steps have stopped."""
-    still_s: float | None = None
-    """Seconds since the newest step, after the steps have stopped."""
-
-
-USUAL_OF = 5
-"""Number of samples in the median of step times. A single checkpoint or evaluation does not change it."""
-
-
-class _Counted:
-    def __init__(self, pid: int | None) -> None:
-        self.pid = pid
-        self.count: int | None = None
-        self.last = 0.0
-        """Unix time of the newest step. 0 before the first."""
-        self.paces = deque[float](maxlen=USUAL_OF)
-        """Mean seconds per step of the newest samples with steps."""
-
-    def add(self, count: int, last: float) -> None:
-        if self.count is not None and count > self.count and self.last > 0:
-            self.paces.append((last - self.last) / (count - self.count))
-        self.count, self.last = count, last
-
-
-class Paces:
-    """The steps of each rank, from sample to sample."""
-
-    def __init__(self) -> None:
-        self._by_rank: dict[int, _Counted] = {}
-
-    def add(
-        self, rank: int, pid: int | None, counted: tuple[int | None, float] | None, now: float
-    ) -> Steps:
-        """Return a rank's steps for a sample at the Unix time `now`.
-
-        `counted` is (steps, Unix time of the newest), or None if the hook did not answer in time, for example in a busy
-        interpreter. It is then unknown if the steps have stopped. Steps are None until the script has an optimizer. A
-        new pid is a new process.
-        """
-        known = self._by_rank.get(rank)
-        if known is None or known.pid != pid:
-            known = self._by_rank[rank] = _Counted(pid)
-        if counted is not None and counted[0] is not None:
-            known.add(counted[0], counted[1])
-        if not known.paces:
-            return Steps(known.count)
-        still_s = max(0.0, now - known.last)
-        if holds(still_s, median(known.paces)):
-            return Steps(known.count, known.paces[-1])
-        return Steps(known.count, still_s=None if counted is None else still_s)
-
-    def last(self, rank: int, pid: int | None) -> float | None:
-        """Return the newest step time of a process, even after its steps have stopped."""
-        known = self._by_rank.get(rank)
-        if known is None or known.pid != pid or not known.paces:
-            return None
-        return known.paces[-1]
-
-
-class Placing:
-    """Caches each rank's launch environment, which cannot change while its process lives, and its placement."""
-
-    def __init__(self, node: int = 0) -> None:
-        self._node = node
-        self._environments: dict[int, dict[str, str]] = {}
-        self._seen: object = None
-        self._placement = Placement({})
-
-    def place(
-        self, ranks: Mapping[int, Rank], gpus: Sequence[Gpu], tree: Callable[[int], tuple[int, ...]]
-    ) -> Placement:
-        """Return the GPUs of each rank, and findings on wrong processes. Empty without GPUs."""
-        if not gpus:
-            return Placement({})
-        trees = {number: tree(number) for number in sorted(ranks)}
-        seen = (
-            [(number, ranks[number].pid, pids) for number, pids in trees.items()],
-            [(gpu.index, gpu.uuid, gpu.name, gpu.mig, gpu.pids, gpu.pid_mem) for gpu in gpus],
-        )
-        if seen != self._seen:
-            self._placement = self._place(ranks, gpus, trees)
-            # An unreadable environment may be readable at the next sample.
-            self._seen = seen if all(self._environments.values()) else None
-        return self._placement
-
-    def _place(
-        self, ranks: Mapping[int, Rank], gpus: Sequence[Gpu], trees: Mapping[int, tuple[int, ...]]
-    ) -> Placement:
-        self._environments = {
-            rank.pid: self._environment(rank.pid) for rank in ranks.values() if rank.pid is not None
-        }
-        launched = [self._launched(number, ranks[number], pids) for number, pids in trees.items()]
-        return place(launched, gpus, witness(launched, gpus, (os.getpid(),)), self._node)
-
-    def _environment(self, pid: int) -> dict[str, str]:
-        return self._environments.get(pid) or environ_of(pid)
-
-    def _launched(self, number: int, rank: Rank, pids: tuple[int, ...]) -> Launched:
-        env = self._environments.get(rank.pid or 0, {})
-        return Launched(
-            rank=number,
-            local_rank=rank.place.local_rank,
-            pids=pids,
-            visible=env.get("CUDA_VISIBLE_DEVICES"),
-            order=env.get("CUDA_DEVICE_ORDER"),
-        )
-
-
 LATE_S = 0.3
 """Seconds to wait longer for the GPU sampler, which sets the pace of the samples if it runs."""
-DISK_LOW = 0.05
-"""Share of free space below which a warning is raised."""
-DISK_FULL_BYTES = 1 << 20
 
 
 class Sampling:
@@ -301,17 +52,17 @@ class Sampling:
         self,
         run: ServedRun,
         hooks: Hooks,
-        shares: WaitShares | None = None,
+        shares: WaitShares,
         gpu_source: type[GpuSource] = GpuSource,
     ) -> None:
         """`shares`: the ranks' shares of time in collectives."""
         self._run, self._hooks = run, hooks
         self._is_watched = False
-        self._shares = shares or WaitShares()
+        self._shares = shares
         self._host = HostSampler(run.run_dir)
         self._ranks = RankSampler()
         self.growing = Growing(run.run_dir, lambda sizes: run.emit(LogGrew(sizes)))
-        self._limits = FileLimits(run)
+        self._disk = RunDisk(run)
         self._metrics = MetricsStore(run.run_dir / FOLDER)
         self.gpus = gpu_source(INTERVAL_S, self._gpu_event, node=run.node)
         self._placing = Placing(run.node)
@@ -383,7 +134,6 @@ class Sampling:
     def grown(self) -> None:
         """Report growing log files. Also called before the end, so that the last lines are reported."""
         self.growing.check()
-        self._limits.check()
 
     def conclude(self) -> None:
         """Report the last lines and write the newest second, so that receivers of the run's end find them."""
@@ -398,15 +148,12 @@ class Sampling:
 
     async def _sample(self) -> None:
         self._hooks.ask_steps()  # the ranks answer during the other measurements
-        running = {
-            number: rank
-            for number, rank in self._run.state.ranks.items()
-            if rank.phase is RankPhase.RUNNING and rank.pid is not None
-        }
-        self._limits.update((number, rank.pid) for number, rank in running.items() if rank.pid is not None)
-        samples = self._ranks.sample(
-            {number: rank.pid for number, rank in running.items() if rank.pid is not None}
-        )
+        running: dict[int, Rank] = {}
+        pids: dict[int, int] = {}
+        for number, rank in self._run.state.ranks.items():
+            if rank.phase is RankPhase.RUNNING and rank.pid is not None:
+                running[number], pids[number] = rank, rank.pid
+        samples = self._ranks.sample(pids)
         host = self._host.sample()
         placed = self._placing.place(running, self._newest, self._ranks.tree)
         steps = await self._hooks.steps()
@@ -429,7 +176,7 @@ class Sampling:
         self._metrics.append(clock.now(), gpus, ticks, host, self._run.state.training.values())
         self._run.journal.flush()
         refused = self._metrics.problem is not None or self._run.journal.blocked
-        self._check_disk(host.disk_free, host.disk_total, refused)
+        self._disk.check(host.disk_free, host.disk_total, refused)
         if self._run.findings.holds("disk-full", node=self._run.node):
             self._host.doubt_disks()  # otherwise the next sample might clear it by a cached value
 
@@ -446,51 +193,3 @@ class Sampling:
             wait_percent=waits,
             log_age_s=age,
         )
-
-    # --- findings of the sampler -----------------------------------------------------------------------------
-
-    def _check_disk(self, free: int | None, total: int | None, refused: bool) -> None:
-        """Check the free space.
-
-        `refused`: a write failed, which a quota can also cause without a change in the free space.
-        """
-        if refused or (free is not None and free < DISK_FULL_BYTES):
-            self._disk(
-                "disk-full",
-                "error",
-                "the disk of the run directory is full: log lines are lost, the run goes on",
-                "the journal or the metrics could not be written" if refused else _room(free, total),
-            )
-        elif free is None or not total:
-            return
-        elif free < DISK_LOW * total:
-            self._clear("disk-full")
-            self._disk(
-                "disk-low",
-                "warning",
-                f"only {size_text(free)} are free where the run directory is",
-                _room(free, total),
-            )
-        else:
-            self._clear("disk-full")
-            self._clear("disk-low")
-
-    def _disk(self, name: str, severity: str, text: str, evidence: str) -> None:
-        remedy, limit = f"free space on the file system of {self._run.run_dir}", limit_of(0)
-        if limit is not None:
-            remedy += f", or raise the limit on the size of a file, {size_text(limit)} here (`ulimit -f unlimited`)"
-        self._raise(name, severity, text, remedy, evidence)
-
-    def _raise(self, name: str, severity: str, text: str, remedy: str, *evidence: str) -> None:
-        finding = Finding(name, severity, text, remedy=remedy, node=self._run.node, evidence=evidence)
-        self._run.findings.raise_once(finding)
-
-    def _clear(self, name: str) -> None:
-        self._run.findings.clear(name, node=self._run.node)
-
-
-def _room(free: int | None, total: int | None) -> str:
-    """Describe the space of the file system."""
-    if free is None or not total:
-        return "the file system refuses what is written"
-    return f"{size_text(free)} of {size_text(total)} are free there"

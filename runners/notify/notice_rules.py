@@ -296,7 +296,6 @@ _OF_FINDINGS = {
     "straggler": "straggler",
     "loss-not-finite": "loss-nan",
     "spot-notice": "spot-notice",
-    "file-limit": "disk",
     "disk-low": "disk",
     "disk-full": "disk",
     "disk-checkpoints-low": "disk",

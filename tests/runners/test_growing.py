@@ -13,7 +13,7 @@ from pathlib import Path
 
 import patience
 
-from distui.runners.agent.sampling import DEAF_S, SHORTEST_S, Growing
+from distui.runners.agent.log_growth import DEAF_S, SHORTEST_S, Growing
 from distui.runners.run import clock
 from distui.runners.run.log_files import GONE, file_id
 from distui.runners.run.model import LogGrew, Stamped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.agent.sampling import Paces, Steps
+from distui.runners.agent.step_paces import Paces, Steps
 
 UNKNOWN = Steps()
 

@@ -296,7 +296,6 @@ def test_a_first_step_that_nobody_saw_happen_has_the_time_of_its_attempt(run: Pl
         (Finding("loss-not-finite", "error", "the loss is NaN since step 7", rank=0), "loss-nan"),
         (Finding("disk-low", "warning", "only 1 GiB is free", node=0), "disk"),
         (Finding("disk-full", "error", "full", node=0), "disk"),
-        (Finding("file-limit", "error", "limit", rank=1, node=0), "disk"),
         (Finding("disk-checkpoints-low", "warning", "only 1 GiB is free", node=0), "disk"),
         (Finding("disk-checkpoints-full", "error", "full", node=0), "disk"),
         (Finding("start-unreachable", "error", "nobody answers", ranks=(0,)), "hang"),
