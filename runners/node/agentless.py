@@ -21,11 +21,10 @@ from ..agent.runner_process import ReportTail
 from ..diagnosis.status import DAMAGED
 from ..logs.kept_pieces import all_sizes, ask_anywhere
 from ..logs.windows import ask_window
-from ..run import clock, file_io, host_processes, kept_stacks, run_directories
+from ..run import clock, file_io, file_locks, host_processes, kept_stacks, run_directories
 from ..run.daemon import RESTART_SECONDS
 from ..run.environment import RESTART, refusal
 from ..run.errors import OUTCOME_UNKNOWN, RunError, UnreachableError
-from ..run.host_processes import connect
 from ..run.journal import Chronicle, History
 from ..run.log_files import file_sizes
 from ..run.model import (
@@ -56,6 +55,7 @@ from ..run.model import (
 from ..run.proc import pids
 from ..run.processes import gone, marked, resume, send_signal, state_of, sweep, unmarked
 from ..run.run_directories import AGENT_FILE, AGENT_LOCK, MANIFEST, RUNNER_FILE, Entry
+from ..run.server_link import connect
 from ..run.state import RunState
 from ..run.wire.client import Link, LinkError, SocketLink, Window, new_id, sweep_sockets
 from ..telemetry import curves
@@ -67,7 +67,7 @@ LOCK_S = 3.0
 
 def daemons(run_dir: Path) -> list[int]:
     """Living agents or hubs of a run directory, by their arguments: even if agent.json is missing or wrong."""
-    holders = host_processes.holders(run_dir / AGENT_LOCK)  # also if the directory was moved
+    holders = file_locks.holders(run_dir / AGENT_LOCK)  # also if the directory was moved
     others = [pid for pid in pids() if pid != os.getpid()]
     return [pid for pid in others if host_processes.serves(pid, run_dir, "agent") or pid in holders]
 

@@ -23,11 +23,12 @@ from ..run import clock, environment, file_io, launch_record, own_runs, run_dire
 from ..run import snapshot as folds
 from ..run.errors import RunError, UnknownOutcomeError, UnreachableError
 from ..run.formatting import agreeing, spans_text
-from ..run.host_processes import StartMode, connect
+from ..run.host_processes import StartMode
 from ..run.journal import RunRecord
 from ..run.machine import cores_here, default_python, free_port, gpus_here
 from ..run.model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped
 from ..run.run_directories import Condition
+from ..run.server_link import connect
 from ..run.state import RunState
 from ..run.wire.client import (
     YIELD_EVERY,

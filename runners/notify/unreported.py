@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...presets.finding import Finding
 from ...presets.plurals import plural
-from ..run import clock, host_processes, journal, own_runs, run_directories
+from ..run import clock, file_locks, journal, own_runs, run_directories
 from ..run.model import RunEnded, RunPhase, Stamped
 from ..run.run_directories import AGENT_LOCK, Condition, Entry
 from ..run.state import RunState
@@ -52,7 +52,7 @@ def is_unattended(run_dir: Path) -> bool:
 
 def is_delivering(run_dir: Path) -> bool:
     """Return True if an agent or a courier delivers the notifications of a run."""
-    return any(host_processes.locked(run_dir / name) for name in (FILE, AGENT_LOCK))
+    return any(file_locks.locked(run_dir / name) for name in (FILE, AGENT_LOCK))
 
 
 def last_state(entry: Entry) -> tuple[Condition, RunState]:

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...presets.plurals import plural
-from ..run import clock, file_io, host_processes, journal, run_directories, run_notes
+from ..run import clock, file_io, file_locks, journal, run_directories, run_notes
 from ..run.checkpoints import folder_option
 from ..run.errors import RunError
 from ..run.formatting import duration_short, elapsed
@@ -178,7 +178,7 @@ def _refusal(entry: Entry, phase: RunPhase, until: float) -> str:
 
 def _released(entry: Entry, until: float) -> bool:
     """Whether no process holds the run; its agent has until `until` to exit."""
-    while any(host_processes.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
+    while any(file_locks.locked(entry.path / lock) for lock in (AGENT_LOCK, RUNNER_LOCK)):
         if clock.monotonic() > until:
             return False
         time.sleep(0.05)

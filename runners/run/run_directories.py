@@ -23,7 +23,7 @@ from ...presets import trusted_files
 from ...presets.finding import did_you_mean
 from ...presets.plurals import plural
 from ...presets.trusted_files import private_folder
-from . import clock, file_io, host_processes, journal, own_runs
+from . import clock, file_io, file_locks, host_processes, journal, own_runs
 from .errors import NoSuchRunError, RunError
 from .journal import History, RunRecord
 from .model import RunPhase
@@ -461,7 +461,7 @@ def elsewhere(entry: Entry) -> str:
     host = _host_of_processes(entry)
     if host:
         return f"run {entry.record.name} runs on {host}: ssh there and run distui"
-    if not any(host_processes.held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
+    if not any(file_locks.held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
         return ""
     return (
         f"run {entry.record.name} is held by a process that cannot be seen from here, in another container or on "
@@ -503,10 +503,10 @@ def socket_of(entry: Entry) -> Path:
 
 def _coming(entry: Entry) -> bool:
     lock = entry.path / AGENT_LOCK
-    if host_processes.locked(lock) or host_processes.living_of(entry.path).agents:
+    if file_locks.locked(lock) or host_processes.living_of(entry.path).agents:
         return True
     new = not os.path.exists(lock) and not any(entry.path.glob("node-*/attempt-*"))
-    return new and host_processes.locked(entry.path.parent / START_LOCK)
+    return new and file_locks.locked(entry.path.parent / START_LOCK)
 
 
 def orphans(entry: Entry) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 
 from distui.runners.inrank import own_folders
 from distui.runners.inrank.control import dial, listen, listen_again
-from distui.runners.run import file_io, host_processes
+from distui.runners.run import file_io, server_link
 from distui.runners.run.errors import RunError
 from distui.runners.run.wire.client import LinkError, ensure_socket_dir, stem
 
@@ -135,12 +135,12 @@ async def test_where_no_folder_can_be_had_the_one_to_mend_is_named(
     folder = folders[0]
     who = file_io.identify(socket=str(folder / "00c0ffee.sock"))
     monkeypatch.setattr(own_folders, "candidates", lambda: [str(folder)])
-    monkeypatch.setattr(host_processes, "send_signal", lambda pid, number: None)
+    monkeypatch.setattr(server_link, "send_signal", lambda pid, number: None)
     if planted:
         folder.write_text("")
     else:
         folder.parent.rmdir()
     with pytest.raises(LinkError) as refused:
-        await host_processes.connect(who)
+        await server_link.connect(who)
     wanted = f"the agent (pid {who.pid}) lives, but {folder} {why.format(folder)}, and it opens its socket there again"
     assert str(refused.value) == wanted

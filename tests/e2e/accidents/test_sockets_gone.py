@@ -11,7 +11,7 @@ import pytest
 from doubles.served import doubled
 
 from distui.runners.inrank import own_folders
-from distui.runners.run import file_io, host_processes
+from distui.runners.run import file_io, server_link
 from distui.runners.run.run_directories import AGENT_FILE
 
 from ..runs import World, kill, removed, until
@@ -61,7 +61,7 @@ async def test_an_agent_whose_folder_is_gone_is_found_in_the_next_one(
             if is_back:
                 session.mkdir(mode=0o700, parents=True)
                 await asyncio.sleep(5.0)
-            link = await host_processes.connect(before)
+            link = await server_link.connect(before)
             assert link.hello is not None
             assert link.hello.run == run.agent.served.record.run
             await link.close()
