@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import math
-import os
 import re
-import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,130 +15,19 @@ from msgspec import structs
 
 from ..diagnosis.activity import Kind, place
 from ..diagnosis.rank_dumps import main_frames, threads
-from ..run import clock
+from ..run import clock, file_locks
 from ..run.freshness import PULSE_S
-from ..run.model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site, Stall
-from ..run.proc import read_io, read_once, read_stat
-from ..run.processes import environ_of
+from ..run.model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site
+from ..run.proc import read_stat
 from ..run.state import RunState
 from .hook_clients import HookClient, HookError, Hooks
+from .process_samples import Outside, program, sample, tree, world_of
 from .pyspy import PySpy
 from .rank_lines import RankLines
+from .tcp_stalls import stalls
 from .wait_shares import WaitShares
 
-MOST_PROCESSES = 256
-"""Most processes per rank to read."""
-WORKER = "pt_data_worker"
-"""Name of torch's data loader processes. Older versions set no name."""
 _FRAME = re.compile(r"(.*):(\d+|\?\?\?) (.*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """One sample of a process. None means that it has exited or is not readable."""
-
-    state: str | None
-    cpu_s: float | None
-    """CPU seconds of the main thread."""
-    process_s: float | None
-    read_bytes: int | None
-    written_bytes: int | None
-    waits_in: str | None = None
-    """Kernel function that the main thread waits in. None if it runs, or if the kernel hides the name."""
-    workers_busy: int | None = None
-    """See Pulse."""
-
-
-def sample(pid: int, proc: str = "/proc") -> Outside:
-    """Sample a process. Read and written bytes include its children's."""
-    stat, main = read_stat(pid, proc), read_stat(pid, f"{proc}/{pid}/task")
-    members = tree(pid, proc) if stat is not None else []
-    counts = [read_io(member, proc) for member in members] or [None]
-    readable = [count for count in counts if count is not None]
-    return Outside(
-        None if stat is None else stat.state,
-        None if main is None else main.cpu_s,
-        None if stat is None else stat.cpu_s,
-        sum(count[0] for count in readable) if counts[0] is not None else None,
-        sum(count[1] for count in readable) if counts[0] is not None else None,
-        _waits_in(pid, proc),
-        _workers_busy(members[1:], proc),
-    )
-
-
-def _waits_in(pid: int, proc: str) -> str | None:
-    name = (read_once(f"{proc}/{pid}/wchan") or b"").decode("ascii", "replace").strip()
-    return name if name not in ("", "0") else None
-
-
-def _workers_busy(pids: Iterable[int], proc: str) -> int | None:
-    """Return the number of torch data loader workers that are not in poll, waiting for a task. None if unknown."""
-    busy = []
-    for pid in pids:
-        stat = read_stat(pid, proc)
-        if stat is None or stat.name != WORKER:
-            continue
-        waits_in = _waits_in(pid, proc)
-        if waits_in is None and stat.state == "S":
-            return None
-        busy.append("poll" not in (waits_in or ""))
-    return sum(busy) if busy else None
-
-
-class FileLocks:
-    """The kernel's file locks and their visible holders: see proc_locks(5)."""
-
-    def __init__(self, proc: str = "/proc") -> None:
-        try:
-            text = Path(proc, "locks").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            text = ""
-        lines = [line.split() for line in text.splitlines()]
-        held = [line for line in lines if len(line) > 5 and line[1] != "->" and _is_pid(line[4])]
-        numbered = {line[0]: int(line[4]) for line in held}
-        waiting = [line for line in lines if len(line) > 5 and line[1] == "->" and line[5].isdigit()]
-        self._waiting = {int(line[5]): numbered[line[0]] for line in waiting if line[0] in numbered}
-        """Waiting process → holder. Its line has "->" and the number of the lock."""
-        self._files = {line[5]: int(line[4]) for line in reversed(held)}
-        """Device and inode of a file → holder of its first lock."""
-
-    def holder(self, pid: int, path: str) -> int | None:
-        """Return the holder of the lock that a process waits for, in the kernel or by polling, or None if unknown."""
-        if pid in self._waiting:
-            return self._waiting[pid]
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError):
-            return None
-        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        return self._files.get(f"{device}:{status.st_ino}")
-
-
-def _is_pid(word: str) -> bool:
-    return word.isdigit() and word != "0"
-
-
-def _program(pid: int, proc: str = "/proc") -> str:
-    """Return only the program's name: arguments may hold secrets."""
-    return (read_once(f"{proc}/{pid}/comm") or b"").decode("utf-8", "replace").strip()
-
-
-def tree(pid: int, proc: str = "/proc") -> list[int]:
-    """Return the process and its descendants that main threads forked, such as data loader workers."""
-    pids = [pid]
-    for parent in pids:
-        listed = read_once(f"{proc}/{parent}/task/{parent}/children") or b""
-        pids += [int(word) for word in listed.split()]
-        if len(pids) > MOST_PROCESSES:
-            break
-    return pids
-
-
-def world_of(pid: int) -> tuple[str | None, str | None]:
-    """Return the initial WORLD_SIZE and MASTER_ADDR:MASTER_PORT of a process."""
-    env = environ_of(pid)
-    master = env.get("MASTER_ADDR")
-    return env.get("WORLD_SIZE"), None if master is None else f"{master}:{env.get('MASTER_PORT', '')}"
 
 
 def sites(text: str) -> tuple[Site, ...]:
@@ -167,26 +52,23 @@ def _lean(pulse: Pulse) -> Pulse:
     return structs.replace(pulse, threads=tuple(thread for thread in pulse.threads if thread.error))
 
 
-def _with_stalls(pulse: Pulse, stalled: Mapping[int, tuple[Stall, ...]]) -> Pulse:
-    its = stalled.get(pulse.pid or 0)
-    return structs.replace(pulse, stalls=its) if its is not None else pulse
+def _holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Return the fields on the holder of the lock of each rank that waits for one.
 
-
-def _with_holder(pulse: Pulse, locks: FileLocks | None, own: Mapping[int, int]) -> Pulse:
-    """Add the holder of the file lock that it waits for: a rank (`own`: pid of a child → of its rank) or any process."""
-    if locks is None or pulse.call != "lock":
-        return pulse
-    holder = locks.holder(pulse.pid or 0, pulse.on)
-    if holder is None:
-        return pulse
-    return structs.replace(
-        pulse, holder=own.get(holder, holder), holder_name="" if holder in own else _program(holder)
-    )
-
-
-def _with_lines(pulse: Pulse, wrote: Mapping[int, tuple[OwnLine, ...]]) -> Pulse:
-    its = wrote.get(pulse.rank)
-    return structs.replace(pulse, wrote=its) if its is not None else pulse
+    The holder is a rank, given by its pid in `ranks`, for a child too, or any process.
+    """
+    locked = [pulse for pulse in pulses if pulse.call == "lock"]
+    if not locked:
+        return {}
+    locks, own = file_locks.read(), {member: pid for pid in ranks for member in tree(pid)}
+    held: dict[int, dict[str, Any]] = {}
+    for pulse in locked:
+        holder = file_locks.holder(locks, pulse.pid or 0, pulse.on)
+        if holder in own:
+            held[pulse.rank] = {"holder": own[holder], "holder_name": ""}
+        elif holder is not None:
+            held[pulse.rank] = {"holder": holder, "holder_name": program(holder)}
+    return held
 
 
 def crash_sites(text: str) -> tuple[Site, ...]:
@@ -194,83 +76,6 @@ def crash_sites(text: str) -> tuple[Site, ...]:
     stacks = [thread for thread in threads(text) if thread.frames]
     at = next((thread for thread in stacks if thread.current), stacks[-1] if stacks else None)
     return _sites(at.frames if at is not None else ())
-
-
-# TCP connections that wait for the other end, from /proc. Formats: the kernel's proc_net_tcp.
-
-
-STATES = {"01": "ESTABLISHED", "02": "SYN_SENT"}
-MOST_STALLS = 16
-"""Most stalls per process to report."""
-TABLES = ("tcp", "tcp6")
-
-Table = Mapping[str, Stall]
-"""The stalled connections of one network namespace, by their socket's inode."""
-
-
-def parse(text: str) -> dict[str, Stall]:
-    """Return the waiting connections in /proc/net/tcp or tcp6: unanswered, retransmitted, or not acknowledged."""
-    by_inode = {}
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) < 10 or fields[3] not in STATES:
-            continue
-        unsent, retransmits = int(fields[4].partition(":")[0], 16), int(fields[6], 16)
-        if fields[3] == "02" or retransmits or unsent:
-            ends = address(fields[1]), address(fields[2])
-            by_inode[fields[9]] = Stall(*ends, STATES[fields[3]], retransmits, unsent)
-    return by_inode
-
-
-def address(text: str) -> str:
-    """Return "10.0.0.1:29500" for "0100000A:733C": 32-bit words in host byte order, and a hexadecimal port."""
-    words, _, port = text.partition(":")
-    raw = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
-    host = ipaddress.ip_address(raw)
-    mapped = getattr(host, "ipv4_mapped", None)
-    if mapped is not None or host.version == 4:
-        return f"{mapped or host}:{int(port, 16)}"
-    return f"[{host}]:{int(port, 16)}"
-
-
-def sockets(pid: int, proc: str = "/proc") -> set[str]:
-    """Return the inodes of a process's open sockets. Empty if it has exited or belongs to another user."""
-    inodes = set()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"{proc}/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                target = os.readlink(entry.path)
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
-    return inodes
-
-
-def stalls(pids: Iterable[int], proc: str = "/proc") -> dict[int, tuple[Stall, ...]]:
-    """Return the stalled connections per process, most retransmits first. Each namespace is read once."""
-    tables: dict[int, Table] = {}
-    by_pid: dict[int, tuple[Stall, ...]] = {}
-    for pid in pids:
-        try:
-            space = os.stat(f"{proc}/{pid}/ns/net").st_ino
-        except OSError:
-            continue
-        if space not in tables:
-            tables[space] = _table(pid, proc)
-        if not tables[space]:
-            continue
-        own = [tables[space][inode] for inode in sockets(pid, proc) & tables[space].keys()]
-        if own:
-            own.sort(key=lambda stall: (-stall.retransmits, stall.state, stall.local, stall.remote))
-            by_pid[pid] = tuple(own[:MOST_STALLS])
-    return by_pid
-
-
-def _table(pid: int, proc: str) -> Table:
-    table: dict[str, Stall] = {}
-    for name in TABLES:
-        with contextlib.suppress(OSError), open(f"{proc}/{pid}/net/{name}", encoding="ascii") as file:
-            table |= parse(file.read())
-    return table
 
 
 EVERY_S, ATTENTIVE_S = PULSE_S, 2.0
@@ -322,9 +127,9 @@ class Pulses:
     """Takes the pulses of this node's ranks during the run."""
 
     def __init__(
-        self, state: RunState, hooks: Hooks, emit: Callable[[Event], None], lines: RankLines | None = None
+        self, state: RunState, hooks: Hooks, emit: Callable[[Event], None], lines: RankLines
     ) -> None:
-        """`lines` reads the output of waiting ranks. None keeps no output."""
+        """`lines` reads the output of waiting ranks."""
         self._state, self._hooks, self._emit, self._lines = state, hooks, emit, lines
         self.spy = PySpy()
         self.shares = WaitShares()
@@ -360,25 +165,29 @@ class Pulses:
         """Take one pulse of each process in `ranks`, rank → pid. Sorted by rank."""
         self._remember(ranks)
         asked = self._question()
-        pulses = await asyncio.gather(*(self._pulse(*each, asked) for each in sorted(ranks.items())))
-        now = clock.monotonic()
-        early = [pulse for pulse in pulses if self._waits(pulse, EARLY_S)]
+        taken = await asyncio.gather(*(self._pulse(*each, asked) for each in sorted(ranks.items())))
+        pulses, now = [_lean(pulse) for pulse in taken], clock.monotonic()
+        early = any(self._waits(pulse, EARLY_S) for pulse in pulses)
         waiting = [pulse for pulse in pulses if self._waits(pulse, WAITS_S)]
         slow = [pulse for pulse in pulses if self._begins(pulse, now)]
         still = [pulse for pulse in pulses if self._still(pulse, now)]
         self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
-        locks = FileLocks() if any(pulse.call == "lock" for pulse in pulses) else None
-        own = {member: pid for pid in ranks.values() for member in tree(pid)} if locks is not None else {}
-        steps = {pulse.rank: pulse.last_step for pulse in (*waiting, *still)}
-        wrote = (
-            await self._lines.of(self._state.attempt, steps) if steps and self._lines is not None else {}
-        )
-        return tuple(
-            _with_lines(_with_holder(_with_stalls(_lean(pulse), stalled), locks, own), wrote)
-            for pulse in pulses
-        )
+        held = _holders(pulses, ranks.values())
+        wrote = await self._written({pulse.rank: pulse.last_step for pulse in (*waiting, *still)})
+        completed: list[Pulse] = []
+        for pulse in pulses:
+            seen: dict[str, Any] = dict(held.get(pulse.rank, {}))
+            if pulse.pid in stalled:
+                seen["stalls"] = stalled[pulse.pid]
+            if pulse.rank in wrote:
+                seen["wrote"] = wrote[pulse.rank]
+            completed.append(structs.replace(pulse, **seen) if seen else pulse)
+        return tuple(completed)
+
+    async def _written(self, steps: dict[int, float | None]) -> Mapping[int, tuple[OwnLine, ...]]:
+        return await self._lines.of(self._state.attempt, steps) if steps else {}
 
     def _remember(self, ranks: Mapping[int, int]) -> None:
         self._ranks = {rank: state for rank, state in self._ranks.items() if ranks.get(rank) == state.pid}
@@ -402,10 +211,10 @@ class Pulses:
         """Take the pulse of one rank, within ANSWER_S and the time of a signal."""
         state, hook = self._ranks[rank], self._hooks.by_rank.get(rank)
         answer = None if hook is None else await self._answer(hook, state, asked)
-        seen, at = sample(pid), clock.now()
+        seen = sample(pid)
         facts: dict[str, Any] = {
             "rank": rank,
-            "at": at,
+            "at": clock.now(),
             "pid": pid,
             "state": seen.state,
             "read_bytes": seen.read_bytes,
@@ -416,19 +225,25 @@ class Pulses:
         given: dict[str, Any] = {"world_size": state.world_size, "master": state.master}
         if answer is not None:
             answered = {key: value for key, value in answer.items() if value is not None}
-            try:
+            with contextlib.suppress(msgspec.ValidationError):  # the answer may not be from our hook
                 return msgspec.convert({**given, **answered, **facts, "hook": True}, Pulse)
-            except msgspec.ValidationError:
-                pass  # the answer is not from our hook
-        stack, source = self._from_outside(hook, state, seen), "py-spy"
-        if hook is not None and state.silent > 1 and seen.state not in STOPPED:
-            if not stack and hook.may_signal() and not self.spy.may_see(pid):
-                await self._signal(hook, state)
-            stack, source = (stack, source) if stack else (state.stack, "signal")
-        source = source if stack else ""
+        stack, source = await self._stack(hook, state, seen)
         return Pulse(
             **facts, **given, stack=stack, source=source, cpu_s=seen.cpu_s, process_s=seen.process_s
         )
+
+    async def _stack(
+        self, hook: HookClient | None, state: _PulseState, seen: Outside
+    ) -> tuple[tuple[Site, ...], str]:
+        """Return the stack of a rank whose hook did not answer, with its source, or ((), "")."""
+        stack = self._from_outside(hook, state, seen)
+        if stack:
+            return stack, "py-spy"
+        if hook is None or state.silent <= 1 or seen.state in STOPPED:
+            return (), ""
+        if hook.may_signal() and not self.spy.may_see(state.pid):
+            await self._signal(hook, state)
+        return state.stack, "signal" if state.stack else ""
 
     def _from_outside(self, hook: HookClient | None, state: _PulseState, seen: Outside) -> tuple[Site, ...]:
         """Return the stack from py-spy, or ().

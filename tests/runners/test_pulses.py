@@ -20,10 +20,11 @@ import patience
 import pytest
 from owner import owner
 
-from distui.runners.agent import pulses, pyspy
+from distui.runners.agent import process_samples, pulses, pyspy
 from distui.runners.agent.hook_clients import HookError, Hooks
-from distui.runners.agent.pulses import Pulses, address, parse, stalls
+from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.rank_lines import RankLines
+from distui.runners.agent.tcp_stalls import address, parse, stalls
 from distui.runners.run.log_files import file_id
 from distui.runners.run.model import HookChanged, OwnLine, RankChanged, RankPhase, Site, Stall
 from distui.runners.run.state import RunState
@@ -98,8 +99,8 @@ def test_what_the_other_end_does_not_read_is_seen() -> None:
 
 def test_a_process_that_is_gone_has_nothing() -> None:
     assert stalls([NOBODY]) == {}
-    assert pulses.sample(NOBODY) == pulses.Outside(None, None, None, None, None)
-    assert pulses.world_of(NOBODY) == (None, None)
+    assert process_samples.sample(NOBODY) == process_samples.Outside(None, None, None, None, None)
+    assert process_samples.world_of(NOBODY) == (None, None)
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -133,7 +134,7 @@ if os.fork() == 0:
     os._exit(0)
 sys.stdin.read()
 """
-    assert pulses.sample(os.getpid()).workers_busy is None
+    assert process_samples.sample(os.getpid()).workers_busy is None
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
@@ -141,18 +142,18 @@ sys.stdin.read()
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        until(lambda: pulses.sample(process.pid).state == "S")
-        until(lambda: pulses.sample(process.pid).workers_busy == 2)
-        seen = pulses.sample(process.pid)
-        assert len(pulses.tree(process.pid)) == 5
+        until(lambda: process_samples.sample(process.pid).state == "S")
+        until(lambda: process_samples.sample(process.pid).workers_busy == 2)
+        seen = process_samples.sample(process.pid)
+        assert len(process_samples.tree(process.pid)) == 5
         assert seen.written_bytes is not None
         assert seen.written_bytes >= 1 << 20
         assert seen.process_s is not None
-        assert pulses.world_of(process.pid) == ("4", "10.0.0.1:29500")
+        assert process_samples.world_of(process.pid) == ("4", "10.0.0.1:29500")
         stop(process.pid)
-        assert pulses.sample(process.pid).state == "T"
+        assert process_samples.sample(process.pid).state == "T"
     finally:
-        for pid in pulses.tree(process.pid)[::-1]:
+        for pid in process_samples.tree(process.pid)[::-1]:
             os.kill(pid, signal.SIGKILL)
         process.communicate()
 

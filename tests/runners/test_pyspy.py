@@ -18,7 +18,8 @@ from owner import owner
 
 from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hook_clients import HookClient, HookError, HookRefusal, Hooks
-from distui.runners.agent.pulses import Outside, Pulses
+from distui.runners.agent.process_samples import Outside
+from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, alike, find, read, spoken, stacks
 from distui.runners.diagnosis.rank_dumps import main_frames, threads
 from distui.runners.run.model import RankChanged, RankPhase, Site

@@ -1,0 +1,97 @@
+"""Sample a rank's process and its children from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..run.proc import read_io, read_once, read_stat
+from ..run.processes import environ_of
+
+MOST_PROCESSES = 256
+"""Most processes per rank to read."""
+WORKER = "pt_data_worker"
+"""Name of torch's data loader processes. Older versions set no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """One sample of a process. None means that it has exited or is not readable."""
+
+    state: str | None
+    cpu_s: float | None
+    """CPU seconds of the main thread."""
+    process_s: float | None
+    read_bytes: int | None
+    written_bytes: int | None
+    waits_in: str | None = None
+    """Kernel function that the main thread waits in. None if it runs, or if the kernel hides the name."""
+    workers_busy: int | None = None
+    """See Pulse."""
+
+
+def sample(pid: int, proc: str = "/proc") -> Outside:
+    """Sample a process. Read and written bytes include its children's."""
+    stat = read_stat(pid, proc)
+    if stat is None:
+        return Outside(None, None, None, None, None)
+    main, members = read_stat(pid, f"{proc}/{pid}/task"), tree(pid, proc)
+    return Outside(
+        stat.state,
+        None if main is None else main.cpu_s,
+        stat.cpu_s,
+        *_io(members, proc),
+        _waits_in(pid, proc),
+        _workers_busy(members[1:], proc),
+    )
+
+
+def _io(pids: Sequence[int], proc: str) -> tuple[int | None, int | None]:
+    """Bytes that processes have read and written; None if the first one is not readable."""
+    counts = [read_io(pid, proc) for pid in pids]
+    if counts[0] is None:
+        return None, None
+    readable = [count for count in counts if count is not None]
+    return sum(count[0] for count in readable), sum(count[1] for count in readable)
+
+
+def _waits_in(pid: int, proc: str) -> str | None:
+    name = (read_once(f"{proc}/{pid}/wchan") or b"").decode("ascii", "replace").strip()
+    return name if name not in ("", "0") else None
+
+
+def _workers_busy(pids: Iterable[int], proc: str) -> int | None:
+    """Return the number of torch data loader workers that are not in poll, waiting for a task. None if unknown."""
+    busy = []
+    for pid in pids:
+        stat = read_stat(pid, proc)
+        if stat is None or stat.name != WORKER:
+            continue
+        waits_in = _waits_in(pid, proc)
+        if waits_in is None and stat.state == "S":
+            return None
+        busy.append("poll" not in (waits_in or ""))
+    return sum(busy) if busy else None
+
+
+def program(pid: int, proc: str = "/proc") -> str:
+    """Return only the program's name: arguments may hold secrets."""
+    return (read_once(f"{proc}/{pid}/comm") or b"").decode("utf-8", "replace").strip()
+
+
+def tree(pid: int, proc: str = "/proc") -> list[int]:
+    """Return the process and its descendants that main threads forked, such as data loader workers."""
+    pids = [pid]
+    for parent in pids:
+        listed = read_once(f"{proc}/{parent}/task/{parent}/children") or b""
+        pids += [int(word) for word in listed.split()]
+        if len(pids) > MOST_PROCESSES:
+            break
+    return pids
+
+
+def world_of(pid: int) -> tuple[str | None, str | None]:
+    """Return the initial WORLD_SIZE and MASTER_ADDR:MASTER_PORT of a process."""
+    env = environ_of(pid)
+    master = env.get("MASTER_ADDR")
+    return env.get("WORLD_SIZE"), None if master is None else f"{master}:{env.get('MASTER_PORT', '')}"
