@@ -21,6 +21,7 @@ from distui.runners.agent.hook_clients import HookClient, HookError, HookRefusal
 from distui.runners.agent.process_samples import Outside
 from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, alike, find, read, spoken, stacks
+from distui.runners.agent.rank_lines import RankLines
 from distui.runners.diagnosis.rank_dumps import main_frames, threads
 from distui.runners.run.model import RankChanged, RankPhase, Site
 from distui.runners.run.parts import in_background
@@ -286,7 +287,8 @@ async def test_of_ranks_without_a_hook_only_those_that_stand_still_are_read(
     used = 0.0
     monkeypatch.setattr(pulses, "sample", lambda pid: Outside("S", used, used, None, None))
     hooks = Hooks(Path("/nowhere"), "/nowhere/h", lambda event: None, owner())
-    taking = Pulses(RunState(), hooks, lambda event: None)
+    lines = RankLines(Path("/nowhere"), 0, lambda file: None)
+    taking = Pulses(RunState(), hooks, lambda event: None, lines)
 
     async def stack(cores: float) -> list[str]:
         """What is seen of a rank that used so many cores for five seconds."""
