@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from ..diagnosis.activity import Kind, place
-from ..diagnosis.rank_dumps import main_frames, threads
+from ..diagnosis.stack_text import sites
 from ..run import clock, file_locks
 from ..run.freshness import PULSE_S
 from ..run.model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site
@@ -26,20 +25,6 @@ from .pyspy import PySpy
 from .rank_lines import RankLines
 from .tcp_stalls import stalls
 from .wait_shares import WaitShares
-
-_FRAME = re.compile(r"(.*):(\d+|\?\?\?) (.*)")
-
-
-def sites(text: str) -> tuple[Site, ...]:
-    """Return the main thread's frames in faulthandler's text, innermost first, or () if it is missing."""
-    return _sites(main_frames(text))
-
-
-def _sites(frames: Iterable[str]) -> tuple[Site, ...]:
-    hits = (_FRAME.fullmatch(frame) for frame in frames)
-    return tuple(
-        Site(hit[1], int(hit[2]) if hit[2].isdigit() else 0, hit[3]) for hit in hits if hit is not None
-    )
 
 
 def _lean(pulse: Pulse) -> Pulse:
@@ -69,13 +54,6 @@ def _holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[st
         elif holder is not None:
             held[pulse.rank] = {"holder": holder, "holder_name": program(holder)}
     return held
-
-
-def crash_sites(text: str) -> tuple[Site, ...]:
-    """Return the thread that a signal killed in faulthandler's text, or else the newest one with frames."""
-    stacks = [thread for thread in threads(text) if thread.frames]
-    at = next((thread for thread in stacks if thread.current), stacks[-1] if stacks else None)
-    return _sites(at.frames if at is not None else ())
 
 
 EVERY_S, ATTENTIVE_S = PULSE_S, 2.0

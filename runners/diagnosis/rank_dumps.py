@@ -1,18 +1,13 @@
-"""Merge the dumps of many ranks: flight recorders into one table per process group, stacks into groups of equal ones."""
+"""Merge the flight recorders of many ranks into one table per process group."""
 
 from __future__ import annotations
 
 import json
-import platform
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..inrank.rank_pulse import completed
-from ..run.file_io import FileError, content
-from ..run.state import RunState
 
 # torch's `torchfrtrace` needs the NCCL dumps of all ranks. This module also reads gloo's, and those of a few ranks.
 
@@ -176,14 +171,14 @@ def _parting(calls: list[CollectiveCall]) -> str:
             return "type"
         if len({call.sizes for call in calls}) > 1:
             return "size"
-    return "call site" if len({_short(call.site) for call in calls if call.site}) > 1 else ""
+    return "call site" if len({short_site(call.site) for call in calls if call.site}) > 1 else ""
 
 
 def _variants(
     calls: Mapping[int, CollectiveCall], of: str
 ) -> tuple[tuple[CollectiveCall, tuple[int, ...]], ...]:
     by = {
-        rank: (_short(call.site),) if of == "call site" else (call.op, call.dtypes, call.sizes)
+        rank: (short_site(call.site),) if of == "call site" else (call.op, call.dtypes, call.sizes)
         for rank, call in calls.items()
     }
     return tuple((calls[ranks[0]], ranks) for _, ranks in alike(by))
@@ -263,26 +258,37 @@ def _read(
     rank: int, dump: Any, members: Mapping[str, Any], groups: dict[Key, GroupRecord], taken: set[str]
 ) -> set[str]:
     """Read one recorder and return its groups' names. `taken`: names of NCCL groups, which gloo groups may repeat."""
-    entries = [entry for entry in dump.get("entries") or () if isinstance(entry, dict)]
     status: Mapping[str, Any] = dump.get("pg_status") or {}
     config: Mapping[str, Any] = dump.get("pg_config") or {}
     names = set()
-    for number in dict.fromkeys([*map(str, status), *(str(entry.get("pg_id")) for entry in entries)]):
-        mine = [entry for entry in entries if str(entry.get("pg_id")) == number]
-        name, desc = _names(mine, config.get(number), number)
-        ranks = _listed(members.get(name)) or _ranks(config, number, len(status))
-        if not mine and name in taken:
+    for number, entries in _by_group(dump.get("entries") or (), status).items():
+        name, desc = _names(entries, config.get(number), number)
+        if not entries and name in taken:
             continue
         names.add(name)
+        ranks = _listed(members.get(name)) or _ranks(config, number, len(status))
         group = groups.setdefault((f"{name}/gloo" if name in taken else name, ranks), GroupRecord())
         group.desc = group.desc or desc
-        calls = {call.seq: call for entry in _without_coalesced(mine) if (call := _call(entry)) is not None}
-        group.members[rank] = _member(calls)
+        group.members[rank] = _member(entries)
     return names
 
 
-def _member(calls: dict[int, CollectiveCall]) -> GroupMember:
+def _by_group(entries: Iterable[Any], status: Iterable[Any]) -> dict[str, list[Any]]:
+    """Return the entries of each group by its number, also of groups without entries."""
+    by_group: dict[str, list[Any]] = {str(number): [] for number in status}
+    for entry in entries:
+        if isinstance(entry, dict):
+            by_group.setdefault(str(entry.get("pg_id")), []).append(entry)
+    return by_group
+
+
+def _member(entries: Iterable[Any]) -> GroupMember:
     """Return the rank's progress by its entries: torch's own counts include sends and receives."""
+    calls: dict[int, CollectiveCall] = {}
+    for entry in _without_coalesced(entries):
+        call = _call(entry)
+        if call is not None:
+            calls[call.seq] = call
     if not calls:
         return GroupMember()
     done = [seq for seq, call in calls.items() if call.done]
@@ -363,143 +369,6 @@ def _site(frames: Iterable[Any]) -> str:
     return ""
 
 
-def _short(site: str) -> str:
+def short_site(site: str) -> str:
     """Return a site with the last two parts of its path: nodes may keep the same files in different directories."""
     return "/".join(site.rsplit("/", 2)[-2:])
-
-
-_HEAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
-_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-_CUT = "..."
-"""faulthandler's last line if there are more than 100 threads. It omits the oldest threads, so also the main one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """One thread in faulthandler's output."""
-
-    label: str
-    """faulthandler's label: "Thread 0x7f…", with the thread's name if it has one."""
-    current: bool
-    """Whether it is the thread that wrote the output."""
-    frames: tuple[str, ...]
-    """ "file:line function", innermost first; () if it runs no Python code."""
-
-
-@dataclass(frozen=True, slots=True)
-class StackGroup:
-    """Ranks whose main threads are at the same place."""
-
-    ranks: tuple[int, ...]
-    frames: tuple[str, ...]
-    """ "file:line function" of the main thread, innermost first; () if it is unknown or runs no Python code."""
-    shared: int = 0
-    """Number of outermost frames in common with the first group. The stacks differ from the next frame on."""
-
-
-_IMPORTING = re.compile(r"<frozen (?:importlib|zipimport)\b")
-
-
-def merged_stacks(texts: Mapping[int, str]) -> list[StackGroup]:
-    """Group ranks by equal main threads in faulthandler's output: the largest group first, then by rank.
-
-    Frames of Python's import system, five per module, are omitted. A stack that begins with one keeps the innermost.
-    """
-    frames = {rank: _without_imports(main_frames(text)) for rank, text in texts.items()}
-    groups = alike({rank: tuple(map(_short, own)) for rank, own in frames.items()})
-    return [StackGroup(ranks, frames[ranks[0]], _shared(key, groups[0][0])) for key, ranks in groups]
-
-
-def _without_imports(frames: tuple[str, ...]) -> tuple[str, ...]:
-    return frames[:1] + tuple(frame for frame in frames[1:] if not _IMPORTING.match(frame))
-
-
-def main_frames(text: str) -> tuple[str, ...]:
-    """Return the frames of the main thread, innermost first; () if it is missing."""
-    stacks = threads(text)
-    if not stacks:
-        return ()
-    if text.rstrip().endswith("\n" + _CUT):
-        # Signals are handled in the main thread. The output of the hook's own thread does not contain it.
-        own = (
-            thread for thread in stacks if not any("/inrank/hook.py:" in frame for frame in thread.frames)
-        )
-        return next((thread.frames for thread in own if thread.current), ())
-    return stacks[-1].frames  # Python keeps its threads newest first
-
-
-def threads(text: str) -> list[Thread]:
-    """Return all threads in order; [] if the text is not faulthandler's."""
-    parts: list[tuple[str, bool, list[str]]] = []
-    for line in text.splitlines():
-        head = _HEAD.fullmatch(line)
-        if head is not None:
-            named = f" [{head[3]}]" if head[3] else ""
-            parts.append((f"Thread {head[2]}{named}", head[1] == "Current thread", []))
-            continue
-        frame = _FRAME.fullmatch(line)
-        if frame is not None and parts:
-            parts[-1][2].append(f"{frame[1]}:{frame[2]} {frame[3]}")
-    return [Thread(label, current, tuple(frames)) for label, current, frames in parts]
-
-
-def _shared(frames: Sequence[str], first: Sequence[str]) -> int:
-    number = 0
-    for mine, its in zip(reversed(frames), reversed(first), strict=False):
-        if mine != its:
-            break
-        number += 1
-    return number
-
-
-_FRAME_TEXT = re.compile(r"(.*):(\d+) (.*)", re.S)
-_FOREIGN = re.compile(
-    r"<|.*/(?:(?:site|dist)-packages|lib/python\d\.\d+|inrank)/"
-    r"|.*/torch/(?:nn|distributed|autograd|optim|utils|cuda|fx|_\w+)/"
-)
-
-
-class StackFrame(NamedTuple):
-    path: str
-    line: int
-    function: str
-
-    @property
-    def own(self) -> bool:
-        """Whether it is the user's code: outside installed packages, Python, torch and the hook."""
-        return bool(self.path) and not _FOREIGN.match(self.path)
-
-
-def frame_of(text: str) -> StackFrame:
-    """Parse "file:line function"."""
-    match = _FRAME_TEXT.fullmatch(text)
-    return StackFrame(match[1], int(match[2]), match[3]) if match else StackFrame("", 0, text)
-
-
-MOST_SOURCE = 4 << 20
-"""Maximum size in bytes of a source file."""
-
-
-class SourceLines:
-    """Source lines of frames, if the files are on this host and unchanged since the ranks began."""
-
-    def __init__(self, state: RunState) -> None:
-        hosts = {node.host for node in state.nodes.values()}
-        self._here = hosts == {platform.node()}
-        self._began = state.attempts[-1].began if state.attempts else 0.0
-        self._files: dict[str, list[str]] = {}
-
-    def of(self, frame: StackFrame) -> str:
-        """Return the stripped source line; "" if unknown."""
-        if frame.path not in self._files:
-            self._files[frame.path] = self._read(Path(frame.path)) if self._here else []
-        lines = self._files[frame.path]
-        return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else ""
-
-    def _read(self, path: Path) -> list[str]:
-        try:
-            if not path.is_absolute() or path.stat().st_mtime > self._began:
-                return []  # its directory or its earlier content is unknown
-            return content(path, MOST_SOURCE).decode("utf-8", "replace").split("\n")
-        except (FileError, OSError, ValueError):
-            return []

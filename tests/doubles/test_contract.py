@@ -19,7 +19,7 @@ import pytest
 
 from distui.presets.model import RestartPolicy
 from distui.runners.agent.runner_process import Runner
-from distui.runners.diagnosis.rank_dumps import main_frames
+from distui.runners.diagnosis.stack_text import main_frames
 from distui.runners.run import clock
 from distui.runners.run.journal import REPORT
 from distui.runners.run.model import (

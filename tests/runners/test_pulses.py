@@ -25,6 +25,7 @@ from distui.runners.agent.hook_clients import HookError, Hooks
 from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.rank_lines import RankLines
 from distui.runners.agent.tcp_stalls import address, parse, stalls
+from distui.runners.diagnosis import stack_text
 from distui.runners.run.log_files import file_id
 from distui.runners.run.model import HookChanged, OwnLine, RankChanged, RankPhase, Site, Stall
 from distui.runners.run.state import RunState
@@ -166,11 +167,11 @@ Current thread 0x00007f02 (most recent call first):
   File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
   File "/x/my train.py", line ??? in <module>
 """
-    assert pulses.sites(text) == (
+    assert stack_text.sites(text) == (
         Site("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed"),
         Site("/x/my train.py", 0, "<module>"),
     )
-    assert pulses.sites("") == ()
+    assert stack_text.sites("") == ()
 
 
 class Rank:

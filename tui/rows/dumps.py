@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.rank_dumps import (
-    CollectiveWait,
-    RecorderGroup,
+from ...runners.diagnosis.rank_dumps import CollectiveWait, RecorderGroup, merged_recorders
+from ...runners.diagnosis.stack_text import (
     SourceLines,
     StackFrame,
     StackGroup,
     frame_of,
     main_frames,
-    merged_recorders,
     merged_stacks,
 )
 from ...runners.run.formatting import NA, agreeing, size_text, spans, spans_short, spans_text, time_of_day

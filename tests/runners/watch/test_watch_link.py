@@ -13,7 +13,7 @@ from watch_jobs import Jobs, kill
 from watch_jobs import jobs as jobs
 
 from distui.runners.agent import pyspy
-from distui.runners.diagnosis.rank_dumps import merged_stacks
+from distui.runners.diagnosis.stack_text import merged_stacks
 from distui.runners.run.model import CaughtUp, Dump, RankPhase, ReadLog, RunPhase, Stamped, Stop
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import Link
