@@ -124,9 +124,7 @@ class Training:
     def _of(self, rank: int) -> RankSignals:
         there = self._ranks.get(rank)
         if there is None:
-            attempts = self._run.state.attempts
-            world = attempts[-1].world_size if attempts else 1
-            there = self._ranks[rank] = RankSignals(rank, world)
+            there = self._ranks[rank] = RankSignals(rank, self._run.state.world_size or 1)
         return there
 
     def _lead(self) -> int:

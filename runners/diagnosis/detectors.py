@@ -230,7 +230,7 @@ class Judging:
 
     def _compare(self) -> None:
         """Feed new pulses to the arrivals, in portions that keep a pass short."""
-        world = self._state.attempts[-1].world_size if self._state.attempts else 0
+        world = self._state.world_size
         for _ in range(max(AT_ONCE, len(self._fresh) - 4 * AT_ONCE)):
             if not self._fresh:
                 return

@@ -54,7 +54,7 @@ def no_step_yet(state: RunState, now: float) -> str:
 
     `now`: Unix time on the clock of `state`.
     """
-    attempt = state.attempts[-1] if state.attempts else None
+    attempt = state.newest
     if attempt is None or state.phase.ended or now - attempt.began < AFTER_S:
         return ""
     if any(rank.sample is not None and rank.sample.step for rank in state.ranks.values()):

@@ -47,7 +47,7 @@ def _at_the_stop(view: View) -> Iterable[Finding]:
 
     Omit findings of an earlier attempt that a restart has just ended.
     """
-    began = view.state.attempts[-1].began if view.state.attempts else 0.0
+    began = view.state.attempt_began
     for finding in view.state.findings.values():
         if finding.since is not None and finding.since < began:
             continue

@@ -132,7 +132,7 @@ class SourceLines:
     def __init__(self, state: RunState) -> None:
         hosts = {node.host for node in state.nodes.values()}
         self._here = hosts == {platform.node()}
-        self._began = state.attempts[-1].began if state.attempts else 0.0
+        self._began = state.attempt_began
         self._files: dict[str, list[str]] = {}
 
     def of(self, frame: StackFrame) -> str:

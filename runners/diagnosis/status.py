@@ -124,7 +124,7 @@ class Applied(Struct, frozen=True):
 
 def world_size(state: RunState) -> int:
     """Return the number of ranks of the newest attempt, with those that `srun` started on other machines."""
-    return max(len(state.ranks), state.attempts[-1].world_size if state.attempts else 0)
+    return max(len(state.ranks), state.world_size)
 
 
 def applied(state: RunState) -> Applied | None:
@@ -136,7 +136,7 @@ def applied(state: RunState) -> Applied | None:
     if not made:
         yet = "" if state.phase.ended else " yet"
         return Applied("unknown", f"no rank has shown{yet} what its model is wrapped with")
-    world = state.attempts[-1].world_size if state.attempts else len(state.ranks)
+    world = state.world_size or len(state.ranks)
     judged = {number: _judge(plan, wrapped, world) for number, wrapped in made.items()}
     for number, check in judged.items():
         if check.state != "applied":
@@ -223,7 +223,7 @@ def sizes(state: RunState) -> dict[str, int]:
     plan = state.plan
     if plan is None or not plan.mesh or not state.attempts:
         return {}
-    dims, world = dict(plan.mesh), state.attempts[-1].world_size
+    dims, world = dict(plan.mesh), state.world_size
     data = next((name for name in DATA if name in dims), None)
     if data is not None:
         dims[data], left = divmod(world, math.prod(dims.values()) // dims[data])

@@ -319,7 +319,7 @@ class View:
 
     @property
     def attempt(self) -> Attempt | None:
-        return self.state.attempts[-1] if self.state.attempts else None
+        return self.state.newest
 
     def newest(self, rank: int) -> Pulse | None:
         """Return the newest pulse of a rank."""

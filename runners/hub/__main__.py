@@ -218,9 +218,9 @@ class Hub:
             stopping=stopping,
             why=run.why_stopped,
             nnodes_min=run.plan.nnodes_min,
-            cause=state.attempts[-1].first_cause if state.attempts else None,
+            cause=state.first_cause,
             cluster_down=state.cluster is not None and state.cluster.down,
-            idle=state.attempts[-1].idle if state.attempts else "",
+            idle=state.idle,
         )
         return ending(whole, [run.nodes.part(node, now, run.stop_since) for node in numbers])
 

@@ -283,7 +283,8 @@ def _attempt_started(state: RunState, at: Stamped, event: AttemptStarted) -> Non
         fresh.began, fresh.cause, fresh.code = before.began, before.cause, before.code | fresh.code
         state.ranks = {}
     state.ranks |= {place.rank: Rank(place) for place in event.ranks}
-    state.delay, state.failures = None, max(event.failures, state.failures * state.of_part(at))
+    counted = state.failures if state.of_part(at) else 0
+    state.delay, state.failures = None, max(event.failures, counted)
     if state.phase is not RunPhase.STOPPING and event.attempt > 1:
         state.phase = RunPhase.RESTARTING
 
@@ -456,7 +457,7 @@ def _run_ended(state: RunState, at: Stamped, event: RunEnded) -> None:
         return  # the rest stays as it was
     state.runner_pid, state.delay = None, None
     _lose(state.ranks.values())
-    last = state.attempts[-1] if state.attempts else None
+    last = state.newest
     if last is not None and last.outcome is None:
         last.ended, last.outcome = at.time, Outcome.LOST
 
@@ -667,9 +668,34 @@ class RunState:
         return elapsed(self.began, now if self.ended is None else self.ended)
 
     @property
+    def newest(self) -> Attempt | None:
+        """The current or last attempt; None before the first."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
     def attempt(self) -> int:
-        """Number of the current attempt, from 1; 0 before the first."""
+        """Its number, from 1; 0 before the first."""
         return self.attempts[-1].number if self.attempts else 0
+
+    @property
+    def attempt_began(self) -> float:
+        """Its begin in unix seconds; 0 before the first."""
+        return self.attempts[-1].began if self.attempts else 0.0
+
+    @property
+    def world_size(self) -> int:
+        """Its number of ranks on all nodes; 0 before the first."""
+        return self.attempts[-1].world_size if self.attempts else 0
+
+    @property
+    def first_cause(self) -> FirstCause | None:
+        """Its first cause; None if it has none."""
+        return self.attempts[-1].first_cause if self.attempts else None
+
+    @property
+    def idle(self) -> str:
+        """Say that it succeeded without a training step; "" otherwise."""
+        return self.attempts[-1].idle if self.attempts else ""
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -711,7 +737,7 @@ class RunState:
         A rank with a step proves that the ranks of nodes without a report run, too.
         """
         if self.phase in (RunPhase.STARTING, RunPhase.RESTARTING) and self.ranks:
-            expected = self.attempts[-1].world_size if self.merged and self.attempts else 0
+            expected = self.world_size if self.merged else 0
             newest_first = reversed(self.ranks.values())  # ranks begin in order, so the last decides
             complete = len(self.ranks) >= expected or any(rank.made for rank in self.ranks.values())
             if complete and all(rank.phase in _BEGUN for rank in newest_first):

@@ -55,7 +55,7 @@ def _about(seconds: float) -> str:
 
 def what_is_lost(state: RunState, now: float) -> Loss:
     """Loss if the worker group ends at `now`, unix time by the clock of the state."""
-    attempt = state.attempts[-1] if state.attempts else None
+    attempt = state.newest
     if attempt is None or not state.ranks:
         return Loss()
     saved, line = state.checkpoint, progress(state, now)
@@ -101,7 +101,7 @@ def _steps_since(state: RunState, saved: Checkpoint, line: Progress) -> int | No
 
 def _counted_since(state: RunState, saved: Checkpoint) -> int | None:
     """Optimizer steps of the saving process since the save; None if not counted, or if it has ended."""
-    if saved.count is None or saved.attempt != state.attempts[-1].number:
+    if saved.count is None or saved.attempt != state.attempt:
         return None
     own = None if saved.rank is None else state.ranks.get(saved.rank)
     ranks = list(state.ranks.values()) if own is None else [own]

@@ -75,7 +75,7 @@ def computed(state: RunState, sample: TrainingSample) -> tuple[float, str] | Non
 
 def _is_of_job(state: RunState, sample: TrainingSample) -> bool:
     """Whether a rate is that of the job, and all its ranks are known."""
-    world = state.attempts[-1].world_size if state.attempts else 0
+    world = state.world_size
     of_job = world == 1 or sample.sources.get("tokens_s") in JOB_RATES
     return of_job and world > 0 and len(state.ranks) == world
 

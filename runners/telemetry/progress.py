@@ -106,7 +106,7 @@ def current(state: RunState) -> list[TrainingSample]:
 
 def _began(state: RunState) -> float:
     """Unix time at the begin of the newest attempt."""
-    return state.attempts[-1].began if state.attempts else 0.0
+    return state.attempt_began
 
 
 def _reported(samples: Iterable[TrainingSample]) -> tuple[dict[str, Any], dict[str, str]]:
