@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from distui.presets.finding import Finding
+from distui.runners.agent.attempt_ends import close_attempt, first_cause
+from distui.runners.agent.ended_ranks import Ended, Raised, gather, last_samples
 from distui.runners.agent.kernel_evidence import KernelEvidence
-from distui.runners.agent.supervision import Ended, Raised, close_attempt, first_cause, gather, last_samples
 from distui.runners.run.model import FirstCause, Outcome, RankChanged, RankPhase, RankPlace, RankSample
 from distui.runners.run.state import Rank
 
@@ -17,13 +18,18 @@ def change(rank: int, at: float, code: int = 1, signal: str | None = None) -> Ra
     return RankChanged(1, rank, state, rank, 100 + rank, code, signal, at)
 
 
+def unread(change: RankChanged) -> Ended:
+    """A rank that nothing is read of."""
+    return Ended(change, None, ())
+
+
 def test_the_exception_is_older_than_the_exit_it_leads_to() -> None:
     """The culprit takes its time to go; its victim sees the closed socket and is gone first."""
     culprit = Ended(change(1, 10.5), Raised(10.0, "ValueError", "bad data"), ())
     victim = Ended(
         change(0, 10.2), Raised(10.1, "RuntimeError", "Connection closed by peer [127.0.0.1]"), ()
     )
-    found = first_cause([victim, culprit])
+    found = first_cause([victim, culprit], (), unread)
     assert found is not None
     assert (found.rank, found.victims) == (1, (0,))
     assert found.text == "rank 1 raised ValueError: bad data (exit code 1)"
@@ -32,14 +38,16 @@ def test_the_exception_is_older_than_the_exit_it_leads_to() -> None:
 def test_a_rank_that_only_says_that_another_is_gone_is_no_cause() -> None:
     killed = Ended(change(3, 10.3, -9, "SIGKILL"), None, ())
     earlier = Ended(change(0, 10.0), Raised(10.0, "RuntimeError", "[gloo] Connection reset by peer"), ())
-    found = first_cause([earlier, killed])
+    found = first_cause([earlier, killed], (), unread)
     assert found is not None
     assert (found.rank, found.signal, found.exit_code) == (3, "SIGKILL", None)
 
 
 def test_the_kernel_has_the_word_on_memory() -> None:
     found = first_cause(
-        [Ended(change(2, 1.0, -9, "SIGKILL"), None, (), KernelEvidence("kernel log: Killed process 102"))]
+        [Ended(change(2, 1.0, -9, "SIGKILL"), None, (), KernelEvidence("kernel log: Killed process 102"))],
+        (),
+        unread,
     )
     assert found is not None
     assert found.text.startswith("rank 2 ran out of host memory, and the kernel killed it")
@@ -73,7 +81,7 @@ def test_of_a_rank_that_was_done_before_the_others_the_last_lines_are_kept(tmp_p
 def test_the_ledger_says_how_an_attempt_ended() -> None:
     def one(*changes: RankChanged, asked: Outcome | None = None) -> Outcome:
         by_rank = {each.rank: each for each in changes}
-        return close_attempt(1, by_rank, asked=asked, gathered=lambda each: Ended(each, None, ())).outcome
+        return close_attempt(1, by_rank, asked=asked, gathered=unread).outcome
 
     good = RankChanged(1, 0, RankPhase.SUCCEEDED, 0, 1, 0)
     stopped = RankChanged(1, 1, RankPhase.STOPPED, 1, 2, -15, "SIGTERM")
@@ -84,9 +92,7 @@ def test_the_ledger_says_how_an_attempt_ended() -> None:
 
 
 def test_what_the_launcher_said_is_the_cause_where_no_rank_failed() -> None:
-    ended = close_attempt(
-        1, {}, asked=None, gathered=lambda each: Ended(each, None, ()), reported="RendezvousTimeoutError: x"
-    )
+    ended = close_attempt(1, {}, asked=None, gathered=unread, reported="RendezvousTimeoutError: x")
     assert (ended.outcome, ended.text) == (Outcome.FAILED, "attempt 1 failed: RendezvousTimeoutError: x")
 
 
@@ -114,7 +120,7 @@ def test_the_exception_before_the_last_one_is_evidence() -> None:
     last = Raised(
         10.0, "RuntimeError", "DataLoader worker (pid(s) 7) exited unexpectedly", before=(killed,)
     )
-    found = first_cause([Ended(change(1, 10.5), last, ())])
+    found = first_cause([Ended(change(1, 10.5), last, ())], (), unread)
     assert found is not None
     assert found.kind == "killed"
     assert found.evidence == (f"it came of {killed.strip()}",)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from distui.runners.agent import nccl_logs
+from distui.runners.agent.ended_ranks import last_lines
 from distui.runners.agent.nccl_logs import Tails
-from distui.runners.agent.supervision import last_lines
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.reading import read_all, read_run
 from distui.runners.logs import gaps, grep, search
