@@ -23,13 +23,14 @@ from ..run.wire.client import Window, sweep_sockets
 from ..telemetry.gpus import GpuSource
 from .checkpoint_watch import CheckpointWatch
 from .commands import AgentCommands, Restarts
-from .hook_clients import Environment, Hooks
+from .hook_clients import Hooks
 from .log_caps import LogCaps
 from .metrics_push import MetricsPush
 from .metrics_writer import MetricsWriter
 from .nccl_logs import NcclLogs
 from .nccl_switch import NcclSwitch, RasWatch
 from .pulses import Pulses
+from .rank_environments import Environment
 from .rank_lines import RankLines
 from .reclaim_watch import ReclaimWatch
 from .relay_client import AgentRelay

@@ -46,8 +46,9 @@ from ..run.model import (
 )
 from ..run.processes import disposition, marked, resume, send_signal, sweep, unmarked
 from ..run.wire.client import MAX_LINE
-from .hook_clients import Environment, HookError, Hooks
+from .hook_clients import HookError, Hooks
 from .pyspy import EVERY_S, PySpy, alike, stacks
+from .rank_environments import Environment
 from .rank_profiles import RankProfiles
 from .runner_process import Runner, ServedRun, ask_once
 

@@ -144,12 +144,13 @@ def of_runner(
     wanted = {**dict.fromkeys(launch.hidden, MASK), **changes}
     missing = []
     for name, value in wanted.items():
-        if value == MASK and name not in secrets:
+        known = secrets.get(name) if value == MASK else value
+        if known is not None:
+            env[name] = known
+            continue
+        env.pop(name, None)
+        if value == MASK:
             missing.append(name)
-        if value is None or (value == MASK and name not in secrets):
-            env.pop(name, None)
-        else:
-            env[name] = secrets[name] if value == MASK else value
     if unset := [name for name, value in changes.items() if value is None]:
         env[UNSET] = "\n".join(unset)
     return Started(env, sorted(missing))

@@ -88,7 +88,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def hookless(pid: int) -> HookClient:
     """The hook of a rank that never connects."""
-    return HookClient(Path("/nowhere"), RankChanged(1, 0, RankPhase.RUNNING, 0, pid), lambda event: None)
+    change = RankChanged(1, 0, RankPhase.RUNNING, 0, pid)
+    return HookClient(Path("/nowhere"), change, lambda event: None, lambda: None)
 
 
 def stop(pid: int) -> None:

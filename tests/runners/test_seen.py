@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.agent.hook_clients import same
+from distui.runners.agent.rank_environments import same
 
 
 @pytest.mark.parametrize(

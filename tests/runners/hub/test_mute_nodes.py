@@ -16,7 +16,7 @@ from patience import HANG_S
 from distui.presets.model import RestartPolicy
 from distui.presets.plan import Place, Plan
 from distui.runners.agent import commands
-from distui.runners.agent.hook_clients import Environment
+from distui.runners.agent.rank_environments import Environment
 from distui.runners.agent.runner_process import Runner, ServedRun
 from distui.runners.run import file_io, run_directories
 from distui.runners.run.daemon import CommandRefused
