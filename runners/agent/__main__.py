@@ -27,11 +27,13 @@ from .hook_clients import Hooks
 from .log_caps import LogCaps
 from .metrics_push import MetricsPush
 from .metrics_writer import MetricsWriter
+from .nccl_flood import Guard
 from .nccl_logs import NcclLogs
-from .nccl_switch import NcclSwitch, RasWatch
+from .nccl_switch import NcclSwitch
 from .pulses import Pulses
 from .rank_environments import Environment
 from .rank_lines import RankLines
+from .ras_watch import RasWatch
 from .reclaim_watch import ReclaimWatch
 from .relay_client import AgentRelay
 from .runner_process import Runner, ServedRun, SpawnRunner
@@ -80,7 +82,7 @@ class Agent:
         )
         self.sampling = Sampling(run, hooks, self.pulses.shares, gpu_source)
         self.nccl = NcclSwitch(run, hooks, restarts)
-        self.nccl_logs = NcclLogs(run, lower=self.nccl.lower, heard=self.sampling.training.heard)
+        self.nccl_logs = NcclLogs(run, self.sampling.training.heard)
         self.commands = AgentCommands(run, hooks, self.pulses.spy, restarts, self.nccl.switch, relaying)
         self.checkpoints = CheckpointWatch(run)
         self.supervision = Supervision(
@@ -147,7 +149,7 @@ class Agent:
             "pulses": self.pulses.run,
             "py-spy": self.pulses.spy.run,
             "logs": self.nccl_logs.run,
-            "log-flood": self.nccl_logs.guard.run,
+            "log-flood": Guard(run, self.nccl.lower).run,
             "checkpoints": self.checkpoints.run,
             "spot-notice": ReclaimWatch(run).run,
             "metrics-export": MetricsWriter(run).run,
@@ -163,17 +165,21 @@ class Agent:
             watchers["diagnosis"] = self.judging.run
         return watchers
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Serve the run until it has ended and no viewer is connected. `ready` is called when the socket answers."""
+    def _resume(self) -> bool:
+        """Replay the journal, and create the run if it is new. Return True if the run continues."""
         # A restarted job continues its part.
         again = os.environ.pop("DISTUI_AGAIN", "") != ""
         run, record = self.served, self.served.record
         resumed = run.chronicle.replay() and not (again and run.state.phase.ended)
         if not resumed or not run.state.run:  # a journal may be lost while its run continues
-            run.emit(
-                RunCreated(record.run, record.name, record.host, summarise(run.plan)),
-                at=record.created if self._mode is StartMode.READ else None,
-            )
+            created = RunCreated(record.run, record.name, record.host, summarise(run.plan))
+            run.emit(created, at=record.created if self._mode is StartMode.READ else None)
+        return resumed
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve the run until it has ended and no viewer is connected. `ready` is called when the socket answers."""
+        run = self.served
+        resumed = self._resume()
         adopted = await self.supervision.begin(self._mode, resumed)
         self.judging = self._make_judging()
         await self.server.announce(run, ready, adopted)
@@ -194,10 +200,10 @@ class Agent:
         self.sampling.close()
         if self.notifier is not None:
             await self.notifier.finish()
-        await self.server.outstay(HUB_SECONDS if record.kind == "node" else 0.0)
+        await self.server.outstay(HUB_SECONDS if run.record.kind == "node" else 0.0)
         await self.server.close()
         await self.supervision.dismiss()
-        sweep_sockets(record.run8)
+        sweep_sockets(run.record.run8)
         run.journal.close()
 
 

@@ -9,6 +9,7 @@ import psutil
 
 from ...presets.finding import Finding
 from ..run.formatting import size_text
+from ..run.machine import disk_space
 from .run_disk import FULL_BYTES, LOW_SHARE
 from .runner_process import ServedRun
 
@@ -30,9 +31,8 @@ def finding_of(place: Path, run_dir: Path, node: int, size: int | None) -> Findi
     """
     if os.stat(place).st_dev == os.stat(run_dir).st_dev:
         return None  # the sampler checks that disk
-    about = os.statvfs(place)
-    free, total = about.f_bavail * about.f_frsize, about.f_blocks * about.f_frsize
-    if not total:
+    free, total = disk_space(place)
+    if free is None or not total:
         return None  # no free space information
     full, tight = free < FULL_BYTES, size is not None and free < size
     if not (full or tight or free < LOW_SHARE * total):

@@ -34,6 +34,15 @@ def cores_here() -> int:
     return os.cpu_count() or 1
 
 
+def disk_space(path: str | os.PathLike[str]) -> tuple[int | None, int | None]:
+    """Return the free and total bytes of a path's file system; None if they are unknown."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return None, None
+    return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
+
 def check_system() -> None:
     """Raise RunError on a system other than Linux, because runs need it."""
     if SYSTEM != "linux":

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from ..run import clock
+from ..run.machine import disk_space
 from ..run.model import Host
 from ..run.proc import Cgroup, KeptFile, MemoryUse
 from .counters import Counter
@@ -100,7 +101,7 @@ class HostSampler:
         self._ports: tuple[str, ...] = ()
         self._files: dict[str, KeptFile] = {}
         self._nics_at = self._disks_at = float("-inf")
-        self._disks: dict[str, int] = {}
+        self._disks: dict[str, int | None] = {}
         self._cores = os.cpu_count()
         self._busy = _Busy()
 
@@ -187,10 +188,10 @@ class HostSampler:
         """Reread the disks' values with the next sample."""
         self._disks_at = float("-inf")
 
-    def _file_systems(self, now: float) -> dict[str, int]:
+    def _file_systems(self, now: float) -> dict[str, int | None]:
         if now - self._disks_at >= DISK_S:
             self._disks_at = now
-            self._disks = _disk(self._run_dir) | _shm()
+            self._disks = _disks(self._run_dir)
         return self._disks
 
 
@@ -258,18 +259,8 @@ def _pressure(data: bytes | None) -> float | None:
     return None
 
 
-def _disk(path: str) -> dict[str, int]:
-    try:
-        stats = os.statvfs(path)
-    except OSError:
-        return {}
-    return {"disk_free": stats.f_bavail * stats.f_frsize, "disk_total": stats.f_blocks * stats.f_frsize}
-
-
-def _shm() -> dict[str, int]:
-    try:
-        stats = os.statvfs("/dev/shm")
-    except OSError:
-        return {}
-    total = stats.f_blocks * stats.f_frsize
-    return {"shm_used": total - stats.f_bfree * stats.f_frsize, "shm_total": total}
+def _disks(run_dir: str) -> dict[str, int | None]:
+    free, total = disk_space(run_dir)
+    shm_free, shm_total = disk_space("/dev/shm")
+    used = None if shm_free is None or shm_total is None else shm_total - shm_free
+    return {"disk_free": free, "disk_total": total, "shm_used": used, "shm_total": shm_total}

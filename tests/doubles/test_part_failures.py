@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from distui.runners.agent.nccl_logs import Tails
+from distui.runners.agent.log_tails import Tails
 from distui.runners.diagnosis.detectors import Judging
 from distui.runners.run.model import Gpu, ReadLog, ReadMetrics, Restart
 from distui.runners.telemetry import export_settings

@@ -18,7 +18,7 @@ from nccl_host.scenarios import CALLS, OTHER, SCENARIOS, Scenario
 from nccl_host.trimming import shape
 from nccl_host.verdicts import of_folder, wrong
 
-from distui.runners.agent import nccl_switch
+from distui.runners.agent import ras_watch
 from distui.runners.diagnosis import ras
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -63,7 +63,7 @@ def test_a_question_to_ras_is_answered_while_one_of_those_that_share_the_port_is
         world.signal(signal.SIGSTOP, 2)
         port = int((tmp_path / "port").read_text())
         for _ in range(4):
-            report = asyncio.run(nccl_switch.ask(port))
+            report = asyncio.run(ras_watch.ask(port))
             assert 2 in {
                 peer.rank for peer in ras.missing(report)
             }  # on a busy machine others may be late, too

@@ -12,8 +12,8 @@ from inrank.conftest import own_directories as own_directories
 
 from distui.presets.finding import Finding
 from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, disk_reserve, flood_rate
-from distui.runners.agent import nccl_logs
-from distui.runners.agent.nccl_logs import FLOOD_ID, Flow, written
+from distui.runners.agent import nccl_flood
+from distui.runners.agent.nccl_flood import FLOOD_ID, Flow, written
 from distui.runners.run.model import FindingRaised, Restart, SetNccl
 from distui.runners.run.state import RunState
 
@@ -116,7 +116,7 @@ def test_what_is_to_stay_free() -> None:
 @pytest.fixture
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent of which 2 kB/s are a flood: the rigs call ten times as much."""
-    monkeypatch.setattr(nccl_logs, "FLOOD_BYTES", 2000.0)
+    monkeypatch.setattr(nccl_flood, "FLOOD_BYTES", 2000.0)
 
 
 LINE = "h:1:2 [0] NCCL INFO AllReduce: opCount 1f count 1024 datatype 7 op 0 root 0 comm 0x55 [nranks=2]\n"

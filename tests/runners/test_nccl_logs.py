@@ -16,8 +16,9 @@ from inrank.conftest import own_directories as own_directories
 from inrank.inrank_rig import driven, execute
 
 from distui.presets.finding import Finding
-from distui.runners.agent import nccl_logs as module
-from distui.runners.agent.nccl_logs import EVERY_S, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
+from distui.runners.agent import log_tails as module
+from distui.runners.agent.log_tails import NEWEST, Tails
+from distui.runners.agent.nccl_logs import EVERY_S, RETRIED_S, RaisedFindings, rdma
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.nccl_facts import NcclFacts

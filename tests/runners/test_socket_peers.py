@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.agent import nccl_switch
+from distui.runners.agent import ras_watch
 from distui.runners.agent.runner_process import ask_once
 from distui.runners.diagnosis.ras import RasError, parse
 from distui.runners.run.wire.client import LinkError, SocketLink
@@ -76,7 +76,7 @@ def test_whoever_took_the_port_of_ras_ends_no_look() -> None:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             try:
-                await nccl_switch.ask(port, hosts=("127.0.0.1",))
+                await ras_watch.ask(port, hosts=("127.0.0.1",))
             except RasError:
                 return "refused"
         return "believed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from distui.runners.agent.nccl_switch import judge as judge_reports
+from distui.runners.agent.ras_watch import judge as judge_reports
 from distui.runners.diagnosis import ras
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.reading import read_all

@@ -9,7 +9,7 @@ import pytest
 from each import for_each
 from ports import free_port
 
-from distui.runners.agent import nccl_switch as watch
+from distui.runners.agent import ras_watch as watch
 from distui.runners.diagnosis import ras
 from distui.runners.run.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace
 from distui.runners.run.state import Rank, RunState

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.agent import nccl_logs
+from distui.runners.agent import log_tails
 from distui.runners.agent.ended_ranks import last_lines
-from distui.runners.agent.nccl_logs import Tails
+from distui.runners.agent.log_tails import Tails
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.reading import read_all, read_run
 from distui.runners.logs import gaps, grep, search
@@ -122,7 +122,7 @@ def test_diagnosis_reads_all_texts(run: Path) -> None:
 def test_the_agent_reads_on_at_once_and_skips_nothing(run: Path, taken: list[int]) -> None:
     tails = Tails(run, 0, 1)
     left = tails.scan()
-    assert left < nccl_logs.BEHIND
+    assert left < log_tails.BEHIND
     tails.drain()
     assert (tails.left, tails.sampled) == (0, False)
     assert tails.reading.lines == 1004
