@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,7 +46,7 @@ from ..run.model import (
 )
 from ..run.processes import disposition, marked, resume, send_signal, sweep, unmarked
 from ..run.wire.client import MAX_LINE
-from .hook_clients import HookError, Hooks
+from .hook_clients import HookClient, HookError, Hooks
 from .pyspy import EVERY_S, PySpy, alike, stacks
 from .rank_environments import Environment
 from .rank_profiles import RankProfiles
@@ -331,38 +331,17 @@ class AgentCommands(CommandExecutor):
             return reply(await self._restarts.check_runner())
         return self._kept(command) if command.reads else await self._asked(command)
 
-    async def _asked(self, command: Dump) -> Reply:  # noqa: C901
+    async def _asked(self, command: Dump) -> Reply:
         """Ask all chosen ranks at once. Return the answers, and name the ranks without one."""
         hooks = self._hooks.chosen(command.ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
         old: dict[int, float] = {}
         before = {hook.rank: hook.signals for hook in hooks}
-        if command.what == "stacks":
-            asked = [stacks(hook, self._spy, old) for hook in hooks]
-        elif command.what in ("flight", "memory", "record"):
-            asked = [_text(hook.ask(command.what, DUMP_SECONDS)) for hook in hooks]
-        else:
-            raise CommandRefused(f"there is no dump {command.what!r}: stacks, flight, memory or record")
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        data, failed = {}, []
-        for hook, answer in zip(hooks, answers, strict=True):
-            if isinstance(answer, str):
-                data[str(hook.rank)] = answer
-            elif isinstance(answer, HookError):
-                failed.append(answer)
-            else:
-                raise answer
-        also = alike(failed)
-        if old:
-            which = agreeing(old, "the stack of {ranks} is", "the stacks of {ranks} are up to")
-            age = f"{max(old.values()):.0f} s old: py-spy samples a rank every {EVERY_S:.0f} s at most"
-            also.append(Clause(f"{which} {age}", tuple(old)))
+        answers = await asyncio.gather(*self._questions(command.what, hooks, old), return_exceptions=True)
+        data, failed = _parted(hooks, answers)
         signalled = tuple(hook.rank for hook in hooks if hook.signals > before[hook.rank])
-        if signalled:
-            also.append(
-                Clause("{ranks} by SIGUSR2 to the hook's own thread, which interrupts no call", signalled)
-            )
+        also = [*alike(failed), *_remarks(old, signalled)]
         if not data:
             raise CommandRefused(sentence(also), also)
         data, left = within(data, DUMP_BYTES)
@@ -370,14 +349,48 @@ class AgentCommands(CommandExecutor):
             kept_stacks.keep(self._run.run_dir, self._run.node, clock.now(), data)
         if left:
             also.append(Clause("too long for one answer: ask for {ranks} with --rank", left))
-        return Reply(
-            [Clause(f"{command.what} of {{ranks}}", tuple(int(rank) for rank in data)), *also], data
-        )
+        dumped = Clause(f"{command.what} of {{ranks}}", tuple(int(rank) for rank in data))
+        return Reply([dumped, *also], data)
+
+    def _questions(
+        self, what: str, hooks: Sequence[HookClient], old: dict[int, float]
+    ) -> list[Coroutine[Any, Any, str]]:
+        """Return the requests. `old` receives the ages in seconds of stacks that py-spy has kept."""
+        if what == "stacks":
+            return [stacks(hook, self._spy, old) for hook in hooks]
+        if what in ("flight", "memory", "record"):
+            return [_text(hook.ask(what, DUMP_SECONDS)) for hook in hooks]
+        raise CommandRefused(f"there is no dump {what!r}: stacks, flight, memory or record")
 
 
-async def _text(asked: asyncio.Future[dict[str, object]] | object) -> str:
-    answer = await asked  # type: ignore[misc]
-    return str(answer["text"])
+def _parted(
+    hooks: Sequence[HookClient], answers: Sequence[str | BaseException]
+) -> tuple[dict[str, str], list[HookError]]:
+    """Return the answers by rank, and the errors of ranks without one. Raises any other exception."""
+    data: dict[str, str] = {}
+    failed: list[HookError] = []
+    for hook, answer in zip(hooks, answers, strict=True):
+        if isinstance(answer, str):
+            data[str(hook.rank)] = answer
+        elif isinstance(answer, HookError):
+            failed.append(answer)
+        else:
+            raise answer
+    return data, failed
+
+
+def _remarks(old: Mapping[int, float], signalled: tuple[int, ...]) -> Iterator[Clause]:
+    """Yield how stacks were taken. `old`: ages in seconds. `signalled`: ranks that got SIGUSR2."""
+    if old:
+        which = agreeing(old, "the stack of {ranks} is", "the stacks of {ranks} are up to")
+        age = f"{max(old.values()):.0f} s old: py-spy samples a rank every {EVERY_S:.0f} s at most"
+        yield Clause(f"{which} {age}", tuple(old))
+    if signalled:
+        yield Clause("{ranks} by SIGUSR2 to the hook's own thread, which interrupts no call", signalled)
+
+
+async def _text(asked: Awaitable[Mapping[str, Any]]) -> str:
+    return str((await asked)["text"])
 
 
 def within(data: dict[str, str], most: int) -> tuple[dict[str, str], tuple[int, ...]]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from ...presets.sanitize import clean_text
 from ..run import clock
+from ..run.proc import oom_counter
 from ..telemetry.gpu_words import XID
 
 _LINE = re.compile(r"(?:Killed process|oom-kill:.*?pid=)\s*(\d+)")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (?P<code>\d+)(?:, pid=(?P<pid>\d+))?")
+MOST_RECORDS = 1 << 20
 RECENT_S = 60.0
 """Largest age, in seconds, of an Xid without a process that is attributed to an ended rank."""
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 class KernelMessage(NamedTuple):
@@ -36,7 +37,7 @@ class KernelEvidence(NamedTuple):
 NOTHING = KernelEvidence()
 
 
-def kernel_log(limit: int = 1 << 20) -> list[KernelMessage]:
+def kernel_log() -> list[KernelMessage]:
     """Return the kernel's messages, oldest first. [] if this user may not read them."""
     records: list[KernelMessage] = []
     try:
@@ -44,7 +45,7 @@ def kernel_log(limit: int = 1 << 20) -> list[KernelMessage]:
     except OSError:
         return records
     try:
-        while len(records) < limit:
+        while len(records) < MOST_RECORDS:
             with contextlib.suppress(BrokenPipeError):  # the record was overwritten
                 records.append(record(os.read(descriptor, 8192)))
     except OSError:
@@ -92,31 +93,6 @@ def _about(match: re.Match[str], pid: int, age_s: float) -> bool:
     return int(match["pid"]) == pid if match["pid"] else -1 <= age_s <= RECENT_S
 
 
-def cgroup_kills(pid: int | None = None) -> Mapping[Path, int]:
-    """Return the out-of-memory kills in the cgroup of a process (None: this one), by counter file. {} if unreadable."""
-    who = "self" if pid is None else str(pid)
-    try:
-        lines = Path(f"/proc/{who}/cgroup").read_text().splitlines()
-    except OSError:
-        return {}
-    counts = {}
-    for line in lines:
-        number, names, path = line.split(":", 2)
-        if number == "0":
-            home, name = CGROUPS, "memory.events"
-        elif names == "memory":
-            home, name = CGROUPS / "memory", "memory.oom_control"
-        else:
-            continue
-        # In a container the path is the host's. Its own cgroup is then at the mount point.
-        for file in (home / path.lstrip("/") / name, home / name):
-            kills = kills_in(file)
-            if kills is not None:
-                counts[file] = kills
-                break
-    return counts
-
-
 def kills_in(file: Path) -> int | None:
     """Return the counter `oom_kill` of a cgroup's file, or None."""
     try:
@@ -132,13 +108,20 @@ class OomWatch:
     """Remembers the cgroups' counters, so that a new kill differs from an older one."""
 
     def __init__(self) -> None:
-        self._kills = dict(cgroup_kills())
+        self._kills: dict[Path, int] = {}
+        """Counter of a cgroup → its value."""
+        self._add("self")
 
     def follow(self, pid: int | None) -> None:
         """Read the counters of a running rank's cgroup, which may differ from the agent's."""
         if pid is not None:
-            for file, kills in cgroup_kills(pid).items():
-                self._kills.setdefault(file, kills)
+            self._add(pid)
+
+    def _add(self, pid: int | str) -> None:
+        file = oom_counter(pid)
+        kills = None if file is None else kills_in(file)
+        if file is not None and kills is not None:
+            self._kills.setdefault(file, kills)
 
     def evidence(self, pid: int | None, signal: str | None) -> KernelEvidence:
         """Return the kernel's messages on a rank that ended by a signal or a GPU error."""

@@ -16,7 +16,7 @@ from ..diagnosis.activity import Kind, place
 from ..diagnosis.stack_text import sites
 from ..run import clock, file_locks
 from ..run.freshness import PULSE_S
-from ..run.model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site
+from ..run.model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site, Stall
 from ..run.proc import read_stat
 from ..run.state import RunState
 from .hook_clients import HookClient, HookError, Hooks
@@ -35,6 +35,21 @@ def _lean(pulse: Pulse) -> Pulse:
     if not waits or not pulse.threads:
         return pulse
     return structs.replace(pulse, threads=tuple(thread for thread in pulse.threads if thread.error))
+
+
+def _completed(
+    pulse: Pulse,
+    held: Mapping[int, Mapping[str, Any]],
+    stalled: Mapping[int, tuple[Stall, ...]],
+    wrote: Mapping[int, tuple[OwnLine, ...]],
+) -> Pulse:
+    """Add the holder of its file lock, its stalled connections and its lines."""
+    seen = dict(held.get(pulse.rank, {}))
+    if pulse.pid in stalled:
+        seen["stalls"] = stalled[pulse.pid]
+    if pulse.rank in wrote:
+        seen["wrote"] = wrote[pulse.rank]
+    return structs.replace(pulse, **seen) if seen else pulse
 
 
 def _holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
@@ -61,7 +76,7 @@ EVERY_S, ATTENTIVE_S = PULSE_S, 2.0
 ANSWER_S = 1.5
 """Longest time for a hook's answer, in seconds."""
 WHOLE_S = 15.0
-"""Seconds between samples of all collectives if no rank waits. See inrank/rank_pulse.py for their cost."""
+"""Seconds between samples of all collectives if no rank waits. See inrank/collectives.py for their cost."""
 SAMPLES = 10
 """Stack samples per pulse while attentive."""
 EARLY_S, WAITS_S, STILL_S = 2.0, 5.0, 8.0
@@ -145,24 +160,16 @@ class Pulses:
         asked = self._question()
         taken = await asyncio.gather(*(self._pulse(*each, asked) for each in sorted(ranks.items())))
         pulses, now = [_lean(pulse) for pulse in taken], clock.monotonic()
-        early = any(self._waits(pulse, EARLY_S) for pulse in pulses)
         waiting = [pulse for pulse in pulses if self._waits(pulse, WAITS_S)]
         slow = [pulse for pulse in pulses if self._begins(pulse, now)]
         still = [pulse for pulse in pulses if self._still(pulse, now)]
+        early = any(self._waits(pulse, EARLY_S) for pulse in pulses)
         self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
         held = _holders(pulses, ranks.values())
         wrote = await self._written({pulse.rank: pulse.last_step for pulse in (*waiting, *still)})
-        completed: list[Pulse] = []
-        for pulse in pulses:
-            seen: dict[str, Any] = dict(held.get(pulse.rank, {}))
-            if pulse.pid in stalled:
-                seen["stalls"] = stalled[pulse.pid]
-            if pulse.rank in wrote:
-                seen["wrote"] = wrote[pulse.rank]
-            completed.append(structs.replace(pulse, **seen) if seen else pulse)
-        return tuple(completed)
+        return tuple(_completed(pulse, held, stalled, wrote) for pulse in pulses)
 
     async def _written(self, steps: dict[int, float | None]) -> Mapping[int, tuple[OwnLine, ...]]:
         return await self._lines.of(self._state.attempt, steps) if steps else {}

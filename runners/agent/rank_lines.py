@@ -16,6 +16,7 @@ from ..logs.line_times import TimeRecords
 from ..logs.windows import read_window
 from ..run.log_files import LogError, file_id
 from ..run.model import OwnLine, ReadLog
+from ..run.wire.client import Window
 
 READ = 64 << 10
 """Bytes to search at the end of a file."""
@@ -67,30 +68,39 @@ class RankLines:
         since = [each.line for each in lines if step is not None and (each.line.at or 0.0) > step]
         return tuple((warnings or since)[-MOST:])
 
+    def _is_current(self, file: str, size: int, lines: list[_Candidate]) -> bool:
+        """Return True if the file has not grown, and its lines have times. Raises OSError."""
+        grown = (self._run_dir / file).stat().st_size != size
+        return not grown and all(each.line.at is not None for each in lines)
+
     def _lines(self, file: str) -> tuple[int, list[_Candidate]] | None:
         before = self._kept.get(file)
         try:
-            same = before is not None and (self._run_dir / file).stat().st_size == before[0]
-            if before is not None and same and all(each.line.at is not None for each in before[1]):
+            if before is not None and self._is_current(file, *before):
                 return before
             window = read_window(self._run_dir, ReadLog(file, -READ))
         except (LogError, OSError):
             return None
-        times, lines = TimeRecords(window.times), list[_Candidate]()
-        errors, counts = file.endswith(".err"), {True: 0, False: 0}
-        for offset, raw in _backwards(window.data):
-            text = clean_line(raw, WHOLE).strip()
-            warns = _WARNS.search(text) is not None
-            if not text or not (warns or errors) or counts[warns] == MOST or is_alive(text):
-                continue
-            moment = times.of(window.offset + offset)
-            shown = clean_text(mask_text(text))[:CHARACTERS]
-            at = moment.by if moment.slack <= SHARP_S else None
-            lines.append(_Candidate(moment.by or 0.0, OwnLine(shown, at), warns))
-            counts[warns] += 1
-            if counts[True] == MOST:
-                break
-        return window.size, lines[::-1]
+        return window.size, _informative(window, file.endswith(".err"))
+
+
+def _informative(window: Window, errors: bool) -> list[_Candidate]:
+    """Return the last warnings, with `errors` also the last other lines, oldest first."""
+    times, lines = TimeRecords(window.times), list[_Candidate]()
+    counts = {True: 0, False: 0}
+    for offset, raw in _backwards(window.data):
+        text = clean_line(raw, WHOLE).strip()
+        warns = _WARNS.search(text) is not None
+        if not text or not (warns or errors) or counts[warns] == MOST or is_alive(text):
+            continue
+        counts[warns] += 1
+        moment = times.of(window.offset + offset)
+        shown = clean_text(mask_text(text))[:CHARACTERS]
+        at = moment.by if moment.slack <= SHARP_S else None
+        lines.append(_Candidate(moment.by or 0.0, OwnLine(shown, at), warns))
+        if counts[True] == MOST:
+            break
+    return lines[::-1]
 
 
 def _backwards(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -210,12 +210,7 @@ class Cgroup:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._levels = _memory_levels(root)
-        files = (
-            level / name
-            for level in levels(root, "self", "memory")
-            for name in ("memory.oom_control", "memory.events")
-        )
-        counter = next(filter(Path.exists, files), None)
+        counter = oom_counter("self", root)
         self._events = None if counter is None else KeptFile(str(counter))
 
     def read(self) -> tuple[int | None, int | None]:
@@ -230,6 +225,15 @@ class Cgroup:
 def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
     """Folders of a process's cgroup and its ancestors, nearest first; [] without a cgroup."""
     return above(root, read_once(f"{root}/proc/{pid}/cgroup") or b"", controller)
+
+
+def oom_counter(pid: int | str, root: Path = Path("/")) -> Path | None:
+    """Return the file that counts the out-of-memory kills in a process's cgroup; None without one."""
+    for level in levels(root, pid, "memory"):
+        for name in ("memory.oom_control", "memory.events"):
+            if (level / name).exists():
+                return level / name
+    return None
 
 
 def above(root: Path, content: bytes, controller: str) -> list[Path]:
