@@ -13,7 +13,7 @@ from ...presets.plan import Plan, command_plan, make_plan
 from ...presets.render import LOG_CAP, for_host
 from ...presets.request import NODES, REQUEST_OPTIONS, Request
 from ..logs import log_settings
-from ..node import local_agent
+from ..node import executable, local_agent
 from ..notify import ways
 from ..notify.rule_words import OFF
 from ..run import machine, run_directories
@@ -103,7 +103,7 @@ def _here(request: Request) -> Prepared:
 
 def _check_program(plan: Plan) -> None:
     """Refuse a program that cannot be executed, before anything starts. Raises RunError."""
-    problem = local_agent.refusal(plan.command[0], plan.cwd, {**os.environ, **plan.env})
+    problem = executable.refusal(plan.command[0], plan.cwd, {**os.environ, **plan.env})
     if problem is not None:
         raise RunError(problem)
 

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shlex
-import stat
 import subprocess
 import sys
 import threading
@@ -291,110 +289,54 @@ async def open_link(entry: run_directories.Entry, readonly: bool = False) -> Lin
         raise LinkError(str(error)) from None
 
 
-async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Link:  # noqa: C901
+async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Link:
     """Open a link to the server of exactly this run directory, or to its files. Raises RunError and LinkError."""
     deadline = clock.monotonic() + START_SECONDS
     while clock.monotonic() < deadline:
         now = run_directories.condition_of(entry)
-        if now is Condition.ELSEWHERE:
-            raise UnreachableError(
-                run_directories.elsewhere(entry) or f"run {entry.record.name} has moved: again"
-            )
-        if now is Condition.ENDED:
-            return DiskLink(entry)
-        if now is Condition.LOST:
-            why = run_directories.why_lost(entry, run_directories.orphans(entry))
-            return FilesLink(
-                entry, why, readonly, lambda given: start_agent(entry, given, StartMode.RESTART)
-            )
         if now in (Condition.UNSERVED, Condition.UNREAD):
             try:
                 await asyncio.to_thread(start_agent, entry)
             except RunError as error:
                 return FilesLink(entry, str(error), readonly)
             continue
-        who = entry.agent()
-        try:
-            if who is not None:
-                return await connect(who, readonly)
-            return await SocketLink.connect(run_directories.socket_of(entry), readonly)
-        except LinkError:
-            if entry.state().phase.ended:
-                return DiskLink(entry)
-            if now is Condition.SERVED:
-                raise
+        link = _to_files(entry, now, readonly)
+        if link is None:
+            link = await _to_server(entry, now, readonly)
+        if link is not None:
+            return link
         await asyncio.sleep(0.1)  # it will answer soon
     raise UnreachableError(
         f"another agent holds {entry.record.name} and does not answer: see {entry.path / 'agent.log'}"
     )
 
 
-FIRST_BYTES = 256
-"""Bytes of a script's first line; the kernel reads no more."""
-
-
-def refusal(word: str, cwd: str, env: Mapping[str, str]) -> str | None:
-    """Why `word` cannot be executed in `cwd` under `env`, as a sentence; None if it can.
-
-    A word without a slash is searched on the PATH of `env` as by execvp, past files that cannot be executed. Problems
-    that only the kernel detects (a binary for another machine) appear at the start.
-    """
-    if "/" in word:
-        path = os.path.join(cwd, word)
-        why = _why(path, word, env)
-        return None if why is None else f"cannot start {word}: {why}"
-    folders = env.get("PATH", os.defpath).split(os.pathsep)
-    paths = [os.path.join(cwd, folder, word) for folder in folders]
-    there = [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)]
-    reasons = [_why(path, path, env) for path in there]
-    if None in reasons:
-        return None
-    if there:
-        return f"cannot start {there[0]}: {reasons[0]}"
-    here = os.path.join(cwd, word)
-    hint = f": `./{word}` is the file here" if os.path.isfile(here) else ""
-    return f"cannot start {word}: there is no such program on PATH{hint}"
-
-
-def _why(path: str, word: str, env: Mapping[str, str]) -> str | None:
-    """Problem of exactly this file, which the user calls `word`."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        return f"{error.strerror}"
-    if stat.S_ISDIR(mode):
-        return "it is a directory"
-    if not stat.S_ISREG(mode):
-        return "it is no regular file"
-    if not os.access(path, os.X_OK):
-        return f"it is not executable: `chmod +x {shlex.quote(word)}`, or name its interpreter before it"
-    try:
-        with open(path, "rb") as file:
-            head = file.read(FIRST_BYTES)
-    except OSError:
-        return None  # executable but not readable: the kernel decides
-    return _first_line_problem(word, head, env) if not head.startswith(b"\x7fELF") else None
-
-
-def _first_line_problem(word: str, head: bytes, env: Mapping[str, str]) -> str | None:
-    """Problem of the first line of a script."""
-    if not head.startswith(b"#!"):
-        if b"\0" in head:
-            return None  # another format; the kernel may have an interpreter for it
-        return f"it has no #! line: write `bash {shlex.quote(word)}`, or name its interpreter in its first line"
-    words = head[2:].split(b"\n", 1)[0].decode("utf-8", "surrogateescape").split()
-    if not words:
-        return "its first line names no interpreter"
-    if words[0].endswith("\r") or head.split(b"\n", 1)[0].endswith(b"\r"):
-        return "its first line ends with a carriage return: save it with the line ends of Linux"
-    if not Path(words[0]).is_absolute():
-        return None  # relative to the working directory at execution
-    if not os.access(words[0], os.X_OK) or os.path.isdir(words[0]):
-        return f"its first line names {words[0]}, which cannot be executed"
-    named = words[1] if len(words) == 2 and os.path.basename(words[0]) == "env" else ""
-    if named and not named.startswith("-") and "=" not in named and refusal(named, "/", env) is not None:
-        return f"its first line names {named}, which is not on PATH"
+def _to_files(entry: run_directories.Entry, now: Condition, readonly: bool) -> Link | None:
+    """Open the files of a run that has no server and gets none; None otherwise. Raises UnreachableError."""
+    if now is Condition.ELSEWHERE:
+        why = run_directories.elsewhere(entry)
+        raise UnreachableError(why or f"run {entry.record.name} has moved: again")
+    if now is Condition.ENDED:
+        return DiskLink(entry)
+    if now is Condition.LOST:
+        why = run_directories.why_lost(entry, run_directories.orphans(entry))
+        return FilesLink(entry, why, readonly, lambda given: start_agent(entry, given, StartMode.RESTART))
     return None
+
+
+async def _to_server(entry: run_directories.Entry, now: Condition, readonly: bool) -> Link | None:
+    """Connect to the server; None if it does not answer yet. Raises LinkError."""
+    who = entry.agent()
+    try:
+        if who is not None:
+            return await connect(who, readonly)
+        return await SocketLink.connect(run_directories.socket_of(entry), readonly)
+    except LinkError:
+        if entry.state().phase.ended:
+            return DiskLink(entry)
+        if now is Condition.SERVED:
+            raise
+        return None
 
 
 T = TypeVar("T")

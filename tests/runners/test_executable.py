@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.node.local_agent import refusal
+from distui.runners.node.executable import refusal
 
 
 def put(path: Path, data: bytes, mode: int = 0o755) -> Path:
