@@ -13,7 +13,7 @@ import msgspec
 
 from ...presets.plurals import plural
 from ..run import clock, kept_stacks, saving
-from ..run.daemon import (
+from ..run.command_executor import (
     ENDED,
     NO_CLUSTER,
     RESTART_SECONDS,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from ..run import clock
-from ..run.daemon import CommandRefused, Reply
+from ..run.command_executor import CommandRefused, Reply
 from ..run.model import Clause, NcclChanged, SetNccl
 from ..run.nccl_reach import UNUSED, called, calls_nccl, standing
 from ..run.nccl_reach import refusal as nothing_to_do

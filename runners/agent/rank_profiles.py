@@ -15,7 +15,7 @@ import msgspec
 from ..profile import profiling, traces
 from ..profile.profiling import RankTrace
 from ..profile.traces import TraceSummary
-from ..run.daemon import CommandRefused, Reply
+from ..run.command_executor import CommandRefused, Reply
 from ..run.model import Clause, Profile, sentence
 from ..run.wire import client
 from .hook_clients import HookClient, HookError, HookRefusal, Hooks

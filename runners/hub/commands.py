@@ -14,7 +14,7 @@ from ...presets.plurals import plural
 from ..node.agentless import forced_stop
 from ..profile import profiling
 from ..run import clock, run_directories, saving
-from ..run.daemon import (
+from ..run.command_executor import (
     ENDED,
     NO_CLUSTER,
     RESTART_SECONDS,

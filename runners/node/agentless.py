@@ -22,7 +22,7 @@ from ..diagnosis.status import DAMAGED
 from ..logs.kept_pieces import all_sizes, ask_anywhere
 from ..logs.windows import ask_window
 from ..run import clock, file_io, file_locks, host_processes, kept_stacks, run_directories
-from ..run.daemon import RESTART_SECONDS
+from ..run.command_executor import RESTART_SECONDS
 from ..run.environment import RESTART, refusal
 from ..run.errors import OUTCOME_UNKNOWN, RunError, UnreachableError
 from ..run.journal import Chronicle, History

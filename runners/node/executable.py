@@ -7,11 +7,6 @@ import shlex
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 FIRST_BYTES = 256
 """Bytes of a script's first line; the kernel reads no more."""

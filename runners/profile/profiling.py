@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 
 from ...presets.trusted_files import private_folder
 from ..run import file_io
-from ..run.daemon import CommandRefused, Reply
+from ..run.command_executor import CommandRefused, Reply
 from ..run.formatting import spans_text
 from ..run.model import Clause, CommandDone, Profile
 from ..run.wire.client import new_id

@@ -1,4 +1,4 @@
-"""Common base of agent and hub: the process that serves a run directory, the run, and the execution of commands."""
+"""Common base of agent and hub: the process that serves a run directory, and the run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import fcntl
 import os
 import signal
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
-
-from msgspec import structs
+from typing import TYPE_CHECKING, Any
 
 from ...presets.finding import PlanError
 from . import file_io, run_directories
@@ -21,12 +17,13 @@ from .errors import RunError
 from .finding_ledger import FindingLedger
 from .host_processes import StartMode
 from .journal import Chronicle
-from .model import HUB, Action, Clause, CommandDone, CommandReceived, Event, RunPhase, sentence
+from .model import HUB, Event, RunPhase
 from .parts import Parts, failure, printed
 from .wire.client import ensure_socket_dir
 
 if TYPE_CHECKING:
     from ...presets.plan import Plan
+from .command_executor import CommandRefused
 
 
 class Ready:
@@ -116,19 +113,10 @@ class DaemonRun:
 
     def __init__(self, entry: run_directories.Entry, plan: Plan, node: int) -> None:
         """`node`: default node of its events; HUB for the run as a whole."""
-        self.entry, self.record, self.run_dir, self.plan, self.node = (
-            entry,
-            entry.record,
-            entry.path,
-            plan,
-            node,
-        )
-        self.chronicle = Chronicle(entry.path)
-        self.state, self.journal, self.until = (
-            self.chronicle.state,
-            self.chronicle.journal,
-            self.chronicle.until,
-        )
+        self.entry, self.record, self.run_dir = entry, entry.record, entry.path
+        self.plan, self.node = plan, node
+        self.chronicle = chronicle = Chronicle(entry.path)
+        self.state, self.journal, self.until = chronicle.state, chronicle.journal, chronicle.until
         self.findings = FindingLedger(self.emit, self.state.findings)
         self.parts = Parts(self._part_failed)
         self._printed: dict[str, str] = {}
@@ -172,87 +160,3 @@ class DaemonRun:
         if state.phase.ended:
             raise CommandRefused(f"the run ended instead: {state.end_text}")
         return running
-
-
-ENDED = "the run has ended: launch it again to change anything"
-NO_CLUSTER = "this run has no cluster of SkyPilot's: there is nothing to take down"
-RESTART_SECONDS = 300.0
-"""Maximum seconds of a restart before its command is answered with the state at that time."""
-MOST_TEXT = 16384
-"""Maximum characters of a sentence in the journal."""
-
-
-class CommandRefused(Exception):
-    """The command is refused; the text has the reason and a remedy."""
-
-    def __init__(self, text: str, clauses: Sequence[Clause] = ()) -> None:
-        """`clauses`: the statements of the text, if it has several."""
-        super().__init__(text)
-        self.clauses = tuple(clauses) or (Clause(text),)
-
-
-class Reply(NamedTuple):
-    """Result of a command; `data`: see CommandDone."""
-
-    clauses: Sequence[Clause]
-    data: Mapping[str, str] = MappingProxyType({})
-
-
-def reply(text: str, ranks: tuple[int, ...] = ()) -> Reply:
-    return Reply([Clause(text, ranks)])
-
-
-def shortened(text: str) -> str:
-    """Shorten a text that quotes a request, because a journal line must stay short enough for reading."""
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
-
-
-Handler = Callable[[Any], Awaitable[Reply]]
-"""Execute a command of one class. Raises CommandRefused, and the `failures` of its executor."""
-
-
-class CommandExecutor(ABC):
-    """Takes a command from its request to its answer."""
-
-    failures: ClassVar[tuple[type[Exception], ...]]
-    """Exceptions other than CommandRefused that `carry_out` raises for a failed command."""
-
-    def __init__(self, run: DaemonRun) -> None:
-        self.run = run
-        self.turn = asyncio.Lock()
-        """Held during each command that changes the worker group."""
-
-    @abstractmethod
-    async def carry_out(self, command: Action) -> Reply:
-        """Execute the command. Raises CommandRefused and `failures`."""
-
-    async def _read(self, command: Action) -> CommandDone:
-        """Execute a read-only command: not journaled, and possible after the end."""
-        try:
-            answer, data = await self.carry_out(command)
-        except CommandRefused as error:
-            return CommandDone(command.id, False, str(error))
-        return CommandDone(command.id, True, sentence(answer), dict(data))
-
-    async def execute(self, command: Action) -> CommandDone:
-        """Execute and answer a command, and journal request and answer, unless the run has ended."""
-        if command.reads:
-            return await self._read(command)
-        if self.run.state.phase.ended and not command.after_end:
-            return CommandDone(command.id, False, ENDED)
-        self.run.emit(CommandReceived(command.id, shortened(command.requested()), command.verb))
-        data: Mapping[str, str] = {}
-        answer: Sequence[Clause]
-        try:
-            answer, data = await self.carry_out(command)
-            ok = True
-        except CommandRefused as error:
-            ok, answer = False, error.clauses
-        except self.failures as error:
-            ok, answer = False, [Clause(str(error) or "the runner did not answer")]
-        clauses = tuple(Clause(shortened(clause.text), clause.ranks) for clause in answer)
-        done = CommandDone(command.id, ok, sentence(clauses), clauses=clauses)
-        if clauses == (Clause(done.text),):
-            done = structs.replace(done, clauses=())
-        self.run.emit(done)
-        return structs.replace(done, data=dict(data))

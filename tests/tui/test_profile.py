@@ -16,7 +16,7 @@ from distui.runners.profile import profiling
 from distui.runners.profile.profiling import Fetched, RankTrace
 from distui.runners.profile.traces import OperatorTime, TraceSummary
 from distui.runners.reports.profile_report import report, slowest, values
-from distui.runners.run.daemon import CommandRefused
+from distui.runners.run.command_executor import CommandRefused
 from distui.runners.run.model import Clause, CommandDone, Profile
 from distui.tui.cli import main
 from distui.tui.option_values import rank_list

@@ -19,7 +19,7 @@ from distui.runners.agent import commands
 from distui.runners.agent.rank_environments import Environment
 from distui.runners.agent.runner_process import Runner, ServedRun
 from distui.runners.run import file_io, run_directories
-from distui.runners.run.daemon import CommandRefused
+from distui.runners.run.command_executor import CommandRefused
 from distui.runners.run.journal import Chronicle
 from distui.runners.run.model import AttemptStarted, Restart, RunnerLost, RunPhase, Signal, Stop
 from distui.runners.run.processes import state_of
