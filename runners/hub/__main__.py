@@ -37,19 +37,13 @@ from ..run.model import (
 from ..run.parts import first_of, in_background
 from ..run.run_directories import Entry
 from ..run.wire.client import Link, new_id, stem, sweep_sockets
+from .clouds import CANCEL, CANCEL_SECONDS
 from .commands import HubCommands
 from .kept_curves import NodeCurves
 from .links import Links
-from .merged_run import (
-    AT_ONCE,
-    CANCEL,
-    CANCEL_SECONDS,
-    LAUNCH_FILE,
-    MergedRun,
-    NodeLogs,
-    Whole,
-    ending,
-)
+from .merged_run import LAUNCH_FILE, MergedRun
+from .node_logs import AT_ONCE, NodeLogs
+from .run_ending import Whole, ending
 
 OWN_LOGS = ("agent.log", "launch.log")
 CHECK_S = 1.0

@@ -17,10 +17,12 @@ from ..run.errors import RunError
 from ..run.model import ClusterChanged, LinkState, Stage, StageChanged
 from ..run.parts import in_background
 from ..run.wire import ssh
-from . import launch_order, on_hosts, sky_cloud
-from .launch_order import LaunchReport, SkyRequest
+from . import launch_order, managed_jobs, on_hosts
+from .clouds import Cloud, CloudError, SetRoutes
+from .launch_order import SkyRequest
+from .launch_stages import LaunchReport
 from .links import AT_ONCE
-from .merged_run import Cloud, CloudError, MergedRun, SetRoutes
+from .merged_run import MergedRun
 from .sky_cloud import JOBS_END, SkyCloud, described, may_cost, misfit
 from .sky_process import Sky, SkyError, elsewhere, parse
 
@@ -257,7 +259,7 @@ async def launch(run: MergedRun, set_routes: SetRoutes) -> None:
     sky = Sky(order.python)
     try:
         if order.managed:
-            await sky_cloud.ManagedJob(run, order, sky).run()
+            await managed_jobs.ManagedJob(run, order, sky).run()
         else:
             await ClusterLaunch(run, order, sky, set_routes).run()
     finally:
@@ -279,7 +281,7 @@ def cloud_of(run: MergedRun) -> Cloud | None:
     if order is None:
         return None
     return (
-        sky_cloud.ManagedCloud(run.run_dir, Sky(order.python))
+        managed_jobs.ManagedCloud(run.run_dir, Sky(order.python))
         if order.managed
         else SkyCloud(run, order, Sky(order.python))
     )

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import MsgspecError, Raw, structs
@@ -32,6 +33,7 @@ from ..run.model import (
     Event,
     FindingCleared,
     FindingRaised,
+    FirstCause,
     LinkChanged,
     LinkState,
     LogGrew,
@@ -48,7 +50,8 @@ from ..run.model import (
 from ..run.wire.client import Link, LinkError, LinkFollower, SocketLink, paced
 from ..run.wire.ssh import Report, SshLink
 from .kept_curves import KeptCurves
-from .merged_run import MergedRun, NodeLogs
+from .merged_run import MergedRun
+from .node_logs import NodeLogs
 
 SMALLEST_SHIFT_S = 0.5
 """Smaller differences of clocks are ignored: transmission takes time, and NTP keeps the nodes' clocks right."""
@@ -83,45 +86,68 @@ def merge(stamped: Stamped, node: int, shift: float, host: str = "") -> Stamped 
 
 def _placed(event: Event, node: int, shift: float) -> Event:
     """Convert the fields of an event that refer to a node, a file or a time."""
-    if isinstance(event, AttemptStarted):
-        return structs.replace(
-            event, ranks=tuple(structs.replace(place, node=node) for place in event.ranks)
-        )
-    if isinstance(event, FindingRaised):
-        return FindingRaised(
-            dataclasses.replace(event.finding, node=node, since=_moved(event.finding.since, shift))
-        )
-    if isinstance(event, FindingCleared):
-        return structs.replace(event, node=node)
-    if isinstance(event, LogGrew):
-        return LogGrew({whole_id(file, node): size for file, size in event.sizes.items()})
-    if isinstance(event, AttemptEnded):
-        cause, training = event.first_cause, _reported(event.training, shift)
-        if cause is not None:
-            cause = structs.replace(cause, node=node, at=_moved(cause.at, shift))
-        return structs.replace(event, first_cause=cause, training=training)
-    if isinstance(event, RankChanged) and event.cause is not None:
-        event = structs.replace(
-            event, cause=structs.replace(event.cause, node=node, at=_moved(event.cause.at, shift))
-        )
-    return _timed(event, shift) if shift else event
+    place = _PLACED.get(type(event))
+    if place is not None:
+        placed: Event = place(event, node, shift)
+        return placed
+    move = _TIMED.get(type(event)) if shift else None
+    return event if move is None else move(event, shift)
 
 
-def _timed(event: Event, shift: float) -> Event:
-    if isinstance(event, RankChanged):
-        return structs.replace(event, at=_moved(event.at, shift))
-    if isinstance(event, CheckpointSaved):
-        moved = structs.replace(event.checkpoint, at=event.checkpoint.at + shift)
-        return structs.replace(event, checkpoint=moved)
-    if isinstance(event, PulseTick):
-        return PulseTick(tuple(_shifted(pulse, shift) for pulse in event.pulses))
-    if isinstance(event, TrainingTick):
-        return TrainingTick(_reported(event.ranks, shift))
-    if isinstance(event, NcclChanged):
-        return structs.replace(event, until=_moved(event.until, shift))
-    if isinstance(event, NcclTick):
-        return structs.replace(event, document=_later(event.document, shift))
-    return event
+def _attempt_started(event: AttemptStarted, node: int, shift: float) -> AttemptStarted:
+    return structs.replace(event, ranks=tuple(structs.replace(place, node=node) for place in event.ranks))
+
+
+def _attempt_ended(event: AttemptEnded, node: int, shift: float) -> AttemptEnded:
+    training = _reported(event.training, shift)
+    return structs.replace(event, first_cause=_cause(event.first_cause, node, shift), training=training)
+
+
+def _rank_changed(event: RankChanged, node: int, shift: float) -> RankChanged:
+    if event.cause is None and not shift:
+        return event
+    return structs.replace(event, cause=_cause(event.cause, node, shift), at=_moved(event.at, shift))
+
+
+def _finding_raised(event: FindingRaised, node: int, shift: float) -> FindingRaised:
+    since = _moved(event.finding.since, shift)
+    return FindingRaised(dataclasses.replace(event.finding, node=node, since=since))
+
+
+def _finding_cleared(event: FindingCleared, node: int, shift: float) -> FindingCleared:
+    return structs.replace(event, node=node)
+
+
+def _log_grew(event: LogGrew, node: int, shift: float) -> LogGrew:
+    return LogGrew({whole_id(file, node): size for file, size in event.sizes.items()})
+
+
+def _cause(cause: FirstCause | None, node: int, shift: float) -> FirstCause | None:
+    return None if cause is None else structs.replace(cause, node=node, at=_moved(cause.at, shift))
+
+
+def _checkpoint(event: CheckpointSaved, shift: float) -> CheckpointSaved:
+    moved = structs.replace(event.checkpoint, at=event.checkpoint.at + shift)
+    return structs.replace(event, checkpoint=moved)
+
+
+_PLACED: Mapping[type, Callable[[Any, int, float], Event]] = {
+    AttemptStarted: _attempt_started,
+    AttemptEnded: _attempt_ended,
+    RankChanged: _rank_changed,
+    FindingRaised: _finding_raised,
+    FindingCleared: _finding_cleared,
+    LogGrew: _log_grew,
+}
+"""Kind of event → its conversion."""
+_TIMED: Mapping[type, Callable[[Any, float], Event]] = {
+    CheckpointSaved: _checkpoint,
+    PulseTick: lambda event, shift: PulseTick(tuple(_shifted(pulse, shift) for pulse in event.pulses)),
+    TrainingTick: lambda event, shift: TrainingTick(_reported(event.ranks, shift)),
+    NcclChanged: lambda event, shift: structs.replace(event, until=_moved(event.until, shift)),
+    NcclTick: lambda event, shift: structs.replace(event, document=_later(event.document, shift)),
+}
+"""Kind of event with nothing but times to convert → its conversion."""
 
 
 def _reported(samples: tuple[TrainingSample, ...], shift: float) -> tuple[TrainingSample, ...]:

@@ -28,7 +28,8 @@ from ..run.model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, 
 from ..run.parts import in_background
 from ..run.wire.client import LinkError, new_id
 from ..run.wire.ssh import HostError, SshLink, Way, call, each
-from .merged_run import LAUNCH_FILE, Cloud, CloudError, MergedRun, SetRoutes
+from .clouds import Cloud, CloudError, SetRoutes
+from .merged_run import LAUNCH_FILE, MergedRun
 
 KIND = "hosts"
 START_SECONDS = 90.0

@@ -21,7 +21,7 @@ from ...presets.skypilot import resources
 from ..run import rpc
 from ..run.errors import RunError
 from ..run.file_io import users_umask
-from .merged_run import CloudError
+from .clouds import CloudError
 
 MOST = 300
 """Maximum characters of SkyPilot's text in a sentence."""

@@ -15,7 +15,7 @@ from distui.runners.run.parts import BACKOFF_S, STEADY_S, Parts, failure, first_
 
 RUNNERS = Path(parts.__file__).parent.parent
 AWAITED = {
-    "agent/metrics_push.py", "agent/metrics_writer.py", "agent/pattern_process.py", "hub/commands.py",
+    "agent/metrics_push.py", "agent/metrics_writer.py", "agent/pattern_process.py", "hub/stopping.py",
     "hub/sky_cloud.py", "hub/sky_process.py", "run/parts.py",
 }  # fmt: skip
 """Modules that make tasks whose results they ask for themselves."""

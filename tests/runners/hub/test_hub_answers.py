@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distui.runners.hub.commands import Answer, needs_all, route, together
-from distui.runners.hub.merged_run import GIVE_UP_S, NodeEnding, Whole, ending
+from distui.runners.hub.node_answers import Answer, needs_all, route, together
+from distui.runners.hub.run_ending import GIVE_UP_S, NodeEnding, Whole, ending
 from distui.runners.run.model import (
     Clause,
     CommandDone,

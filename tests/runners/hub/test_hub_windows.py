@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from distui.runners.hub.merged_run import TAIL_BYTES, UNDER_WAY
+from distui.runners.hub.node_logs import TAIL_BYTES, UNDER_WAY
 from distui.runners.node.routes import Route
 from distui.runners.run.model import ReadLog
 

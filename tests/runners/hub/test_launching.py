@@ -12,8 +12,9 @@ import pytest
 from distui.presets.plan import Place, Plan, command_plan
 from distui.presets.request import Request
 from distui.runners.hub import cluster_launch, launch_order
+from distui.runners.hub.clouds import Cloud, CloudError
 from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
-from distui.runners.hub.merged_run import Cloud, CloudError, MergedRun
+from distui.runners.hub.merged_run import MergedRun
 from distui.runners.node.routes import Route
 from distui.runners.run.journal import RunRecord, summarise
 from distui.runners.run.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase

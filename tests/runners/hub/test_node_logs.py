@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distui.runners.hub.merged_run import Record
+from distui.runners.hub.kept_logs import Record
 from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.kept_pieces import ask_anywhere, read_piece, sizes
 from distui.runners.logs.windows import read_window

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.sanitize import clean_lines
-from distui.runners.hub.launch_order import Stages
+from distui.runners.hub.launch_stages import Stages
 from distui.runners.hub.sky_cloud import described, may_cost, misfit
 from distui.runners.hub.sky_process import (
     PYTHON,

@@ -14,9 +14,9 @@ import pytest
 from patience import HANG_S
 
 from distui.runners.hub import launch_order
-from distui.runners.hub.commands import Answer
 from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import MergedRun
+from distui.runners.hub.node_answers import Answer
 from distui.runners.hub.sky_cloud import SkyCloud
 from distui.runners.hub.sky_process import Sky
 from distui.runners.node.routes import Route

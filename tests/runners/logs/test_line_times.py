@@ -11,7 +11,7 @@ from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.runners.hub.merged_run import Record as Kept
+from distui.runners.hub.kept_logs import Record as Kept
 from distui.runners.logs import line_times
 from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.kept_pieces import read_piece
