@@ -45,7 +45,7 @@ from ..run.model import (
     sentence,
 )
 from ..run.processes import disposition, marked, resume, send_signal, sweep, unmarked
-from ..run.wire.client import MAX_LINE
+from ..run.wire.frames import MAX_LINE
 from .hook_clients import HookClient, HookError, Hooks
 from .pyspy import EVERY_S, PySpy, alike, stacks
 from .rank_environments import Environment

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..logs.line_times import LineTimes
 from ..run import clock
-from ..run.log_files import GONE, GrowthWatch, Notifier
+from ..run.growth_watch import GONE, GrowthWatch
+from ..run.inotify import Notifier
 
 SHORTEST_S = 0.1
 """Shortest time between two checks of the files, in seconds. Applies to ranks that write continuously."""

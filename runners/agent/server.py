@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
+from msgspec import structs
 
 from ..inrank import own_folders
 from ..inrank.control import listen, same_user
@@ -43,18 +43,8 @@ from ..run.model import (
     understood,
 )
 from ..run.parts import Parts
-from ..run.wire.client import (
-    MAGIC,
-    MAX_LINE,
-    VIA_ID,
-    FrameError,
-    Window,
-    decode_command,
-    encode,
-    peer_pid,
-    read_line,
-    remove_stale,
-)
+from ..run.wire.client import Window, peer_pid, remove_stale
+from ..run.wire.frames import MAGIC, MAX_LINE, VIA_ID, FrameError, decode_command, encode, read_line
 
 RESTORE_S = 2.0
 """Seconds between two checks that the socket still exists."""
@@ -463,16 +453,6 @@ class AgentServer:
 
     async def _window(self, ask: ReadLog) -> bytes:
         window = await self._read_window(ask)
-        header = LogWindow(
-            ask.id,
-            window.file,
-            window.offset,
-            window.next,
-            window.size,
-            len(window.data),
-            window.error,
-            window.times,
-            window.starts,
-            window.shift,
-        )
-        return msgspec.json.encode(header) + b"\n" + window.data
+        fields = structs.asdict(window)
+        data = fields.pop("data")
+        return encode(LogWindow(id=ask.id, length=len(data), **fields)) + data

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from ...presets.finding import Finding
 from .checkpoints import joined, same_save
 from .formatting import elapsed
-from .log_files import keep_sizes
+from .growth_watch import keep_sizes
 from .model import (
     HUB,
     AgentStarted,

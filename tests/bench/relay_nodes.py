@@ -22,7 +22,7 @@ from distui.runners.inrank import coordinator
 from distui.runners.inrank.control import Control
 from distui.runners.inrank.relay import Relay as Runner
 from distui.runners.run.model import Stamped
-from distui.runners.run.wire.client import encode
+from distui.runners.run.wire.frames import encode
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ssh_nodes import Samples  # type: ignore[import-not-found]

@@ -8,7 +8,8 @@ from pathlib import Path
 from doubles.served import doubled
 
 from distui.runners.run.model import CommandReceived, Hello, Stop
-from distui.runners.run.wire.client import SocketLink, encode
+from distui.runners.run.wire.client import SocketLink
+from distui.runners.run.wire.frames import encode
 
 
 async def test_readonly_is_a_lock_in_the_agent_too() -> None:

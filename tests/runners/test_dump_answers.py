@@ -6,7 +6,7 @@ import msgspec
 
 from distui.runners.agent.commands import DUMP_BYTES, within
 from distui.runners.run.model import CommandDone, Stamped
-from distui.runners.run.wire.client import MAX_LINE
+from distui.runners.run.wire.frames import MAX_LINE
 
 
 def test_the_first_answers_stay_and_the_others_are_named() -> None:

@@ -129,7 +129,7 @@ async def test_who_does_not_ask_or_folds_otherwise_gets_the_events() -> None:
     async with serving(story) as (chronicle, path):
         for fold in ("", "another version"):
             link = await SocketLink.connect(path)
-            events = [stamped async for stamped in link.events(fold=fold)]
+            events = [stamped async for batch in link.batches(fold=fold) for stamped in batch]
             await link.close()
             assert [one.seq for one in events if one.seq] == list(range(1, chronicle.journal.seq + 1))
             assert not any(isinstance(one.event, Folded) for one in events)

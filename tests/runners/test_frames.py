@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distui.runners.run.model import AgentHello, Command, Hello, ReadLog, Restart, RunnerLost, Stamped
-from distui.runners.run.wire.client import (
+from distui.runners.run.wire.frames import (
     MAGIC,
     FrameError,
     decode_command,

@@ -29,7 +29,7 @@ from distui.runners.run.model import (
     Stop,
 )
 from distui.runners.run.model import Host as HostSample
-from distui.runners.run.wire.client import encode
+from distui.runners.run.wire.frames import encode
 
 _decode = json.Decoder(Stamped).decode
 

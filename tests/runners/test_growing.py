@@ -15,7 +15,8 @@ import patience
 
 from distui.runners.agent.log_growth import DEAF_S, SHORTEST_S, Growing
 from distui.runners.run import clock
-from distui.runners.run.log_files import GONE, file_id
+from distui.runners.run.growth_watch import GONE
+from distui.runners.run.log_files import file_id
 from distui.runners.run.model import LogGrew, Stamped
 from distui.runners.run.state import RunState
 

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from ....presets.secrets import mask_text
 from ..model import Stamped
-from .client import MAX_LINE, LinkError, SocketLink
+from .client import LinkError, SocketLink
+from .frames import MAX_LINE
 
 OPTIONS = (
     "-T",

@@ -19,7 +19,8 @@ from patience import HANG_S
 
 from distui.runners.run import journal
 from distui.runners.run.model import PROTOCOL, AgentHello, CaughtUp, Restart, RunPhase, Signal
-from distui.runners.run.wire.client import MAGIC, LinkError, SocketLink, encode
+from distui.runners.run.wire.client import LinkError, SocketLink
+from distui.runners.run.wire.frames import MAGIC, encode
 
 from ..runs import World, rss_bytes
 

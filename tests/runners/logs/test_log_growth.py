@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distui.runners.run.log_files import GrowthWatch, file_id
+from distui.runners.run.growth_watch import GrowthWatch
+from distui.runners.run.log_files import file_id
 
 
 def write(run: Path, file: str, data: bytes) -> None:
@@ -36,9 +37,3 @@ def test_an_attempt_that_ends_is_watched_beside_the_next_and_older_ones_are_not(
     for file in files:
         write(tmp_path, file, b"x")
     assert watch.poll(0.0) == {files[1]: 1, files[2]: 1}
-
-
-def test_other_nodes_of_a_shared_file_system_can_be_left_out(tmp_path: Path) -> None:
-    for node in (0, 1):
-        write(tmp_path, file_id(node, 1, node, "out"), b"x")
-    assert GrowthWatch(tmp_path, node=1).poll(0.0) == {file_id(1, 1, 1, "out"): 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.run.log_files import Notifier
+from distui.runners.run.inotify import Notifier
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from owner import owner
 from distui.runners.agent.server import AgentServer, PassOn, no_way
 from distui.runners.run.journal import Chronicle, RunRecord
 from distui.runners.run.model import Action, CommandDone, Hello, Via
-from distui.runners.run.wire.client import LinkError, SocketLink, Window, encode
+from distui.runners.run.wire.client import LinkError, SocketLink, Window
+from distui.runners.run.wire.frames import encode
 
 
 async def nothing(command: Action) -> CommandDone:

@@ -23,7 +23,7 @@ from distui.runners.run.model import (
     Series,
     TrainingSample,
 )
-from distui.runners.run.wire.client import MAX_LINE, encode
+from distui.runners.run.wire.frames import MAX_LINE, encode
 from distui.runners.telemetry.curves import MOST_VALUES, NICE_S, Bins, Store, bins_of, level_for, read
 from distui.runners.telemetry.metrics import MetricsStore, encoded
 from distui.runners.telemetry.metrics_files import LEVELS
