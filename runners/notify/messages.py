@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from email.header import Header
 from typing import Any
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from ...presets.sanitize import clean_text
 from ...presets.secrets import MASK, Masker, mask_text
 from ..run.formatting import duration_text
 from .notice_rules import LATE_S, Notice
-from .ways import NoticeWay, WayTarget
+from .ways import WayTarget
 
 MOST_TITLE, MOST_TEXT = 160, 1200
 """Most characters."""
@@ -24,10 +24,10 @@ OLDEST_S = 30 * 86400.0
 """Largest plausible age in seconds. An older one results from a changed clock."""
 MOST_ALERT = 220
 """Most characters of a terminal's notification: GNU screen passes at most 256 bytes on."""
-_MARKS = {"error": "✖", "warning": "▲", "note": "●"}
-_PRIORITIES = {"error": "5", "warning": "4", "note": "3"}
-"""ntfy's priorities."""
-_TAGS = {"error": "rotating_light", "warning": "warning", "note": "white_check_mark"}
+_TYPES = {"error": "failure", "warning": "warning", "note": "info"}
+"""Severity → apprise's type of a notification."""
+_MENTION = re.compile(r"<(?=[!@#])|@(?=(?:all|channel|everyone|here)\b)")
+"""Begin of what chats read as a mention of users or channels."""
 
 
 class Text(Struct, frozen=True):
@@ -70,7 +70,7 @@ def text_of(
     lines = [
         cut(f"{notice.text[:1].upper()}{notice.text[1:]}") if notice.text else "",
         cut(f"Remedy: {notice.remedy}") if notice.remedy else "",
-        f"On {host}: {attach}",
+        cut(f"On {host}: {attach}"),
     ]
     if LATE_S < now - notice.at < OLDEST_S:
         lines.append(f"This was {duration_text(now - notice.at)} ago")
@@ -100,41 +100,26 @@ def trial_text(host: str, at: float) -> Text:
 
 
 def cut(text: str, most: int = MOST_TEXT) -> str:
-    """Return a clean line without secrets, of limited length."""
-    text = mask_text(clean_text(text, 4 * most))
+    """Return a clean line without secrets, of limited length, that mentions nobody in a chat."""
+    text = _MENTION.sub("\\g<0>\u200b", mask_text(clean_text(text, 4 * most)))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-class Posting(Struct, frozen=True):
-    """One HTTP request, only in memory."""
-
-    url: str
-    headers: dict[str, str]
-    body: str
-
-    def __repr__(self) -> str:
-        return "Posting()"
-
-
-def posting(way: NoticeWay, where: WayTarget, text: Text) -> Posting:
-    """Return a channel's request."""
+def webhook_request(where: WayTarget, text: Text) -> dict[str, Any]:
+    """Return a webhook's request, only for memory: see post.py."""
     headers = {"User-Agent": "distui", "Content-Type": "application/json"}
     if where.token:
         headers["Authorization"] = f"Bearer {where.token}"
-    if way.kind == "ntfy":
-        headers |= {
-            "Content-Type": "text/plain; charset=utf-8",
-            "Title": Header(text.title, maxlinelen=10_000).encode(),
-            "Priority": _PRIORITIES[text.severity],
-            "Tags": _TAGS[text.severity],
-        }
-        return Posting(where.url, headers, text.body)
-    document = {"slack": slack, "discord": discord}.get(way.kind, generic)(text)
-    return Posting(where.url, headers, json.dumps(document))
+    return {"url": where.url, "headers": headers, "body": json.dumps(generic(text))}
+
+
+def apprise_request(where: WayTarget, text: Text) -> dict[str, Any]:
+    """Return a notification for apprise, only for memory: see apprise_process.py."""
+    return {"url": where.url, "title": text.title, "body": text.body, "type": _TYPES[text.severity]}
 
 
 def generic(text: Text) -> dict[str, Any]:
-    """Return the JSON of a generic webhook: see docs/notifications.md."""
+    """Return the JSON of a webhook: see docs/notifications.md. Slack and Mattermost show `text`."""
     return {
         "version": 1,
         "rule": text.rule,
@@ -142,24 +127,12 @@ def generic(text: Text) -> dict[str, Any]:
         "run": text.run or None,
         "host": text.host,
         "title": text.title,
-        "text": text.body,
+        "text": text.whole,
         "ranks": list(text.ranks),
         "node": text.node,
         "attach": text.attach or None,
         "at": text.at,
     }
-
-
-def slack(text: Text) -> dict[str, Any]:
-    """Return Slack's JSON with `&`, `<` and `>` escaped, which would mention channels and people, and make links."""
-    whole = text.whole.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return {"text": f"{_MARKS[text.severity]} {whole}"}
-
-
-def discord(text: Text) -> dict[str, Any]:
-    """Return Discord's JSON, of at most 2000 characters. A log's text can mention no user."""
-    whole = f"{_MARKS[text.severity]} {text.whole}"
-    return {"content": whole[:1990], "allowed_mentions": {"parse": []}}
 
 
 def variables(text: Text) -> dict[str, str]:
@@ -173,7 +146,7 @@ def variables(text: Text) -> dict[str, str]:
         "RUN": text.run,
         "HOST": text.host,
         "TITLE": text.title,
-        "TEXT": text.body,
+        "TEXT": text.whole,
         "ATTACH": text.attach,
         "RANKS": ranks,
     }

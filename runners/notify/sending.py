@@ -19,7 +19,16 @@ from msgspec import Struct
 from ..run import clock
 from ..run.settings_file import Lookup
 from . import ways
-from .messages import Text, desktop_words, generic, posting, text_of, variables, without
+from .messages import (
+    Text,
+    apprise_request,
+    desktop_words,
+    generic,
+    text_of,
+    variables,
+    webhook_request,
+    without,
+)
 from .notice_rules import Notice
 from .ways import POSTED, NoticeWay, WayError, target
 
@@ -27,7 +36,11 @@ ANSWER_S = 10.0
 """Seconds for a connection, and for each part of an answer."""
 WHOLE_S = 15.0
 """Seconds for the whole request."""
+APPRISE_S = 30.0
+"""Seconds for apprise, which may send several requests."""
 COMMAND_S = 30.0
+POST, APPRISE = "distui.runners.run.post", "distui.runners.notify.apprise_process"
+"""Modules of the processes that send."""
 NETWORK = (
     "http_proxy",
     "https_proxy",
@@ -85,9 +98,12 @@ async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> Send
         where = target(way, lookup, folder)
     except WayError as error:
         return SendOutcome(False, str(error), again=True)  # its file may be incomplete at this moment
-    request = posting(way, where, text)
-    document = {"url": request.url, "headers": request.headers, "body": request.body, "seconds": ANSWER_S}
-    outcome = _judged(await _answer(document, {**os.environ, **given(NETWORK, lookup)}), where.host)
+    env = {**os.environ, **given(NETWORK, lookup)}
+    if way.kind == "apprise":
+        answer = await _answer(APPRISE, apprise_request(where, text), env, APPRISE_S)
+    else:
+        answer = await _answer(POST, {**webhook_request(where, text), "seconds": ANSWER_S}, env, WHOLE_S)
+    outcome = _judged(answer, where.host)
     return SendOutcome(outcome.ok, without(outcome.why, where.secrets), outcome.again, outcome.after_s)
 
 
@@ -105,15 +121,17 @@ def _bus(lookup: Lookup) -> dict[str, str]:
     return bus
 
 
-async def _answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+async def _answer(
+    module: str, request: Mapping[str, Any], env: Mapping[str, str], seconds: float
+) -> dict[str, Any]:
     """Send a request in a separate process, and return its report."""
-    words = [sys.executable, "-P", "-m", "distui.runners.run.post"]
+    words = [sys.executable, "-P", "-m", module]
     try:
-        code, out = await _ended(words, env, json.dumps(document), WHOLE_S, asyncio.subprocess.PIPE)
+        code, out = await _ended(words, env, json.dumps(request), seconds, asyncio.subprocess.PIPE)
     except OSError as error:
         return {"error": f"the process that sends it cannot be started: {error.strerror}"}
     if code is None:
-        return {"error": f"it does not answer within {WHOLE_S:.0f} s"}
+        return {"error": f"it does not answer within {seconds:.0f} s"}
     try:
         return dict(json.loads(out))
     except (ValueError, TypeError):
@@ -121,6 +139,7 @@ async def _answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[s
 
 
 def _judged(answer: Mapping[str, Any], host: str) -> SendOutcome:
+    """Return the outcome of a report. apprise's failures are not told apart: each is tried again."""
     status = answer.get("status")
     if not isinstance(status, int):
         return SendOutcome(False, f"{host}: {answer.get('error')}", again=True)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, field, structs
 
@@ -31,8 +31,8 @@ from ..run.settings_file import (
 )
 from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
 
-POSTED = ("webhook", "slack", "discord", "ntfy")
-"""Kinds that send an HTTP request."""
+POSTED = ("webhook", "apprise")
+"""Kinds with an address."""
 OWN = ("terminal", "desktop")
 """Kinds without settings. Each is also the name of a channel."""
 KINDS = (*POSTED, "command", *OWN)
@@ -40,6 +40,8 @@ SEQUENCES = ("auto", "osc9", "osc777", "bell")
 """Escape sequences for a terminal."""
 _TEXTS = ("url", "url_file", "url_env", "token_file", "token_env", "sequence")
 _KEYS = (*_TEXTS, "type", "command", "rules")
+_SERVICE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20\x7f]+")
+"""An address of apprise."""
 
 WayError = SecretError
 """A channel cannot be used now. The text is the end of a sentence about it, without secrets."""
@@ -158,7 +160,7 @@ def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
     )
 
 
-def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:  # noqa: C901
+def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
     """Yield the mistakes of a channel. Only the first is used. No text quotes a value, which may be secret."""
     where = f"notify.ways.{name}"
     if not NAME.fullmatch(name) or name == OFF:
@@ -175,12 +177,23 @@ def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]
             yield f"{where}.{key} has to be a text"
     if kind == "command" and not _is_command(section.get("command")):
         yield f'{where}.command has to be a list of words, the program first, as in ["mail-me", "-q"]'
+    yield from _address_mistakes(where, kind, section)
+    if section.get("sequence", "auto") not in SEQUENCES:
+        yield f"{where}.sequence has to be one of {', '.join(SEQUENCES)}"
+
+
+def _address_mistakes(where: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the mistakes of a channel's address and token."""
     sources = [key for key in ("url", "url_file", "url_env") if section.get(key)]
     tokens = [key for key in ("token_file", "token_env") if section.get(key)]
-    if kind in POSTED and len(sources) != 1:
+    if kind not in POSTED:
+        if sources or tokens:
+            yield f"{where}: a channel of type {kind} has no address and no token: leave them out"
+        return
+    if len(sources) != 1:
         yield f"{where} needs its address in one of url_file, url_env and url"
-    if kind not in POSTED and sources + tokens:
-        yield f"{where}: a channel of type {kind} has no address and no token: leave them out"
+    if kind == "apprise" and tokens:
+        yield f"{where}: a channel of type apprise has its token in the address: leave {tokens[0]} out"
     if len(tokens) > 1:
         yield f"{where}: token_file and token_env exclude each other: write one"
     for key in ("url_env", "token_env"):
@@ -189,8 +202,6 @@ def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]
                 f"{where}.{key}: {quoted(section[key])} does not read as the name of a secret, and would be written "
                 "into run directories: call it TEAM_WEBHOOK or NTFY_TOKEN, say"
             )
-    if section.get("sequence", "auto") not in SEQUENCES:
-        yield f"{where}.sequence has to be one of {', '.join(SEQUENCES)}"
 
 
 def _is_command(value: Any) -> bool:
@@ -241,16 +252,18 @@ class WayTarget(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """Return the host of the address, which is not secret."""
-        return urlsplit(self.url).hostname or ""
+        """Return the part of the address that is not secret: a host, or a service of apprise."""
+        parts = urlsplit(self.url)
+        if parts.scheme in ("http", "https"):
+            return parts.hostname or ""
+        return parts.scheme
 
     @property
     def secrets(self) -> set[str]:
         """Return texts that must not be quoted."""
-        parts = urlsplit(self.url)
-        return {
-            text for text in (self.url, parts.path.strip("/"), parts.query, self.token) if len(text) > 3
-        }
+        rest = self.url.partition("://")[2]
+        words = [self.url, self.token, *re.split(r"[/?&=:@]+", rest)]
+        return {text for word in words for text in (word, unquote(word)) if len(text) > 3} - {self.host}
 
     def __repr__(self) -> str:
         return f"WayTarget({self.host!r})"
@@ -264,7 +277,15 @@ def target(way: NoticeWay, lookup: Lookup, folder: Path) -> WayTarget:
             f"others can read {folder / 'settings.toml'}, which holds its address: `chmod 600` it, or write url_file"
         )
     url = url or secret_of(way.url_file, way.url_env, lookup, folder)
-    token = secret_of(way.token_file, way.token_env, lookup, folder)
+    if way.kind == "apprise":
+        if not _SERVICE.fullmatch(url):
+            raise WayError("its address is none: it has to be one line, as in ntfys://TOPIC")
+        return WayTarget(url)
+    return _web_target(url, secret_of(way.token_file, way.token_env, lookup, folder))
+
+
+def _web_target(url: str, token: str) -> WayTarget:
+    """Return the destination of a webhook's requests. Raises WayError."""
     if not is_address(url):
         raise WayError("its address is none: it has to be one line, as in https://HOST/PATH")
     if urlsplit(url).username is not None:

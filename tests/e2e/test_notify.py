@@ -43,7 +43,7 @@ def settings(world: World, server: Sink, more: str = "") -> None:
             "settings.toml",
             (
                 f'[notify]\n{more}\n[notify.ways.team]\ntype = "webhook"\nurl_file = "team-url"\n'
-                '[notify.ways.phone]\ntype = "ntfy"\nurl_env = "PHONE_WEBHOOK"\ntoken_file = "phone-token"\n'
+                '[notify.ways.phone]\ntype = "webhook"\nurl_env = "PHONE_WEBHOOK"\ntoken_file = "phone-token"\n'
             ),
         ),
     ):
@@ -78,7 +78,7 @@ def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
     (world.work / "go").touch()
     server.wait(2)
     seen = command_lines()
-    assert "notify.post" in seen
+    assert "runners.run.post" in seen
     shown = run.distui("status").fine().out  # while the sender waits
     server.release.set()
     assert run.wait() == 1
@@ -101,7 +101,7 @@ def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
     assert len(got) == 4
     (phone,) = [each for each in got if each.path == f"/topic-{SECRET}"]
     assert phone.headers["authorization"] == "Bearer t0kEnOfPhOnE"
-    assert phone.headers["title"] == "night: it failed, and nothing restarts it"
+    assert phone.json()["title"] == "night: it failed, and nothing restarts it"
     log = world.distui("notify", "log", "night", "--json").fine()
     assert {(row["way"], row["rule"]) for row in log.json()["notices"]} == {
         ("team", "first-step"), ("team", "restarted"), ("team", "gave-up"), ("phone", "gave-up"),
@@ -117,13 +117,13 @@ def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
 def test_a_killed_agent_says_nothing_twice_and_the_next_one_goes_on(world: World, server: Sink) -> None:
     settings(world, server, 'send = ["phone"]')
     run = world.execute(CRASHES, name="night")
-    assert [got.headers["title"] for got in server.wait(1)] == ["night: it trains"]
+    assert [got.json()["title"] for got in server.wait(1)] == ["night: it trains"]
     assert until(lambda: b'"sent"' in run.file("notices.jsonl"))
     kill(run.agent_pid())
     run.distui("status").fine()  # starts the next agent, which has the address from the living runner
     (world.work / "go").touch()
     assert run.wait() == 1
-    titles = [got.headers["title"] for got in server.wait(2)]
+    titles = [got.json()["title"] for got in server.wait(2)]
     assert titles == ["night: it trains", "night: it failed, and nothing restarts it"]
     assert world.left() == {}
     assert len(server.got) == 2

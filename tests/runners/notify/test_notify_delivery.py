@@ -17,8 +17,8 @@ from msgspec import structs
 from virtual_time import VirtualLoop
 from web_sink import Sink, sink
 
+from distui.runners.notify import apprise_process, sending
 from distui.runners.notify import delivery as delivering
-from distui.runners.notify import sending
 from distui.runners.notify.delivery import MOST, Delivery, records
 from distui.runners.notify.messages import Text, text_of, variables
 from distui.runners.notify.notice_rules import LATE_S, Notice
@@ -65,8 +65,9 @@ async def once(
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are made by a thread instead of a process."""
 
-    async def answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
-        return await asyncio.to_thread(post.post, dict(document))
+    async def answer(module: str, request: Mapping[str, Any], *more: object) -> dict[str, Any]:
+        send = post.post if module == sending.POST else apprise_process.send
+        return await asyncio.to_thread(send, dict(request))
 
     monkeypatch.setattr(sending, "_answer", answer)
 
@@ -101,6 +102,46 @@ async def test_what_a_server_answers(server: Sink, tmp_path: Path) -> None:
             assert outcome.after_s == 1.0
     way = NoticeWay("team", "webhook", every_rule(), url=f"http://127.0.0.1:1/{SECRET}")
     assert await once(way, tmp_path) == SendOutcome(False, "127.0.0.1: Connection refused", True)
+
+
+def through_apprise(server: Sink, path: str = f"/{SECRET}") -> NoticeWay:
+    return NoticeWay("team", "apprise", every_rule(), url=server.url(path).replace("http:", "json:"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its imports
+@pytest.mark.usefixtures("in_process")
+async def test_apprise_sends_and_says_why_it_did_not(server: Sink, tmp_path: Path) -> None:
+    pytest.importorskip("apprise")
+    assert (await once(through_apprise(server), tmp_path)).ok
+    (got,) = server.got
+    assert (got.path, got.json()["title"], got.json()["type"]) == (f"/{SECRET}", "night: it hangs", "info")
+    assert "distui attach night" in got.json()["message"]
+    for answer, part in {"404": "error=404", "redirect": "error=302", "cut": "Connection error"}.items():
+        server.answers = [answer]
+        outcome = await once(through_apprise(server), tmp_path)
+        assert (outcome.ok, outcome.again) == (False, True)
+        assert part in outcome.why
+        assert SECRET not in outcome.why
+    unknown = NoticeWay("team", "apprise", every_rule(), url=f"nonesuch://{SECRET}/x")
+    refused = await once(unknown, tmp_path)
+    assert refused.why.startswith("nonesuch: ")
+    assert SECRET not in refused.why
+
+
+@pytest.mark.usefixtures("in_process")
+async def test_without_apprise_the_extra_is_named(
+    server: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    why = "json: apprise is not installed: `pip install 'distui[notify]'`"
+    assert await once(through_apprise(server), tmp_path) == SendOutcome(False, why, again=True)
+
+
+@pytest.mark.real
+async def test_a_process_sends_through_apprise(server: Sink, tmp_path: Path) -> None:
+    pytest.importorskip("apprise")
+    assert await once(through_apprise(server), tmp_path) == SendOutcome(True)
+    assert server.got[0].json()["title"] == "night: it hangs"
 
 
 @pytest.mark.real
