@@ -18,7 +18,7 @@ from ...presets.signal_patterns import FIELDS
 from ..run.freshness import usual_interval
 from ..run.model import TrainingSample
 from .output_signals import EVALUATED
-from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers
+from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers, plausible
 
 MOST_VALUES = 32
 LONGEST_NAME = 60
@@ -225,7 +225,7 @@ def _check_steps(chosen: dict[str, ReportedValue], optimizer_steps: int) -> None
         step = None
     if total is None:
         return
-    if step is None or not 0 < total.value < math.inf or step.value > total.value:
+    if step is None or total.value < max(1.0, step.value) or not plausible("total", total.value):
         del chosen["total"]
 
 
