@@ -95,28 +95,11 @@ class Finding:
         return not self.alarm and self.id != NO_VERDICT
 
     def as_dict(self) -> LaunchFinding:
-        return {
-            "id": self.id,
-            "severity": self.severity,
-            "where": self.where,
-            "value": self.value,
-            "text": self.text,
-            "remedy": self.remedy,
-        }
+        return {name: getattr(self, name) for name in LaunchFinding.__annotations__}  # type: ignore[return-value]
 
     def of_run(self) -> RunFinding:
-        return {
-            "id": self.id,
-            "severity": self.severity,
-            "text": self.text,
-            "role": self.role,
-            "rank": self.rank,
-            "node": self.node,
-            "remedy": self.remedy,
-            "evidence": list(self.evidence),
-            "ranks": list(self.ranks),
-            "since": self.since,
-        }
+        shown = {name: getattr(self, name) for name in RunFinding.__annotations__}
+        return {**shown, "evidence": list(self.evidence), "ranks": list(self.ranks)}  # type: ignore[typeddict-item]
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -1,58 +1,47 @@
-"""Create presets from accelerate's YAML, DeepSpeed's JSON, SkyPilot's tasks, and the plan of a run.
+"""Create presets from accelerate's YAML and DeepSpeed's JSON.
 
-Values without a field go to the tables [accelerate], [deepspeed] and [sky], key by key.
+Values without a field go to the tables [accelerate] and [deepspeed], key by key.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, get_args
 
-from . import model, nccl, text_formats, worker_group
+from . import model, text_formats
 from .finding import Finding, PresetError
-from .launchers import accelerate, deepspeed
-from .lint import config_files, lint_file
-from .lint.launches import named_files
-from .plan import Plan
-from .secrets import MASK, is_secret
-from .text_formats import MOST_BYTES, MarkupNode, Unreadable, bare, decoded, toml_escaped, toml_pair
+from .launchers import deepspeed
+from .lint import lint_file
+from .lint.accelerate_file import sharding_name
+from .lint.files import kind_of
+from .text_formats import MOST_BYTES, MarkupNode, Unreadable, bare, decoded, plain, toml_escaped, toml_pair
 
-WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task is expected"
+WANTED = "accelerate's YAML or DeepSpeed's JSON is expected"
 
 
-def import_preset(
-    name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None
-) -> tuple[Imported, list[Finding]]:
-    """Import the file `name`. Return the preset and lint's findings. Raises PresetError.
-
-    `read` returns a file that this one names, by its path relative to this one's folder, or None if it is unreadable.
-    """
+def import_preset(name: str, data: bytes) -> tuple[Imported, list[Finding]]:
+    """Import the file `name`. Return the preset and lint's findings. Raises PresetError."""
     try:
         document = _document(name, data)
     except Unreadable as error:
         raise PresetError(f"{name} line {error.line}: {error}: {WANTED}") from None
-    values = bare(document)
-    keys = document.mapping.keys()
-    if keys & {"distributed_type", "compute_environment"}:
-        draft = from_accelerate(values, name)
-    elif config_files.is_config(document):
-        draft = from_deepspeed(values, name)
-    elif keys & config_files.SKYPILOT_MARKS:
-        draft = from_skypilot(values, read)
-    else:
-        content = f"keys {', '.join(list(keys)[:5])}" if keys else "no mapping"
+    importers = {"accelerate": from_accelerate, "deepspeed": from_deepspeed}
+    importer = importers.get(kind_of(document))
+    if importer is None:
+        keys = ", ".join(list(document.mapping)[:5])
+        content = f"keys {keys}" if keys else "no mapping"
         raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}")
-    return draft, lint_file(name, data)
+    return importer(bare(document), name), lint_file(name, data)
 
 
 def _document(name: str, data: bytes) -> MarkupNode:
     """Parse the file. Raises Unreadable, and PresetError for several documents."""
     if len(data) > MOST_BYTES:
         raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB")
-    text = decoded(data)
-    if name.lower().endswith(".json") or (text.lstrip().startswith("{") and not _is_yaml(name)):
+    text, suffix = decoded(data), PurePath(name).suffix.lower()
+    if suffix == ".json" or (text.lstrip().startswith("{") and suffix not in (".yaml", ".yml")):
         return text_formats.read_json(text)
     documents = text_formats.read_yaml(text)
     if len(documents) != 1:
@@ -60,20 +49,14 @@ def _document(name: str, data: bytes) -> MarkupNode:
     return documents[0]
 
 
-def _is_yaml(name: str) -> bool:
-    return name.lower().endswith((".yaml", ".yml"))
-
-
 @dataclass(slots=True)
 class Imported:
     """A preset's values by field path, collected during the import."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """Keys such as "strategy.kind", "env.OMP_NUM_THREADS", "deepspeed.gradient_clipping". Nested tables are mappings."""
+    """Keys such as "strategy.kind", "deepspeed.gradient_clipping". Nested tables are mappings."""
     notes: list[str] = field(default_factory=list)
     """One sentence per fact that the user should know. The file repeats them."""
-    base: str = ""
-    """The preset that it builds on, or ""."""
 
     def put(self, path: str, value: object) -> None:
         """Set a value. None is ignored."""
@@ -88,24 +71,11 @@ class Imported:
                 path = f"{table}.{key}"
                 self.values[path] = model.merged(self.values.get(path, {}), kept)
 
-    def variables(self, env: Mapping[str, Any]) -> None:
-        """Add environment variables. Secrets are left out with a note."""
-        for name, value in env.items():
-            if is_secret(str(name)):
-                self.notes.append(
-                    f"{name} is left out: a preset is no place for a secret; pass it with --env."
-                )
-            elif value is not None:
-                table = "nccl" if _is_nccl(str(name), value) else "env"
-                self.values[f"{table}.{name}"] = model.variable_text(value)
-
 
 def text(name: str, source: str, draft: Imported) -> str:
     """Return the preset file `name`. Every value is checked as in loading. Raises PresetError."""
     lines = [f"# Imported from {toml_escaped(source)}."]
     lines += [f"# {toml_escaped(note)}" for note in draft.notes]
-    if draft.base:
-        lines.append(toml_pair("base", draft.base))
     lines += [toml_pair("title", name), toml_pair("summary", f"From {source}.")]
     tables: dict[str, list[str]] = {table: [] for table in model.tables()}
     for path, value in draft.values.items():
@@ -142,12 +112,14 @@ def whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
 def truth(value: object) -> bool | None:
     """Return a boolean, also from the texts that YAML writers use, or None for other values."""
     if isinstance(value, bool):
         return value
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    return words.get(str(value).strip().lower())
+    return _TRUTHS.get(str(value).strip().lower())
 
 
 KINDS = {"NO": "single", "FSDP": "fsdp1", "DEEPSPEED": "deepspeed"}
@@ -248,15 +220,10 @@ def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
         reshard = truth(raw)
         draft.put("strategy.reshard_after_forward", True if reshard is None else reshard)
         return rest
-    draft.put("strategy.sharding", _sharding(rest.pop("fsdp_sharding_strategy", None) or "FULL_SHARD"))
+    draft.put(
+        "strategy.sharding", sharding_name(plain(rest.pop("fsdp_sharding_strategy", None) or "FULL_SHARD"))
+    )
     return {"fsdp_backward_prefetch": "NO_PREFETCH", **rest}
-
-
-def _sharding(value: object) -> str:
-    number = whole(value)
-    if number is not None and 1 <= number <= len(config_files.SHARDINGS):
-        return config_files.SHARDINGS[number - 1]
-    return str(value)
 
 
 def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, Any]:
@@ -319,7 +286,7 @@ def _zero(zero: dict[str, Any], draft: Imported, rest: dict[str, Any]) -> dict[s
 
 def _batch(rest: dict[str, Any], draft: Imported) -> dict[str, Any]:
     """Import the batch sizes. Values that DeepSpeed must compute are kept; "auto" is distui's default."""
-    sizes = {name: rest.pop(name) for name in config_files.BATCH if name in rest}
+    sizes = {name: rest.pop(name) for name in deepspeed.BATCH if name in rest}
     sizes = {name: value for name, value in sizes.items() if value != "auto"}
     if "train_batch_size" in sizes:
         return sizes
@@ -347,123 +314,3 @@ def _deepspeed_precision(rest: dict[str, Any], draft: Imported) -> dict[str, Any
         del rest["communication_data_type"]
     draft.put("precision.reduce", reduce if reduce in get_args(model.Dtype) else param)
     return {name: table for name, table in kept.items() if table}
-
-
-OURS = ("run", "name", "secrets", "envs", "num_nodes", "service", "pool")
-"""Keys that are no part of a preset, or that become fields."""
-
-
-def from_skypilot(document: Mapping[str, Any], read: Callable[[str], bytes | None]) -> Imported:
-    """Import a task, and the DeepSpeed configuration that its `run:` names. Losses are noted. Raises PresetError."""
-    run = str(document.get("run") or "")
-    named, config = _named_config(run, read)
-    lost = ""
-    if config is not None:
-        draft = from_deepspeed(config, named)
-        draft.notes.append(f"Its strategy is that of {named}, which its run: names.")
-    else:
-        draft = Imported()
-        draft.put("strategy.kind", "ddp")
-        lost = ", and its strategy is unknown here: set [strategy] kind"
-        lost += f" ({named} is not here)" if named else ""
-    draft.put("topology.nnodes", whole(document.get("num_nodes")) or 1)
-    draft.variables(table_of(document, "envs"))
-    secrets = document.get("secrets")
-    for name in secrets if isinstance(secrets, Mapping | list) else ():
-        draft.notes.append(f"{name} is left out: a preset is no place for a secret; pass it with --env.")
-    if run:
-        draft.notes.append(
-            f"Its run: is left out{lost}; launch with `distui launch NAME --on sky -- SCRIPT`; `--task FILE` "
-            "runs the task as it is."
-        )
-    draft.keep("sky", {key: value for key, value in document.items() if key not in OURS})
-    return draft
-
-
-def _named_config(run: str, read: Callable[[str], bytes | None]) -> tuple[str, dict[str, Any] | None]:
-    """Return the first JSON file that the commands name, or "", and its content, or None if it is not readable."""
-    named = next((file.path for file in named_files(run) if file.path.endswith(".json")), "")
-    return named, deepspeed.parsed(read(named)) if named else None
-
-
-def _is_nccl(name: str, value: object) -> bool:
-    return nccl.covers(name) and nccl.check(name, str(value)) is None
-
-
-MADE = ("DISTUI_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
-"""Prefixes of variables that the fields produce."""
-MADE_NAMES = ("NCCL_RAS_ADDR", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "DS_ACCELERATOR")
-
-
-def from_plan(
-    plan: Plan, changes: Iterable[Mapping[str, str | None]], source: str, presets: Iterable[str]
-) -> Imported:
-    """Import a plan. `changes`: changes of the environment per attempt. `presets`: names of existing presets.
-
-    Raises PresetError for the plan of a command, which has no preset's values.
-    """
-    if not plan.preset:
-        raise PresetError(
-            f"{source} runs a command: only a run that was launched under a preset can become one"
-        )
-    draft = Imported()
-    draft.base = plan.preset if plan.preset in set(presets) else ""
-    for table, variable in (
-        ("strategy", "STRATEGY_OPTIONS"),
-        ("mesh", "MESH"),
-        ("batch", "BATCH"),
-        ("precision", "PRECISION"),
-    ):
-        for key, value in _json(plan.env.get(f"DISTUI_{variable}", "{}")).items():
-            draft.put(f"{table}.{key}", value)
-    draft.values = {"strategy.kind": plan.strategy, **draft.values}
-    _topology(plan, draft)
-    if deepspeed.CONFIG_FILE in plan.files:
-        _deepspeed(plan.files[deepspeed.CONFIG_FILE], source, draft)
-    env = _changed_environment(plan, changes)
-    for name in sorted(env):
-        if env[name] == MASK:
-            draft.notes.append(f"{name} is left out: its value is a secret; pass it with --env.")
-            del env[name]
-    draft.variables(env)
-    return draft
-
-
-def _changed_environment(plan: Plan, changes: Iterable[Mapping[str, str | None]]) -> dict[str, str]:
-    """Return the user's variables of a plan after the changes. None removes a variable."""
-    env: dict[str, str | None] = {name: value for name, value in plan.env.items() if not _made(name, value)}
-    for change in changes:
-        env.update(change)
-    return {name: value for name, value in env.items() if value is not None}
-
-
-def _topology(plan: Plan, draft: Imported) -> None:
-    draft.put("topology.nnodes", plan.nnodes)
-    draft.put("topology.nnodes_min", plan.nnodes_min)
-    draft.put("topology.nproc_per_node", plan.nproc_per_node)
-    if plan.launcher == "command":
-        draft.put("launcher.kind", "accelerate" if accelerate.MODULE in plan.argv else "deepspeed")
-    draft.put("launcher.grace_s", plan.grace_s)
-    if plan.save_on:
-        draft.put("launcher.save_on", plan.save_on)
-    for name in ("limit", "backoff_s", "backoff_max_s", "reset_after_s", "always"):
-        draft.put(f"restart.{name}", getattr(plan.restart, name))
-
-
-def _deepspeed(text: str, source: str, draft: Imported) -> None:
-    """Keep the keys of DeepSpeed that no field of the plan holds."""
-    kept = from_deepspeed(_json(text), source).values
-    draft.values |= {path: value for path, value in kept.items() if path.startswith("deepspeed.")}
-
-
-def _made(name: str, value: str) -> bool:
-    usual = {**worker_group.WATCHED, **worker_group.INSIDE, "OMP_NUM_THREADS": "1"}.get(name) == value
-    return usual or name in MADE_NAMES or name.startswith(MADE)
-
-
-def _json(text: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}

@@ -8,16 +8,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from types import MappingProxyType
-from typing import Any, NamedTuple
 
 from . import adopt, nccl, save_on, script_support, signal_patterns, worker_group
 from .finding import PlanError
-from .launchers import accelerate, deepspeed, megatron, torchrun
+from .launchers import deepspeed, megatron, torchrun
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
 from .request import Request
 from .script_support import Obeys
 from .secrets import holds_secret, mask_words
+from .wiring import NO_CONFIG, OwnConfig, wire
 
 
 def wished_env(request: Request) -> dict[str, str]:
@@ -226,17 +225,6 @@ def _inspect(
     return obeyed
 
 
-class OwnConfig(NamedTuple):
-    """The script's own configuration of DeepSpeed."""
-
-    path: str = ""
-    """ "" if there is no readable configuration."""
-    values: Mapping[str, Any] = MappingProxyType({})
-
-
-NO_CONFIG = OwnConfig()
-
-
 def _own_config(request: Request, place: Place) -> OwnConfig:
     values = deepspeed.parsed(place.script_config)
     if not values:
@@ -432,17 +420,13 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
     patterns = [*(name for name in preset if name not in request.env_on), *request.env_on]
     hosts = {name: {**preset.get(name, {}), **request.env_on.get(name, {})} for name in patterns}
     for pattern, variables in hosts.items():
-        refusal = worker_group.env_refusal(variables)
-        refusal = refusal or next(
-            (
-                f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env"
-                for name, value in variables.items()
-                if holds_secret(name, value)
-            ),
-            None,
-        )
-        if refusal:
+        if refusal := worker_group.env_refusal(variables):
             raise PlanError(refusal)
+        for name, value in variables.items():
+            if holds_secret(name, value):
+                raise PlanError(
+                    f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env"
+                )
     return hosts
 
 
@@ -453,163 +437,5 @@ def _check_env(request: Request, wished: Mapping[str, str]) -> None:
         problem = nccl.check(name, value)
         if problem:
             raise PlanError(problem)
-    refusal = worker_group.env_refusal(wished)
-    if refusal:
+    if refusal := worker_group.env_refusal(wished):
         raise PlanError(refusal)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wired:
-    """The part of a plan that depends on the launcher."""
-
-    launcher: str
-    """ "torchrun", or "command" for a launcher that runs unchanged."""
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    """Variables to add to the plan's environment."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-def wire(
-    preset: Preset,
-    launch: torchrun.Launch,
-    obeys: Obeys,
-    backend: str,
-    run_dir: str,
-    python: str,
-    env: Mapping[str, str],
-    scripts: OwnConfig = NO_CONFIG,
-) -> Wired:
-    """Return the parts of a plan that depend on the launcher or on the reader of the preset.
-
-    `env` is the plan's environment so far. `python` starts another program's launcher. Raises PlanError.
-    """
-    merged = scripts.values if scripts.path and obeys.how and obeys.reader == "deepspeed" else None
-    files, made = _deepspeed_config(preset, obeys, merged)
-    where = f"{run_dir}/{deepspeed.CONFIG_FILE}"
-    launch = _with_options(launch, obeys, where)
-    own = obeys.reader == "trainer" and preset.strategy.kind == "deepspeed"
-    config = accelerate.config(preset, launch, backend, where, own_precision=own)
-    added = {} if obeys.reader in ("parallelize", "adopt") else accelerate.environment(config)
-    if added and preset.batch.accumulation > 1 and preset.strategy.kind != "deepspeed":
-        added["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(preset.batch.accumulation)
-    if preset.strategy.kind == "deepspeed":
-        added |= deepspeed.environment(backend, where)
-    notes = _reader_notes(preset, obeys, made)
-    notes += () if merged is None else deepspeed.merge_notes(scripts.path, merged, made)
-    # The user's variables have priority over the preset's fields.
-    added = {name: value for name, value in added.items() if name not in env}
-    if preset.launcher.kind == "torchrun":
-        return Wired(
-            launcher="torchrun",
-            argv=_torchrun(launch),
-            env=added,
-            files=files,
-            notes=(*notes, *_idle(launch)),
-        )
-    return _own(preset, launch, config, run_dir, python, added, files, notes)
-
-
-def _deepspeed_config(
-    preset: Preset, obeys: Obeys, own: Mapping[str, Any] | None
-) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return DeepSpeed's configuration as a file of the run directory, and its values. Raises PlanError."""
-    if preset.strategy.kind != "deepspeed":
-        return {}, {}
-    reader: deepspeed.Reader = obeys.reader if obeys.reader in ("trainer", "accelerate") else "deepspeed"
-    made = deepspeed.config(preset, reader, own)
-    return {deepspeed.CONFIG_FILE: deepspeed.text(made)}, made
-
-
-def _own(
-    preset: Preset,
-    launch: torchrun.Launch,
-    config: Mapping[str, object],
-    run_dir: str,
-    python: str,
-    added: dict[str, str],
-    files: dict[str, str],
-    notes: tuple[str, ...],
-) -> Wired:
-    """Wire `accelerate launch` or `deepspeed` as a command. Raises PlanError."""
-    kind = preset.launcher.kind
-    if launch.nnodes_min is not None:
-        raise PlanError(
-            f"launcher {kind} does not support elastic runs: give one number for --nnodes, or take torchrun"
-        )
-    note = f"{kind} runs as it is: a restart stops it and starts it again, and each node is one rank on the screen."
-    if kind == "accelerate":
-        argv = accelerate.argv(python, config, launch, run_dir)
-        files |= accelerate.files(config)
-        return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
-    files |= deepspeed.files(launch)
-    argv = deepspeed.argv(python, launch, run_dir)
-    return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
-
-
-def _with_options(launch: torchrun.Launch, obeys: Obeys, where: str) -> torchrun.Launch:
-    """Add the options through which the script takes DeepSpeed's configuration."""
-    script, *args = launch.command
-    replaced = deepspeed.with_config(args, where) if obeys.how and obeys.reader == "deepspeed" else None
-    if replaced is not None:
-        return replace(launch, command=(script, *replaced))
-    if obeys.how is None or not obeys.options:
-        return launch
-    return replace(launch, command=(script, *obeys.options, where, *args))
-
-
-def _torchrun(launch: torchrun.Launch) -> tuple[str, ...]:
-    """Return torchrun's arguments. Raises PlanError."""
-    refused = torchrun.own_option(launch.extra)
-    if refused:
-        raise PlanError(
-            f"launcher.args holds {refused}, which distui sets itself: take it out of the preset"
-        )
-    return torchrun.argv(launch)
-
-
-def _idle(launch: torchrun.Launch) -> tuple[str, ...]:
-    given = (word.split("=", 1)[0] for word in launch.extra)
-    return tuple(
-        f"launcher.args {name} does nothing here: every rank's output has files of its own."
-        for name in given
-        if name.removeprefix("--").replace("_", "-") in torchrun.IDLE
-    )
-
-
-def _reader_notes(preset: Preset, obeys: Obeys, config: Mapping[str, Any]) -> tuple[str, ...]:  # noqa: C901
-    """Return notes on parts of the preset that reach only scripts with parallelize()."""
-    if obeys.how is None or obeys.reader in ("parallelize", "adopt"):
-        return ()
-    strategy, notes = preset.strategy, []
-    param = preset.precision.param
-    if strategy.kind == "deepspeed" and obeys.reader != "trainer" and param != "fp32" and not obeys.casts:
-        notes.append(
-            f"DeepSpeed makes the model {param}, not its inputs: where the script gives it fp32 numbers, cast them, or "
-            "add --set precision.param=fp32."
-        )
-    if obeys.reader == "deepspeed":
-        if preset.batch.micro is None and config.get("train_micro_batch_size_per_gpu") == 1:
-            notes.append(
-                "DeepSpeed gets train_micro_batch_size_per_gpu 1: set batch.micro to the samples per rank and pass."
-            )
-        return tuple(notes)
-    if strategy.kind in ("fsdp1", "fsdp2") and preset.precision.reduce != preset.precision.param:
-        notes.append(
-            f"Accelerate sums gradients in precision.param ({preset.precision.param}), "
-            f"not in {preset.precision.reduce}."
-        )
-    if strategy.kind == "fsdp2" and not isinstance(strategy.reshard_after_forward, bool):
-        notes.append(
-            f"Accelerate knows no number for strategy.reshard_after_forward: {strategy.reshard_after_forward} is true."
-        )
-    if strategy.kind == "fsdp1" and not strategy.limit_all_gathers:
-        notes.append("Accelerate limits all-gathers regardless of strategy.limit_all_gathers.")
-    if strategy.kind == "ddp":
-        notes.append("Accelerate takes DDP's options (buckets, unused parameters) only from the script.")
-    if preset.batch.accumulation > 1 and obeys.reader == "accelerate":
-        notes.append("batch.accumulation acts where the script uses accelerator.accumulate().")
-    if preset.batch.accumulation > 1 and obeys.reader == "trainer":
-        notes.append("batch.accumulation has to be the Trainer's gradient_accumulation_steps, too.")
-    return tuple(notes)

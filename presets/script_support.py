@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .launchers.deepspeed import OPTION, option_at
+from .launchers.deepspeed import OPTION, VARIABLE, option_at
 from .model import StrategyKind
 from .script_tree import MOST_FILES, ScriptTree, read
 from .text_formats import Unreadable
@@ -40,13 +40,11 @@ class Value:
 
     given: bool | None
     """False for None and False, True for any other value, None if only running the script shows it."""
-    literal: object = None
-    """The value, if it is a number or a text."""
     unless: str = ""
     """What would change the value, as the end of "unless …"."""
 
 
-FALSE = Value(False)
+TRUE, FALSE = Value(True), Value(False)
 
 
 class Values:
@@ -61,21 +59,23 @@ class Values:
 
     def of(self, node: ast.expr, deep: int = 0) -> Value:
         """Return the value of an expression."""
-        named = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
-        unknown = Value(None, unless=f"{_short(node)} {'is set' if named else 'comes to something'}")
         if isinstance(node, ast.Constant):
-            nothing = node.value is None or node.value is False or node.value == ""
-            return FALSE if nothing else Value(True, node.value)
+            is_nothing = node.value is None or node.value is False or node.value == ""
+            return FALSE if is_nothing else TRUE
         if isinstance(node, ast.Call | ast.Dict | ast.List | ast.Tuple):
-            return unknown if _reads(node) else Value(True)
+            return _unknown(node) if _reads(node) else TRUE
+        return (self._followed(node, deep) if deep < _DEEPEST else None) or _unknown(node)
+
+    def _followed(self, node: ast.expr, deep: int) -> Value | None:
+        """Return the value of a name, an option or a conditional expression, or None if it is unknown."""
         if isinstance(node, ast.IfExp):
-            branches = {self.of(node.body, deep), self.of(node.orelse, deep)}
-            return branches.pop() if len(branches) == 1 else unknown
-        if deep < _DEEPEST and isinstance(node, ast.Attribute | ast.Subscript):
+            branches = {self.of(node.body, deep + 1), self.of(node.orelse, deep + 1)}
+            return branches.pop() if len(branches) == 1 else None
+        if isinstance(node, ast.Attribute | ast.Subscript):
             option = self.option(_key(node))
-            return self.of_option(option, deep) if option else unknown
+            return self.of_option(option, deep) if option else None
         values = self.assigned.get(node.id, []) if isinstance(node, ast.Name) else []
-        return self.of(values[0], deep + 1) if len(values) == 1 and deep < _DEEPEST else unknown
+        return self.of(values[0], deep + 1) if len(values) == 1 else None
 
     def option(self, dest: str) -> Option | None:
         """Return the only option with this `dest` in the parser's namespace, or None for no option and for several."""
@@ -86,12 +86,17 @@ class Values:
         """Return the value of an option in this launch."""
         word = self._words.get(option)
         if option.action in ("store_true", "store_false"):
-            on = (word is not None) == (option.action == "store_true")
-            return Value(True, True) if on else Value(False, unless=f"{option.name} is given")
+            is_on = (word is not None) == (option.action == "store_true")
+            return TRUE if is_on else Value(False, f"{option.name} is given")
         if word is None:
             usual = FALSE if option.default is None else self.of(option.default, deep + 1)
-            return Value(usual.given, usual.literal, f"{option.name} is given")
-        return FALSE if word in _EMPTY else Value(True, word)
+            return Value(usual.given, f"{option.name} is given")
+        return FALSE if word in _EMPTY else TRUE
+
+
+def _unknown(node: ast.expr) -> Value:
+    is_named = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+    return Value(None, f"{_short(node)} {'is set' if is_named else 'comes to something'}")
 
 
 def _words_of_options(options: Sequence[Option], args: Sequence[str]) -> dict[Option, str]:
@@ -375,8 +380,6 @@ class _FrameworkNames(Names):
 
 NOTHING = "obeys nothing: the preset sets only flags and environment"
 
-VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
-"""Environment variable that holds the path of DeepSpeed's configuration (deepspeed.VARIABLE)."""
 CLAIMED = (
     "fsdp_plugin",
     "deepspeed_plugin",

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import model
 from .finding import PlanError
+from .known_names import known_names
 from .request import Request
 from .secrets import MASK, holds_secret, mask_text
 
@@ -88,34 +89,6 @@ HOME = "~/.distui"
 """distui's folder on a node."""
 MOST_AUTOSTOP = 60 * 24 * 365
 
-CLOUDS = (
-    "aws",
-    "azure",
-    "cudo",
-    "fluidstack",
-    "gcp",
-    "hyperbolic",
-    "ibm",
-    "k8s",
-    "kubernetes",
-    "lambda",
-    "mithril",
-    "nebius",
-    "oci",
-    "paperspace",
-    "primeintellect",
-    "runpod",
-    "scp",
-    "seeweb",
-    "shadeform",
-    "slurm",
-    "ssh",
-    "vast",
-    "vsphere",
-    "yotta",
-)
-"""Valid first parts of an infra in release 0.14 (`sky.clouds`)."""
-
 KINDS = {str: "a text", int: "a number"}
 _COUNT = re.compile(r"\d+(?:\.\d+)?(?:\+|x)?")
 _ACCELERATOR = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*(?::\d+)?")
@@ -189,9 +162,10 @@ def _check_place(wish: Request, on: str) -> None:
     if wish.infra is not None and not _INFRA.fullmatch(wish.infra):
         raise PlanError(f"{on} {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION")
     cloud = (wish.infra or "*").partition("/")[0].lower()
-    if cloud not in ("*", *CLOUDS):
+    clouds = known_names("skypilot")["clouds"]
+    if cloud not in ("*", *clouds):
         raise PlanError(
-            f"{on} {wish.infra}: unknown place: write local, sky, or one of {', '.join(CLOUDS)}"
+            f"{on} {wish.infra}: unknown place: write local, sky, or one of {', '.join(clouds)}"
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .finding import PresetError
@@ -16,6 +16,7 @@ MOST_BYTES = 1 << 20
 MOST_NODES = 50_000
 """Most values per document. Each use of a YAML alias counts all values in it."""
 MOST_DEPTH = 60
+MOST_DOCUMENTS = 100
 MOST_SHOWN = 200
 """Longest quoted value in a sentence, in characters."""
 
@@ -131,6 +132,11 @@ def place(file: str, node: MarkupNode | None, path: str = "") -> str:
     return f"{file}:{node.line}"
 
 
+def place_of(file: str, tree: MarkupNode, *path: str) -> str:
+    """Return the place of the member at a path."""
+    return place(file, tree.get(*path), ".".join(path))
+
+
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 
 
@@ -196,214 +202,130 @@ class _JsonReader:
         return made
 
 
-Event = Any
-"""An event of PyYAML, recognised by the name of its class."""
-
-
-@dataclass(slots=True)
-class _OpenBranch:
-    """A mapping or list whose end was not read yet."""
-
-    line: int
-    anchor: str | None
-    is_mapping: bool
-    members: dict[str, MarkupNode] = field(default_factory=dict)
-    items: list[MarkupNode] = field(default_factory=list)
-    merged: list[MarkupNode] = field(default_factory=list)
-    """Members from `<<`, which follow the mapping's own keys."""
-    key: str | None = None
-    key_line: int = 0
-    size: int = 1
-
-
-class _Builder:
-    """Builds trees from YAML events."""
-
-    def __init__(self, scalar: Callable[[Event], object]) -> None:
-        self._scalar = scalar
-        self._open: list[_OpenBranch] = []
-        self._anchors: dict[str, tuple[MarkupNode, int]] = {}
-        self._total = 0
-        self.documents: list[MarkupNode] = []
-
-    def take(self, event: Event) -> None:
-        """Add an event. Raises Unreadable."""
-        kind, line = type(event).__name__, event.start_mark.line + 1
-        match kind:
-            case "DocumentStartEvent":
-                self._anchors, count = {}, len(self.documents)
-                if count > 100:
-                    raise Unreadable(line, "holds more than 100 documents in one file")
-            case "MappingStartEvent" | "SequenceStartEvent":
-                if len(self._open) >= MOST_DEPTH:
-                    raise Unreadable(line, f"holds more than {MOST_DEPTH} levels inside each other")
-                self._count(1, line)
-                self._open.append(_OpenBranch(line, event.anchor, kind == "MappingStartEvent"))
-            case "MappingEndEvent" | "SequenceEndEvent":
-                self._close()
-            case "AliasEvent":
-                if event.anchor not in self._anchors:
-                    raise Unreadable(
-                        line, f"has an alias *{event.anchor} that stands for nothing, or for itself"
-                    )
-                node, size = self._anchors[event.anchor]
-                self._count(size, line)
-                self._put(MarkupNode(line, node.value, node.text_line), size)
-            case "ScalarEvent":
-                self._count(1, line)
-                block = event.style in ("|", ">")
-                node = MarkupNode(line, self._scalar(event), line + block)
-                if event.anchor:
-                    self._anchors[event.anchor] = node, 1
-                self._put(node, 1)
-
-    def _close(self) -> None:
-        done = self._open.pop()
-        value: Any = done.items
-        if done.is_mapping:
-            value = {}
-            for merged in done.merged:
-                value |= {key: node for key, node in merged.mapping.items() if key not in value}
-            value |= done.members
-        node = MarkupNode(done.line, value, done.line)
-        if done.anchor:
-            self._anchors[done.anchor] = node, done.size
-        self._put(node, done.size)
-
-    def _count(self, size: int, line: int) -> None:
-        self._total += size
-        if self._total > MOST_NODES:
-            raise Unreadable(
-                line, f"holds more than {MOST_NODES:,} values, counting what its aliases stand for"
-            )
-
-    def _put(self, node: MarkupNode, size: int) -> None:
-        """Add a complete value to the innermost open mapping or list."""
-        if not self._open:
-            self.documents.append(node)
-            return
-        into = self._open[-1]
-        into.size += size
-        if not into.is_mapping:
-            into.items.append(node)
-        elif into.key is None:
-            into.key = node.value if isinstance(node.value, str) else _key(node)
-            into.key_line = node.line
-        else:
-            if into.key == "<<":
-                into.merged += node.items or [node]
-            else:
-                into.members[into.key] = MarkupNode(into.key_line, node.value, node.text_line)
-            into.key = None
-
-
-def _key(node: MarkupNode) -> str:
-    return "?" if isinstance(node.value, dict | list) else str(node.value)
-
-
-def _build(events: Iterable[Event], scalar: Callable[[Event], object]) -> list[MarkupNode]:
-    """Return the documents of a text. `scalar` returns the value of a scalar event. Raises Unreadable."""
-    builder = _Builder(scalar)
-    for event in events:
-        builder.take(event)
-    return builder.documents
-
-
 MOST_DIGITS = 400
 """Longest number in YAML. A longer scalar is a text: 1:1:1… makes a number as long as the file."""
 _CORE = "tag:yaml.org,2002:"
 """Expansion of `!!` in YAML."""
 
 
-def read_yaml(text: str) -> list[MarkupNode]:  # noqa: C901
+def read_yaml(text: str) -> list[MarkupNode]:
     """Parse the documents of a YAML text. Raises Unreadable, and PresetError if PyYAML is not installed."""
     try:
         import yaml
     except ImportError:
         raise PresetError("reading YAML needs PyYAML: pip install 'pyyaml>=6,<7'") from None
-    meaning = yaml.SafeLoader("")
-
-    def scalar(event: Any) -> object:
-        """Return the value that PyYAML gives a scalar. Dates and similar types stay texts."""
-        if len(event.value) > MOST_DIGITS:
-            return event.value
-        tag = event.tag or meaning.resolve(yaml.ScalarNode, event.value, event.implicit)
-        if tag.rpartition(":")[2] not in ("int", "float", "bool", "null"):
-            return event.value
-        try:
-            value: object = meaning.construct_object(yaml.ScalarNode(tag, event.value))
-        except (ValueError, IndexError, yaml.YAMLError):  # "0b_" and `!!int ""` are no numbers
-            return event.value
-        return event.value if _is_large(value) else value
-
-    def plain_events() -> Iterator[Any]:
-        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            tag = getattr(event, "tag", None)
-            if tag not in (None, "!") and tag not in yaml.SafeLoader.yaml_constructors:
-                raise Unreadable(
-                    event.start_mark.line + 1,
-                    f"has the tag {tag.replace(_CORE, '!!')}, which programs refuse to read",
-                )
-            yield event
-
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _build(plain_events(), scalar)
+        _check_events(yaml.parse(text, Loader=loader), yaml.SafeLoader.yaml_constructors)
+        return _YamlReader(yaml, loader(text)).documents()
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise Unreadable(line, f"is not valid YAML: {error.reason}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise Unreadable(
-            mark.line + 1 if mark else 1, f"is not valid YAML: {error.problem or error.context}"
-        ) from None
+        line = mark.line + 1 if mark else 1
+        raise Unreadable(line, f"is not valid YAML: {error.problem or error.context}") from None
+
+
+def _check_events(events: Iterable[Any], tags: Container[str]) -> None:
+    """Raise Unreadable for another explicit tag, and for too many levels for PyYAML's recursive composer."""
+    level = 0
+    for event in events:
+        kind, line = type(event).__name__, event.start_mark.line + 1
+        if kind in ("MappingStartEvent", "SequenceStartEvent"):
+            level += 1
+        elif kind in ("MappingEndEvent", "SequenceEndEvent"):
+            level -= 1
+        if level > MOST_DEPTH:
+            raise _too_nested(line)
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!") and tag not in tags:
+            raise Unreadable(line, f"has the tag {tag.replace(_CORE, '!!')}, which programs refuse to read")
+
+
+def _too_nested(line: int) -> Unreadable:
+    return Unreadable(line, f"holds more than {MOST_DEPTH} levels inside each other")
+
+
+class _YamlReader:
+    """Converts PyYAML's nodes to trees. Each use of an alias counts all values in it."""
+
+    def __init__(self, yaml: Any, loader: Any) -> None:
+        self._yaml, self._loader = yaml, loader
+        self._count = 0
+
+    def documents(self) -> list[MarkupNode]:
+        made: list[MarkupNode] = []
+        while self._loader.check_node():
+            node = self._loader.get_node()
+            if len(made) > MOST_DOCUMENTS:
+                line = node.start_mark.line + 1
+                raise Unreadable(line, f"holds more than {MOST_DOCUMENTS} documents in one file")
+            made.append(self._tree(node, 0))
+        return made
+
+    def _tree(self, node: Any, level: int, key_line: int = 0) -> MarkupNode:
+        line = node.start_mark.line + 1
+        self._count += 1
+        if self._count > MOST_NODES:
+            what = f"holds more than {MOST_NODES:,} values, counting what its aliases stand for"
+            raise Unreadable(line, what)
+        if level > MOST_DEPTH:  # an alias inside its own value
+            raise _too_nested(line)
+        value: Any
+        text_line = line
+        if isinstance(node, self._yaml.MappingNode):
+            value = self._mapping(node, level)
+        elif isinstance(node, self._yaml.SequenceNode):
+            value = [self._tree(part, level + 1) for part in node.value]
+        else:
+            value = self._scalar(node)
+            if node.style in ("|", ">"):
+                text_line += 1
+        return MarkupNode(key_line or line, value, text_line)
+
+    def _mapping(self, node: Any, level: int) -> dict[str, MarkupNode]:
+        """Return the members. Those from `<<` come first, and own keys replace them."""
+        own: dict[str, MarkupNode] = {}
+        merged: dict[str, MarkupNode] = {}
+        for key_node, value_node in node.value:
+            key = self._tree(key_node, level + 1)
+            value = self._tree(value_node, level + 1, key.line)
+            if key.value == "<<":
+                for source in value.items or [value]:
+                    merged = source.mapping | merged
+            else:
+                own[_key(key)] = value
+        return merged | own
+
+    def _scalar(self, node: Any) -> object:
+        """Return the value that PyYAML gives a scalar. Dates and similar types stay texts."""
+        text: str = node.value
+        if len(text) > MOST_DIGITS or node.tag.rpartition(":")[2] not in ("int", "float", "bool", "null"):
+            return text
+        try:
+            value: object = self._loader.construct_object(node)
+        except (ValueError, IndexError, self._yaml.YAMLError):  # "0b_" and `!!int ""` are no numbers
+            return text
+        return text if _is_large(value) else value
+
+
+def _key(node: MarkupNode) -> str:
+    return "?" if isinstance(node.value, dict | list) else str(node.value)
 
 
 DEEPEST = 32
 """Deepest nesting of arrays and tables, and most names in a dotted key: far more than any preset has."""
 
-# Tokens that open a string, a comment or a level, or end a key. Triple quotes come first.
-_TOML_TOKEN = re.compile(r"\"\"\"|'''|[\"'#\[\]{}.=,\n]")
-_CLOSES = {
-    '"""': re.compile(r'(?:[^"\\]|\\.|"(?!""))*+"{3,5}', re.DOTALL),
-    "'''": re.compile(r"(?:[^']|'(?!''))*+'{3,5}"),
-    '"': re.compile(r'(?:[^"\\\n]|\\[^\n])*+"'),
-    "'": re.compile(r"[^'\n]*+'"),
-    "#": re.compile(r"[^\n]*+"),
-}
-
-
-def too_deep(text: str) -> int | None:
-    """Return the line, from 1, that exceeds DEEPEST, or None.
-
-    A text that is not TOML is checked up to its first error, the place at which a parser stops.
-    """
-    at, depth, dots = 0, 0, 0
-    while (match := _TOML_TOKEN.search(text, at)) is not None:
-        token, at = match[0], match.end()
-        if token in _CLOSES:
-            end = _CLOSES[token].match(text, at)
-            if end is None:
-                return None
-            at = end.end()
-            continue
-        if token == ".":
-            dots += 1
-        else:
-            dots = 0
-        if token in "[{":
-            depth += 1
-        elif token in "]}":
-            depth -= 1
-        if depth > DEEPEST or dots >= DEEPEST:
-            return text.count("\n", 0, at) + 1
-    return None
+_LONG_KEY = re.compile(r"(?<![\w\"'. -])(?:[\w\"' -]++\.){100}")
+"""A key of more names than DEEPEST by far. tomllib takes the square of their number."""
 
 
 def read_toml(text: str) -> dict[str, Any]:
     """Parse a TOML document. Raises Unreadable, with line 0 if the place is unknown."""
-    deep = too_deep(text)
-    if deep is not None:
-        raise Unreadable(deep, f"is nested more than {DEEPEST} deep")
+    deep = f"is nested more than {DEEPEST} deep"
+    if key := _LONG_KEY.search(text):
+        raise Unreadable(text.count("\n", 0, key.start()) + 1, deep)
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -412,40 +334,41 @@ def read_toml(text: str) -> dict[str, Any]:
         reason = re.sub(r" \(at .*\)$", "", str(error))
         raise Unreadable(line, f"is not valid TOML ({reason})") from None
     except RecursionError:
-        raise Unreadable(0, "is nested too deep to be read") from None
+        raise Unreadable(0, deep) from None
     except ValueError as error:  # a number of thousands of digits, an invalid date
         raise Unreadable(0, f"holds a value that cannot be read ({error})") from None
-    if _is_large(document):
-        raise Unreadable(0, "holds a number of more than 64 bits, which TOML does not have")
+    for value, level in _values(document):
+        if level > DEEPEST:
+            raise Unreadable(0, deep)
+        if _is_large(value):
+            raise Unreadable(0, "holds a number of more than 64 bits, which TOML does not have")
     return document
 
 
-def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Parse a TOML text that comes from `where`. Raises PresetError."""
-    try:
-        return read_toml(text)
-    except Unreadable as error:
-        place = f"{where} line {error.line}" if error.line else where
-        raise PresetError(f"{place}: {str(error).removeprefix('is ')}") from None
+def _values(document: object) -> Iterator[tuple[object, int]]:
+    """Yield every value of a document with its level, without recursion."""
+    pending = [(document, 0)]
+    while pending:
+        value, level = pending.pop()
+        yield value, level
+        if isinstance(value, dict):
+            pending += [(part, level + 1) for part in value.values()]
+        elif isinstance(value, list):
+            pending += [(part, level + 1) for part in value]
 
 
 def _is_large(value: object) -> bool:
-    """Return True if a value contains a number of more than 64 bits. Python refuses to print more than 4300 digits."""
-    if isinstance(value, dict):
-        return any(_is_large(part) for part in value.values())
-    if isinstance(value, list):
-        return any(_is_large(part) for part in value)
+    """Return True for a number of more than 64 bits. Python refuses to print more than 4300 digits."""
     return isinstance(value, int) and value.bit_length() > 64
 
 
-def decode_toml(data: bytes, where: str) -> dict[str, Any]:
-    """Decode UTF-8 and parse TOML. Raises PresetError."""
+def parse_toml(source: str | bytes, where: str) -> dict[str, Any]:
+    """Parse TOML that comes from `where`. Raises PresetError."""
     try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise PresetError(f"{where} line {line}: not UTF-8 text, which TOML must be") from None
-    return parse_toml(text, where)
+        return read_toml(source if isinstance(source, str) else decoded(source))
+    except Unreadable as error:
+        place = f"{where} line {error.line}" if error.line else where
+        raise PresetError(f"{place}: {str(error).removeprefix('is ')}") from None
 
 
 _TEXT = f"{_CORE}str"
@@ -470,7 +393,7 @@ def write_yaml(value: Any) -> str:
     Dumper.add_representer(str, text)
     Dumper.add_multi_representer(Mapping, lambda dumper, value: dumper.represent_dict(value.items()))
     written: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=10**6)
-    return written.removesuffix("...\n")
+    return f"{written[:-5]}\n" if written.endswith("\n...\n") else written
 
 
 def toml_pair(key: str, value: object) -> str:

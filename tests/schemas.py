@@ -19,9 +19,9 @@ from referencing import Registry, Resource
 from schema_files import SHARED
 
 from distui.presets.finding import LaunchFinding
-from distui.presets.load import ListedPreset, ShownPreset
 from distui.presets.nccl import NcclVariable
 from distui.presets.plan import Plan
+from distui.presets.preset_text import ListedPreset, ShownPreset
 from distui.runners.comparison.account import Account
 from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.diagnosis_document import Diagnosis

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..finding import PlanError, nearest
+from ..known_names import known_names
 from ..script_tree import read
 from ..text_formats import Unreadable
 
@@ -184,13 +186,13 @@ class Counted:
 def parse_script(text: str) -> tuple[str, str | None]:
     """Return path and name of "PATH[:NAME]". Raises PlanError."""
     path, colon, name = text.rpartition(":")
-    if not colon or "/" in name or name.endswith(".py"):
-        path, name = text, ""
-    if not path or (name and not name.isidentifier()) or (colon and path != text and not name):
+    if text and (not colon or "/" in name or name.endswith(".py")):
+        return text, None
+    if not path or not name.isidentifier():
         raise PlanError(
             f"--script {text}: write PATH, or PATH:NAME of a class or function in it, as in train.py:Model"
         )
-    return path, name or None
+    return path, name
 
 
 def parse_model_args(text: str) -> dict[str, object]:
@@ -282,39 +284,12 @@ def counted_from(answer: Mapping[str, object]) -> Counted:
         raise PlanError("The training environment's interpreter did not print the model's sizes") from None
 
 
-MEMORY_GB: Mapping[str, int] = {
-    "A10": 24,
-    "A10G": 24,
-    "A100": 40,
-    "A100-40GB": 40,
-    "A100-80GB": 80,
-    "A30": 24,
-    "A40": 48,
-    "A6000": 48,
-    "B200": 180,
-    "B300": 270,
-    "GB200": 186,
-    "GH200": 96,
-    "H100": 80,
-    "H100-80GB": 80,
-    "H100-NVL": 94,
-    "H200": 141,
-    "L4": 24,
-    "L40": 48,
-    "L40S": 48,
-    "MI250X": 128,
-    "MI300X": 192,
-    "MI325X": 256,
-    "P100": 16,
-    "RTX3090": 24,
-    "RTX4090": 24,
-    "RTX5090": 32,
-    "RTX6000-ADA": 48,
-    "T4": 16,
-    "V100": 16,
-    "V100-32GB": 32,
-}
-"""GB (10⁹ bytes) per GPU, from the data sheets. Names are those of SkyPilot's catalogue."""
+@functools.cache
+def known_gpus() -> Mapping[str, int]:
+    """Return the GB (10⁹ bytes) of each known GPU by its name in SkyPilot's catalogue."""
+    known = known_names("gpus_by_memory")
+    return {name: int(size) for size, names in known.items() for name in names}
+
 
 _GPUS = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([A-Za-z][A-Za-z0-9-]*)(?::(\d+))?")
 _OWN_SIZE = re.compile(r"-(\d+)GB?$", re.IGNORECASE)
@@ -337,7 +312,7 @@ def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
     name = match[2].upper()
     memory = _memory_of(name) if memory_gb is None else memory_gb
     if memory is None:
-        near = nearest(name, MEMORY_GB)
+        near = nearest(name, known_gpus())
         hint = f"did you mean {near}? Else give" if near else "give"
         raise PlanError(f"--gpus {text}: unknown GPU {match[2]}; {hint} its memory with --gpu-memory GB")
     return NodeGpus(name=name, count=next(iter(counts), 1), memory_gb=memory)
@@ -345,16 +320,16 @@ def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
 
 def _memory_of(name: str) -> int | None:
     size = _OWN_SIZE.search(name)
-    return MEMORY_GB.get(name) or (int(size[1]) if size else None)
+    return known_gpus().get(name) or (int(size[1]) if size else None)
 
 
 def name_of_gpu(model: str) -> str:
     """Return "A100-80GB" for "NVIDIA A100-SXM4-80GB", or "" for an unknown GPU."""
     words = set(re.split(r"[\s-]+", model.upper().replace("GEFORCE ", "").replace("RTX ", "RTX")))
     sizes = {word for word in words if re.fullmatch(r"\d+GB", word)}
-    fitting = [name for name in MEMORY_GB if set(name.split("-")) <= words]
+    fitting = [name for name in known_gpus() if set(name.split("-")) <= words]
     if not fitting:
         return ""
     best = max(fitting, key=lambda name: (name.count("-"), len(name)))
     size = next(iter(sizes), "")
-    return best if not size or size == f"{MEMORY_GB[best]}GB" else ""
+    return best if not size or size == f"{known_gpus()[best]}GB" else ""

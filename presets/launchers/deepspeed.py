@@ -179,9 +179,13 @@ def _zero(strategy: Strategy) -> dict[str, Any]:
     return made
 
 
+LEAST_STAGE = {"offload_param": 3, "offload_optimizer": 1}
+"""Lowest stage that supports each offload to host memory. A disk needs stage 3."""
+
+
 def _check_offload(name: str, device: str, strategy: Strategy) -> None:
     """Raise PlanError if the stage or path does not allow this offload."""
-    least = 3 if name == "offload_param" or device == "nvme" else 1
+    least = 3 if device == "nvme" else LEAST_STAGE[name]
     if strategy.stage < least:
         raise PlanError(
             f'strategy.{name} "{device}" needs strategy.stage {least}{"" if least == 3 else " or more"}, '

@@ -1,12 +1,15 @@
 """The command-line arguments of torch's elastic launcher.
 
-Option names: `torch.distributed.run.get_args_parser`, equal from torch 2.7 to 2.15.
+Its options are in known_names.toml.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from ..known_names import known_names
 
 MODULE = "torch.distributed.run"
 """Module for `python -m`."""
@@ -17,63 +20,40 @@ MAX_RESTARTS = 100
 HEAD, LOCAL, IS_HEAD = "{head}", "{local}", "{is_head}"
 """Placeholders in a plan for several nodes: address of the head, address of this node, 1 on the head and 0 elsewhere."""
 
-VALUES = frozenset(
-    {
-        "nnodes",
-        "nproc-per-node",
-        "rdzv-backend",
-        "rdzv-endpoint",
-        "rdzv-id",
-        "rdzv-conf",
-        "max-restarts",
-        "monitor-interval",
-        "start-method",
-        "event-log-handler",
-        "role",
-        "log-dir",
-        "redirects",
-        "tee",
-        "local-ranks-filter",
-        "duplicate-stdout-filters",
-        "duplicate-stderr-filters",
-        "node-rank",
-        "master-addr",
-        "master-port",
-        "local-addr",
-        "logs-specs",
-        "numa-binding",
-        "signals-to-handle",
-        "shutdown-timeout",
-        "log-line-prefix-template",
-    }
-)
-"""Options with a value, of torch 2.7 to 2.15. `_` may replace `-`."""
-SWITCHES = frozenset(
-    {"standalone", "module", "no-python", "run-path", "virtual-local-rank", "print-completion", "help"}
-)
-NEWER = frozenset({"log-line-prefix-template", "print-completion"})
-"""Options that torch 2.13 does not have."""
 SHORT = {"-r": "redirects", "-t": "tee"}
-
-IDLE = frozenset({"local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"})
-"""Accepted options without effect: they select some of the ranks' output, and distui keeps all output."""
-
-FREE = IDLE | {
-    "role",
-    "numa-binding",
-    "event-log-handler",
-    "start-method",
-    "signals-to-handle",
-    "shutdown-timeout",
-    "virtual-local-rank",
-}
-"""Other options of torchrun (2.13) that are passed on."""
-
-OWN_OPTIONS = (VALUES | SWITCHES) - FREE - NEWER - {"help"}
-"""Options that distui sets itself, or that break them: after `--run-path`, ranks start without their environment."""
-
 OWN_LETTERS = frozenset("mrt")
-"""Their single letters, which may precede a value or each other: -m, -r, -t."""
+"""Single letters of options that distui sets itself: -m, -r, -t. Values or other letters may follow them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOptions:
+    """torchrun's long options. `_` may replace `-`."""
+
+    values: frozenset[str]
+    """Options with a value."""
+    switches: frozenset[str]
+    newer: frozenset[str]
+    """Options that torch 2.13 does not have."""
+    idle: frozenset[str]
+    """Accepted options without effect: they select some of the ranks' output, and distui keeps all output."""
+    passed: frozenset[str]
+    """Options that are passed on, with the idle ones."""
+
+    @property
+    def all(self) -> frozenset[str]:
+        return self.values | self.switches
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Options that distui sets itself, or that break them: after `--run-path`, ranks lack their environment."""
+        return self.all - self.passed - self.newer - {"help"}
+
+
+@functools.cache
+def known_options() -> KnownOptions:
+    """Return the options of torch 2.7 to 2.15."""
+    names = {kind: frozenset(listed) for kind, listed in known_names("torchrun").items()}
+    return KnownOptions(**{**names, "passed": names["passed"] | names["idle"]})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +87,7 @@ def argv(launch: Launch) -> tuple[str, ...]:
     that differ per node hold placeholders: see `placed`.
     """
     several = launch.nnodes > 1
-    options = {
+    given = {
         "--nnodes": str(launch.nnodes)
         if launch.nnodes_min is None
         else f"{launch.nnodes_min}:{launch.nnodes}",
@@ -125,7 +105,7 @@ def argv(launch: Launch) -> tuple[str, ...]:
     # argparse drops a "--" right after the script, unless an earlier one ended the options.
     if launch.command[1:2] == ("--",):
         flags.append("--")
-    words = (part for pair in options.items() for part in pair if part)
+    words = (part for pair in given.items() for part in pair if part)
     return (*words, *launch.extra, *flags, *launch.command)
 
 
@@ -173,7 +153,8 @@ def own_option(arguments: Sequence[str]) -> str | None:
         name = argument.split("=", 1)[0]
         if name.startswith("--"):
             option = name[2:].replace("_", "-")
-            if option and any(own.startswith(option) for own in OWN_OPTIONS) and option not in FREE:
+            is_own = any(own.startswith(option) for own in known_options().own)
+            if option and is_own and option not in known_options().passed:
                 return name
         elif name[:1] == "-" and name[1:2] in OWN_LETTERS:
             return name

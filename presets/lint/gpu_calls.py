@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..finding import Finding, Severity
-from ..script_support import Names, Values
+from ..script_support import Names
 from ..script_tree import ScriptTree
 from .lint_rules import issue
 
@@ -74,29 +74,40 @@ def _takes_gpu(call: GuardedCall) -> bool:
 
 
 def global_rank(
-    made: Sequence[GuardedCall], values: Values, file: str, nnodes: int | None
+    made: Sequence[GuardedCall],
+    assigned: Mapping[str, Sequence[ast.expr]],
+    file: str,
+    nnodes: int | None,
 ) -> Iterator[Finding]:
     """Report calls that use the global rank as a GPU number."""
     for call in made:
         if call.full != SET_DEVICE or len(call.node.args) != 1 or nnodes == 1:
             continue
-        source = _rank(call.node.args[0], values)
+        source = _rank(call.node.args[0], assigned)
         if source:
             text = f"{source} counts ranks over all nodes: from the second node on there is no such GPU."
             severity: Severity = "warning" if (nnodes or 1) > 1 else "note"
             yield issue("L50", f"{file}:{call.node.lineno}", text, value=source, severity=severity)
 
 
-def _rank(node: ast.expr, values: Values, deep: int = 0) -> str:
+def _rank(node: ast.expr, assigned: Mapping[str, Sequence[ast.expr]], deep: int = 0) -> str:
     """Return the expression that reads the global rank, or "" if there is none, or if it is only an operand."""
-    if isinstance(node, ast.Name) and deep < 4:
-        assigned = values.assigned.get(node.id, [])
-        return _rank(assigned[0], values, deep + 1) if len(assigned) == 1 else ""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int":
-        return _rank(node.args[0], values, deep + 1) if len(node.args) == 1 and deep < 4 else ""
+    inner = _inside(node, assigned)
+    if inner is not None:
+        return _rank(inner, assigned, deep + 1) if deep < 4 else ""
     text = ast.unparse(node).replace('"', "'")
     if isinstance(node, ast.Call) and text.endswith("get_rank()"):
         return text
     if re.fullmatch(r"(os\.)?environ\['RANK'\]|(os\.)?(environ\.get|getenv)\('RANK'.*\)", text):
         return text
     return ""
+
+
+def _inside(node: ast.expr, assigned: Mapping[str, Sequence[ast.expr]]) -> ast.expr | None:
+    """Return the only value of a name, or the argument of int(), else None."""
+    if isinstance(node, ast.Name):
+        values = assigned.get(node.id, [])
+        return values[0] if len(values) == 1 else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int":
+        return node.args[0] if len(node.args) == 1 else None
+    return None

@@ -1,4 +1,4 @@
-"""Rules for a training script: its syntax tree, model sizes that the mesh does not divide, missing checkpoints."""
+"""Rules for a training script, by its syntax tree."""
 
 from __future__ import annotations
 
@@ -6,157 +6,16 @@ import ast
 import functools
 import sys
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..finding import Finding
-from ..model import Preset
-from ..script_support import COPY, PARALLELIZE, TRAINERS, Names, Script, Value, Values, listed, parse, wraps
+from ..script_support import TRAINERS, Names, Script, listed, parse, wraps
 from ..script_tree import MOST_FILES, ScriptTree
 from ..text_formats import Unreadable
 from . import gpu_calls, lint_rules
 from .gpu_calls import GuardedCall
 from .lint_rules import HERE, issue, once
-
-SIZE_NAMES: Mapping[str, frozenset[str]] = {
-    "heads": frozenset({"heads", "n_head", "n_heads", "nhead", "num_heads", "num_attention_heads"}),
-    "key-value heads": frozenset({"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}),
-    "layers": frozenset({"layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers", "depth"}),
-    "experts": frozenset({"experts", "n_experts", "num_experts", "num_local_experts"}),
-    "positions": frozenset(
-        {"block", "block_size", "seq_len", "seq_length", "sequence_length", "context_length"}
-    ),
-    "samples": frozenset({"batch", "batch_size", "micro_batch", "micro_batch_size"}),
-    "features": frozenset({"width", "dim", "d_model", "n_embd", "hidden_size", "embed_dim"}),
-    "characters or tokens": frozenset({"vocab", "vocab_size", "vocabulary", "n_vocab"}),
-}
-"""Counted things → names of options and constants with their number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A number in the script."""
-
-    count: int
-    what: str
-    name: str
-    """Name of the option or constant."""
-
-
-def check_sizes(
-    sources: Sequence[str | bytes | None], args: Sequence[str], mesh: Mapping[str, int], preset: Preset
-) -> Iterator[Finding]:
-    """Check the model's sizes against the mesh. Never raises.
-
-    `sources`: the script and its imported files from the same folder. `args`: the script's arguments.
-    """
-    scripts = list(_parsed(sources))
-    if any(script.find(PARALLELIZE, COPY) for script in scripts):
-        sizes = dict(_sizes(scripts, args))
-        yield from _tensor(sizes, mesh, preset)
-        yield from _others(sizes, mesh, preset)
-
-
-def _parsed(sources: Sequence[str | bytes | None]) -> Iterator[Script]:
-    for source in sources:
-        try:
-            if source is not None:
-                yield parse(source)
-        except Unreadable:
-            continue
-
-
-def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str, Size]]:
-    """Yield sizes from the script's options, or from its constants if there is no option."""
-    by_script = [Values(script, args) for script in scripts]
-    for what, names in SIZE_NAMES.items():
-        numbers = _options(by_script, names) or _constants(by_script, names)
-        if len(numbers) == 1 and (count := _number(numbers[0][1].literal)):
-            yield what, Size(count, what, numbers[0][0])
-
-
-def _options(by_script: Sequence[Values], names: Container[str]) -> list[tuple[str, Value]]:
-    found = []
-    for values in by_script:
-        options = [option for option in values.options if option.dest in names]
-        found += [(option.name, values.of_option(option)) for option in options[:2]]
-    return found
-
-
-def _constants(by_script: Sequence[Values], names: Container[str]) -> list[tuple[str, Value]]:
-    found = []
-    for values in by_script:
-        for name, assigned in values.assigned.items():
-            if name.lower() in names and len(assigned) == 1:
-                found.append((name, values.of(assigned[0])))
-    return found
-
-
-def _number(value: object) -> int:
-    """Return a number above 0, else 0."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < 12:
-        return int(value)
-    return value if type(value) is int and value > 0 else 0
-
-
-def _tensor(sizes: Mapping[str, Size], mesh: Mapping[str, int], preset: Preset) -> Iterator[Finding]:
-    tp, cp = mesh.get("tp", 1), mesh.get("cp", 1)
-    for what in ("heads", "key-value heads"):
-        yield from _divided(sizes.get(what), "tp", tp)
-    features, heads = sizes.get("features"), sizes.get("heads")
-    if features and heads and features.count % heads.count:
-        ratio = _ratio(features.count, heads.count)
-        text = f"{features.count} {features.what} cannot be divided by {heads.count} heads: {ratio}."
-        remedy = (
-            f"Give a multiple of {heads.count} with {features.name}, or another number of {heads.name}."
-        )
-        yield issue("L44", features.name, text, value=str(features.count), remedy=remedy)
-    yield from _divided(sizes.get("positions"), "cp", cp)
-    if preset.mesh.sequence_parallel and tp > 1 and not (sizes.get("positions") or _NONE).count % cp:
-        yield from _divided(sizes.get("positions"), "tp", tp, of=cp)
-
-
-def _others(sizes: Mapping[str, Size], mesh: Mapping[str, int], preset: Preset) -> Iterator[Finding]:
-    pp, layers = mesh.get("pp", 1), sizes.get("layers")
-    yield from _divided(sizes.get("experts"), "ep", mesh.get("ep", 1))
-    if layers and layers.count < pp:
-        text = f"{layers.count} layers cannot be cut into {pp} stages (pp {pp}): each needs one."
-        remedy = f"Give {pp} layers or more with {layers.name}, or set mesh.pp to {layers.count} or less."
-        yield issue("L44", "mesh.pp", text, value=str(pp), remedy=remedy)
-    if pp > 1:
-        yield from _microbatches(sizes.get("samples"), pp, preset)
-
-
-def _microbatches(samples: Size | None, pp: int, preset: Preset) -> Iterator[Finding]:
-    """Check that the samples of a pass can be cut into the pipeline's microbatches."""
-    micro = preset.batch.micro or (samples.count if samples else 0)
-    pieces = preset.mesh.microbatches or 2 * pp
-    whole = micro * preset.batch.accumulation
-    if whole % pieces:
-        text = f"{whole} samples cannot be cut into {pieces} microbatches: {_ratio(whole, pieces)}."
-        by = samples.name if samples and not preset.batch.micro else "batch.micro"
-        remedy = f"Give a multiple of {pieces} samples with {by}, or change mesh.microbatches."
-        yield issue("L44", "mesh.microbatches", text, value=str(pieces), remedy=remedy)
-
-
-_NONE = Size(0, "", "")
-
-
-def _divided(size: Size | None, dimension: str, ranks: int, of: int = 1) -> Iterator[Finding]:
-    """Check that `ranks` divide a size. `of`: parts that the size is cut into first."""
-    count = size.count // of if size else 0
-    if size is None or ranks < 2 or count % ranks == 0:
-        return
-    text = f"{count} {size.what} cannot be divided by {dimension} {ranks}: {_ratio(count, ranks)}."
-    fitting = [n for n in range(1, min(count, 64) + 1) if count % n == 0]
-    others = ", ".join(map(str, fitting[:-1])) + f" or {fitting[-1]}" if len(fitting) > 1 else "1"
-    remedy = f"Give a multiple of {ranks * of} with {size.name}, or set mesh.{dimension} to {others}."
-    yield issue("L44", f"mesh.{dimension}", text, value=str(ranks), remedy=remedy)
-
-
-def _ratio(count: int, parts: int) -> str:
-    return f"{count} / {parts} = {count / parts:.4g}"
-
 
 SIGNS = (
     "checkpoint",
@@ -375,7 +234,7 @@ def fills_in(seen: ScriptContents) -> bool | None:
 
 def _gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     yield from _without_gpu(seen, file, facts)
-    yield from gpu_calls.global_rank(seen.gpu_calls, Values(seen.script, ()), file, facts.nnodes)
+    yield from gpu_calls.global_rank(seen.gpu_calls, seen.script.assigned, file, facts.nnodes)
 
 
 def _without_gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
@@ -383,38 +242,13 @@ def _without_gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterato
         yield from gpu_calls.without_gpu(seen.gpu_calls, "is_available" in seen.mentioned, file)
 
 
-WRAPPERS = frozenset({"DDP", "FSDP", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"})
-"""Names of torch's wrappers."""
-
-
 def _old(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
-    """Report FSDP1, and wrappers that are not imported."""
+    """Report FSDP1."""
     for full, line, _ in seen.calls:
         if wraps(full)[0] == "fsdp1":
             text = "FullyShardedDataParallel is FSDP1, which torch has deprecated: FSDP2 is fully_shard."
             yield issue("L51", f"{file}:{line}", text, value=full, remedy="")
-            break
-    unbound = WRAPPERS - _bound(seen.script.tree)
-    for node in seen.script.tree.of(ast.Call):
-        if isinstance(node.func, ast.Name) and node.func.id in unbound:
-            text = f"{node.func.id} is called here, and nothing imports or defines it: distui does not know what it is."
-            yield issue("L52", f"{file}:{node.lineno}", text, value=node.func.id)
             return
-
-
-def _bound(tree: ScriptTree) -> frozenset[str]:
-    """Return the names that a script binds, and all of WRAPPERS if a star import may bind them."""
-    names: set[str] = set()
-    for node in tree.nodes:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-    return frozenset(names | WRAPPERS if "*" in names else names)
 
 
 QUIET = frozenset(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,16 +145,17 @@ def _probed(hosts: Sequence[Named], options: tuple[str, ...], wants: Wanted) -> 
 
 def wanted(request: Request) -> Wanted:
     """Return the requirements for each host. Raises PlanError."""
-    script = "" if request.no_python or request.module else request.script or ""
-    if request.workdir:
-        check_inside(script, request.workdir)
-        if script and not Path(script).is_absolute() and not (Path(request.workdir) / script).is_file():
-            raise PlanError(f"There is no script {script} in {request.workdir}: give its path from there")
-        outside = Path(script).is_absolute() or script.startswith("~")
-        return Wanted(
-            script=script if outside else "", python=request.python or "", torch=not request.no_python
-        )
-    return Wanted(str(Path.cwd()), script, request.python or "", not request.no_python)
+    is_file = bool(request.script) and not request.no_python and not request.module
+    script = request.script if request.script and is_file else ""
+    python, torch = request.python or "", not request.no_python
+    if not request.workdir:
+        return Wanted(str(Path.cwd()), script, python, torch)
+    check_inside(script, request.workdir)
+    if not script or Path(script).is_absolute() or script.startswith("~"):
+        return Wanted(script=script, python=python, torch=torch)
+    if not (Path(request.workdir) / script).is_file():
+        raise PlanError(f"There is no script {script} in {request.workdir}: give its path from there")
+    return Wanted(python=python, torch=torch)
 
 
 def _facts(record: RunRecord, request: Request, facts: Sequence[HostFacts]) -> Place:
@@ -356,22 +357,28 @@ def problem(host: HostFacts, wanted: Wanted) -> str:
 
 def notes(hosts: Sequence[HostFacts]) -> list[str]:
     """Return one sentence per fact about usable hosts that the user should know."""
-    sentences = []
-    same = duplicates(host.boot for host in hosts if host.boot)
-    for boot in same:
-        names = [host.destination for host in hosts if host.boot == boot]
-        sentences.append(f"{', '.join(names)} are one machine: they share its cores and GPUs.")
+    return [*_shared_machines(hosts), *_differences(hosts), *_clocks(hosts)]
+
+
+def _shared_machines(hosts: Sequence[HostFacts]) -> Iterator[str]:
+    for boot in duplicates(host.boot for host in hosts if host.boot):
+        names = ", ".join(host.destination for host in hosts if host.boot == boot)
+        yield f"{names} are one machine: they share its cores and GPUs."
+
+
+def _differences(hosts: Sequence[HostFacts]) -> Iterator[str]:
     for what in ("gpus", "torch"):
-        values = {getattr(host, what) for host in hosts}
-        if len(values) > 1:
-            listed = ", ".join(f"{host.destination} {getattr(host, what)}" for host in hosts)
-            sentences.append(f"The hosts differ in {what}: {listed}.")
-    sentences += [
-        f"The clock of {host.destination} is {abs(host.skew_s):.0f} s {'ahead' if host.skew_s > 0 else 'behind'}."
-        for host in hosts
-        if abs(host.skew_s) > MOST_SKEW_S
-    ]
-    return sentences
+        values = [getattr(host, what) for host in hosts]
+        if len(set(values)) > 1:
+            pairs = (f"{host.destination} {value}" for host, value in zip(hosts, values, strict=True))
+            yield f"The hosts differ in {what}: {', '.join(pairs)}."
+
+
+def _clocks(hosts: Sequence[HostFacts]) -> Iterator[str]:
+    for host in hosts:
+        if abs(host.skew_s) > MOST_SKEW_S:
+            direction = "ahead" if host.skew_s > 0 else "behind"
+            yield f"The clock of {host.destination} is {abs(host.skew_s):.0f} s {direction}."
 
 
 def addresses(hosts: Sequence[HostFacts], head: str = "") -> tuple[list[str], str]:

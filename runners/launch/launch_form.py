@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ...presets import nccl, skypilot
+from ...presets import skypilot
 from ...presets.finding import Finding, PlanError
-from ...presets.load import check_name, check_saved, library, saved_text, user_dir
+from ...presets.load import check_name, library, user_dir
+from ...presets.preset_text import check_saved, saved_text
 from ...presets.render import named
 from ...presets.request import Named, Request, option
 from ...presets.trusted_files import private_folder
-from ...presets.worker_group import parse_nnodes
 from ..hub.sky_process import Candidate, candidates_for
 from ..run import file_io
 from ..run.environment import pairs
@@ -23,6 +23,7 @@ from .hosts import from_words
 from .launch_settings import HOSTS, SKY, kind_of
 from .prepare import prepare
 from .prepared import Prepared, run_name
+from .preset_of_request import overrides_of
 from .syntax_check import syntax_problem
 from .words import count as count_of
 from .words import nccl_pairs, request_of, shell_words, words_of
@@ -176,6 +177,11 @@ def _request(form: LaunchForm) -> Request:
     """Return the form's request. Raises RunError."""
     if not form.script.strip():
         raise RunError("no script yet: the path of the training script")
+    return _without_script(form)
+
+
+def _without_script(form: LaunchForm) -> Request:
+    """Return the form's request, even if there is no script yet. Raises RunError."""
     nproc, nodes = form.nproc.strip(), form.nodes.strip()
     nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
     args, env = shell_words(form.args, "arguments"), shell_words(form.env, "environment")
@@ -200,7 +206,7 @@ def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os
     Raises FileExistsError if the file exists and `replace` is False, RunError, PresetError and PlanError.
     """
     presets = library()
-    text = saved_text(check_name(name), form.preset, form_overrides(form), presets)
+    text = saved_text(check_name(name), form.preset, overrides_of(_without_script(form)), presets)
     path = user_dir(env) / f"{name}.toml"
     check_saved(name, form.preset, text, presets)
     if path.exists() and not replace:
@@ -213,21 +219,3 @@ def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from None
     return str(path)
-
-
-def form_overrides(form: LaunchForm) -> tuple[str, ...]:
-    """Return all values of a form that a preset can hold, in the form of `--set`. Raises RunError and PlanError."""
-    overrides = list(form.overrides)
-    if form.nproc:
-        overrides.append(f"topology.nproc_per_node={form.nproc}")
-    if form.nodes:
-        fewest, most = parse_nnodes(form.nodes)
-        overrides.append(f"topology.nnodes={most}")
-        overrides += [f"topology.nnodes_min={fewest}"] if fewest is not None else []
-    variables = nccl.combined(form.nccl_presets)
-    env = pairs(shell_words(form.env, "environment"), "environment")
-    if form.nccl:
-        variables |= nccl_pairs([f"DEBUG={form.nccl}"])
-    overrides += [f"nccl.{name}={value}" for name, value in variables.items()]
-    overrides += [f"env.{name}={value}" for name, value in env.items()]
-    return tuple(overrides)

@@ -145,15 +145,15 @@ def _with_request(prepared: Prepared, entry: run_directories.Entry) -> Prepared:
 
 def _shell(kept: Kept, changes: Mapping[str, str | None]) -> dict[str, str]:
     """Return the environment of the earlier launch with changes. Raises RunError if a secret is missing."""
-    missing = sorted(name for name in kept.hidden if name not in os.environ and name not in changes)
+    secrets = kept.hidden - changes.keys()
+    missing = sorted(secrets - os.environ.keys())
     if missing:
         raise RunError(
             f"{', '.join(missing)}: secrets are never stored: export {agreeing(missing, 'it', 'them')} here, "
             f"or leave out with {' '.join(f'--unset {name}' for name in missing)}"
         )
-    env = {**kept.values, **{name: os.environ[name] for name in kept.hidden if name not in changes}}
-    env |= {name: value for name, value in changes.items() if value is not None}
-    return {name: value for name, value in env.items() if changes.get(name, "") is not None}
+    env = {**kept.values, **{name: os.environ[name] for name in secrets}, **changes}
+    return {name: value for name, value in env.items() if value is not None}
 
 
 def _moved(before: Plan, record: RunRecord, hidden: Mapping[str, str]) -> Plan:
@@ -226,13 +226,10 @@ def _anew(
 ) -> Prepared:
     """Plan again. `shell`: environment of a run on this machine, or None for a run on other nodes. Raises RunError."""
     kept = read(entry)
-    request = _filled(entry.record.name, kept.request, changes)
-    added = {name: value for name, value in changes.items() if value is not None}
+    request = with_changes(_filled(entry.record.name, kept.request, changes), changes)
     request = replace(
         request,
         name=wanted.name or entry.record.name,
-        env={name: value for name, value in {**request.env, **added}.items() if name not in _gone(changes)},
-        nccl={name: value for name, value in request.nccl.items() if name not in changes},
         overrides=(*request.overrides, *wanted.set),
         cluster=_same_cluster(entry, request),
     )
@@ -242,6 +239,13 @@ def _anew(
     if shell is None:
         return replace(prepared, plan=_changed(prepared.plan, unset)) if unset else prepared
     return replace(prepared, plan=_changed(prepared.plan, unset), shell=shell)
+
+
+def with_changes(request: Request, changes: Mapping[str, str | None]) -> Request:
+    """Return a request with a changed environment. None unsets a variable."""
+    env = {name: value for name, value in {**request.env, **changes}.items() if value is not None}
+    nccl = {name: value for name, value in request.nccl.items() if name not in changes}
+    return replace(request, env=env, nccl=nccl)
 
 
 def _gone(changes: Mapping[str, str | None]) -> set[str]:

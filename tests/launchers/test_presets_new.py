@@ -72,7 +72,7 @@ def test_from_a_run(world: World) -> None:
     table = tomllib.loads(text)
     assert table["base"] == "ddp"
     assert table["strategy"]["bucket_cap_mb"] == 7
-    assert table["topology"] == {"nnodes": 1, "nproc_per_node": 2}
+    assert table["topology"] == {"nproc_per_node": 2}
     assert table["env"] == {"A": "3"}
     assert table["nccl"] == {"NCCL_IB_TIMEOUT": "22"}
     plan = world.distui("launch", "again", "--dry-run", "--json", "--", script).fine().json()

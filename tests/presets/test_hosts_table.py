@@ -9,9 +9,10 @@ import pytest
 from each import for_each
 
 from distui.presets.finding import PlanError, PresetError
-from distui.presets.load import load, show_text
+from distui.presets.load import load
 from distui.presets.model import Loaded
 from distui.presets.plan import Place, Plan, command_plan, make_plan
+from distui.presets.preset_text import show_text
 from distui.presets.render import for_host, plan_from_json, plan_to_json, render
 from distui.presets.request import Request
 

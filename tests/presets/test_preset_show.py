@@ -11,18 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distui.presets import model
-from distui.presets.load import (
-    BUILTIN,
-    entries,
-    library,
-    list_dict,
-    list_text,
-    load,
-    new_text,
-    show_dict,
-    show_text,
-)
+from distui.presets.load import BUILTIN, entries, library, load
 from distui.presets.model import Loaded, Preset
+from distui.presets.preset_text import list_dict, list_text, new_text, show_dict, show_text
 from distui.presets.secrets import is_secret
 
 NOWHERE: dict[str, str] = {"HOME": "/nonexistent"}

@@ -9,7 +9,8 @@ import pytest
 
 from distui.presets import model
 from distui.presets.finding import PresetError
-from distui.presets.load import Library, check_saved, library, load, saved_text
+from distui.presets.load import Library, library, load
+from distui.presets.preset_text import check_saved, saved_text
 
 
 def shelf(tmp_path: Path) -> Library:

@@ -17,7 +17,7 @@ from patience import HANG_S
 
 from distui.presets import skypilot
 from distui.presets.finding import PlanError
-from distui.presets.lint import config_files
+from distui.presets.lint import skypilot_file
 from distui.presets.request import Request
 from distui.presets.skypilot import Cargo
 from distui.presets.text_formats import write_yaml
@@ -371,7 +371,7 @@ def test_skypilots_own_schema_takes_tasks_and_lint_knows_its_keys(tmp_path: Path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = json.loads(done.stdout.splitlines()[-1])
-    assert set(theirs["keys"]) <= set(config_files.SKYPILOT_KEYS)
+    assert set(theirs["keys"]) <= set(skypilot_file.NAMES["keys"])
     properties = {name for name in theirs["resources"] if not name.startswith("_")}
-    assert properties <= set(config_files.SKYPILOT_RESOURCES)
-    assert set(theirs["tiers"]) == set(config_files.TIERS)
+    assert properties <= set(skypilot_file.NAMES["resources"])
+    assert set(theirs["tiers"]) == set(skypilot_file.TIERS)

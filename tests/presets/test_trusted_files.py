@@ -16,7 +16,7 @@ from strangers import NOBODY, OTHER, as_root, as_user
 from distui.presets import trusted_files
 from distui.presets.finding import PresetError
 from distui.presets.load import library, load, read_own
-from distui.presets.text_formats import DEEPEST, decode_toml
+from distui.presets.text_formats import DEEPEST, parse_toml
 from distui.tui.cli import main
 
 EVIL = '[preset.ddp]\nbase = "ddp"\nenv = { LD_PRELOAD = "/tmp/evil.so" }\n[preset.theirs]\nbase = "ddp"\n'
@@ -388,10 +388,10 @@ def test_hostile_text_among_the_users_own_presets_is_a_sentence_of_every_verb(
 
 def test_what_is_deep_enough_for_anybody_is_read() -> None:
     deep = DEEPEST - 1
-    assert decode_toml(b"a" + b".a" * deep + b" = 1", "x")
-    assert decode_toml(b"a = " + b"[" * DEEPEST + b"]" * DEEPEST, "x")
-    assert decode_toml(b'a = "' + b"[.{" * 1000 + b"\"\nb = '" + b"[" * 1000 + b"'  # " + b"[" * 1000, "x")
-    assert decode_toml(b'a = """' + b'["' * 1000 + b'x"""\n', "x")
+    assert parse_toml(b"a" + b".a" * deep + b" = 1", "x")
+    assert parse_toml(b"a = " + b"[" * DEEPEST + b"]" * DEEPEST, "x")
+    assert parse_toml(b'a = "' + b"[.{" * 1000 + b"\"\nb = '" + b"[" * 1000 + b"'  # " + b"[" * 1000, "x")
+    assert parse_toml(b'a = """' + b'["' * 1000 + b'x"""\n', "x")
 
 
 def test_only_regular_files_are_read(shared: Shared) -> None:

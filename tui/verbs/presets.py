@@ -21,16 +21,12 @@ from ...presets.load import (
     check_name,
     entries,
     library,
-    list_dict,
-    list_text,
     load,
-    new_text,
-    show_dict,
-    show_text,
     user_dir,
 )
 from ...presets.nccl import nccl_presets
-from ...presets.text_formats import MOST_BYTES, decode_toml, parse_toml
+from ...presets.preset_text import list_dict, list_text, new_text, show_dict, show_text
+from ...presets.text_formats import MOST_BYTES, parse_toml
 from ...presets.trusted_files import private_folder
 from ...runners.run import file_io
 from ...runners.run.errors import RunError
@@ -123,7 +119,9 @@ def _imported(name: str, source: str) -> str:
     from ...presets.imports import text
 
     file = Path(source)
-    imported = _from_file(file) if file.exists() or "/" in source else _from_run(source)
+    if not file.exists() and "/" not in source:
+        return _from_run(name, source)
+    imported = _from_file(file)
     for note in imported.notes:
         complain(note)
     made = text(name, source, imported)
@@ -145,28 +143,21 @@ def _from_file(file: Path) -> Imported:
         data = file_io.head(file, MOST_BYTES + 1, streams=True)
     except file_io.FileError as error:
         raise RunError(f"--from {error}: name a file to import, or a run") from None
-    imported, problems = imports.import_preset(str(file), data, lambda name: _read(file.parent / name))
+    imported, problems = imports.import_preset(str(file), data)
     for problem in problems:
         complain(f"{problem.as_lines()[0]}: {problem.text}")
     return imported
 
 
-def _read(file: Path) -> bytes | None:
-    """Return a file's content; None if it does not exist or cannot be read."""
-    try:
-        return file_io.content(file, MOST_BYTES)
-    except file_io.FileError:
-        return None
+def _from_run(name: str, source: str) -> str:
+    """Return a preset's text, made from a run and the changes of its restarts. Raises NoSuchRunError and RunError."""
+    from ...runners.launch.preset_of_request import preset_of_run
+    from ...runners.run import run_directories
 
-
-def _from_run(source: str) -> Imported:
-    """Return a run's launch, with the changes of its restarts. Raises NoSuchRunError and RunError."""
-    from ...presets import imports
-    from ...runners.run import daemon, run_directories
-
-    entry = run_directories.resolve(source)
-    changes = [attempt.env_diff for attempt in entry.state().attempts]
-    return imports.from_plan(daemon.load(entry), changes, f"run {entry.record.name}", library().names)
+    text, secrets = preset_of_run(name, run_directories.resolve(source))
+    for secret in secrets:
+        complain(f"{secret} is left out: its value is a secret; pass it with --env.")
+    return text
 
 
 def _nccl(name: str | None, as_json: bool) -> int:
@@ -257,7 +248,7 @@ def _add(path: Path, as_json: bool) -> int:
     except (OSError, trusted_files.NoFile) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else error
         raise RunError(f"file {path} cannot be read: {why}") from None
-    document = decode_toml(data, str(path))
+    document = parse_toml(data, str(path))
     added = trusted.add(os.environ, path, data)
     about = Trusted(path=added.path, sha256=added.sha256, since=added.since, sets=_sets(document))
     lines = [f"{added.path} is trusted as it is now (sha256 {added.sha256[:12]}…); it sets"]

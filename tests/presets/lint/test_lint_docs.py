@@ -24,11 +24,13 @@ def test_the_table_in_the_documentation_is_the_one_in_the_code() -> None:
         for match in map(ROW.fullmatch, (ROOT / "docs/lint.md").read_text("utf-8").splitlines())
         if match
     ]
-    assert rows == [(one.id, ", ".join(one.severities), one.what) for one in RULES.values()]
+    assert rows == [(one.id, ", ".join(one.severities), one.finds) for one in RULES.values()]
 
 
-def test_the_ids_are_numbered_without_a_gap() -> None:
-    assert list(RULES) == [f"L{number}" for number in range(1, len(RULES) + 1)]
+def test_the_ids_are_numbered_in_order_and_never_given_again() -> None:
+    gone = {"L44", "L52"}
+    numbers = range(1, len(RULES) + len(gone) + 1)
+    assert list(RULES) == [f"L{number}" for number in numbers if f"L{number}" not in gone]
     assert all(one.repair.endswith(".") for one in RULES.values())
 
 

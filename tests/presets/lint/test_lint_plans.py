@@ -78,7 +78,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("L42", {"preset": "fsdp1-no-shard"}, {"preset": "fsdp1"}),
     ("L45", {"preset": "ds-zero1", "source": DEEPSPEED.format("args=args")},
      {"preset": "ds-zero1", "source": DEEPSPEED.format("args=args, optimizer=optimizer")}),
-    ("L44", {"preset": "tp", "source": f"{OBEYING}HEADS = 3"}, {"preset": "tp", "source": f"{OBEYING}HEADS = 4"}),
 ]  # fmt: skip
 
 

@@ -10,12 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distui.presets.finding import SEVERITIES, Finding
+from distui.presets.known_names import known_names
 from distui.presets.lint import RULES, SUFFIXES, lint_file, lint_text
 from distui.presets.lint import shell as shells
-from distui.presets.lint.config_files import ACCELERATE_KEYS as ACCELERATE
-from distui.presets.lint.config_files import DEEPSPEED_KEYS as DEEPSPEED
-from distui.presets.lint.config_files import SKYPILOT_KEYS as TASKS
-from distui.presets.lint.config_files import SKYPILOT_RESOURCES
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PIECES = [
@@ -30,7 +27,14 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
     ["auto", "cpu", "nvme", "H100:8", "best", "FSDP", "HYBRID_SHARD", 8, 2, 1, "torchrun --nnodes 2 t.py", "$X"]
 )  # fmt: skip
 NAMES = st.sampled_from(
-    [*ACCELERATE, *DEEPSPEED, *TASKS, *SKYPILOT_RESOURCES, "stage", "device", "enabled", "offload_param"]
+    [
+        *(
+            name
+            for program in ("accelerate", "deepspeed", "skypilot")
+            for name in known_names(program)["keys"]
+        ),
+        *(*known_names("skypilot")["resources"], "stage", "device", "enabled", "offload_param"),
+    ]
 )
 VALUES = st.recursive(
     SCALARS,

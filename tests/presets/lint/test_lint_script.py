@@ -65,8 +65,6 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("L50", {}, SET.format("", "mesh.get_rank()"), SET.format("", "mesh.get_local_rank()")),
     ("L50", {}, SET.format(GLOBAL, "rank"), SET.format(f"{GLOBAL}rank = 0\n", "rank")),
     ("L51", {}, FSDP1, "from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n"),
-    ("L52", {}, "model = DDP(model, device_mesh=mesh)\n", DDP),
-    ("L52", {}, "import torch\nmodel = FSDP(model)\n", "from wrappers import *\nmodel = FSDP(model)\n"),
     ("L53", {}, LOOP.format(DDP, ""), LOOP.format(DDP, "model.require_backward_grad_sync = i % 4 == 3; ")),
     ("L53", {}, LOOP.format(DDP, ""), LOOP.format("", "")),
     ("L53", {}, LOOP.format(DDP, ""), LOOP.format(DDP, "").replace("if (i + 1) % 4 == 0", "if finite")),

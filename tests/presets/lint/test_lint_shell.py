@@ -6,8 +6,10 @@ from each import for_each
 
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_command, lint_text
+from distui.presets.lint.launcher_calls import read_script
 from distui.presets.lint.launches import check_text
-from distui.presets.lint.shell import MOST_TEXT, Surroundings, read_commands, read_script
+from distui.presets.lint.shell import MOST_TEXT, read_commands
+from distui.presets.lint.surroundings import Surroundings
 
 STATIC = "torchrun --nnodes=2 --nproc-per-node=8 --node-rank=$RANK --master-addr=$HEAD --master-port=8008 train.py"
 C10D = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:8008 --rdzv-id=7 train.py"

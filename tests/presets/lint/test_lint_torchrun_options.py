@@ -10,8 +10,8 @@ import pytest
 from patience import HANG_S
 
 from distui.presets.launchers import torchrun as launcher
-from distui.presets.lint import launches
 from distui.presets.lint.shell import Word
+from distui.presets.lint.torchrun_options import read_options
 
 pytestmark = [pytest.mark.real, pytest.mark.torch]
 
@@ -64,18 +64,18 @@ def torchrun() -> dict[str, object]:
 
 
 def test_options_and_lines_are_read_as_torchrun_reads_them() -> None:
-    said = torchrun()
+    said, known = torchrun(), launcher.known_options()
     takes, answers = said["takes"], said["answers"]
     assert isinstance(takes, dict)
     long = {name[2:].replace("_", "-"): value for name, value in takes.items() if name.startswith("--")}
-    assert {name for name, value in long.items() if value} == launcher.VALUES - launcher.NEWER
-    assert {name for name, value in long.items() if not value} == launcher.SWITCHES - launcher.NEWER
+    assert {name for name, value in long.items() if value} == known.values - known.newer
+    assert {name for name, value in long.items() if not value} == known.switches - known.newer
     short = {name for name in takes if not name.startswith("--")}
     assert short == {"-h", "-m", *launcher.SHORT}
     assert isinstance(answers, list)
     assert len([one for one in answers if one is None]) >= 4
     for line, answer in zip(LINES, answers, strict=True):
-        read = launches.read_options([Word(text, 1) for text in line])
+        read = read_options([Word(text, 1) for text in line])
         assert bool(read.unknown) == (answer is None), line
         if answer is not None:
             script, values = answer

@@ -1,0 +1,196 @@
+"""Check files and commands: recognise their kind, and apply its rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from .. import skypilot
+from ..finding import Finding, worst_first
+from ..load import Library
+from ..request import Request
+from ..text_formats import (
+    MOST_BYTES,
+    MarkupNode,
+    Unreadable,
+    decoded,
+    plain,
+    read_json,
+    read_toml,
+    read_yaml,
+)
+from . import launches, script
+from .accelerate_file import check_accelerate, is_accelerate
+from .deepspeed_file import check_deepspeed, is_deepspeed
+from .lint_rules import issue, once
+from .named_files import named_files
+from .preset_file import check_preset, is_preset
+from .skypilot_file import check_skypilot, is_task
+from .surroundings import Surroundings
+
+Exists = Callable[[str], bool]
+SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".sbatch", ".slurm", ".py")
+"""Suffixes of files that lint can check."""
+SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
+_SHEBANG = re.compile(r"#!.*?\b(python|(?:ba|da|z|k)?sh)[\d.]*\b")
+_LAUNCHER = re.compile(r"\b(torchrun|accelerate launch|deepspeed|torch\.distributed\.(run|launch))\b")
+
+
+def lint_file(
+    name: str,
+    data: bytes,
+    *,
+    exists: Exists | None = None,
+    presets: Library | None = None,
+    facts: script.ScriptFacts | None = None,
+) -> list[Finding]:
+    """Check a file, and return the worst findings first. Raises PresetError for YAML without PyYAML.
+
+    `exists` returns True if a file exists, by its path relative to this one. `presets` is the library of existing
+    presets. `facts`: the planned launch, for a script.
+    """
+    try:
+        text = _text(data)
+        return worst_first(_checked(name, text, exists, presets, facts))
+    except Unreadable as error:
+        remedy = None if "not valid" in str(error) else ""
+        return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.", remedy=remedy)]
+
+
+def lint_text(text: str, exists: Exists | None = None) -> list[Finding]:
+    """Check a command line or a shell script, and return the worst findings first. Never raises."""
+    return worst_first(launches.check_text(text, Surroundings(exists=exists)))
+
+
+def lint_command(
+    text: str, exists: Exists, read: Callable[[str], bytes | None], gpus: bool | None = None
+) -> list[Finding]:
+    """Check a command line and the files that it names, and return the worst findings first. Raises PresetError.
+
+    `exists` and `read` take paths relative to the command's directory. `gpus`: True if there are GPUs.
+    """
+    findings = launches.check_text(text, Surroundings(exists=exists))
+    for file in named_files(text):
+        data = read(file.path)
+        if data is not None:
+            facts = script.ScriptFacts(nproc=file.nproc, nnodes=file.nnodes, gpus=gpus)
+            findings += lint_file(file.path, data, exists=exists, facts=facts)
+        elif exists(file.path):
+            what = f"{file.path} cannot be read: nothing in it was checked."
+            findings.append(issue("L41", file.path, what, severity="warning", remedy=""))
+        elif not any(finding.value == file.path for finding in findings):
+            remedy = "Give its path from where the command runs." if file.is_script else None
+            what = f"There is no {file.path}, seen from here."
+            findings.append(issue("L8", f"line {file.line}", what, value=file.path, remedy=remedy))
+    return worst_first(once(findings))
+
+
+def _text(data: bytes) -> str:
+    """Decode a file. Raises Unreadable."""
+    if len(data) > MOST_BYTES:
+        raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB: no file that lint checks is so large")
+    return decoded(data)
+
+
+def _checked(
+    name: str,
+    text: str,
+    exists: Exists | None,
+    library: Library | None,
+    facts: script.ScriptFacts | None,
+) -> list[Finding]:
+    """Check a file by its kind. Raises Unreadable."""
+    match _kind(name, text):
+        case "python":
+            return script.check(text, name, facts)
+        case "shell":
+            return launches.check_text(text, Surroundings(file=name, exists=exists))
+        case "toml":
+            document = read_toml(text)
+            if is_preset(document):
+                return check_preset(document, text, name, library)
+        case "json":
+            return _document([read_json(text)], name, exists)
+        case "yaml":
+            return _document(read_yaml(text), name, exists)
+    return [_unknown(name)]
+
+
+def _kind(name: str, text: str) -> str:
+    """Return the kind of a file, by its suffix, else by its content."""
+    lower = name.lower()
+    if lower.endswith(".py"):
+        return "python"
+    if lower.endswith(SHELLS):
+        return "shell"
+    for kind, suffixes in (("toml", (".toml",)), ("json", (".json",)), ("yaml", (".yaml", ".yml"))):
+        if lower.endswith(suffixes):
+            return kind
+    shebang = _SHEBANG.match(text)
+    if shebang:
+        return "python" if shebang[1] == "python" else "shell"
+    if text.lstrip().startswith("{"):
+        return "json"
+    return "shell" if _LAUNCHER.search(text) else ""
+
+
+def kind_of(document: MarkupNode) -> Literal["accelerate", "deepspeed", "skypilot", ""]:
+    """Return the program that a document is for, by its keys, or ""."""
+    if is_accelerate(document):
+        return "accelerate"
+    if is_deepspeed(document):
+        return "deepspeed"
+    return "skypilot" if is_task(document) else ""
+
+
+def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> list[Finding]:
+    findings: list[Finding] = []
+    kinds = [kind_of(document) for document in documents]
+    for kind, document in zip(kinds, documents, strict=True):
+        if kind == "accelerate":
+            findings += check_accelerate(document, name)
+        elif kind == "deepspeed":
+            findings += check_deepspeed(document, name)
+        elif kind == "skypilot":
+            findings += check_skypilot(document, name, exists)
+    findings += _group(documents, name)
+    return findings if any(kinds) else [_unknown(name)]
+
+
+def _group(documents: list[MarkupNode], name: str) -> Iterator[Finding]:
+    tasks = [document for document in documents if is_task(document)]
+    if tasks and len(documents) > 1:
+        text = f"{name} holds several documents, a group of tasks: distui launches a file of one task."
+        where = f"{name}:{tasks[1].line}" if tasks[1:] else name
+        yield issue("L49", where, text, remedy=f"Launch it with `sky jobs launch {name}`.")
+
+
+def lint_task(
+    name: str, data: bytes, wish: Request, nnodes: int | None = None, exists: Exists | None = None
+) -> list[Finding]:
+    """Check a SkyPilot task together with the launch options, and return the worst findings first.
+
+    Raises PresetError for YAML without PyYAML.
+    """
+    try:
+        documents = read_yaml(_text(data))
+    except Unreadable as error:
+        return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.")]
+    given: dict[str, Any] = {} if nnodes is None else {"num_nodes": nnodes}
+    given |= {"setup": wish.setup} if wish.setup else {}
+    asked = skypilot.resources(wish)
+    changed = []
+    for document in documents:
+        below = document.mapping.get("resources")
+        merged = {**(below.mapping if below else {}), **plain(asked).mapping}
+        mapping = {**document.mapping, **plain(given).mapping}
+        if merged:
+            mapping["resources"] = MarkupNode(below.line if below else 0, merged)
+        changed.append(MarkupNode(document.line, mapping))
+    return worst_first(_document(changed, name, exists))
+
+
+def _unknown(name: str) -> Finding:
+    text = f"{name} is neither a SkyPilot task nor accelerate's, DeepSpeed's or a preset: nothing in it was checked."
+    return issue("L43", name, text)

@@ -1,0 +1,324 @@
+"""Rules for plans: environment, strategy, nodes, script and command of a launch."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
+from pathlib import PurePath
+
+from .. import model, skypilot, worker_group
+from ..finding import Finding, sentence, worst_first
+from ..launchers import deepspeed, megatron
+from ..model import Loaded, Preset, Strategy
+from ..plan import Plan
+from ..request import Request
+from ..text_formats import Unreadable, plain, read_json
+from . import launches, lint_rules, script, skypilot_file
+from .deepspeed_file import check_deepspeed, is_deepspeed
+from .lint_rules import issue, once
+from .shell import Word
+from .surroundings import Surroundings
+from .torchrun_options import read_options, unknown_option
+
+SHARDED = ("zero1", "fsdp1", "fsdp2", "deepspeed")
+OFFLOADS: Mapping[str, Sequence[str]] = {
+    "fsdp1": ("cpu_offload",),
+    "fsdp2": ("cpu_offload",),
+    "deepspeed": ("offload_optimizer", "offload_param"),
+}
+"""Kind of strategy → its options that move parameters or optimizer states out of GPU memory."""
+
+
+def lint_plan(
+    plan: Plan,
+    loaded: Loaded,
+    *,
+    source: str | bytes | None = None,
+    beside: Mapping[str, str | bytes | None] | None = None,
+    resources: Request | None = None,
+    managed: bool = False,
+    hosts: int | None = None,
+) -> list[Finding]:
+    """Check a plan, and return the worst findings first. Never raises.
+
+    `source`: the script's text. `beside`: its imported files from the same folder, None for files that are too large.
+    `resources`: set if SkyPilot provides the nodes. `hosts`: number of named hosts.
+    """
+    seen = _seen(source)
+    findings = [
+        *_environment(plan, loaded, seen),
+        *_sharding(plan, loaded.preset),
+        *_launcher(loaded.preset),
+        *_deepspeed(plan, loaded.preset, seen),
+        *_optimizer(plan, loaded.preset, seen),
+        *_nodes(plan, resources, managed, hosts),
+        *_path(plan, resources, source),
+        *_script(plan, source, seen, beside or {}),
+        *_parallel_sizes(plan),
+        *_command(plan, resources),
+    ]
+    if (
+        resources is not None
+        and resources.spot
+        and seen is not None
+        and not script.names_save(seen.mentioned)
+    ):
+        findings.append(
+            issue("L37", "--spot", "Spot nodes can be taken back, and the script saves no checkpoint.")
+        )
+    return worst_first(once(findings))
+
+
+def refusal(message: str) -> Finding:
+    """Convert the message of a PlanError to a finding."""
+    if message.startswith("batch."):
+        id = "L17"
+    elif message.startswith("mesh"):
+        id = "L18"
+    else:
+        id = "L19"
+    return issue(id, "", sentence(message), remedy="")
+
+
+def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None) -> Iterator[Finding]:
+    preset, own = loaded.preset, seen.reads if seen else frozenset()
+    env = {
+        name: value
+        for name, value in plan.env.items()
+        if not name.startswith("DISTUI_") and name not in own and worker_group.WATCHED.get(name) != value
+    }
+    yield from lint_rules.check_all(env, partial(_of_preset, preset, plan.env), plan.nnodes)
+    for pattern, variables in plan.hosts.items():
+        yield from lint_rules.check_all(variables, partial(_of_hosts, pattern), plan.nnodes)
+    for name, value in preset.env.items():
+        if "builtin" not in loaded.origins.get(f"env.{name}", "--set"):
+            yield from lint_rules.in_plain_text(name, value, f"env.{name}")
+
+
+def _of_preset(preset: Preset, planned: Mapping[str, str], name: str) -> str:
+    for table, env in (("nccl", preset.nccl.env), ("env", preset.env)):
+        if env.get(name) == planned.get(name) and name in env:
+            return f"{table}.{name}"
+    return name
+
+
+def _of_hosts(pattern: str, name: str) -> str:
+    return f"hosts.{pattern}.{name}"
+
+
+def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
+    """Report costs of the strategy on this number of ranks."""
+    if not plan.strategy:  # a plain command
+        return
+    how, nproc = preset.strategy, plan.nproc_per_node or 0
+    if plan.nnodes == 1:
+        yield from _replicas(plan, how)
+    if how.kind == "fsdp1" and how.sharding == "NO_SHARD":
+        text = "NO_SHARD keeps everything on every GPU, as DDP does, and is slower."
+        yield issue("L42", "strategy.sharding", text, value="NO_SHARD")
+    if nproc * plan.nnodes == 1 and _divides(how):
+        text = f"{how.kind} with one rank divides nothing."
+        yield issue("L28", "topology.nproc_per_node", text, value="1 rank")
+    yield from _offloads(how)
+    if plan.mesh.get("tp", 1) > nproc > 0 and plan.nnodes > 1:
+        tp = plan.mesh["tp"]
+        text = (
+            f"tp {tp} is more than the {nproc} ranks of a node: every matrix product waits for the network."
+        )
+        yield issue("L39", "mesh.tp", text, value=str(tp))
+
+
+def _offloads(how: Strategy) -> Iterator[Finding]:
+    for name in OFFLOADS.get(how.kind, ()):
+        place = getattr(how, name)
+        if place not in (False, "none"):
+            text = "What rests in host memory or on disk is fetched in each step: several times slower."
+            yield issue("L20", f"strategy.{name}", text, value=model.show(place))
+
+
+def _divides(how: Strategy) -> bool:
+    return how.kind in SHARDED and (how.kind != "deepspeed" or how.stage > 0)
+
+
+def _replicas(plan: Plan, how: Strategy) -> Iterator[Finding]:
+    """Report replicas on a single node."""
+    text = (
+        "Replicas inside one node need more memory, and there is no slower network that they would spare."
+    )
+    replicas = plan.mesh.get("dp_replicate", 1)
+    if how.kind == "fsdp1" and how.sharding.startswith("HYBRID"):
+        yield issue("L11", "strategy.sharding", text, value=how.sharding)
+    elif replicas > 1 and how.kind in ("fsdp1", "fsdp2"):
+        yield issue("L11", "mesh.dp_replicate", text, value=str(replicas))
+
+
+def _launcher(preset: Preset) -> Iterator[Finding]:
+    if preset.launcher.kind != "torchrun":
+        return
+    options = read_options([Word(text, 0) for text in preset.launcher.args])
+    for word in options.unknown:
+        yield unknown_option(word.text, "launcher.args")
+
+
+def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
+    """Check DeepSpeed's written configuration, or else the preset's table."""
+    filled = None if seen is None else script.fills_in(seen)
+    world = worker_group.data_ranks(plan.mesh) if plan.mesh else None
+    check = partial(check_deepspeed, world=world, filled_in=filled)
+    written = [name for name in plan.files if name.endswith(".json")]
+    for name in written:
+        try:
+            document = read_json(plan.files[name])
+        except Unreadable:
+            continue
+        if is_deepspeed(document):
+            yield from filter(_is_about_no_field, check(document, name))
+    if preset.deepspeed and not written:
+        yield from check(plain(preset.deepspeed), "deepspeed")
+
+
+def _is_about_no_field(finding: Finding) -> bool:
+    """Return False for findings on a DeepSpeed configuration that are also reported for the preset's fields."""
+    return finding.id not in ("L20", "L32")
+
+
+def _optimizer(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
+    """Report a script whose optimizer is missing in the launched configuration."""
+    if (
+        seen is None
+        or preset.strategy.kind != "deepspeed"
+        or '"optimizer":' in plan.files.get(deepspeed.CONFIG_FILE, "")
+        or not plan.obeys
+    ):
+        return
+    call = seen.script.find("deepspeed.initialize")
+    if call is None or len(call.node.args) > 2:
+        return
+    if not any(keyword.arg in (None, "optimizer") for keyword in call.node.keywords):
+        text = (
+            f"deepspeed.initialize() in line {call.line} gets no optimizer, and the configuration has none."
+        )
+        yield issue("L45", "deepspeed.optimizer", text)
+
+
+def _seen(source: str | bytes | None) -> script.ScriptContents | None:
+    """Analyse the script. Return None if it is missing or unreadable."""
+    try:
+        return None if source is None else script.inspect(source)
+    except Unreadable:
+        return None
+
+
+def _nodes(plan: Plan, resources: Request | None, managed: bool, hosts: int | None) -> Iterator[Finding]:
+    """Check the nodes of the plan."""
+    if managed:
+        text = (
+            "A managed job has no ssh to its nodes: ranks and GPUs are not seen, nor restarted from here."
+        )
+        yield issue("L12", "--managed", text)
+    if hosts is not None and hosts > plan.nnodes:
+        text = f"{hosts} hosts are named, and the plan is for {plan.nnodes}: the others are idle."
+        remedy = f"Add --nnodes {hosts}."
+        yield issue(
+            "L35", "topology.nnodes", text, value=str(plan.nnodes), severity="warning", remedy=remedy
+        )
+    if resources is not None:
+        yield from _cloud(plan, resources)
+
+
+def _cloud(plan: Plan, resources: Request) -> Iterator[Finding]:
+    """Check the nodes that SkyPilot is to provide."""
+    yield from skypilot_file.old_torch(plain(resources.setup), "--setup")
+    if resources.gpus:
+        yield from skypilot_file.other_makers(resources.gpus.partition(":")[0], "--gpus")
+    if plan.nnodes > 1 and resources.network_tier != "best" and _has_tiers(resources):
+        text = "Without network_tier best the nodes get the plain network, not the fastest that there is."
+        remedy = "Add --network-tier best."
+        yield issue("L21", "--network-tier", text, value=resources.network_tier or "", remedy=remedy)
+    if resources.gpus and plan.nproc_per_node and plan.backend == "nccl":
+        gpus = skypilot.gpus(resources.gpus)[1]
+        if plan.nproc_per_node < gpus:
+            text = (
+                f"{plan.nproc_per_node} ranks on a node of {gpus} GPUs: the others are paid for, and idle."
+            )
+            value = str(plan.nproc_per_node)
+            yield issue("L35", "topology.nproc_per_node", text, value=value, severity="warning")
+
+
+def _path(plan: Plan, resources: Request | None, source: str | bytes | None) -> Iterator[Finding]:
+    """Report an absolute local script path for nodes that may not have the file."""
+    path = _script_path(plan)
+    if resources is not None and source is not None and path.startswith("/"):
+        text = (
+            f"{path} is a path of this machine, and nothing copies it: are the nodes known to have it, too?"
+        )
+        yield issue("L46", path, text)
+
+
+def _script_path(plan: Plan) -> str:
+    return next((word for word in plan.command if not word.startswith("-")), "")
+
+
+def _has_tiers(resources: Request) -> bool:
+    """Return True if a network tier changes anything for the requested accelerators."""
+    infra = (resources.infra or "").partition("/")[0].lower()
+    if infra in skypilot_file.TIERLESS:
+        return False
+    gpus = {skypilot.gpus(text)[0] for text in skypilot.accelerators(resources) if text}
+    return bool(gpus) and not skypilot_file.are_plain(gpus)
+
+
+def _script(
+    plan: Plan,
+    source: str | bytes | None,
+    seen: script.ScriptContents | None,
+    beside: Mapping[str, str | bytes | None],
+) -> Iterator[Finding]:
+    if source is None or not plan.strategy:
+        return
+    facts = script.ScriptFacts(
+        nproc=plan.nproc_per_node,
+        nnodes=plan.nnodes,
+        strategy=None if plan.obeys else plan.strategy,
+        preset=plan.preset,
+        gpus=plan.backend == "nccl" if plan.backend else None,
+    )
+    findings = script.check(source, PurePath(_script_path(plan) or "script").name, facts)
+    yield from findings
+    known = {finding.id for finding in findings}
+    if seen and "is_available" in seen.mentioned:
+        known.add("L48")
+    yield from _imported_files(beside, facts, known)
+
+
+def _imported_files(
+    beside: Mapping[str, str | bytes | None], facts: script.ScriptFacts, known: Set[str]
+) -> Iterator[Finding]:
+    """Check the imported files. `known`: rules that the script itself has raised or excludes."""
+    for file, text in beside.items():
+        if text is not None:
+            yield from (hit for hit in script.check_imported(text, file, facts) if hit.id not in known)
+    yield from script.too_large([file for file, text in beside.items() if text is None])
+
+
+def _parallel_sizes(plan: Plan) -> Iterator[Finding]:
+    """Check Megatron-LM's and NeMo's sizes in the script's arguments against the ranks."""
+    asked = None if plan.obeys or not plan.strategy else megatron.read(plan.command[1:])
+    if asked is not None:
+        yield from launches.parallel_sizes(asked, plan.nnodes * (plan.nproc_per_node or 1), "")
+
+
+def _command(plan: Plan, resources: Request | None) -> Iterator[Finding]:
+    """Check the command of `distui exec`, or the `run:` of a task."""
+    if plan.strategy:
+        return
+    text = plan.files.get(skypilot.TASK_SCRIPT)
+    around = Surroundings(
+        file="" if text is None else "run",
+        nnodes=plan.nnodes,
+        every_node=plan.nnodes > 1,
+        own_nodes=resources is not None,
+        env={name: value for name, value in plan.env.items() if name not in worker_group.WATCHED},
+    )
+    yield from launches.check_text(shlex.join(plan.argv) if text is None else text, around)
