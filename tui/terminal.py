@@ -111,8 +111,13 @@ def complain(text: str, details: Iterable[str] = ()) -> None:
 
 
 def answer(as_json: bool, document: object, lines: Iterable[str]) -> None:
-    """Print a verb's result as JSON, or as lines without control characters."""
-    text = json.dumps(document) if as_json else "\n".join(map(clean_text, lines))
+    """Print a verb's result as JSON, or as lines without control characters. `document` may consist of structs."""
+    if as_json:
+        import msgspec  # `--help` does without it
+
+        text = json.dumps(msgspec.to_builtins(document))
+    else:
+        text = "\n".join(clean_text(line, LONGEST) for line in lines)
     sys.stdout.write(f"{text}\n")
 
 

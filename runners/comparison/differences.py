@@ -10,8 +10,8 @@ from msgspec import Struct, structs
 
 from ...presets.sanitize import clean_text
 from ...presets.secrets import MASK, mask, mask_text
-from ..run.formatting import NA, duration_exact, size_text, step_text
 from ..run.launch_record import same_secret
+from ..telemetry.quantity_text import value_text
 from .account import CAUSE, NONE, SECTIONS, Account, Facts, Quantity, gaps_of
 
 SAME, DIFFERS, ONLY_A, ONLY_B, UNKNOWN, VALUE = "same", "differs", "only A", "only B", "unknown", "value"
@@ -177,56 +177,15 @@ def _shown(text: str) -> str:
     return clean_text(mask_text(text), LONGEST)
 
 
-_TERMINAL = frozenset(
-    (
-        "_",
-        "SHLVL",
-        "PWD",
-        "OLDPWD",
-        "TERM",
-        "TERMCAP",
-        "COLUMNS",
-        "LINES",
-        "DISPLAY",
-        "XAUTHORITY",
-        "WINDOWID",
-        "STY",
-        "WINDOW",
-        "COLORTERM",
-        "LS_COLORS",
-        "PS1",
-        "PS2",
-        "PROMPT_COMMAND",
-        "MAIL",
-        "GPG_TTY",
-        "INVOCATION_ID",
-        "JOURNAL_STREAM",
-        "SYSTEMD_EXEC_PID",
-        "DESKTOP_SESSION",
-        "WAYLAND_DISPLAY",
-        "NOTIFY_SOCKET",
-    )
-)
-_TERMINALS = (
-    "XDG_SESSION_",
-    "DBUS_",
-    "VSCODE_",
-    "KITTY_",
-    "ALACRITTY_",
-    "ITERM_",
-    "KONSOLE_",
-    "VTE_",
-    "SUDO_",
-    "GNOME_",
-    "SSH_",
-    "TMUX",
-    "HIST",
-    "LESS",
-    "TERM_",
-    "WT_",
-    "WSL_",
-    "BYOBU_",
-)
+_OF_TERMINAL = """
+_ SHLVL PWD OLDPWD TERM TERMCAP COLUMNS LINES DISPLAY XAUTHORITY WINDOWID STY WINDOW COLORTERM LS_COLORS PS1 PS2
+PROMPT_COMMAND MAIL GPG_TTY INVOCATION_ID JOURNAL_STREAM SYSTEMD_EXEC_PID DESKTOP_SESSION WAYLAND_DISPLAY NOTIFY_SOCKET
+XDG_SESSION_* DBUS_* VSCODE_* KITTY_* ALACRITTY_* ITERM_* KONSOLE_* VTE_* SUDO_* GNOME_* SSH_* TMUX* HIST* LESS* TERM_*
+WT_* WSL_* BYOBU_*
+"""
+"""Variables of the launching terminal; those with a star by the beginning of their names."""
+_TERMINAL = frozenset(_OF_TERMINAL.split())
+_TERMINALS = tuple(name.removesuffix("*") for name in _TERMINAL if name.endswith("*"))
 
 
 def of_terminal(name: str) -> bool:
@@ -322,7 +281,7 @@ def _number(a: Quantity | None, b: Quantity | None) -> Difference:
 
 
 def _number_text(quantity: Quantity | None, unit: str) -> str | None:
-    return None if quantity is None else quantity.text or quantity_text(quantity.value, unit)
+    return None if quantity is None else quantity.text or value_text(quantity.value, unit)
 
 
 def _ratio(a: float, b: float) -> float | None:
@@ -348,14 +307,9 @@ def _verdict(a: Quantity, b: Quantity) -> tuple[str, str]:
 
 def _advantage(quantity: Quantity, is_less: bool) -> str:
     """Return the better side; "" if neither less nor more is better. `is_less`: B is less than A."""
-    if not about_direction(quantity):
+    if not quantity.better:
         return ""
     return "B is better" if is_less == (quantity.better == "less") else "A is better"
-
-
-def about_direction(quantity: Quantity) -> bool:
-    """Whether less or more of it is better."""
-    return quantity.better in ("less", "more")
 
 
 def _notch(quantity: Quantity) -> float:
@@ -365,25 +319,6 @@ def _notch(quantity: Quantity) -> float:
     return (
         SPREAD * (quantity.middle[1] - quantity.middle[0]) / math.sqrt(max(1.0, quantity.samples / RELATED))
     )
-
-
-def quantity_text(value: float | None, unit: str) -> str:
-    if value is None or not math.isfinite(value):
-        return NA
-    if unit == "s":
-        return _seconds_text(value)
-    if unit in ("B", "B/s"):
-        return size_text(value) + unit[1:]
-    if unit in ("%", "core %"):
-        return f"{value:.1f} %"
-    number = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
-    return f"{number} {unit}" if unit and unit != "/s" else f"{number}{unit}"
-
-
-def _seconds_text(value: float) -> str:
-    if value >= 120:
-        return duration_exact(value)
-    return step_text(value) if value >= 0.01 else f"{1000 * value:.2f} ms"
 
 
 def ratio_text(ratio: float | None) -> str:

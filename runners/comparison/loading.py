@@ -25,7 +25,7 @@ from ..run.run_directories import Entry
 from ..run.state import Attempt, RunState
 from ..run.wire.client import Link, LinkError, new_id
 from ..telemetry.curves import BEFORE_ALL, DISTANT
-from . import account
+from . import account_facts, account_numbers
 from .account import Account, RunName
 
 BUCKETS = 600
@@ -92,7 +92,7 @@ async def _linked(entry: Entry, link: Link, number: int | None, title: str) -> A
 
 def _attempt(state: RunState, number: int | None, title: str) -> Attempt | None:
     """Return the attempt with that number, by default the newest. Raises RunError if a number names none."""
-    attempt = account.chosen(state, number)
+    attempt = account_facts.chosen(state, number)
     if number is not None and attempt is None:
         count = f"its last is {state.attempt}" if state.attempts else "it has none that is recorded"
         raise RunError(f"run {title} has no attempt {number}: {count}")
@@ -108,17 +108,17 @@ async def _account(entry: Entry, link: Link, state: RunState, number: int | None
     nccl = _nccl(entry, state, number)
     window, own = await _window(link, state, number)
     facts = {
-        "outcome": account.outcome_facts(state, number),
-        "cause": account.cause_facts(state, number),
-        "plan": account.plan_facts(plan, state),
-        "code": account.code_facts(entry.record.git, attempt),
-        "versions": account.version_facts(state, nccl),
-        "nodes": account.node_facts(state, attempt),
-        "transports": account.transport_facts(nccl),
+        "outcome": account_facts.outcome_facts(state, number),
+        "cause": account_facts.cause_facts(state, number),
+        "plan": account_facts.plan_facts(plan, state),
+        "code": account_facts.code_facts(entry.record.git, attempt),
+        "versions": account_facts.version_facts(state, nccl),
+        "nodes": account_facts.node_facts(state, attempt),
+        "transports": account_facts.transport_facts(nccl),
     }
-    measured = (*account.quantities(window), *account.extents(state, number, now))
+    measured = (*account_numbers.quantities(window), *account_numbers.extents(state, number, now))
     numbers = {each.name: each for each in measured}
-    arguments = account.argument_facts(plan)
+    arguments = account_facts.argument_facts(plan)
     began = attempt.began if number is not None and attempt is not None else state.began
     return Account(
         title=title if number is None else f"{title}@{number}",
@@ -128,11 +128,13 @@ async def _account(entry: Entry, link: Link, state: RunState, number: int | None
         attempts=len(state.attempts) or None,
         live=not state.phase.ended,
         facts=facts | ({} if arguments is None else {"arguments": arguments}),
-        env=account.environment_facts(values, hidden, account.changes_until(state, number), entry.record),
+        env=account_facts.environment_facts(
+            values, hidden, account_facts.changes_until(state, number), entry.record
+        ),
         env_whole=kept is not None,
-        fingerprints=_unchanged(entry.record.fingerprints, account.changes_until(state, number)),
+        fingerprints=_unchanged(entry.record.fingerprints, account_facts.changes_until(state, number)),
         quantities=tuple(numbers.values()),
-        curves=account.curves(window, began),
+        curves=account_numbers.curves(window, began),
         gaps=(*_problems(entry, state), *own),
     )
 
@@ -190,7 +192,7 @@ def _gpus_of_ranks(state: RunState) -> tuple[int, ...]:
 
 async def _window(link: Link, state: RunState, number: int | None) -> tuple[MetricsWindow, list[str]]:
     """Return the metrics of the run or attempt, each as one series, and a sentence per omitted metric."""
-    attempt = account.chosen(state, number)
+    attempt = account_facts.chosen(state, number)
     begin, end = BEFORE_ALL, DISTANT
     if number is not None and attempt is not None:
         begin, end = attempt.began, DISTANT if attempt.ended is None else attempt.ended + 1
@@ -201,7 +203,7 @@ async def _window(link: Link, state: RunState, number: int | None) -> tuple[Metr
     if ranks.error or not indexes:
         return ranks, []
     gpus = await link.read_metrics(
-        ReadMetrics(new_id(), begin, end, BUCKETS, account.OF_GPUS, "all", indexes, counts=True)
+        ReadMetrics(new_id(), begin, end, BUCKETS, account_numbers.OF_GPUS, "all", indexes, counts=True)
     )
     if gpus.error or (gpus.begin, gpus.seconds) != (ranks.begin, ranks.seconds):
         return ranks, ["its GPUs' metrics are of another time"] if not gpus.error else []

@@ -10,6 +10,7 @@ from functools import partial
 
 from .gpu_words import recovery_words, throttle_words
 from .quantity import (
+    Compared,
     Curve,
     MetricFamily,
     NvmlActivity,
@@ -101,7 +102,9 @@ GPU: tuple[Quantity, ...] = (
         "util",
         "%",
         NvmlCall((("nvmlDeviceGetUtilizationRates",),), lambda use: float(use.gpu)),
-        curve=Curve("gpu.util", "GPU utilisation", "GPU util", high=100),
+        curve=Curve(
+            "gpu.util", "GPU utilisation", "GPU util", high=100, compared=Compared(5, 7, "median", "more")
+        ),
         column=TableColumn("util", "GPU utilisation, %", 4, 2),
         export=_dcgm(
             "DCGM_FI_DEV_GPU_UTIL",
@@ -115,7 +118,7 @@ GPU: tuple[Quantity, ...] = (
         "B",
         NvmlCall(_MEMORY, lambda memory: int(memory.used)),
         limit="gpu.mem_total",
-        curve=Curve("gpu.mem", "GPU memory"),
+        curve=Curve("gpu.mem", "GPU memory", compared=Compared(0, 11, "peak", "less")),
         column=TableColumn("mem", "GPU memory used and total", 9, 3),
         export=_bytes("DCGM_FI_DEV_FB_USED", "Used GPU memory", "hw.gpu.memory.usage"),
     ),
@@ -148,7 +151,7 @@ GPU: tuple[Quantity, ...] = (
         "W",
         NvmlCall((("nvmlDeviceGetPowerUsage",),), _scaled(1e-3)),
         limit="gpu.power_limit_w",
-        curve=Curve("gpu.power", "GPU power"),
+        curve=Curve("gpu.power", "GPU power", compared=Compared(0, 8, "median")),
         column=TableColumn("power", "GPU power and its limit, W", 8, 12),
         export=_dcgm("DCGM_FI_DEV_POWER_USAGE", "Power", "in W", OtelSpelling("hw.power", "W")),
     ),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from .gpu_quantities import GPU, NO_GPU
-from .quantity import Curve, Holds, MetricFamily, Quantity, TableColumn, own_family
+from .quantity import Compared, Curve, Holds, MetricFamily, Quantity, TableColumn, own_family
 
 # --- nodes ---
 
@@ -39,14 +39,16 @@ RANK: tuple[Quantity, ...] = (
     Quantity(
         "cpu_percent",
         "core %",
-        curve=Curve("rank.cpu", "rank CPU"),
+        curve=Curve("rank.cpu", "rank CPU", compared=Compared(8, 9, "median")),
         column=TableColumn("cpu", "percent of one core, with children", 6, 4, "CPU", live=True),
         export=own_family("rank.cpu.cores", "CPU time of the rank and its children, in cores.", "cores"),
     ),
     Quantity(
         "rss_bytes",
         "B",
-        curve=Curve("rank.rss", "rank memory (RSS)", "rank memory"),
+        curve=Curve(
+            "rank.rss", "rank memory (RSS)", "rank memory", compared=Compared(7, 12, "peak", "less")
+        ),
         column=TableColumn("rss", "resident memory", 5, 9, "RSS"),
         export=own_family("rank.memory.usage", "Resident memory of the rank.", "bytes"),
     ),
@@ -67,13 +69,13 @@ RANK: tuple[Quantity, ...] = (
         "B",
         limit="gpu.mem_total",
         why=NO_GPU,
-        curve=Curve("rank.gpu_mem", "rank GPU memory"),
+        curve=Curve("rank.gpu_mem", "rank GPU memory", compared=Compared(6, 10, "peak", "less")),
         export=own_family("rank.gpu.memory.usage", "GPU memory of the rank's process.", "bytes"),
     ),
     Quantity(
         "step",
         why=NO_STEPS,
-        curve=Curve("rank.step", "step", low=None, last=True),
+        curve=Curve("rank.step", "step", low=None, last=True, compared=Compared(0, 13, "last")),
         column=TableColumn(
             "step", "optimizer steps since the process began, not the script's own count", 7, 6, "steps"
         ),
@@ -90,7 +92,7 @@ RANK: tuple[Quantity, ...] = (
         "s",
         holds=Holds.STEPS,
         why=NO_STEPS,
-        curve=Curve("rank.step_s", "step time"),
+        curve=Curve("rank.step_s", "step time", compared=Compared(1, 1, "median", "less")),
         column=TableColumn("pace", "mean time of a step", 6, 5, "s/step"),
         export=own_family("rank.step.duration", "Mean time of a step, while steps go on.", "seconds"),
     ),
@@ -99,7 +101,13 @@ RANK: tuple[Quantity, ...] = (
         "%",
         holds=Holds.PULSES,
         why="the hook measures it by torch's flight recorder",
-        curve=Curve("rank.wait", "waiting in collectives", "wait share", high=100),
+        curve=Curve(
+            "rank.wait",
+            "waiting in collectives",
+            "wait share",
+            high=100,
+            compared=Compared(9, 6, "median", "less"),
+        ),
         column=TableColumn(
             "wait",
             "share of the last minute that it waited for other ranks in collectives, %",
@@ -129,23 +137,23 @@ _rate = partial(Quantity, why=NO_TRAINING, holds=Holds.STEPS)
 TRAINING: tuple[Quantity, ...] = (
     _reported(
         "loss",
-        curve=Curve("train.loss", "loss", low=None),
+        curve=Curve("train.loss", "loss", low=None, compared=Compared(4, 15, "last")),
         export=own_family("training.loss", "Newest loss that the script reports, also NaN and Inf."),
     ),
     _reported(
         "lr",
-        curve=Curve("train.lr", "learning rate"),
+        curve=Curve("train.lr", "learning rate", compared=Compared(10)),
         export=own_family("training.learning_rate", "Newest learning rate."),
     ),
     _reported(
         "grad_norm",
-        curve=Curve("train.grad_norm", "gradient norm"),
+        curve=Curve("train.grad_norm", "gradient norm", compared=Compared(11)),
         export=own_family("training.gradient_norm", "Newest norm of the gradients."),
     ),
     _rate(
         "tokens_s",
         "/s",
-        curve=Curve("train.tokens_s", "tokens/s"),
+        curve=Curve("train.tokens_s", "tokens/s", compared=Compared(2, 3, "median", "more")),
         export=own_family(
             "training.tokens_per_second", "Tokens a second of the whole job.", ucum="{token}/s"
         ),
@@ -153,7 +161,7 @@ TRAINING: tuple[Quantity, ...] = (
     _rate(
         "samples_s",
         "/s",
-        curve=Curve("train.samples_s", "samples/s"),
+        curve=Curve("train.samples_s", "samples/s", compared=Compared(3, 4, "median", "more")),
         export=own_family(
             "training.samples_per_second", "Samples a second of the whole job.", ucum="{sample}/s"
         ),
@@ -161,16 +169,27 @@ TRAINING: tuple[Quantity, ...] = (
     _rate(
         "mfu",
         "%",
-        curve=Curve("train.mfu", "MFU"),
+        curve=Curve("train.mfu", "MFU", compared=Compared(0, 5, "median", "more")),
         export=own_family("training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"),
     ),
     _reported("epoch", export=own_family("training.epoch", "Epoch as the script counts.")),
     _reported(
         "step",
-        curve=Curve("train.step", "training step", "step (script)", low=None, last=True),
+        curve=Curve(
+            "train.step",
+            "training step",
+            "step (script)",
+            low=None,
+            last=True,
+            compared=Compared(0, 14, "last"),
+        ),
         export=own_family("training.step", "Step as the script counts."),
     ),
-    _rate("step_s", "s", curve=Curve("train.step_s", "step time (script)")),
+    _rate(
+        "step_s",
+        "s",
+        curve=Curve("train.step_s", "step time (script)", compared=Compared(0, 2, "median", "less")),
+    ),
     _reported(
         "total",
         export=own_family("training.steps_planned", "Steps after which the training is over."),

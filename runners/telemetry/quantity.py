@@ -68,6 +68,19 @@ class Holds(enum.Enum):
     NEXT_REPORT = "until the script reports the next one"
 
 
+class Compared(NamedTuple):
+    """The use of a curve in `distui diff`."""
+
+    drawn: int = 0
+    """Place of its chart; 0 for none."""
+    number: int = 0
+    """Place of its number; 0 for none."""
+    how: str = ""
+    """The number: "median", "peak" or "last"."""
+    better: str = ""
+    """Direction that is better: "less", "more" or ""."""
+
+
 class Curve(NamedTuple):
     """A series of `distui metrics`, of the charts, and of `distui diff`."""
 
@@ -82,6 +95,7 @@ class Curve(NamedTuple):
     """Upper end of the axis; None: the largest value."""
     last: bool = False
     """True for a count: the value of a bucket is the newest one, not the mean."""
+    compared: Compared = Compared()
 
 
 NO_CURVE = Curve("", "")

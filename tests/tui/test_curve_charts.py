@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from distui.runners.run.model import AttemptStarted, RankPlace, RunEnded, RunPhase, Stamped
 from distui.runners.run.state import RunState
 from distui.runners.telemetry.metric_names import METRICS, find_metric
+from distui.runners.telemetry.quantity_text import count_short
 from distui.tui.rows.charts import (
     WINDOWS,
     ChartView,
     Panel,
     axis_of,
-    count_short,
     held,
     is_young,
     scale,

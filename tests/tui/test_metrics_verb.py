@@ -11,31 +11,33 @@ from each import for_each
 from distui.runners.run import run_directories
 from distui.runners.run.errors import RunError
 from distui.runners.run.model import HUB, Series
+from distui.runners.telemetry.quantity_text import value_text
 from distui.tui.cli import main
 from distui.tui.option_values import duration, moment
-from distui.tui.verbs.metrics import SeriesSummary, chosen, lines, small_curve, value_text
+from distui.tui.verbs.metrics import chosen, curve_of, lines, small_curve
 
 NOW = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
 
 
 def test_a_mean_counts_samples_and_a_spike_is_the_maximum() -> None:
-    summary = SeriesSummary(
+    curve = curve_of(
         Series("gpu.util", 0, 3, 1, (10, None, 40), (5, None, 40), (100, None, 40), (30, 0, 10))
     )
-    assert (summary.last, summary.low, summary.mean, summary.high) == (40, 5, 17.5, 100)
-    nothing = SeriesSummary(Series("gpu.util", 0, 3, 1, (None, None)))
-    assert (nothing.last, nothing.low, nothing.mean, nothing.high) == (None, None, None, None)
+    assert (curve.last, curve.min, curve.mean, curve.max) == (40, 5, 17.5, 100)
+    nothing = curve_of(Series("gpu.util", 0, 3, 1, (None, None)))
+    assert (nothing.last, nothing.min, nothing.mean, nothing.max) == (None, None, None, None)
 
 
 def test_a_row_a_series() -> None:
-    shown = [
+    series = [
         Series("gpu.util", 0, 3, 1, (0, 50, 100)),
         Series("rank.rss", 1, 12, 1, (1 << 30,)),
         Series("host.cpu", HUB, None, 2, (None,)),
     ]
+    shown = list(map(curve_of, series))
     assert [" ".join(line.split()) for line in lines(shown, utf8=False)] == [
         "METRIC OF LAST MIN MEAN MAX",
-        "gpu.util node 0 gpu 3 100 % 0 % 50 % 100 %",
+        "gpu.util node 0 gpu 3 100.0 % 0.0 % 50.0 % 100.0 %",
         "rank.rss node 1 rank 12 1.0 GiB 1.0 GiB 1.0 GiB 1.0 GiB",
         "host.cpu 2 nodes n/a n/a n/a n/a",
     ]
@@ -74,18 +76,20 @@ def test_a_word_that_a_run_is_called_by_means_the_run(monkeypatch: pytest.Monkey
 
 def test_small_curves() -> None:
     quarters = tuple(value for value in (10, 35, 60, 85) for _ in range(6))
-    assert small_curve(Series("gpu.util", mean=quarters)) == "".join(6 * each for each in "▁▃▅▇")
-    assert small_curve(Series("rank.rss", mean=(5, 5, None, 5))) == f"{'▁' * 12}{' ' * 6}{'▁' * 6}"
-    assert small_curve(Series("rank.rss", mean=(None, None))) == ""
-    assert len(small_curve(Series("rank.rss", mean=tuple(range(240))))) == 24
+    assert small_curve(curve_of(Series("gpu.util", mean=quarters))) == "".join(6 * each for each in "▁▃▅▇")
+    assert (
+        small_curve(curve_of(Series("rank.rss", mean=(5, 5, None, 5)))) == f"{'▁' * 12}{' ' * 6}{'▁' * 6}"
+    )
+    assert small_curve(curve_of(Series("rank.rss", mean=(None, None)))) == ""
+    assert len(small_curve(curve_of(Series("rank.rss", mean=tuple(range(240)))))) == 24
 
 
 def test_values_have_units_and_unknown_is_not_0() -> None:
     assert value_text(None, "%") == "n/a"
-    assert value_text(0, "%") == "0 %"
-    assert value_text(0.84321, "s") == "0.8432 s"
+    assert value_text(0, "%") == "0.0 %"
+    assert value_text(0.84321, "s") == "843 ms"
     assert value_text(3 << 30, "B/s") == "3.0 GiB/s"
-    assert value_text(18_420, "") == "18420"
+    assert value_text(18_420, "") == "18,420"
 
 
 def test_ranks_and_gpus_are_chosen_apart() -> None:

@@ -45,7 +45,8 @@ from distui.runners.run.model import (
 from distui.runners.run.state import RunState
 from distui.tui.rows import glyphs
 from distui.tui.rows.card import card_rows
-from distui.tui.rows.columns import RANK_COLUMNS, by_id, tight
+from distui.tui.rows.column_widths import tight
+from distui.tui.rows.columns import RANK_COLUMNS, by_id
 from distui.tui.rows.findings import (
     banner_rows,
     cause_text,

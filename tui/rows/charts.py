@@ -8,13 +8,14 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from ...runners.run.formatting import NA, duration_short, size_short, step_short
+from ...runners.run.formatting import NA, duration_short
 from ...runners.run.freshness import TIMES, holds, usual_interval
 from ...runners.run.model import Gpu, Host
 from ...runners.run.state import RunState
 from ...runners.telemetry.metric_names import METRICS
 from ...runners.telemetry.quantities import NO_STEPS, NO_TRAINING
 from ...runners.telemetry.quantity import Holds, Quantity
+from ...runners.telemetry.quantity_text import BYTES, value_short
 from .glyphs import Row, clip, row_width, wrap
 from .plot import (
     Axis,
@@ -36,24 +37,11 @@ from .plot import (
 # --- metrics ---
 
 
-BYTES = ("B", "B/s")
-_SIGNS = {"W": "W", "°C": "°", "MHz": "M"}
-
-
 def chart_text(metric: Quantity, value: float | None) -> str:
     """Return a value with its unit in at most six columns."""
-    unit = metric.unit
-    if value is None:
-        return NA
-    if unit in ("%", "core %"):
-        return f"{value:.0f}%"
-    if unit in BYTES:
-        return size_short(value) + unit[1:]
-    if unit == "s":
-        return step_short(value)
-    if unit in _SIGNS:
-        return f"{value:.0f}{_SIGNS[unit]}"
-    return count_short(value) + ("/s" if unit == "/s" and abs(value) < 1e6 else "")
+    text = value_short(value, metric.unit)
+    is_rate = metric.unit == "B/s" or (metric.unit == "/s" and abs(value or 0) < 1e6)
+    return f"{text}/s" if is_rate and value is not None else text
 
 
 def edge_text(metric: Quantity, value: float) -> str:
@@ -64,20 +52,6 @@ def edge_text(metric: Quantity, value: float) -> str:
     number = text.rstrip("%KMGTBWkms°/")
     rounded = number.rstrip("0").rstrip(".") if "." in number else number
     return rounded + text[len(number) :]
-
-
-def count_short(value: float) -> str:
-    """Return a plain number in at most five columns: "2.311", "91.2k", "3e-4"."""
-    size = abs(value)
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if size >= limit:
-            scaled = value / (1e3 if unit == "k" else limit)
-            return f"{scaled:.1f}{unit}" if abs(scaled) < 100 else f"{scaled:.0f}{unit}"
-    if size >= 100 or value == 0:
-        return f"{value:.0f}"
-    if size >= 0.001:
-        return f"{value:.4g}"[:6]
-    return f"{value:.0e}".replace("e-0", "e-")
 
 
 _NOT_YET = {NO_STEPS: "no step yet", NO_TRAINING: "nothing reported yet"}
@@ -163,9 +137,14 @@ def axis_of(panel: Panel, view: ChartView) -> Axis:
         return Axis(0.0, 100.0)
     if panel.limit:
         return Axis(0.0, panel.limit)
+    return free_axis(metric, panel.curves)
+
+
+def free_axis(metric: Quantity, curves: Sequence[Line]) -> Axis:
+    """Return the axis of a metric without a limit: around the values of a loss, else from 0 to a round value."""
     if metric.kind == "train" and not metric.unit:
-        return near(panel.curves)
-    return axis_for(panel.curves, binary=metric.unit in BYTES)
+        return near(curves)
+    return axis_for(curves, binary=metric.unit in BYTES)
 
 
 def near(curves: Sequence[Line]) -> Axis:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...runners.run.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
+from ...runners.run.formatting import NA, duration_short, size_short, spans_short, usage_short
 from ...runners.run.model import Gpu, RankSample
 from ...runners.run.state import LIVING, Node, Rank
 from ...runners.telemetry.quantities import BY_KIND
 from ...runners.telemetry.quantity import Quantity, TableColumn
+from ...runners.telemetry.quantity_text import value_short
 from . import glyphs
-from .glyphs import fit, or_na, percent
+from .glyphs import or_na
 
 Sortable = float | str | None
 
@@ -53,7 +55,6 @@ class GpuRow(Struct, frozen=True):
 
 
 Line = RankRow | GpuRow
-_L = TypeVar("_L", RankRow, GpuRow)
 
 
 class Column(Struct, frozen=True):
@@ -100,14 +101,6 @@ def _column(
 # --- of the table of quantities ---
 
 
-def _whole(unit: str) -> Callable[[float | None], str]:
-    return lambda value: NA if value is None else f"{value:.0f}{unit}"
-
-
-def _gigahertz(mhz: float | None) -> str:
-    return NA if mhz is None else f"{mhz / 1000:.2f}G"
-
-
 def _reasons(words: Sequence[str] | None) -> str:
     return NA if words is None else ", ".join(words) or "-"
 
@@ -118,18 +111,15 @@ def _watts(power: float | None, limit: float | None) -> str:
     return f"{power:.0f}W" if limit is None else f"{power:.0f}/{limit:.0f}W"
 
 
-_TEXT_BY_UNIT: dict[str, Callable[[Any], str]] = {
-    "%": percent,
-    "core %": percent,
-    "°C": _whole("°"),
-    "MHz": _gigahertz,
-    "B": size_short,
-    "B/s": size_short,
-    "s": duration_short,
-    "": or_na,
-}
-_TEXT_BY_FIELD: dict[str, Callable[[Any], str]] = {"step_s": step_short, "throttle": _reasons}
+_TEXT_BY_FIELD: dict[str, Callable[[Any], str]] = {"log_age_s": duration_short, "throttle": _reasons}
 _TEXT_WITH_LIMIT: dict[str, Callable[[Any, Any], str]] = {"B": usage_short, "W": _watts}
+
+
+def _text_of(unit: str) -> Callable[[Any], str]:
+    """Return the text of values in this unit; counts are exact."""
+    return partial(value_short, unit=unit) if unit else or_na
+
+
 WORDS_WIDTH = 24
 """Maximum width of a column of words."""
 
@@ -177,7 +167,7 @@ class _Measured:
             limit = self._field(quantity.limit.partition(".")[2])
             pair_text = _TEXT_WITH_LIMIT[quantity.unit]
             return lambda line: pair_text(value(line), limit(line))
-        text = _TEXT_BY_FIELD.get(quantity.field) or _TEXT_BY_UNIT[quantity.unit]
+        text = _TEXT_BY_FIELD.get(quantity.field) or _text_of(quantity.unit)
         return lambda line: text(value(line))
 
 
@@ -189,17 +179,19 @@ def others(line: Line) -> tuple[int, int] | None:
     gpu = line.gpu
     if gpu is None or gpu.pids is None:
         return None
-    if isinstance(line, GpuRow):
-        mine = line.pids
-        if line.ranks and not mine.intersection(gpu.pids):
-            return None
-    else:
-        if line.rank.pid not in gpu.pids:
-            return None
-        mine = frozenset({line.rank.pid})
+    mine, is_used = _own_processes(line)
+    if is_used and mine.isdisjoint(gpu.pids):
+        return None
     sizes = gpu.pid_mem if gpu.pid_mem is not None else (None,) * len(gpu.pids)
     foreign = [size or 0 for pid, size in zip(gpu.pids, sizes, strict=False) if pid not in mine]
     return len(foreign), sum(foreign)
+
+
+def _own_processes(line: Line) -> tuple[frozenset[int | None], bool]:
+    """Return the pids of the run's ranks, and whether a rank uses the GPU."""
+    if isinstance(line, RankRow):
+        return frozenset({line.rank.pid}), True
+    return line.pids, bool(line.ranks)
 
 
 def _others(line: Line) -> str:
@@ -216,20 +208,6 @@ def _of_others(line: Line) -> float | None:
     """Sort by their bytes, or by their number if the bytes are unknown."""
     counted = others(line)
     return None if counted is None else counted[1] or counted[0]
-
-
-def tight(text: str, width: int) -> str:
-    """Return a number in `width` columns: without its limit or unit if needed, never with digits cut off."""
-    if len(text) <= width:
-        return text
-    first, slash, _ = text.partition("/")
-    short = first + text[-1] if slash else text.partition(" ")[0]
-    return short if len(short) <= width else "…"[:width]
-
-
-def in_column(column: Column, text: str, width: int) -> str:
-    """Return a value in its column: numbers tight and right-aligned, words cut to the width."""
-    return fit(tight(text, width) if column.right else text, width, right=column.right)
 
 
 _GPU = _Measured(attrgetter("gpu"), only="gpu").columns(BY_KIND["gpu"])
@@ -405,52 +383,3 @@ TABLES: dict[str, tuple[Column, ...]] = {"ranks": RANK_COLUMNS, "gpus": GPU_COLU
 
 def by_id(table: str, id: str) -> Column | None:
     return next((column for column in TABLES[table] if column.id == id), None)
-
-
-# --- which columns, and how wide ---
-
-GAP = 1
-
-
-def least(column: Column, sorted_by: str = "") -> int:
-    """Return the minimum width of a column: that of its values, and of its title with the sort mark."""
-    return max(column.width, len(column.title) + (column.id == sorted_by))
-
-
-def fitting(
-    columns: Sequence[Column],
-    width: int,
-    keep: frozenset[str] = frozenset(),
-    sorted_by: str = "",
-    own: bool = False,
-) -> list[Column]:
-    """Return the columns that fit next to each other, in order; columns in `keep` are dropped last.
-
-    Among the user's `own` columns the last ones are dropped first, among the default columns those of lowest priority.
-    """
-    chosen = list(columns)
-    while sum(least(column, sorted_by) + GAP for column in chosen) + 1 > width and len(chosen) > 2:
-        spare = [column for column in chosen if column.id not in keep] or chosen
-        chosen.remove(spare[-1] if own else max(spare, key=lambda column: column.order))
-    return chosen
-
-
-def widths(columns: Sequence[Column], width: int, sorted_by: str = "") -> list[int]:
-    """Return the width of each column: the minimum, plus a share of the spare columns up to its maximum."""
-    out = [least(column, sorted_by) for column in columns]
-    spare = width - 1 - sum(out) - GAP * len(out)
-    for at, column in enumerate(columns):
-        more = min(max(0, column.most - out[at]), max(0, spare))
-        out[at] += more
-        spare -= more
-    return out
-
-
-def sorted_lines(lines: Sequence[_L], column: Column, reverse: bool) -> list[_L]:
-    """Sort lines by a column. Unknown values come last; equal values keep their order."""
-    if column.key is None:
-        return list(lines)
-    keyed = [(column.key(line), line) for line in lines]
-    with_value = [(value, line) for value, line in keyed if value is not None]
-    with_value.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=reverse)
-    return [line for _, line in with_value] + [line for value, line in keyed if value is None]

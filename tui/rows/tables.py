@@ -19,9 +19,9 @@ from ...runners.run.model import RankPhase
 from ...runners.run.nccl_reach import uses_gloo
 from ...runners.run.state import Rank, RunState
 from . import glyphs
+from .column_widths import GAP, fitting, in_column, least, sorted_lines, widths
 from .columns import (
     EXIT,
-    GAP,
     LOG,
     MESH,
     NODE,
@@ -33,12 +33,7 @@ from .columns import (
     GpuRow,
     RankRow,
     by_id,
-    fitting,
-    in_column,
-    least,
     silent,
-    sorted_lines,
-    widths,
 )
 from .frame import Frame, fit_name, gpu_of, names
 from .glyphs import Cell, Row, fit, table

@@ -16,7 +16,8 @@ from ...runners.comparison.differences import Comparison, compare
 from ...runners.comparison.loading import load
 from ...runners.run.errors import RunError
 from ..background import keep_running
-from ..rows.comparison import charts, comparison_rows, head_rows
+from ..rows.compared_curves import charts
+from ..rows.comparison import comparison_rows, head_rows
 from ..rows.glyphs import Row, key_row, wrap
 from ..rows.plot import Mode
 from .modal import RowsModal

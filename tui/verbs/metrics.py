@@ -6,17 +6,18 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import TypedDict
+
+from msgspec import Struct
 
 from ...presets.finding import nearest_names
 from ...presets.plurals import plural
 from ...runners.node.local_agent import with_link
 from ...runners.run import clock, run_directories
 from ...runners.run.errors import RunError
-from ...runners.run.formatting import NA, size_text
 from ...runners.run.model import HUB, MetricsWindow, ReadMetrics, Series
 from ...runners.run.wire.client import Link, new_id
 from ...runners.telemetry.metric_names import METRICS, SOURCES, find_metric, source_of, unknown
+from ...runners.telemetry.quantity_text import value_text
 from ..option_values import DISTANT
 from ..rows.glyphs import table
 from ..rows.plot import Axis, Mode, finite, sparkline
@@ -30,14 +31,7 @@ WIDTH = 24
 @run_or_bundle
 def metrics(options: argparse.Namespace) -> int:
     """Print the metrics of a window, or the names of metrics."""
-    names: list[str] = list(options.metric)
-    if options.run is not None and options.run in (*METRICS, *SOURCES) and not _is_run(options.run):
-        names.insert(0, options.run)  # RUN was omitted
-        options.run = None
-    if strange := unknown(names):
-        raise RunError(
-            f"there is no metric {strange[0]!r}: {_meant(strange[0])}`distui metrics --list` lists all"
-        )
+    names = _names(options)
     if options.list and options.run is None:
         return _print_names(list(METRICS), options.json)
 
@@ -53,15 +47,32 @@ def metrics(options: argparse.Namespace) -> int:
         return 1
     if options.list:
         return _print_names([*dict.fromkeys(series.metric for series in window.series)], options.json)
-    shown = chosen(window.series, options.rank, options.gpu, bool(names))
+    shown = [curve_of(series) for series in chosen(window.series, options.rank, options.gpu, bool(names))]
     if not shown and not options.json:
         complain(
             "there are no values in this window: `distui metrics RUN --list` lists the metrics of a run"
         )
         return 1
-    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and not options.ascii
-    answer(options.json, document(run, window, shown), lines(shown, utf8))
+    document = Curves(run, window.begin, window.seconds, window.count, shown)
+    answer(options.json, document, lines(shown, _draws_blocks(options)))
     return 0
+
+
+def _draws_blocks(options: argparse.Namespace) -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and not options.ascii
+
+
+def _names(options: argparse.Namespace) -> list[str]:
+    """Return the metrics that the user named; the first may be in place of RUN. Raises RunError."""
+    names: list[str] = list(options.metric)
+    if options.run in (*METRICS, *SOURCES) and not _is_run(options.run):
+        names.insert(0, options.run)
+        options.run = None
+    if strange := unknown(names):
+        raise RunError(
+            f"there is no metric {strange[0]!r}: {_meant(strange[0])}`distui metrics --list` lists all"
+        )
+    return names
 
 
 def _meant(word: str) -> str:
@@ -119,75 +130,9 @@ def chosen(
     return shown
 
 
-class SeriesSummary:
-    """The numbers of one series."""
+class Curve(Struct, frozen=True):
+    """One series with its numbers."""
 
-    def __init__(self, series: Series) -> None:
-        means = [value for value in series.mean if value is not None]
-        lows = [value for value in (series.low or series.mean) if value is not None]
-        highs = [value for value in (series.high or series.mean) if value is not None]
-        counts = series.samples or tuple(int(value is not None) for value in series.mean)
-        total = sum(
-            value * count for value, count in zip(series.mean, counts, strict=False) if value is not None
-        )
-        self.last = means[-1] if means else None
-        self.low, self.high = min(lows, default=None), max(highs, default=None)
-        self.mean = total / sum(counts) if sum(counts) else None
-
-
-def lines(shown: Sequence[Series], utf8: bool) -> list[str]:
-    """Return a table with one row per series."""
-    rows = [("METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", *(("CURVE",) if utf8 else ()))]
-    several = len({series.node for series in shown}) > 1
-    for series in shown:
-        summary, unit = SeriesSummary(series), find_metric(series.metric).unit
-        values = (summary.last, summary.low, summary.mean, summary.high)
-        curve = (small_curve(series),) if utf8 else ()
-        rows.append(
-            (series.metric, _owner(series, several), *(value_text(value, unit) for value in values), *curve)
-        )
-    return table(rows, frozenset({2, 3, 4, 5}))
-
-
-def _owner(series: Series, several: bool) -> str:
-    source = source_of(series.metric)
-    if series.index is not None:
-        text = f"{'rank' if source == 'train' else source} {series.index}"
-    elif source == "host":
-        text = f"node {series.node}" if series.node != HUB else plural(series.of, "node")
-    else:
-        text = plural(series.of, "GPU" if source == "gpu" else "rank")
-    return f"node {series.node} {text}" if several and source != "host" else text
-
-
-def value_text(value: float | None, unit: str) -> str:
-    """Return a value with its unit."""
-    if value is None:
-        return NA
-    if unit in ("B", "B/s"):
-        return size_text(value) + unit[1:]
-    number = f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
-    return f"{number} {unit}".rstrip() if unit not in ("%", "core %") else f"{number} %"
-
-
-def small_curve(series: Series) -> str:
-    """Return means as blocks; a space means no sample."""
-    size, about = len(series.mean), find_metric(series.metric)
-    groups = [
-        finite(series.mean[size * k // WIDTH : max(size * (k + 1) // WIDTH, size * k // WIDTH + 1)])
-        for k in range(WIDTH)
-    ]
-    values = [sum(group) / len(group) if group else None for group in groups]
-    known = finite(values)
-    if not known:
-        return ""
-    low, high = about.curve.low, about.curve.high
-    if low is None or high is None:
-        low, high = min(known), max(known)
-    return sparkline(values, WIDTH, Axis(low, high), Mode.BLOCK)
-
-
-class Curve(TypedDict):
     metric: str
     title: str
     unit: str
@@ -204,7 +149,7 @@ class Curve(TypedDict):
     samples: Sequence[int]
 
 
-class Curves(TypedDict):
+class Curves(Struct, frozen=True):
     """`metrics RUN`."""
 
     run: str
@@ -214,7 +159,7 @@ class Curves(TypedDict):
     series: list[Curve]
 
 
-class MetricName(TypedDict):
+class MetricName(Struct, frozen=True):
     """A row of `metrics --list`."""
 
     metric: str
@@ -222,41 +167,79 @@ class MetricName(TypedDict):
     title: str
 
 
-def document(run: str, window: MetricsWindow, shown: Sequence[Series]) -> Curves:
-    return {
-        "run": run,
-        "begin": window.begin,
-        "seconds": window.seconds,
-        "count": window.count,
-        "series": [_series(series) for series in shown],
-    }
+def curve_of(series: Series) -> Curve:
+    """Return a series with its numbers: a spike counts as largest value, and the mean is over all samples."""
+    about, means = find_metric(series.metric), finite(series.mean)
+    lows, highs = series.low or series.mean, series.high or series.mean
+    return Curve(
+        series.metric,
+        about.title,
+        about.unit,
+        None if series.node == HUB else series.node,
+        series.index,
+        series.of,
+        last=means[-1] if means else None,
+        min=min(finite(lows), default=None),
+        mean=_mean(series),
+        max=max(finite(highs), default=None),
+        means=series.mean,
+        lows=lows,
+        highs=highs,
+        samples=series.samples,
+    )
 
 
-def _series(series: Series) -> Curve:
-    summary, about = SeriesSummary(series), find_metric(series.metric)
-    return {
-        "metric": series.metric,
-        "title": about.title,
-        "unit": about.unit,
-        "node": None if series.node == HUB else series.node,
-        "index": series.index,
-        "of": series.of,
-        "last": summary.last,
-        "min": summary.low,
-        "mean": summary.mean,
-        "max": summary.high,
-        "means": series.mean,
-        "lows": series.low or series.mean,
-        "highs": series.high or series.mean,
-        "samples": series.samples,
-    }
+def _mean(series: Series) -> float | None:
+    """Return the mean of all samples; a bucket without their number counts as one sample."""
+    total, samples = 0.0, 0
+    for at, value in enumerate(series.mean):
+        if value is not None:
+            count = series.samples[at] if series.samples else 1
+            total, samples = total + value * count, samples + count
+    return total / samples if samples else None
+
+
+def lines(shown: Sequence[Curve], utf8: bool) -> list[str]:
+    """Return a table with one row per series."""
+    rows = [("METRIC", "OF", "LAST", "MIN", "MEAN", "MAX", *(("CURVE",) if utf8 else ()))]
+    several = len({curve.node for curve in shown}) > 1
+    for curve in shown:
+        numbers = (curve.last, curve.min, curve.mean, curve.max)
+        cells = [curve.metric, _owner(curve, several), *(value_text(each, curve.unit) for each in numbers)]
+        rows.append((*cells, small_curve(curve)) if utf8 else tuple(cells))
+    return table(rows, frozenset({2, 3, 4, 5}))
+
+
+def _owner(curve: Curve, several: bool) -> str:
+    source = source_of(curve.metric)
+    if source == "host":
+        return f"node {curve.node}" if curve.node is not None else plural(curve.of, "node")
+    if curve.index is not None:
+        text = f"{'rank' if source == 'train' else source} {curve.index}"
+    else:
+        text = plural(curve.of, "GPU" if source == "gpu" else "rank")
+    return f"node {curve.node} {text}" if several else text
+
+
+def small_curve(curve: Curve) -> str:
+    """Return means as blocks; a space means no sample."""
+    size, about = len(curve.means), find_metric(curve.metric)
+    values: list[float | None] = []
+    for cell in range(WIDTH):
+        first = size * cell // WIDTH
+        group = finite(curve.means[first : max(size * (cell + 1) // WIDTH, first + 1)])
+        values.append(sum(group) / len(group) if group else None)
+    known = finite(values)
+    if not known:
+        return ""
+    low, high = about.curve.low, about.curve.high
+    if low is None or high is None:
+        low, high = min(known), max(known)
+    return sparkline(values, WIDTH, Axis(low, high), Mode.BLOCK)
 
 
 def _print_names(names: Sequence[str], as_json: bool) -> int:
-    listed = [
-        MetricName(metric=name, unit=find_metric(name).unit, title=find_metric(name).title)
-        for name in names
-    ]
-    rows = [(about["metric"], about["unit"], about["title"]) for about in listed]
+    listed = [MetricName(name, find_metric(name).unit, find_metric(name).title) for name in names]
+    rows = [(about.metric, about.unit, about.title) for about in listed]
     answer(as_json, listed, table([("METRIC", "UNIT", "TITLE"), *rows]))
     return 0

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distui.presets.secrets import MASK
-from distui.runners.comparison.account import Account, Quantity, argument_facts, gaps_of, plan_facts
+from distui.runners.comparison.account import Account, Quantity, gaps_of
+from distui.runners.comparison.account_facts import argument_facts, plan_facts
 from distui.runners.comparison.differences import (
     Comparison,
     Difference,

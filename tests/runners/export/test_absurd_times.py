@@ -36,8 +36,8 @@ from distui.runners.run.model import (
     TrainingTick,
 )
 from distui.runners.telemetry.progress import rate_text
+from distui.runners.telemetry.quantity_text import value_text
 from distui.tui.cli import main
-from distui.tui.verbs.metrics import value_text
 
 TOP = "20260101-000000-job-0a1b2c3d"
 PLAN = {"run": TOP, "launcher": "torchrun", "cwd": "/", "argv": [], "env": {}}

@@ -1,0 +1,70 @@
+"""Which columns of a table fit next to each other, how wide they are, and the order of the lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from .columns import Column, GpuRow, RankRow
+from .glyphs import fit
+
+_L = TypeVar("_L", RankRow, GpuRow)
+GAP = 1
+
+
+def least(column: Column, sorted_by: str = "") -> int:
+    """Return the minimum width of a column: that of its values, and of its title with the sort mark."""
+    return max(column.width, len(column.title) + (column.id == sorted_by))
+
+
+def fitting(
+    columns: Sequence[Column],
+    width: int,
+    keep: frozenset[str] = frozenset(),
+    sorted_by: str = "",
+    own: bool = False,
+) -> list[Column]:
+    """Return the columns that fit next to each other, in order; columns in `keep` are dropped last.
+
+    Among the user's `own` columns the last ones are dropped first, among the default columns those of lowest priority.
+    """
+    chosen = list(columns)
+    while sum(least(column, sorted_by) + GAP for column in chosen) + 1 > width and len(chosen) > 2:
+        spare = [column for column in chosen if column.id not in keep] or chosen
+        chosen.remove(spare[-1] if own else max(spare, key=lambda column: column.order))
+    return chosen
+
+
+def widths(columns: Sequence[Column], width: int, sorted_by: str = "") -> list[int]:
+    """Return the width of each column: the minimum, plus a share of the spare columns up to its maximum."""
+    out = [least(column, sorted_by) for column in columns]
+    spare = width - 1 - sum(out) - GAP * len(out)
+    for at, column in enumerate(columns):
+        more = min(max(0, column.most - out[at]), max(0, spare))
+        out[at] += more
+        spare -= more
+    return out
+
+
+def sorted_lines(lines: Sequence[_L], column: Column, reverse: bool) -> list[_L]:
+    """Sort lines by a column. Unknown values come last; equal values keep their order."""
+    if column.key is None:
+        return list(lines)
+    keyed = [(column.key(line), line) for line in lines]
+    with_value = [(value, line) for value, line in keyed if value is not None]
+    with_value.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=reverse)
+    return [line for _, line in with_value] + [line for value, line in keyed if value is None]
+
+
+def tight(text: str, width: int) -> str:
+    """Return a number in `width` columns: without its limit or unit if needed, never with digits cut off."""
+    if len(text) <= width:
+        return text
+    first, slash, _ = text.partition("/")
+    short = first + text[-1] if slash else text.partition(" ")[0]
+    return short if len(short) <= width else "…"[:width]
+
+
+def in_column(column: Column, text: str, width: int) -> str:
+    """Return a value in its column: numbers tight and right-aligned, words cut to the width."""
+    return fit(tight(text, width) if column.right else text, width, right=column.right)
