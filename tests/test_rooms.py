@@ -219,7 +219,7 @@ LATE_IMPORTS = {
     },
     "tui/verbs/demo.py": {"tui.verbs.launch"},
     "tui/verbs/launch.py": {"runners.launch.check", "tui.verbs.foreground", "tui.verbs.runs"},
-    "tui/verbs/listing.py": {"runners.launch.hosts", "tui.source"},
+    "tui/verbs/listing.py": {"runners.launch.hosts", "tui.other_hosts"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
     "tui/verbs/presets.py": {"presets.imports", "runners.run.daemon", "runners.run.run_directories"},
@@ -233,11 +233,12 @@ LATE_IMPORTS = {
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/screens/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/keys.py": {"presets.load"},
+    "tui/nccl_sources.py": {"runners.diagnosis.reading"},
+    "tui/other_hosts.py": {"runners.launch.hosts"},
     "tui/source.py": {
-        "runners.node.routes", "runners.hub.sky_cloud", "runners.launch.hosts", "runners.launch.launch_form",
+        "runners.node.routes", "runners.hub.sky_cloud", "runners.launch.launch_form",
         "runners.launch.preset_library", "runners.launch.recent",
         "runners.removal.retention", "runners.removal.run_removal", "runners.watch.watch_link",
-        "runners.diagnosis.reading",
     },
     # The rules of diagnosis take a while to load.
     "runners/agent/__main__.py": {"runners.diagnosis.detectors"},

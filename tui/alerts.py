@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from textual.app import App
+from collections.abc import Callable
+
 from textual.events import AppBlur, AppFocus, Event, Key
 
 from ..runners.run import clock
@@ -37,30 +38,28 @@ class TerminalFocus:
         return not self._reported
 
 
-class AlertingApp(App[None]):
-    """An app that tracks the focus of its terminal, and rings it."""
+class Alerts:
+    """Rings the terminal while the user looks elsewhere."""
 
-    _alerts: TerminalAlerts | None = None
-    """Alerts of the run on the screen; None if there is none."""
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, write: Callable[[str], None]) -> None:
+        """Create the alerts; `write` writes to the terminal."""
+        self._write = write
         self._focus = TerminalFocus()
+        self._of_run = TerminalAlerts()
 
-    def begin_alerts(self) -> None:
+    def begin(self) -> None:
         """Reset the alerts for another run."""
-        self._alerts = TerminalAlerts()
+        self._of_run = TerminalAlerts()
 
     def ring(self, state: RunState, now: float) -> None:
         """Write due alerts if the user looks elsewhere. Alerts that the user sees on the screen are dropped."""
-        due = [] if self._alerts is None else self._alerts.due(state, now)
-        if due and self._driver is not None and self._focus.away(clock.monotonic()):
-            self._driver.write("".join(due))
-            self._driver.flush()
+        due = self._of_run.due(state, now)
+        if due and self._focus.away(clock.monotonic()):
+            self._write("".join(due))
 
-    async def on_event(self, event: Event) -> None:
+    def notice(self, event: Event) -> None:
+        """Track the focus of the terminal."""
         if isinstance(event, Key):
             self._focus.typed(clock.monotonic())
         elif isinstance(event, AppFocus | AppBlur):
             self._focus.report(isinstance(event, AppFocus))
-        await super().on_event(event)

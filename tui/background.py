@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from textual.app import App
 from textual.dom import DOMNode
@@ -23,21 +23,18 @@ MOST_PRINTED = 20
 T = TypeVar("T")
 
 
-class BackgroundApp(App[None]):
-    """Owns the background work of all screens."""
+class BackgroundWork:
+    """Owns the background work of all screens, and shows its failures."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = Parts(self._part_failed)
+    def __init__(self, app: App[None]) -> None:
+        self.parts = Parts(self._failed)
         self.tracebacks: dict[str, None] = {}
         """Unique tracebacks of raised exceptions."""
+        self._app = app
         self._shown: dict[str, float] = {}
         """Lines on the screen, with the monotonic time of their first display."""
 
-    def on_mount(self) -> None:
-        self.parts.watch_loop(asyncio.get_running_loop())
-
-    def _part_failed(self, name: str, error: BaseException, follows: str) -> None:
+    def _failed(self, name: str, error: BaseException, follows: str) -> None:
         if len(self.tracebacks) < MOST_PRINTED:
             self.tracebacks[printed(error)] = None
         finding = failure(name, error, follows, None, "please report it")
@@ -46,12 +43,18 @@ class BackgroundApp(App[None]):
         self._shown = {each: at for each, at in self._shown.items() if now - at < SHOWN_S}
         if text not in self._shown:
             self._shown[text] = now
-            self.notify(text, severity="error", markup=False, timeout=SHOWN_S)
+            self._app.notify(text, severity="error", markup=False, timeout=SHOWN_S)
 
     def print_tracebacks(self) -> None:
         """Print the tracebacks after the terminal is restored."""
         for text in self.tracebacks:
             sys.stderr.write(text)
+
+
+class WorkingApp(Protocol):
+    """An app with background work."""
+
+    work: BackgroundWork
 
 
 class OwnedSignal(Signal[T]):
@@ -99,5 +102,4 @@ def _name(node: DOMNode) -> str:
 
 def _owner(node: DOMNode) -> Parts:
     app = node if isinstance(node, App) else node.app
-    assert isinstance(app, BackgroundApp)
-    return app.parts
+    return cast(WorkingApp, app).work.parts

@@ -7,7 +7,7 @@ kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from msgspec import Struct, field
@@ -346,41 +346,24 @@ def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int,
     first = round(begin / seconds)
     if length == seconds:
         return first, series
-    mean = [_finite(value) for value in series.mean]
-    low = [_finite(value) for value in series.low] or mean
-    high = [_finite(value) for value in series.high] or mean
-    folded: dict[int, list[int]] = {}
-    for at in range(len(mean)):
-        if mean[at] is not None:
-            since = begin + at * length
-            for number in range(
-                int(since // seconds), max(int(since // seconds) + 1, int((since + length) // seconds))
-            ):
-                folded.setdefault(number, []).append(at)
-    if not folded:
-        return first, Series(series.metric)
-    start, end = min(folded), max(folded)
-    means: list[Value] = []
-    lows: list[Value] = []
-    highs: list[Value] = []
-    for number in range(start, end + 1):
-        places = folded.get(number, [])
-        means.append(_mean([mean[at] for at in places]))
-        lows.append(min((value for at in places if (value := low[at]) is not None), default=None))
-        highs.append(max((value for at in places if (value := high[at]) is not None), default=None))
-    return start, Series(
-        series.metric, series.node, series.index, series.of, tuple(means), tuple(lows), tuple(highs)
-    )
+    fitted = Buckets(first)
+    low, high = series.low or series.mean, series.high or series.mean
+    for at, value in enumerate(series.mean):
+        mean = _finite(value)
+        if mean is None:
+            continue
+        since = begin + at * length
+        start = int(since // seconds)
+        end = max(start + 1, int((since + length) // seconds))
+        for number in range(start, end):
+            fitted.put(number, mean, _or(_finite(low[at]), mean), _or(_finite(high[at]), mean))
+    values = (tuple(fitted.mean), tuple(fitted.low), tuple(fitted.high))
+    return fitted.first, Series(series.metric, series.node, series.index, series.of, *values)
 
 
 def _newest(frame: Frame, seconds: int) -> int:
     """Return the number of the bucket that is filled now."""
     return int((time_of(frame) if frame.moment is None else frame.moment.latest) // seconds)
-
-
-def _mean(values: Sequence[Value]) -> Value:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers else None
 
 
 def _order(key: Key) -> tuple[int, int]:

@@ -22,7 +22,7 @@ class Action(Struct, frozen=True):
     key: str
     """Key, or several joined by commas, in Textual's names."""
     action: str
-    """Textual action."""
+    """Textual action, or one of a part of the run screen, such as `log.hit(1)`; see PARTS."""
     text: str
     """Description for help and palette."""
     scope: str
@@ -32,28 +32,50 @@ class Action(Struct, frozen=True):
     mutates: bool = False
     """Whether it changes a run: it then needs a confirmation, and is disabled by `--readonly`."""
 
+    @property
+    def name(self) -> str:
+        """The name without target and arguments, by which permissions know it."""
+        return self.action.partition("(")[0].rpartition(".")[2]
+
+    @property
+    def target(self) -> str:
+        """The action as Textual runs it: `RunScreen.action_forward` passes it on to a part of the screen."""
+        part, _, call = self.action.partition(".")
+        if part not in PARTS:
+            return self.action
+        owner = "" if self.scope == "run" else "screen."
+        return f"{owner}forward({part!r}, {call!r})"
+
+    @property
+    def method(self) -> str:
+        """The name of the method that Textual calls, without "action_"."""
+        return self.target.partition("(")[0]
+
+
+PARTS = ("run", "log", "table", "curves", "heat", "nccl")
+"""Parts of the run screen with their own actions, wherever the focus is."""
 
 ACTIONS: tuple[Action, ...] = (
     Action("leave", "q", "leave", "leave; the run goes on", "app", "leave"),
     Action("suspend", "ctrl+z", "suspend_cockpit", "suspend the cockpit; `fg` brings it back, the run goes on", "app"),
     Action("help", "question_mark,f1", "help", "this help", "app", "help"),
     Action("palette", "ctrl+p", "command_palette", "command palette", "app"),
-    Action("command", "colon", "command", "command line: restart env K=V, nccl INFO, stop, down", "run"),
+    Action("command", "colon", "run.command", "command line: restart env K=V, nccl INFO, stop, down", "run"),
     Action("launch", "ctrl+n", "launch", "new run", "app", "new run", mutates=True),
     Action("finding", "enter", "zoom", "the log line that it is based on, else the rank's log", "findings",
            "log"),
     Action("statement", "enter", "zoom", "the log line that it is read from", "statements", "line"),
     Action("event", "enter", "zoom", "the whole screen as it was at that time; esc goes back to live", "events",
            "that time"),
-    Action("columns", "a", "screen.columns", "choose the columns: which, in which order, sorted by what; kept", "tables",
+    Action("columns", "a", "columns", "choose the columns: which, in which order, sorted by what; kept", "tables",
            "columns"),
-    Action("curves.log", "enter", "zoom", "the log", "curves", "log"),
+    Action("curves.log", "enter", "screen.pane('log')", "the log", "curves", "log"),
     Action("curves.choose", "a", "choose", "choose what is drawn: type to search the metrics", "curves", "metrics"),
     Action("curves.form", "b", "form", "one band, a line per node, or ranks × time", "curves", "form"),
     Action("curves.mark", "e", "mark(1)", "to the next restart, finding, checkpoint or NCCL_DEBUG change", "curves"),
     Action("curves.mark_back", "E", "mark(-1)", "to the one before", "curves"),
-    Action("communicator", "c", "screen.communicator(1)", "the next communicator", "statements", "next"),
-    Action("communicator.back", "C", "screen.communicator(-1)", "the communicator before", "statements"),
+    Action("communicator", "c", "nccl.communicator(1)", "the next communicator", "statements", "next"),
+    Action("communicator.back", "C", "nccl.communicator(-1)", "the communicator before", "statements"),
     Action("runs", "R", "runs", "list of runs; esc goes back to the run", "app"),
     Action("theme", "t", "theme", "next theme: dark, light, the terminal's own colours", "app"),
     Action("pane.overview", "1", "pane('overview')", "overview", "run"),
@@ -63,44 +85,45 @@ ACTIONS: tuple[Action, ...] = (
     Action("pane.nccl", "5", "pane('nccl')", "NCCL: nodes, communicators, transports, rings, init", "run"),
     Action("diagnose", "6,i", "pane('findings')", "findings, worst first, with their evidence and remedies", "run"),
     Action("pane.events", "7", "pane('events')", "attempts; events, commands, checkpoints, newest first", "run"),
-    Action("stacks", "w", "stacks", "stacks of the marked ranks, or all; equal stacks are merged", "run"),
+    Action("stacks", "w", "run.stacks", "stacks of the marked ranks, or all; equal stacks are merged", "run"),
     Action("back", "escape", "back", "back: to live, to the opened line, filter off, all ranks, overview", "run"),
-    Action("restart", "r", "restart", "restart the worker group; reconnect now; launch an ended run again", "run",
+    Action("restart", "r", "run.restart", "restart the worker group; reconnect now; launch an ended run again", "run",
            "restart", mutates=True),
-    Action("stop", "x", "stop", "stop the run", "run", "stop", mutates=True),
-    Action("nccl", "d", "nccl", "NCCL_DEBUG: level, subsystems, for how long", "run", "NCCL", mutates=True),
-    Action("profile", "P", "profile", "record steps of the marked ranks, or all, with torch.profiler, and sum them up",
-           "run", mutates=True),
-    Action("filter", "slash", "filter", "filter the log by a regular expression", "run", "filter"),
-    Action("log.follow", "f", "follow", "follow the log's end; scrolling up stops it", "run", "follow"),
-    Action("log.stream", "v", "stream", "stream: all, out, err, nccl; of several nodes launch and service", "run",
+    Action("stop", "x", "run.stop", "stop the run", "run", "stop", mutates=True),
+    Action("nccl", "d", "run.nccl", "NCCL_DEBUG: level, subsystems, for how long", "run", "NCCL", mutates=True),
+    Action("profile", "P", "run.profile",
+           "record steps of the marked ranks, or all, with torch.profiler, and sum them up", "run", mutates=True),
+    Action("filter", "slash", "log.filter", "filter the log by a regular expression", "run", "filter"),
+    Action("log.follow", "f", "log.follow", "follow the log's end; scrolling up stops it", "run", "follow"),
+    Action("log.stream", "v", "log.stream", "stream: all, out, err, nccl; of several nodes launch and service", "run",
            "stream"),
-    Action("log.next", "n", "hit(1)", "next hit", "run"),
-    Action("log.previous", "N", "hit(-1)", "previous hit", "run"),
-    Action("log.error", "e", "error(-1)", "the newest error or warning in the log, then the one above", "run", "error"),
-    Action("log.error_below", "E", "error(1)", "the error or warning below", "run"),
-    Action("log.times", "T", "log_times", "times of log lines: of day, since the start, since the line above, off",
+    Action("log.next", "n", "log.hit(1)", "next hit", "run"),
+    Action("log.previous", "N", "log.hit(-1)", "previous hit", "run"),
+    Action("log.error", "e", "log.error(-1)", "the newest error or warning in the log, then the one above", "run",
+           "error"),
+    Action("log.error_below", "E", "log.error(1)", "the error or warning below", "run"),
+    Action("log.times", "T", "log.times", "times of log lines: of day, since the start, since the line above, off",
            "run"),
-    Action("log.wrap", "W", "log_wrap", "wrap long log lines, or cut them", "run"),
-    Action("log.fold", "F", "log_fold", "equal log lines of many ranks as one, or each", "run"),
-    Action("log.rule", "M", "log_rule", "draw a rule with the time below the newest log line", "run"),
-    Action("log.copy", "y", "copy", "copy the line or the marked lines: clipboard and file", "run"),
-    Action("log.pager", "o", "pager", "open the log in $PAGER", "run"),
-    Action("sort", "s", "sort", "sort the ranks by the next column", "run", "sort"),
-    Action("sort.reverse", "S", "reverse", "reverse the order", "run"),
-    Action("metric", "m", "metric", "heat map: util, mem, power, temp, step time", "run", "metric"),
-    Action("window.longer", "minus", "window(1)", "curves: a longer time", "run"),
-    Action("window.shorter", "plus", "window(-1)", "curves: a shorter time", "run"),
-    Action("live", "equals_sign", "window(0)", "back to live, and the window as at first", "run"),
-    Action("time.back", "left_square_bracket", "time(-1)", "time: one dot of the curves back, for the whole screen",
-           "run"),
-    Action("time.on", "right_square_bracket", "time(1)", "time: one dot forward", "run"),
-    Action("time.far_back", "left_curly_bracket", "time(-10)", "time: ten dots back", "run"),
-    Action("time.far_on", "right_curly_bracket", "time(10)", "time: ten dots forward", "run"),
+    Action("log.wrap", "W", "log.wrap", "wrap long log lines, or cut them", "run"),
+    Action("log.fold", "F", "log.fold", "equal log lines of many ranks as one, or each", "run"),
+    Action("log.rule", "M", "log.rule", "draw a rule with the time below the newest log line", "run"),
+    Action("log.copy", "y", "log.copy", "copy the line or the marked lines: clipboard and file", "run"),
+    Action("log.pager", "o", "log.pager", "open the log in $PAGER", "run"),
+    Action("sort", "s", "table.sort", "sort the ranks by the next column", "run", "sort"),
+    Action("sort.reverse", "S", "table.reverse", "reverse the order", "run"),
+    Action("metric", "m", "heat.metric", "heat map: util, mem, power, temp, step time", "run", "metric"),
+    Action("window.longer", "minus", "curves.window(1)", "curves: a longer time", "run"),
+    Action("window.shorter", "plus", "curves.window(-1)", "curves: a shorter time", "run"),
+    Action("live", "equals_sign", "curves.window(0)", "back to live, and the window as at first", "run"),
+    Action("time.back", "left_square_bracket", "curves.time(-1)",
+           "time: one dot of the curves back, for the whole screen", "run"),
+    Action("time.on", "right_square_bracket", "curves.time(1)", "time: one dot forward", "run"),
+    Action("time.far_back", "left_curly_bracket", "curves.time(-10)", "time: ten dots back", "run"),
+    Action("time.far_on", "right_curly_bracket", "curves.time(10)", "time: ten dots forward", "run"),
     Action("play", "space", "app.play", "play, and hold", "replay", "play"),
     Action("play.slower", "less_than_sign", "app.speed(-1)", "play slower", "run"),
     Action("play.faster", "greater_than_sign", "app.speed(1)", "play faster", "run"),
-    Action("log_scale", "L", "log_scale", "curves: logarithmic scale on and off", "run"),
+    Action("log_scale", "L", "curves.log_scale", "curves: logarithmic scale on and off", "run"),
     Action("pause", "p", "pause", "freeze the screen; the run goes on", "run"),
     Action("shell", "exclamation_mark", "shell", "shell on the rank's node", "run"),
     Action("mark", "space", "mark", "mark the rank or the line, and go down", "list"),
@@ -140,7 +163,7 @@ SCOPES = {
 }
 """Headings of the help, in its order."""
 
-MUTATING = frozenset(action.action.partition("(")[0] for action in ACTIONS if action.mutates)
+MUTATING = frozenset(action.name for action in ACTIONS if action.mutates)
 """Names of the Textual actions that `--readonly` disables."""
 
 _NAMES = {"escape": "esc", "pageup": "PgUp", "pagedown": "PgDn"}
@@ -151,7 +174,7 @@ def bindings(*scopes: str) -> list[Binding]:
     return [
         Binding(
             action.key,
-            action.action,
+            action.target,
             action.footer or action.text,
             show=bool(action.footer),
             id=action.id,

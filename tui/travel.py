@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
+from textual.app import App
+
 from ..runners.run.errors import RunError
 from ..runners.run.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
 from ..runners.run.state import RunState
 from ..runners.run.wire.client import Link, LinkError, new_id, paced
-from .background import BackgroundApp, background, keep_running
+from .background import background, keep_running
+from .follower import Follower
 from .history import time_of
-from .past import MomentError, Timeline, moment_of, put_samples, step_of
-from .rows.frame import Frame, LinkPhase, LinkStatus, Moment, ViewOptions
+from .moment_text import MomentError, moment_of
+from .past import Timeline, step_of
+from .past_samples import put_samples
+from .rows.frame import Frame, LinkPhase, LinkStatus, Moment
 from .rows.plot import Mark
-from .source import Follower, LocalSource
 
 PLAY_S = 0.5
 """Seconds between two frames during playback."""
@@ -28,62 +32,42 @@ LEAD_S = 5.0
 """Seconds to request before the moment: a training signal may be that old."""
 
 
-class FollowingApp(BackgroundApp):
-    """The app's interface for parts that follow a run."""
-
-    follower: Follower | None
-    source: LocalSource
-    run_id: str
-    """Id of the run on the screen."""
-    view: ViewOptions
-    clock: Callable[[], float]
-
-    def publish(self) -> None:
-        """Send the current state to every subscribed widget."""
-        raise NotImplementedError
-
-    def live_frame(self, follower: Follower) -> Frame:
-        """Return the frame of the run's current state."""
-        return Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
+NO_WINDOW = (0.0, 0.0, MetricsWindow(""))
 
 
 class Travel:
     """The displayed time. All methods must be called in the app's thread."""
 
-    def __init__(self, app: FollowingApp) -> None:
+    def __init__(
+        self,
+        app: App[None],
+        follower: Follower,
+        latest: Callable[[], float],
+        publish: Callable[[], None],
+    ) -> None:
+        """Create it live. `latest` returns the end of the run's time line; `publish` shows another moment."""
         self._app = app
+        self._follower = follower
+        self._latest = latest
+        self._publish = publish
         self._timeline = Timeline()
-        self._at: float | None = None
-        self._state = RunState()
-        self._window: tuple[float, float, MetricsWindow] | None = None
-        """Begin, end and answer of the last request for samples."""
-        self._asked: tuple[float, float] | None = None
-        self._playing = False
-        self._speed = 1.0
-
-    # --- where it is
-
-    @property
-    def active(self) -> bool:
-        return self._at is not None
-
-    @property
-    def at(self) -> float | None:
+        self.at: float | None = None
         """Unix time of the moment; None for live."""
-        return self._at
-
-    @property
-    def playing(self) -> bool:
-        """Whether playback is running."""
-        return self._playing
+        self.playing = False
+        self._state = RunState()
+        self._window = NO_WINDOW
+        """Begin, end and answer of the last request for samples."""
+        self._asked = NO_WINDOW[:2]
+        """Begin and end of the last request."""
+        self._speed = 1.0
 
     def frame(self, frame: Frame) -> Frame:
         """Return the live frame, or that of the moment."""
-        if self._at is None:
+        if self.at is None:
             return frame
-        moment = Moment(self._at, time_of(frame), step_of(self._state), self.playing, self._speed)
-        link = LinkStatus(LinkPhase.FOLLOWING, self._at)
-        return Frame(self._state, link, self._at, self._at, frame.view, moment)
+        moment = Moment(self.at, time_of(frame), step_of(self._state), self.playing, self._speed)
+        link = LinkStatus(LinkPhase.FOLLOWING, self.at)
+        return Frame(self._state, link, self.at, self.at, frame.view, moment)
 
     def marks(self) -> tuple[Mark, ...]:
         """Return the events of the journal, as far as it was read."""
@@ -93,8 +77,8 @@ class Travel:
 
     def step(self, seconds: float) -> None:
         """Move by so many seconds; from live only backwards."""
-        begin = self._at if self._at is not None else self._latest()
-        if self._at is None and seconds > 0:
+        begin = self.at if self.at is not None else self._latest()
+        if self.at is None and seconds > 0:
             self._app.notify("this is live: [ goes back in time")
             return
         self.go(begin + seconds)
@@ -104,7 +88,7 @@ class Travel:
         if at >= self._latest():
             self.live()
             return
-        if self._at is None:
+        if self.at is None:
             background(self._app, "travel", self._enter(at), exclusive=True)
         else:
             self._show(at)
@@ -134,37 +118,29 @@ class Travel:
     def live(self) -> bool:
         """Return to live; False if the screen is live already."""
         self.pause()
-        if self._at is None:
+        if self.at is None:
             return False
-        self._at, self._window, self._asked = None, None, None
-        self._app.publish()
+        self.at, self._window, self._asked = None, NO_WINDOW, NO_WINDOW[:2]
+        self._publish()
         return True
 
-    def _latest(self) -> float:
-        follower = self._app.follower
-        if follower is None:
-            return self._app.clock()
-        return time_of(self._app.live_frame(follower))
-
     def _show(self, at: float) -> None:
-        follower = self._app.follower
-        if follower is None:
-            return
-        self._at = max(self._timeline.begin, min(at, self._latest()))
-        self._state = self._timeline.state_at(self._at)
-        if self._window is not None and self._window[0] <= self._at < self._window[1]:
-            put_samples(self._state, (self._window[2],), self._at, follower.state)
+        self.at = max(self._timeline.begin, min(at, self._latest()))
+        self._state = self._timeline.state_at(self.at)
+        begin, end, window = self._window
+        if begin <= self.at < end:
+            put_samples(self._state, window, self.at, self._follower.state)
         else:
-            put_samples(self._state, (), self._at, follower.state)
-            self._ask()
-        self._app.publish()
+            put_samples(self._state, MetricsWindow(""), self.at, self._follower.state)
+            self._ask(self.at)
+        self._publish()
 
     # --- what the node is asked
 
     async def _load(self) -> bool:
         """Read the journal's new events; False on failure."""
         try:
-            link = await self._app.source.open(self._app.run_id)
+            link = await self._follower.open_link()
         except (LinkError, RunError) as error:
             self._app.notify(f"the past cannot be read: {error}", severity="error")
             return False
@@ -182,43 +158,38 @@ class Travel:
             return False
         return True
 
-    def _ask(self) -> None:
-        at, follower = self._at, self._app.follower
-        if at is None or follower is None or (self._asked and self._asked[0] <= at < self._asked[1]):
+    def _ask(self, at: float) -> None:
+        begin, end = self._asked
+        if begin <= at < end:
             return
-        size = max(1, len(follower.state.ranks)) * METRICS_OF_ALL
+        size = max(1, len(self._follower.state.ranks)) * METRICS_OF_ALL
         ahead = max(2.0, min(120.0, MOST_VALUES / size))
-        begin = float(int(at - LEAD_S))
-        end = float(int(at + ahead) + 1)
+        begin, end = float(int(at - LEAD_S)), float(int(at + ahead) + 1)
         self._asked = (begin + LEAD_S, end)
         ask = ReadMetrics(new_id(), begin, end, buckets=int(end - begin), fold="each")
         background(self._app, "samples", self._answer(ask, self._asked), exclusive=True)
 
     async def _answer(self, ask: ReadMetrics, asked: tuple[float, float]) -> None:
-        follower = self._app.follower
-        if follower is None:
-            return
         try:
-            window = await follower.read_metrics(ask)
+            window = await self._follower.read_metrics(ask)
         except LinkError as error:
             window = MetricsWindow(ask.id, error=str(error))
         if asked != self._asked:
             return
-        self._window = (asked[0], asked[1], window)
-        if self._at is not None:
-            put_samples(self._state, (window,), self._at, follower.state)
-            self._app.publish()
+        self._window = (*asked, window)
+        if self.at is not None:
+            put_samples(self._state, window, self.at, self._follower.state)
+            self._publish()
 
     async def _time_of_step(self, step: int) -> float | None:
         """Return the time of a step, according to its curve."""
-        follower = self._app.follower
         begin, end = self._timeline.begin, self._latest()
         for _ in range(3):  # three passes of increasing resolution
-            if follower is None or end <= begin:
+            if end <= begin:
                 return None
             names = ("train.step", "rank.step")
             try:
-                window = await follower.read_metrics(
+                window = await self._follower.read_metrics(
                     ReadMetrics(new_id(), begin, end, buckets=240, metrics=names, fold="all")
                 )
             except LinkError:
@@ -231,24 +202,38 @@ class Travel:
 
     # --- playing
 
+    def play_at(self, typed: str) -> None:
+        """Play at a typed speed such as "4", "4x" or "4×"; toggle playback if it is ""."""
+        speed = typed.strip().removesuffix("x").removesuffix("×")
+        if not speed:
+            self.toggle()
+            return
+        try:
+            number = float(speed)
+        except ValueError:
+            number = 0.0
+        if 0.01 <= number <= 3600:
+            self.play(number)
+        else:
+            self._app.notify(f"{typed!r} is no speed: type play 4", severity="error")
+
     def toggle(self) -> None:
-        """Toggle playback."""
         if self.playing:
             self.pause()
-            self._app.publish()
+            self._publish()
         else:
             self.play(self._speed)
 
     def play(self, speed: float) -> None:
         """Play at this speed: from the moment, or else from the beginning of the run."""
         self._speed = speed
-        if not self._playing:
-            self._playing = True
+        if not self.playing:
+            self.playing = True
             keep_running(self._app, "play", self._go_on)
-        if self._at is None:
+        if self.at is None:
             background(self._app, "travel", self._play_from_start(), exclusive=True)
         else:
-            self._app.publish()
+            self._publish()
 
     async def _play_from_start(self) -> None:
         if await self._load():
@@ -260,19 +245,19 @@ class Travel:
         """Switch to the next or previous speed."""
         at = min(range(len(SPEEDS)), key=lambda place: abs(SPEEDS[place] - self._speed))
         self._speed = SPEEDS[max(0, min(len(SPEEDS) - 1, at + by))]
-        if self._at is not None:
-            self._app.publish()
+        if self.at is not None:
+            self._publish()
         else:
             self._app.notify(f"speed {self._speed:g}×: space plays")
 
     def pause(self) -> None:
-        self._playing = False
+        self.playing = False
 
     async def _go_on(self) -> None:
-        while self._playing:
+        while self.playing:
             await asyncio.sleep(PLAY_S)
-            if self._playing and self._at is not None:
-                self.go(self._at + PLAY_S * self._speed)
+            if self.playing and self.at is not None:
+                self.go(self.at + PLAY_S * self._speed)
 
 
 def _names_step(words: list[str]) -> bool:

@@ -23,8 +23,9 @@ from distui.runners.launch.hosts import list_on
 from distui.runners.run.errors import UnreachableError
 from distui.runners.run.wire.ssh import Way
 from distui.tui import source
+from distui.tui.other_hosts import HOST, OtherHosts, entry_elsewhere, whole_of
 from distui.tui.rows.runs import RunEntry
-from distui.tui.source import HOST, LocalSource, OtherHosts, entry_elsewhere, whole_of
+from distui.tui.source import LocalSource
 
 from .runs import World
 
@@ -121,7 +122,7 @@ async def test_hosts_that_answer_and_hosts_that_do_not(
     local.elsewhere = others
     elsewhere = {entry.host for entry in local.runs()} - {""}  # others may run jobs on this machine
     assert elsewhere == {"near", "deaf", "locked"}
-    words = await local.attach_words(run.id, "--readonly")
+    words = await local.elsewhere.attach_words(run.id, "--readonly")
     there = words[words.index("--") + 1 :]
     assert (there[0], *there[2:]) == ("near", "--readonly", "attach", run.id.rpartition(":")[2])
     runs, problems = await list_on([Way("near")])

@@ -28,8 +28,8 @@ from distui.runners.logs import grep, search
 from distui.runners.run import clock
 from distui.runners.run.model import Event
 from distui.tui.app import CockpitApp
+from distui.tui.open_run import OpenRun
 from distui.tui.rows.runs import RunEntry
-from distui.tui.type_ahead import TypeAheadApp
 
 
 @dataclass
@@ -47,6 +47,12 @@ class Rig:
         assert self.source.link is not None
         return self.source.link
 
+    @property
+    def run(self) -> OpenRun:
+        """The run on the screen."""
+        assert self.app.current is not None
+        return self.app.current
+
     async def until(self, wanted: Callable[[], object]) -> None:
         """Let the app work until something is so."""
         end = clock.monotonic() + HANG_S
@@ -62,7 +68,7 @@ class Rig:
 
     def told(self) -> str:
         """What notifications say, unwrapped."""
-        return "\n".join(self.app.said)
+        return "\n".join(self.app.messages)
 
     def screen(self) -> str:
         """What the terminal shows now."""
@@ -104,7 +110,7 @@ def idle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     async def wait(min_sleep: float = SLEEP_GRANULARITY, max_sleep: float = 1) -> None:
         await asyncio.sleep(SLEEP_GRANULARITY)  # virtual time moves only if nothing is left to do
         app = active_app.get(None)
-        while isinstance(app, TypeAheadApp) and app.is_running and app._waiting is not None:
+        while isinstance(app, CockpitApp) and app.is_running and app.type_ahead.busy:
             await asyncio.sleep(SLEEP_GRANULARITY)
 
     monkeypatch.setattr("textual.pilot.wait_for_idle", wait)
@@ -210,4 +216,4 @@ async def shown(rig: Rig, width: int = 80, height: int = 24, *, faults: bool = F
         rig.pilot = pilot
         await pilot.pause()
         yield rig
-    assert faults or not rig.app.tracebacks, "".join(rig.app.tracebacks)
+    assert faults or not rig.app.work.tracebacks, "".join(rig.app.work.tracebacks)

@@ -101,14 +101,14 @@ async def test_a_part_that_fails_is_named_on_the_screen_and_the_cockpit_goes_on(
     async with shown(it, faults=True):
         await it.press(*keys)
         sentence = f"Internal error in {name} ({follows}): Fault: {name} (part-failed:{name}); "
-        await it.until(lambda: any(said.startswith(sentence) for said in it.app.said))
+        await it.until(lambda: any(said.startswith(sentence) for said in it.app.messages))
         if follows != ONCE:
             await it.until(lambda: name in breaking.ran)
         if name in RUN_SCREEN:
             await it.until(lambda: "step 29" in it.screen())
             await it.press("7", "1")
         assert it.app.is_running
-    it.app.print_tracebacks()
+    it.app.work.print_tracebacks()
     assert f"Fault: {name}\n" in capsys.readouterr().err
 
 
@@ -125,11 +125,11 @@ async def test_the_tick_goes_on_by_itself_after_a_fault(
             if len(calls) == 1:
                 raise Fault("HF_TOKEN=x1y2z3")
 
-        monkeypatch.setattr(it.app, "ring", ring)
+        monkeypatch.setattr(it.app.alerts, "ring", ring)
         await asyncio.sleep(5)
         assert len(calls) > 2
         assert "Fault: HF_TOKEN=*** (part-failed:tick)" in it.told()
-        assert "x1y2z3" not in "".join(it.app.tracebacks)
+        assert "x1y2z3" not in "".join(it.app.work.tracebacks)
 
 
 async def test_a_pane_that_fails_takes_no_other_with_it_and_is_named_once(
@@ -147,8 +147,8 @@ async def test_a_pane_that_fails_takes_no_other_with_it_and_is_named_once(
             it.now += 1
             it.app.tick()
             await it.pilot.resize_terminal(80 + seconds, 24)
-        assert [text for text in it.app.said if "no rows" in text] == [it.told()]
-        assert len(it.app.tracebacks) < 4
+        assert [text for text in it.app.messages if "no rows" in text] == [it.told()]
+        assert len(it.app.work.tracebacks) < 4
         await asyncio.sleep(background.SHOWN_S)
         it.now += 1
         it.app.tick()

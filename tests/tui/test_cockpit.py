@@ -308,7 +308,7 @@ async def test_follow_stays_off_after_scrolling_up_until_f(rig: Start) -> None:
             file.write("step 30 new\n")
         name = str(out.relative_to(it.run_dir))
         it.link.play(LogGrew({name: out.stat().st_size}))
-        await it.until(lambda: it.app.follower is not None and it.app.follower.state.log_sizes)
+        await it.until(lambda: it.run.state.log_sizes)
         await it.press("down", "down")
         assert not log.follow
         await it.press("f")
@@ -422,9 +422,7 @@ async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
         await it.press("p")
         assert "HELD" in it.screen()
         it.link.play(RankChanged(1, 3, RankPhase.FAILED, 3, 4714, 1), seq=90)
-        follower = it.app.follower
-        assert follower is not None
-        await it.until(lambda: follower.state.ranks[3].phase is RankPhase.FAILED)
+        await it.until(lambda: it.run.state.ranks[3].phase is RankPhase.FAILED)
         it.now += 48
         await it.until(lambda: "48 s behind" in it.screen())
         await it.press("2", "1")
@@ -636,8 +634,7 @@ async def test_no_agent_at_all_is_told_in_its_own_words(rig: Start) -> None:
     it.source.unreachable = "n001 refuses the connection: is the agent running?"
     async with shown(it):
         await it.until(lambda: "n001 refuses the connection" in it.screen())
-        assert it.app.follower is not None
-        assert it.app.follower.status.phase is LinkPhase.LOST
+        assert it.run.follower.status.phase is LinkPhase.LOST
 
 
 async def test_a_small_terminal_gets_one_line_and_keys_work(rig: Start) -> None:

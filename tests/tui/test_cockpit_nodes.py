@@ -154,7 +154,7 @@ async def test_readonly_keeps_clusters(rig: Start) -> None:
         await it.until(lambda: "2 nodes" in it.screen())
         await it.press("colon", *"down", "enter")
         await it.until(lambda: "read-only" in it.told())
-        assert it.app.cluster_commands() == []
+        assert list(it.app.commands.palette()) == []
 
 
 async def test_the_palette_offers_what_can_be_done_with_the_cluster(rig: Start) -> None:

@@ -318,7 +318,7 @@ async def test_the_answers_are_in_sight_in_every_size(rig: Start, size: tuple[in
     env = " ".join(f"VARIABLE_{at}={at}" for at in range(22))
     async with shown(rig(play.running()), *size) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        it.app.run_line(f"restart env {env}")
+        it.app.commands.run_line(f"restart env {env}")
         await it.until(lambda: "Restart 8 ranks" in it.screen())
         assert "y restart" in it.screen()
         assert "Enter cancel" in it.screen()
@@ -392,9 +392,7 @@ async def test_a_question_is_asked_again_where_the_world_has_changed(rig: Start)
         it.link.play(
             AttemptEnded(1, Outcome.RESTARTED), AttemptStarted(2, "restart", 8, play.places(8)), seq=90
         )
-        follower = it.app.follower
-        assert follower is not None
-        await it.until(lambda: follower.state.attempt == 2)
+        await it.until(lambda: it.run.state.attempt == 2)
         await it.press("y")
         await it.until(lambda: "Attempt 2 has begun meanwhile" in it.told())
         assert it.link.commands == []
@@ -408,9 +406,7 @@ async def test_a_question_about_a_run_that_has_ended_meanwhile_does_nothing(rig:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("x")
         it.link.play(RunEnded(RunPhase.SUCCEEDED, 0, "done"), seq=90)
-        follower = it.app.follower
-        assert follower is not None
-        await it.until(lambda: follower.state.phase.ended)
+        await it.until(lambda: it.run.state.phase.ended)
         await it.press("y")
         await it.until(lambda: "has ended meanwhile: nothing was done" in it.told())
         assert it.link.commands == []
@@ -420,7 +416,7 @@ async def test_a_watched_job_says_that_it_can_only_be_watched(rig: Start) -> Non
     it = rig(play.running(), run="watch:4711", link_readonly=True)
     async with shown(it):
         await it.until(lambda: "RUNNING" in it.screen() and it.app.view.readonly)
-        it.app.run_line("nccl INFO")
+        it.app.commands.run_line("nccl INFO")
         await it.until(
             lambda: "Distui did not start this job" in it.told() or "distui did not start" in it.told()
         )

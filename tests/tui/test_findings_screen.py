@@ -12,8 +12,9 @@ from distui.runners.run import run_directories
 from distui.runners.run.journal import RunRecord
 from distui.runners.run.model import CommandDone, Dump, FindingRaised, Host, HostTick, SetNccl
 from distui.tui.rows.log import Selection
+from distui.tui.screens.log_opener import pattern_of
 from distui.tui.screens.modal import NcclScreen, TextScreen
-from distui.tui.screens.run import RunScreen, pattern_of
+from distui.tui.screens.run import RunScreen
 
 
 def run_screen(it: Rig) -> RunScreen:
@@ -194,7 +195,7 @@ async def test_what_floods_ends_by_itself_unless_somebody_chose(rig: Start) -> N
     async with shown(it, 120, 40):
         await it.until(lambda: "RUNNING" in it.screen())
         it.link.play(HostTick(Host(disk_free=10 << 30, disk_total=100 << 30)), time=it.now)
-        await it.until(lambda: it.app.follower is not None and it.app.follower.state.nodes[0].metrics)
+        await it.until(lambda: it.run.state.nodes[0].metrics)
         await it.press("d", "right", *["down"] * 4, "space")
         assert isinstance(it.app.screen, NcclScreen)
         await it.until(lambda: "(x) 60 s" in it.screen())

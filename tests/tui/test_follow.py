@@ -12,8 +12,8 @@ from patience import HANG_S
 
 from distui.runners.run.model import ReadLog, Restart, RunPhase
 from distui.runners.run.wire.client import LinkError
+from distui.tui.follower import Follower
 from distui.tui.rows.frame import LinkPhase
-from distui.tui.source import Follower
 
 
 async def until(wanted: Callable[[], object]) -> None:

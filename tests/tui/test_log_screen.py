@@ -236,9 +236,9 @@ async def test_the_end_comes_whole_for_who_leaves_the_past_before_its_lines_came
     async with shown(it) as it:
         log = await opened(it)
         log.select(Selection(rank=0, stream="out"))
-        it.app.travel.step(-60)
+        it.run.travel.step(-60)
         await it.until(lambda: not log.follow)
-        it.app.travel.live()
+        it.run.travel.live()
         await it.until(lambda: log.follow)
         link.gate.set()
         await it.until(lambda: log._tail is not None and "step 29" in it.screen())

@@ -12,6 +12,7 @@ from test_rows import frame_of, line_of, text_of
 from distui.runners.diagnosis.nccl_facts import Communicator, Init, NcclFacts, Pair
 from distui.runners.run.model import Event
 from distui.tui.rows.glyphs import row_width, to_ascii
+from distui.tui.nccl_sources import NodeFacts, merged
 from distui.tui.rows.nccl import (
     chosen_of,
     communicator_rows,
@@ -35,7 +36,6 @@ from distui.tui.rows.nccl_map import (
     ring_rows,
     wanted_width,
 )
-from distui.tui.source import NodeFacts, merged
 
 
 def matrix(one: Communicator, width: int) -> list[str]:

@@ -173,7 +173,7 @@ async def test_nothing_is_painted_over_a_dialog_or_a_notification(rig: Start) ->
 async def shown_by_textual(it: Rig, step: int) -> None:
     """News that have been published to the panes."""
     news(it, step)
-    ranks = it.app.follower.state.ranks if it.app.follower is not None else {}
+    ranks = it.run.state.ranks
     await it.until(lambda: (sample := ranks[0].sample) is not None and sample.step == step)
     it.app.publish()
     await it.pilot.pause()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from test_cockpit import entry
 
 from distui.tui.cli import main
+from distui.tui.other_hosts import host_entry
 from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.run_filter import fitting, mistake
 from distui.tui.rows.runs import RunEntry, head_row, ordered, placed, run_row
@@ -18,7 +19,6 @@ from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
 from distui.tui.screens.run import RunScreen
 from distui.tui.screens.runs import RunsScreen
-from distui.tui.source import host_entry
 
 
 def several_runs() -> list[RunEntry]:

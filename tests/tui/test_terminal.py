@@ -23,7 +23,7 @@ from each import for_each
 from patience import HANG_S
 
 from distui.runners.run.errors import RunError
-from distui.tui.screens import cockpit_commands
+from distui.tui import lending
 from distui.tui.terminal import draws_ascii_alone, take_answers
 from distui.tui.verbs import runs
 
@@ -172,13 +172,13 @@ def test_without_a_terminal_it_refuses_in_one_sentence(capsys: pytest.CaptureFix
 
 
 def test_a_shell_is_local_here_and_ssh_elsewhere() -> None:
-    assert cockpit_commands.shell_argv("", {"SHELL": "/bin/zsh"}) == ("/bin/zsh",)
-    assert cockpit_commands.shell_argv("far.example", {}) == ("ssh", "-t", "far.example")
-    assert cockpit_commands.pager_argv(Path("/x"), {}) == ["less", "+G", "/x"]
-    assert cockpit_commands.pager_argv(Path("/x"), {"PAGER": "most -w"}) == ["most", "-w", "/x"]
+    assert lending.shell_argv("", {"SHELL": "/bin/zsh"}) == ("/bin/zsh",)
+    assert lending.shell_argv("far.example", {}) == ("ssh", "-t", "far.example")
+    assert lending.pager_argv(Path("/x"), {}) == ["less", "+G", "/x"]
+    assert lending.pager_argv(Path("/x"), {"PAGER": "most -w"}) == ["most", "-w", "/x"]
 
 
 def test_copied_lines_are_for_this_user_only(tmp_path: Path) -> None:
-    path = cockpit_commands.keep_copy("secret", {"XDG_STATE_HOME": str(tmp_path)})
+    path = lending.keep_copy("secret", {"XDG_STATE_HOME": str(tmp_path)})
     assert path.stat().st_mode & 0o077 == 0
     assert path.read_text() == "secret\n"

@@ -29,7 +29,9 @@ from distui.runners.run.model import (
     Series,
 )
 from distui.runners.run.state import RunState
-from distui.tui.past import MomentError, Timeline, copied, moment_of, put_samples, step_of
+from distui.tui.moment_text import MomentError, moment_of
+from distui.tui.past import Timeline, copied, step_of
+from distui.tui.past_samples import put_samples
 
 SLOW = Finding("slow", "warning", "rank 4 is the straggler", rank=4, since=play.BEGAN + 40)
 
@@ -140,17 +142,15 @@ def test_samples_of_the_moment_are_put_in() -> None:
     state = at(50)
     put_samples(
         state,
-        [
-            window(
-                gpu__util=31.0,
-                gpu__mem=2.0**30,
-                rank__step=120.0,
-                rank__step_s=0.5,
-                host__cpu=12.0,
-                train__loss=2.5,
-                train__step=700.0,
-            )
-        ],
+        window(
+            gpu__util=31.0,
+            gpu__mem=2.0**30,
+            rank__step=120.0,
+            rank__step_s=0.5,
+            host__cpu=12.0,
+            train__loss=2.5,
+            train__step=700.0,
+        ),
         play.BEGAN + 50,
         now,
     )
@@ -174,7 +174,7 @@ def test_samples_of_the_moment_are_put_in() -> None:
 def test_a_moment_outside_the_window_has_no_samples() -> None:
     now = RunState().apply_all(play.stamped(eventful()))
     state = at(90)
-    put_samples(state, [window(gpu__util=31.0, train__loss=2.5)], play.BEGAN + 90, now)
+    put_samples(state, window(gpu__util=31.0, train__loss=2.5), play.BEGAN + 90, now)
     assert all(gpu.util is None for gpu in state.nodes[0].gpus)
     assert state.training[3].loss == 2.5  # the newest report until then
 
@@ -285,25 +285,25 @@ async def test_keys_that_act_are_refused_in_the_past(rig: Start) -> None:
 async def test_a_line_of_commands_goes_there_and_complains(rig: Start) -> None:
     async with shown(travelling(rig), 140, 40) as it:
         await started(it)
-        it.app.run_line("at first-cause")
+        it.app.commands.run_line("at first-cause")
         await it.until(lambda: "PAST 22:13:51" in it.screen())
-        it.app.run_line("at step 60")
+        it.app.commands.run_line("at step 60")
         await it.until(lambda: "PAST 22:14:20" in it.screen())
-        it.app.run_line("at noon")
+        it.app.commands.run_line("at noon")
         await it.until(lambda: "is no time" in it.told())
-        it.app.run_line("stop")
+        it.app.commands.run_line("stop")
         await it.until(lambda: "shows the past" in it.told())
-        it.app.run_line("live")
+        it.app.commands.run_line("live")
         await it.until(lambda: "PAST" not in it.screen())
 
 
 async def test_play_goes_on_and_ends_live(rig: Start) -> None:
     async with shown(travelling(rig), 140, 40) as it:
         await started(it)
-        it.app.run_line("play 60")
+        it.app.commands.run_line("play 60")
         await it.until(lambda: "60× · playing" in it.screen())
         await it.until(lambda: "PAST" not in it.screen())
-        assert not it.app.travel.playing
+        assert not it.run.travel.playing
 
 
 async def test_what_comes_live_does_not_move_the_past(rig: Start) -> None:
@@ -314,9 +314,7 @@ async def test_what_comes_live_does_not_move_the_past(rig: Start) -> None:
         await asyncio.sleep(5)  # charts follow later than tables
         before = it.screen()
         it.link.play(RankChanged(2, 5, RankPhase.FAILED, 5, 5005, 1), seq=500)
-        follower = it.app.follower
-        assert follower is not None
-        await it.until(lambda: follower.state.ranks[5].phase is RankPhase.FAILED)
+        await it.until(lambda: it.run.state.ranks[5].phase is RankPhase.FAILED)
         assert it.screen() == before
         await it.press("equals_sign")
         await it.until(lambda: "✖ failed" in it.screen())

@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 from textual.binding import Binding
-from textual.message import Message
-from textual.signal import Signal
 
 from ...runners.run.formatting import duration_short
 from ...runners.run.wire.client import LinkError
@@ -17,6 +15,7 @@ from ...runners.telemetry.quantity import Quantity
 from ..background import background
 from ..history import Ask, MetricHistory, Shown, Want, time_of
 from ..keys import bindings
+from ..open_run import OpenRun
 from ..rows.charts import (
     LIVE_WINDOW,
     STRIP,
@@ -39,7 +38,6 @@ from ..rows.frame import Frame, gpu_places, names
 from ..rows.glyphs import Row
 from ..rows.plot import Axis, Line, Mark, Mode, TimeSpan, Values, finite, sparkline
 from ..rows.rank_time import RankSeries, rank_time_rows
-from .cockpit_commands import CommandingApp
 from .panes import Pane
 from .pickers import MetricPicker
 
@@ -63,6 +61,9 @@ def chart_mode(frame: Frame) -> Mode:
 MOST_RANKS = 64
 """Maximum number of ranks with separate rows; with more, rows are nodes."""
 
+Letters = Mapping[int, tuple[str, str]]
+"""Letter and style by rank, GPU or node."""
+
 LETTERS = (("A", "ok"), ("B", "warn"), ("C", "bad"), ("D", "head"))
 """Letters of marked ranks, and their styles; a rank keeps its letter while it is marked."""
 
@@ -84,7 +85,7 @@ def label_width(frame: Frame, height: int) -> int:
 
 
 class HistoryPane(Pane):
-    """A pane that shows metrics over time. All panes of a run share `history`; hidden panes request no data.
+    """A pane that shows metrics over time. All panes share the run's history; hidden panes request no data.
 
     Its rows are built every EVERY_S seconds, since most dots and cells cover more time, and immediately after any change
     other than samples.
@@ -92,9 +93,10 @@ class HistoryPane(Pane):
 
     EVERY_S = 2.0
 
-    def __init__(self, frames: Signal[Frame], history: MetricHistory, *, id: str) -> None:
-        super().__init__(frames, id=id)
-        self.history = history
+    def __init__(self, run: OpenRun, *, id: str) -> None:
+        super().__init__(run.frames, id=id)
+        self.run = run
+        self.history = run.history
         self._built: Hashable = None
         """The inputs of the current rows, except the newest samples."""
         self.followed: set[tuple[Want, int]] = set()
@@ -178,8 +180,7 @@ class HistoryPane(Pane):
 
     def marks(self, frame: Frame) -> tuple[Mark, ...]:
         """Return what happened, including events after the shown moment."""
-        app = self.app
-        kept = app.travel.marks() if frame.moment is not None and isinstance(app, CommandingApp) else ()
+        kept = self.run.travel.marks() if frame.moment is not None else ()
         return kept or marks_of(frame.state)
 
     def run_asks(self) -> None:
@@ -188,11 +189,8 @@ class HistoryPane(Pane):
             background(self, "curves", self._answer(ask))
 
     async def _answer(self, ask: Ask) -> None:
-        follower = self.app.follower if isinstance(self.app, CommandingApp) else None
         try:
-            if follower is None:
-                raise LinkError("no run is shown")
-            self.history.answered(ask, await follower.read_metrics(ask.read))
+            self.history.answered(ask, await self.run.follower.read_metrics(ask.read))
         except LinkError as error:
             self.history.refused(ask, str(error))
         self.again()
@@ -241,15 +239,8 @@ def window_seconds(frame: Frame, end: float) -> float:
 class CurveStrip(HistoryPane):
     """Charts of one window below each other, newest values at the right; useful from 40×3 cells."""
 
-    def __init__(
-        self,
-        frames: Signal[Frame],
-        history: MetricHistory,
-        *,
-        id: str = "curves",
-        metrics: Sequence[str] = STRIP,
-    ) -> None:
-        super().__init__(frames, history, id=id)
+    def __init__(self, run: OpenRun, metrics: Sequence[str], *, id: str) -> None:
+        super().__init__(run, id=id)
         self.metrics = tuple(metrics)
         self.form = FORMS[0]
 
@@ -316,54 +307,60 @@ class CurveStrip(HistoryPane):
         begin = view.span.end - size * seconds
         live = is_live(frame)
         apart = self._apart(frame, metric)
-        self.followed |= {(each, seconds) for each in (want, *(more for more, _, _ in apart))}
+        self.followed |= {(each, seconds) for each in (want, *(more for more, _ in apart))}
         lines = [
             _line(metric, each, seconds)
             for each in self.history.show(frame, want, seconds, begin, size, live)
         ]
-        for more, called, style in apart:
+        for more, letters in apart:
             for each in self.history.show(frame, more, seconds, begin, size, live):
-                letter, ink = called.get(each.index if more.fold == "each" else each.node, ("", style))
+                key = each.index if more.fold == "each" else each.node
+                letter, style = letters.get(-1 if key is None else key, ("", ""))
                 if letter:
-                    lines.append(replace(_line(metric, each, 1), style=ink, letter=letter))
+                    lines.append(replace(_line(metric, each, 1), style=style, letter=letter))
         note = "reading …" if self.history.waiting(want, seconds) else self.history.error(want, seconds)
         young = is_young(frame.state, frame.node_now(0))
         return Panel(metric, tuple(lines), limit_of(frame.state, metric), note, young)
 
-    def _apart(
-        self, frame: Frame, metric: Quantity
-    ) -> list[tuple[Want, Mapping[int | None, tuple[str, str]], str]]:
-        """Return the lines over the band, marked ranks and nodes, with letter and style by rank, GPU or node."""
-        parts: list[tuple[Want, Mapping[int | None, tuple[str, str]], str]] = []
-        letters = self.history.letters_of(frame.view.marked & set(frame.state.ranks))
-        called: dict[int | None, tuple[str, str]] = {rank: LETTERS[at] for rank, at in letters.items()}
-        if called and metric.kind in ("rank", "train"):
-            parts.append((Want(metric.name, "each", tuple(sorted(letters))), called, "ok"))
-        if called and metric.kind == "gpu" and len(frame.state.nodes) == 1:
-            gpus: dict[int | None, tuple[str, str]] = {
-                rank.sample.gpu: called[number]
-                for number, rank in frame.state.ranks.items()
-                if number in called and rank.sample is not None and rank.sample.gpu is not None
-            }
-            if gpus:
-                indexes = tuple(sorted(index for index in gpus if index is not None))
-                parts.append((Want(metric.name, "each", indexes), gpus, "ok"))
+    def _apart(self, frame: Frame, metric: Quantity) -> list[tuple[Want, Letters]]:
+        """Return the lines over the band: of marked ranks, of their GPUs, of nodes."""
+        parts: list[tuple[Want, Letters]] = []
+        marked = self.history.letters_of(frame.view.marked & set(frame.state.ranks))
+        letters: Letters = {rank: LETTERS[at] for rank, at in marked.items()}
+        if metric.kind == "gpu":
+            letters = _letters_of_gpus(frame, letters)
+        if letters and metric.kind in ("rank", "train", "gpu"):
+            parts.append((Want(metric.name, "each", tuple(sorted(letters))), letters))
         nodes = sorted(frame.state.nodes)[: len(LETTERS)]
         if self.form == "nodes" and len(nodes) > 1:
-            parts.append(
-                (Want(metric.name, "node"), {node: LETTERS[at] for at, node in enumerate(nodes)}, "ok")
-            )
+            parts.append((Want(metric.name, "node"), dict(zip(nodes, LETTERS, strict=False))))
         return parts
 
     # --- keys
 
     BINDINGS: ClassVar[list[Binding]] = bindings("curves")  # type: ignore[assignment]
 
-    class LogWanted(Message):
-        """The user wants the log at the displayed time."""
+    def action_window(self, step: int) -> None:
+        """Show a longer or a shorter time; 0 resets to live and the default window."""
+        names = [name for name, _ in WINDOWS]
+        window = LIVE_WINDOW
+        if step:
+            at = names.index(self.app.view.window) + step
+            window = names[max(0, min(len(names) - 1, at))]
+        else:
+            self.run.travel.live()
+        self.app.change_view(window=window)
+        self.app.choices.choose(window="" if window == LIVE_WINDOW else window)
 
-    def action_zoom(self) -> None:
-        self.post_message(self.LogWanted())
+    def action_time(self, dots: int) -> None:
+        """Move the whole screen by so many dots."""
+        self.run.travel.step(dots * self.history.dot)
+
+    def action_log_scale(self) -> None:
+        """Toggle the logarithmic value axis."""
+        on = not self.app.view.log_scale
+        self.app.change_view(log_scale=on)
+        self.app.choices.choose(log_scale=on)
 
     def action_form(self) -> None:
         """Switch to the next form; one line per node needs several nodes."""
@@ -386,35 +383,43 @@ class CurveStrip(HistoryPane):
 
     def _draw_these(self, chosen_names: tuple[str, ...] | None) -> None:
         self.metrics = chosen_names or STRIP
-        if isinstance(self.app, CommandingApp):
-            self.app.choose(metrics=() if self.metrics == STRIP else self.metrics)
+        self.app.choices.choose(metrics=() if self.metrics == STRIP else self.metrics)
         self.again()
 
     def action_mark(self, by: int) -> None:
         """Move the whole screen to the next mark (1) or the previous (-1)."""
         frame = self.frame
-        if frame is None or not isinstance(self.app, CommandingApp):
+        if frame is None:
             return
         now = moment_at(frame) or latest(frame)
         times = [mark.at for mark in self.marks(frame) if (mark.at - now) * by > 0.5]
         if times:
-            self.app.travel.go(min(times) if by > 0 else max(times))
+            self.run.travel.go(min(times) if by > 0 else max(times))
         else:
-            self.app.notify(f"nothing is marked {'after' if by > 0 else 'before'} this time")
+            self.notify(f"nothing is marked {'after' if by > 0 else 'before'} this time")
 
     def action_sideways(self, by: int) -> None:
         """Move the time instead of the columns, since a chart always fits."""
-        if isinstance(self.app, CommandingApp):
-            self.app.travel.step(self.history.dot * (1 if by > 0 else -1))
+        self.action_time(1 if by > 0 else -1)
 
     def action_end(self, bottom: bool) -> None:
         """Go to the oldest time of the window, or live."""
-        if not isinstance(self.app, CommandingApp):
-            return
         if bottom:
-            self.app.travel.live()
+            self.run.travel.live()
         elif self.frame is not None:
-            self.app.travel.go(self.view_of(self.frame, max(1, self.size.width)).span.begin)
+            self.run.travel.go(self.view_of(self.frame, max(1, self.size.width)).span.begin)
+
+
+def _letters_of_gpus(frame: Frame, ranks: Letters) -> Letters:
+    """Return the letters of marked ranks by their GPU; none in a run of several nodes, whose GPUs have equal indexes."""
+    letters: dict[int, tuple[str, str]] = {}
+    if len(frame.state.nodes) != 1:
+        return letters
+    for number, letter in ranks.items():
+        sample = frame.state.ranks[number].sample
+        if sample is not None and sample.gpu is not None:
+            letters[sample.gpu] = letter
+    return letters
 
 
 def _line(metric: Quantity, shown: Shown, seconds: int) -> Line:

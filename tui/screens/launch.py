@@ -46,7 +46,7 @@ from ..rows.form import (
 )
 from ..rows.glyphs import Row, key_row, wrap
 from .bars import Flash
-from .cockpit_commands import CommandingApp
+from .cockpit import Cockpit
 from .launch_panes import PANES, Candidates, Details, FormView, PresetList
 from .modal import ConfirmScreen, RowsModal
 from .prompts import WordsPrompt
@@ -149,7 +149,7 @@ WHY = 2
 class LaunchScreen(Screen[None]):
     """Builds a LaunchForm, shows its LaunchPreview, and starts it after a confirmation."""
 
-    app: CommandingApp
+    app: Cockpit
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape", "dismiss", "back", id="launch.back"),
         Binding("ctrl+l", "start", "start", id="launch.start"),
@@ -486,4 +486,10 @@ class LaunchScreen(Screen[None]):
             run = await self.app.source.launch(form)
             await asyncio.to_thread(recent.remember, form)
             self.app.open_run(run)
-            background(self.app, "retention", self.app.retire(run))
+            background(self.app, "retention", retire(self.app, run))
+
+
+async def retire(app: Cockpit, launched: str) -> None:
+    """Remove the runs that the settings no longer keep, and report which."""
+    if gone := await asyncio.to_thread(app.source.retire, launched):
+        app.notify(gone)

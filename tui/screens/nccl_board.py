@@ -19,11 +19,11 @@ from ...runners.run.errors import RunError
 from ...runners.run.state import RunState
 from ..background import background
 from ..keys import bindings
+from ..nccl_sources import NodeFacts, read_run
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, wrap
 from ..rows.nccl import StatementRow, by_size, chosen_of, statement_rows, title, why_empty
 from ..rows.nccl_map import map_rows, wanted_width
-from ..source import NodeFacts, read_run
 from .panes import Pane
 
 BESIDE = 120
@@ -181,7 +181,7 @@ class NcclBoard(Horizontal):
             self._mapped = key, [] if facts is None else map_rows(facts, comm, width)
         return self._mapped[1]
 
-    def choose(self, step: int) -> None:
+    def action_communicator(self, step: int) -> None:
         """Choose the next or the previous communicator."""
         frame = self.panel.frame
         facts = self.facts(frame) if frame is not None else None

@@ -1,4 +1,4 @@
-"""The panes of the run screen: header, banner, ranks, GPUs, the card of the run, its events."""
+"""The panes of the run screen without tables: header, banner, heat map, events, findings, the card of the run."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from textual.binding import Binding
-from textual.events import Click, Resize
+from textual.events import Resize
 from textual.geometry import Size
-from textual.message import Message
 from textual.signal import Signal
 
-from ...runners.run.model import RunPhase
 from ..background import call
 from ..keys import bindings
 from ..rows.card import card_rows
 from ..rows.findings import banner_rows, end_rows, event_rows, wrong_rows
-from ..rows.frame import Frame
+from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row
 from ..rows.header import TRENDS_FROM, header_rows
 from ..rows.ranks import heat_rows, heat_title
 from ..rows.run_status import launch_rows, launch_title, launching
-from ..rows.tables import Table, gpu_table, rank_table
-from .bars import KeyFooter as KeyFooter
+from .cockpit import Cockpit
 from .rows_view import RowsView
 
 
 class Pane(RowsView):
     """A pane that follows the frames."""
+
+    app: Cockpit
 
     def __init__(self, frames: Signal[Frame], *, id: str, cursor: bool = False) -> None:
         super().__init__(id=id, cursor=cursor)
@@ -117,6 +116,14 @@ class Banner(Pane):
 class HeatMap(Pane):
     """Nodes by GPUs; before the first rank the launch; after the end of the run its summary."""
 
+    def action_metric(self) -> None:
+        """Show the next metric."""
+        if not self.display:
+            self.notify("no heat map here: the tables show these values; it appears with more GPUs")
+            return
+        at = METRICS.index(self.app.view.metric)
+        self.app.change_view(metric=METRICS[(at + 1) % len(METRICS)])
+
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         state = frame.state
         if launching(state):
@@ -134,15 +141,10 @@ class Events(Pane):
 
     BINDINGS: ClassVar[list[Binding]] = bindings("events")  # type: ignore[assignment]
 
-    class TimeChosen(Message):
-        """The user wants to see that time."""
-
-        def __init__(self, at: float) -> None:
-            super().__init__()
-            self.at = at
-
-    def __init__(self, frames: Signal[Frame], *, id: str) -> None:
+    def __init__(self, frames: Signal[Frame], go: Callable[[float], None], *, id: str) -> None:
+        """Create the pane; `go` shows another time."""
         super().__init__(frames, id=id, cursor=True)
+        self._go = go
         self._times: list[float | None] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
@@ -153,7 +155,7 @@ class Events(Pane):
     def action_zoom(self) -> None:
         at = self._times[self.cursor] if self.cursor < len(self._times) else None
         if at is not None:
-            self.post_message(self.TimeChosen(at))
+            self._go(at)
 
 
 class Wrong(Pane):
@@ -175,142 +177,3 @@ class Card(Pane):
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         self.entitle("run")
         return card_rows(frame, width, self.places)
-
-
-class TablePane(Pane):
-    """A table whose rows are built when they become visible; a click on its head sorts."""
-
-    BINDINGS: ClassVar[list[Binding]] = bindings("list", "tables")  # type: ignore[assignment]
-
-    class Sorted(Message):
-        """The user wants another order."""
-
-        def __init__(self, table: str, column: str) -> None:
-            super().__init__()
-            self.table, self.column = table, column
-
-    name_: ClassVar[str] = ""
-    """Name in the settings file."""
-
-    def __init__(self, frames: Signal[Frame], *, id: str) -> None:
-        super().__init__(frames, id=id, cursor=True)
-        self.table = Table()
-        self._skip = 0
-        """Number of skipped columns."""
-
-    def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
-        """Return the table with `count` rows built from row `first`."""
-        raise NotImplementedError
-
-    def heading(self, frame: Frame) -> str:
-        """Return the title without the count of columns."""
-        raise NotImplementedError
-
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        current = self.current
-        self.table = self.make(frame, width - 1, self.scroll_offset.y, self.size.height + 1, self._skip)
-        cut = self.table.shown < self.table.of
-        self.entitle(
-            self.heading(frame)
-            + (f" · {self.table.shown} of {self.table.of} columns, l h: others" if cut else "")
-        )
-        if current is not None and current in self.table.order:
-            self.cursor = self.table.order.index(current)
-        return self.table.rows
-
-    def build_head(self, frame: Frame, width: int) -> Row | None:
-        return self.table.head
-
-    @property
-    def current(self) -> int | None:
-        """The item under the cursor: a rank, or an index in the list of GPUs."""
-        return self.table.order[self.cursor] if 0 <= self.cursor < len(self.table.order) else None
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        if round(old_value) != round(new_value):
-            self.again()
-        super().watch_scroll_y(old_value, new_value)
-
-    def action_sideways(self, by: int) -> None:
-        """Scroll to the columns that do not fit, if any."""
-        if by > 0 and self.table.more:
-            self._skip += 1
-        elif by < 0 and self._skip:
-            self._skip -= 1
-        else:
-            return
-        self.again()
-
-    def on_click(self, event: Click) -> None:
-        """Sort by a column after a click on the head."""
-        inside = event.get_content_offset(self)
-        if inside is None or inside.y > 0:
-            super().on_click(event)
-            return
-        at = inside.x - 1  # without the column of the cursor
-        for first, after, column in self.table.areas:
-            if first <= at < after:
-                self.post_message(self.Sorted(self.name_, column))
-
-
-class GpuTable(TablePane):
-    """One row per GPU of the run."""
-
-    name_ = "gpus"
-
-    def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
-        return gpu_table(frame, width, first, count, skip)
-
-    def heading(self, frame: Frame) -> str:
-        return "GPUs"
-
-
-class RankTable(TablePane):
-    """One row per rank."""
-
-    name_ = "ranks"
-    beside_gpus = False
-    """Whether the GPU table is on the screen."""
-
-    class Zoomed(Message):
-        """The user wants the log of one rank."""
-
-        def __init__(self, rank: int) -> None:
-            super().__init__()
-            self.rank = rank
-
-    class Marked(Message):
-        """The user marked or unmarked a rank."""
-
-        def __init__(self, rank: int) -> None:
-            super().__init__()
-            self.rank = rank
-
-    class Moved(Message):
-        """The user moved the cursor to another rank."""
-
-        def __init__(self, rank: int) -> None:
-            super().__init__()
-            self.rank = rank
-
-    def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
-        return rank_table(frame, width, first, count, skip, self.beside_gpus)
-
-    def heading(self, frame: Frame) -> str:
-        ended = frame.state.phase.ended and frame.state.phase is not RunPhase.EXPORTED
-        title = "how the ranks ended" if ended else "ranks"
-        marked = f" · {len(frame.view.marked)} marked" if frame.view.marked else ""
-        return f"{title}{marked}"
-
-    def cursor_moved(self) -> None:
-        if self.current is not None:
-            self.post_message(self.Moved(self.current))
-
-    def action_mark(self) -> None:
-        if self.current is not None:
-            self.post_message(self.Marked(self.current))
-            self.action_cursor(1)
-
-    def action_zoom(self) -> None:
-        if self.current is not None:
-            self.post_message(self.Zoomed(self.current))

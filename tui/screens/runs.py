@@ -18,6 +18,7 @@ from ...runners.run import run_notes
 from ...runners.run.formatting import size_short
 from ..background import background, keep_running
 from ..keys import bindings
+from ..other_hosts import ASK_S
 from ..rows.run_filter import fitting, mistake
 from ..rows.runs import (
     EMPTY,
@@ -31,10 +32,9 @@ from ..rows.runs import (
     removal_rows,
     run_row,
 )
-from ..source import ASK_S
-from .cockpit_commands import CommandingApp
+from .bars import KeyFooter
+from .cockpit import Cockpit
 from .modal import ConfirmScreen
-from .panes import KeyFooter
 from .prompts import WordsPrompt
 from .rows_view import RowsView
 from .searchable import SearchableRows
@@ -144,7 +144,7 @@ class RunList(SearchableRows):
 class RunsScreen(Screen[None]):
     """All runs that this machine knows."""
 
-    app: CommandingApp
+    app: Cockpit
     BINDINGS: ClassVar[list[Binding]] = bindings("runs")  # type: ignore[assignment]
 
     def __init__(self, ascii_only: bool = False) -> None:
@@ -176,7 +176,7 @@ class RunsScreen(Screen[None]):
         """Query other hosts while the list is shown; each query is an ssh login."""
         while True:
             if self.is_active:
-                await self.app.source.elsewhere.ask(self.app.settings.hosts)
+                await self.app.source.elsewhere.ask(self.app.choices.settings.hosts)
             await asyncio.sleep(ASK_S)
 
     def on_run_list_listed(self) -> None:
@@ -190,7 +190,7 @@ class RunsScreen(Screen[None]):
     # --- keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.app.allowed(action)
+        return self.app.permissions.allowed(action)
 
     def action_filter_runs(self) -> None:
         """Open the search from the footer or the palette; the list itself handles the key."""
@@ -211,30 +211,27 @@ class RunsScreen(Screen[None]):
             self.app.rerun(run.id)
 
     def action_note(self) -> None:
-        """Edit the note of the marked runs, or of the one under the cursor."""
-        if runs := self._own_runs():
-            text = runs[0].note if len({run.note for run in runs}) == 1 else ""
-            self._ask_marks("note", "empty takes the note away", runs, text)
+        self._ask_marks("note", "empty takes the note away")
 
     def action_tags(self) -> None:
-        """Edit the tags of the marked runs, or of the one under the cursor."""
-        if runs := self._own_runs():
-            self._ask_marks("tags", "good or +good adds one, -bad takes one away", runs)
+        self._ask_marks("tags", "good or +good adds one, -bad takes one away")
 
-    def _own_runs(self) -> list[RunEntry]:
-        """Return the chosen runs; [] with a message if one of them is on another machine."""
+    def _ask_marks(self, kind: str, hint: str) -> None:
+        """Edit the "note" or the "tags" of the marked runs, or of the one under the cursor."""
         runs = self.list.chosen
         away = next((run for run in runs if run.host or not run.path), None)
-        if away is None:
-            return runs
-        where = f"kept on {away.host}: Enter opens it there" if away.host else "not kept here"
-        self.notify(f"run {away.name} is {where}", severity="error")
-        return []
-
-    def _ask_marks(self, kind: str, hint: str, runs: list[RunEntry], value: str = "") -> None:
-        first = runs[0]
-        now = first.note if kind == "note" else " ".join(first.tags)
-        about = plural(len(runs), "run") if len(runs) > 1 else f"{first.name}: {now or f'no {kind}'}"
+        if away is not None:
+            place = f"kept on {away.host}: Enter opens it there" if away.host else "not kept here"
+            self.notify(f"run {away.name} is {place}", severity="error")
+            return
+        if not runs:
+            return
+        notes = {run.note for run in runs}
+        current = runs[0].note if kind == "note" else " ".join(runs[0].tags)
+        about = f"{runs[0].name}: {current or f'no {kind}'}"
+        if len(runs) > 1:
+            about = plural(len(runs), "run")
+        value = runs[0].note if kind == "note" and len(notes) == 1 else ""
         check = _check_tags if kind == "tags" else str
         screen = WordsPrompt(kind, hint, clean_text(about), value, self.app.view.ascii, check)
         ids = [run.id for run in runs]
@@ -246,24 +243,21 @@ class RunsScreen(Screen[None]):
 
     async def _write_marks(self, kind: str, text: str, runs: list[str]) -> None:
         for run in runs:
-            if problem := await asyncio.to_thread(self.app.mark, kind, text, run):
+            if problem := await asyncio.to_thread(self.app.source.mark, kind, text, run):
                 self.notify(problem, severity="error")
         self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
 
     def action_remove(self) -> None:
         """Ask before ended runs are removed; live ones are refused."""
         runs = self.list.chosen
-        refused = [run for run in runs if run.live or not run.path]
-        if refused:
-            run = refused[0]
-            why = (
-                "is live: x on it stops it"
-                if run.live and not run.host and run.path
-                else "is not kept here"
-            )
-            self.notify(f"run {run.name} {why}, and only ended runs are removed", severity="error")
-        elif runs:
+        refused = next((run for run in runs if run.live or not run.path), None)
+        if refused is None:
             self._ask_removal(runs)
+            return
+        why = "is not kept here"
+        if refused.live and not refused.host and refused.path:
+            why = "is live: x on it stops it"
+        self.notify(f"run {refused.name} {why}, and only ended runs are removed", severity="error")
 
     def action_prune(self) -> None:
         """Mark the runs that `distui prune --older-than 30d --keep 20` would remove."""
@@ -278,14 +272,12 @@ class RunsScreen(Screen[None]):
             self.notify(text if count else "no run ended 30 days ago or more, besides the newest 20")
 
     def _ask_removal(self, runs: list[RunEntry]) -> None:
+        if not runs:
+            return
         sizes = [run.size for run in runs if run.size is not None]
         size = f", {size_short(sum(sizes))}" if len(sizes) == len(runs) else ""
-        title = (
-            f"Remove {plural(len(runs), 'run')}{size}?"
-            if len(runs) > 1
-            else f"Remove run {runs[0].name}{size}?"
-        )
-        screen = ConfirmScreen(title, removal_rows(runs), "remove", self.app.view.ascii)
+        about = plural(len(runs), "run") if len(runs) > 1 else f"run {runs[0].name}"
+        screen = ConfirmScreen(f"Remove {about}{size}?", removal_rows(runs), "remove", self.app.view.ascii)
         self.app.push_screen(screen, lambda answer: self._removed(answer, [run.id for run in runs]))
 
     def _removed(self, answer: str | None, runs: list[str]) -> None:

@@ -259,7 +259,7 @@ class HostsLister:
 
     def listed(self) -> tuple[list[ListedRun], list[str]]:
         """Return all runs, newest first, and a sentence for each host that cannot be queried."""
-        from ..source import entry_elsewhere
+        from ..other_hosts import entry_elsewhere
 
         runs, problems = asyncio.run(self._ask(self._ways))
         now, rows = clock.now(), list[ListedRun]()

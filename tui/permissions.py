@@ -1,0 +1,55 @@
+"""Which actions are enabled: `--readonly` and the end of a run disable those that change it."""
+
+from __future__ import annotations
+
+from .keys import MUTATING
+from .open_run import OpenRun
+from .rows.frame import LinkPhase
+from .rows.run_status import launching
+
+OF_NO_RUN = ("launch", "rerun", "remove", "note", "tags")
+"""Actions that do not change the displayed run; only `--readonly` disables them."""
+
+
+class Permissions:
+    """Answers for each action whether it is enabled now."""
+
+    def __init__(self, readonly: bool, replay: bool) -> None:
+        """Create it for a cockpit with `--readonly`, or for a replay."""
+        self.forced_readonly = readonly
+        self.replay = replay
+        """Whether this is a replay: the space key toggles playback."""
+        self.run: OpenRun | None = None
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the displayed run cannot be changed."""
+        return self.forced_readonly or (self.run is not None and self.run.follower.readonly)
+
+    def allowed(self, action: str) -> bool:
+        """Whether an action is enabled, by its name."""
+        if action == "play":
+            return self.replay
+        if action not in MUTATING:
+            return True
+        if action in OF_NO_RUN:
+            return not self.forced_readonly
+        run = self.run
+        if run is None:
+            return not self.forced_readonly
+        if run.state.phase.ended:
+            return action == "restart" and not run.watched and not self.forced_readonly
+        if self.readonly:
+            return False
+        return action not in ("restart", "nccl") or not _starting(run)
+
+    def refusal(self) -> str:
+        """Return why the displayed run cannot be changed."""
+        if self.run is not None and self.run.watched:
+            return "distui did not start this job: it can only be watched"
+        return "read-only: this cannot change the run"
+
+
+def _starting(run: OpenRun) -> bool:
+    """Whether the run has no ranks yet."""
+    return launching(run.state) and run.follower.status.phase is not LinkPhase.LOST

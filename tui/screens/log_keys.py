@@ -1,0 +1,127 @@
+"""Keys that act on the log, wherever the focus is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from ...runners.logs.search import compile_grep
+from ...runners.run.log_files import LogError
+from ..background import background
+from ..lending import copy, page
+from ..rows.log import JumpError, Selection, jump_of
+from .cockpit import Cockpit
+from .log_view import LogView
+from .prompts import FilterPrompt
+
+TIMES = {"clock": "time of day", "start": "since the attempt began", "step": "since the line above"}
+"""Descriptions of the forms of times."""
+
+
+class LogKeys:
+    """Actions of the log."""
+
+    def __init__(self, app: Cockpit, log: LogView, show: Callable[[], None]) -> None:
+        """Create them; `show` shows the log on the whole screen."""
+        self._app, self._log, self._show = app, log, show
+        self._patterns: list[str] = []
+        """Earlier filters, the newest last."""
+
+    def action_follow(self) -> None:
+        self._log.set_follow(not self._log.follow)
+
+    def action_stream(self) -> None:
+        self._log.next_stream()
+
+    def action_hit(self, step: int) -> None:
+        if not self._log.selection.pattern:
+            self._app.notify("no pattern yet: / sets one")
+        elif not self._log.to_hit(step):
+            self._app.notify("no hit in the lines that are loaded")
+
+    def action_error(self, step: int) -> None:
+        background(self._log, "error", self._to_error(step), exclusive=True)
+
+    async def _to_error(self, step: int) -> None:
+        """Go to the error above or below; if none is loaded, search the rest of the files."""
+        log = self._log
+        try:
+            with self._app.refusals("searching for an error"):
+                reached = await log.next_error(
+                    step, lambda share: log.name_search(f"searching {int(share * 100)} %")
+                )
+                self._app.notify(reached or "no error or warning in this log", timeout=2)
+        finally:
+            log.name_search("")
+
+    def action_times(self) -> None:
+        self._app.notify(f"times: {TIMES.get(self._log.next_times(), 'off')}", timeout=2)
+
+    def action_wrap(self) -> None:
+        self._log.toggle_wrap()
+
+    def action_fold(self) -> None:
+        shown = "as one" if self._log.toggle_fold() else "each"
+        self._app.notify(f"equal lines of many ranks: {shown}", timeout=2)
+
+    def action_rule(self) -> None:
+        self._log.draw_rule()
+
+    def action_copy(self) -> None:
+        copy(self._app, self._log.chosen_text())
+
+    def action_pager(self) -> None:
+        page(self._app, self._log.whole_text())
+
+    def jump(self, typed: str) -> None:
+        """Go to the place of `:line 500` or `:50%`."""
+        try:
+            why = self._log.go_to(jump_of(typed))
+        except JumpError as error:
+            why = str(error)
+        if why:
+            self._app.notify(why, severity="error")
+        elif not self._log.display:
+            self._show()
+
+    def release(self) -> bool:
+        """Remove the filter, or else the choice of a rank, and follow again; False if there is nothing to undo."""
+        log, chosen = self._log, self._log.selection
+        held = log.display and not log.follow
+        if chosen.pattern:
+            log.select(replace(chosen, pattern=""))
+        elif chosen.rank is not None:
+            log.select(replace(chosen, rank=None))
+        elif not held:
+            return False
+        if held:
+            log.set_follow(True)
+        return True
+
+    # --- filter
+
+    def action_filter(self) -> None:
+        """Open the prompt for a filter, which filters while the user types."""
+        log, before = self._log, self._log.selection
+        prompt = FilterPrompt(
+            before.pattern, self._patterns, self._filter, lambda: log.state_text, self._app.view.ascii
+        )
+        self._app.push_screen(prompt, lambda pattern: self._filtered(pattern, before))
+
+    def _filter(self, pattern: str) -> str:
+        """Show only the lines that match; return "" or the error in the pattern."""
+        try:
+            compile_grep(pattern)
+        except LogError as error:
+            return str(error).removeprefix("--grep ")
+        self._log.select(replace(self._log.selection, pattern=pattern, only_hits=True))
+        self._log.set_follow(True)
+        return ""
+
+    def _filtered(self, pattern: str | None, before: Selection) -> None:
+        """Keep the filter when the prompt closes, or restore the previous selection if it was cancelled."""
+        if pattern is None:
+            self._log.select(before)
+        elif pattern:
+            self._patterns = [*(each for each in self._patterns if each != pattern), pattern]

@@ -1,0 +1,123 @@
+"""Keys of the run screen that ask something of the run: restart, stop, NCCL_DEBUG, profile, stacks, shell."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ...runners.run.model import Dump, Profile, Restart, Stop
+from ...runners.run.nccl_reach import UNUSED, uses_gloo
+from ...runners.run.wire.client import new_id
+from ..background import background
+from ..lending import lend, shell_argv
+from ..open_run import OpenRun
+from ..rows.frame import LinkPhase
+from ..source import Shell
+from .cockpit import Cockpit
+from .cockpit_commands import Commands, dumps
+from .modal import NcclScreen, WideScreen
+
+
+class RunKeys:
+    """Actions of one run; each that is refused shows the reason."""
+
+    def __init__(self, app: Cockpit, run: OpenRun, commands: Commands) -> None:
+        self._app, self._run, self._commands = app, run, commands
+
+    def action_command(self) -> None:
+        self._commands.ask_line()
+
+    def action_restart(self) -> None:
+        """Restart the worker group; while the agent is lost, reconnect instead; launch an ended run again."""
+        if self._run.state.phase.ended:
+            self._app.rerun(self._run.id)
+        elif self._run.follower.status.phase is LinkPhase.LOST:
+            self._run.follower.hurry()
+        else:
+            self._commands.ask(Restart(id=new_id()))
+
+    def action_stop(self) -> None:
+        if self._may("stop", "there is nothing to stop"):
+            self._commands.ask(Stop(id=new_id()))
+
+    def action_profile(self) -> None:
+        """Record a profile of the marked ranks, or of all."""
+        if self._may("profile", "there are no ranks to profile"):
+            self._commands.ask(Profile(new_id(), self._marked))
+
+    def action_nccl(self) -> None:
+        """Open the NCCL_DEBUG dialog."""
+        if not self._may("nccl", "launch it again to change anything"):
+            return
+        if uses_gloo(self._run.state):
+            text = (
+                f"{UNUSED}, so NCCL_DEBUG has no effect;  "
+                "`:nccl INFO` keeps a level for the next start and sets c10d's own logging now"
+            )
+            self._app.notify(text, severity="warning")
+            return
+        view = self._app.view
+        dialog = NcclScreen(lambda: self._run.state, view.marked, new_id(), view.ascii)
+        self._app.push_screen(dialog, lambda command: self._commands.ask(command) if command else None)
+
+    @property
+    def _marked(self) -> tuple[int, ...]:
+        return tuple(sorted(self._app.view.marked & set(self._run.state.ranks)))
+
+    def _may(self, action: str, why_ended: str) -> bool:
+        """Whether the action is enabled; if not, show the reason."""
+        if self._commands.in_past():
+            return False
+        permissions = self._app.permissions
+        if permissions.allowed(action):
+            return True
+        if self._run.state.phase.ended:
+            reason = f"the run has ended: {why_ended}"
+        elif permissions.readonly:
+            reason = permissions.refusal()
+        else:
+            reason = "no rank runs yet: NCCL_DEBUG of the launch is its --nccl"
+        self._app.notify(reason, severity="error")
+        return False
+
+    # --- stacks
+
+    def action_stacks(self) -> None:
+        """Show the stacks of the marked ranks, or of all, with equal stacks grouped.
+
+        In the past, show the stacks that were recorded then.
+        """
+        then = self._run.travel.at or 0.0
+        if self._run.state.phase.ended and not then:
+            text = "the run has ended: there are no ranks to ask; [ goes back to when stacks were taken"
+            self._app.notify(text)
+            return
+        background(self._app, "stacks", self._show_stacks(self._marked, then), exclusive=True)
+
+    async def _show_stacks(self, ranks: tuple[int, ...], then: float) -> None:
+        """Request stacks; `then` is the unix time of the shown moment, or 0 for now."""
+        who = "the marked ranks" if ranks else "every rank"
+        with self._app.refusals(f"asking {who} for stacks"):
+            done = await self._run.follower.send(Dump(new_id(), "stacks", ranks, at=then))
+            if not done.data:
+                self._app.report(done)
+                return
+            rows = partial(dumps().stack_rows, done.data, source=dumps().source_of(self._run.state))
+            title = dumps().stack_title(done.data)
+            if then:
+                title = f"{done.text}: {title}"
+            self._app.push_screen(WideScreen(title, rows, self._app.view.ascii))
+
+    # --- shell
+
+    def open_shell(self, rank: int | None) -> None:
+        """Open a shell on the node of a rank, or on the first node."""
+        state = self._run.state
+        node = state.ranks[rank].place.node if rank in state.ranks else min(state.nodes, default=0)
+        with self._app.refusals():
+            shell = self._app.source.shell(self._run.id, node) if state.merged else None
+            if shell is None:
+                shell = Shell(shell_argv(state.nodes[node].host if node in state.nodes else ""))
+            if shell.text:
+                self._app.notify(shell.text)
+            if shell.argv:
+                lend(self._app, shell.argv)

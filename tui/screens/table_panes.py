@@ -1,0 +1,193 @@
+"""The tables of ranks and of GPUs, and the user's choice of their columns and order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from textual.binding import Binding
+from textual.events import Click
+from textual.message import Message
+from textual.signal import Signal
+
+from ...runners.run.model import RunPhase
+from ..keys import bindings
+from ..rows.column_choice import ColumnChoice, begin_choice, default_ids
+from ..rows.columns import TABLES
+from ..rows.frame import Frame
+from ..rows.glyphs import Row
+from ..rows.tables import Table, absent, gpu_table, next_sort, rank_table
+from .panes import Pane
+from .pickers import ColumnPicker
+
+
+class TablePane(Pane):
+    """A table whose rows are built when they become visible; a click on its head sorts."""
+
+    BINDINGS: ClassVar[list[Binding]] = bindings("list", "tables")  # type: ignore[assignment]
+
+    name_: ClassVar[str] = ""
+    """Name in the settings file."""
+    prefix: ClassVar[str] = ""
+    """Prefix of its fields in ViewOptions: `columns`, `sort`, `reverse`."""
+
+    def __init__(self, frames: Signal[Frame], *, id: str) -> None:
+        super().__init__(frames, id=id, cursor=True)
+        self.table = Table()
+        self._skip = 0
+        """Number of skipped columns."""
+
+    def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
+        """Return the table with `count` rows built from row `first`."""
+        raise NotImplementedError
+
+    def heading(self, frame: Frame) -> str:
+        """Return the title without the count of columns."""
+        raise NotImplementedError
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        current = self.current
+        self.table = self.make(frame, width - 1, self.scroll_offset.y, self.size.height + 1, self._skip)
+        cut = self.table.shown < self.table.of
+        self.entitle(
+            self.heading(frame)
+            + (f" · {self.table.shown} of {self.table.of} columns, l h: others" if cut else "")
+        )
+        if current is not None and current in self.table.order:
+            self.cursor = self.table.order.index(current)
+        return self.table.rows
+
+    def build_head(self, frame: Frame, width: int) -> Row | None:
+        return self.table.head
+
+    @property
+    def current(self) -> int | None:
+        """The item under the cursor: a rank, or an index in the list of GPUs."""
+        return self.table.order[self.cursor] if 0 <= self.cursor < len(self.table.order) else None
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        if round(old_value) != round(new_value):
+            self.again()
+        super().watch_scroll_y(old_value, new_value)
+
+    def action_sideways(self, by: int) -> None:
+        """Scroll to the columns that do not fit, if any."""
+        if by > 0 and self.table.more:
+            self._skip += 1
+        elif by < 0 and self._skip:
+            self._skip -= 1
+        else:
+            return
+        self.again()
+
+    def on_click(self, event: Click) -> None:
+        """Sort by a column after a click on the head."""
+        inside = event.get_content_offset(self)
+        if inside is None or inside.y > 0:
+            super().on_click(event)
+            return
+        at = inside.x - 1  # without the column of the cursor
+        column = next((column for first, after, column in self.table.areas if first <= at < after), "")
+        if column and column == self._chosen("sort"):
+            self.action_reverse()
+        elif column:
+            self._change(sort=column)
+
+    # --- the user's choice of columns and order
+
+    def _chosen(self, field: str) -> Any:
+        return getattr(self.app.view, self.prefix + field)
+
+    def _change(self, **fields: object) -> dict[str, object]:
+        """Change the view of this table; return the changed fields of ViewOptions."""
+        changes = {self.prefix + name: value for name, value in fields.items()}
+        self.app.change_view(**changes)
+        return changes
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        if self.frame is not None:
+            self._change(sort=next_sort(self.frame, self.name_))
+
+    def action_reverse(self) -> None:
+        """Reverse the order."""
+        self._change(reverse=not self._chosen("reverse"))
+
+    def action_columns(self) -> None:
+        """Open the dialog that chooses columns."""
+        if self.frame is None:
+            return
+        gone = absent(self.frame, self.name_)
+        asked = {column.id for column in TABLES[self.name_] if column.asked}
+        on_screen = {id for _, _, id in self.table.areas} or set(default_ids(self.name_))
+        choice = begin_choice(
+            self.name_,
+            self._chosen("columns"),
+            on_screen | (gone - asked),
+            self._chosen("sort"),
+            self._chosen("reverse"),
+        )
+        self.app.push_screen(ColumnPicker(choice, gone, self.app.view.ascii), self._columns_chosen)
+
+    def _columns_chosen(self, choice: ColumnChoice | None) -> None:
+        """Show the chosen columns, and keep them for later cockpits."""
+        if choice is not None:
+            changes = self._change(columns=choice.columns, sort=choice.sort, reverse=choice.reverse)
+            self.app.choices.choose(**changes)
+
+
+class GpuTable(TablePane):
+    """One row per GPU of the run."""
+
+    name_ = "gpus"
+    prefix = "gpu_"
+
+    def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
+        return gpu_table(frame, width, first, count, skip)
+
+    def heading(self, frame: Frame) -> str:
+        return "GPUs"
+
+
+class RankTable(TablePane):
+    """One row per rank."""
+
+    name_ = "ranks"
+    beside_gpus = False
+    """Whether the GPU table is on the screen."""
+
+    class Zoomed(Message):
+        """The user wants the log of one rank."""
+
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+    class Moved(Message):
+        """The user moved the cursor to another rank."""
+
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+    def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
+        return rank_table(frame, width, first, count, skip, self.beside_gpus)
+
+    def heading(self, frame: Frame) -> str:
+        ended = frame.state.phase.ended and frame.state.phase is not RunPhase.EXPORTED
+        title = "how the ranks ended" if ended else "ranks"
+        marked = f" · {len(frame.view.marked)} marked" if frame.view.marked else ""
+        return f"{title}{marked}"
+
+    def cursor_moved(self) -> None:
+        if self.current is not None:
+            self.post_message(self.Moved(self.current))
+
+    def action_mark(self) -> None:
+        if self.current is not None:
+            self.app.change_view(marked=self.app.view.marked ^ {self.current})
+            self.action_cursor(1)
+
+    def action_zoom(self) -> None:
+        if self.current is not None:
+            self.post_message(self.Zoomed(self.current))
