@@ -222,7 +222,7 @@ LATE_IMPORTS = {
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.other_hosts"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
-    "tui/verbs/presets.py": {"presets.imports", "runners.run.daemon", "runners.run.run_directories"},
+    "tui/verbs/presets.py": {"presets.imports", "runners.launch.preset_of_request", "runners.run.run_directories"},
     "tui/verbs/runs.py": {
         "runners.comparison.loading", "runners.reports.bundle", "runners.launch.hosts", "tui.app", "tui.source"
     },
@@ -246,6 +246,7 @@ LATE_IMPORTS = {
     "runners/run/daemon.py": {"presets.render"},
     "runners/run/journal.py": {"presets.render"},
     "runners/hub/__main__.py": {"runners.hub.cluster_launch"},
+    "runners/launch/sky.py": {"presets.task_summary"},
     # Every Python below a command loads this, and few become ranks.
     "runners/inrank/joining.py": {"runners.inrank.control", "runners.inrank.hook"},
     # What acts on torch is loaded once the script has imported that.

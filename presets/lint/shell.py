@@ -169,7 +169,7 @@ class _CommandReader:
         self._since = 0
         """Index in `_done` of the first command that an `&` would send to the background."""
         self._groups: list[int] = []
-        """The same for each open group."""
+        """`_since` of the lists around each open group."""
         self._background: list[tuple[int, int]] = []
         """Ranges in `_done` of commands in the background."""
         self._branch: list[int] = []
