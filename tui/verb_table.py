@@ -161,7 +161,7 @@ _LOOK = {
         exits=Exits((4,)),
     ),
     "attach": Verb(
-        "runs:attach",
+        "cockpit:attach",
         "open the cockpit on a run",
         options=(
             ONE_RUN,
@@ -499,7 +499,7 @@ _FIND = {
         exits=Exits((1, 3), "the cause is an error, or the run is lost"),
     ),
     "dump": Verb(
-        "diagnose:dump",
+        "dump:dump",
         "print stacks, flight recorders or memory of the ranks",
         options=(
             ONE_RUN,
@@ -571,7 +571,7 @@ _FIND = {
         exits=Exits((1, 3), ERROR_FOUND),
     ),
     "export": Verb(
-        "diagnose:export",
+        "export:export",
         "write a run to one file, which `distui replay` opens",
         options=(
             word("run", "RUN"),
@@ -595,7 +595,7 @@ _FIND = {
         exits=READS_A_RUN,
     ),
     "replay": Verb(
-        "runs:replay",
+        "cockpit:replay",
         "open the record of a run that has ended, or a bundle",
         options=(
             word("run", "FILE|RUN", "a bundle of `distui export`, or a run", nargs="?"),
@@ -821,7 +821,7 @@ _ITSELF = {
     ),
 }
 
-COCKPIT = Verb("runs:open_cockpit", "open the only live run, or the list of runs", options=(), examples={})
+COCKPIT = Verb("cockpit:open_cockpit", "open the only live run, or the list of runs", options=(), examples={})
 """`distui` without a verb."""
 GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "start": _START,

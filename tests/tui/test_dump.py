@@ -12,13 +12,13 @@ import pytest
 import scripted as play
 from each import for_each
 
-from distui.runners.diagnosis.rank_dumps import SourceLines, frame_of
+from distui.runners.diagnosis.stack_text import SourceLines, frame_of
 from distui.runners.run.model import CommandDone
 from distui.runners.run.state import RunState
 from distui.tui.cli import main
 from distui.tui.rows import dumps
 from distui.tui.rows.glyphs import plain, row_width
-from distui.tui.verbs.diagnose import together
+from distui.tui.verbs.dump import together
 
 GIB = 1 << 30
 

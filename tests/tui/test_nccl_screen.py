@@ -11,18 +11,10 @@ from test_rows import frame_of, line_of, text_of
 
 from distui.runners.diagnosis.nccl_facts import Communicator, Init, NcclFacts, Pair
 from distui.runners.run.model import Event
-from distui.tui.rows.glyphs import row_width, to_ascii
 from distui.tui.nccl_sources import NodeFacts, merged
-from distui.tui.rows.nccl import (
-    chosen_of,
-    communicator_rows,
-    late_ranks,
-    missing,
-    node_groups,
-    node_rows,
-    statement_rows,
-    why_empty,
-)
+from distui.tui.rows.communicators import chosen_of, communicator_rows, late_ranks, missing
+from distui.tui.rows.glyphs import row_width, to_ascii
+from distui.tui.rows.nccl import statement_rows, why_empty
 from distui.tui.rows.nccl_map import (
     LETTERS,
     bars,
@@ -36,6 +28,7 @@ from distui.tui.rows.nccl_map import (
     ring_rows,
     wanted_width,
 )
+from distui.tui.rows.nccl_nodes import node_groups, node_rows
 
 
 def matrix(one: Communicator, width: int) -> list[str]:

@@ -25,7 +25,7 @@ from patience import HANG_S
 from distui.runners.run.errors import RunError
 from distui.tui import lending
 from distui.tui.terminal import draws_ascii_alone, take_answers
-from distui.tui.verbs import runs
+from distui.tui.verbs import cockpit
 
 STAGE = Path(__file__).with_name("stage.py")
 ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -167,7 +167,7 @@ def test_without_a_terminal_it_refuses_in_one_sentence(capsys: pytest.CaptureFix
     with pytest.raises(
         RunError, match=r"^the cockpit needs a terminal, and there is no terminal on .*text$"
     ):
-        runs.show("r-1a2b3c4d", False, False)
+        cockpit.show("r-1a2b3c4d", False, False)
     assert capsys.readouterr() == ("", "")
 
 

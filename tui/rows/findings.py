@@ -39,6 +39,8 @@ QUIET = {None, "VERSION", "WARN"}
 HOOKED = ("up", "armed")
 """States of a hook that answers."""
 
+SHOWS_ALL = "6 shows all"
+"""The key of the findings pane, for screens that show only some findings."""
 _EACH = 12
 """Maximum number of findings of one kind that are listed individually."""
 
@@ -292,12 +294,12 @@ def fitted(statements: Sequence[Statement], width: int, most: int) -> list[Row]:
         if len(shown) > room and statement.remedy:
             shown = [*statement_rows(replace(statement, remedy=""), width), _ELSEWHERE]
         if len(shown) > room and rows:
-            return [*rows, ((f"   … {others + 1} more: 6 shows all", "dim"),)]
+            return [*rows, ((f"   … {others + 1} more: {SHOWS_ALL}", "dim"),)]
         rows += shown if len(shown) <= room else [*shown[: max(1, room - 1)], _ELSEWHERE][:room]
     return rows
 
 
-_ELSEWHERE: Row = (("   → 6 shows all of it, and what to do", "accent"),)
+_ELSEWHERE: Row = ((f"   → {SHOWS_ALL} of it, and what to do", "accent"),)
 
 
 def statement_rows(statement: Statement, width: int) -> list[Row]:

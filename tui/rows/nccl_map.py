@@ -12,9 +12,10 @@ from ...presets.plurals import plural
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts
 from ...runners.run.formatting import listed
 from . import glyphs
+from .communicators import READY, communicator_name, late_ranks, slowest
 from .frame import fit_name, short_host
 from .glyphs import Cell, Row, clip, fit, joined, labelled, wrap
-from .nccl import READY, StatementRow, _head, communicator_name, late_ranks, slowest
+from .statements import StatementRow, heading
 
 MOST_RANKS = 64
 """Maximum number of ranks with separate rows; more are folded to nodes."""
@@ -487,12 +488,12 @@ def map_rows(facts: NcclFacts, comm: Communicator | None, width: int) -> list[St
     if comm is None:
         return []
     return [
-        _head("transport of each pair", communicator_name(comm)),
+        heading("transport of each pair", communicator_name(comm)),
         *matrix_rows(comm, width, facts.raw),
         StatementRow(()),
-        _head("rings"),
+        heading("rings"),
         *(StatementRow(row) for row in ring_rows(comm, width)),
         StatementRow(()),
-        _head("init"),
+        heading("init"),
         *(StatementRow(row) for row in init_rows(comm, width)),
     ]

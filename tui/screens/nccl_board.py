@@ -20,10 +20,12 @@ from ...runners.run.state import RunState
 from ..background import background
 from ..keys import bindings
 from ..nccl_sources import NodeFacts, read_run
+from ..rows.communicators import by_size, chosen_of
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, wrap
-from ..rows.nccl import StatementRow, by_size, chosen_of, statement_rows, title, why_empty
+from ..rows.nccl import statement_rows, title, why_empty
 from ..rows.nccl_map import map_rows, wanted_width
+from ..rows.statements import StatementRow
 from .panes import Pane
 
 BESIDE = 120

@@ -1,46 +1,34 @@
-"""diagnose, dump, export: problems in logs, the current state of ranks, and a run as one file for another person."""
+"""diagnose: the first cause of problems, in logs and by the detectors of a run."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
-
-import msgspec
 
 from ...presets.finding import Finding
 from ...presets.plurals import plural
-from ...presets.sanitize import clean_text, escaped_json
-from ...presets.trusted_files import private_folder
 from ...runners.diagnosis.diagnosis_document import Diagnosis, document
 from ...runners.diagnosis.first_cause import LogFinding, Verdict, judge
 from ...runners.diagnosis.heads import Stamp
 from ...runners.diagnosis.missing_ranks import ABSENT
 from ...runners.diagnosis.nccl_facts import NcclFacts
-from ...runners.diagnosis.rank_dumps import merged_recorders, merged_stacks
 from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_run
 from ...runners.diagnosis.status import judged_attempt, standing
-from ...runners.node.local_agent import check_ranks, history, snapshot, with_link
-from ...runners.reports.bundle import BundleWriter, Gathering, Manifest, is_bundle, opened
+from ...runners.reports.bundle import is_bundle, opened
 from ...runners.reports.status_document import LiveDiagnosis, standing_json
-from ...runners.run import clock, file_io, run_directories
-from ...runners.run.errors import NoSuchRunError, RunError
-from ...runners.run.formatting import size_text, spans_text, time_of_day
-from ...runners.run.model import CommandDone, Dump, RankPhase, RunEnded, RunPhase, Stamped
+from ...runners.run import clock, run_directories
+from ...runners.run.errors import NoSuchRunError
+from ...runners.run.formatting import spans_text, time_of_day
+from ...runners.run.model import RankPhase, RunEnded, RunPhase, Stamped
 from ...runners.run.state import RunState
-from ...runners.run.wire.client import Link, new_id
 from ...runners.watch.foreign_jobs import pids_of, scan
-from ..rows.dumps import Source, by_rank, memory_values, merged_rows, no_source, source_of
+from ..rows.communicators import by_size, communicator_card
 from ..rows.glyphs import plain
-from ..rows.nccl import by_size, communicator_card, node_rows
-from ..terminal import answer, complain, typeable
-from .status import complete
+from ..rows.nccl_nodes import node_rows
+from ..terminal import answer, complain
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
 SHOWN = 8
@@ -298,180 +286,3 @@ def _place(finding: LogFinding, first: bool) -> list[str]:
         more = " …" if len(finding.hosts) > 4 else ""
         where.append(f"{', '.join(finding.hosts[:4])}{more}")
     return where + gpu
-
-
-# -----------------------------------------------------------------------------------------------------------
-# dump: stacks, memory and flight recorders of all ranks.
-
-
-BATCH = 32
-"""Maximum ranks per request, since their answers must fit into one line of the link."""
-NAMES = {"stacks": "stacks-rank-{}.txt", "flight": "flight-rank-{}.json", "memory": "memory-rank-{}.json"}
-"""Names of the files that --out writes."""
-
-
-def dump(options: argparse.Namespace) -> int:
-    """Request a dump; print it merged, raw (--raw) or as JSON, or write it into files. Raises RunError."""
-    if options.record and options.what != "memory":
-        raise RunError("--record is for memory: `distui dump RUN memory --record`")
-    done, source = asyncio.run(with_link(options.run, lambda entry, link: _ask(link, options)))
-    texts = by_rank(done.data)
-    if options.json:
-        sys.stdout.write(json.dumps(_document(options.what, done, texts)) + "\n")
-    elif done.ok:
-        sys.stdout.write("\n".join(_answers(options, done, texts, source)) + "\n")
-    if done.ok and options.out is not None and not options.record:
-        _write(Path(options.out), options.what, texts)
-    if not done.ok:
-        complain(done.text)
-    return 0 if done.ok else 1
-
-
-def _answers(
-    options: argparse.Namespace, done: CommandDone, texts: Mapping[int, str], source: Source
-) -> list[str]:
-    """Return the dump as lines, with the reason if a rank has not answered."""
-    if options.record:
-        return [f"rank {rank}: {texts[rank]}" for rank in sorted(texts)]
-    lines = _raw(texts) if options.raw else shown(options.what, done.data, source)
-    lines += ["", f"Not all have answered: {done.text}"] if "; " in done.text else []
-    return [clean_text(line) for line in lines]
-
-
-async def _ask(link: Link, options: argparse.Namespace) -> tuple[CommandDone, Source]:
-    """Send the request in batches of ranks, all at the same time; also return the source of frames."""
-    what = "record" if options.record else options.what
-    state = await history(link)
-    if not state.phase.ended:
-        check_ranks(state, options.rank)
-    ranks = sorted(set(options.rank)) or _running(state)
-    batches = [tuple(ranks[at : at + BATCH]) for at in range(0, len(ranks), BATCH)] or [()]
-    if len(batches) == 1 and not options.rank:
-        batches = [()]
-    asked = [link.send(Dump(new_id(), what, batch)) for batch in batches]
-    return together(await asyncio.gather(*asked)), source_of(state)
-
-
-def _running(state: RunState) -> list[int]:
-    """Return the ranks of the newest attempt with a process: a rank without one cannot answer."""
-    return sorted(number for number, rank in state.ranks.items() if rank.phase is RankPhase.RUNNING)
-
-
-def together(answers: Sequence[CommandDone]) -> CommandDone:
-    """Merge several answers into one, which is ok if any rank has answered."""
-    if len(answers) == 1:
-        return answers[0]
-    data = {rank: text for answer in answers for rank, text in answer.data.items()}
-    problems = [answer.text.partition("; ")[2] if answer.ok else answer.text for answer in answers]
-    reasons = list(dict.fromkeys(text for text in problems if text))
-    if not data:
-        return CommandDone(answers[0].id, False, "; ".join(reasons))
-    return CommandDone(
-        answers[0].id, True, "; ".join([f"{plural(len(data), 'rank')} answered", *reasons]), data
-    )
-
-
-def shown(what: str, data: Mapping[str, str], source: Source = no_source) -> list[str]:
-    """Return the merged answers of the ranks. Raises RunError if they cannot be parsed."""
-    try:
-        return plain(merged_rows(what, data, source))
-    except ValueError as error:
-        raise RunError(
-            f"what a rank reported of its {what} cannot be read ({error}): --raw prints it"
-        ) from None
-
-
-def values(what: str, texts: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return the merged answers for --json. Raises ValueError."""
-    if what == "stacks":
-        return [
-            {"ranks": list(group.ranks), "frames": list(group.frames)} for group in merged_stacks(texts)
-        ]
-    return (
-        memory_values(texts) if what == "memory" else [asdict(group) for group in merged_recorders(texts)]
-    )
-
-
-class Dumped(TypedDict):
-    """`dump`."""
-
-    ok: bool
-    text: str
-    data: Mapping[str, str]
-    merged: NotRequired[list[dict[str, Any]] | None]
-
-
-def _document(what: str, done: CommandDone, texts: Mapping[int, str]) -> Dumped:
-    document = Dumped(ok=done.ok, text=done.text, data=done.data)
-    if texts:
-        try:
-            document["merged"] = values(what, texts)
-        except ValueError:
-            document["merged"] = None  # --record answers with a sentence
-    return document
-
-
-def _raw(texts: Mapping[int, str]) -> list[str]:
-    return [
-        line for rank in sorted(texts) for line in (f"--- rank {rank}", *texts[rank].rstrip().splitlines())
-    ]
-
-
-def _write(folder: Path, what: str, texts: Mapping[int, str]) -> None:
-    """Write one file per rank, replacing none. Raises RunError."""
-    paths = {rank: folder / NAMES[what].format(rank) for rank in sorted(texts)}
-    there = next((path for path in paths.values() if path.exists()), None)
-    if there is not None:
-        raise RunError(f"{there} exists already: name another directory with --out")
-    try:
-        private_folder(folder)
-        for rank, path in paths.items():
-            file_io.write_atomically(path, texts[rank].encode())
-    except OSError as error:
-        raise RunError(
-            f"{folder} cannot be written ({error.strerror}): name another directory with --out"
-        ) from None
-    complain(f"{plural(len(paths), 'file')} written in {folder}")
-
-
-# -----------------------------------------------------------------------------------------------------------
-# export: a run as one file for another person.
-
-
-def export(options: argparse.Namespace) -> int:
-    """Write the bundle, and print what it contains and lacks. Raises RunError."""
-    path = Path(options.file)
-
-    async def use(entry: run_directories.Entry, link: Link) -> Manifest:
-        state = await snapshot(link)
-        if entry.record.kind == "node":  # the link leads to the hub of the whole run
-            entry = run_directories.resolve(entry.record.whole)
-        complete(state, entry, link)
-        with BundleWriter(path, entry.record.run, options.force) as writer:
-            return await Gathering(
-                entry, link, state, writer, options.logs << 20, options.with_traces
-            ).run()
-
-    manifest = asyncio.run(with_link(options.run, use))
-    if options.json:
-        sys.stdout.write(escaped_json(msgspec.json.encode(manifest).decode()) + "\n")
-    else:
-        for line in sentences(manifest, path):
-            sys.stdout.write(f"{clean_text(typeable(line, sys.stdout))}\n")
-    return 0
-
-
-def sentences(manifest: Manifest, path: Path) -> Iterator[str]:
-    """Yield sentences about the written bundle."""
-    cut = sum(file.of is not None for file in manifest.files)
-    whole = size_text(sum(file.bytes for file in manifest.files))
-    parts = [plural(len(manifest.files), "file"), whole, f"packed {size_text(path.stat().st_size)}"]
-    parts += [f"{plural(cut, 'log')} cut"] if cut else []
-    traces = [file.bytes for file in manifest.files if file.name.endswith(".json.gz")]
-    parts += [f"{plural(len(traces), 'trace')} of {size_text(sum(traces))}"] if traces else []
-    parts += [f"{plural(manifest.masked, 'secret')} masked"] if manifest.masked else []
-    state = "is now" if manifest.live else "ended"
-    yield f"{path} holds {manifest.name} as it {state}: {', '.join(parts)}"
-    for text in manifest.missing:
-        yield f"not in it: {text}"
-    yield f"`distui replay {path}` opens it"

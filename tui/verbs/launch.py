@@ -176,12 +176,12 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         line = f"{entry.record.name} is starting: `distui attach {entry.record.name}` opens it"
         sys.stdout.write((json.dumps(started) if options.json else typeable(line, sys.stdout)) + "\n")
         return 0
-    from . import foreground, runs  # the modules that read runs are slow to load
+    from . import cockpit, foreground  # the modules that read runs are slow to load
 
     if options.json or not interactive():
         quiet = getattr(options, "quiet", False)
         return asyncio.run(foreground.stay(entry, prepared.plan, as_json=options.json, quiet=quiet))
-    return runs.show(entry.record.run, options.readonly, options.ascii) or outcome(entry)
+    return cockpit.show(entry.record.run, options.readonly, options.ascii) or outcome(entry)
 
 
 def _make_bundle() -> None:

@@ -1,42 +1,29 @@
-"""events, wait, attach, replay: the events of a run, and the cockpit for one."""
+"""events, wait: what happened in a run, and its end. Also bundles in place of a run, for verbs that read."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import functools
-import gc
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...presets.request import Named
 from ...presets.sanitize import LONGEST, clean_text, escaped_json
 from ...runners.diagnosis.status import DAMAGED
 from ...runners.node.local_agent import follow_until, reached, with_link
 from ...runners.reports.status_document import status_json
 from ...runners.run import file_io, journal, run_directories
-from ...runners.run.errors import RunError, UnreachableError
+from ...runners.run.errors import UnreachableError
 from ...runners.run.formatting import time_of_day
 from ...runners.run.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
 from ...runners.run.state import RunState
 from ...runners.run.wire.client import Link
-from ...runners.run.wire.ssh import HostError, Way
 from ..exit_codes import LOST, TIMED_OUT
-from ..terminal import complain, complaint, draws_ascii_alone, piped_stdout, unread
-
-if TYPE_CHECKING:
-    from ...runners.reports.bundle import Manifest
-
-# -----------------------------------------------------------------------------------------------------------
-# events, wait: runs on the command line.
-
+from ..terminal import complain, piped_stdout, unread
 
 Verb = Callable[[argparse.Namespace], int]
 
@@ -48,17 +35,13 @@ def run_or_bundle(verb: Verb) -> Verb:
     def of_bundle(options: argparse.Namespace) -> int:
         if options.run is None or not _is_packed(options.run):
             return verb(options)
-        with _opened(options.run) as manifest:
+        from ...runners.reports.bundle import opened  # rarely needed
+
+        with opened(Path(options.run)) as manifest:
             options.run = manifest.run
             return verb(options)
 
     return of_bundle
-
-
-def _opened(bundle: str) -> AbstractContextManager[Manifest]:
-    from ...runners.reports.bundle import opened  # rarely needed
-
-    return opened(Path(bundle))
 
 
 def _is_packed(name: str) -> bool:
@@ -190,84 +173,3 @@ async def _wait(link: Link, until: str, state: RunState, as_json: bool) -> int:
     if not as_json and (idle or not succeeded):
         sys.stdout.write(f"{ended_line(state)}\n")
     return 0 if succeeded else 1
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The cockpit for a run, or for the list of runs.
-
-
-def open_cockpit(options: argparse.Namespace) -> int:
-    """Open the only live run, or the list (`distui` without a verb)."""
-    live = [entry for entry in run_directories.entries() if not run_directories.ended(entry)]
-    return show(live[0].record.run if len(live) == 1 else None, options.readonly, options.ascii)
-
-
-def attach(options: argparse.Namespace) -> int:
-    """Open one run."""
-    if options.host is not None:
-        if options.compare:
-            raise RunError(
-                "--compare excludes --host: `distui diff HOST:RUN OTHER` compares runs of other hosts"
-            )
-        return _attach_on_host(options)
-    run = run_directories.resolve(options.run).record.run
-    if options.compare:
-        _check_other(options.compare)
-    return show(run, options.readonly, options.ascii, compare=options.compare or "")
-
-
-def _check_other(name: str) -> None:
-    """Check that the run to compare with exists, before a screen is opened. Raises RunError."""
-    from ...runners.comparison.loading import parsed  # rarely needed
-
-    other = parsed(name) if not name.startswith("@") else None
-    if other is not None and not other.host and not os.path.isfile(other.run):
-        run_directories.resolve(other.run)
-
-
-def replay(options: argparse.Namespace) -> int:
-    """Open the record of a run that has ended, or a bundle that another person exported."""
-    if options.run is not None and os.path.isfile(options.run):
-        check_terminal()
-        with _opened(options.run) as manifest:
-            return show(manifest.run, True, options.ascii, replay=True)
-    entry = run_directories.resolve(options.run)
-    if not run_directories.ended(entry):
-        raise RunError(f"run {entry.record.name} is live: `distui attach {entry.record.name}` opens it")
-    return show(entry.record.run, True, options.ascii, replay=True)
-
-
-def check_terminal() -> None:
-    """Raise RunError if there is no terminal."""
-    if problem := complaint():
-        raise RunError(problem)
-
-
-def show(run: str | None, readonly: bool, ascii_only: bool, **more: Any) -> int:
-    """Run the cockpit and return its exit status; `more` are arguments of CockpitApp."""
-    check_terminal()
-    gc.disable()  # start-up creates no garbage; the app enables it again
-    from .. import app, source
-
-    plain = ascii_only or draws_ascii_alone(os.environ)
-    return app.run_cockpit(source.LocalSource(readonly), run, readonly=readonly, ascii_only=plain, **more)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# A run on another machine: attach --host.
-
-
-def _attach_on_host(options: argparse.Namespace) -> int:
-    """Run the other host's cockpit in this terminal through ssh. Raises RunError."""
-    from ...runners.launch.hosts import attach_words, check_hosts, command_on, ssh_options
-
-    check_terminal()
-    (host,) = check_hosts([Named(options.host)], "--host")
-    way = Way(host.destination, ssh_options(options.ssh_config))
-    try:
-        command = asyncio.run(command_on(way))
-    except HostError as error:
-        raise UnreachableError(str(error)) from None
-    flags = [flag for flag, on in (("--readonly", options.readonly), ("--ascii", options.ascii)) if on]
-    words = attach_words(way, command, options.run, *flags)
-    os.execvp(words[0], words)

@@ -7,7 +7,8 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable
-from typing import TypedDict
+
+from msgspec import Struct
 
 from ...presets.finding import worst_first
 from ...presets.plurals import plural
@@ -37,7 +38,8 @@ from ..rows.run_status import cost, recovered, stage_rows
 from ..rows.tables import plain_table
 from ..source import WATCH, first_pid, job_name
 from ..terminal import SecondScreen, answer, interactive, typeable
-from .runs import run_or_bundle, show, while_read
+from .cockpit import show
+from .runs import run_or_bundle, while_read
 
 WIDTH = 121
 """Maximum columns of a sentence."""
@@ -328,7 +330,7 @@ async def _once(job: WatchedJob) -> RunState:
         await link.close()
 
 
-class ListedJob(TypedDict):
+class ListedJob(Struct, frozen=True):
     """A job in the list of `watch`."""
 
     pid: int
@@ -339,19 +341,10 @@ class ListedJob(TypedDict):
 
 
 def _list(jobs: list[WatchedJob], as_json: bool) -> int:
-    rows = [
-        ListedJob(
-            pid=first_pid(job),
-            name=job_name(job),
-            launcher=job.launcher,
-            ranks=len(job.ranks),
-            run=job.run,
-        )
-        for job in jobs
-    ]
+    rows = [ListedJob(first_pid(job), job_name(job), job.launcher, len(job.ranks), job.run) for job in jobs]
     lines: list[str] = []
     for row in rows:
-        whose = f"distui run {row['run']}" if row["run"] else f"started by {row['launcher']}"
-        lines.append(f"{row['pid']:>8}  {row['name']}  {row['ranks']} ranks  {whose}")
+        whose = f"distui run {row.run}" if row.run else f"started by {row.launcher}"
+        lines.append(f"{row.pid:>8}  {row.name}  {row.ranks} ranks  {whose}")
     answer(as_json, rows, [*lines, typeable("`distui watch PID` opens one of them", sys.stdout)])
     return 0

@@ -1,0 +1,91 @@
+"""attach, replay: the cockpit on a run or on the list of runs, here or through ssh."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+from ...presets.request import Named
+from ...runners.run import run_directories
+from ...runners.run.errors import RunError, UnreachableError
+from ...runners.run.wire.ssh import HostError, Way
+from ..terminal import complaint, draws_ascii_alone
+
+
+def open_cockpit(options: argparse.Namespace) -> int:
+    """Open the only live run, or the list (`distui` without a verb)."""
+    live = [entry for entry in run_directories.entries() if not run_directories.ended(entry)]
+    return show(live[0].record.run if len(live) == 1 else None, options.readonly, options.ascii)
+
+
+def attach(options: argparse.Namespace) -> int:
+    """Open one run."""
+    if options.host is not None:
+        if options.compare:
+            raise RunError(
+                "--compare excludes --host: `distui diff HOST:RUN OTHER` compares runs of other hosts"
+            )
+        return _attach_on_host(options)
+    run = run_directories.resolve(options.run).record.run
+    if options.compare:
+        _check_other(options.compare)
+    return show(run, options.readonly, options.ascii, compare=options.compare or "")
+
+
+def _check_other(name: str) -> None:
+    """Check that the run to compare with exists, before a screen is opened. Raises RunError."""
+    from ...runners.comparison.loading import parsed  # rarely needed
+
+    other = parsed(name) if not name.startswith("@") else None
+    if other is not None and not other.host and not os.path.isfile(other.run):
+        run_directories.resolve(other.run)
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Open the record of a run that has ended, or a bundle that another person exported."""
+    if options.run is not None and os.path.isfile(options.run):
+        from ...runners.reports.bundle import opened  # rarely needed
+
+        check_terminal()
+        with opened(Path(options.run)) as manifest:
+            return show(manifest.run, True, options.ascii, replay=True)
+    entry = run_directories.resolve(options.run)
+    if not run_directories.ended(entry):
+        raise RunError(f"run {entry.record.name} is live: `distui attach {entry.record.name}` opens it")
+    return show(entry.record.run, True, options.ascii, replay=True)
+
+
+def check_terminal() -> None:
+    """Raise RunError if there is no terminal."""
+    if problem := complaint():
+        raise RunError(problem)
+
+
+def show(run: str | None, readonly: bool, ascii_only: bool, **more: Any) -> int:
+    """Run the cockpit and return its exit status; `more` are arguments of CockpitApp."""
+    check_terminal()
+    gc.disable()  # start-up creates no garbage; the app enables it again
+    from .. import app, source
+
+    plain = ascii_only or draws_ascii_alone(os.environ)
+    return app.run_cockpit(source.LocalSource(readonly), run, readonly=readonly, ascii_only=plain, **more)
+
+
+def _attach_on_host(options: argparse.Namespace) -> int:
+    """Run the other host's cockpit in this terminal through ssh. Raises RunError."""
+    from ...runners.launch.hosts import attach_words, check_hosts, command_on, ssh_options
+
+    check_terminal()
+    (host,) = check_hosts([Named(options.host)], "--host")
+    way = Way(host.destination, ssh_options(options.ssh_config))
+    try:
+        command = asyncio.run(command_on(way))
+    except HostError as error:
+        raise UnreachableError(str(error)) from None
+    flags = [flag for flag, on in (("--readonly", options.readonly), ("--ascii", options.ascii)) if on]
+    words = attach_words(way, command, options.run, *flags)
+    os.execvp(words[0], words)

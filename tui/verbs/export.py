@@ -1,0 +1,60 @@
+"""export: a run as one file for another person."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ...presets.plurals import plural
+from ...presets.sanitize import clean_text, escaped_json
+from ...runners.node.local_agent import snapshot, with_link
+from ...runners.reports.bundle import BundleWriter, Gathering, Manifest
+from ...runners.run import run_directories
+from ...runners.run.formatting import size_text
+from ...runners.run.wire.client import Link
+from ..terminal import typeable
+from .status import complete
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the bundle, and print what it contains and lacks. Raises RunError."""
+    path = Path(options.file)
+
+    async def use(entry: run_directories.Entry, link: Link) -> Manifest:
+        state = await snapshot(link)
+        if entry.record.kind == "node":  # the link leads to the hub of the whole run
+            entry = run_directories.resolve(entry.record.whole)
+        complete(state, entry, link)
+        with BundleWriter(path, entry.record.run, options.force) as writer:
+            return await Gathering(
+                entry, link, state, writer, options.logs << 20, options.with_traces
+            ).run()
+
+    manifest = asyncio.run(with_link(options.run, use))
+    if options.json:
+        sys.stdout.write(escaped_json(msgspec.json.encode(manifest).decode()) + "\n")
+    else:
+        for line in sentences(manifest, path):
+            sys.stdout.write(f"{clean_text(typeable(line, sys.stdout))}\n")
+    return 0
+
+
+def sentences(manifest: Manifest, path: Path) -> Iterator[str]:
+    """Yield sentences about the written bundle."""
+    cut = sum(file.of is not None for file in manifest.files)
+    whole = size_text(sum(file.bytes for file in manifest.files))
+    parts = [plural(len(manifest.files), "file"), whole, f"packed {size_text(path.stat().st_size)}"]
+    parts += [f"{plural(cut, 'log')} cut"] if cut else []
+    traces = [file.bytes for file in manifest.files if file.name.endswith(".json.gz")]
+    parts += [f"{plural(len(traces), 'trace')} of {size_text(sum(traces))}"] if traces else []
+    parts += [f"{plural(manifest.masked, 'secret')} masked"] if manifest.masked else []
+    state = "is now" if manifest.live else "ended"
+    yield f"{path} holds {manifest.name} as it {state}: {', '.join(parts)}"
+    for text in manifest.missing:
+        yield f"not in it: {text}"
+    yield f"`distui replay {path}` opens it"
