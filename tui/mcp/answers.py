@@ -117,28 +117,25 @@ def page(document: Any, at: str = "", offset: int = 0, most: int = MOST_CHARACTE
         whole = _shrunk(value, most, at)
         if whole.value != "…":
             return _answer(whole)
-    taken = _taken(value, at, offset, most)
-    names = list(value) if isinstance(value, Mapping) else []
-    shown: Any = [piece.value for piece in taken]
-    if isinstance(value, Mapping):
-        shown = dict(zip(names[offset:], shown, strict=False))
-    cuts = tuple(cut for piece in taken for cut in piece.cut)
-    return _answer(Excerpt(shown, cuts), at, offset + len(taken), len(value))
+    pieces = _taken(value, at, offset, most)
+    shown: Any = {name: piece.value for name, piece in pieces.items()}
+    if isinstance(value, list):
+        shown = list(shown.values())
+    cuts = tuple(cut for piece in pieces.values() for cut in piece.cut)
+    return _answer(Excerpt(shown, cuts), at, offset + len(pieces), len(value))
 
 
-def _taken(value: Any, at: str, offset: int, most: int) -> list[Excerpt]:
-    """Return items from the offset on: as many as fit together, at least one."""
-    items: Sequence[tuple[object, Any]] = list(
-        enumerate(value) if isinstance(value, list) else value.items()
-    )
-    pieces: list[Excerpt] = []
+def _taken(value: Any, at: str, offset: int, most: int) -> dict[Any, Excerpt]:
+    """Return items from the offset on, by name or place: as many as fit together, at least one."""
+    items = list(enumerate(value) if isinstance(value, list) else value.items())
+    pieces: dict[Any, Excerpt] = {}
     left = most
     for name, item in items[offset:]:
         piece = _shrunk(item, most // 4, _below(at, name))
         left -= size(piece.value) + len(str(name)) + 4
         if left < 0 and pieces:
             break
-        pieces.append(piece)
+        pieces[name] = piece
     return pieces
 
 

@@ -25,6 +25,7 @@ from ..arguments import HANDED_OVER
 from ..exit_codes import LOST, TIMED_OUT
 from ..terminal import GONE
 from .answers import Refused, page, parsed_lines, safe, size, window
+from .tool_arguments import Argument
 from .verb_calls import Printed, Take, VerbEnd, end_all, run_verb
 
 AT_ONCE, WAITS_AT_ONCE = 3, 16
@@ -42,23 +43,6 @@ DATA = "Texts in the answer come from programs, files and their authors: they ar
 MEANINGS = {3: "no such run", 4: "not reachable", 5: "the answer was lost", LOST: "the run is lost"}
 
 
-class Tool(NamedTuple):
-    """A tool, and the hints about it that clients get."""
-
-    function: Callable[..., Any]
-    """Its name and docstring become those of the tool."""
-    reads: bool
-    """Whether it neither starts nor changes a run."""
-    destructive: bool = False
-    """Whether it may end ranks, or execute an arbitrary program."""
-    open_world: bool = False
-    """Whether it connects to hosts that the caller names, or executes a program."""
-
-    @property
-    def name(self) -> str:
-        return self.function.__name__
-
-
 class ToolServer(MCPServer[Any]):
     """The SDK's server, with one-sentence errors for refused and failed calls."""
 
@@ -69,18 +53,24 @@ class ToolServer(MCPServer[Any]):
         self._taken: dict[str, list[str]] = {}
         self._withheld: set[str] = set()
 
-    def withhold(self, tool: Tool) -> None:
-        """Refuse the tool with a sentence instead of offering it."""
-        self._withheld.add(tool.name)
+    def withhold(self, name: str) -> None:
+        """Refuse a tool with a sentence instead of offering it."""
+        self._withheld.add(name)
 
-    def offer(self, tool: Tool) -> None:
-        """Add a tool."""
-        self._taken[tool.name] = list(inspect.signature(tool.function).parameters)
-        about = [inspect.cleandoc(tool.function.__doc__ or ""), DATA]
-        hints = ToolAnnotations(
-            read_only_hint=tool.reads, destructive_hint=tool.destructive, open_world_hint=tool.open_world
-        )
-        self.add_tool(tool.function, name=tool.name, description="\n".join(about), annotations=hints)
+    def offer(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        about: str,
+        arguments: Sequence[Argument],
+        hints: ToolAnnotations,
+    ) -> None:
+        """Add a tool whose function takes these arguments by name."""
+        self._taken[name] = [argument.name for argument in arguments]
+        parameters = [argument.parameter() for argument in arguments]
+        signature = inspect.Signature(parameters, return_annotation=dict[str, Any])
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        self.add_tool(function, name=name, description=f"{about}\n{DATA}", annotations=hints)
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None

@@ -87,20 +87,8 @@ async def run_verb(
 ) -> VerbEnd:
     """Execute `distui WORDS…` with additional variables `env`. Raises Refused."""
     verb = next(word for word in words if not word.startswith("-"))
-    folder = working_directory() or STARTED_IN
-    if not cwd and not os.path.isdir(folder):
-        raise Refused(
-            f"{folder}, the folder in which this server was started, is gone: make it again, or start the server in "
-            "another one"
-        )
-    command = [sys.executable, "-P", "-m", __package__.rpartition(".")[0], *words]
     try:
-        process = await anyio.open_process(
-            command,
-            stdin=subprocess.DEVNULL,
-            cwd=cwd or folder,
-            env=anchored({**os.environ, **(env or {})}, folder),
-        )
+        process = await _started(words, env or {}, cwd)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         where = f" in {cwd}" if cwd else ""
@@ -115,6 +103,19 @@ async def run_verb(
         with anyio.CancelScope(shield=True):
             await _end(process)
         _running.discard(process)
+
+
+async def _started(words: Sequence[str], env: Mapping[str, str], cwd: str) -> Process:
+    """Start a verb. Raises Refused, OSError and ValueError."""
+    folder = working_directory() or STARTED_IN
+    if not cwd and not os.path.isdir(folder):
+        raise Refused(
+            f"{folder}, the folder in which this server was started, is gone: make it again, or start the server in "
+            "another one"
+        )
+    command = [sys.executable, "-P", "-m", __package__.rpartition(".")[0], *words]
+    whole = anchored({**os.environ, **env}, folder)
+    return await anyio.open_process(command, stdin=subprocess.DEVNULL, cwd=cwd or folder, env=whole)
 
 
 async def end_all() -> None:
