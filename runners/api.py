@@ -24,12 +24,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.plurals import plural
 from ..presets.request import REQUEST_OPTIONS, Named, Request
-from .inrank.env_changes import not_a_name
+from ..presets.worker_group import env_refusal
 from .launch.hosts import check_hosts
 from .launch.prepare import prepare
 from .launch.words import nccl_pairs
@@ -39,9 +39,8 @@ from .node import agentless, local_agent
 from .node.local_agent import open_link
 from .reports import profile_report
 from .reports.profile_report import Profiled
-from .reports.status_document import status_json
+from .reports.status_document import RunStatus, status_json
 from .run import environment, run_directories
-from .run.environment import pairs
 from .run.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .run.log_files import STREAMS, LogError, parse_file_id
 from .run.model import CommandDone, Profile, RankPhase, Restart, RunPhase, Stop
@@ -203,21 +202,10 @@ def _or_none(read: Reader) -> Reader:
 
 
 def _variable(where: str, value: Any) -> str:
-    """Return a variable name that `--env` accepts, too."""
+    """Return a variable name that a plan accepts. Raises RunError."""
     text = _text(where, value)
-    try:
-        if [*pairs([f"{text}="], "")] == [text]:
-            return text
-    except RunError:
-        pass
-    raise ValueError(f"{where} is {_shown(text)}")
-
-
-def _variable_there(where: str, value: Any) -> str:
-    """Return a variable name that another program may have set, such as bash's BASH_FUNC_f%%."""
-    text = _text(where, value)
-    if not_a_name(text):
-        raise ValueError(f"{where} is {_shown(text)}")
+    if refused := env_refusal({text: ""}):
+        raise RunError(refused)
     return text
 
 
@@ -272,7 +260,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "out": Argument(_or_none(_path), "the path of a directory, or None for the run's own"),
     "streams": Argument(_many(_among((*STREAMS, "log"))), 'a list of "out", "err", "nccl" and "log"'),
     "attempt": Argument(_or_none(_count), "the number of an attempt, or None for the newest"),
-    "unset": Argument(_many(_variable_there), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
+    "unset": Argument(_many(_variable), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
     "notify": Argument(
         _many(_name), 'a list of channels, as in ["team:hang,gave-up", "terminal"], or ["off"]'
     ),
@@ -427,9 +415,9 @@ class Run:
         """Phase from its files and processes."""
         return run_directories.phase(self.entry)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> RunStatus:
         """Return the content of `distui status --json`; docs/cli.md has the fields. Raises RunError."""
-        return cast(dict[str, Any], status_json(self._linked(local_agent.snapshot)))
+        return status_json(self._linked(local_agent.snapshot))
 
     def wait(self, until: str = "done", timeout: float | None = None) -> RunPhase:
         """Wait until the run reaches a goal or ends, and return its phase.

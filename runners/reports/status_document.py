@@ -1,12 +1,9 @@
-"""The JSON of `distui status`: its types, and its construction from a run's state. docs/schemas is made from the types.
-
-Typed dicts, because their parts are wire structs, which omit defaults on the wire but have all fields here.
-"""
+"""The JSON of `distui status`: its construction from a run's state, and its types, of which docs/schemas is made."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, structs
@@ -20,6 +17,20 @@ from ..run.freshness import Freshness, freshness
 from ..run.model import HUB, Checkpoint, Cluster, FirstCause, Gpu, Host, PlanSummary, RankSample, Wrapped
 from ..run.state import LIVING, Attempt, Node, Rank, RunState, StageProgress
 from ..telemetry.progress import Progress, hung, progress
+
+S = TypeVar("S", bound=Struct)
+
+if TYPE_CHECKING:
+
+    class Whole(dict[str, Any], Generic[S]):
+        """The JSON of a struct with all its fields, also those that are omitted on the wire."""
+else:
+
+    class Whole:
+        """The struct itself, of which docs/schemas is made."""
+
+        def __class_getitem__(cls, struct: type[Struct]) -> type[Struct]:
+            return struct
 
 
 class NewestCheckpoint(Checkpoint, kw_only=True, frozen=True, omit_defaults=False):
@@ -37,10 +48,10 @@ class NodeStatus(TypedDict):
     age_s: float | None
     problem: str | None
     outcome: str | None
-    gpus: list[Gpu]
+    gpus: list[Whole[Gpu]]
     gpus_age_s: float | None
     gpu_problem: str | None
-    host_metrics: Host | None
+    host_metrics: Whole[Host] | None
 
 
 class RankStatus(TypedDict):
@@ -64,7 +75,7 @@ class RankStatus(TypedDict):
     log_age_s: float | None
     nccl_debug: str | None
     hook: str | None
-    made: Wrapped | None
+    made: Whole[Wrapped] | None
     mesh: dict[str, int]
 
 
@@ -78,7 +89,7 @@ class AttemptStatus(TypedDict):
     env_seen: dict[str, str | None]
     env_differs: dict[str, Any]
     outcome: str | None
-    first_cause: FirstCause | None
+    first_cause: Whole[FirstCause] | None
     text: str
     idle: str | None
 
@@ -104,16 +115,16 @@ class RunStatus(TypedDict):
     ended: float | None
     exit_code: int | None
     text: str
-    plan: PlanSummary | None
-    applied: Applied | None
-    training: Progress
+    plan: Whole[PlanSummary] | None
+    applied: Whole[Applied] | None
+    training: Whole[Progress]
     no_step_yet: str | None
-    checkpoint: NewestCheckpoint | None
+    checkpoint: Whole[NewestCheckpoint] | None
     nodes: list[NodeStatus]
     ranks: list[RankStatus]
     findings: list[RunFinding]
     attempts: list[AttemptStatus]
-    cluster: Cluster | None
+    cluster: Whole[Cluster] | None
     stages: list[StageStatus]
     agent_pid: int | None
     runner_pid: int | None
@@ -149,7 +160,7 @@ def status_json(state: RunState, now: float | None = None) -> RunStatus:
     Unknown values are null. Ages are in seconds, sizes in bytes, times in unix seconds.
     """
     now = clock.now() if now is None else now
-    plan, arranged, acted = state.plan, sizes(state), applied(state)
+    arranged, ended = sizes(state), state.phase.ended
     return {
         "run": state.run,
         "name": state.name,
@@ -160,28 +171,30 @@ def status_json(state: RunState, now: float | None = None) -> RunStatus:
         "ended": state.end(),
         "exit_code": state.exit_code,
         "text": state.end_text,
-        "plan": None
-        if plan is None
-        else msgspec.to_builtins(plan, builtin_types=()) | _plan_defaults(plan),
-        "applied": None if acted is None else _whole(acted),
+        "plan": None if state.plan is None else _plan(state.plan),
+        "applied": _whole_or_none(applied(state)),
         "training": _whole(progress(state, now)),
         "no_step_yet": no_step_yet(state, now) or None,
         "checkpoint": _checkpoint(state, now),
-        "nodes": [_node(node, state.phase.ended, now) for _, node in sorted(state.nodes.items())],
+        "nodes": [_node(node, ended, now) for _, node in sorted(state.nodes.items())],
         "ranks": [
-            _rank(number, rank, coordinates(arranged, number), state.phase.ended, now)
+            _rank(number, rank, coordinates(arranged, number), ended, now)
             for number, rank in sorted(state.ranks.items())
         ],
         "findings": [finding.of_run() for finding in state.findings.values()],
         "attempts": [_attempt(attempt) for attempt in state.attempts],
-        "cluster": None if state.cluster is None else _whole(state.cluster),
+        "cluster": _whole_or_none(state.cluster),
         "stages": [_stage(progress) for progress in state.stages.values()],
         "agent_pid": state.agent_pid,
         "runner_pid": state.runner_pid,
     }
 
 
-def _checkpoint(state: RunState, now: float) -> Any:
+def _whole_or_none(struct: S | None) -> Whole[S] | None:
+    return None if struct is None else _whole(struct)
+
+
+def _checkpoint(state: RunState, now: float) -> Whole[NewestCheckpoint] | None:
     newest = state.checkpoint
     if newest is None:
         return None
@@ -191,19 +204,24 @@ def _checkpoint(state: RunState, now: float) -> Any:
     return _whole(shown)
 
 
-def _plan_defaults(plan: Any) -> dict[str, Any]:
-    """Plan fields that the wire omits if they have their default."""
-    return {
-        "preset": plan.preset,
-        "nnodes": plan.nnodes,
-        "nproc_per_node": plan.nproc_per_node,
-        "backend": plan.backend,
-        "obeys": plan.obeys,
-        "notes": list(plan.notes),
-        "mesh": plan.mesh,
-        "zero_stage": plan.zero_stage,
-        "precision": plan.precision,
-    }
+_OF_PLAN = (
+    "preset",
+    "nnodes",
+    "nproc_per_node",
+    "backend",
+    "obeys",
+    "notes",
+    "mesh",
+    "zero_stage",
+    "precision",
+)
+"""Fields of a plan that are never omitted."""
+
+
+def _plan(plan: PlanSummary) -> Whole[PlanSummary]:
+    """Return a plan without the other fields that have their default."""
+    always = {name: msgspec.to_builtins(getattr(plan, name)) for name in _OF_PLAN}
+    return cast("Whole[PlanSummary]", msgspec.to_builtins(plan) | always)
 
 
 def _node(node: Node, ended: bool, now: float) -> NodeStatus:
@@ -229,9 +247,10 @@ def _link_state(node: Node) -> str:
     return "up" if node.heard else "unknown"
 
 
-def _whole(struct: Struct) -> Any:
+def _whole(struct: S) -> Whole[S]:
     """Return a struct as JSON with all fields, including those with their default."""
-    return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
+    fields = {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
+    return cast("Whole[S]", fields)
 
 
 def _stage(progress: StageProgress) -> StageStatus:
@@ -289,7 +308,7 @@ def _rank(number: int, rank: Rank, mesh: dict[str, int], ended: bool, now: float
         "log_age_s": live.log_age_s,
         "nccl_debug": rank.nccl_debug,
         "hook": rank.hook,
-        "made": None if rank.made is None else _whole(rank.made),
+        "made": _whole_or_none(rank.made),
         "mesh": mesh,
     }
 
@@ -305,7 +324,7 @@ def _attempt(attempt: Attempt) -> AttemptStatus:
         "env_seen": attempt.env_seen,
         "env_differs": attempt.env_differs,
         "outcome": None if attempt.outcome is None else str(attempt.outcome),
-        "first_cause": None if attempt.first_cause is None else _whole(attempt.first_cause),
+        "first_cause": _whole_or_none(attempt.first_cause),
         "text": attempt.text,
         "idle": attempt.idle or None,
     }
