@@ -18,12 +18,13 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 import msgspec
 from msgspec import Struct, structs
@@ -44,7 +45,7 @@ from ..run.log_files import parse_file_id
 from ..run.model import HUB, Event, RankSample, RankTick, ReadLog, RunEnded, RunPhase, Stamped
 from ..run.processes import environ_of
 from ..run.state import RunState
-from ..run.wire.client import Link, LinkError
+from ..run.wire.client import Link, LinkError, Window
 from ..telemetry.curves import directories
 from ..telemetry.metrics_files import FOLDER, LEVELS, gathered
 from . import exported_traces
@@ -251,98 +252,79 @@ def is_bundle(path: Path) -> bool:
 
 
 def unpack(path: Path, folder: Path) -> Manifest:
-    """Write a bundle's files below `folder`/RUN and return its manifest. Raises RunError."""
+    """Write a bundle's files below `folder`/RUN and return its manifest. Raises RunError, which leaves files behind."""
     try:
-        _check_sizes(path)
         with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
-            hashes = dict(_members(packed, path, folder))
+            hashes = _extracted(path, file, packed, folder)
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(
             f"file {path} cannot be read ({_words(error)}): have it exported or copied again"
         ) from None
-    tops = {name.partition("/")[0] for name in hashes}
-    if len(tops) != 1:
-        raise RunError(_no_bundle(path, "it holds several runs"))
-    top = tops.pop()
-    try:
-        manifest = msgspec.json.decode((folder / top / MANIFEST).read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError):
-        raise RunError(_no_bundle(path, "it has no manifest, or was cut off")) from None
+    top, manifest = _manifest(path, folder, list(hashes))
     if manifest.format != FORMAT:
         raise RunError(
             f"{path} is of distui {manifest.distui}, in a form that this version does not read: use that one"
         )
     listed = {f"{top}/{file.name}": file.sha256 for file in manifest.files}
-    if manifest.run != top or listed != {
-        name: digest for name, digest in hashes.items() if name != f"{top}/{MANIFEST}"
-    }:
+    del hashes[f"{top}/{MANIFEST}"]
+    if manifest.run != top or listed != hashes:
         raise RunError(
             f"{path} is not what was exported: its files differ from its manifest; have it exported again"
         )
     return manifest
 
 
-def _check_sizes(path: Path) -> None:
-    """Check the whole bundle before writing anything: sizes, names, and the manifest at its end.
+def _manifest(path: Path, folder: Path, names: list[str]) -> tuple[str, Manifest]:
+    """Return the folder inside the bundle, and the manifest, which is its last file. Raises RunError."""
+    tops = {name.partition("/")[0] for name in names}
+    if len(tops) > 1:
+        raise RunError(_no_bundle(path, "it holds several runs"))
+    try:
+        if names and names[-1].rpartition("/")[2] == MANIFEST:
+            data = (folder / names[-1]).read_bytes()
+            return tops.pop(), msgspec.json.decode(data, type=Manifest)
+    except (OSError, msgspec.MsgspecError):
+        pass
+    raise RunError(_no_bundle(path, "it has no manifest, or was cut off"))
+
+
+def _extracted(path: Path, file: IO[bytes], packed: gzip.GzipFile, folder: Path) -> dict[str, str]:
+    """Write each file below `folder`, and return the hashes by name.
 
     Raises RunError, OSError, EOFError and zlib.error.
     """
-    whole, names = 0, dict[str, None]()
-    with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
-        while (info := _header(packed.read(BLOCK), path)) is not None:
-            whole += info.size
-            if info.name in names:
-                raise RunError(_no_bundle(path, f"{info.name} is in it twice"))
-            names[info.name] = None
-            if len(names) > MOST_FILES or info.size > MOST_FILE or whole > MOST_BYTES:
-                raise RunError(
-                    _no_bundle(
-                        path, f"it unpacks to more than {MOST_BYTES >> 30} GiB, or {info.name} is too large"
-                    )
-                )
-            left = -(-info.size // BLOCK) * BLOCK
-            while left:
-                data = packed.read(min(left, 1 << 20))
-                if not data:
-                    raise EOFError("it ends too early")
-                left -= len(data)
-                _check_ratio(path, packed.tell(), file.tell())
-        rest = packed.read(tarfile.RECORDSIZE + 1)  # at most the padding of the last record
-        if len(rest) > tarfile.RECORDSIZE or rest.strip(b"\0"):
-            raise RunError(_no_bundle(path, "something follows its end"))
-    if len({name.partition("/")[0] for name in names}) > 1:
-        raise RunError(_no_bundle(path, "it holds several runs"))
-    if not names or next(reversed(names)).rpartition("/")[2] != MANIFEST:
-        raise RunError(_no_bundle(path, "it has no manifest, or was cut off"))
-    free = shutil.disk_usage(tempfile.gettempdir()).free
-    if whole > free:
+    hashes: dict[str, str] = {}
+    whole = 0
+    while (info := _header(packed.read(BLOCK), path)) is not None:
+        whole += info.size
+        if len(hashes) == MOST_FILES or info.size > MOST_FILE or whole > MOST_BYTES:
+            limit = f"it unpacks to more than {MOST_BYTES >> 30} GiB, or {info.name} is too large"
+            raise RunError(_no_bundle(path, limit))
+        if info.name in hashes:
+            raise RunError(_no_bundle(path, f"{info.name} is in it twice"))
+        target = folder / info.name
+        private_folder(target.parent)
+        _check_room(path, target.parent, info.size)
+        hashes[info.name] = _copy(packed, target, info.size)
+        _check_ratio(path, packed.tell(), file.tell())
+    rest = packed.read(tarfile.RECORDSIZE + 1)  # at most the padding of the last record
+    if len(rest) > tarfile.RECORDSIZE or rest.strip(b"\0"):
+        raise RunError(_no_bundle(path, "something follows its end"))
+    return hashes
+
+
+def _check_room(path: Path, folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        where = tempfile.gettempdir()
         raise RunError(
-            f"{path} unpacks to {size_text(whole)}, and {tempfile.gettempdir()} has {size_text(free)}: free space "
-            "there, or set TMPDIR"
+            f"{path} does not fit into {where}, of which {size_text(free)} are free: free space there, or set TMPDIR"
         )
 
 
 def _check_ratio(path: Path, unpacked: int, packed: int) -> None:
     if unpacked > FREE_OF_RATIO and unpacked > MOST_RATIO * packed:
         raise RunError(_no_bundle(path, f"it unpacks to more than {MOST_RATIO} times its size"))
-
-
-def _members(packed: gzip.GzipFile, path: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """Write each file, and yield its name and hash."""
-    room = MOST_BYTES
-    for number in range(MOST_FILES + 1):
-        info = _header(packed.read(BLOCK), path)
-        if info is None:
-            packed.read(1 << 20)  # the padding of the last record, and gzip's checksum
-            return
-        if number == MOST_FILES or info.size > min(MOST_FILE, room):
-            raise RunError(_no_bundle(path, f"{info.name} is too large"))
-        room -= info.size
-        target = folder / info.name
-        if target.exists():
-            raise RunError(_no_bundle(path, f"{info.name} is in it twice"))
-        private_folder(target.parent)
-        yield info.name, _copy(packed, target, info.size)
 
 
 def _copy(packed: gzip.GzipFile, target: Path, size: int) -> str:
@@ -570,21 +552,16 @@ class Gathering:
         pieces: list[tuple[int, bytes]] = []
         times: set[line_times.Record] = set()
         problem = ""
-        for span in spans(size, self._tail):
-            at = span.begin
-            while at < span.end and not problem:
-                try:
-                    window = await self._link.read_log(ReadLog(file, at, min(WINDOW, span.end - at)))
-                except LinkError as error:
-                    problem = str(error)
-                    break
-                problem = window.error
+        try:
+            async for window in self._windows(file, spans(size, self._tail)):
                 if window.data:
                     pieces.append((window.offset, window.data))
                     times.update(window.times)
-                if window.next <= at:
+                if window.error:
+                    problem = window.error
                     break
-                at = window.next
+        except LinkError as error:
+            problem = str(error)
         data, cut = joined(pieces, size)
         if problem:
             self.missing.append(f"{file}: {problem}")
@@ -594,6 +571,17 @@ class Gathering:
             records = line_times.moved(placed(pieces, size), sorted(times), data, masked)
             if records:
                 self._writer.add(f"{line_times.FOLDER}/{file}", line_times.packed(records))
+
+    async def _windows(self, file: str, ranges: Iterable[Span]) -> AsyncIterator[Window]:
+        """Yield the windows of a log in these ranges. Raises LinkError."""
+        for span in ranges:
+            at = span.begin
+            while at < span.end:
+                window = await self._link.read_log(ReadLog(file, at, min(WINDOW, span.end - at)))
+                yield window
+                if window.next <= at:
+                    break
+                at = window.next
 
     def _traces(self) -> None:
         """Add the traces of profiles if requested; else note their size."""
@@ -631,16 +619,19 @@ def numbered(events: Iterable[Stamped]) -> Iterator[Stamped]:
 
 def secrets_of(entry: run_directories.Entry, state: RunState) -> set[str]:
     """Values of secret variables in this process and in the run's processes on this machine."""
-    named = (
-        file_io.read(entry.path / name)
-        for name in (run_directories.AGENT_FILE, run_directories.RUNNER_FILE)
-    )
-    pids = [
-        who.pid for who in named if who is not None and not file_io.elsewhere(who) and file_io.alive(who)
-    ]
-    here = os.uname().nodename
-    for rank in state.ranks.values():
-        node = state.nodes.get(rank.place.node)
-        if rank.pid is not None and node is not None and node.host == here and not state.phase.ended:
-            pids.append(rank.pid)
+    pids: list[int] = []
+    for name in (run_directories.AGENT_FILE, run_directories.RUNNER_FILE):
+        process = file_io.read(entry.path / name)
+        if process is not None and not file_io.elsewhere(process) and file_io.alive(process):
+            pids.append(process.pid)
+    if not state.phase.ended:
+        pids += _ranks_here(state)
     return secrets_in(os.environ).union(*(secrets_in(environ_of(pid)) for pid in pids))
+
+
+def _ranks_here(state: RunState) -> Iterator[int]:
+    """Yield the pids of the ranks on this machine."""
+    here = {number for number, node in state.nodes.items() if node.host == os.uname().nodename}
+    for rank in state.ranks.values():
+        if rank.pid is not None and rank.place.node in here:
+            yield rank.pid
