@@ -91,10 +91,7 @@ class Search:
 
     def lines(self, data: bytes) -> list[tuple[int, int]]:
         """Return begin and end of each matching line, without its newline. `data`: complete lines."""
-        shown = _ESCAPE.sub(b"", data) if b"\x1b" in data else data
-        shown = _LINE_END.sub(b"", shown) if b"\r" in shown else shown
-        if shown is not data and not data.endswith(b"\n"):
-            shown += b"\n"  # a last line without visible text is a line
+        shown = visible(data)
         if self._literal and not (self._folded and _beyond_ascii(shown)):
             return _placed(self._by_literal(shown), shown, data)
         text = shown.decode("utf-8", "replace")  # "\n" is never part of a broken sequence
@@ -129,6 +126,15 @@ class Search:
                 hits.append((at, end))
             at = end + 1
         return hits
+
+
+def visible(data: bytes) -> bytes:
+    """Return complete lines without escape sequences, and without carriage returns at their ends."""
+    shown = _ESCAPE.sub(b"", data) if b"\x1b" in data else data
+    shown = _LINE_END.sub(b"", shown) if b"\r" in shown else shown
+    if shown is not data and not data.endswith(b"\n"):
+        shown += b"\n"  # a last line without visible text is a line
+    return shown
 
 
 def _within(match: re.Match[str]) -> str:
@@ -195,17 +201,13 @@ def scan(
 
     `seconds`: CPU seconds to search without a match, and with one. `passed`: skipped ranges, in order.
     """
-    matches, starts, position, stop = bytearray(), list[int](), offset, offset + scan_bytes
+    matches, starts, position = bytearray(), list[int](), offset
     cpu, wall = time.process_time(), time.monotonic()
-    while position < stop:
+    while position < offset + scan_bytes:
         most = seconds[bool(starts)]
         if time.process_time() - cpu >= most or time.monotonic() - wall >= WAITS * most:
             break
-        before = next((pair for pair in passed if pair[1] > position), None)
-        if before is not None and before[0] <= position:
-            position = before[1]
-            continue
-        room = SLICE if before is None else min(SLICE, before[0] - position)
+        position, room = _next_slice(position, passed)
         piece = whole_lines(os.pread(descriptor, room, position))
         if not piece:
             break
@@ -219,6 +221,15 @@ def scan(
                 return bytes(matches), starts, position + begin + len(raw)
         position += len(piece)
     return bytes(matches), starts, position
+
+
+def _next_slice(position: int, passed: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the position after the skipped ranges there, and the bytes to read from it."""
+    for begin, end in passed:
+        if position < begin:
+            return position, min(SLICE, begin - position)
+        position = max(position, end)
+    return position, SLICE
 
 
 def whole_lines(piece: bytes) -> bytes:

@@ -252,6 +252,11 @@ class _Index:
             pass
         return index
 
+    def restart(self) -> None:
+        """Forget the records of a truncated log, which are of other bytes."""
+        self.pending.clear()
+        self.anew, self.last, self.count = True, None, 0
+
     def add(self, *records: Record) -> None:
         self.pending += packed(records)
         self.last = records[-1]
@@ -272,9 +277,8 @@ class LineTimes:
         index = self._indexes.get(file)
         if index is None:
             index = self._indexes[file] = _Index.resumed(f"{self._run_dir}/{FOLDER}/{file}")
-        if index.last is not None and size < index.last[0]:  # truncated: the old records are of other bytes
-            index.pending.clear()
-            index.anew, index.last, index.count = True, None, 0
+        if index.last is not None and size < index.last[0]:
+            index.restart()
         offset, last = index.last or (0, None)
         if size == offset and last is not None:
             return

@@ -98,14 +98,21 @@ def own_time(text: str, moment: LineTime, now: float, shift: float = 0.0) -> flo
         return None
     clock = clock._replace(seconds=clock.seconds + shift)
     if moment.by is None:
-        local = clock.seconds if clock.kind == "zone" else _local(clock.seconds)
-        return local if clock.kind in ("zone", "date") and local <= now + LEAD_S else None
+        return _until(clock, now)
     after = moment.after if moment.after is not None else float("-inf")
     earliest, latest = min(after, moment.by) - LAG_S, moment.by + LEAD_S
     for at in _readings(clock, moment.by):
         if earliest <= at <= latest:
             return min(at, moment.by)
     return None
+
+
+def _until(clock: Clock, now: float) -> float | None:
+    """Return the time of a complete stamp in a log without times; None for a later one."""
+    if clock.kind not in ("zone", "date"):
+        return None
+    at = clock.seconds if clock.kind == "zone" else _local(clock.seconds)
+    return at if at <= now + LEAD_S else None
 
 
 def _readings(clock: Clock, by: float) -> list[float]:
