@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 
-from ..runners.logs.dating import Dated, Key, LogSpan
-from ..runners.logs.levels import Level, level_of
-from ..runners.run import clock
-from ..runners.run.formatting import size_short
+from msgspec.structs import replace
+
+from ..runners.logs.dating import FIRST, LAST, Key, LogSpan
 from ..runners.run.log_files import LogFile
 from ..runners.run.model import ReadLog
 from ..runners.run.wire.client import Window
-from .rows.log import Jump, LogLine, label_of
-
-WINDOW = 65536
-"""Bytes per request."""
-
-KEPT = 20_000
-"""Maximum lines; a quarter more triggers the removal of those farthest from the reader."""
-
-COUNTED = 50_000
-"""Maximum lines of a filter. Beyond it, the filter skips to the ends of the files."""
-
-BEHIND = 1 << 20
-"""Unread bytes from there on make a follower jump to the end."""
+from .loaded_logs import BEHIND, KEPT, WINDOW, LoadedLogs, key_of_line
+from .rows.log import Jump
+from .rows.log_lines import LogLine
 
 WINDOWS_A_PULL = 8
 """Windows of one file that are read per pull."""
@@ -36,171 +25,92 @@ TAIL = 4096
 ENOUGH = 120
 """Lines to load after a jump, if the files have so many."""
 
-SIFTED = 16
-"""Maximum files that a filter searches for new lines at a time."""
-
 ROUNDS = 12
 """Maximum consecutive requests for earlier or later lines."""
 
-FIRST, LAST = (float("-inf"), 0, 0, "", 0), (float("inf"), 0, 0, "", 0)
 
+class LogTail(LoadedLogs):
+    """The lines around the reader's position.
 
-Reader = Callable[[ReadLog], Awaitable[Window]]
-"""Reads one window of a log file. Raises LinkError."""
-
-
-class LogTail:
-    """The lines of some files, merged by time: the part of each file around the reader's position.
-
-    The file with the smallest loaded range limits the shown lines, so that no line is missing in between. `grep` is
-    applied on the file's node, so that only matching lines are transferred.
+    The file with the smallest loaded range limits the shown lines, so that no line is missing in between.
     """
 
-    def __init__(
-        self,
-        read: Reader,
-        files: Sequence[LogFile],
-        grep: str = "",
-        label: Callable[[LogFile], str] = label_of,
-        clock: Callable[[], float] = clock.now,
-    ) -> None:
-        self.lines: list[LogLine] = []
-        """The shown lines, in order."""
-        self.unfinished: dict[str, LogLine] = {}
-        """The text after the last newline by file id, such as a progress bar."""
-        self.dropped = 0
-        """Lines removed at the front because there were too many, minus those added there."""
-        self.problem = ""
-        """Why a file could not be read, in one sentence. A file that does not exist yet is no problem."""
-        self.at_end = True
-        """Whether the tail reaches the end of the files; otherwise it does not follow them."""
-        self._read, self._grep, self._label, self._clock = read, grep, label, clock
-        self._all: list[LogLine] = []
-        self._ends: dict[str, tuple[Key, Key]] = {}
-        """Keys of the first and last loaded line by file."""
-        self._spans: dict[str, LogSpan] = {}
-        self._opened: set[str] = set()
-        """Files that were read once. From then on they are read only if they grow."""
-        self._new = list(files)
-        self._searched_through = False
-        self.skipped = False
-        """Whether more lines match than were read."""
-
-    # --- queries
-
-    @property
-    def files(self) -> list[LogFile]:
-        """The shown files."""
-        return [*(span.file for span in self._spans.values()), *self._new]
-
-    def __len__(self) -> int:
-        """Return the number of shown files."""
-        return len(self._spans) + len(self._new)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._spans or any(file.id == name for file in self._new)
+    at_end = True
+    """Whether the tail reaches the end of the files; otherwise it does not follow them."""
 
     @property
     def beginning(self) -> bool:
         """Whether no earlier lines can be loaded."""
-        return bool(self._grep) or all(span.begin <= 0 for span in self._spans.values())
-
-    @property
-    def behind(self) -> bool:
-        """Whether a file has unread bytes."""
-        return any(span.next < span.size for span in self._spans.values())
+        return all(span.begin <= 0 for span in self._spans.values())
 
     @property
     def far_behind(self) -> bool:
         """Whether a reader who wants to follow has to restart at the end."""
-        return not self._grep and any(span.size - span.next > BEHIND for span in self._spans.values())
-
-    @property
-    def searched(self) -> float:
-        """Searched share of the bytes, 0 to 1."""
-        whole = sum(span.size for span in self._spans.values())
-        done = sum(min(span.next, span.size) for span in self._spans.values())
-        return done / whole if whole else float(len(self._opened) >= len(self._spans))
-
-    @property
-    def searching(self) -> bool:
-        """Whether the bytes from before the search are not yet searched to the end; later ones are followed."""
-        return self.filtered and not self._searched_through
-
-    @property
-    def filtered(self) -> bool:
-        """Whether only matching lines are loaded."""
-        return bool(self._grep)
+        return any(span.size - span.next > BEHIND for span in self._spans.values())
 
     # --- beginning
 
-    def add(self, files: Sequence[LogFile], separator: str = "") -> None:
-        """Add files that were created since, to be read from their beginning."""
-        fresh = [file for file in files if file.id not in self]
-        if fresh and separator:
-            last = self._all[-1].key if self._all else FIRST
-            self._insert([LogLine(separator, "", Level.NONE, key=(last[0], 1 << 30, 0, "", 0))])
-        for file in fresh:
-            self._spans[file.id] = LogSpan(file)
-
     async def begin(self) -> None:
-        """Load the ends of the files; a search begins at their beginnings."""
-        files, self._new = self._new, []
-        for file in files:
-            self._spans[file.id] = LogSpan(file)
-        if self._grep:
-            return
-        back = WINDOW if len(files) == 1 else TAIL
-        windows = await asyncio.gather(*(self._read(ReadLog(file.id, -back, WINDOW)) for file in files))
-        for file, window in zip(files, windows, strict=True):
-            self._begin_at(file, window)
-        self._show()
-        await self._more_in_front(min(ENOUGH, KEPT))
+        """Load the ends of the files."""
+        back = WINDOW if len(self) == 1 else TAIL
+        await self._begin_with([ReadLog(name, -back, WINDOW) for name in self._spans])
+        await self._more_in_front(ENOUGH)
 
     async def begin_at(self, jump: Jump) -> None:
         """Load the files from a line, a time, or a share of their bytes.
 
         `problem` is set for a file that does not support the jump.
         """
-        files, self._new = self.files, []
-        self._spans = {file.id: LogSpan(file) for file in files}
         self.at_end = False
-        if jump.file and (len(files) == 1 or not jump.at):
-            await self._begin_around(files, jump)
-            return
-        at, offsets = jump.at, [0] * len(files)
-        if jump.share is not None:
-            at = await self._time_of(files, jump.share) if len(files) > 1 else 0.0
-            if not at:
-                offsets = await self._offsets_of(files, jump.share)
-        asked = [
-            self._read(ReadLog(file.id, to, WINDOW, line=jump.line, at=at))
-            for file, to in zip(files, offsets, strict=True)
-        ]
-        for file, window in zip(files, await asyncio.gather(*asked), strict=True):
-            self._begin_at(file, window)
+        several, at = len(self) > 1, jump.at
+        if jump.share is not None and several:
+            at = await self._time_of(jump.share)
+        by_time = at and (several or not jump.file)
+        if by_time or (jump.share is None and not jump.file):
+            await self._begin_with(
+                [ReadLog(name, 0, WINDOW, line=jump.line, at=at) for name in self._spans]
+            )
+        else:
+            await self._begin_with(await self._at_share(jump))
+
+    async def _at_share(self, jump: Jump) -> list[ReadLog]:
+        """Return the first requests at a share of each file's bytes, or around a line and at its share of others."""
+        sizes, share = await self._sizes(), jump.share or 0.0
+        if jump.file:
+            share = jump.offset / max(sizes[jump.file], 1)
+        asks = {name: ReadLog(name, int(size * share), WINDOW) for name, size in sizes.items()}
+        if jump.file:
+            asks[jump.file] = ReadLog(jump.file, max(0, jump.offset - WINDOW // 2), WINDOW)
+        return list(asks.values())
+
+    async def _begin_with(self, asks: Sequence[ReadLog]) -> None:
+        """Load the first window of each file."""
+        spans = [self._spans[ask.file] for ask in asks]
+        windows = await asyncio.gather(*map(self._window, spans, asks))
+        for span, window in zip(spans, windows, strict=True):
+            if window is not None:
+                span.restart(window.offset)
+                self._take(span, window)
         self._show()
 
-    async def _offsets_of(self, files: Sequence[LogFile], share: float) -> list[int]:
-        sizes = await asyncio.gather(*(self._read(ReadLog(file.id, -1, 1)) for file in files))
-        return [int(window.size * share) for window in sizes]
+    async def _sizes(self) -> dict[str, int]:
+        windows = await asyncio.gather(*(self._read(ReadLog(name, -1, 1)) for name in self._spans))
+        return {name: window.size for name, window in zip(self._spans, windows, strict=True)}
 
-    async def _begin_around(self, files: Sequence[LogFile], jump: Jump) -> None:
-        """Load one file around a line; without times, load the other files at the same share of their bytes."""
-        own = await self._read(ReadLog(jump.file, max(0, jump.offset - WINDOW // 2), WINDOW))
-        share = jump.offset / own.size if own.size else 0.0
-        for file in files:
-            if file.id == jump.file:
-                self._begin_at(file, own)
-                continue
-            size = (await self._read(ReadLog(file.id, -1, 1))).size
-            self._begin_at(file, await self._read(ReadLog(file.id, int(size * share), WINDOW)))
-        self._show()
+    async def _time_of(self, share: float) -> float:
+        """Return the approximate time of that share of the longest file; 0.0 if it has no times."""
+        sizes = await self._sizes()
+        longest = max(sizes, key=lambda name: sizes[name])
+        window = await self._read(ReadLog(longest, int(sizes[longest] * share), TAIL))
+        lines = LogSpan(self._spans[longest].file, window.offset).feed(window, self._clock())
+        return next((line.key[0] for line in lines if line.key[0]), 0.0)
+
+    # --- a line that is not shown
 
     async def find(
         self,
         pattern: str,
-        wanted: Callable[[str], bool],
+        wanted: Callable[[LogLine], bool],
         before: bool,
         progress: Callable[[float], None],
         newest: bool = False,
@@ -209,33 +119,28 @@ class LogTail:
 
         Raises LinkError.
         """
-
-        def fits(line: LogLine) -> bool:
-            return wanted(line.text)
-
-        spans = self._unloaded(before)
-        whole, done = sum(end - begin for _, begin, end in spans), 0
-        hits = list(filter(fits, self._hidden(before)))
-        for file, begin, end in spans:
-            at = begin
-            while at < end:
+        ranges = self._unloaded(before)
+        whole, done = sum(end - begin for _, begin, end in ranges), 0
+        hits = list(filter(wanted, self._hidden(before)))
+        for file, begin, end in ranges:
+            at, fitting = begin, list[LogLine]()
+            while at < end and (newest or not fitting):
                 lines, at = await self._search_window(file, at, end, pattern)
-                fitting = list(filter(fits, lines))
-                hits += fitting[-1:] if newest else fitting[:1]
-                if fitting and not newest:
-                    break
+                fitting = list(filter(wanted, lines))
+                hits += fitting
                 progress((done + min(at, end) - begin) / whole)
             done += end - begin
         best = max if newest else min
-        return best(hits, key=_key, default=None)
+        return best(hits, key=key_of_line, default=None)
 
     def _unloaded(self, before: bool) -> list[tuple[LogFile, int, int]]:
         """Return each file's range of bytes before or after its loaded lines."""
-        spans = [
-            (span.file, 0, span.begin) if before else (span.file, span.next, span.size)
-            for span in self._spans.values()
-        ]
-        return [(file, begin, end) for file, begin, end in spans if begin < end]
+        ranges = []
+        for span in self._spans.values():
+            begin, end = (0, span.begin) if before else (span.next, span.size)
+            if begin < end:
+                ranges.append((span.file, begin, end))
+        return ranges
 
     async def _search_window(
         self, file: LogFile, at: int, end: int, pattern: str
@@ -250,171 +155,93 @@ class LogTail:
         """Return loaded lines that are not shown because other files are not loaded that far."""
         if not self.lines:
             return []
-        first, last = self.lines[0].key, self.lines[-1].key
-        return [line for line in self._all if (line.key < first if before else line.key > last)]
-
-    async def _time_of(self, files: Sequence[LogFile], share: float) -> float:
-        """Return the approximate time of that share of the longest file; 0.0 if it has no times."""
-        windows = await asyncio.gather(*(self._read(ReadLog(file.id, -1, 1)) for file in files))
-        longest = max(zip(files, windows, strict=True), key=lambda pair: pair[1].size)
-        window = await self._read(ReadLog(longest[0].id, int(longest[1].size * share), 4096))
-        lines = LogSpan(longest[0], window.offset).feed(window, self._clock())
-        return next((line.key[0] for line in lines if line.key[0]), 0.0)
-
-    def _begin_at(self, file: LogFile, window: Window) -> None:
-        span = self._spans[file.id]
-        span.begin = span.next = max(window.offset, 0) if not window.error else 0
-        self._opened.add(file.id)
-        if window.error:
-            self._note(window)
-        else:
-            self._take(span, window)
+        if before:
+            return self._all[: bisect_left(self._all, self.lines[0].key, key=key_of_line)]
+        return self._all[bisect_right(self._all, self.lines[-1].key, key=key_of_line) :]
 
     # --- going on
 
     async def pull(self, sizes: Mapping[str, int]) -> int:
         """Load new lines; `sizes` are the current sizes. Return the number of new lines."""
-        before = len(self.lines) + self.dropped
-        if self._grep:
-            await self._search(sizes)
-        else:
-            spans = self._spans.items()
-            grew = [span for name, span in spans if not span.next == span.size == sizes.get(name, -1)]
-            for span in grew:  # also files of unknown size; `_grew` decides about them
-                await self._pull(span, sizes)
+        before = self.count
+        for name, span in self._spans.items():
+            for _ in range(WINDOWS_A_PULL):
+                has_grown = span.next != span.size or sizes.get(name, span.size) != span.size
+                if not has_grown or not await self._advance(span):
+                    break
         self._show()
         self._trim_front()
-        return len(self.lines) + self.dropped - before
-
-    def _grew(self, name: str, span: LogSpan, sizes: Mapping[str, int]) -> bool:
-        """Whether a file is known or assumed to have unread bytes."""
-        size = span.size if name in self._opened else None
-        return not span.next == span.size == sizes.get(name, size)
-
-    async def _pull(self, span: LogSpan, sizes: Mapping[str, int]) -> None:
-        for _ in range(WINDOWS_A_PULL):
-            if not self._grew(span.file.id, span, sizes) or not await self._advance(span):
-                break
-
-    async def _search(self, sizes: Mapping[str, int]) -> None:
-        """Search one more window of the files with the most unread bytes; a node runs two searches at a time."""
-        for name, span in self._spans.items():
-            span.size = max(span.size, sizes.get(name, 0))
-        most_behind = self._most_behind()[: 2 if self.searching else SIFTED]
-        await asyncio.gather(*map(self._advance, most_behind))
-        if self.searching and not self.skipped and len(self._all) + self.dropped > COUNTED:
-            self._skip()
-        if not self.behind and len(self._opened) == len(self._spans):
-            self._searched_through = True
-
-    def _most_behind(self) -> list[LogSpan]:
-        """Return files with unread bytes, the one with the most first."""
-        left = [span for name, span in self._spans.items() if span.behind or name not in self._opened]
-        return sorted(left, key=lambda span: span.next - span.size)
-
-    def _skip(self) -> None:
-        """Skip so much of each file that the rest yields about KEPT lines."""
-        self.skipped = True
-        read = sum(span.next - span.begin for span in self._spans.values())
-        share = 1.5 * KEPT / (len(self._all) + self.dropped)
-        for span in self._spans.values():
-            to = span.size - int(min(read * share, span.size))
-            if to - span.next > BEHIND:
-                self._leave_out(span, to)
-
-    def _leave_out(self, span: LogSpan, to: int) -> LogSpan:
-        """Continue reading a file at `to`; a line shows how much was left out."""
-        file, size = span.file, span.size
-        text = f"… {size_short(to - span.next)} not shown"
-        above = self._ends[file.id][1] if file.id in self._ends else FIRST
-        key = (above[0], 1 << 30, 0, file.id, span.next) if above[0] else (*above[:4], span.next)
-        self._insert([LogLine(text, self._label(file), Level.NONE, key=key)])
-        self._forget(file.id)
-        fresh = self._spans[file.id] = LogSpan(file, to)
-        fresh.size = size
-        return fresh
+        return self.count - before
 
     async def _advance(self, span: LogSpan) -> bool:
         """Read one window; return whether there is more."""
-        file, at = span.file, span.next
-        window = await self._read(ReadLog(file.id, at, WINDOW, self._grep))
-        self._opened.add(file.id)
-        if window.error:
-            self._note(window)
-            span.size = span.next  # no more requests until it grows
+        at = span.next
+        window = await self._window(span, ReadLog(span.file.id, at, WINDOW))
+        if window is None:
             return False
-        if not self._grep and self.at_end and window.size - at > BEHIND:
+        if self.at_end and window.size - at > BEHIND:  # go on at the end; earlier lines can be loaded again
+            self._all = [line for line in self._all if line.key[3] != span.file.id]
+            span.restart(window.size - WINDOW)
             span.size = window.size
-            self._leave_out(span, window.size - WINDOW)
             return True
-        self._take(span, window, live=self.at_end)
+        is_new = self.at_end and window.size - at < WINDOW
+        self._take(span, window, self._clock() if is_new else None)
         return window.next < window.size
 
-    async def later(self) -> int:
-        """Load the next lines without following the end; return how many were added."""
+    def _take(self, span: LogSpan, window: Window, came: float | None = None) -> None:
+        super()._take(span, window, came)
+        self.unfinished.pop(span.file.id, None)
+        rest = None if span.behind else span.unfinished(self._clock())
+        if rest is not None:
+            (self.unfinished[span.file.id],) = self._shaped(span.file, [rest])
+
+    async def later(self) -> None:
+        """Load the next lines without following the end."""
         before = len(self.lines)
         for _ in range(ROUNDS):
             left = [span for span in self._spans.values() if span.behind]
-            left.sort(key=lambda span: self._ends.get(span.file.id, (FIRST, FIRST))[1])
             if not left or len(self.lines) >= before + ENOUGH:
                 break
-            await asyncio.gather(*(self._advance(span) for span in left[: max(1, len(left) // 2)]))
+            left.sort(key=lambda span: span.last or FIRST)
+            await asyncio.gather(*map(self._advance, _half(left)))
             self._show()
-        came = len(self.lines) - before
         self._trim_front()
-        return came
 
     async def earlier(self) -> int:
         """Load earlier lines; return how many were added in front."""
         if self.beginning:
             return 0
-        before = len(self.lines)
-        first = self.lines[0] if self.lines else None
+        before, first = len(self.lines), self.lines[0] if self.lines else None
         await self._more_in_front(before + ENOUGH)
-        came = len(self.lines) - before if first is None else self._place(first)
-        self.dropped -= came
+        came = len(self.lines) - before
+        if first is not None:
+            came = bisect_left(self.lines, first.key, key=key_of_line)
         self._trim_back()
         return came
 
-    def _place(self, line: LogLine) -> int:
-        at = bisect_left(self.lines, line.key, key=_key)
-        while at < len(self.lines) and self.lines[at] is not line:
-            at += 1
-        return at
-
     async def _more_in_front(self, wanted: int) -> None:
+        size = WINDOW if len(self) <= 4 else WINDOW // 4
         for _ in range(ROUNDS):
             left = [span for span in self._spans.values() if span.begin > 0]
             if not left or len(self.lines) >= wanted:
                 break
-            left.sort(key=lambda span: self._ends.get(span.file.id, (LAST, LAST))[0], reverse=True)
-            chosen = left[: max(1, len(left) // 2)]
-            size = WINDOW if len(self._spans) <= 4 else WINDOW // 4
-            await asyncio.gather(*(self._load_front(span, size) for span in chosen))
+            left.sort(key=lambda span: span.first or LAST, reverse=True)
+            await asyncio.gather(*(self._load_front(span, size) for span in _half(left)))
             self._show()
 
     async def _load_front(self, span: LogSpan, size: int) -> None:
+        """Load about `size` bytes before the loaded part of a file."""
         name, end = span.file.id, span.begin
         window = await self._before(name, end, size)
-        begin, data, reached, times = window.offset, window.data, window.next, window.times
-        while begin < reached < end and not window.error:
-            window = await self._read(ReadLog(name, reached, end - reached))
-            if window.next <= reached or window.offset >= end:
+        while window.offset < window.next < end and not window.error:
+            after = await self._read(ReadLog(name, window.next, end - window.next))
+            if not after.error and (after.next <= window.next or after.offset >= end):
                 break  # no more lines are stored before `end`
-            if window.offset > reached:  # the part before a gap is loaded next
-                begin, data, reached, times = window.offset, window.data, window.next, window.times
-                continue
-            data, reached = data + window.data[reached - window.offset :], window.next
-            times += window.times
-        if window.error or begin >= end:
+            window = _joined(window, after)
+        if window.error or window.offset >= end:
             span.begin = 0
-            return
-        whole = Window(name, begin, reached, window.size, data, times=_in_order(times), shift=window.shift)
-        first = self._ends.get(name, (None, None))[0]
-        lines = span.front(whole, self._clock(), first)
-        self._insert(self._shaped(span.file, lines))
-        if lines:
-            self._ends[name] = (lines[0].key, self._ends.get(name, (FIRST, lines[-1].key))[1])
+        else:
+            self._insert(self._shaped(span.file, span.front(window, self._clock())))
 
     async def _before(self, name: str, end: int, size: int) -> Window:
         """Return a window of about `size` bytes before `end`, or before the gap in the log that ends there."""
@@ -432,127 +259,48 @@ class LogTail:
                 low, window = middle, nearer
         return window
 
-    # --- the lines
-
-    def _take(self, span: LogSpan, window: Window, live: bool = False) -> None:
-        now = self._clock()
-        near = window.size - span.next < WINDOW
-        lines = span.feed(window, now, now if live and near else None)
-        self._insert(self._shaped(span.file, lines))
-        name = span.file.id
-        if lines:
-            self._ends[name] = (self._ends.get(name, (lines[0].key, FIRST))[0], lines[-1].key)
-        self.unfinished.pop(name, None)
-        rest = span.unfinished(now) if not self._grep and not span.behind else None
-        if rest is not None:
-            self.unfinished[name] = self._shaped(span.file, [rest])[0]
-
-    def _shaped(self, file: LogFile, lines: Sequence[Dated]) -> list[LogLine]:
-        label, rank = self._label(file), file.rank
-        return [LogLine(text, label, level_of(text), at, own, key, rank) for text, key, at, own in lines]
-
-    def _insert(self, lines: Sequence[LogLine]) -> None:
-        """Insert lines in order; lines of one file arrive sorted."""
-        held = self._all
-        if not lines:
-            return
-        if not held or held[-1].key <= lines[0].key:
-            held += lines
-        elif lines[-1].key < held[0].key:
-            held[:0] = lines
-        elif len(lines) < 8:
-            for line in lines:
-                insort(held, line, key=_key)
-        else:
-            at = bisect_left(held, lines[0].key, key=_key)
-            held[at:] = sorted([*held[at:], *lines], key=_key)
+    # --- the shown lines
 
     def _show(self) -> None:
         """Show the range that is complete: from the latest first line to the earliest last line of unfinished files."""
-        first, last = (None, None) if self._grep else self._complete_range()
-        begin = 0 if first is None else bisect_left(self._all, first, key=_key)
-        end = len(self._all) if last is None else bisect_right(self._all, last, key=_key)
-        self.lines = self._all[begin:end] if begin < end else self._all[begin:]
-
-    def _complete_range(self) -> tuple[Key | None, Key | None]:
-        """Return the limits that unfinished files set; None without a limit."""
         firsts: list[Key] = []
         lasts: list[Key] = []
-        for name, span in self._spans.items():
-            if name not in self._ends:
-                continue
-            first, last = self._ends[name]
-            if span.begin > 0:
-                firsts.append(first)
-            if span.behind:
-                lasts.append(last)
-        return max(firsts, default=None), min(lasts, default=None)
-
-    def _trim_front(self) -> None:
-        over = len(self.lines) - KEPT
-        if over > KEPT // 4:  # not each time, since it rebuilds all rows
-            first = self.lines[over]
-            del self._all[: bisect_left(self._all, first.key, key=_key)]
-            self.dropped += over
-            self._keep_spans(front=True)
-            self._show()
+        for span in self._spans.values():
+            if span.first is not None and span.begin > 0:
+                firsts.append(span.first)
+            if span.last is not None and span.behind:
+                lasts.append(span.last)
+        begin = bisect_left(self._all, max(firsts, default=FIRST), key=key_of_line)
+        end = bisect_right(self._all, min(lasts, default=LAST), key=key_of_line)
+        self.lines = self._all[begin:end] if begin < end else self._all[begin:]
 
     def _trim_back(self) -> None:
-        if len(self.lines) > KEPT:
-            last = self.lines[KEPT - 1]
-            del self._all[bisect_right(self._all, last.key, key=_key) :]
-            self.at_end = False
-            self.unfinished.clear()
-            self._keep_spans(front=False)
-            self._show()
-
-    def _keep_spans(self, front: bool) -> None:
-        """Update the range of each file after lines were removed."""
-        ends = self._kept_ends()
+        if len(self.lines) <= KEPT:
+            return
+        last = self.lines[KEPT - 1].key
+        del self._all[bisect_right(self._all, last, key=key_of_line) :]
+        self.at_end = False
+        self.unfinished.clear()
+        kept = self._kept()
         for name, span in self._spans.items():
-            was = self._ends.pop(name, None)
-            if name in ends:
-                self._ends[name] = ends[name]
-                if front:
-                    span.begin = ends[name][0][4]
-                    continue
-            if was is None:
-                continue
-            if front:
-                span.begin = span.next - len(span.carry)
-            elif name not in ends or ends[name][1] != was[1]:
-                self._cut_back(span, ends.get(name))
-
-    def _kept_ends(self) -> dict[str, tuple[Key, Key]]:
-        """Map each file to its first and last line."""
-        ends: dict[str, tuple[Key, Key]] = {}
-        for line in self._all:
-            if line.key[1] != 1 << 30:
-                name = line.key[3]
-                ends[name] = (ends[name][0] if name in ends else line.key, line.key)
-        return ends
-
-    def _cut_back(self, span: LogSpan, ends: tuple[Key, Key] | None) -> None:
-        """Reset a file to continue after its last kept line."""
-        fresh = LogSpan(span.file, span.begin)
-        fresh.size = span.size
-        if ends is not None:
-            fresh.next = ends[1][4]
-            fresh.skip = True
-        self._spans[span.file.id] = fresh
-
-    def _forget(self, name: str) -> None:
-        """Forget a file's range, which then no longer limits the shown lines."""
-        self._ends.pop(name, None)
-
-    def _note(self, window: Window) -> None:
-        if "does not exist" not in window.error:
-            self.problem = window.error
+            span.keep_begin(kept.get(name))
+        self._show()
 
 
-def _key(line: LogLine) -> Key:
-    return line.key
+def _half(files: list[LogSpan]) -> list[LogSpan]:
+    """Return the first half of some files, at least one."""
+    return files[: max(1, len(files) // 2)]
 
 
-def _in_order(times: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    return tuple(sorted(set(times)))
+def _joined(window: Window, after: Window) -> Window:
+    """Return both windows as one; only `after` if there is a gap between them, whose front is loaded next."""
+    if after.error or after.offset > window.next:
+        return after
+    return replace(
+        window,
+        next=after.next,
+        size=after.size,
+        data=window.data + after.data[window.next - after.offset :],
+        times=tuple(sorted({*window.times, *after.times})),
+        shift=after.shift,
+    )

@@ -7,6 +7,7 @@ bytes get the same order, whenever and in whatever pieces they read.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH, clean_line
@@ -23,6 +24,9 @@ SHARP_S = 2.0
 
 Key = tuple[float, int, int, str, int]
 """Sort key of lines: time, rank, stream, file and offset. The time is 0.0 if unknown."""
+FIRST: Key = (float("-inf"), 0, 0, "", 0)
+LAST: Key = (float("inf"), 0, 0, "", 0)
+"""Keys before and after all lines."""
 
 _STREAMS = ("log", "out", "err", "nccl")
 
@@ -63,13 +67,16 @@ class LogSpan:
         self._wanted, self._width = dated, width
         self.file = file
         self.begin = self.next = begin
-        self.size = 0
-        """Size of the file at its last read."""
+        self.first: Key | None = None
+        self.last: Key | None = None
+        """Keys of the first and last loaded line."""
+        self.size = -1
+        """Size of the file at its last read; -1 before the first one."""
         self.carry = b""
         """Bytes after the last newline."""
         self.carried = UNKNOWN
         """Time of those bytes."""
-        self.skip = False
+        self._repeats = False
         """Whether the line at `next` is loaded, but not the text after it."""
         self._floor = self._shift = 0.0
 
@@ -78,84 +85,117 @@ class LogSpan:
         """Whether the file has more data."""
         return self.next < self.size
 
+    # --- the loaded part
+
+    def restart(self, offset: int) -> None:
+        """Forget the loaded part, and continue at an offset."""
+        self.begin = self.next = offset
+        self.first = self.last = None
+        self.carry, self.carried, self._repeats = b"", UNKNOWN, False
+        self._floor = 0.0
+
+    def keep_end(self, kept: tuple[Key, Key] | None) -> None:
+        """Forget the lines before the kept ones, given by the first and last key."""
+        if kept is not None:
+            self.first, self.last = kept
+            self.begin = kept[0][4]
+        elif self.first is not None:
+            self.first = self.last = None
+            self.begin = self.next - len(self.carry)
+
+    def keep_begin(self, kept: tuple[Key, Key] | None) -> None:
+        """Forget the lines after the kept ones, so that reading continues after the last of them."""
+        if self.last is None or (kept is not None and kept[1] == self.last):
+            return
+        self.restart(self.begin)
+        if kept is not None:
+            self.first, self.last = kept
+            self.next, self._repeats = kept[1][4], True
+
+    # --- lines
+
     def feed(self, window: Window, now: float, came: float | None = None) -> list[Dated]:
         """Return the lines that a window completes. The window was requested from `next` on.
 
         `came`: approximate time of the new data, if a viewer saw the file grow.
         """
         if 0 <= window.size < self.next:
-            self.begin = self.next = self.size = 0
+            self.begin = self.next = 0
             self.carry, self.carried = b"", UNKNOWN
-            self.size = window.size
-            return [self._note("(the file was truncated and begins anew)")]
+            lines = [self._note("(the file was truncated and begins anew)")]
+        elif window.starts:
+            self._take_shift(window)
+            lines = self._hits(window, now)
+        else:
+            self._take_shift(window)
+            lines = [*self._passed(window, now), *self._next_lines(window, now, came)]
+            if self._repeats and lines:
+                self._repeats = False
+                del lines[0]
         self.size = window.size
-        self._take_shift(window)
-        if window.starts:
-            return self._hits(window, now)
-        lines: list[Dated] = []
-        if window.offset > self.next:
-            if self.begin == self.next:  # the request named a time or a line
-                self.begin = window.offset
-            else:  # of a lost node only some pieces may be stored
-                lines += self._finished(now)
-                lines.append(
-                    self._note(
-                        f"(… {size_text(window.offset - self.next)} left out: not kept, or never written …)"
-                    )
-                )
-            self.next = window.offset
-        elif window.offset < self.begin:
-            self.begin = self.next = window.offset
-        timeline = TimeRecords(window.times)
-        fresh = window.data[max(self.next - window.offset, 0) :]
-        data, offset = self.carry + fresh, self.next - len(self.carry)
-        held = self.next if self.carry else offset  # text before it came with an earlier window
-        pieces = data.split(b"\n")
-        rest = pieces.pop()
-        if len(rest) > CARRY:
-            pieces.append(rest)
-            rest = b""
-        for piece in pieces:
-            at = offset + _state(piece)
-            moment = timeline.of(at) if at >= held else self.carried
-            lines.append(self._dated(piece, offset, moment, now, came))
-            offset += len(piece) + 1
-        if rest and (at := offset + _state(rest)) >= held:
-            self.carried = timeline.of(at)
-        self.carry, self.next = rest, max(window.next, self.next)
-        if self.skip and lines:
-            self.skip = False
-            return lines[1:]
+        if lines:
+            self.first, self.last = self.first or lines[0].key, lines[-1].key
         return lines
 
     def _take_shift(self, window: Window) -> None:
         self._shift = window.shift if abs(window.shift) < LATEST else 0.0
 
     def _hits(self, window: Window, now: float) -> list[Dated]:
-        timeline, lines = TimeRecords(window.times), list[Dated]()
+        """Return the lines that a search has found."""
+        times, lines = TimeRecords(window.times), list[Dated]()
         pieces = window.data.removesuffix(b"\n").split(b"\n")
         for piece, start in zip(pieces, window.starts, strict=False):
-            lines.append(self._dated(piece, start, timeline.of(start + _state(piece)), now, None))
+            lines += self._lines([piece], start, times.of, now)
         self.next = max(window.next, self.next)
         return lines
 
-    def front(self, window: Window, now: float, first: Key | None) -> list[Dated]:
-        """Return the lines of a window before `begin`, which may overlap. `first`: key of the current first line."""
+    def _passed(self, window: Window, now: float) -> list[Dated]:
+        """Continue at a window that begins elsewhere; return a note about the bytes in between."""
+        lines: list[Dated] = []
+        if window.offset < self.begin or (window.offset > self.next == self.begin):
+            self.begin = self.next = window.offset  # the request named a time or a line
+        elif window.offset > self.next:  # of a lost node only some pieces may be stored
+            missing = size_text(window.offset - self.next)
+            lines = self.last_words(now)
+            lines.append(self._note(f"(… {missing} left out: not kept, or never written …)"))
+            self.next = window.offset
+        return lines
+
+    def _next_lines(self, window: Window, now: float, came: float | None) -> list[Dated]:
+        times = TimeRecords(window.times)
+        offset = self.next - len(self.carry)
+        fresh = self.next if self.carry else offset  # text before it came with an earlier window
+
+        def time_of(at: int) -> LineTime:
+            return times.of(at) if at >= fresh else self.carried
+
+        data = self.carry + window.data[max(self.next - window.offset, 0) :]
+        pieces = data.split(b"\n")
+        rest = pieces.pop()
+        if len(rest) > CARRY:
+            pieces.append(rest)
+            rest = b""
+        lines = self._lines(pieces, offset, time_of, now, came)
+        if rest:
+            self.carried = time_of(offset + len(data) - len(rest) + _state(rest))
+        self.carry, self.next = rest, max(window.next, self.next)
+        return lines
+
+    def front(self, window: Window, now: float) -> list[Dated]:
+        """Return the lines of a window before `begin`, which may overlap."""
         data = window.data[: max(0, self.begin - window.offset)]
         self._take_shift(window)
-        timeline, offset, lines = TimeRecords(window.times), window.offset, list[Dated]()
+        if not data:
+            return []
         floor, self._floor = self._floor, 0.0
-        for piece in data.removesuffix(b"\n").split(b"\n") if data else ():
-            lines.append(self._dated(piece, offset, timeline.of(offset + _state(piece)), now, None))
-            offset += len(piece) + 1
+        pieces = data.removesuffix(b"\n").split(b"\n")
+        lines = self._lines(pieces, window.offset, TimeRecords(window.times).of, now)
         self._floor = max(floor, self._floor)
-        if data:
-            self.begin = window.offset
-        if first is not None:
-            lines = [
-                line if line.key <= first else line._replace(key=key_of(self.file, first[0], line.offset))
-                for line in lines
-            ]
+        self.begin = window.offset
+        for index, line in enumerate(lines):
+            if self.first is not None and line.key > self.first:
+                lines[index] = line._replace(key=key_of(self.file, self.first[0], line.offset))
+        self.first, self.last = lines[0].key, self.last or lines[-1].key
         return lines
 
     def unfinished(self, now: float) -> Dated | None:
@@ -167,17 +207,29 @@ class LogSpan:
         self._floor = floor
         return line
 
-    def _finished(self, now: float) -> list[Dated]:
+    def last_words(self, now: float) -> list[Dated]:
+        """Return the text without a newline at the end of a complete file."""
         line = self.unfinished(now)
         self.carry, self.carried = b"", UNKNOWN
         return [] if line is None else [line]
 
-    def last_words(self, now: float) -> list[Dated]:
-        """Return the text without a newline at the end of a complete file."""
-        return self._finished(now)
-
     def _note(self, text: str) -> Dated:
         return Dated(text, key_of(self.file, self._floor, self.next))
+
+    def _lines(
+        self,
+        pieces: Sequence[bytes],
+        offset: int,
+        time_of: Callable[[int], LineTime],
+        now: float,
+        came: float | None = None,
+    ) -> list[Dated]:
+        """Return consecutive lines; `offset`: of the first one."""
+        lines = []
+        for piece in pieces:
+            lines.append(self._dated(piece, offset, time_of(offset + _state(piece)), now, came))
+            offset += len(piece) + 1
+        return lines
 
     def _dated(self, piece: bytes, offset: int, moment: LineTime, now: float, came: float | None) -> Dated:
         text = clean_line(piece, self._width)

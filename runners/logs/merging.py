@@ -12,7 +12,7 @@ from ..run import clock
 from ..run.log_files import LogFile
 from ..run.model import ReadLog
 from ..run.wire.client import Link
-from .dating import Dated, LogSpan
+from .dating import LAST, Dated, LogSpan
 
 REQUEST = 1 << 20
 """Maximum bytes per request."""
@@ -128,10 +128,10 @@ class MergedLogs:
         bounds = [self._waiting[name][-1].key for name in open_files if self._waiting.get(name)]
         if len(bounds) < len(open_files):
             return []
-        bound = min(bounds, default=None)
+        bound = min(bounds, default=LAST)
         ready: list[Line] = []
         for name, lines in self._waiting.items():
-            count = len(lines) if bound is None else bisect_right(lines, bound, key=lambda line: line.key)
+            count = bisect_right(lines, bound, key=lambda line: line.key)
             ready += [Line(line, self._spans[name].file) for line in lines[:count]]
             del lines[:count]
         if len(self._spans) > 1:

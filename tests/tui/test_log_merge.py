@@ -19,22 +19,15 @@ from distui.runners.logs.line_times import LineTimes
 from distui.runners.logs.windows import ask_window
 from distui.runners.node import local_agent
 from distui.runners.run import run_directories
-from distui.runners.run.log_files import LogFile, file_id, parse_file_id
+from distui.runners.run.log_files import file_id, parse_file_id
 from distui.runners.run.model import Stamped
 from distui.tui import log_tail
 from distui.tui.cli import main
+from distui.tui.loaded_logs import LoadedLogs
+from distui.tui.log_filter import LogFilter
 from distui.tui.log_tail import LogTail
-from distui.tui.rows.log import (
-    Jump,
-    JumpError,
-    LogLine,
-    TimeColumn,
-    folded,
-    jump_of,
-    log_row,
-    time_column,
-    wrapped,
-)
+from distui.tui.rows.log import Jump, JumpError, jump_of
+from distui.tui.rows.log_lines import LogLine, TimeColumn, folded, log_row, time_column, wrapped
 
 T = 1_700_000_000.0
 
@@ -61,12 +54,14 @@ class Writer:
         self._times.note(file.id, self.sizes[file.id], self.now, before, self.now)
         self._times.flush(file.id)
 
-    def tail(self, *files: LogFile, grep: str = "") -> LogTail:
-        read = partial(ask_window, self.run)
-        return LogTail(read, files or self.files, grep, clock=lambda: self.now)
+    def tail(self) -> LogTail:
+        return LogTail(partial(ask_window, self.run), self.files, clock=lambda: self.now)
+
+    def filter(self, pattern: str) -> LogFilter:
+        return LogFilter(partial(ask_window, self.run), self.files, pattern, clock=lambda: self.now)
 
 
-def texts(tail: LogTail) -> list[str]:
+def texts(tail: LoadedLogs) -> list[str]:
     return [line.text for line in tail.lines]
 
 
@@ -149,14 +144,12 @@ async def test_a_search_reports_how_far_it_is_and_never_that_nothing_was_written
     it = Writer(tmp_path, 2)
     for count in range(50):
         it.write(count % 2, f"line {count}")
-    tail = it.tail(grep="zzznothing")
-    await tail.begin()
+    tail = it.filter("zzznothing")
     assert (tail.searching, tail.searched) == (True, 0.0)
     while tail.searching:
         await tail.pull(it.sizes)
     assert (texts(tail), tail.searched) == ([], 1.0)
-    hits = it.tail(grep="7$")
-    await hits.begin()
+    hits = it.filter("7$")
     while hits.searching:
         await hits.pull(it.sizes)
     assert texts(hits) == [f"line {count}" for count in range(50) if count % 10 == 7]
@@ -176,7 +169,7 @@ async def test_an_error_beyond_what_is_loaded_is_reached(tmp_path: Path) -> None
     await tail.begin()
     assert not any("Error" in text for text in texts(tail))
     seen: list[float] = []
-    hit = await tail.find("Error", lambda text: "early" in text, True, seen.append)
+    hit = await tail.find("Error", lambda line: "early" in line.text, True, seen.append)
     assert hit is not None
     assert hit.text == "RuntimeError: early"
     await tail.begin_at(Jump(file=hit.key[3], offset=hit.key[4], at=hit.key[0]))

@@ -15,7 +15,7 @@ from distui.runners.logs import line_times
 from distui.runners.run.model import LogGrew, ReadLog
 from distui.runners.run.wire.client import Window
 from distui.tui.rows.log import Selection, smart_case
-from distui.tui.screens import log_view as log_view_module
+from distui.tui.screens import log_title
 from distui.tui.screens.log_view import LogView
 from distui.tui.screens.run import RunScreen
 
@@ -67,7 +67,7 @@ async def test_a_filter_without_hits_never_says_that_nothing_was_written(rig: St
         titles = await titles_until_nothing_matches(it, log, "zzznothing")
         await it.press("enter")
         write(it, OUT, "fine\n")  # what comes later is no search that begins anew
-        await it.until(lambda: log._sizes.get(OUT))
+        await it.until(lambda: log.feed._sizes.get(OUT))
         titles.append(str(log.border_title))
         assert not any("nothing written" in title for title in titles)
         assert "searching" not in titles[-1]
@@ -160,7 +160,7 @@ def test_capitals_make_a_filter_exact(typed: str, meant: str) -> None:
 
 
 async def test_only_a_slow_search_says_how_far_it_is(rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_view_module, "SLOW_S", 1e9)
+    monkeypatch.setattr(log_title, "SLOW_S", 1e9)
     async with shown(rig(play.running())) as it:
         log = await opened(it)
         titles = await titles_until_nothing_matches(it, log, "zzz")
@@ -241,7 +241,7 @@ async def test_the_end_comes_whole_for_who_leaves_the_past_before_its_lines_came
         it.run.travel.live()
         await it.until(lambda: log.follow)
         link.gate.set()
-        await it.until(lambda: log._tail is not None and "step 29" in it.screen())
+        await it.until(lambda: log.feed.logs is not None and "step 29" in it.screen())
         assert "step 27" in it.screen(), "not only what was written since that moment"
 
 
@@ -258,7 +258,7 @@ async def test_rank_and_time_stay_when_the_log_is_scrolled_sideways(rig: Start) 
         assert "…" in row
         await it.press("e")
         await it.until(lambda: "UserWarning: slow loader" in it.screen())
-        assert log._left == 0, "a jump shows the line from its beginning"
+        assert log.left == 0, "a jump shows the line from its beginning"
 
 
 @pytest.mark.parametrize(("text", "width"), [(LONG, 80), (WIDE, 121)], ids=["ascii", "wide"])

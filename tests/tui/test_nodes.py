@@ -47,7 +47,8 @@ from distui.tui.rows.frame import (
 )
 from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.header import what_row
-from distui.tui.rows.log import LogLine, choices, files_for, label_of, log_row
+from distui.tui.rows.log import choices, files_for, label_of
+from distui.tui.rows.log_lines import LogLine, log_row
 from distui.tui.rows.ranks import heat_rows, node_cells
 from distui.tui.rows.run_status import (
     failure,
@@ -347,7 +348,7 @@ def test_a_job_that_distui_did_not_start_has_no_log_of_a_runner() -> None:
 def test_logs_of_a_launch_and_of_all_nodes() -> None:
     early = frame_of(several.launching()).state
     assert [file.id for file in files_for(early, None, "all")] == ["launch.log"]
-    assert choices(early)[-2:] == ("launch", "service")
+    assert choices(early)[-2:] == ["launch", "service"]
     sizes = {
         "agent.log": 3,
         "node-1/runner.log": 4,

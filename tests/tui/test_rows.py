@@ -59,7 +59,8 @@ from distui.tui.rows.findings import (
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
 from distui.tui.rows.header import header_rows
-from distui.tui.rows.log import LogLine, files_for, log_row
+from distui.tui.rows.log import files_for
+from distui.tui.rows.log_lines import LogLine, log_row
 from distui.tui.rows.nccl_dialog import begin, change, command, form_rows, ways
 from distui.tui.rows.ranks import heat_rows, heat_title, node_cells
 from distui.tui.rows.tables import next_sort, rank_columns, rank_lines, rank_table

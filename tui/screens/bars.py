@@ -15,15 +15,13 @@ from ..rows import glyphs
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, labelled
 from ..rows.tabs import ClickableRow, ClickArea, tab_row
-from .rows_view import RowsView
+from .rows_view import StillRows
 
 _WORDS = {action.id: action.footer for action in ACTIONS if action.footer}
 
 
-class ClickRow(RowsView):
+class ClickRow(StillRows):
     """One row with parts that react to clicks."""
-
-    can_focus = False
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -71,10 +69,9 @@ class TabRow(ClickRow):
             self.set_rows([row])
 
 
-class Flash(RowsView):
+class Flash(StillRows):
     """Messages in separate rows above the footer, so that they cover nothing."""
 
-    can_focus = False
     MOST = 3
 
     def __init__(self, changed: Callable[[], None]) -> None:

@@ -71,7 +71,7 @@ class Details(RowsView):
     def show(self, pane: str) -> None:
         if pane != self.pane:
             self.pane = pane
-            self._left = 0
+            self.left = 0
             self._scroll_row(0)
         self._rename()
         self._draw()

@@ -21,7 +21,7 @@ from ...runners.run.nccl_reach import refusal
 from ...runners.run.state import RunState
 from ..rows.glyphs import Row, clip, hang, key_row, row_width
 from ..rows.nccl_dialog import NcclForm, begin, change, command, form_rows, note_rows
-from .rows_view import RowsView
+from .rows_view import RowsView, StillRows
 
 Answer = TypeVar("Answer")
 
@@ -63,8 +63,7 @@ class RowsModal(ModalScreen[Answer]):
         self._keys_row = keys
         self._between = between
         self.view = view or RowsView(id="modal-rows")
-        self.foot = RowsView(id="modal-keys")
-        self.foot.can_focus = False
+        self.foot = StillRows(id="modal-keys")
         self.view.ascii_only = self.foot.ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
@@ -245,8 +244,7 @@ class NcclScreen(RowsModal[SetNccl | None]):
         self.form: NcclForm = begin(state(), marked)
         self._first = self.form
         self._command_id = command_id
-        self.hint = RowsView(id="modal-hint")
-        self.hint.can_focus = False
+        self.hint = StillRows(id="modal-hint")
         self.hint.ascii_only = ascii_only
         ranks = self.form.ranks
         who = f"{spans_text('rank', ranks)} (marked)" if ranks else "every rank"

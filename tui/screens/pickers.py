@@ -19,7 +19,7 @@ from ..rows.charts import NAMES, chart_title
 from ..rows.column_choice import ColumnChoice, choice_rows, default_choice, moved, resorted, toggled
 from ..rows.glyphs import Row, fit, key_row
 from .modal import RowsModal
-from .rows_view import RowsView
+from .rows_view import RowsView, StillRows
 
 
 def matching(text: str, names: Sequence[str]) -> list[str]:
@@ -58,9 +58,8 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
         self._shown = list(shown)
         self._names = [*NAMES, *own]
         self._fitting = self._names
-        self.list = RowsView(id="modal-rows", cursor=True)
-        self.foot = RowsView(id="modal-keys")
-        self.foot.can_focus = self.list.can_focus = False
+        self.list = StillRows(id="modal-rows", cursor=True)
+        self.foot = StillRows(id="modal-keys")
         self.list.ascii_only = self.foot.ascii_only = ascii_only
         self.foot.set_rows(
             [key_row(("Enter", " draw it or not   "), ("↑ ↓", " move   "), ("esc", " done"))]

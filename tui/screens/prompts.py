@@ -16,8 +16,8 @@ from textual.widgets import Input, Label
 from ...runners.run.errors import RunError
 from ..background import after, background, keep_running
 from ..rows.command_line import RunNames, candidates, completed, help_line
-from ..rows.glyphs import wrap
-from .rows_view import RowsView
+from ..rows.glyphs import Row, wrap
+from .rows_view import StillRows
 
 BESIDE = 6
 """Columns of the sign, the cursor and the space between a line and its help."""
@@ -53,8 +53,7 @@ class LinePrompt(ModalScreen[str | None]):
         """The last one is the current input."""
         self._at = len(history)
         self.box = Vertical(id="command")
-        self.help_row = RowsView(id="command-help")
-        self.help_row.can_focus = False
+        self.help_row = StillRows(id="command-help")
         self.help_row.ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
@@ -76,14 +75,12 @@ class LinePrompt(ModalScreen[str | None]):
 
     def show_help(self, text: str, style: str = "dim") -> None:
         """Show help next to the line, covering only the footer; above the line if both do not fit."""
-        room = self.app.size.width - cell_len(self.line.value) - BESIDE
-        above = cell_len(text) > room
+        width = self.app.size.width
+        above = cell_len(text) > width - cell_len(self.line.value) - BESIDE
         self.box.set_class(above, "-tall")
-        rows = (
-            wrap(text, self.app.size.width - 1, style, first=" ")[:MOST_HELP]
-            if above
-            else [((f" {text}", style),)]
-        )
+        rows: list[Row] = [((f" {text}", style),)]
+        if above:
+            rows = wrap(text, width - 1, style, first=" ")[:MOST_HELP]
         self.help_row.styles.width = "100%" if above else cell_len(text) + 2
         self.help_row.styles.height = len(rows)
         self.box.styles.height = len(rows) + above

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import ClassVar
 
 from rich.color import ColorSystem
@@ -16,10 +16,11 @@ from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
 from ..keys import bindings
-from ..paint import PacedApp, Pacer, styles
-from ..picture import Cell, Pen, pen
+from ..paint import PacedApp, Pacer
+from ..picture import Cell
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
+from .row_drawing import RowDrawing
 
 
 def thumb(height: int, virtual: int, position: float) -> tuple[int, int]:
@@ -52,14 +53,12 @@ class RowsView(ScrollView):
         self.ascii_only = False
         self.has_cursor = cursor
         self.cursor = 0
-        self._left = 0
+        self.left = 0
+        """Columns by how much the rows are scrolled sideways."""
         self._entitled = ""
         self.retitled = False
         """Whether Textual still has to paint a new title; its rows are then painted in the same update."""
-        self._width = 0
-        self._base: Style | None = None
-        self._strips: dict[tuple[Row, bool, int, int, str], Strip] = {}
-        self._pens: dict[tuple[str, bool, str, ColorSystem], Pen] = {}
+        self._drawing = RowDrawing(self)
 
     # --- content
 
@@ -68,13 +67,13 @@ class RowsView(ScrollView):
         old, self.rows = self.rows, list(rows)
         if head != self.head:
             self.head = head
-            self._refresh_rows([-1])
+            self.paint_rows([-1])
         if len(old) != len(self.rows):
             self.virtual_size = Size(0, len(self.rows) + self._head_rows)
             self.cursor = max(0, min(self.cursor, len(self.rows) - 1))
         changed = [y for y, (was, now) in enumerate(zip(old, self.rows, strict=False)) if was != now]
         changed += range(min(len(old), len(self.rows)), max(len(old), len(self.rows)))
-        self._refresh_rows(changed)
+        self.paint_rows(changed)
 
     def entitle(self, title: str) -> None:
         """Set the pane's title; nothing is painted if it is unchanged."""
@@ -99,23 +98,20 @@ class RowsView(ScrollView):
         """Number of rows that fit."""
         return max(0, self.size.height - self._head_rows)
 
-    def _refresh_rows(self, changed: Sequence[int]) -> None:
-        """Repaint the visible ones of these changed rows; -1 is the head."""
-        if changed:
-            self.paint_rows(list(changed))
-
     @property
     def pacer(self) -> Pacer | None:
         """The app's pacer, if it has one."""
         app = self.app
         return app.pacer if isinstance(app, PacedApp) else None
 
-    def paint_rows(self, rows: list[int]) -> None:
-        """Repaint these rows if they are visible."""
+    def paint_rows(self, rows: Iterable[int]) -> None:
+        """Repaint these rows if they are visible; -1 is the head."""
         top, height = self.scroll_offset.y - self._head_rows, self.size.height
         lines = {y for row in rows if 0 <= (y := 0 if row < 0 else row - top) < height}
+        if not lines:
+            return
         app = self.app
-        if lines and not (isinstance(app, PacedApp) and app.painter.take(self, lines)):
+        if not (isinstance(app, PacedApp) and app.painter.take(self, lines)):
             self.leave_to_textual(lines)
 
     def leave_to_textual(self, lines: Set[int]) -> None:
@@ -127,34 +123,10 @@ class RowsView(ScrollView):
 
     def drawn(self, lines: Sequence[int], colours: ColorSystem) -> list[list[Cell]]:
         """Return these lines as terminal cells, without the frame, and invalidate Textual's cache of them."""
-        self._width = self.columns
+        self._drawing.width = self.columns
         top = self.content_offset.y
         self._styles_cache.set_dirty(*(Region(0, top + y, 1, 1) for y in lines))
-        return [self._cells(*self.row_at(y), colours) for y in lines]
-
-    def _cells(self, row: Row, current: bool, colours: ColorSystem) -> list[Cell]:
-        """Return a row as `_build` draws it, cell by cell."""
-        cells: list[Cell] = []
-        for text, style in self._pieces(row, current):
-            cells += self._pen(style, current, colours).cells(text)
-        width = self._width
-        if self._left or len(cells) > width:
-            strip = self._filtered(self._strip(row, current))
-            return [cell for text, style, _ in strip for cell in pen(style, colours).cells(text)]
-        return cells + [self._pen("text", current, colours)[" "]] * (width - len(cells))
-
-    def _pen(self, name: str, current: bool, colours: ColorSystem) -> Pen:
-        """Return the pen of a style in this pane, after the app's line filters."""
-        key = (name, current, self.app.theme, colours)
-        if key not in self._pens:
-            (segment,) = self._filtered(Strip([Segment(" ", self._base_of(current) + self._style(name))]))
-            self._pens[key] = pen(segment.style, colours)
-        return self._pens[key]
-
-    def _filtered(self, strip: Strip) -> Strip:
-        for filter in self.get_line_filters():
-            strip = strip.apply_filter(filter, self.background_colors[1])
-        return strip
+        return [self._drawing.cells(*self.row_at(y), colours) for y in lines]
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Scroll as Textual does, but repaint only the rows."""
@@ -162,7 +134,7 @@ class RowsView(ScrollView):
             self.slide(self.virtual_size.height, new_value)
         if round(old_value) != round(new_value):
             top = self.scroll_offset.y
-            self.paint_rows(list(range(top, top + self.shown)))
+            self.paint_rows(range(top, top + self.shown))
 
     def slide(self, virtual: int, position: float) -> None:
         """Move the thumb of the scrollbar if that is visible."""
@@ -176,13 +148,8 @@ class RowsView(ScrollView):
 
     def repaint(self) -> None:
         """Repaint everything after colours or glyphs changed."""
-        self._forget_styles()
+        self._drawing.forget()
         self.refresh()
-
-    def _forget_styles(self) -> None:
-        self._strips.clear()
-        self._pens.clear()
-        self._base = None
 
     # --- painting
 
@@ -199,76 +166,32 @@ class RowsView(ScrollView):
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the pane."""
-        return self._strip(*self.row_at(y))
+        return self._drawing.strip(*self.row_at(y))
 
-    def _strip(self, row: Row, current: bool) -> Strip:
-        width = self._width
-        key = (row, current, width, self._left, self.app.theme)
-        strip = self._strips.get(key)
-        if strip is None:
-            if len(self._strips) > 2000:
-                self._strips.clear()
-            strip = self._strips[key] = self._build(row, current, width)
-        return strip
-
-    def _pieces(self, row: Row, current: bool) -> Row:
-        """Return a row with the cursor's column, in ASCII if needed."""
-        cells = row
-        if self.has_cursor:
-            cells = ((glyphs.CURSOR if current else " ", "accent"), *row)
-        if self.ascii_only:
-            cells = tuple((glyphs.to_ascii(text), style) for text, style in cells)
-        return cells
-
-    def _style(self, name: str) -> Style:
-        table = styles(self.app.theme)
-        return table.get(name, table["text"])
-
-    def _base_of(self, current: bool) -> Style:
-        return self._ground + Style(bold=True) if current else self._ground
-
-    def _build(self, row: Row, current: bool, width: int) -> Strip:
-        cells = self._pieces(row, current)
-        segments = [Segment(text, self._style(style)) for text, style in cells]
-        plain, base = self._style("text"), self._base_of(current)
-        over = row_width(cells) - width
-        if self._left or over > 0:
-            segments = self._cut(segments, width, plain)
-        else:
-            segments.append(Segment(" " * -over, plain))
-        return Strip([Segment(text, base + style) for text, style, _ in segments], width)
-
-    def _cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
+    def cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
         """Return the visible columns of a row that is too long, or scrolled sideways."""
-        return list(Strip(segments).crop(self._left).adjust_cell_length(width, plain))
+        return list(Strip(segments).crop(self.left).adjust_cell_length(width, plain))
 
     def _farthest(self) -> int:
         """Return the columns by how much the longest row is wider than the pane."""
         rows = [*self.rows, *([self.head] if self.head is not None else [])]
         return max(map(row_width, rows), default=0) + self.has_cursor - self.columns
 
-    @property
-    def _ground(self) -> Style:
-        """The background of rows, cached because Textual searches all ancestors for it."""
-        if self._base is None:
-            self._base = self.rich_style
-        return self._base
-
     def render_lines(self, crop: Region) -> list[Strip]:
         """Determine the width once for all lines."""
-        self._width = self.columns
+        self._drawing.width = self.columns
         self.retitled = False
         return super().render_lines(crop)
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._forget_styles()
+        self._drawing.forget()
 
     def on_focus(self) -> None:
-        self._refresh_rows([self.cursor])
+        self.paint_rows([self.cursor])
 
     def on_blur(self) -> None:
-        self._refresh_rows([self.cursor])
+        self.paint_rows([self.cursor])
 
     # --- moving
 
@@ -284,7 +207,7 @@ class RowsView(ScrollView):
             self._scroll_row(self.cursor)
         elif self.cursor >= top + self.shown:
             self._scroll_row(self.cursor - self.shown + 1)
-        self._refresh_rows([old, self.cursor])
+        self.paint_rows([old, self.cursor])
         self.cursor_moved()
 
     def _scroll_row(self, top: int) -> None:
@@ -310,9 +233,9 @@ class RowsView(ScrollView):
             self._scroll_row(len(self.rows) if bottom else 0)
 
     def action_sideways(self, by: int) -> None:
-        left = max(0, min(self._left + by, self._farthest()))
-        if left != self._left:
-            self._left = left
+        left = max(0, min(self.left + by, self._farthest()))
+        if left != self.left:
+            self.left = left
             self.refresh()
 
     def on_click(self, event: Click) -> None:
@@ -325,3 +248,9 @@ class RowsView(ScrollView):
             self.move_to(index)
             if event.chain > 1 and hasattr(self, "action_zoom"):
                 self.action_zoom()
+
+
+class StillRows(RowsView):
+    """Rows that never have the focus."""
+
+    can_focus = False

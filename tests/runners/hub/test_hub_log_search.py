@@ -10,13 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from distui.runners.hub.merged_run import NodeLogs, Record
+from distui.runners.hub.kept_logs import Record
+from distui.runners.hub.node_logs import NodeLogs
 from distui.runners.logs.kept_pieces import read_piece
 from distui.runners.logs.line_times import LineTimes
 from distui.runners.logs.windows import ask_window, read_window
 from distui.runners.run.log_files import LogFile, file_id, parse_file_id
 from distui.runners.run.model import ReadLog
 from distui.runners.run.wire.client import Link, Window
+from distui.tui.loaded_logs import LoadedLogs
+from distui.tui.log_filter import LogFilter
 from distui.tui.log_tail import LogTail
 from distui.tui.rows.log import Jump
 
@@ -67,13 +70,15 @@ class Site:
     def _link(self, number: int) -> Link | None:
         return cast(Link, self.nodes[number]) if self.up else None
 
-    def tail(self, grep: str = "") -> LogTail:
-        files: list[LogFile] = [log for node in self.nodes if (log := parse_file_id(node.name))]
-        return LogTail(self.read, files, grep, clock=lambda: T + 100)
+    @property
+    def files(self) -> list[LogFile]:
+        return [log for node in self.nodes if (log := parse_file_id(node.name))]
 
-    async def searched(self, grep: str) -> LogTail:
-        tail = self.tail(grep)
-        await tail.begin()
+    def tail(self) -> LogTail:
+        return LogTail(self.read, self.files, clock=lambda: T + 100)
+
+    async def searched(self, pattern: str) -> LogFilter:
+        tail = LogFilter(self.read, self.files, pattern, clock=lambda: T + 100)
         for _ in range(20):
             if not tail.searching:
                 break
@@ -82,7 +87,7 @@ class Site:
         return tail
 
 
-def steps(tail: LogTail) -> list[int]:
+def steps(tail: LoadedLogs) -> list[int]:
     return [int(line.text.split()[1]) for line in tail.lines]
 
 
@@ -119,7 +124,7 @@ async def stamped(tmp_path: Path, clock: float) -> None:
     """What lines themselves say is moved to the one clock."""
     site = Site(tmp_path, clock, stamps=True)
 
-    async def check(tail: LogTail, numbers: Iterable[int]) -> None:
+    async def check(tail: LoadedLogs, numbers: Iterable[int]) -> None:
         assert [int(line.text.split()[2]) for line in tail.lines] == list(numbers)
         assert all(line.own for line in tail.lines)
         assert [line.at for line in tail.lines] == [

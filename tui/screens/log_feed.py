@@ -1,0 +1,217 @@
+"""Loads the lines of the log pane: the newest ones while it follows, else those around its position."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ...runners.run import clock
+from ...runners.run.log_files import LogFile
+from ...runners.run.state import RunState
+from ...runners.run.wire.client import LinkError
+from ..loaded_logs import Reader
+from ..log_filter import LogFilter
+from ..log_tail import LogTail
+from ..rows.frame import Frame, names
+from ..rows.log import Jump, files_for, label_of, smart_case
+
+if TYPE_CHECKING:
+    from .log_view import LogView
+
+PAUSE_S = 0.5
+"""Seconds between two pulls of files that still have unread bytes; limits the cost of a flood of lines."""
+
+SIFT_S = 2.0
+"""Seconds between two searches of new bytes: each search starts a process on the node for each file."""
+
+SEARCH_S = 0.02
+"""Seconds between two pulls while a search is running; the node sets its pace."""
+
+HELD_S = 0.4
+"""Maximum seconds that new lines wait for the next frame."""
+
+
+class LogFeed:
+    """Pulls windows if files grow, if the pane reaches the end of the loaded lines, or if a key requests it."""
+
+    def __init__(self, pane: LogView, read: Reader) -> None:
+        self._pane, self._read = pane, read
+        self.logs: LogTail | LogFilter | None = None
+        """The loaded lines; None before the first window of a choice arrived."""
+        self.jump: Jump | None = None
+        """The place to load next; None for the end."""
+        self.fresh = False
+        """Whether lines were read that are not laid out yet."""
+        self.is_empty = False
+        """Whether the current choice has no file yet."""
+        self.begun = 0.0
+        """Time when the current choice was made, by the monotonic clock."""
+        self._reason = ""
+        """Why the last pull failed."""
+        self._wake = asyncio.Event()
+        self._asked = False
+        """Whether a key, a resize or a new attempt requests an immediate pull."""
+        self._behind = False
+        self._pulled = float("-inf")
+        """Time of the last pull, by the monotonic clock."""
+        self._sizes: dict[str, int] = {}
+        self._attempt = 0
+        self._basis: tuple[int, ...] = ()
+        """The inputs of the choice of files when the files were last chosen."""
+
+    @property
+    def tail(self) -> LogTail | None:
+        """The loaded lines, unless they are filtered."""
+        return self.logs if isinstance(self.logs, LogTail) else None
+
+    @property
+    def searching(self) -> bool:
+        return self.logs is not None and self.logs.searching
+
+    @property
+    def problem(self) -> str:
+        """Why lines are missing, in one sentence."""
+        return self._reason or (self.logs.problem if self.logs is not None else "")
+
+    def restart(self, jump: Jump | None = None) -> None:
+        """Load the current choice again, at a place or at the end."""
+        self.logs, self.jump, self.begun = None, jump, clock.monotonic()
+        self.ask()
+
+    def ask(self) -> None:
+        """Pull immediately, and show the result immediately."""
+        self._asked = True
+        self.wake()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def take_frame(self, frame: Frame) -> None:
+        """Pull immediately if a new attempt began."""
+        if self.logs is None or frame.state.attempt != self._attempt:
+            self.ask()
+
+    async def run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience()):
+                    await self._wake.wait()
+            if self._pane.is_busy:  # a flood must not outrun the terminal
+                await asyncio.sleep(PAUSE_S / 2)
+                continue
+            self._wake.clear()
+            self._pane.lay_out_fresh()
+            if not self._has_news():
+                continue
+            try:
+                await self._pull()
+                self._reason = ""
+            except LinkError as error:
+                self._reason = str(error)
+            self._pane.name_it()
+
+    def _patience(self) -> float | None:
+        """Return the seconds until the next pull without a wake-up; None for no such pull."""
+        if self.searching:
+            return PAUSE_S if self._reason else SEARCH_S
+        if self.fresh:
+            return HELD_S
+        return PAUSE_S if self._behind or self._is_held_back() else None
+
+    def _is_held_back(self) -> bool:
+        """Whether new bytes wait for SIFT_S before the filter reads them."""
+        frame = self._pane.frame
+        if not isinstance(self.logs, LogFilter) or self.logs.searching or frame is None:
+            return False
+        return clock.monotonic() < self._pulled + SIFT_S and self._sizes != frame.state.log_sizes
+
+    def _has_news(self) -> bool:
+        """Whether there are bytes to read. A search continues to its end even while the screen is paused."""
+        frame, asked = self._pane.frame, self._asked or self.searching
+        if frame is None:
+            return False
+        if not asked and (frame.view.paused or self._is_held_back()):
+            return False
+        if self._sizes == frame.state.log_sizes:
+            return self._behind or asked
+        self._sizes = dict(frame.state.log_sizes)
+        return True
+
+    async def _pull(self) -> None:
+        pane, asked = self._pane, self._asked
+        self._asked, self._pulled = False, clock.monotonic()
+        if pane.frame is None or not pane.display:
+            return
+        if self.logs is None:
+            asked = True
+            await self._begin(pane.frame)
+        logs = self.logs
+        if logs is None:
+            return
+        self._add_files(logs, pane.frame.state)
+        asked = await self._load(logs) or asked
+        if logs is self.logs and asked:
+            pane.lay_out()
+
+    async def _load(self, logs: LogTail | LogFilter) -> bool:
+        """Load the lines that the pane's position needs; return whether to show them immediately."""
+        pane = self._pane
+        if isinstance(logs, LogFilter) or pane.follow:
+            return await self._follow(logs)
+        if pane.cursor <= 1 and not logs.beginning:
+            return await logs.earlier() > 0
+        if pane.cursor < len(pane.rows) - pane.shown:
+            return False
+        if logs.at_end:
+            return await self._follow(logs)
+        await logs.later()
+        self._behind = False
+        return True
+
+    async def _follow(self, logs: LogTail | LogFilter) -> bool:
+        """Load new lines; return whether to show them immediately."""
+        searching = logs.searching
+        came = await logs.pull(self._sizes)
+        self.fresh = came > 0 or bool(logs.unfinished) or self.fresh
+        self._behind = logs.behind or logs.searching
+        return searching
+
+    async def _begin(self, frame: Frame) -> None:
+        pane, chosen, jump = self._pane, self._pane.selection, self.jump
+        files = files_for(frame.state, chosen.rank, chosen.stream)
+        if not files:
+            self.is_empty = True
+            pane.clear()
+            return
+        logs: LogTail | LogFilter
+        now = getattr(pane.app, "clock", clock.now)
+        if chosen.filters:
+            logs = LogFilter(self._read, files, smart_case(chosen.pattern), self._label, now)
+        else:
+            logs = LogTail(self._read, files, self._label, now)
+            await (logs.begin() if jump is None else logs.begin_at(jump))
+        if chosen != pane.selection or jump != self.jump:
+            return  # the user chose otherwise in the meantime
+        self.logs, self._attempt, self._basis = logs, frame.state.attempt, ()
+        self.is_empty, self.jump = False, None
+        pane.clear()
+        if jump is not None:
+            pane.land(jump)
+
+    def _label(self, file: LogFile) -> str:
+        """Return the writer of a line, with its node if there are several."""
+        frame = self._pane.frame
+        return label_of(file, None if frame is None else names(frame.state))
+
+    def _add_files(self, logs: LogTail | LogFilter, state: RunState) -> None:
+        """Add files that were created since, and a separator line between attempts."""
+        basis = (state.attempt, len(state.log_sizes), len(state.ranks))
+        if basis == self._basis:
+            return
+        between = ""
+        if self._attempt not in (0, state.attempt):
+            between = f"── attempt {state.attempt} ──"
+        chosen = self._pane.selection
+        logs.add(files_for(state, chosen.rank, chosen.stream), between)
+        self._attempt, self._basis = state.attempt, basis

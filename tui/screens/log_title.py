@@ -1,0 +1,72 @@
+"""The title of the log pane: its choice, and the progress of a search or the position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...presets.plurals import plural
+from ...runners.run import clock
+from ...runners.run.formatting import size_short, time_of_day
+from ..log_filter import LogFilter
+from ..rows.log import chosen_title, large
+from ..rows.run_status import launching
+
+if TYPE_CHECKING:
+    from .log_view import LogView
+
+SLOW_S = 0.5
+"""Once a search takes longer than this many seconds, the title shows its progress."""
+
+
+class LogTitle:
+    """Describes what a log pane shows."""
+
+    def __init__(self, pane: LogView) -> None:
+        self._pane = pane
+        self.errand = ""
+        """Progress text of a search for an error; "" without one."""
+
+    @property
+    def text(self) -> str:
+        """The whole title."""
+        early, size = False, 0
+        frame, feed = self._pane.frame, self._pane.feed
+        if frame is not None:
+            early = launching(frame.state)
+            size = large(frame.state, feed.logs or ())
+        state = feed.problem or self.errand or self.state
+        parts = ("log", chosen_title(self._pane.selection, early), size_short(size) if size else "", state)
+        return " · ".join(filter(None, parts))
+
+    @property
+    def state(self) -> str:
+        """The number of lines that match the filter, or the position."""
+        feed = self._pane.feed
+        if isinstance(feed.logs, LogFilter):
+            return self._matches(feed.logs)
+        if self._pane.rows:
+            return self._position
+        if feed.logs is None and not feed.is_empty:
+            return "reading"
+        return f"nothing written yet · {self._position}"
+
+    def _matches(self, logs: LogFilter) -> str:
+        """Return the number of lines that match; a slow search also has its progress."""
+        count = logs.count
+        hits = f"{plural(count, 'line')} {'matches' if count == 1 else 'match'}" if count else ""
+        if logs.skipped:
+            hits = f"more than {hits}"
+        if not logs.searching:
+            return f"{hits or 'no line matches'} · {self._position}"
+        if clock.monotonic() < self._pane.feed.begun + SLOW_S:
+            return hits
+        return " · ".join(filter(None, (f"searching {int(logs.searched * 100)} %", hits)))
+
+    @property
+    def _position(self) -> str:
+        """Whether the pane follows the end, or the time of the current line."""
+        if self._pane.follow:
+            return "FOLLOW"
+        line = self._pane.current
+        when = time_of_day(line.at) if line is not None and line.at else "line"
+        return f"AT {when}, f follows"
