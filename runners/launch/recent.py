@@ -14,12 +14,11 @@ from typing import Any
 import msgspec
 
 from ...presets import trusted_files
-from ...presets.plan import Plan
+from ...presets.plan import wished_env
 from ...presets.request import FORM_OPTIONS, Request
 from ...presets.secrets import MASK, holds_secret, mask_words
 from ...presets.trusted_files import private_folder
-from ...presets.worker_group import COMMAND_LINE
-from ..run import daemon, file_io
+from ..run import file_io
 from ..run.errors import RunError
 from ..run.run_directories import Entry
 from . import rerun
@@ -112,63 +111,36 @@ def _pairs(variables: Iterable[tuple[str, str]]) -> str:
 
 
 def form_of(entry: Entry, cwd: str) -> LaunchForm:
-    """Return the form that launches a run again from `cwd`, with its current environment, but without `--set` changes.
+    """Return the form that launches a run again from `cwd`, with its current environment.
 
     Raises RunError for a run that no form can repeat.
     """
-    plan, name, request = daemon.load(entry), entry.record.name, _kept(entry)
-    _check_repeatable(plan, name)
-    script, *args = plan.command
-    is_elsewhere = os.path.abspath(plan.cwd) != os.path.abspath(cwd)
-    if is_elsewhere and not request.no_python:
-        script = os.path.join(plan.cwd, script)
-    env = _asked_env(entry, plan)
+    kept, name = rerun.read(entry), entry.record.name
+    request = rerun.with_changes(kept.request, entry.state().changes)
+    if not request.preset or not request.script:
+        raise RunError(
+            f"run {name} is no launch of a script under a preset: `distui rerun {name}` repeats it"
+        )
+    script = request.script
+    is_elsewhere = os.path.abspath(kept.cwd) != os.path.abspath(cwd)
+    if is_elsewhere and not request.no_python and not request.module:
+        script = os.path.join(kept.cwd, script)
+    env = wished_env(request)
     return LaunchForm(
-        preset=plan.preset,
+        preset=request.preset,
         script=script,
-        args="" if any(MASK in word for word in args) else shlex.join(args),
-        nproc=str(plan.nproc_per_node or ""),
+        args="" if any(MASK in word for word in request.args) else shlex.join(request.args),
+        nproc=str(request.nproc_per_node or ""),
         name=name,
         nccl=env.pop("NCCL_DEBUG", ""),
         env=_pairs(sorted(env.items())),
         place=_place(request),
-        nodes=_nodes(plan) if entry.record.kind == "hub" else "",
+        nodes=str(request.nnodes or ""),
         gpus=request.gpus or "",
         cpus=request.cpus or "",
         options=_options(request),
         overrides=tuple(each for each in request.overrides if MASK not in each),
     )
-
-
-def _check_repeatable(plan: Plan, name: str) -> None:
-    """Raise RunError for a run that no form can repeat."""
-    if plan.launcher != "torchrun" or not plan.command or not plan.preset:
-        raise RunError(
-            f"run {name} is no launch of a script under a preset: `distui rerun {name}` repeats it"
-        )
-    if plan.command[0] == "-m":
-        raise RunError(f"run {name} runs a module, which the form cannot: `distui rerun {name}` repeats it")
-
-
-def _asked_env(entry: Entry, plan: Plan) -> dict[str, str]:
-    """Return the variables that the user gave, as the last restart left them."""
-    asked = {name: value for name, value in plan.env.items() if plan.origins.get(name) == COMMAND_LINE}
-    now = asked | entry.state().changes
-    return {name: value for name, value in now.items() if value is not None}
-
-
-def _nodes(plan: Plan) -> str:
-    if plan.nnodes_min is not None:
-        return f"{plan.nnodes_min}:{plan.nnodes}"
-    return str(plan.nnodes) if plan.nnodes > 1 else ""
-
-
-def _kept(entry: Entry) -> Request:
-    """Return the request of its launch, or an empty one if none was kept."""
-    try:
-        return rerun.read(entry).request
-    except RunError:
-        return Request()
 
 
 def _place(request: Request) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +15,11 @@ from each import for_each
 
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, make_plan
-from distui.presets.render import plan_to_json
 from distui.presets.request import Request
 from distui.presets.secrets import MASK
 from distui.runners.launch import recent
 from distui.runners.launch.launch_form import LaunchForm, with_free_name
+from distui.runners.launch.prepared import REQUEST_FILE, request_text
 from distui.runners.launch.preset_library import PresetEntry
 from distui.runners.launch.syntax_check import syntax_problem
 from distui.runners.run import journal, run_directories
@@ -248,15 +247,15 @@ async def test_digits_typed_into_a_field_stay_there(rig: Start) -> None:
 def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tmp_path: Path) -> None:
     record = run_directories.new_record("mine")
     asked = {"LR": "1", "HF_TOKEN": "hf_secret"}
-    plan = planned(
-        tmp_path,
-        "import torch\n",
-        record.run,
+    request = Request(
+        preset="ddp",
+        script="train.py",
         args=("--lr", "3e-4"),
+        nproc_per_node=2,
         env=asked,
         nccl={"NCCL_DEBUG": "INFO"},
     )
-    path = run_directories.create(record, json.dumps(plan_to_json(plan, masked=True)).encode(), {})
+    path = run_directories.create(record, b"{}", {REQUEST_FILE: request_text(request, str(tmp_path))})
     entry = run_directories.at(path)
     assert entry is not None
     form = recent.form_of(entry, str(tmp_path))
@@ -270,6 +269,6 @@ def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tm
     (path / journal.NAME).write_bytes(msgspec.json.encode(Stamped(time=1.0, event=changed, seq=1)) + b"\n")
     form = recent.form_of(entry, str(tmp_path))
     assert (form.env, form.nccl) == ("SEED=9", "WARN"), "as `:restart env` left it; secrets stay out"
-    (path / "plan.json").write_text("{}")
+    (path / REQUEST_FILE).write_text("{}")
     with pytest.raises(RunError):
         recent.form_of(entry, str(tmp_path))

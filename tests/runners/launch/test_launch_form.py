@@ -134,7 +134,8 @@ def test_the_form_of_a_run_has_the_ways_that_its_launch_named(here: Path, ways: 
         assert entry is not None
         assert recent.form_of(entry, str(here)).options.get("notify", "") == typed
         (path / REQUEST_FILE).write_text("{}")
-        assert recent.form_of(entry, str(here)).options == {}
+        with pytest.raises(RunError, match="is damaged"):
+            recent.form_of(entry, str(here))
 
 
 def test_the_form_of_a_run_has_the_options_of_its_launch(here: Path, ways: Path) -> None:
