@@ -38,8 +38,6 @@ def runs() -> list[RunEntry]:
         ("name=train", ""),
         ("age<2h", "llama train3 train.py"),
         ("age>=1d", "train0"),
-        ("age:1h..2d", "llama train0"),
-        ("age:..20m", "train3 train.py"),
         ("took<=10m", "train0 train3"),
         ("ended>24h", "train0"),
         ("size>10MB", "train0"),
@@ -49,7 +47,7 @@ def runs() -> list[RunEntry]:
         ("!exit=0", "train0"),
         ("exit:n/a", "llama train.py"),
         ("ranks>2", "llama"),
-        ("ranks:1..4 !state:watched", "train0 train3"),
+        ("ranks<=4 !state:watched", "train0 train3"),
         ("step>1000", "llama train3"),
         ("done<50", "llama"),
         ("done=100%", "train3"),
@@ -78,9 +76,7 @@ def test_words_mean_what_they_say(words: str, names: str) -> None:
         ("stat:failed", 1, "did you mean state?"),
         ("ddp zzz:1", 5, "there are state, name, "),
         ("age<2x", 5, "age takes a time (a number and s, m, h, d or w), not 2x"),
-        ("age:2d", 5, "needs <, > or a range"),
-        ("age:2d..", 0, ""),
-        ("age<1d..2d", 5, "is no range of age"),
+        ("age:2d", 5, "needs < or >: write age<2d"),
         ("size>big", 6, "size takes a size"),
         ("state:failed  ranks>many", 21, "ranks takes a number"),
         ("name<b", 6, "name is a text without an order"),
@@ -88,16 +84,11 @@ def test_words_mean_what_they_say(words: str, names: str) -> None:
         ("exit:nan", 6, "exit takes a number"),
         ("step>1e400", 6, "step takes a number"),
         ("!", 1, "write a term after !"),
-        ("age:..", 5, "is no range"),
-        ("took:5m..1m", 6, "write took:1m..5m"),
         ("state:bogus", 7, "lost, ended, exported, watched, hung, live"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_its_column(words: str, column: int, says: str) -> None:
     sentence = mistake(words)
-    if not says:
-        assert sentence == ""
-        return
     assert f"column {column}:" in sentence
     assert says in sentence
     assert "\n" not in sentence
@@ -117,7 +108,7 @@ def test_any_text_is_a_filter_or_a_sentence(text: str) -> None:
 @given(
     st.sampled_from([*FIELDS]),
     st.sampled_from([":", "=", "!=", "<", ">"]),
-    st.text("0123456789.,dhGB%n/a", max_size=8),
+    st.text("0123456789,dhGB%n/a", max_size=8),
 )
 def test_fields_with_any_value(field: str, op: str, value: str) -> None:
     word = f"{field}{op}{value}"

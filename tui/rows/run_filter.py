@@ -1,8 +1,8 @@
 """The filter of the run list and of `ls`: `state:failed preset:fsdp2 age<2d`. Pure.
 
 A run must match all words of a filter. A word is text anywhere in a run, or FIELD, an operator and a value: `:` contains
-(with `*` or `?` a pattern), `=` and `!=`, `<` `<=` `>` `>=`, `A..B` a range, `A,B` either, a leading `!` negates. An
-unknown value matches neither a test nor its negation.
+(with `*` or `?` a pattern), `=` and `!=`, `<` `<=` `>` `>=`, `A,B` either, a leading `!` negates. An unknown value
+matches neither a test nor its negation.
 """
 
 from __future__ import annotations
@@ -219,48 +219,18 @@ def _of_number(name: str, field: RunField, op: str, value: str, at: int) -> Test
         return lambda run: (field.read(run) == (None,)) != (op == "!=")
     if not value and op == ":":
         return lambda _: True  # still being typed
-    if op == ":" and field.kind in ("time", "size") and ".." not in value:
-        raise FilterError(
-            f"the filter, column {at}: {name} needs <, > or a range: write {field.example} or {_range(field)}"
-        )
-    bounds = [_bounds(name, field, op, each, at) for each in value.split(",")]
+    if op == ":" and field.kind in ("time", "size"):
+        raise FilterError(f"the filter, column {at}: {name} needs < or >: write {field.example}")
+    bounds = [_number(name, field, each, at) for each in value.split(",")]
 
     def test(run: RunEntry) -> bool | None:
         (have,) = field.read(run)
         if not isinstance(have, int | float):
             return None
-        hits = (_in_bounds(have, each) for each in bounds)
+        hits = (_ORDERS[op](have, bound) for bound in bounds)
         return all(hits) if op == "!=" else any(hits)
 
     return test
-
-
-def _in_bounds(have: float, bounds: Sequence[tuple[str, float]]) -> bool:
-    return all(_ORDERS[order](have, bound) for order, bound in bounds)
-
-
-def _range(field: RunField) -> str:
-    name = re.match(r"\w+", field.example)
-    ends = {"time": "1d..2d", "size": "1GB..8GB"}.get(field.kind, "1..8")
-    return f"{name[0] if name else ''}:{ends}"
-
-
-def _bounds(name: str, field: RunField, op: str, text: str, at: int) -> Sequence[tuple[str, float]]:
-    """Return comparisons (operator, bound) for a value. Raises FilterError."""
-    low, dots, high = text.partition("..")
-    if not dots:
-        return [(op, _number(name, field, text, at))]
-    if op not in (":", "=") or not (low or high):
-        raise FilterError(
-            f"the filter, column {at}: {quoted(text)} is no range of {name}: write {_range(field)}, or leave out an end"
-        )
-    ends = [(">=", _number(name, field, low, at))] if low else []
-    ends += [("<=", _number(name, field, high, at))] if high else []
-    if len(ends) == 2 and ends[0][1] > ends[1][1]:
-        raise FilterError(
-            f"the filter, column {at}: {quoted(text)} has its ends reversed: write {name}:{high}..{low}"
-        )
-    return ends
 
 
 def _number(name: str, field: RunField, text: str, at: int) -> float:
