@@ -119,13 +119,11 @@ def due(rule: Retention, launched: str, now: float) -> Iterator[Entry]:
         if entry.record.run != launched and now - entry.record.created >= (rule.older_than_s or 0.0)
     ]
     for removal in run_removal.candidates(begun, wait_s=0.0):
-        is_certain = removal.phase is not RunPhase.LOST and not removal.doubtful
-        is_kept = rule.keep is not None and _begun_since(removal, listed) < rule.keep
-        if (
-            is_certain
-            and not is_kept
-            and run_removal.pruned([removal], now, older_than_s=rule.older_than_s)
-        ):
+        if removal.phase is RunPhase.LOST or removal.doubtful:
+            continue
+        if rule.keep is not None and _begun_since(removal, listed) < rule.keep:
+            continue
+        if run_removal.pruned([removal], now, older_than_s=rule.older_than_s):
             yield removal.entry
 
 

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import functools
 import json
+import operator
 import os
 import secrets
 import socket
@@ -270,13 +271,19 @@ def pruned(
     `older_than_s`: minimum seconds since the end; `keep`: spare so many newest ended runs, whatever their outcome;
     `failed`: only failed or lost runs. A run without a known age is not old.
     """
-    ages = [(run.age(now), run) for run in runs]
-    unknown = [run for age, run in ages if age is None]
-    aged = sorted([(age, run) for age, run in ages if age is not None], key=lambda pair: pair[0])
+    unknown: list[Removal] = []
+    aged: list[tuple[float, Removal]] = []
+    for run in runs:
+        age = run.age(now)
+        if age is None:
+            unknown.append(run)
+        else:
+            aged.append((age, run))
+    aged.sort(key=operator.itemgetter(0))
     rest = [run for age, run in aged[keep or 0 :] if age >= (older_than_s or 0.0)]
     if not keep and older_than_s is None:
         rest = unknown + rest
-    return [run for run in rest if not failed or run.phase in FAILED]
+    return [run for run in rest if run.phase in FAILED] if failed else rest
 
 
 # --- removal ---
@@ -305,20 +312,26 @@ def remove(entry: Entry, wait_s: float | None = None) -> Removed:
     for path in folders:
         with contextlib.suppress(GoneError):
             sizes[path] = _checked(path)
-    gone = list[Path]()
-    for path in sizes:
-        try:
-            _remove(path, () if path == removal.checkpoints else (AGENT_LOCK, RUNNER_LOCK))
-            gone.append(path)
-        except GoneError:
-            continue
-        except RunError as error:
-            raise RunError("; ".join([str(error), *(f"{each} was removed" for each in gone)])) from None
+    gone = _remove_each(sizes, removal.checkpoints)
     if not gone:
         raise GoneError(f"{entry.path} was already removed")
     for each in (entry, *removal.parts):
         _remove_sockets(each.record.run8)
     return Removed(gone, sum(sizes[path] for path in gone))
+
+
+def _remove_each(paths: Iterable[Path], checkpoints: Path | None) -> list[Path]:
+    """Remove directories, and return those that no other process removed first. Raises RunError."""
+    gone = list[Path]()
+    for path in paths:
+        try:
+            _remove(path, () if path == checkpoints else (AGENT_LOCK, RUNNER_LOCK))
+            gone.append(path)
+        except GoneError:
+            continue
+        except RunError as error:
+            raise RunError("; ".join([str(error), *(f"{each} was removed" for each in gone)])) from None
+    return gone
 
 
 def _checked(path: Path) -> int:
