@@ -172,20 +172,16 @@ class _Carrier(Struct, frozen=True):
 def scan(proc: str = "/proc", now: float | None = None) -> Scan:
     """Scan once. Skip processes that end during the scan or have an unreadable environment."""
     stats = {entry.pid: entry for entry in all_stats(proc) if entry.state not in "ZX"}
-    carriers = {
-        pid: _Carrier(entry, env)
-        for pid, entry in stats.items()
-        if (env := _rank_environment(pid, proc)) is not None
-    }
-    tops, below = _tops(carriers)
-    ranks = [
-        (pid, rank)
-        for pid in tops
-        if (rank := _rank(carriers[pid], {sub: carriers[sub].stat.started for sub in below[pid]}, proc))
-    ]
+    carriers: dict[int, _Carrier] = {}
+    for pid, entry in stats.items():
+        env = _rank_environment(pid, proc)
+        if env is not None:
+            carriers[pid] = _Carrier(entry, env)
     by_key: dict[str, list[RankProcess]] = {}
-    for _, rank in ranks:
-        by_key.setdefault(job_key(rank.env), []).append(rank)
+    for pid, children in _tops(carriers).items():
+        rank = _rank(carriers[pid], {sub: carriers[sub].stat.started for sub in children}, proc)
+        if rank is not None:
+            by_key.setdefault(job_key(rank.env), []).append(rank)
     jobs = {key: _job(key, processes, stats, proc) for key, processes in by_key.items()}
     alive = frozenset((entry.pid, entry.started) for entry in stats.values())
     return Scan(clock.now() if now is None else now, jobs, alive)
@@ -257,8 +253,8 @@ def _rank_environment(pid: int, proc: str) -> dict[str, str] | None:
     return env if whole else None
 
 
-def _tops(carriers: Mapping[int, _Carrier]) -> tuple[list[int], dict[int, set[int]]]:
-    """Pids of the ranks, one per job and rank, and for each rank its descendants with its environment."""
+def _tops(carriers: Mapping[int, _Carrier]) -> dict[int, set[int]]:
+    """Pids of the ranks, one per job and rank, each with its descendants that have its environment."""
     below: dict[int, set[int]] = {}
     for pid, carrier in carriers.items():
         top = pid
@@ -268,7 +264,7 @@ def _tops(carriers: Mapping[int, _Carrier]) -> tuple[list[int], dict[int, set[in
     chosen: dict[tuple[str, str], int] = {}
     for pid in sorted(below, key=lambda pid: _precedence(carriers[pid])):
         chosen[carriers[pid].identity] = pid
-    return sorted(chosen.values()), {pid: below[pid] - {pid} for pid in chosen.values()}
+    return {pid: below[pid] - {pid} for pid in sorted(chosen.values())}
 
 
 def _precedence(carrier: _Carrier) -> tuple[int, bool, int]:
