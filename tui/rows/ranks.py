@@ -64,9 +64,8 @@ def heat_rows(frame: Frame, width: int) -> list[Row]:
         return _tiles(frame, nodes, width)
     rows: list[Row] = []
     named = names(frame.state)
-    most = _most(frame)
     for node in nodes:
-        rows += _wide(frame, node, named[node.node], width, most)
+        rows += _wide(frame, node, named[node.node], width)
     return rows
 
 
@@ -79,8 +78,8 @@ def shown_nodes(state: RunState) -> list[Node]:
     ]
 
 
-def _wide(frame: Frame, node: Node, name: str, width: int, most: float | None) -> list[Row]:
-    cells = _cells(frame, node, most)
+def _wide(frame: Frame, node: Node, name: str, width: int) -> list[Row]:
+    cells = node_cells(frame, node)
     label = 10
     across = max(1, (width - label) // CELL)
     link = link_state(frame, node)
@@ -152,29 +151,25 @@ def _note(frame: Frame, node: Node) -> str:
 
 def node_cells(frame: Frame, node: Node) -> list[Heat]:
     """Return one cell per GPU, or one per rank if the node has no GPU."""
-    return _cells(frame, node, _most(frame))
-
-
-def _cells(frame: Frame, node: Node, most: float | None) -> list[Heat]:
     if not node.gpus:
-        return [_rank_cell(frame, rank, most) for rank in frame.state.ranks_of(node.node)]
+        return [_rank_cell(frame, rank) for rank in frame.state.ranks_of(node.node)]
     fresh = frame.fresh(node.node, node.gpu_sampled)
     owners: dict[int, list[Rank]] = {}
     for rank in frame.state.ranks_of(node.node):
         gpu = gpu_of(rank, node)
         if gpu is not None:
             owners.setdefault(gpu.index, []).append(rank)
-    return [_gpu_cell(frame, gpu, owners.get(gpu.index, []), fresh, most) for gpu in node.gpus]
+    return [_gpu_cell(frame, gpu, owners.get(gpu.index, []), fresh) for gpu in node.gpus]
 
 
-def _gpu_cell(frame: Frame, gpu: Gpu, ranks: list[Rank], fresh: bool, most: float | None) -> Heat:
+def _gpu_cell(frame: Frame, gpu: Gpu, ranks: list[Rank], fresh: bool) -> Heat:
     below = f"r{spans_short(rank.place.rank for rank in ranks)}" if ranks else f"gpu{gpu.index}"
     if gpu.lost:
         return Heat(None, "lost", below, broken=True)
     if not fresh:
         return Heat(None, "", below)
     if frame.view.metric == "step-time":
-        value, text = _step(ranks[0] if ranks else None, most)
+        value, text = _step(frame, ranks[0] if ranks else None)
     else:
         value, text = _gpu_value(frame.view.metric, gpu)
     return Heat(value, text, below)
@@ -209,7 +204,7 @@ def _share(used: float | None, total: float | None) -> float | None:
     return None if used is None or not total else used / total * 100
 
 
-def _rank_cell(frame: Frame, rank: Rank, most: float | None) -> Heat:
+def _rank_cell(frame: Frame, rank: Rank) -> Heat:
     below = f"r{rank.place.rank}"
     if glyphs.RANK[rank.phase][1] == "bad":
         return Heat(None, str(rank.phase)[:4], below, broken=True)
@@ -217,9 +212,9 @@ def _rank_cell(frame: Frame, rank: Rank, most: float | None) -> Heat:
     if sample is None:
         return Heat(None, "", below)
     if frame.view.metric == "step-time":
-        return Heat(*_step(rank, most), below)
+        return Heat(*_step(frame, rank), below)
     if frame.view.metric == "mem":
-        return Heat(_share(sample.rss_bytes, most), size_short(sample.rss_bytes), below)
+        return Heat(_share(sample.rss_bytes, frame.once(_most)), size_short(sample.rss_bytes), below)
     if frame.view.metric == "util":
         return Heat(sample.cpu_percent, percent(sample.cpu_percent), below)
     return Heat(None, "", below)
@@ -233,16 +228,16 @@ def _most(frame: Frame) -> float | None:
     return max((sample.rss_bytes for sample in samples if sample.rss_bytes), default=None)
 
 
-def _step(rank: Rank | None, slowest: float | None) -> tuple[float | None, str]:
+def _step(frame: Frame, rank: Rank | None) -> tuple[float | None, str]:
     mine = rank.sample.step_s if rank is not None and rank.sample is not None else None
-    return _share(mine, slowest), step_short(mine)
+    return _share(mine, frame.once(_most)), step_short(mine)
 
 
-def _node_marks(frame: Frame, node: Node, most: float | None) -> list[Cell]:
+def _node_marks(frame: Frame, node: Node) -> list[Cell]:
     """Return one glyph per cell; for GPU values without building the texts of cells."""
     metric = frame.view.metric
     if not node.gpus or metric == "step-time":
-        return [_mark(frame, heat.value, heat.broken) for heat in _cells(frame, node, most)]
+        return [_mark(frame, heat.value, heat.broken) for heat in node_cells(frame, node)]
     fresh, plain = frame.fresh(node.node, node.gpu_sampled), frame.view.ascii
     if metric == "util" and fresh:  # by far the most frequent case
         return [_BROKEN if gpu.lost else glyphs.heat(gpu.util, plain) for gpu in node.gpus]
@@ -258,9 +253,7 @@ _BROKEN: Cell = (glyphs.BAD, "bad")
 
 def _tiles(frame: Frame, nodes: list[Node], width: int) -> list[Row]:
     """Return tiles column by column, so that neighbours stay neighbours."""
-    compared = frame.view.metric == "step-time" or not all(node.gpus for node in nodes)
-    most = _most(frame) if compared else None
-    cells = [_node_marks(frame, node, most) for node in nodes]
+    cells = [_node_marks(frame, node) for node in nodes]
     named = names(frame.state)
     name = 9
     tile = 3 + name + 2 * max(1, *(len(part) for part in cells)) + 2
