@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
+
+from msgspec import Struct
 
 from ...presets.finding import Finding, LaunchFinding, failed
 from ...presets.sanitize import clean_text
@@ -27,6 +28,7 @@ from ...runners.run.formatting import NA, size_text
 from ...runners.run.wire.ssh import Way
 from ..arguments import names_hosts
 from ..rows.glyphs import counted, table
+from ..terminal import answer
 
 MOST_MIB = 4096
 BAR_CELLS = 24
@@ -56,7 +58,7 @@ def doctor(options: argparse.Namespace) -> int:
     finally:
         bar.clear()
     names = [place.name for place in request.places]
-    sys.stdout.write(json.dumps(document(outcome, names)) + "\n" if options.json else text(outcome, names))
+    answer(options.json, document(outcome, names), text(outcome, names))
     return 1 if failed(outcome.findings) else 0
 
 
@@ -151,14 +153,14 @@ class _Bar:
 # --- output -----------------------------------------------------------------------------------------------------
 
 
-def text(outcome: Examination, names: Sequence[str]) -> str:
+def text(outcome: Examination, names: Sequence[str]) -> list[str]:
     """Return findings by node, one line of facts per node, and pairs."""
     lines = _findings(outcome.findings, names)
     if outcome.nodes:
         lines += [*table([HEAD, *(_row(node) for node in outcome.nodes)]), ""]
     lines += _pairs(outcome)
     lines.append(counted(outcome.findings) or "No findings.")
-    return "\n".join(clean_text(line) for line in lines) + "\n"
+    return list(map(clean_text, lines))
 
 
 def _findings(findings: Sequence[Finding], names: Sequence[str]) -> list[str]:
@@ -219,7 +221,7 @@ class NodeExamination(TypedDict):
     reached: bool
 
 
-class PairResult(TypedDict):
+class PairResult(Struct, frozen=True):
     round: int
     members: list[str]
     bytes: int
@@ -230,7 +232,7 @@ class PairResult(TypedDict):
     problem: str | None
 
 
-class ExaminationDocument(TypedDict):
+class ExaminationDocument(Struct, frozen=True):
     """`doctor`."""
 
     nodes: list[NodeExamination]
@@ -243,25 +245,16 @@ def document(outcome: Examination, names: Sequence[str]) -> ExaminationDocument:
     nodes = {node.name: node for node in outcome.nodes}
     first, second = outcome.rounds
     reference = usual(first) or usual(second)
-    return {
-        "nodes": [_node(name, nodes.get(name)) for name in names],
-        "findings": [finding.as_dict() for finding in outcome.findings],
-        "backend": outcome.backend or None,
-        "pairs": [
-            {
-                "round": number,
-                "members": [outcome.members[member] for member in result.members],
-                "bytes": result.size,
-                "seconds": result.seconds,
-                "bytes_per_s": result.bandwidth,
-                "right": result.right,
-                "state": state(result, reference),
-                "problem": result.problem or None,
-            }
-            for number, some in ((1, first), (2, second))
-            for result in some
-        ],
-    }
+    pairs: list[PairResult] = []
+    for number, some in ((1, first), (2, second)):
+        for result in some:
+            members = [outcome.members[member] for member in result.members]
+            measured = result.size, result.seconds, result.bandwidth, result.right
+            verdict = state(result, reference), result.problem or None
+            pairs.append(PairResult(number, members, *measured, *verdict))
+    findings = [finding.as_dict() for finding in outcome.findings]
+    examined = [_node(name, nodes.get(name)) for name in names]
+    return ExaminationDocument(examined, findings, outcome.backend or None, pairs)
 
 
 def _node(name: str, node: ExaminedNode | None) -> Any:

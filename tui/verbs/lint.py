@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -13,7 +11,6 @@ from ...presets.finding import Finding, LaunchFinding, PlanError, PresetError, f
 from ...presets.lint import SUFFIXES, lint_file, refusal
 from ...presets.load import Library, library, load
 from ...presets.plan import make_plan
-from ...presets.sanitize import clean_whole
 from ...presets.text_formats import MOST_BYTES
 from ...runners.launch import check
 from ...runners.launch.prepare import prepare
@@ -22,6 +19,7 @@ from ...runners.node import local_agent
 from ...runners.run import file_io, run_directories
 from ...runners.run.errors import RunError
 from ..rows.glyphs import counted
+from ..terminal import answer
 from . import launch
 
 
@@ -34,17 +32,14 @@ class Findings(TypedDict):
 def lint(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if one is an error. Raises RunError and PresetError."""
     findings = _checked(options)
-    if options.json:
-        sys.stdout.write(json.dumps(Findings(findings=[finding.as_dict() for finding in findings])) + "\n")
-    else:
-        sys.stdout.write(text(findings))
+    answer(options.json, Findings(findings=[finding.as_dict() for finding in findings]), text(findings))
     return 1 if failed(findings) else 0
 
 
-def text(findings: Sequence[Finding]) -> str:
-    """Return one block per finding, and a last line that counts them."""
-    blocks = ["\n".join((*finding.as_lines(), "")) for finding in findings]
-    return clean_whole("\n".join([*blocks, f"{counted(findings) or 'no findings'}\n"]))
+def text(findings: Sequence[Finding]) -> list[str]:
+    """Return the lines of each finding, and a last line that counts them."""
+    lines = [line for finding in findings for line in (*finding.as_lines(), "")]
+    return [*lines, counted(findings) or "no findings"]
 
 
 def _checked(options: argparse.Namespace) -> list[Finding]:

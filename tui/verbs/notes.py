@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from typing import TypedDict
+
+from msgspec import Struct
 
 from ...presets.plurals import plural
 from ...presets.sanitize import LONGEST, clean_text
@@ -15,12 +15,12 @@ from ..rows.glyphs import ago
 from ..terminal import answer, complain
 
 
-class Note(TypedDict):
+class Note(Struct, frozen=True):
     time: float
     text: str
 
 
-class Notes(TypedDict):
+class Notes(Struct, frozen=True):
     """`note`."""
 
     run: str
@@ -28,7 +28,7 @@ class Notes(TypedDict):
     notes: list[Note]
 
 
-class Tags(TypedDict):
+class Tags(Struct, frozen=True):
     """`tag`."""
 
     run: str
@@ -54,15 +54,11 @@ def note(options: argparse.Namespace) -> int:
 def _print_notes(options: argparse.Namespace, entry: run_directories.Entry) -> None:
     """Print the notes; after writing one only as JSON."""
     marks = _read(entry)
-    if options.json:
-        notes = [Note(time=at, text=text) for at, text in marks.notes]
-        document = Notes(run=entry.record.run, note=marks.note or None, notes=notes)
-        sys.stdout.write(json.dumps(document) + "\n")
-    elif not options.text:
-        lines = [
-            clean_text(f"{ago(at, clock.now())}: {text or '(none)'}", LONGEST) for at, text in marks.notes
-        ]
-        sys.stdout.write("\n".join(lines or [f"{entry.record.name} has no note"]) + "\n")
+    notes = [Note(at, text) for at, text in marks.notes]
+    lines = [clean_text(f"{ago(at, clock.now())}: {text or '(none)'}", LONGEST) for at, text in marks.notes]
+    if options.json or not options.text:
+        document = Notes(entry.record.run, marks.note or None, notes)
+        answer(options.json, document, lines or [f"{entry.record.name} has no note"])
 
 
 def tag(options: argparse.Namespace) -> int:
@@ -73,7 +69,7 @@ def tag(options: argparse.Namespace) -> int:
         run_notes.tag(entry.path, add, remove)
     tags = _read(entry).tags
     line = f"{entry.record.name}: {' '.join(tags) or 'no tags'}"
-    answer(options.json, Tags(run=entry.record.run, tags=list(tags)), [line])
+    answer(options.json, Tags(entry.record.run, list(tags)), [line])
     return 0
 
 

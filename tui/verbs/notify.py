@@ -7,7 +7,8 @@ import asyncio
 import os
 import platform
 from collections.abc import Sequence
-from typing import TypedDict
+
+from msgspec import Struct
 
 from ...runners.notify import delivery, ways
 from ...runners.notify.messages import trial_text
@@ -23,7 +24,7 @@ from ..due_alerts import ring
 from ..terminal import answer, complain
 
 
-class ListedWay(TypedDict):
+class ListedWay(Struct, frozen=True):
     way: str
     type: str
     to: str
@@ -31,12 +32,12 @@ class ListedWay(TypedDict):
     problem: str
 
 
-class ListedRule(TypedDict):
+class ListedRule(Struct, frozen=True):
     rule: str
     when: str
 
 
-class ListedWays(TypedDict):
+class ListedWays(Struct, frozen=True):
     """`notify`."""
 
     path: str
@@ -46,7 +47,7 @@ class ListedWays(TypedDict):
     problems: list[str]
 
 
-class TriedWay(TypedDict):
+class TriedWay(Struct, frozen=True):
     way: str
     type: str
     ok: bool
@@ -54,13 +55,13 @@ class TriedWay(TypedDict):
     why: str | None
 
 
-class TriedWays(TypedDict):
+class TriedWays(Struct, frozen=True):
     """`notify test`."""
 
     ways: list[TriedWay]
 
 
-class SentNotice(TypedDict):
+class SentNotice(Struct, frozen=True):
     way: str
     rule: str
     state: str
@@ -70,7 +71,7 @@ class SentNotice(TypedDict):
     why: str | None
 
 
-class SentNotices(TypedDict):
+class SentNotices(Struct, frozen=True):
     """`notify log`."""
 
     run: str
@@ -93,16 +94,13 @@ def notify(options: argparse.Namespace) -> int:
 
 def _list(configured: Configured, as_json: bool) -> int:
     rows = [_about(way, configured) for way in configured.ways.values()]
-    document: ListedWays = {
-        "path": str(configured.path),
-        "send": list(configured.send),
-        "ways": rows,
-        "rules": [{"rule": name, "when": when} for name, when in RULES.items()],
-        "problems": list(configured.problems),
-    }
+    rules = [ListedRule(name, when) for name, when in RULES.items()]
+    document = ListedWays(
+        str(configured.path), list(configured.send), rows, rules, list(configured.problems)
+    )
     lines = ["channels"]
     for row in rows:
-        lines.append(f"  {row['way']:<12} {row['type']:<9} {row['to'] or row['problem']}  ({row['rules']})")
+        lines.append(f"  {row.way:<12} {row.type:<9} {row.to or row.problem}  ({row.rules})")
     send = ", ".join(configured.send) or "none: a launch sends nothing without --notify"
     lines += ["", f"launches without --notify use: {send}", "", "rules"]
     lines += [f"  {name:<19} {when}" for name, when in RULES.items()]
@@ -125,7 +123,7 @@ def _about(way: NoticeWay, configured: Configured) -> ListedWay:
     else:
         terminal = "the terminal of a cockpit without the focus, or of the launch"
         to = terminal if way.kind == "terminal" else "notify-send"
-    return {"way": way.name, "type": way.kind, "to": to, "rules": rules_word(way.rules), "problem": problem}
+    return ListedWay(way.name, way.kind, to, rules_word(way.rules), problem)
 
 
 # --- test ---
@@ -145,10 +143,12 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
             "`distui notify test terminal` needs none"
         )
     rows = asyncio.run(_try_all(chosen, configured))
-    said = [f"sent in {row['seconds']:.1f} s" if row["ok"] else f"not sent: {row['why']}" for row in rows]
-    lines = [f"{row['way']}: {text}" for row, text in zip(rows, said, strict=True)]
-    answer(options.json, TriedWays(ways=rows), lines)
-    return 0 if all(row["ok"] for row in rows) and not problems else 1
+    lines = []
+    for row in rows:
+        outcome = f"sent in {row.seconds:.1f} s" if row.ok else f"not sent: {row.why}"
+        lines.append(f"{row.way}: {outcome}")
+    answer(options.json, TriedWays(rows), lines)
+    return 0 if all(row.ok for row in rows) and not problems else 1
 
 
 def _used(configured: Configured) -> list[NoticeWay]:
@@ -167,13 +167,8 @@ async def _try(way: NoticeWay, configured: Configured) -> TriedWay:
         outcome = _ring(alert_bytes(text, os.environ, way.sequence))
     else:
         outcome = await send(way, text, os.environ.get, configured.path.parent)
-    return {
-        "way": way.name,
-        "type": way.kind,
-        "ok": outcome.ok,
-        "seconds": round(clock.monotonic() - began, 3),
-        "why": outcome.why or None,
-    }
+    seconds = round(clock.monotonic() - began, 3)
+    return TriedWay(way.name, way.kind, outcome.ok, seconds, outcome.why or None)
 
 
 def _ring(data: str) -> SendOutcome:
@@ -190,23 +185,12 @@ def _log(options: argparse.Namespace) -> int:
     rows: list[SentNotice] = []
     for each in delivery.summaries(delivery.records(entry.path)):
         last = each.newest
-        rows.append(
-            {
-                "way": last.way,
-                "rule": last.rule,
-                "state": last.state,
-                "at": each.first.at,
-                "tries": each.tries,
-                "title": last.title or None,
-                "why": last.why or None,
-            }
-        )
+        about = last.title or None, last.why or None
+        rows.append(SentNotice(last.way, last.rule, last.state, each.first.at, each.tries, *about))
     lines = [] if rows else [f"run {entry.record.name} has sent no notifications"]
     for row in rows:
-        about = ": ".join(filter(None, (row["title"], row["why"])))
-        lines.append(
-            f"{time_of_day(row['at'])}  {row['way']}  {row['rule']}  {row['state']}  {about}".rstrip()
-        )
+        text = ": ".join(filter(None, (row.title, row.why)))
+        lines.append(f"{time_of_day(row.at)}  {row.way}  {row.rule}  {row.state}  {text}".rstrip())
     lines += [finding.text for finding in unreported(entry)]
-    answer(options.json, SentNotices(run=entry.record.run, notices=rows), lines)
+    answer(options.json, SentNotices(entry.record.run, rows), lines)
     return 0

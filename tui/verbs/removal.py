@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+
+from msgspec import Struct
 
 from ...presets.plurals import plural
 from ...runners.removal import run_removal
@@ -19,7 +20,7 @@ from ..rows.glyphs import table
 from ..terminal import answer, complain, confirmed
 
 
-class RemovedRun(TypedDict):
+class RemovedRun(Struct, frozen=True):
     run: str
     name: str
     path: str
@@ -28,7 +29,7 @@ class RemovedRun(TypedDict):
     bytes: int
 
 
-class Removed(TypedDict):
+class Removed(Struct, frozen=True):
     """`rm`, and `prune` without --dry-run."""
 
     removed: list[RemovedRun]
@@ -36,7 +37,7 @@ class Removed(TypedDict):
     failed: list[str]
 
 
-class Removable(TypedDict):
+class Removable(Struct, frozen=True):
     """`prune --dry-run`."""
 
     would_remove: list[RemovedRun]
@@ -97,20 +98,15 @@ def _show(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
         for removal in chosen
     ]
     lines = [*_lines(chosen, sizes), f"would remove {_total(chosen, sizes)}"]
-    answer(options.json, Removable(would_remove=documents), lines if chosen else ["nothing to remove"])
+    answer(options.json, Removable(documents), lines if chosen else ["nothing to remove"])
     return 0
 
 
 def _document(removal: Removal, folders: Sequence[Path], size: int) -> RemovedRun:
     record = removal.entry.record
-    return {
-        "run": record.run,
-        "name": record.name,
-        "path": str(removal.entry.path),
-        "why": f"{removal.phase}, {removal.why(clock.now())}",
-        "folders": [str(folder) for folder in folders],
-        "bytes": size,
-    }
+    why = f"{removal.phase}, {removal.why(clock.now())}"
+    paths = [str(folder) for folder in folders]
+    return RemovedRun(record.run, record.name, str(removal.entry.path), why, paths, size)
 
 
 def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
@@ -125,18 +121,17 @@ def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
             continue  # the run is already removed
         except RunError as error:
             failed.append(str(error))
-    freed = sum(each["bytes"] for each in removed)
+    freed = sum(each.bytes for each in removed)
     lines = list(map(_removed_line, removed))
     lines.append(f"removed {plural(len(removed), 'run')}, {size_short(freed)} freed")
-    document = Removed(removed=removed, freed_bytes=freed, failed=failed)
-    answer(options.json, document, lines if chosen else ["nothing to remove"])
+    answer(options.json, Removed(removed, freed, failed), lines if chosen else ["nothing to remove"])
     for text in (*said, *failed):
         complain(text)
     return 1 if failed else 0
 
 
 def _removed_line(removed: RemovedRun) -> str:
-    return f"{removed['name']}  {size_short(removed['bytes'])}  {', '.join(removed['folders'])}"
+    return f"{removed.name}  {size_short(removed.bytes)}  {', '.join(removed.folders)}"
 
 
 def _sure(options: argparse.Namespace, chosen: Sequence[Removal]) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,16 +21,14 @@ from ...runners.telemetry import export_settings
 from ...runners.telemetry.export_settings import MetricsExport
 from ..rows.glyphs import table
 from ..setting_guide import ExampleSettings, document, example, toml
-from ..terminal import complain
+from ..terminal import answer, complain
 from ..user_settings import load
 
 
 def settings(options: argparse.Namespace) -> int:
     """Print the settings; return 1 if part of the file is unusable."""
     if options.example:
-        sys.stdout.write(
-            json.dumps(ExampleSettings(example=example())) + "\n" if options.json else example()
-        )
+        answer(options.json, ExampleSettings(example=example()), example().rstrip("\n").split("\n"))
         return 0
     path = settings_path()
     chosen, problems = load(path)
@@ -41,14 +37,11 @@ def settings(options: argparse.Namespace) -> int:
         problems.append(export_settings.MISSING)
     problems += [*_unknown_preset(path), *_unreadable_secrets(path, export)]
     whole = document(chosen, _of_runs(export), str(path), problems)
-    if options.json:
-        sys.stdout.write(json.dumps(whole) + "\n")
-    else:
-        rows = [("key", "value", "from")]
-        for row in whole["settings"]:
-            value = row["without"] if row["value"] is None else toml(row["value"])
-            rows.append((row["key"], clean_text(value, LONGEST), clean_text(row["origin"], LONGEST)))
-        sys.stdout.write("\n".join(table(rows)) + "\n")
+    rows = [("key", "value", "from")]
+    for row in whole["settings"]:
+        value = row["without"] if row["value"] is None else toml(row["value"])
+        rows.append((row["key"], clean_text(value, LONGEST), clean_text(row["origin"], LONGEST)))
+    answer(options.json, whole, table(rows))
     for problem in problems:
         complain(problem)
     return 1 if problems else 0
