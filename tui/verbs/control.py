@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 import msgspec
@@ -20,7 +19,7 @@ from ...runners.node.agentless import stop_run
 from ...runners.node.local_agent import check_ranks, history, open_link, with_link
 from ...runners.run import environment, run_directories, saving
 from ...runners.run.environment import pairs
-from ...runners.run.errors import NoSuchRunError, RunError, UnreachableError
+from ...runners.run.errors import RunError, UnreachableError
 from ...runners.run.formatting import agreeing, spans_text
 from ...runners.run.model import Command, CommandDone, RankPhase, Restart, SetNccl, Signal, Stop
 from ...runners.run.processes import disposition
@@ -36,10 +35,11 @@ def nccl(options: argparse.Namespace) -> int:
     """Change NCCL_DEBUG, live if the ranks' NCCL supports that."""
     if options.reachable and not options.restart:
         raise RunError("--reachable is for a restart: add --restart")
-    with _refusing(lambda: _which(options, options.level, "level", "nccl", "INFO")):
+    try:
         parse_level(options.level)
-    with _refusing(lambda: None):
         parse_subsys(options.subsys)
+    except NcclError as error:
+        raise RunError(str(error)) from None
     _there(options)
     command = SetNccl(
         new_id(),
@@ -114,8 +114,7 @@ def stop(options: argparse.Namespace) -> int:
 
 def send_signal(options: argparse.Namespace) -> int:
     """Send a signal to ranks, after a confirmation if it would end one."""
-    with _refusing(lambda: _which(options, options.signal, "signal", "signal", "USR1")):
-        number = parse_signal(options.signal)
+    number = parse_signal(options.signal)
     state = _there(options, always=confirm.signal_name(number.name) not in confirm.HARMLESS)
     effect = consequence(state, number, options.rank) if state is not None and not state.phase.ended else ""
     if effect and not options.yes:
@@ -170,25 +169,6 @@ def _without_handler(
         elif number is signal.SIGKILL or disposition(process.pid, number) == "default":
             ends.append(rank)
     return ends, unseen
-
-
-@contextlib.contextmanager
-def _refusing(ask: Callable[[], None]) -> Iterator[None]:
-    """Turn an invalid word into a usage error, unless `ask` raises a better one. Raises RunError."""
-    try:
-        yield
-    except (RunError, NcclError) as error:
-        ask()
-        raise RunError(str(error)) from None
-
-
-def _which(options: argparse.Namespace, word: str, kind: str, verb: str, example: str) -> None:
-    """Raise RunError if the only word of `distui nccl RUN` is a run, since the level is missing."""
-    if options.run is not None:
-        return
-    with contextlib.suppress(NoSuchRunError):
-        name = run_directories.resolve(word).record.name
-        raise RunError(f"which {kind}? `distui {verb} {name} {example}`")
 
 
 def _there(options: argparse.Namespace, *, always: bool = False) -> RunState | None:
