@@ -201,10 +201,7 @@ async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet
     output = None if quiet or as_json else RanksOutput(out, err, plan.launcher != "command")
     state, name, alerts = RunState(), entry.record.name, TerminalAlerts(fresh=True)
     if not as_json:
-        for note in plan.notes:
-            await err.write(f"note: {clean_text(note, LONGEST)}\n")
-        hint = f"the run goes on if you leave: `distui attach {name}` opens it\n"
-        await err.write(typeable(hint, sys.stderr))
+        await _introduce(err, plan, name)
     while not state.phase.ended:
         try:
             await _follow_link(entry, state, None if as_json else err, output, alerts)
@@ -217,11 +214,26 @@ async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet
         await out.write(json.dumps(status_json(state)) + "\n")
     else:
         await err.write("\n" + describe(state) + "\n")
-    if out.problem and out.problem != os.strerror(errno.EPIPE):
-        lost = f"distui: cannot write to standard output: {out.problem}; `distui logs {name}` has it\n"
-        await err.write(typeable(lost, sys.stderr))
+    if await _lost_output(out, err, name):
         return 1
     return 0 if state.phase == "succeeded" else 1
+
+
+async def _introduce(err: Stream, plan: Plan, name: str) -> None:
+    """Print the notes of the plan, and how to come back."""
+    for note in plan.notes:
+        await err.write(f"note: {clean_text(note, LONGEST)}\n")
+    hint = f"the run goes on if you leave: `distui attach {name}` opens it\n"
+    await err.write(typeable(hint, sys.stderr))
+
+
+async def _lost_output(out: Stream, err: Stream, name: str) -> bool:
+    """Print why output was dropped, and return whether it was; a closed pipe does not count."""
+    if out.problem in ("", os.strerror(errno.EPIPE)):
+        return False
+    lost = f"distui: cannot write to standard output: {out.problem}; `distui logs {name}` has it\n"
+    await err.write(typeable(lost, sys.stderr))
+    return True
 
 
 async def _follow_link(
@@ -301,9 +313,7 @@ async def _follow(
             continue
         for moment, text in state.notices[printed:]:
             latest = max(latest, moment)  # nodes report their own times, some of them late
-            unprinted = causes.unprinted(stamped.event, state.attempt, text)
-            if unprinted:
-                await _report(err, latest, unprinted)
+            await _report(err, latest, causes.unprinted(stamped.event, state.attempt, text))
         causes.record(stamped.event)
         printed = len(state.notices)
         silent_since = max(shown, output.wrote if output is not None else 0.0)
@@ -315,7 +325,8 @@ async def _follow(
 
 
 async def _report(err: Stream, moment: float, text: str) -> None:
-    await err.write(f"{time_of_day(moment)}  {clean_text(text)}\n")
+    if text:
+        await err.write(f"{time_of_day(moment)}  {clean_text(text)}\n")
 
 
 async def _rest(entry: run_directories.Entry, output: RanksOutput, err: Stream) -> None:
