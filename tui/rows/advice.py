@@ -101,21 +101,25 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
     gpus, size = _parsed(form, hardware)
     if form.nproc.isdecimal() and int(form.nproc):
         gpus = replace(gpus, count=int(form.nproc))
-    nodes = form.nodes.rpartition(":")[2] or str(preset.topology.nnodes)
-    if not nodes.isdecimal() or not int(nodes):
-        raise PlanError(f"nodes {form.nodes}: a number from 1 on")
-    if form.seq and not (form.seq.isdecimal() and int(form.seq)):
-        raise PlanError(f"sequence {form.seq}: a number of positions from 1 on")
+    nodes = preset.topology.nnodes
+    if form.nodes:
+        nodes = _from_one(form.nodes.rpartition(":")[2], f"nodes {form.nodes}: a number from 1 on")
+    model = shape(size)
+    if form.seq:
+        seq = _from_one(form.seq, f"sequence {form.seq}: a number of positions from 1 on")
+        model = replace(model, seq=seq)
     recompute = form.recompute == "true" or preset.strategy.activation_checkpointing
-    model = replace(
-        shape(size),
-        seq=int(form.seq or Shape(parameters=1, layers=1, hidden=1).seq),
-        micro_batch=preset.batch.micro or 1,
-        recompute=recompute,
-    )
+    model = replace(model, micro_batch=preset.batch.micro or 1, recompute=recompute)
     counted = FORMATS[form.format] if form.format else format_for(preset)
-    estimates = survey(model, counted, gpus.count, int(nodes), gpus.memory_gb * GB)
-    return Advice(model, counted, gpus, int(nodes), estimates)
+    estimates = survey(model, counted, gpus.count, nodes, gpus.memory_gb * GB)
+    return Advice(model, counted, gpus, nodes, estimates)
+
+
+def _from_one(text: str, refusal: str) -> int:
+    """Parse a number from 1 on. Raises PlanError."""
+    if not text.isdecimal() or not int(text):
+        raise PlanError(refusal)
+    return int(text)
 
 
 def _parsed(form: LaunchForm, hardware: str) -> tuple[NodeGpus, int]:
@@ -264,11 +268,11 @@ def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
     A narrow table has the letters of the bar instead of component names, and leaves out the sum of the states.
     """
     wide = width >= _FULL_WIDTH
-    letters = {part: letter for part, letter, _ in BAR}
-    head = ("GB", *(part if wide else letters.get(part, part) for part in HEAD[1:-1]))
-    kept = [column for column, part in enumerate(HEAD[:-1]) if wide or part != "states"]
+    letters = {} if wide else {part: letter for part, letter, _ in BAR}
+    head = ("GB", *(letters.get(part, part) for part in PARTS))
     body = [(case, table_row(case)) for case in advice.estimates]
-    widths = {column: max(len(head[column]), *(len(row[column]) for _, row in body)) for column in kept}
+    kept = [column for column, part in enumerate(HEAD[:-1]) if wide or part != "states"]
+    widths = {column: max(len(row[column]) for row in (head, *(row for _, row in body))) for column in kept}
 
     def line(texts: tuple[str, ...]) -> str:
         return "  ".join(fit(texts[column], widths[column], right=column > 0) for column in kept)
@@ -278,8 +282,11 @@ def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
         mark = glyphs.CURSOR if mine is not None and numbers(case) == numbers(mine) else " "
         state: Cell = (row[-1], "ok" if case.fits else "bad")
         rows.append(((f" {mark} ", "accent"), (f"{line(row)}  ", "text"), state))
+    return [*rows, *_elsewhere_rows(advice, width)]
+
+
+def _elsewhere_rows(advice: Advice, width: int) -> list[Row]:
+    """Return the memory that strategies need outside the GPUs; [] if none does."""
     needs = [(case.strategy.title, elsewhere(advice, case)) for case in advice.estimates]
     beside = [f"{name}: {amount}" for name, amount in needs if amount]
-    if beside:
-        rows += wrap(f"Beside it, {'; '.join(beside)}.", width, "dim", first="   ")
-    return rows
+    return wrap(f"Beside it, {'; '.join(beside)}.", width, "dim", first="   ") if beside else []

@@ -19,7 +19,7 @@ from ...runners.telemetry.losses import what_is_lost
 from . import glyphs
 from .command_line import number_of
 from .frame import names, silent, without
-from .glyphs import Row, fit
+from .glyphs import Row, label_row
 from .run_status import billed, given_up, launching, price, remains
 
 DEFAULT_GRACE_S = 30.0
@@ -99,7 +99,7 @@ def _silent(state: RunState) -> list[Row]:
 
 
 def _line(label: str, text: str, style: str = "text") -> Row:
-    return ((fit(label, 12), "dim"), (text, style))
+    return label_row(label, 12, text, style)
 
 
 def _who(state: RunState, ranks: list[int]) -> Row:

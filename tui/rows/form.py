@@ -495,22 +495,24 @@ _OURS = ("# distui", "# torch", "# shell")
 
 def folded_plan(text: str) -> list[Row]:
     """Return the plan with variables of distui and torch only counted, so that the user's own stay visible."""
-    kept: list[str] = []
+    kept = [""]
     section = ""
     for line in text.splitlines():
         if line and not line[0].isspace():
             match = _SECTION.fullmatch(line)
+            section = "variables" if match else line
             if match:
-                section = "variables"
                 line = f"{match[1]}: {match[2]} variables, e shows them"
-            else:
-                section = "written" if line == "written" else ""
-        folded = section == "written" or (
-            section and line[:1].isspace() and any(mark in line for mark in _OURS)
-        )
-        if not folded and (line or (kept and kept[-1])):
+        is_blank_again = not line and not kept[-1]
+        if not is_blank_again and not _is_folded(section, line):
             kept.append(line)
-    return text_rows("\n".join(kept))
+    return text_rows("\n".join(kept[1:]))
+
+
+def _is_folded(section: str, line: str) -> bool:
+    """Whether a line is about a file that is written, or a variable of distui or torch."""
+    is_ours = line[:1].isspace() and any(mark in line for mark in _OURS)
+    return section == "written" or (section == "variables" and is_ours)
 
 
 def problem_rows(problems: Sequence[str], width: int | None = None) -> list[Row]:

@@ -228,6 +228,11 @@ def hang(row: Row, width: int) -> list[Row]:
     return labelled(label, text, width, style)
 
 
+def label_row(label: str, width: int, text: str, style: str = "text") -> Row:
+    """Return a label in `width` columns, and a text."""
+    return ((fit(label, width), "dim"), (text, style))
+
+
 def labelled(label: Cell, text: str, width: int, style: str = "text") -> list[Row]:
     """Wrap a sentence next to a label, aligned below itself."""
     head, ink = label

@@ -23,7 +23,7 @@ from ...runners.run.model import SetNccl
 from ...runners.run.nccl_reach import how, reach, uses_gloo
 from ...runners.run.state import RunState
 from .frame import name_of
-from .glyphs import Row, fit, labelled
+from .glyphs import Row, fit, label_row, labelled
 
 SECONDS: tuple[float | None, ...] = (None, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Durations of a level that the dialog offers; `:nccl` takes any number."""
@@ -178,9 +178,9 @@ def form_rows(form: NcclForm, width: int) -> list[Row]:
     way = [("live", not form.restart), ("restart", form.restart)]
     chosen = _choices(way, width - _LABEL) if form.ways.live else "(x) restart of the worker group"
     rows: list[Row] = [
-        ((fit("level", _LABEL), "dim"), (level, "text")),
-        ((fit("for", _LABEL), "dim"), (_choices(spans, width - _LABEL), "text")),
-        ((fit("how", _LABEL), "dim"), (chosen, "text")),
+        label_row("level", _LABEL, level),
+        label_row("for", _LABEL, _choices(spans, width - _LABEL)),
+        label_row("how", _LABEL, chosen),
     ]
     for flag in form.offered:
         on = flag.name in form.chosen

@@ -17,7 +17,7 @@ from ...runners.run.model import RunPhase
 from ...runners.run.run_directories import Entry
 from ...runners.run.run_notes import RunNotes
 from . import glyphs
-from .glyphs import Cell, Row, fit, or_na
+from .glyphs import Cell, Row, fit, label_row, or_na
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):
@@ -319,22 +319,13 @@ def at_column(places: Sequence[PlacedColumn], x: int) -> str:
 
 def removal_rows(runs: Sequence[RunEntry]) -> list[Row]:
     """Return what a removal deletes."""
-    total = sum(run.size or 0 for run in runs)
-    rows: list[Row] = [
-        (
-            (fit("lost", 7), "dim"),
-            ("logs, metrics, findings and the ledger; checkpoints elsewhere stay", "warn"),
-        )
-    ]
-    if any(run.size is None for run in runs) or len(runs) > 1:
-        unknown = " and more" if any(run.size is None for run in runs) else ""
-        rows.append(
-            (
-                (fit("size", 7), "dim"),
-                (f"{size_short(total)}{unknown} in {plural(len(runs), 'run')}", "text"),
-            )
-        )
+    lost = "logs, metrics, findings and the ledger; checkpoints elsewhere stay"
+    rows = [label_row("lost", 7, lost, "warn")]
+    has_unknown = any(run.size is None for run in runs)
+    if has_unknown or len(runs) > 1:
+        total = size_short(sum(run.size or 0 for run in runs)) + (" and more" if has_unknown else "")
+        rows.append(label_row("size", 7, f"{total} in {plural(len(runs), 'run')}"))
     for run in runs:
-        rows.append(((fit("run", 7), "dim"), (f"{run.name}  {run.phase}  {size_short(run.size)}", "head")))
-        rows.append(((fit("", 7), "dim"), (run.path, "text")))
+        rows.append(label_row("run", 7, f"{run.name}  {run.phase}  {size_short(run.size)}", "head"))
+        rows.append(label_row("", 7, run.path))
     return rows
