@@ -24,12 +24,14 @@ from ..runners.run.settings_file import SettingsError, settings_path
 from . import terminal
 from .alerts import Alerts
 from .background import BackgroundWork, after, background, call, keep_running
+from .beat import Beat
 from .choices import Choices
+from .colours import NAMES, THEMES
 from .keys import ACTIONS, bindings, help_rows, key_text, keymap_path, load_keymap
 from .lending import lend
 from .open_run import OpenRun
 from .other_hosts import HOST
-from .paint import NAMES, THEMES, Beat, CalmDriver
+from .pacing import PacedDriver
 from .permissions import Permissions
 from .rows import glyphs
 from .rows.frame import ViewOptions
@@ -203,27 +205,10 @@ class CockpitApp(Cockpit):
 
     # --- actions on the run
 
-    def action_at(self, text: str) -> None:
-        if self.current is not None:
-            self.current.travel.go_to(text)
-
-    def action_play(self) -> None:
-        """Toggle playback."""
-        if self.current is not None:
-            self.current.travel.toggle()
-
-    def action_pace(self, text: str) -> None:
-        """Handle `:play`: play at this speed, or toggle playback."""
-        if self.current is not None:
-            self.current.travel.play_at(text)
-
     def action_speed(self, by: int) -> None:
+        """Play slower or faster."""
         if self.current is not None:
             self.current.travel.faster(by)
-
-    def action_live(self) -> None:
-        if self.current is not None:
-            self.current.travel.live()
 
     def action_compare(self, other: str) -> None:
         """Compare this run with another run; `@2` compares its newest attempt with attempt 2."""
@@ -375,7 +360,7 @@ def run_cockpit(source: LocalSource, run_id: str | None, **options: Any) -> int:
     """
     app = CockpitApp(source, run_id, **options)
     app.owns_terminal = True
-    app.driver_class = CalmDriver
+    app.driver_class = PacedDriver
     app.run()
     app.work.print_tracebacks()
     current = app.current

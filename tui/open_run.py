@@ -11,9 +11,9 @@ from textual.signal import Signal
 from ..runners.run.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
 from ..runners.run.state import RunState
 from .background import OwnedSignal
+from .beat import Beat
 from .follower import Follower
 from .history import MetricHistory, time_of
-from .paint import Beat
 from .past import copied
 from .rows.frame import Frame, ViewOptions
 from .source import WATCH, LocalSource

@@ -246,24 +246,6 @@ def take_answers(descriptor: int, number: int, seconds: float) -> int:
     return len(_POSITION.findall(data))
 
 
-class Waiting:
-    """Waits until descriptors are readable: by poll(2), or by select(2) if poll does not support terminals."""
-
-    def __init__(self, *descriptors: int) -> None:
-        self._descriptors = descriptors
-        self._poll = select.poll() if POLLS_TERMINALS else None
-        if self._poll is not None:
-            for descriptor in descriptors:
-                self._poll.register(descriptor, select.POLLIN)
-
-    def __call__(self, patience_ms: float | None) -> dict[int, int]:
-        """Return descriptors with events of poll(2), after at most so many milliseconds; None waits without a limit."""
-        if self._poll is not None:
-            return dict(self._poll.poll(patience_ms))
-        seconds = None if patience_ms is None else patience_ms / 1000
-        return dict.fromkeys(select.select(self._descriptors, [], [], seconds)[0], select.POLLIN)
-
-
 def hung_up(descriptor: int) -> bool:
     """Whether the other end of the terminal is closed."""
     if not POLLS_TERMINALS:

@@ -26,7 +26,7 @@ from textual.screen import ModalScreen
 from textual.strip import Strip
 from textual.theme import Theme
 
-from distui.tui import paint
+from distui.tui import colours
 from distui.tui.app import CockpitApp
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ Cell = tuple[str, str, str]
 
 def palette(theme: Theme) -> dict[str, str]:
     """The value of each colour of a theme by its name."""
-    styles = paint.styles(theme.name)
+    styles = colours.styles(theme.name)
     named = {name: value_of(styles[name].color) for name in INKS if name in styles}
     if theme.ansi:
         return {**named, "ground": "default"}

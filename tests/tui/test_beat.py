@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from virtual_time import run
 
-from distui.tui.paint import APART_S, CLOCKS_S, GATHER_S, SAMPLES_S, SOON_S, Beat
+from distui.tui.beat import APART_S, CLOCKS_S, GATHER_S, SAMPLES_S, SOON_S, Beat
 
 
 class Frames:

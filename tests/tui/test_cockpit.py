@@ -30,7 +30,7 @@ from distui.runners.run.model import (
     Signal,
     Stop,
 )
-from distui.tui.paint import ANSI, DARK, LIGHT
+from distui.tui.colours import ANSI, DARK, LIGHT
 from distui.tui.rows.frame import LinkPhase
 from distui.tui.rows.runs import RunEntry
 from distui.tui.rows.tabs import TABS
@@ -64,7 +64,7 @@ async def test_a_run_is_shown_with_its_ranks_and_its_log(rig: Start) -> None:
         await it.until(lambda: "RUNNING" in it.screen() and "step 29" in it.screen())
         text = it.screen()
         assert "4718" in text
-        assert "[bold]" in run_screen(it.app).log_view.whole_text()
+        assert "[bold]" in run_screen(it.app).log_view.laid_out.whole_text()
 
 
 async def test_restart_asks_and_only_y_sends_it_and_only_events_move_the_screen(rig: Start) -> None:
@@ -258,7 +258,7 @@ async def test_the_filter_runs_where_the_files_are(rig: Start) -> None:
         await it.press("slash", *"step 1[0-3]", "enter")
         log = run_screen(it.app).log_view
         await it.until(
-            lambda: [line.split()[1] for line in log.whole_text().splitlines()].count("step") == 4
+            lambda: [line.split()[1] for line in log.laid_out.whole_text().splitlines()].count("step") == 4
         )
         assert any(grep == "(?i)step 1[0-3]" for _, _, grep in it.link.reads)
         await it.press("tab", "escape")
@@ -322,7 +322,7 @@ async def test_e_finds_the_warning_and_n_the_hits(rig: Start) -> None:
         await it.press("e")
         assert "UserWarning: slow loader" in log.chosen_text()
         await it.press("slash", *"loss 2.4", "enter")
-        await it.until(lambda: log.selection.pattern and "2.490" in log.whole_text())
+        await it.until(lambda: log.selection.pattern and "2.490" in log.laid_out.whole_text())
         await it.press("n")
         assert "loss 2.4" in log.chosen_text()
 
@@ -345,7 +345,7 @@ async def test_a_new_attempt_goes_on_in_the_same_log(rig: Start) -> None:
         it.link.play(AttemptStarted(2, "restart", 8, play.places(8)), seq=90)
         it.link.play(LogGrew({str(second.relative_to(it.run_dir)): second.stat().st_size}))
         await it.until(lambda: "resumed from step 29" in it.screen())
-        assert "attempt 2" in run_screen(it.app).log_view.whole_text()
+        assert "attempt 2" in run_screen(it.app).log_view.laid_out.whole_text()
 
 
 async def test_marks_and_sort(rig: Start) -> None:

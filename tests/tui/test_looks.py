@@ -13,7 +13,7 @@ from test_runs_list import several_runs
 
 from distui.presets.finding import Finding
 from distui.runners.run.model import AttemptEnded, Event, FindingRaised, Outcome, RestartDelayed
-from distui.tui import paint
+from distui.tui import colours
 
 LOW = (60, 15)
 
@@ -41,7 +41,7 @@ def test_each_file_has_its_test() -> None:
 
 
 def test_palette(look: Look) -> None:
-    for theme in paint.THEMES:
+    for theme in colours.THEMES:
         look.add(theme.name, [f"{name:8} {value}" for name, value in palette(theme).items()])
     look.compare()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.tui.paint import ASK, DEAF_S, FEWEST, FIRST, GREETING_S, MOST, Pacer
+from distui.tui.pacing import ASK, DEAF_S, FEWEST, FIRST, GREETING_S, MOST, Pacer
 
 
 class Bench:

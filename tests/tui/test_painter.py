@@ -16,7 +16,8 @@ from patience import HANG_S
 from textual.scrollbar import ScrollBar
 
 from distui.runners.run.model import AttemptStarted, GpuTick, LogGrew, RankTick
-from distui.tui.paint import ASK, NAMES, Pacer
+from distui.tui.colours import NAMES
+from distui.tui.pacing import ASK, Pacer
 from distui.tui.screens.curves import CurveStrip
 from distui.tui.screens.rows_view import thumb
 

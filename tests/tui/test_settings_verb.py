@@ -18,7 +18,7 @@ from distui.runners.notify import ways
 from distui.runners.removal import retention
 from distui.runners.run.settings_file import settings_path
 from distui.runners.telemetry import export_settings
-from distui.tui import paint
+from distui.tui import colours
 from distui.tui.cli import main
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
 from distui.tui.rows.themes import ALL_THEMES, TEXTUAL_THEMES
@@ -203,12 +203,12 @@ def test_a_cap_that_is_none_caps_nothing_and_is_named(
 def test_all_themes_of_textual_are_there_and_can_be_read() -> None:
     assert set(TEXTUAL_THEMES) == BUILTIN_THEMES.keys()
     for name, theme in BUILTIN_THEMES.items():
-        table = paint.styles(name)
+        table = colours.styles(name)
         ground = theme.to_color_system().generate()["background"]
         if ground == "ansi_default":
-            assert table is paint.styles(paint.ANSI)
+            assert table is colours.styles(colours.ANSI)
             continue
-        assert table is paint.styles(paint.DARK if theme.dark else paint.LIGHT)
+        assert table is colours.styles(colours.DARK if theme.dark else colours.LIGHT)
         for style, least in LEAST.items():
             assert contrast(hexed(table[style].color), ground) >= least, (name, style)
 

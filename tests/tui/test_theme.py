@@ -7,10 +7,10 @@ from itertools import pairwise
 from each import for_each
 from rich.color import Color
 
-from distui.tui import paint
+from distui.tui import colours
 from distui.tui.rows.glyphs import BUCKETS
 
-GROUND = {paint.DARK: "#0f1419", paint.LIGHT: "#fafbfc"}
+GROUND = {colours.DARK: "#0f1419", colours.LIGHT: "#fafbfc"}
 
 
 def luminance(colour: str) -> float:
@@ -34,7 +34,7 @@ def hexed(colour: Color | None) -> str:
     return colour.get_truecolor().hex
 
 
-@for_each(("name", "ramp"), [(paint.DARK, paint.RAMP), (paint.LIGHT, paint.LIGHT_RAMP)])
+@for_each(("name", "ramp"), [(colours.DARK, colours.RAMP), (colours.LIGHT, colours.LIGHT_RAMP)])
 def test_the_ramp_leaves_the_ground_step_by_step(name: str, ramp: tuple[str, ...]) -> None:
     """What is idle is the calmest cell of the screen, in both themes."""
     steps = [contrast(colour, GROUND[name]) for colour in ramp]
@@ -44,22 +44,22 @@ def test_the_ramp_leaves_the_ground_step_by_step(name: str, ramp: tuple[str, ...
     assert steps[-1] > 7
 
 
-@for_each("name", [paint.DARK, paint.LIGHT])
+@for_each("name", [colours.DARK, colours.LIGHT])
 def test_numbers_in_cells_can_be_read(name: str) -> None:
-    table = paint.styles(name)
+    table = colours.styles(name)
     for step in range(BUCKETS):
         style = table[f"heat{step}"]
         assert contrast(hexed(style.color), hexed(style.bgcolor)) >= 4.1, step
 
 
-@for_each("name", [paint.DARK, paint.LIGHT])
+@for_each("name", [colours.DARK, colours.LIGHT])
 def test_states_and_text_can_be_read_on_the_ground(name: str) -> None:
-    table = paint.styles(name)
+    table = colours.styles(name)
     for style in ("text", "head", "dim", "stale", "accent", "ok", "warn", "bad", "key"):
         assert contrast(hexed(table[style].color), GROUND[name]) >= 4.5, style
 
 
 def test_every_theme_knows_every_name() -> None:
-    names = [set(paint.styles(name)) for name in paint.NAMES]
+    names = [set(colours.styles(name)) for name in colours.NAMES]
     assert names[0] == names[1] == names[2]
-    assert {one.name for one in paint.THEMES} == set(paint.NAMES)
+    assert {one.name for one in colours.THEMES} == set(colours.NAMES)

@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from ..paint import styles
+from ..colours import styles
 from ..picture import Cell, Pen, pen
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width

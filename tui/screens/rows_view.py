@@ -16,7 +16,8 @@ from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
 from ..keys import bindings
-from ..paint import PacedApp, Pacer
+from ..pacing import Pacer
+from ..paint import PacedApp
 from ..picture import Cell
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
