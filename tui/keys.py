@@ -40,16 +40,20 @@ class Action(Struct, frozen=True):
     @property
     def target(self) -> str:
         """The action as Textual runs it: `RunScreen.action_forward` passes it on to a part of the screen."""
-        part, _, call = self.action.partition(".")
-        if part not in PARTS:
-            return self.action
-        owner = "" if self.scope == "run" else "screen."
-        return f"{owner}forward({part!r}, {call!r})"
+        target = target_of(self.action)
+        is_passed_on = target != self.action and self.scope not in ("run", "replay")
+        return f"screen.{target}" if is_passed_on else target
 
     @property
     def method(self) -> str:
         """The name of the method that Textual calls, without "action_"."""
         return self.target.partition("(")[0]
+
+
+def target_of(action: str) -> str:
+    """Return an action as the run screen runs it."""
+    part, _, call = action.partition(".")
+    return f"forward({part!r}, {call!r})" if part in PARTS else action
 
 
 PARTS = ("run", "log", "table", "curves", "heat", "nccl")
@@ -120,7 +124,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("time.on", "right_square_bracket", "curves.time(1)", "time: one dot forward", "run"),
     Action("time.far_back", "left_curly_bracket", "curves.time(-10)", "time: ten dots back", "run"),
     Action("time.far_on", "right_curly_bracket", "curves.time(10)", "time: ten dots forward", "run"),
-    Action("play", "space", "app.play", "play, and hold", "replay", "play"),
+    Action("play", "space", "run.play", "play, and hold", "replay", "play"),
     Action("play.slower", "less_than_sign", "app.speed(-1)", "play slower", "run"),
     Action("play.faster", "greater_than_sign", "app.speed(1)", "play faster", "run"),
     Action("log_scale", "L", "curves.log_scale", "curves: logarithmic scale on and off", "run"),

@@ -256,7 +256,7 @@ async def test_brackets_move_the_whole_cockpit_and_escape_comes_back(rig: Start)
 async def test_the_tables_show_the_samples_of_that_second(rig: Start) -> None:
     async with shown(travelling(rig), 140, 40) as it:
         await started(it)
-        it.app.action_at("22:14:05")
+        it.run.travel.go_to("22:14:05")
         await it.until(lambda: "PAST 22:14:05 · step 45" in it.screen())
         await it.until(lambda: "45%" in it.screen())
 
@@ -265,14 +265,14 @@ async def test_findings_of_that_time_are_seen_again(rig: Start) -> None:
     async with shown(travelling(rig), 140, 40) as it:
         await started(it)
         assert "straggler" not in it.screen()
-        it.app.action_at("22:14:05")
+        it.run.travel.go_to("22:14:05")
         await it.until(lambda: "rank 4 is the straggler" in it.screen())
 
 
 async def test_keys_that_act_are_refused_in_the_past(rig: Start) -> None:
     async with shown(travelling(rig), 140, 40) as it:
         await started(it)
-        it.app.action_at("-30s")
+        it.run.travel.go_to("-30s")
         await it.until(lambda: "PAST" in it.screen())
         for count, key in enumerate(("r", "x", "d"), start=1):
             await it.press(key)
@@ -309,7 +309,7 @@ async def test_play_goes_on_and_ends_live(rig: Start) -> None:
 async def test_what_comes_live_does_not_move_the_past(rig: Start) -> None:
     async with shown(travelling(rig), 140, 40) as it:
         await started(it)
-        it.app.action_at("22:14:05")
+        it.run.travel.go_to("22:14:05")
         await it.until(lambda: "45%" in it.screen())
         await asyncio.sleep(5)  # charts follow later than tables
         before = it.screen()

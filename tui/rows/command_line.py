@@ -23,7 +23,7 @@ class CommandError(Exception):
 
 
 class TypedCommand(Struct, frozen=True):
-    """A typed command for the run, or an action of the screen."""
+    """A typed command for the run, or an action of the cockpit, as in its table of keys."""
 
     command: Command | None = None
     action: str = ""
@@ -64,7 +64,7 @@ _COUNT = r"0*[1-9][0-9]{0,5}"
 
 
 def _logs(words: list[str]) -> str:
-    return f"rank_log({_rank(words[-1])})" if words else "pane('log')"
+    return f"screen.rank_log({_rank(words[-1])})" if words else "screen.pane('log')"
 
 
 def _compare(words: list[str]) -> str:
@@ -93,7 +93,7 @@ def _columns(words: list[str]) -> str:
         raise CommandError(
             f"no table {' '.join(words)!r}: type columns ranks, columns gpus, or only columns"
         )
-    return f"columns({''.join(words)!r})"
+    return f"screen.columns({''.join(words)!r})"
 
 
 def _theme(words: list[str]) -> str:
@@ -291,13 +291,13 @@ VERBS = {
     "help": TypedVerb(action="help"),
     "launch": TypedVerb(action="launch"),
     "runs": TypedVerb(action="runs"),
-    "overview": TypedVerb(action="pane('overview')"),
-    "ranks": TypedVerb(action="pane('ranks')"),
-    "curves": TypedVerb(action="pane('curves')"),
-    "events": TypedVerb(action="pane('events')"),
-    "diagnose": TypedVerb(action="pane('findings')"),
-    "pause": TypedVerb(action="pause"),
-    "live": TypedVerb(action="live"),
+    "overview": TypedVerb(action="screen.pane('overview')"),
+    "ranks": TypedVerb(action="screen.pane('ranks')"),
+    "curves": TypedVerb(action="screen.pane('curves')"),
+    "events": TypedVerb(action="screen.pane('events')"),
+    "diagnose": TypedVerb(action="screen.pane('findings')"),
+    "pause": TypedVerb(action="screen.pause"),
+    "live": TypedVerb(action="run.live"),
     "restart": TypedVerb(
         "restart [env NAME=VALUE …] [unset NAME …]   the worker group, with a changed environment",
         command=_restart,
@@ -332,12 +332,12 @@ VERBS = {
     ),
     "at": TypedVerb(
         "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
-        action=lambda words: f"at({' '.join(words)!r})",
+        action=lambda words: f"run.at({' '.join(words)!r})",
         following=_first("first-cause", "start", "step"),
     ),
     "play": TypedVerb(
         "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
-        action=lambda words: f"pace({' '.join(words)!r})",
+        action=lambda words: f"run.pace({' '.join(words)!r})",
     ),
     "columns": TypedVerb(
         "columns [ranks|gpus]   choose the columns of a table, their order, and the sort; kept",
@@ -361,7 +361,7 @@ VERBS = {
     ),
     "line": TypedVerb(
         "line N   go to a line of the log that is shown; 50% goes to its middle",
-        action=lambda words: f"log_jump({' '.join(['line', *words])!r})",
+        action=lambda words: f"log.jump({' '.join(['line', *words])!r})",
     ),
 }
 """Every first word but percentages, which jump to a place in the log."""
@@ -418,7 +418,7 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
         return TypedCommand()
     verb, rest = words[0], words[1:]
     if re.fullmatch(r"\d+%", text.strip()):
-        return TypedCommand(action=f"log_jump({verb!r})")
+        return TypedCommand(action=f"log.jump({verb!r})")
     if verb not in VERBS:
         meant = did_you_mean(verb, WORDS)
         raise CommandError(f"no command {verb!r}: {meant or 'Tab lists them'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -37,6 +37,7 @@ class Cockpit(PacedApp):
     choices: Choices
     permissions: Permissions
     view: ViewOptions
+    clock: Callable[[], float]
     current: OpenRun | None = None
     """The run on the screen."""
     keys: Mapping[str, str] = {}

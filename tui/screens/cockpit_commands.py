@@ -25,6 +25,7 @@ from ...runners.run.model import (
 from ...runners.run.nccl_reach import refusal
 from ...runners.run.wire.client import LinkError, new_id
 from ..background import background, keep_running
+from ..keys import target_of
 from ..lending import state_dir
 from ..open_run import OpenRun
 from ..rows.command_line import RunNames, parse
@@ -50,9 +51,6 @@ USUAL_VARIABLES = (
     "TORCH_DISTRIBUTED_DEBUG",
 )
 """Variables that completion offers in addition to those that a restart has changed."""
-
-SCREEN_ACTIONS = ("pane", "pause", "rank_log", "log_jump", "columns")
-"""Actions of `:` lines that the run screen handles; the app handles the others."""
 
 
 CLUSTER_LINES = {
@@ -102,8 +100,9 @@ class Commands:
             if typed.command is not None:
                 self.ask(typed.command)
             elif typed.action:
-                owner = app.screen if typed.action.partition("(")[0] in SCREEN_ACTIONS else app
-                background(app, "action", app.run_action(typed.action, owner))
+                target = target_of(typed.action)
+                owner = app if target == typed.action else app.screen
+                background(app, "action", app.run_action(target, owner))
 
     def palette(self) -> Iterator[SystemCommand]:
         """Yield the palette's entries for the cluster of the run."""

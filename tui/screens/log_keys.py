@@ -74,7 +74,7 @@ class LogKeys:
     def action_pager(self) -> None:
         page(self._app, self._log.whole_text())
 
-    def jump(self, typed: str) -> None:
+    def action_jump(self, typed: str) -> None:
         """Go to the place of `:line 500` or `:50%`."""
         try:
             why = self._log.go_to(jump_of(typed))

@@ -233,9 +233,6 @@ class RunScreen(Screen[None]):
             return
         self.action_pane("overview")
 
-    def action_log_jump(self, typed: str) -> None:
-        self.log_keys.jump(typed)
-
     def action_rank_log(self, rank: int) -> None:
         self.opener.open_rank(rank)
 

@@ -59,6 +59,25 @@ class RunKeys:
         dialog = NcclScreen(lambda: self._run.state, view.marked, new_id(), view.ascii)
         self._app.push_screen(dialog, lambda command: self._commands.ask(command) if command else None)
 
+    # --- time
+
+    def action_at(self, typed: str) -> None:
+        """Show the typed moment."""
+        self._run.travel.go_to(typed)
+
+    def action_live(self) -> None:
+        self._run.travel.live()
+
+    def action_play(self) -> None:
+        """Toggle playback."""
+        self._run.travel.toggle()
+
+    def action_pace(self, typed: str) -> None:
+        """Play at the typed speed, or toggle playback."""
+        self._run.travel.play_at(typed)
+
+    # --- what the ranks do
+
     @property
     def _marked(self) -> tuple[int, ...]:
         return tuple(sorted(self._app.view.marked & set(self._run.state.ranks)))
