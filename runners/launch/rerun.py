@@ -1,14 +1,11 @@
 """Launch an earlier run again as a new run, with optional changes.
 
-Without changes, a run on this machine has the plan of the earlier one. With changes, and on hosts, it is planned again
-from the earlier request (`request.json`), in the earlier directory and environment.
+It is planned again from the earlier request (`request.json`), in the earlier directory and environment.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,20 +14,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...presets.plan import Plan
 from ...presets.request import FORM_OPTIONS, Request
 from ...presets.secrets import MASK
-from ...presets.worker_group import COMMAND_LINE
+from ...presets.worker_group import SHELL
 from ..hub import launch_order
-from ..node import local_agent
-from ..run import daemon, environment, file_io, machine, run_directories
-from ..run.environment import Kept
+from ..hub.launch_order import SkyRequest
+from ..run import daemon, environment, file_io, run_directories
 from ..run.errors import RunError
 from ..run.formatting import agreeing, listed
-from ..run.journal import RunRecord
-from . import sky
 from .prepare import prepare
-from .prepared import PORT_OPTIONS, PORT_VARIABLES, REQUEST_FILE, Prepared
+from .prepared import REQUEST_FILE, Prepared
 from .words import typed
 
 OURS = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR", "HOME")
@@ -68,16 +61,22 @@ def again(entry: run_directories.Entry, wanted: LaunchChanges) -> Prepared:
         )
     if why := environment.refusal(wanted.changes):
         raise RunError(why)
-    if wanted.set and not daemon.load(entry).preset:
+    kept = read(entry)
+    if wanted.set and not kept.request.preset:
         raise RunError(f"--set changes fields of a preset, and run {name} has none: leave it out")
-    lasting = entry.state().changes
-    changes = {**lasting, **wanted.changes}
+    changes = {**entry.state().changes, **wanted.changes}
     changes = {var: _revealed(var, value) for var, value in changes.items()}
-    if entry.record.kind == "local":
-        return _here(entry, wanted, changes)
-    if not wanted.set and not changes and launch_order.read(entry.path) is not None:
-        return _with_request(sky.again(entry, wanted.name), entry)
-    return _anew(entry, wanted, changes, None)
+    shell = _shell(entry, changes) if entry.record.kind == "local" else None
+    request = with_changes(_filled(name, kept.request, changes), changes)
+    request = replace(
+        request,
+        name=wanted.name or name,
+        overrides=(*request.overrides, *wanted.set),
+        cluster=_same_cluster(entry, request),
+    )
+    with _as_then(kept.cwd, shell):
+        prepared = replace(prepare(request), cwd=kept.cwd, shell=shell)
+    return _without(_on_same_cluster(prepared, request), changes)
 
 
 def _revealed(name: str, value: str | None) -> str | None:
@@ -89,117 +88,28 @@ def _revealed(name: str, value: str | None) -> str | None:
     return os.environ[name]
 
 
-# -----------------------------------------------------------------------------------------------------------
-# On this machine.
+def _shell(entry: run_directories.Entry, changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the environment of the earlier launch with changes, without the variables that its plan added.
 
-
-def _here(
-    entry: run_directories.Entry, wanted: LaunchChanges, changes: Mapping[str, str | None]
-) -> Prepared:
+    Raises RunError if a secret is missing.
+    """
     kept = environment.read(entry.path)
     if kept is None:
         raise RunError(
             f"{entry.path / environment.FILE} is missing or damaged: start {entry.record.name} with `distui launch`"
         )
-    shell = _shell(kept, changes)
-    if wanted.set or (changes and (entry.path / REQUEST_FILE).exists()):
-        return _anew(entry, wanted, changes, shell)
-    before = daemon.load(entry)
-    if any(MASK in word for word in before.argv):
-        raise RunError(
-            f"arguments of {entry.record.name} hold secrets, which are never stored: "
-            "start it with `distui launch`"
-        )
-    record = run_directories.new_record(wanted.name or entry.record.name)
-    plan = _changed(
-        _moved(before, record, {name: shell[name] for name in kept.hidden if name in shell}), changes
-    )
-    prepared = _with_request(Prepared(plan, record, shell=shell), entry)
-    with _as_then(plan.cwd, None):
-        _still_here(prepared)
-    return prepared
-
-
-def _still_here(prepared: Prepared) -> None:
-    """Raise RunError if the script or its Python no longer exists."""
-    plan, asked = prepared.plan, prepared.asked
-    if plan.python and shutil.which(plan.python) is None:
-        raise RunError(
-            f"{plan.python}, the Python of that launch, is gone: `distui launch --python PATH` takes another"
-        )
-    if asked is not None and asked.command is None and not local_agent.script_source(asked)[0]:
-        raise RunError(
-            f"the script of that launch, {asked.script}, is no longer in {plan.cwd}: put it back, "
-            "or `distui launch` another"
-        )
-
-
-def _with_request(prepared: Prepared, entry: run_directories.Entry) -> Prepared:
-    """Add the request of the earlier run, if there is one, so that the new run can be rerun."""
-    try:
-        kept = read(entry)
-    except RunError:
-        return prepared
-    return replace(prepared, asked=replace(kept.request, name=prepared.record.name), cwd=kept.cwd)
-
-
-def _shell(kept: Kept, changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the environment of the earlier launch with changes. Raises RunError if a secret is missing."""
-    secrets = kept.hidden - changes.keys()
+    plan = daemon.load(entry)
+    planned = {name for name in plan.env if plan.origins.get(name) != SHELL}
+    secrets = kept.hidden - changes.keys() - planned
     missing = sorted(secrets - os.environ.keys())
     if missing:
         raise RunError(
             f"{', '.join(missing)}: secrets are never stored: export {agreeing(missing, 'it', 'them')} here, "
             f"or leave out with {' '.join(f'--unset {name}' for name in missing)}"
         )
-    env = {**kept.values, **{name: os.environ[name] for name in secrets}, **changes}
+    own = {name: value for name, value in kept.values.items() if name not in planned}
+    env = {**own, **{name: os.environ[name] for name in secrets}, **changes}
     return {name: value for name, value in env.items() if value is not None}
-
-
-def _moved(before: Plan, record: RunRecord, hidden: Mapping[str, str]) -> Plan:
-    """Return the plan with the new run's ID, directory, ports and secrets. The user's words stay unchanged."""
-    ports: dict[str, str] = {}
-
-    def renamed(text: str) -> str:
-        return text.replace(before.run, record.run)
-
-    def ported(text: str) -> str:
-        return re.sub(r"\d+$", lambda old: ports.setdefault(old[0], str(machine.free_port())), text)
-
-    own = len(before.argv) - len(before.command)
-    argv = [renamed(word) if at < own else word for at, word in enumerate(before.argv)]
-    for at in range(1, own):
-        if argv[at - 1] in PORT_OPTIONS:
-            argv[at] = ported(argv[at])
-    env = {name: hidden.get(name, renamed(value)) for name, value in before.env.items()}
-    env |= {name: ported(env[name]) for name in PORT_VARIABLES if name in env}
-    run_dir = str(run_directories.runs_dir() / record.run)
-    return replace(
-        before,
-        run=record.run,
-        name=record.name,
-        run_dir=run_dir,
-        # The plan's files lie in the run directory, and the user's words may name them there.
-        argv=tuple(word.replace(before.run_dir, run_dir) for word in argv),
-        env=env,
-        files={name: renamed(text) for name, text in before.files.items()},
-    )
-
-
-def _changed(plan: Plan, changes: Mapping[str, str | None]) -> Plan:
-    """Return the plan with a changed environment. Changes override all other origins."""
-    env = {**plan.env, **{name: value for name, value in changes.items() if value is not None}}
-    origins = {**plan.origins, **dict.fromkeys(changes, COMMAND_LINE)}
-    gone = {name for name, value in changes.items() if value is None}
-    return replace(
-        plan,
-        env={name: value for name, value in env.items() if name not in gone},
-        origins={name: origin for name, origin in origins.items() if name not in gone},
-    )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# A new plan from the earlier request.
 
 
 def read(entry: run_directories.Entry) -> KeptRequest:
@@ -218,29 +128,6 @@ def read(entry: run_directories.Entry) -> KeptRequest:
         raise RunError(f"{path} is damaged ({error}); start {name} with `distui launch`") from None
 
 
-def _anew(
-    entry: run_directories.Entry,
-    wanted: LaunchChanges,
-    changes: Mapping[str, str | None],
-    shell: Mapping[str, str] | None,
-) -> Prepared:
-    """Plan again. `shell`: environment of a run on this machine, or None for a run on other nodes. Raises RunError."""
-    kept = read(entry)
-    request = with_changes(_filled(entry.record.name, kept.request, changes), changes)
-    request = replace(
-        request,
-        name=wanted.name or entry.record.name,
-        overrides=(*request.overrides, *wanted.set),
-        cluster=_same_cluster(entry, request),
-    )
-    with _as_then(kept.cwd, shell):
-        prepared = replace(prepare(request), cwd=kept.cwd)
-    unset = dict.fromkeys(_gone(changes))
-    if shell is None:
-        return replace(prepared, plan=_changed(prepared.plan, unset)) if unset else prepared
-    return replace(prepared, plan=_changed(prepared.plan, unset), shell=shell)
-
-
 def with_changes(request: Request, changes: Mapping[str, str | None]) -> Request:
     """Return a request with a changed environment. None unsets a variable."""
     env = {name: value for name, value in {**request.env, **changes}.items() if value is not None}
@@ -248,8 +135,21 @@ def with_changes(request: Request, changes: Mapping[str, str | None]) -> Request
     return replace(request, env=env, nccl=nccl)
 
 
-def _gone(changes: Mapping[str, str | None]) -> set[str]:
-    return {name for name, value in changes.items() if value is None}
+def _without(prepared: Prepared, changes: Mapping[str, str | None]) -> Prepared:
+    """Remove the unset variables also from the preset's and distui's own."""
+    gone = {name for name, value in changes.items() if value is None}
+    plan = prepared.plan
+    env = {name: value for name, value in plan.env.items() if name not in gone}
+    origins = {name: origin for name, origin in plan.origins.items() if name not in gone}
+    return replace(prepared, plan=replace(plan, env=env, origins=origins))
+
+
+def _on_same_cluster(prepared: Prepared, request: Request) -> Prepared:
+    """Skip `setup:` on a cluster that is up, which has done it."""
+    order = prepared.order
+    if not isinstance(order, SkyRequest) or request.cluster is None:
+        return prepared
+    return replace(prepared, order=msgspec.structs.replace(order, fast=True))
 
 
 def _same_cluster(entry: run_directories.Entry, request: Request) -> str | None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from ...presets import skypilot
 from ...presets.finding import PlanError
@@ -16,9 +13,7 @@ from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Plan, command_plan, make_plan, wished_env
 from ...presets.render import hidden as hidden_of
-from ...presets.render import moved_paths
 from ...presets.request import Request
-from ...presets.secrets import is_secret
 from ...presets.skypilot import Cargo
 from ...presets.text_formats import Unreadable, bare, decoded, read_yaml, write_yaml
 from ...presets.worker_group import inherited_env
@@ -26,7 +21,7 @@ from ..hub import launch_order
 from ..hub.launch_order import SkyRequest
 from ..hub.sky_process import interpreter
 from ..node import local_agent, package
-from ..run import daemon, file_io, run_directories
+from ..run import file_io, run_directories
 from ..run.errors import RunError
 from ..run.journal import RunRecord
 from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name
@@ -118,44 +113,6 @@ def _ordered(plan: Plan, record: RunRecord, order: SkyRequest, hidden: Mapping[s
         about={"cluster": order.cluster, "managed": order.managed, "task": order.task},
         yaml=yaml,
     )
-
-
-def again(entry: run_directories.Entry, name: str | None) -> Prepared:
-    """Plan the order of an earlier run under a new ID. Raises RunError."""
-    order = launch_order.read(entry.path)
-    if order is None:
-        raise RunError(
-            f"run {entry.record.name} was not launched through SkyPilot: start it with `distui launch`"
-        )
-
-    before, record = daemon.load(entry), run_directories.new_record(name or entry.record.name)
-    run_dir = str(run_directories.runs_dir() / record.run)
-    words = {str(at): record.run if word == before.run else word for at, word in enumerate(before.argv)}
-
-    def moved(texts: Mapping[str, str]) -> dict[str, str]:
-        return moved_paths(texts, tuple(before.files), before.run_dir, run_dir)
-
-    plan = replace(
-        before,
-        run=record.run,
-        name=record.name,
-        run_dir=run_dir,
-        argv=tuple(moved(words).values()),
-        files=moved(before.files),
-        env=moved({**before.env, "DISTUI_RUN_ID": record.run}),
-    )
-    secrets = {name: value for name, value in os.environ.items() if is_secret(name)}
-    task, _ = skypilot.revealed(order.task, secrets)
-    cargo = _cargo(record, {})
-    task |= {
-        "name": task_name(record),
-        "file_mounts": {**task["file_mounts"], **cargo.mounts},
-        "run": cargo.command,
-    }
-    fresh = msgspec.structs.replace(
-        order, task=skypilot.masked(task), bundle=cargo.folder, fast=True, reuse=True
-    )
-    return _ordered(plan, record, fresh, {**secrets, **skypilot.hidden(task)})
 
 
 def task_name(record: RunRecord) -> str:

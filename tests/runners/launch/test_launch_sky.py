@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from distui.presets.request import Request
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
 from distui.runners.hub.sky_process import Sky
-from distui.runners.launch import sky
 from distui.runners.launch.prepare import prepare
-from distui.runners.launch.prepared import Prepared
+from distui.runners.launch.prepared import REQUEST_FILE, Prepared, request_text
+from distui.runners.launch.rerun import LaunchChanges, again
 from distui.runners.node.job import HUB_FILE, Document
 from distui.runners.run import run_directories
 from distui.runners.run.errors import RunError
@@ -172,14 +173,16 @@ def test_a_script_that_is_there_already_needs_no_copy() -> None:
     assert "workdir" not in order_of(found).task
 
 
-def test_relaunch_is_the_same_launch_under_another_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rerun_is_the_same_launch_on_the_same_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     first = made(Request(script="train.py", nnodes=2, env={"HF_TOKEN": "x"}), setup="pip install x")
-    path = run_directories.create(first.record, json.dumps(first.json()["plan"]).encode(), {})
+    assert first.asked is not None
+    files = {REQUEST_FILE: request_text(first.asked, os.getcwd())}
+    path = run_directories.create(first.record, json.dumps(first.json()["plan"]).encode(), files)
     launch_order.write(path, order_of(first))
     entry = run_directories.at(path)
     assert entry is not None
     monkeypatch.setenv("HF_TOKEN", "y")
-    second = sky.again(entry, None)
+    second = again(entry, LaunchChanges())
     before, after = first.record.run, second.record.run
     assert before != after
     assert before not in json.dumps([list(second.plan.argv), dict(second.plan.env), order_of(second).task])
