@@ -95,8 +95,17 @@ def paths_on(text: str) -> list[str]:
 def common_start(texts: Sequence[str]) -> str:
     """Return the common prefix."""
     first, last = min(texts), max(texts)
-    return first[
-        : next(
-            (at for at, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first)
-        )
-    ]
+    at = 0
+    while at < len(first) and first[at] == last[at : at + 1]:
+        at += 1
+    return first[:at]
+
+
+def completed_path(text: str, ending: str) -> tuple[str, list[str]]:
+    """Return the common start of all paths that begin with a text, and those paths.
+
+    Files without `ending` count only if nothing else fits.
+    """
+    paths = paths_on(text)
+    paths = [path for path in paths if path.endswith(("/", ending))] or paths
+    return common_start(paths) if paths else text, paths

@@ -16,7 +16,7 @@ from patience import HANG_S
 from distui.runners.run.settings_file import SettingsError, section_of, settings_path
 from distui.tui.app import CockpitApp
 from distui.tui.rows.charts import STRIP
-from distui.tui.screens.pickers import ColumnPicker
+from distui.tui.screens.column_picker import ColumnPicker
 from distui.tui.user_settings import KEYS, UserSettings, keep, load
 
 

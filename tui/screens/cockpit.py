@@ -21,7 +21,7 @@ from ..permissions import Permissions
 from ..rows.command_line import CommandError
 from ..rows.frame import ViewOptions
 from ..source import LocalSource
-from .bars import Flash
+from .flash import Flash
 
 PATIENCE_S = 0.5
 """Seconds before the cockpit reports that it is waiting."""

@@ -38,8 +38,8 @@ from ..rows.frame import Frame, gpu_places, names
 from ..rows.glyphs import Row
 from ..rows.plot import Axis, Line, Mark, Mode, TimeSpan, Values, finite, sparkline
 from ..rows.rank_time import RankSeries, rank_time_rows
+from .metric_picker import MetricPicker
 from .panes import Pane
-from .pickers import MetricPicker
 
 TWO_COLUMNS = 150
 """Minimum columns for two columns of charts."""

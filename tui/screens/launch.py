@@ -1,4 +1,4 @@
-"""The launch screen, with the decision guide and the dialog that saves a preset."""
+"""The launch screen: form, presets, plan."""
 
 from __future__ import annotations
 
@@ -10,26 +10,20 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.events import Key, Resize
-from textual.geometry import Size
 from textual.screen import Screen
-from textual.widgets import Static
 
-from ...presets.estimate.preset_guide import QUESTIONS, Recommendation, recommend
+from ...presets.estimate.preset_guide import Recommendation
 from ...presets.finding import PlanError
 from ...presets.sanitize import clean_text
-from ...presets.secrets import holds_secret
-from ...runners.launch import launch_settings, recent
+from ...runners.launch import recent
 from ...runners.launch.estimate_inputs import hardware_here
-from ...runners.launch.launch_form import LaunchForm, LaunchPreview, with_free_name
+from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
 from ...runners.run.errors import LaunchError, RunError
 from ..background import background, stop
-from ..rows import advice, glyphs
-from ..rows.advice import choice_rows, end_rows, title
+from ..rows import advice
 from ..rows.form import (
     KIND,
-    NAMED,
-    SET,
     check_title,
     fields,
     finding_rows,
@@ -40,102 +34,24 @@ from ..rows.form import (
     plan_rows,
     problem_rows,
     title_row,
-    typed_of,
     why_rows,
     yaml_rows,
 )
-from ..rows.glyphs import Row, key_row, wrap
-from .bars import Flash
+from ..rows.glyphs import Row, wrap
 from .cockpit import Cockpit
-from .launch_panes import PANES, Candidates, Details, FormView, PresetList
-from .modal import ConfirmScreen, RowsModal
-from .prompts import WordsPrompt
-from .rows_view import RowsView
+from .flash import Flash
+from .launch_candidates import Candidates
+from .launch_fields import FormView
+from .launch_filling import FormFilling
+from .launch_guide import GuideScreen
+from .launch_panes import PANES, Details
+from .launch_presets import PresetList
+from .launch_saving import PresetSaving
+from .modal import ConfirmScreen
+from .rows_view import RowsView, StillRows
 
 if TYPE_CHECKING:
     from ...presets.model import Loaded
-    from ...runners.hub.sky_process import Candidate
-
-
-_ASKING = key_row(("1-4", " or "), ("Enter", " answer   "), ("backspace", " back   "), ("esc", " cancel"))
-_ENDED = key_row(("Enter", " take it   "), ("backspace", " back   "), ("esc", " cancel"))
-
-
-class _LaunchChoices(RowsView):
-    """The choices of the guide; the keys that answer go to the screen."""
-
-    BINDINGS: ClassVar[list[Binding]] = [
-        Binding("enter,right,l", "screen.answer", "answer"),
-        Binding("backspace,left,h", "screen.before", "back"),
-        *(Binding(str(number), f"screen.answer({number})", str(number)) for number in range(1, 5)),
-    ]
-
-
-class GuideScreen(RowsModal[Recommendation | None]):
-    """Asks the guide's questions; returns the accepted recommendation, or None."""
-
-    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape,q", "dismiss", "cancel", id="guide.cancel")
-    ]
-
-    def __init__(self, ascii_only: bool = False) -> None:
-        super().__init__("", (), _ASKING, ascii_only, view=_LaunchChoices(id="modal-rows", cursor=True))
-        self._answers: list[int] = []
-        self._recommended: Recommendation | None = None
-
-    def fit_into(self, size: Size) -> None:
-        self.query_one("#box").styles.width = min(84, size.width - 4)
-        self._width = min(84, size.width - 4) - 8
-        self._ask(0)
-
-    def _ask(self, cursor: int) -> None:
-        """Show the current question; after the last one, the recommendation."""
-        at = len(self._answers)
-        if at < len(QUESTIONS):
-            self._recommended = None
-            rows, head = choice_rows(QUESTIONS[at]), title(at)
-        else:
-            keys = (
-                (question.key, question.choices[given].key)
-                for question, given in zip(QUESTIONS, self._answers, strict=True)
-            )
-            self._recommended = recommended = recommend(dict(keys))
-            rows, head = end_rows(recommended, self._width), f"Take {recommended.preset}"
-        self.view.has_cursor = self._recommended is None
-        self.query_one("#modal-title", Static).update(head)
-        self.view.styles.height = min(max(4, len(rows)), max(4, self.size.height - 8))
-        self.view.set_rows(rows)
-        self.view.repaint()
-        self.view.move_to(cursor)
-        self.foot.set_rows([_ENDED if self._recommended else _ASKING])
-
-    def action_answer(self, number: int = 0) -> None:
-        """Select a choice, by its digit or the one under the cursor; at the end accept the preset."""
-        if self._recommended is not None:
-            if not number:
-                self.dismiss(self._recommended)
-            return
-        given = number - 1 if number else self.view.cursor
-        if given < len(QUESTIONS[len(self._answers)].choices):
-            self._answers.append(given)
-            self._ask(0)
-
-    def action_before(self) -> None:
-        """Go back to the previous question, with the cursor on its answer."""
-        if self._answers:
-            self._ask(self._answers.pop())
-
-
-_KEPT = ("nproc", "nodes", "env", "nccl", "further")
-"""Fields of the form whose values a saved preset contains."""
-
-
-def _held(name: str, text: str) -> bool:
-    """Whether a saved preset contains a field's text: secrets stay in the form."""
-    if name in ("env", "further") or name.startswith(f"{SET}env."):
-        pairs = (word.partition("=") for word in (f"{name}={text}", *text.split()))
-        return not any(holds_secret(variable, value) for variable, _, value in pairs)
-    return name.startswith((SET, NAMED)) or name in _KEPT
 
 
 TYPING_S = 0.15
@@ -168,17 +84,18 @@ class LaunchScreen(Screen[None]):
         `again` is True if the user asked to launch that run again.
         """
         super().__init__()
-        self._from, self._again = run, again
+        self._filling, self._saving = FormFilling(self, run, again), PresetSaving(self)
         self.presets, self.form_view, self.details = PresetList(), FormView(), Details()
-        self.top, self.why, self.foot = RowsView(id="title"), RowsView(id="why"), RowsView(id="launch-keys")
-        self.top.can_focus = self.why.can_focus = self.foot.can_focus = False
+        self.top, self.why, self.foot = (
+            StillRows(id="title"),
+            StillRows(id="why"),
+            StillRows(id="launch-keys"),
+        )
         self.flash = Flash(self._fit_flash)
-        self.candidates = Candidates(self._ask)
+        self.candidates = Candidates()
         self.preview: LaunchPreview | None = None
         self.loaded: Loaded | None = None
         """The preset in the form: with another kind of strategy, if the user chose one."""
-        self._recents: list[LaunchForm] = []
-        self._recent = -1
         self._hardware = ""
         self._shown: tuple[str, tuple[str, ...]] | None = None
 
@@ -198,58 +115,19 @@ class LaunchScreen(Screen[None]):
         yield self.flash
         yield self.foot
 
-    async def _ask(self, form: LaunchForm) -> list[Candidate]:
-        return await self.app.source.candidates(form)
-
     def on_mount(self) -> None:
         self._hardware = hardware_here()
         self.form_view.entitle("form")
         self.candidates.border_title = "nodes that SkyPilot would take · Enter takes their place"
         self.presets.set_entries(self.app.source.presets())
-        self._begin()
+        self._filling.begin()
         self._open()
         self.form_view.focus()
 
-    def _begin(self) -> None:
-        """Fill the form from the given run, the last launch, or the settings."""
-        if self._from:
-            try:
-                self._fill(self.app.source.form_of(self._from))
-            except LaunchError as error:
-                if self._again:
-                    self.notify(str(error), severity="error")
-            else:
-                self.form_view.border_subtitle = "as the run at hand"
-                return
-        self._recents = recent.read()
-        if self._recents:
-            self._recent = 0
-            self._fill(self._recents[0])
-            self.form_view.border_subtitle = "as the last launch: ^r goes back further"
-            return
-        defaults = launch_settings.load()
-        if defaults.preset or defaults.place:
-            self._fill(LaunchForm(preset=defaults.preset, place=defaults.place))
-            self.form_view.border_subtitle = "as the settings say"
-
-    def _fill(self, form: LaunchForm) -> None:
-        """Show an earlier launch, under a name that is not in use."""
-        form = with_free_name(form)
-        if form.preset in [entry.name for entry in self.presets.entries]:
-            self.presets.go(form.preset)
-        self.form_view.fill(typed_of(form))
-
     def action_recent(self) -> None:
         """Fill the form from the launch before the displayed one."""
-        self._recents = self._recents or recent.read()
-        if not self._recents:
-            self.notify("no launch of before is remembered")
-            return
-        self._recent = (self._recent + 1) % len(self._recents)
-        self._fill(self._recents[self._recent])
-        self.form_view.border_subtitle = f"launch {self._recent + 1} of {len(self._recents)}: ^r goes on"
-        self._open()
-        self._renew()
+        if self._filling.go_back():
+            self._open()
 
     def _fit_flash(self) -> None:
         """Show messages in separate rows above the keys, so that they cover nothing."""
@@ -421,32 +299,7 @@ class LaunchScreen(Screen[None]):
 
     def action_save(self) -> None:
         """Ask for the name of a new preset of the user."""
-        entry = self.presets.current
-        if entry is None or self.loaded is None:
-            self.notify("there is no preset to build on: choose one first", severity="error")
-            return
-        about = f"a preset of your own: {entry.name} with what was changed"
-        self.app.push_screen(WordsPrompt("save as", "a name", about), self._named)
-
-    def _named(self, name: str | None) -> None:
-        if name and name.strip():
-            self._start_saving(name.strip(), False)
-
-    def _start_saving(self, name: str, replace: bool) -> None:
-        background(self, "save", self._save(name, replace), exclusive=True)
-
-    async def _save(self, name: str, replace: bool) -> None:
-        try:
-            with self.app.refusals():
-                path = await asyncio.to_thread(self.app.source.save, name, self.form, replace)
-                typed = self.form_view.typed.items()
-                self.form_view.forget([field for field, text in typed if _held(field, text)])
-                self.presets.set_entries(self.app.source.presets(), name)
-                self.notify(f"saved as {path}")
-        except FileExistsError as error:
-            rows: list[Row] = [((f"{glyphs.WARN} {error} exists, and will be overwritten.", "text"),)]
-            question = ConfirmScreen(f"Replace the preset {name}?", rows, "replace", self.app.view.ascii)
-            self.app.push_screen(question, lambda yes: self._start_saving(name, True) if yes else None)
+        self._saving.ask()
 
     # --- start
 
@@ -467,19 +320,23 @@ class LaunchScreen(Screen[None]):
         elif preview.asks:
             background(self, "plan", self._ask_hosts(self.form), exclusive=True)
         else:
-            form = self.form
-            findings = [row for row in finding_rows(preview, 86) if preview.findings]
-            name = preview.preset or form.preset
-            title = clean_text(f"Start {form.name or form.script} with preset {name}?")
-            above = [*findings, ()] if findings else []
-            rows, more = [*above, *folded_plan(preview.text)], [*above, *plan_rows(preview)]
-            all_ = more if len(rows) < len(more) else ()
-            question = ConfirmScreen(title, rows, "start", self.app.view.ascii, more=all_)
-            self.app.push_screen(question, lambda yes: self._answered(yes, form))
+            self._confirm(preview, self.form)
 
-    def _answered(self, yes: str | None, form: LaunchForm) -> None:
-        if yes:
-            background(self, "launch", self._launch(form), exclusive=True)
+    def _confirm(self, preview: LaunchPreview, form: LaunchForm) -> None:
+        """Ask before a launch."""
+
+        def answered(yes: str | None) -> None:
+            if yes:
+                background(self, "launch", self._launch(form), exclusive=True)
+
+        above: list[Row] = []
+        if preview.findings:
+            above = [*finding_rows(preview, 86), ()]
+        rows, whole = [*above, *folded_plan(preview.text)], [*above, *plan_rows(preview)]
+        more = whole if len(rows) < len(whole) else ()
+        title = f"Start {form.name or form.script} with preset {preview.preset or form.preset}?"
+        question = ConfirmScreen(clean_text(title), rows, "start", self.app.view.ascii, more=more)
+        self.app.push_screen(question, answered)
 
     async def _launch(self, form: LaunchForm) -> None:
         with self.app.refusals():

@@ -19,11 +19,12 @@ from ..open_run import OpenRun
 from ..rows.charts import STRIP
 from ..rows.frame import Frame
 from ..rows.layout import Arrangement, is_large, shows_wrong
-from .bars import Flash, KeyFooter, TabRow
+from .bars import KeyFooter, TabRow
 from .cockpit import Cockpit
 from .cockpit_commands import Commands
 from .curves import CurveStrip, RankStrip
 from .findings_pane import Diagnosis, FindingList
+from .flash import Flash
 from .log_keys import LogKeys
 from .log_opener import LogOpener
 from .log_view import LogLead, LogView

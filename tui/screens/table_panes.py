@@ -17,8 +17,8 @@ from ..rows.columns import TABLES
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.tables import Table, absent, gpu_table, next_sort, rank_table
+from .column_picker import ColumnPicker
 from .panes import Pane
-from .pickers import ColumnPicker
 
 
 class TablePane(Pane):
