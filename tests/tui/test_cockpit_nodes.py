@@ -29,7 +29,7 @@ from distui.tui.screens.run import RunScreen
 
 def log_of(it: Rig) -> str:
     assert isinstance(it.app.screen, RunScreen)
-    return it.app.screen.log_view.whole_text()
+    return it.app.screen.log_view.laid_out.whole_text()
 
 
 async def test_a_launch_shows_stages_above_and_its_log_below(rig: Start) -> None:

@@ -10,7 +10,7 @@ from ...runners.logs.search import compile_grep
 from ...runners.run.log_files import LogError
 from ..background import background
 from ..lending import copy, page
-from ..rows.log import JumpError, Selection, jump_of
+from ..rows.log import JumpError, Selection, choices, jump_of
 from .cockpit import Cockpit
 from .log_view import LogView
 from .prompts import FilterPrompt
@@ -32,12 +32,17 @@ class LogKeys:
         self._log.set_follow(not self._log.follow)
 
     def action_stream(self) -> None:
-        self._log.next_stream()
+        """Switch to the next stream: all, out, err, nccl, launch or service."""
+        log = self._log
+        if log.frame is not None:
+            streams, stream = choices(log.frame.state), log.selection.stream
+            at = streams.index(stream) if stream in streams else -1
+            log.select(replace(log.selection, stream=streams[(at + 1) % len(streams)]))
 
     def action_hit(self, step: int) -> None:
         if not self._log.selection.pattern:
             self._app.notify("no pattern yet: / sets one")
-        elif not self._log.to_hit(step):
+        elif not self._log.finder.to_hit(step):
             self._app.notify("no hit in the lines that are loaded")
 
     def action_error(self, step: int) -> None:
@@ -48,7 +53,7 @@ class LogKeys:
         log = self._log
         try:
             with self._app.refusals("searching for an error"):
-                reached = await log.next_error(
+                reached = await log.finder.next_error(
                     step, lambda share: log.name_search(f"searching {int(share * 100)} %")
                 )
                 self._app.notify(reached or "no error or warning in this log", timeout=2)
@@ -56,23 +61,33 @@ class LogKeys:
             log.name_search("")
 
     def action_times(self) -> None:
-        self._app.notify(f"times: {TIMES.get(self._log.next_times(), 'off')}", timeout=2)
+        times = self._log.laid_out.next_times()
+        self._log.change_layout()
+        self._app.notify(f"times: {TIMES.get(times, 'off')}", timeout=2)
 
     def action_wrap(self) -> None:
-        self._log.toggle_wrap()
+        """Toggle between wrapping and cutting long lines."""
+        self._log.laid_out.wrap = not self._log.laid_out.wrap
+        self._log.scroll_sideways(0)
+        self._log.change_layout()
 
     def action_fold(self) -> None:
-        shown = "as one" if self._log.toggle_fold() else "each"
-        self._app.notify(f"equal lines of many ranks: {shown}", timeout=2)
+        """Toggle between folding equal lines of many ranks and showing each."""
+        laid_out = self._log.laid_out
+        laid_out.fold = not laid_out.fold
+        self._log.change_layout()
+        self._app.notify(f"equal lines of many ranks: {'as one' if laid_out.fold else 'each'}", timeout=2)
 
     def action_rule(self) -> None:
-        self._log.draw_rule()
+        """Draw a rule with the time after the newest line, as a mark before the lines to come."""
+        self._log.laid_out.draw_rule(self._app.clock())
+        self._log.change_layout()
 
     def action_copy(self) -> None:
         copy(self._app, self._log.chosen_text())
 
     def action_pager(self) -> None:
-        page(self._app, self._log.whole_text())
+        page(self._app, self._log.laid_out.whole_text())
 
     def action_jump(self, typed: str) -> None:
         """Go to the place of `:line 500` or `:50%`."""
@@ -105,7 +120,7 @@ class LogKeys:
         """Open the prompt for a filter, which filters while the user types."""
         log, before = self._log, self._log.selection
         prompt = FilterPrompt(
-            before.pattern, self._patterns, self._filter, lambda: log.state_text, self._app.view.ascii
+            before.pattern, self._patterns, self._filter, lambda: log.title.state, self._app.view.ascii
         )
         self._app.push_screen(prompt, lambda pattern: self._filtered(pattern, before))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import ClassVar
 
@@ -18,13 +17,12 @@ from textual.message import Message
 from textual.signal import Signal
 from textual.widget import Widget
 
-from ...runners.run import clock
 from ...runners.run.state import RunState
 from ..background import keep_running
 from ..keys import bindings
 from ..loaded_logs import Reader
 from ..rows.frame import Frame
-from ..rows.log import Jump, Selection, choices, named, smart_case
+from ..rows.log import Jump, Selection, named, smart_case
 from ..rows.log_lines import LogLine
 from .log_feed import LogFeed
 from .log_finder import LineFinder
@@ -228,11 +226,6 @@ class LogView(Pane):
             self.move_to(self.laid_out.row_of(index))
         self.refresh()
 
-    def toggle_wrap(self) -> None:
-        """Toggle between wrapping and cutting long lines."""
-        self.laid_out.wrap, self.left = not self.laid_out.wrap, 0
-        self.change_layout()
-
     # --- scrolling sideways
 
     def scroll_sideways(self, left: int) -> None:
@@ -258,53 +251,17 @@ class LogView(Pane):
         """Show the choice and the state in the title."""
         self.entitle(self.title.text)
 
+    def name_search(self, text: str) -> None:
+        """Show the progress of a search for an error in the title; "" when it is over."""
+        self.title.errand = text
+        self.name_it()
+
     # --- keys
 
     def chosen_text(self) -> str:
         """Return the marked lines, or the one under the cursor."""
         line = self.current
         return self.laid_out.marked_text() or (self.laid_out.text(line) if line is not None else "")
-
-    # for the keys of the run screen
-
-    @property
-    def state_text(self) -> str:
-        return self.title.state
-
-    def name_search(self, text: str) -> None:
-        self.title.errand = text
-        self.name_it()
-
-    def to_hit(self, step: int) -> bool:
-        return self.finder.to_hit(step)
-
-    async def next_error(self, step: int, progress: Callable[[float], None]) -> str:
-        return await self.finder.next_error(step, progress)
-
-    def next_times(self) -> str:
-        times = self.laid_out.next_times()
-        self.change_layout()
-        return times
-
-    def toggle_fold(self) -> bool:
-        self.laid_out.fold = not self.laid_out.fold
-        self.change_layout()
-        return self.laid_out.fold
-
-    def draw_rule(self) -> None:
-        self.laid_out.draw_rule(getattr(self.app, "clock", clock.now)())
-        self.change_layout()
-
-    def whole_text(self) -> str:
-        return self.laid_out.whole_text()
-
-    def next_stream(self) -> None:
-        if self.frame is not None:
-            streams = choices(self.frame.state)
-            at = streams.index(self.selection.stream) if self.selection.stream in streams else -1
-            self.select(replace(self.selection, stream=streams[(at + 1) % len(streams)]))
-
-    # end
 
     def on_resize(self, event: Resize) -> None:
         self.lay_out()
