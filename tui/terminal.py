@@ -260,12 +260,12 @@ def hung_up(descriptor: int) -> bool:
         return True
 
 
-def unread(descriptor: int, seconds: float = 0.0) -> bool:
-    """Whether the other end of a pipe, a socket or a terminal is closed, or closes within that time. Raises OSError."""
+def unread(descriptor: int) -> bool:
+    """Whether the other end of a pipe, a socket or a terminal is closed. Raises OSError."""
     poll = select.poll()
     poll.register(descriptor, 0)  # poll(2) always reports errors and hang-ups
     gone = select.POLLHUP | select.POLLERR | select.POLLNVAL
-    return any(event & gone for _, event in poll.poll(seconds * 1000))
+    return any(event & gone for _, event in poll.poll(0))
 
 
 def piped_stdout() -> int | None:
@@ -276,15 +276,6 @@ def piped_stdout() -> int | None:
     except OSError:  # a file in memory
         return None
     return number if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
-
-
-def pause(seconds: float) -> None:
-    """Wait before printing more. Raises BrokenPipeError as soon as the reader of stdout closes it."""
-    number = piped_stdout()
-    if number is None:
-        time.sleep(seconds)
-    elif unread(number, seconds):
-        raise BrokenPipeError
 
 
 def end_if_hung_up(status: int) -> None:

@@ -37,7 +37,7 @@ from ..diagnosis.first_cause import judge
 from ..diagnosis.reading import logs_of_run, read_run
 from ..diagnosis.status import judged_attempt
 from ..logs import line_times
-from ..profile.traces import TraceError
+from ..profile.profiling import FOLDER as PROFILES
 from ..run import clock, file_io, journal, run_directories
 from ..run.errors import RunError
 from ..run.formatting import size_text, spans_text, time_of_day
@@ -48,7 +48,6 @@ from ..run.state import RunState
 from ..run.wire.client import Link, LinkError, Window
 from ..telemetry.curves import directories
 from ..telemetry.metrics_files import FOLDER, LEVELS, gathered
-from . import exported_traces
 from .status_document import standing_json, status_json
 
 HEAD = 256 << 10
@@ -122,7 +121,7 @@ BLOCK = 512
 _TOP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FIXED = re.compile(
     r"plan\.json|run\.json|journal\.jsonl|status\.json|findings\.json|diagnose\.json|MANIFEST\.json"
-    r"|(?:node-\d{1,6}/)?metrics/(?:1|10|60|600)s\.jsonl(?:\.1)?|" + exported_traces.PATTERN
+    r"|(?:node-\d{1,6}/)?metrics/(?:1|10|60|600)s\.jsonl(?:\.1)?"
 )
 
 
@@ -459,10 +458,8 @@ class Gathering:
         state: RunState,
         writer: BundleWriter,
         tail: int,
-        with_traces: bool = False,
     ) -> None:
-        """`tail`: bytes from the end of each log; `with_traces`: include the traces of profiles."""
-        self._with_traces = with_traces
+        """`tail`: bytes from the end of each log."""
         self._entry, self._link, self._state, self._writer = entry, link, state, writer
         self._tail = tail_of(tail, len(state.log_sizes))
         self._masker = Masker(secrets_of(entry, state))
@@ -584,21 +581,12 @@ class Gathering:
                 at = window.next
 
     def _traces(self) -> None:
-        """Add the traces of profiles if requested; else note their size."""
-        kept = exported_traces.kept(self._entry.path)
-        if kept and not self._with_traces:
-            size = size_text(sum(trace.size for trace in kept))
-            self.missing.append(
-                f"{plural(len(kept), 'trace')} of profiles, {size}: --with-traces packs them"
-            )
-            return
-        for trace in kept:
-            try:
-                self._writer.add(
-                    trace.name, exported_traces.masked(self._entry.path, trace.name, self._masker)
-                )
-            except TraceError as error:
-                self.missing.append(str(error))
+        """Note the traces of profiles, which are not packed."""
+        folder = self._entry.path
+        traces = [*folder.glob(f"{PROFILES}/*/*.gz"), *folder.glob(f"node-*/{PROFILES}/*/*.gz")]
+        if traces:
+            size = size_text(sum(trace.lstat().st_size for trace in traces))
+            self.missing.append(f"{plural(len(traces), 'trace')} of profiles, {size}, in {folder}")
 
     def _diagnosis(self) -> None:
         """Add the output of `distui diagnose --json`, from the whole logs on this machine."""

@@ -40,7 +40,7 @@ AT_TAB = {
     "distui notify log ni": ["night-2", "night"],
     "distui ls sta": ["state:"],
     "distui ls ag": ["age\\<", "age\\>"],
-    "distui ls -w state:failed pres": ["preset:"],
+    "distui ls state:failed pres": ["preset:"],
     "distui ls state:fai": ["state:failed"],
     "distui ls state:hu": ["state:hung"],
     "distui ls preset:min": ["preset:mine"],

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Iterator
 
 import pytest
@@ -83,26 +81,9 @@ def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
     assert "Ranks 0, 1: no CUDA in this rank: there is no allocator to take a snapshot of." in lines
     told = hung.distui("dump", "memory", "--json").fine().json()
     assert all(50 << 20 < one["rss_bytes"] <= one["max_rss_bytes"] for one in told["merged"])
-    check_files(hung)
-
-
-def check_files(hung: Run) -> None:
-    """Answers become files and replace none."""
-    umask = os.umask(0)
-    try:
-        hung.distui("dump", "flight", "--out", "kept").fine()
-    finally:
-        os.umask(umask)
-    folder = hung.world.work / "kept"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert sorted(path.name for path in folder.iterdir()) == ["flight-rank-0.json", "flight-rank-1.json"]
-    recorders = json.loads((folder / "flight-rank-0.json").read_text())["recorders"]
+    recorders = json.loads(hung.distui("dump", "flight", "--json").fine().json()["data"]["0"])["recorders"]
     # torch for CUDA has an empty one of NCCL's beside it.
     (used,) = [each for each in recorders if each["entries"]]
     assert used["entries"][-1]["retired"] is False
-    before = (folder / "flight-rank-0.json").read_bytes()
-    hung.distui("dump", "flight", "--out", "kept").refused(2, "exists already")
-    assert (folder / "flight-rank-0.json").read_bytes() == before
-    hung.distui("dump", "flight", "--out", "hang.py/x").refused(2, "cannot be written")
     hung.distui("dump", "stacks", "--record").refused(2, "--record is for memory")
     hung.distui("dump", "flight", "--rank", "7").refused(2, "There is no rank 7")

@@ -8,16 +8,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...presets.trusted_files import private_folder
 from ...runners.diagnosis.rank_dumps import merged_recorders
 from ...runners.diagnosis.stack_text import merged_stacks
 from ...runners.node.local_agent import check_ranks, history, with_link
-from ...runners.run import file_io
 from ...runners.run.errors import RunError
 from ...runners.run.model import CommandDone, Dump, RankPhase
 from ...runners.run.state import RunState
@@ -28,12 +25,10 @@ from ..terminal import complain
 
 BATCH = 32
 """Maximum ranks per request, since their answers must fit into one line of the link."""
-NAMES = {"stacks": "stacks-rank-{}.txt", "flight": "flight-rank-{}.json", "memory": "memory-rank-{}.json"}
-"""Names of the files that --out writes."""
 
 
 def dump(options: argparse.Namespace) -> int:
-    """Request a dump; print it merged, raw (--raw) or as JSON, or write it into files. Raises RunError."""
+    """Request a dump; print it merged, raw (--raw) or as JSON. Raises RunError."""
     if options.record and options.what != "memory":
         raise RunError("--record is for memory: `distui dump RUN memory --record`")
     done, source = asyncio.run(with_link(options.run, lambda entry, link: _ask(link, options)))
@@ -42,8 +37,6 @@ def dump(options: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(_document(options.what, done, texts)) + "\n")
     elif done.ok:
         sys.stdout.write("\n".join(_answers(options, done, texts, source)) + "\n")
-    if done.ok and options.out is not None and not options.record:
-        _write(Path(options.out), options.what, texts)
     if not done.ok:
         complain(done.text)
     return 0 if done.ok else 1
@@ -137,20 +130,3 @@ def _raw(texts: Mapping[int, str]) -> list[str]:
     return [
         line for rank in sorted(texts) for line in (f"--- rank {rank}", *texts[rank].rstrip().splitlines())
     ]
-
-
-def _write(folder: Path, what: str, texts: Mapping[int, str]) -> None:
-    """Write one file per rank, replacing none. Raises RunError."""
-    paths = {rank: folder / NAMES[what].format(rank) for rank in sorted(texts)}
-    there = next((path for path in paths.values() if path.exists()), None)
-    if there is not None:
-        raise RunError(f"{there} exists already: name another directory with --out")
-    try:
-        private_folder(folder)
-        for rank, path in paths.items():
-            file_io.write_atomically(path, texts[rank].encode())
-    except OSError as error:
-        raise RunError(
-            f"{folder} cannot be written ({error.strerror}): name another directory with --out"
-        ) from None
-    complain(f"{plural(len(paths), 'file')} written in {folder}")

@@ -31,9 +31,7 @@ def export(options: argparse.Namespace) -> int:
             entry = run_directories.resolve(entry.record.whole)
         complete(state, entry, link)
         with BundleWriter(path, entry.record.run, options.force) as writer:
-            return await Gathering(
-                entry, link, state, writer, options.logs << 20, options.with_traces
-            ).run()
+            return await Gathering(entry, link, state, writer, options.logs << 20).run()
 
     manifest = asyncio.run(with_link(options.run, use))
     if options.json:
@@ -50,8 +48,6 @@ def sentences(manifest: Manifest, path: Path) -> Iterator[str]:
     whole = size_text(sum(file.bytes for file in manifest.files))
     parts = [plural(len(manifest.files), "file"), whole, f"packed {size_text(path.stat().st_size)}"]
     parts += [f"{plural(cut, 'log')} cut"] if cut else []
-    traces = [file.bytes for file in manifest.files if file.name.endswith(".json.gz")]
-    parts += [f"{plural(len(traces), 'trace')} of {size_text(sum(traces))}"] if traces else []
     parts += [f"{plural(manifest.masked, 'secret')} masked"] if manifest.masked else []
     state = "is now" if manifest.live else "ended"
     yield f"{path} holds {manifest.name} as it {state}: {', '.join(parts)}"

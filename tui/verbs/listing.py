@@ -18,16 +18,12 @@ from ...runners.diagnosis.status import figures
 from ...runners.removal.directory_trees import size_of
 from ...runners.run import clock, run_directories, run_notes
 from ...runners.run.errors import RunError, UnreachableError
-from ...runners.run.formatting import time_of_day
 from ...runners.run.model import RunPhase
 from ...runners.run.wire.ssh import Way
 from ..rows.run_filter import FilterError, RunFilter, understood
 from ..rows.runs import RunEntry, entry_of, ordered
 from ..rows.runs_table import printed, unknown_column, usual
-from ..terminal import SecondScreen, complain, pause, typeable
-
-EVERY_S = 2.0
-"""Seconds between two lists of `--watch`."""
+from ..terminal import complain, typeable
 
 
 class ListOrder(Struct, frozen=True):
@@ -87,10 +83,11 @@ class ListedRun(Struct, frozen=True):
 def ls(options: argparse.Namespace) -> int:
     """Print the runs, newest first."""
     order = _order(options)
-    lister = HostsLister(options) if options.host else LocalLister(order.measured)
-    if options.watch:
-        return _watch(options, order, lister)
-    runs, problems = lister.listed()
+    problems: list[str] = []
+    if options.host:
+        runs, problems = _runs_of_hosts(options)
+    else:
+        runs = _runs_here(order.measured)
     for problem in problems:
         complain(problem)
     _print(options, order, runs, problems)
@@ -108,8 +105,6 @@ def _order(options: argparse.Namespace) -> ListOrder:
     problem = problem or unknown_column([options.sort] if options.sort else [], "--sort")
     if problem:
         raise RunError(problem)
-    if options.every is not None and not options.watch:
-        raise RunError("--every is for --watch: add that, or leave it out")
     return ListOrder(chosen, columns, options.sort or "", options.reverse)
 
 
@@ -148,124 +143,67 @@ def _lines(order: ListOrder, runs: Sequence[ListedRun], width: int | None, hosts
 
 
 # -----------------------------------------------------------------------------------------------------------
-# --watch: the list repeatedly, until Ctrl-C.
-
-
-def _watch(options: argparse.Namespace, order: ListOrder, lister: HostsLister | LocalLister) -> int:
-    """Print the list repeatedly, on a terminal in place, else one below the other."""
-    every = EVERY_S if options.every is None else max(0.1, options.every)
-    on_screen = sys.stdout.isatty() and not options.json
-    screen = SecondScreen(sys.stdout, "a filter shows fewer") if on_screen else None
-    try:
-        while True:
-            runs, problems = lister.listed()
-            if screen is not None:
-                screen.show(_page(order, runs, problems, bool(options.host)))
-            else:
-                for problem in problems:
-                    complain(problem)
-                _print(options, order, runs, problems)
-            sys.stdout.flush()
-            pause(every)
-    finally:
-        if screen is not None:
-            screen.leave()
-
-
-def _page(order: ListOrder, runs: list[ListedRun], problems: Sequence[str], hosts: bool) -> str:
-    """Return one screen of `--watch`."""
-    head = [f"distui ls  {time_of_day(clock.now())}  Ctrl-C ends it", "", *map(clean_text, problems)]
-    return "\n".join([*head, *_lines(order, runs, shutil.get_terminal_size().columns, hosts)])
-
-
-# -----------------------------------------------------------------------------------------------------------
 # Sources of runs.
 
 
-class LocalLister:
-    """Lists the runs of this machine; ended runs are read only once."""
-
-    def __init__(self, measured: bool) -> None:
-        self._measured = measured
-        self._ended: dict[str, ListedRun] = {}
-
-    def listed(self) -> tuple[list[ListedRun], list[str]]:
-        """Return all runs, newest first, and no problems."""
-        entries = (*run_directories.entries(), *run_directories.strays())
-        return [self._run(entry) for entry in entries], []
-
-    def _run(self, entry: run_directories.Entry) -> ListedRun:
-        before = self._ended.get(entry.record.run)
-        if before is not None:
-            now, marks = clock.now(), run_notes.read(entry.path)
-            row = structs.replace(before.row, tags=marks.tags, note=marks.note).as_of(now)
-            document = {**before.document, "tags": list(marks.tags), "note": marks.note or None}
-            return structs.replace(before, row=row, document=document)
-        listed = self._read(entry)
-        if listed.row.phase != RunPhase.LOST and not listed.row.live:  # a lost run may be restarted
-            self._ended[entry.record.run] = listed
-        return listed
-
-    def _read(self, entry: run_directories.Entry) -> ListedRun:
-        """Read a run's own files and processes; a damaged run does not affect others."""
-        history, now = entry.history(), clock.now()
-        phase = run_directories.phase(entry, history)
-        orphans = run_directories.orphans(entry) if phase is RunPhase.LOST else []
-        its = figures(entry, history, phase, now)
-        marks = run_notes.read(entry.path)
-        row = entry_of(entry, history, phase, its, marks).as_of(now)
-        if self._measured:
-            row = structs.replace(row, size=size_of(entry.path))
-        problems = [*history.problems, *([marks.problem] if marks.problem else [])]
-        notes = [f"damaged: {problem}" for problem in problems]
-        notes += [run_directories.why_lost(entry, orphans)] if orphans else []
-        document: RunLine = {
-            "run": entry.record.run,
-            "name": entry.record.name,
-            "state": str(phase),
-            "attempt": row.attempt,
-            "created": entry.record.created,
-            "host": entry.record.host,
-            "path": str(entry.path),
-            "preset": history.state.plan.preset if history.state.plan else None,
-            "nodes": its.nodes,
-            "ranks": its.ranks,
-            "step": its.step,
-            "total": its.total,
-            "exit_code": its.exit_code,
-            "finding": its.finding,
-            "lasted_s": its.lasted_s,
-            "hung": its.hung,
-            "ended": its.ended,
-            "tags": list(row.tags),
-            "note": row.note or None,
-            "size": row.size,
-            "problems": problems,
-            "orphans": orphans,
-        }
-        return ListedRun(row, document, tuple(f"{entry.record.run}: {note}" for note in notes))
+def _runs_here(measured: bool) -> list[ListedRun]:
+    """Return the runs of this machine, newest first; a damaged run does not affect others."""
+    entries = (*run_directories.entries(), *run_directories.strays())
+    return [_run_here(entry, measured) for entry in entries]
 
 
-class HostsLister:
-    """Lists the runs of other hosts."""
+def _run_here(entry: run_directories.Entry, measured: bool) -> ListedRun:
+    """Read a run's own files and processes."""
+    history, now = entry.history(), clock.now()
+    phase = run_directories.phase(entry, history)
+    orphans = run_directories.orphans(entry) if phase is RunPhase.LOST else []
+    its = figures(entry, history, phase, now)
+    marks = run_notes.read(entry.path)
+    row = entry_of(entry, history, phase, its, marks).as_of(now)
+    if measured:
+        row = structs.replace(row, size=size_of(entry.path))
+    problems = [*history.problems, *([marks.problem] if marks.problem else [])]
+    notes = [f"damaged: {problem}" for problem in problems]
+    notes += [run_directories.why_lost(entry, orphans)] if orphans else []
+    document: RunLine = {
+        "run": entry.record.run,
+        "name": entry.record.name,
+        "state": str(phase),
+        "attempt": row.attempt,
+        "created": entry.record.created,
+        "host": entry.record.host,
+        "path": str(entry.path),
+        "preset": history.state.plan.preset if history.state.plan else None,
+        "nodes": its.nodes,
+        "ranks": its.ranks,
+        "step": its.step,
+        "total": its.total,
+        "exit_code": its.exit_code,
+        "finding": its.finding,
+        "lasted_s": its.lasted_s,
+        "hung": its.hung,
+        "ended": its.ended,
+        "tags": list(row.tags),
+        "note": row.note or None,
+        "size": row.size,
+        "problems": problems,
+        "orphans": orphans,
+    }
+    return ListedRun(row, document, tuple(f"{entry.record.run}: {note}" for note in notes))
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        from ...runners.launch.hosts import check_hosts, list_on, ssh_options  # slow to load
 
-        named = check_hosts([Named(host) for host in options.host], "--host")
-        config = ssh_options(options.ssh_config)
-        self._ask = list_on
-        self._ways = [Way(host.destination, config) for host in named]
+def _runs_of_hosts(options: argparse.Namespace) -> tuple[list[ListedRun], list[str]]:
+    """Return the runs of other hosts, newest first, and a sentence for each host that cannot be queried."""
+    from ...runners.launch.hosts import check_hosts, list_on, ssh_options  # slow to load
+    from ..other_hosts import entry_elsewhere
 
-    def listed(self) -> tuple[list[ListedRun], list[str]]:
-        """Return all runs, newest first, and a sentence for each host that cannot be queried."""
-        from ..other_hosts import entry_elsewhere
-
-        runs, problems = asyncio.run(self._ask(self._ways))
-        now, rows = clock.now(), list[ListedRun]()
-        for run in runs:
-            entry = entry_elsewhere(str(run.get("on", "")), run)
-            if entry is not None:
-                row = structs.replace(entry.as_of(now), id=entry.id.rpartition(":")[2])
-                rows.append(ListedRun(row, run))
-        return sorted(rows, key=lambda run: run.row.began or 0.0, reverse=True), problems
+    named = check_hosts([Named(host) for host in options.host], "--host")
+    config = ssh_options(options.ssh_config)
+    runs, problems = asyncio.run(list_on([Way(host.destination, config) for host in named]))
+    now, rows = clock.now(), list[ListedRun]()
+    for run in runs:
+        entry = entry_elsewhere(str(run.get("on", "")), run)
+        if entry is not None:
+            row = structs.replace(entry.as_of(now), id=entry.id.rpartition(":")[2])
+            rows.append(ListedRun(row, run))
+    return sorted(rows, key=lambda run: run.row.began or 0.0, reverse=True), problems
