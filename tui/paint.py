@@ -14,7 +14,6 @@ from textual.events import CursorPosition, Event, Key, MouseDown, MouseScrollDow
 from textual.events import Resize as ResizeEvent
 from textual.geometry import Region
 from textual.screen import Screen
-from textual.scrollbar import ScrollBar
 
 from .pacing import Pacer
 from .picture import Cell, Picture
@@ -57,17 +56,6 @@ class Painter:
         these = sorted(lines)
         for y, cells in zip(these, pane.drawn(these, app.colours), strict=True):
             app.picture.put_cells(left, top + y, cells)
-        app.pacer.pump()
-        return True
-
-    def take_bar(self, pane: LinePane, bar: ScrollBar) -> bool:
-        """Paint the pane's scrollbar; return False if Textual has to do it."""
-        if not self._reaches(pane):
-            return False
-        app, region = self._app, bar.region
-        bar._set_dirty()
-        for y, strip in enumerate(bar.render_lines(Region(0, 0, *region.size)), region.y):
-            app.picture.put(region.x, y, strip, app.colours)
         app.pacer.pump()
         return True
 

@@ -40,19 +40,28 @@ _UNKNOWN: Cell = ("\0", PLAIN)
 """A value that no cell has, for unknown content of the terminal."""
 _inks: dict[Ink, Ink] = {PLAIN: PLAIN}
 """Each ink once, so that inks can be compared by identity."""
-_BLANK_MARKS = (3, 6, 8, 9, 12)
-"""Bits of attributes that are visible on blanks: underline, reverse, strike, double underline, overline."""
-_SEEN_ON_BLANKS = frozenset(SGR_STYLES[bit] for bit in _BLANK_MARKS)
-"""SGR codes of these attributes."""
+_SEEN_ON_BLANKS = frozenset(SGR_STYLES[bit] for bit in (3, 6, 8, 9, 12))
+"""SGR codes that are visible on blanks: underline, reverse, strike, double underline, overline."""
+
+
+def _interned(ink: Ink) -> Ink:
+    return _inks.setdefault(ink, ink)
+
+
+@lru_cache(4096)
+def _blank_of(ink: Ink) -> Ink | None:
+    """Return the ink of blanks that look like this ink's blanks; None if its attributes are visible on blanks."""
+    if _SEEN_ON_BLANKS.intersection(ink.marks.split(";")):
+        return None
+    return _interned(Ink(back=ink.back))
 
 
 class Pen(dict[str, Cell]):
-    """Cached cells of the single-column characters of one style; KeyError for all other characters."""
+    """Cached cells of the single-column characters of one ink; KeyError for all other characters."""
 
-    def __init__(self, ink: Ink, blank: Ink) -> None:
-        """Create the pen; `blank` is the ink of its blanks, whose text colour is invisible."""
-        self.ink = _inks.setdefault(ink, ink)
-        super().__init__({" ": (" ", _inks.setdefault(blank, blank))})
+    def __init__(self, ink: Ink) -> None:
+        self.ink = _interned(ink)
+        super().__init__({" ": (" ", _blank_of(ink) or self.ink)})
 
     def __missing__(self, char: str) -> Cell:
         if char < " " or char == "\x7f" or cell_len(char) != 1:
@@ -90,17 +99,15 @@ class Pen(dict[str, Cell]):
 def pen(style: Style | None, colours: ColorSystem) -> Pen:
     """Return the pen of a style."""
     if style is None:
-        return Pen(PLAIN, PLAIN)
+        return Pen(PLAIN)
     attributes = style._attributes & style._set_attributes
     marks = [code for bit, code in enumerate(SGR_STYLES) if attributes & (1 << bit)]
-    fore, back = style.color, style.bgcolor
-    ink = Ink(
-        ";".join(fore.downgrade(colours).get_ansi_codes()) if fore is not None else "39",
-        ";".join(back.downgrade(colours).get_ansi_codes(False)) if back is not None else "49",
-        ";".join(marks),
-    )
-    seen = any(attributes & (1 << bit) for bit in _BLANK_MARKS)
-    return Pen(ink, ink if seen else Ink(back=ink.back))
+    fore, back = PLAIN.fore, PLAIN.back
+    if style.color is not None:
+        fore = ";".join(style.color.downgrade(colours).get_ansi_codes())
+    if style.bgcolor is not None:
+        back = ";".join(style.bgcolor.downgrade(colours).get_ansi_codes(foreground=False))
+    return Pen(Ink(fore, back, ";".join(marks)))
 
 
 class Picture:
@@ -168,15 +175,15 @@ class Picture:
 
         The terminal's ink is plain before and after.
         """
-        pieces: list[str] = []
-        pen = _Pen(pieces)
-        for y in [*self._in_order(), *(y for y in list(self._dirty) if y not in self._urgent)]:
-            if not self._write_line(y, pen, budget):
+        output = _Output()
+        later = [y for y in self._dirty if y not in self._urgent]
+        for y in [*self._in_order(), *later]:
+            if not self._write_line(y, output, budget):
                 break
             self._dirty.pop(y, None)
             self._urgent.discard(y)
-        pen.ink(PLAIN)
-        return "".join(pieces)
+        output.use(PLAIN)
+        return "".join(output.pieces)
 
     def _in_order(self) -> list[int]:
         """Return the lines of a key: header and titles of appearing or disappearing panes first, then top to bottom."""
@@ -184,16 +191,16 @@ class Picture:
         titles = {y for y in self._urgent if _is_title(self._wanted[y]) or _is_title(self._shown[y])}
         return sorted(self._urgent, key=lambda y: (y > first and y not in titles, y))
 
-    def _write_line(self, y: int, pen: _Pen, budget: int) -> bool:
+    def _write_line(self, y: int, output: _Output, budget: int) -> bool:
         """Write the differences of a line; return False if the budget ran out."""
         wanted, shown = self._wanted[y], self._shown[y]
         for begin, end in _changes(wanted, shown):
             at = begin
             while at < end:
-                if pen.bytes >= budget:
+                if output.bytes >= budget:
                     return False
                 to = _whole(wanted, shown, min(end, at + PIECE))
-                pen.write(at, y, wanted[at:to])
+                output.write(at, y, wanted[at:to])
                 shown[at:to] = wanted[at:to]
                 at = to
         return True
@@ -201,7 +208,8 @@ class Picture:
 
 def _is_title(line: list[Cell]) -> bool:
     """Whether a line is the upper edge of a pane, with its title."""
-    return ("─" in (texts := [text for text, _ in line])) and any(map(str.isalpha, texts))
+    text = "".join([text for text, _ in line])
+    return "─" in text and any(map(str.isalpha, text))
 
 
 def _changes(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]:
@@ -247,8 +255,8 @@ def _part(line: list[Cell], at: int) -> None:
         begin -= 1
     while end < len(line) and not line[end][0]:
         end += 1
-    back = _inks.setdefault(Ink(back=line[begin][1].back), Ink(back=line[begin][1].back))
-    line[begin:end] = [(" ", back)] * (end - begin)
+    blank = _interned(Ink(back=line[begin][1].back))
+    line[begin:end] = [(" ", blank)] * (end - begin)
 
 
 def _cut(cells: list[Cell], start: int, end: int) -> list[Cell]:
@@ -258,31 +266,25 @@ def _cut(cells: list[Cell], start: int, end: int) -> list[Cell]:
     return cells[start:end]
 
 
-@lru_cache(4096)
-def _blank_of(ink: Ink) -> Ink | None:
-    """Return the ink of blanks that look like this ink's blanks; None if its attributes are visible on blanks."""
-    if _SEEN_ON_BLANKS.intersection(ink.marks.split(";")):
-        return None
-    return _inks.setdefault(Ink(back=ink.back), Ink(back=ink.back))
+class _Output:
+    """Output that draws cells with as few bytes as possible."""
 
-
-class _Pen:
-    """Writes cells with as few bytes as possible."""
-
-    def __init__(self, pieces: list[str]) -> None:
-        self._pieces = pieces
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.bytes = 0
         self._ink = PLAIN
         self._at = (-1, -1)
-        self.bytes = 0
 
     def write(self, x: int, y: int, cells: Sequence[Cell]) -> None:
+        """Draw cells from column `x` of line `y` on."""
         runs = self._runs(cells)
-        inks = {ink: at for at, (_, _, ink) in reversed(list(enumerate(runs)))}
+        inks = dict.fromkeys(ink for _, _, ink in runs)
         if len(runs) > 2 * len(inks):  # a jump takes fewer bytes than a change of ink
-            runs.sort(key=lambda run: inks[run[2]])
+            order = {ink: place for place, ink in enumerate(inks)}
+            runs.sort(key=lambda run: order[run[2]])
         for start, end, ink in runs:
             self._go(x + start, y)
-            self.ink(ink)
+            self.use(ink)
             self._put("".join([text for text, _ in cells[start:end]]))
             self._at = (x + end, y)
 
@@ -292,41 +294,47 @@ class _Pen:
         Each run is the first cell, the one after the last, and the ink.
         """
         runs: list[tuple[int, int, Ink]] = []
-        start, count, ink = 0, len(cells), self._ink
-        while start < count:
-            end, blank = start, _blank_of(ink)
-            while end < count and ((cell := cells[end])[1] is ink or (cell[1] is blank and cell[0] == " ")):
-                end += 1
-            if end > start:
-                runs.append((start, end, ink))
-            start = end
-            ink = cells[end][1] if end < count else ink
+        start, ink = 0, self._ink
+        blank = (" ", _blank_of(ink))
+        for at, cell in enumerate(cells):
+            if cell[1] is ink or cell == blank:
+                continue
+            if at > start:
+                runs.append((start, at, ink))
+            start, ink = at, cell[1]
+            blank = (" ", _blank_of(ink))
+        runs.append((start, len(cells), ink))
         return runs
 
     def _go(self, x: int, y: int) -> None:
+        """Move the cursor."""
         at, line = self._at
-        if line == y and x > at:
-            self._put(f"\x1b[{x - at}C" if x - at > 1 else "\x1b[C")
-        elif (at, line) != (x, y):
-            self._put(f"\x1b[{x + 1}G" if line == y else f"\x1b[{y + 1};{x + 1}H")
+        if (at, line) == (x, y):
+            return
+        if line != y:
+            self._put(f"\x1b[{y + 1};{x + 1}H")
+        elif x < at:
+            self._put(f"\x1b[{x + 1}G")
+        elif x == at + 1:
+            self._put("\x1b[C")
+        else:
+            self._put(f"\x1b[{x - at}C")
 
-    def ink(self, ink: Ink) -> None:
+    def use(self, ink: Ink) -> None:
         """Switch to this ink."""
         old, self._ink = self._ink, ink
-        if old is ink or old == ink:
+        if old == ink:
             return
         if ink == PLAIN:
             self._put("\x1b[m")
             return
         codes: list[str] = []
-        if old.marks != ink.marks and old.marks:
+        if old.marks and old.marks != ink.marks:
             codes.append("0")
             old = PLAIN
-        codes += [ink.marks] if old.marks != ink.marks else []
-        codes += [ink.fore] if old.fore != ink.fore else []
-        codes += [ink.back] if old.back != ink.back else []
+        codes += [new for new, was in zip(ink[::-1], old[::-1], strict=True) if new != was]
         self._put(f"\x1b[{';'.join(codes)}m")
 
     def _put(self, text: str) -> None:
-        self._pieces.append(text)
+        self.pieces.append(text)
         self.bytes += len(text) if text.isascii() else len(text.encode(errors="replace"))

@@ -139,13 +139,12 @@ class RowsView(ScrollView):
 
     def slide(self, virtual: int, position: float) -> None:
         """Move the thumb of the scrollbar if that is visible."""
-        bar, app, height = self.vertical_scrollbar, self.app, self.size.height
+        bar, height = self.vertical_scrollbar, self.size.height
         if thumb(height, virtual, position) == thumb(height, bar.window_virtual_size, bar.position):
             return
         bar.set_reactive(ScrollBar.window_virtual_size, virtual)
         bar.set_reactive(ScrollBar.position, bar.validate_position(position))
-        if not (isinstance(app, PacedApp) and app.painter.take_bar(self, bar)):
-            bar.refresh()
+        bar.refresh()
 
     def repaint(self) -> None:
         """Repaint everything after colours or glyphs changed."""
