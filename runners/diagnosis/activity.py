@@ -269,30 +269,39 @@ def doing(
         return _silent(pulses, hooked, tree, _unanswered(pulses, where, stack))
     if not newest.stack:
         return Doing(Activity.UNKNOWN)
-    still = asleep_s(pulses)
-    if still >= ASLEEP_S:
-        sure = _deep(pulses)
-        if sign := _helpers(pulses, tree):
-            return Doing(Activity.WORKS, where, stack, helped=True, sure=sure, sign=sign)
-        busy = (gpu or 0.0) > GPU_PERCENT
-        # Without the percentage, which would change the evidence and raise the finding again with every sample.
-        sign = "its GPU is in use, by it or by another process" if busy else ""
-        return Doing(Activity.GPU_ALONE if busy else Activity.ASLEEP, where, stack, busy, sure, sign=sign)
-    if gpu is not None and gpu > GPU_PERCENT:
-        return Doing(Activity.WORKS, where, stack, sign=_moving(pulses))
-    loops = _loops(pulses)
-    return Doing(
-        Activity.LOOPS if loops else Activity.WORKS, where, stack, sign="" if loops else _moving(pulses)
-    )
+    uses_gpu = (gpu or 0.0) > GPU_PERCENT
+    if asleep_s(pulses) >= ASLEEP_S:
+        return _asleep(pulses, where, stack, tree, uses_gpu)
+    if not uses_gpu and _loops(pulses):
+        return Doing(Activity.LOOPS, where, stack)
+    return Doing(Activity.WORKS, where, stack, sign=_moving(pulses))
+
+
+def _asleep(
+    pulses: Sequence[Pulse],
+    where: RankPosition,
+    stack: tuple[Site, ...],
+    tree: float | None,
+    uses_gpu: bool,
+) -> Doing:
+    """Classify a rank whose main thread sleeps at one place."""
+    sure, sign = _deep(pulses), _helpers(pulses, tree)
+    if sign:
+        return Doing(Activity.WORKS, where, stack, helped=True, sure=sure, sign=sign)
+    if not uses_gpu:
+        return Doing(Activity.ASLEEP, where, stack, sure=sure)
+    # Without the percentage, which would change the evidence and raise the finding again with every sample.
+    sign = "its GPU is in use, by it or by another process"
+    return Doing(Activity.GPU_ALONE, where, stack, helped=True, sure=sure, sign=sign)
 
 
 def _helpers(pulses: Sequence[Pulse], tree: float | None) -> str:
     """Name the helpers that work while the main thread sleeps; "" without any."""
     if _others(pulses) > OTHERS_SHARE:
         return "its main thread sleeps; other threads of it use CPU time"
-    return (
-        "its main thread sleeps; its child processes use CPU time" if (tree or 0.0) > TREE_PERCENT else ""
-    )
+    if (tree or 0.0) > TREE_PERCENT:
+        return "its main thread sleeps; its child processes use CPU time"
+    return ""
 
 
 def _moving(pulses: Sequence[Pulse]) -> str:
@@ -358,15 +367,19 @@ def asleep_s(pulses: Sequence[Pulse]) -> float:
     here = place(newest.stack)
     count, since = 1, newest.at
     for before, after in zip(reversed(pulses[:-1]), reversed(pulses[1:]), strict=True):
-        if (after.sites or 1) > 2 or not before.hook or works(before, after):
-            break
-        if before.stack != newest.stack and place(before.stack) != here:
-            break
-        used = _share(before.cpu_s, after.cpu_s, before, after)
-        if used is None or used > DOZES_SHARE or (used > ASLEEP_SHARE and before.stack != newest.stack):
+        same = before.stack == newest.stack
+        if not (same or place(before.stack) == here) or not _rested(before, after, same):
             break
         count, since = count + 1, before.at
     return newest.at - since if count >= 3 else 0.0
+
+
+def _rested(before: Pulse, after: Pulse, same_stack: bool) -> bool:
+    """Whether the main thread showed no work and used almost no CPU time between the pulses."""
+    if (after.sites or 1) > 2 or not before.hook or works(before, after):
+        return False
+    used = _share(before.cpu_s, after.cpu_s, before, after)
+    return used is not None and used <= (DOZES_SHARE if same_stack else ASLEEP_SHARE)
 
 
 def still_since(pulses: Sequence[Pulse]) -> float:
@@ -437,8 +450,12 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     if len(trail) < 3 or trail[-1].at - trail[0].at < ASLEEP_S or works(trail[0], trail[-1]):
         return False
     samples = sum(pulse.samples for pulse in trail)
-    if samples < LOOP_SAMPLES or sum(pulse.loops or 0 for pulse in trail) < LOOP_SHARE * samples:
-        return False
+    loops = sum(pulse.loops or 0 for pulse in trail)
+    return samples >= LOOP_SAMPLES and loops >= LOOP_SHARE * samples and _is_alone(trail)
+
+
+def _is_alone(trail: Sequence[Pulse]) -> bool:
+    """Whether the main thread is busy, and the other threads are not."""
     main = _share(trail[0].cpu_s, trail[-1].cpu_s, trail[0], trail[-1])
     # On an overloaded machine it gets little CPU time, but every sample finds it ready to run.
     busy = main is not None and (main >= BUSY_SHARE or all(pulse.state == "R" for pulse in trail))

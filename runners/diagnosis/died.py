@@ -163,9 +163,11 @@ def find_torn_checkpoint(view: View) -> Iterable[Finding]:
     if torn is None or torn.complete or torn.size is None:
         return
     attempt = next((each for each in view.state.attempts if each.number == torn.attempt), None)
-    if attempt is not None and attempt.ended is None and view.now < torn.at + TORN_S:
-        return
-    follows = attempt is not None and attempt.first_cause is not None
+    follows = False
+    if attempt is not None:
+        if attempt.ended is None and view.now < torn.at + TORN_S:
+            return
+        follows = attempt.first_cause is not None
     whole = view.state.checkpoint
     remedy = "resume from an earlier checkpoint" if whole is None else f"resume from {whole.path}"
     who = "" if torn.rank is None else f" of rank {torn.rank}"

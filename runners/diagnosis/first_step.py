@@ -57,9 +57,7 @@ def no_step_yet(state: RunState, now: float) -> str:
     attempt = state.newest
     if attempt is None or state.phase.ended or now - attempt.began < AFTER_S:
         return ""
-    if any(rank.sample is not None and rank.sample.step for rank in state.ranks.values()):
-        return ""
-    if any(sample.at >= attempt.began and sample.step for sample in current(state)):
+    if _has_step(state, attempt.began):
         return ""
     groups: dict[str, list[int]] = {}
     for number, words in _each(state, now):
@@ -68,6 +66,13 @@ def no_step_yet(state: RunState, now: float) -> str:
     if len(groups) == 1 and len(*groups.values()) == running:
         return next(iter(groups))
     return ", ".join(f"{words} ({spans_text('rank', ranks)})" for words, ranks in groups.items())
+
+
+def _has_step(state: RunState, began: float) -> bool:
+    """Whether a rank has counted or reported a step since that time."""
+    if any(rank.sample is not None and rank.sample.step for rank in state.ranks.values()):
+        return True
+    return any(sample.at >= began and sample.step for sample in current(state))
 
 
 def _each(state: RunState, now: float) -> Iterator[tuple[int, str]]:

@@ -54,19 +54,23 @@ def find(view: View) -> Iterable[Finding]:
 def _held(pulses: Sequence[Pulse]) -> str:
     """Return what a rank waits for at its exit; "" if it is not at its exit, works, or has just made a step."""
     newest = pulses[-1]
-    if (
-        not newest.hook or not newest.stack or len(newest.stack) >= 24
-    ):  # a longer stack lacks its outermost frames
-        return ""
-    outermost = newest.stack[-1]
-    file, what = _EXITS.get(outermost.name, ("", ""))
-    if not what or not outermost.file.endswith(file) or newest.at - (newest.last_step or 0.0) < LEAVES_S:
+    what = _exit_call(newest)
+    if not what or newest.at - (newest.last_step or 0.0) < LEAVES_S:
         return ""
     if activity.asleep_s(pulses) < activity.ASLEEP_S:
         return ""
-    alive = next(
-        (thread for thread in newest.threads if not thread.error and activity.users(thread.stack, 1)), None
-    )
-    if alive is None or outermost.name != "_shutdown":
-        return what
-    return f"its thread {alive.name} at {activity.site_text(activity.users(alive.stack, 1)[0])}"
+    if newest.stack[-1].name == "_shutdown":
+        for thread in newest.threads:
+            own = () if thread.error else activity.users(thread.stack, 1)
+            if own:
+                return f"its thread {thread.name} at {activity.site_text(own[0])}"
+    return what
+
+
+def _exit_call(pulse: Pulse) -> str:
+    """Return what the interpreter's call at its exit waits for; "" if the main thread is not in such a call."""
+    stack = pulse.stack
+    if not pulse.hook or not stack or len(stack) >= 24:  # a longer stack lacks its outermost frames
+        return ""
+    file, what = _EXITS.get(stack[-1].name, ("", ""))
+    return what if stack[-1].file.endswith(file) else ""

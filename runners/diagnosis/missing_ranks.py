@@ -11,7 +11,7 @@ from .error_lines import PLACE
 from .heads import SOURCES, Head, Thread
 from .nccl_facts import InitStage
 from .reading import Reading
-from .rules import RankProgress, Rule, RuleHits
+from .rules import First, RankProgress, Rule, RuleHits
 from .statements import CommunicatorPart
 
 MOST_RANKS = 1 << 17
@@ -108,18 +108,21 @@ def silent(reading: Reading, symptoms: Sequence[RuleHits]) -> Iterator[RuleHits]
             or _without_word(communicator, reporting)
         )
         if ranks:
-            firsts = min(
-                (entry.firsts for entry in symptoms if entry.firsts),
-                key=lambda each: each[0].file,
-                default=[],
-            )
-            named = [replace(first, head=Head(rank=ranks[0])) for first in firsts[:1]]
             yield RuleHits(
                 replace(ABSENT, layer="nccl", text=text),
-                firsts=named,
+                firsts=_first_line(symptoms, ranks[0]),
                 heads={("", None, rank): Head(rank=rank) for rank in ranks[:SOURCES]},
             )
             return
+
+
+def _first_line(symptoms: Sequence[RuleHits], rank: int) -> list[First]:
+    """Return the first line of the symptoms as a line about a missing rank; [] without one."""
+    firsts = [entry.firsts for entry in symptoms if entry.firsts]
+    if not firsts:
+        return []
+    first = min(firsts, key=lambda each: each[0].file)[0]
+    return [replace(first, head=Head(rank=rank))]
 
 
 Silent = tuple[Sequence[int], str]

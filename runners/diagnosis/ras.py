@@ -55,7 +55,7 @@ def parse(text: str) -> RasReport:
     try:
         document = json.loads(_NO_COMMA.sub(r"\1,\2", text))
         return RasReport(tuple(_communicator(entry) for entry in document["communicators"]))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+    except Exception as error:  # noqa: BLE001 - another program wrote the answer
         raise RasError(f"RAS sent an invalid report: {error}") from None
 
 
@@ -94,14 +94,14 @@ def stuck(before: RasReport, now: RasReport) -> list[Behind]:
     stragglers = []
     for comm in now.communicators:
         previous = earlier.get(comm.hash)
-        for operation, counts in comm.counts.items():
-            most = comm.usual.get(operation)
-            late = [rank for rank, count in counts.items() if most is not None and count < most]
-            if not late or previous is None or previous.counts.get(operation) != counts or most is None:
-                continue
-            if previous.usual.get(operation) == most:
+        if previous is None:
+            continue
+        for operation, most in comm.usual.items():
+            counts = comm.counts[operation]
+            late = tuple(sorted(rank for rank, count in counts.items() if count < most))
+            if late and previous.counts.get(operation) == counts:
                 least = min(counts[rank] for rank in late)
-                stragglers.append(Behind(operation, tuple(sorted(late)), least, most, comm.hash))
+                stragglers.append(Behind(operation, late, least, most, comm.hash))
     return stragglers
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -63,6 +63,15 @@ class _Losses:
     since: float | None = None
     """Unix time since which the loss is high."""
     finding: Finding | None = None
+
+    def reached(self, level: float) -> tuple[float, float]:
+        """Record the median of a full window. Return the first and the lowest one."""
+        if self.first is None:
+            self.first = level
+        if self.lowest is None or level < self.lowest:
+            self.lowest = level
+            self.spread = median(abs(value - level) for value in self.values)
+        return self.first, self.lowest
 
 
 @dataclass(slots=True)
@@ -123,19 +132,22 @@ class TrainingHealth:
         ranks = tuple(sample.rank for sample in bad)
         lead = bad[0]
         steps = [step for sample in bad if (step := sample.not_finite_since.get("loss")) is not None]
-        word = {"nan": "NaN"}.get(lead.not_finite.get("loss", "nan"), lead.not_finite.get("loss", "NaN"))
+        value = lead.not_finite.get("loss", "nan")
+        word = "NaN" if value == "nan" else value
         since = f" since step {min(steps):,}" if steps else ""
-        losses = self._losses.get(lead.rank)
-        evidence = [f"{lead.sources.get('loss', '')}: loss {word} at step {lead.step}"]
-        if losses is not None and losses.values:
-            evidence.append(f"the last finite loss was {losses.values[-1]:.4g}")
-        if lead.lr is not None or "grad_norm" in lead.not_finite:
-            norm = lead.not_finite.get("grad_norm", lead.grad_norm)
-            evidence.append(f"learning rate {lead.lr}, gradient norm {norm}")
         text = f"the loss is {word}{since}: {spans_text('rank', ranks)}"
         if self._raised is None or self._raised.text != text:
-            self._raised = self._finding_of(view, ranks, text, evidence)
+            self._raised = self._finding_of(view, ranks, text, [*self._evidence(lead, word)])
         yield self._raised
+
+    def _evidence(self, lead: TrainingSample, word: str) -> Iterator[str]:
+        losses = self._losses.get(lead.rank)
+        yield f"{lead.sources.get('loss', '')}: loss {word} at step {lead.step}"
+        if losses is not None and losses.values:
+            yield f"the last finite loss was {losses.values[-1]:.4g}"
+        if lead.lr is not None or "grad_norm" in lead.not_finite:
+            norm = lead.not_finite.get("grad_norm", lead.grad_norm)
+            yield f"learning rate {lead.lr}, gradient norm {norm}"
 
     def _finding_of(self, view: View, ranks: tuple[int, ...], text: str, evidence: list[str]) -> Finding:
         return Finding(
@@ -180,18 +192,14 @@ class TrainingHealth:
         if len(losses.values) < WINDOW:
             return
         level = median(losses.values)
-        if losses.first is None:
-            losses.first = level
-        if losses.lowest is None or level < losses.lowest:
-            losses.lowest = level
-            losses.spread = median(abs(value - level) for value in losses.values)
-        way = losses.first - losses.lowest
+        first, lowest = losses.reached(level)
+        way = first - lowest
         if losses.finding is not None:
-            if level < losses.lowest + CLEAR * way:
+            if level < lowest + CLEAR * way:
                 losses.since, losses.finding = None, None
             return
-        limit = max(losses.lowest + RAISE * way, losses.lowest + NOISE * losses.spread)
-        moved = losses.count >= MATURE and way > PROGRESS * abs(losses.first)
+        limit = lowest + max(RAISE * way, NOISE * losses.spread)
+        moved = losses.count >= MATURE and way > PROGRESS * abs(first)
         if not moved or min(losses.values) <= limit:
             losses.since = None
             return
