@@ -22,7 +22,7 @@ from distui.runners.comparison.loading import load
 from distui.runners.launch.hosts import list_on
 from distui.runners.run.errors import UnreachableError
 from distui.runners.run.wire.ssh import Way
-from distui.tui import source
+from distui.tui import other_hosts
 from distui.tui.other_hosts import HOST, OtherHosts, entry_elsewhere, whole_of
 from distui.tui.rows.runs import RunEntry
 from distui.tui.source import LocalSource
@@ -99,7 +99,7 @@ async def test_hosts_that_answer_and_hosts_that_do_not(
 ) -> None:
     """The runs of one, a line with the reason for each other; nobody is asked for a password, nothing hangs."""
     near.distui("exec", "--name", "faraway", "--", "true").fine()
-    monkeypatch.setattr(source, "ANSWER_S", HANG_S)  # ssh itself gives up after 10 s
+    monkeypatch.setattr(other_hosts, "ANSWER_S", HANG_S)  # ssh itself gives up after 10 s
     others = OtherHosts()
     await others.ask(("near", "deaf", "locked"))
     listed = others.entries(set(), time.time())
@@ -133,7 +133,7 @@ async def test_hosts_that_answer_and_hosts_that_do_not(
 
 async def test_no_host_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(source, "_hosts", lambda: pytest.fail("nobody was to be asked"))
+    monkeypatch.setattr(other_hosts, "_hosts", lambda: pytest.fail("nobody was to be asked"))
     await OtherHosts().ask(())
 
 
