@@ -166,8 +166,8 @@ class _Track(Struct):
     asking: bool = False
     again_at: float = 0.0
     error: str = ""
-    used: int = 0
-    """Turn when it was last shown; see MetricHistory.show."""
+    sampled: tuple[int, int] | None = None
+    """The newest samples that it has: version of the telemetry, and second."""
 
 
 class Shown(Struct, frozen=True):
@@ -194,6 +194,7 @@ class MetricHistory:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._tracks: dict[tuple[Want, int], _Track] = {}
+        """By content and length of buckets; the least recently shown first."""
         self.dot = 1.0
         """Seconds per dot of the last painted curves: the step of the time cursor."""
         self.edge: float | None = None
@@ -201,8 +202,6 @@ class MetricHistory:
         self.own: dict[int, set[int]] = {}
         """Indexes of the run's GPUs by node, as last known."""
         self._letters: dict[int, int] = {}
-        self._turn = 0
-        self._sampled: dict[tuple[Want, int], tuple[int, int]] = {}
         self._due: dict[tuple[str, tuple[int, ...], int, int, int], list[_Track]] = {}
 
     def letters_of(self, marked: Iterable[int]) -> dict[int, int]:
@@ -222,13 +221,11 @@ class MetricHistory:
 
         Unknown values are None, and are requested.
         """
-        self._turn += 1
-        key = (want, seconds)
-        track = self._tracks.get(key)
+        track = self._tracks.pop((want, seconds), None)
         if track is None:
             self._forget()
-            track = self._tracks[key] = _Track(want, seconds)
-        track.used = self._turn
+            track = _Track(want, seconds)
+        self._tracks[want, seconds] = track
         first = int(begin // seconds)
         newest = _newest(frame, seconds)
         last = first + size - 1
@@ -248,25 +245,19 @@ class MetricHistory:
             if track is not None:
                 self._follow(frame, track, _newest(frame, seconds))
 
-    def error(self, want: Want, seconds: int) -> str:
-        """Return why the node sent no data; "" if it did, or has not answered yet."""
-        track = self._tracks.get((want, seconds))
-        return track.error if track is not None else ""
-
-    def waiting(self, want: Want, seconds: int) -> bool:
-        """Whether the node has a pending request for it."""
-        track = self._tracks.get((want, seconds))
-        return track is not None and track.asking
+    def note(self, want: Want, seconds: int) -> str:
+        """Return that the node is asked, or why it sent no data; "" if it did."""
+        track = self._tracks[want, seconds]
+        return "reading …" if track.asking else track.error
 
     def _follow(self, frame: Frame, track: _Track, number: int) -> None:
         """Add the newest samples to the current bucket, once per sample."""
         if number - track.seen_to <= max(1, HOLE_S / track.seconds):
             track.seen_to = max(track.seen_to, number)
         stamp = (frame.state.telemetry_version, int(time_of(frame)))
-        key = (track.want, track.seconds)
-        if self._sampled.get(key) == stamp:
+        if track.sampled == stamp:
             return
-        self._sampled[key] = stamp
+        track.sampled = stamp
         for at, values in newest_values(frame, track.want).items():
             mean = sum(values) / len(values)
             track.series.setdefault(at, Buckets()).put(number, mean, min(values), max(values))
@@ -330,9 +321,7 @@ class MetricHistory:
     def _forget(self) -> None:
         """Drop the least recently shown tracks."""
         while sum(max(1, len(track.series)) for track in self._tracks.values()) > MOST_TRACKS:
-            oldest = min(self._tracks, key=lambda key: self._tracks[key].used)
-            del self._tracks[oldest]
-            self._sampled.pop(oldest, None)
+            del self._tracks[next(iter(self._tracks))]
 
 
 def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int, Series | None]:

@@ -130,7 +130,7 @@ def test_an_agent_that_refuses_is_asked_again_later() -> None:
     run.tick(1.0)
     run.mean()
     assert run.history.due() == []
-    assert run.history.error(UTIL, 1) == "no metrics of this run are kept here"
+    assert run.history.note(UTIL, 1) == "no metrics of this run are kept here"
     run.history.refused(Ask(None, ()), "")  # type: ignore[arg-type]
     run.now += 60
     run.tick(1.0)

@@ -312,13 +312,13 @@ class CurveStrip(HistoryPane):
             _line(metric, each, seconds)
             for each in self.history.show(frame, want, seconds, begin, size, live)
         ]
+        note = self.history.note(want, seconds)
         for more, letters in apart:
             for each in self.history.show(frame, more, seconds, begin, size, live):
                 key = each.index if more.fold == "each" else each.node
                 letter, style = letters.get(-1 if key is None else key, ("", ""))
                 if letter:
                     lines.append(replace(_line(metric, each, 1), style=style, letter=letter))
-        note = "reading …" if self.history.waiting(want, seconds) else self.history.error(want, seconds)
         young = is_young(frame.state, frame.node_now(0))
         return Panel(metric, tuple(lines), limit_of(frame.state, metric), note, young)
 
