@@ -79,11 +79,10 @@ class ReclaimWatch:
 
 def notice_of(service: Metadata) -> str | None:
     """Return the reclaim time in the provider's format ("" if unknown), or None if no reclaim is announced."""
-    with contextlib.suppress(
-        OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError
-    ):
+    try:
         return {"aws": _aws, "gcp": _gcp, "azure": _azure}[service.provider](service.host)
-    return None
+    except Exception:  # noqa: BLE001 - the service may answer anything, and is asked again
+        return None
 
 
 def _aws(host: str) -> str | None:

@@ -253,7 +253,7 @@ def _daemon_environment(entry: run_directories.Entry, given: Mapping[str, str]) 
         return environment.of_daemon(environment.read(entry.path), os.environ, given)
     try:
         planned = json.loads(file_io.content(entry.path / run_directories.PLAN_FILE))["env"]
-    except (file_io.FileError, RecursionError, ValueError, LookupError, TypeError):
+    except Exception:  # noqa: BLE001 - a damaged plan is reported by the process that serves the run
         planned = {}
     return environment.of_hub(os.environ, planned if isinstance(planned, dict) else {}, given)
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, field, structs
 
-from ...presets.finding import PlanError
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...presets.secrets import mask_value
@@ -498,7 +497,7 @@ def _plan(path: Path) -> PlanSummary:
 
     try:
         return summarise(plan_from_json(json.loads(file_io.content(path / PLAN_FILE))))
-    except (file_io.FileError, PlanError, ValueError, RecursionError, TypeError, AttributeError):
+    except Exception:  # noqa: BLE001 - the file may hold anything, and the other files show the run
         return PlanSummary("", "", "", "")
 
 
