@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 
@@ -54,7 +54,7 @@ def lint_plan(
         *_optimizer(plan, loaded.preset, seen),
         *_nodes(plan, resources, managed, hosts),
         *_path(plan, resources, source),
-        *_script(plan, source, seen, beside or {}),
+        *_script(plan, source, beside or {}),
         *_parallel_sizes(plan),
         *_command(plan, resources),
     ]
@@ -270,11 +270,9 @@ def _has_tiers(resources: Request) -> bool:
 
 
 def _script(
-    plan: Plan,
-    source: str | bytes | None,
-    seen: script.ScriptContents | None,
-    beside: Mapping[str, str | bytes | None],
+    plan: Plan, source: str | bytes | None, beside: Mapping[str, str | bytes | None]
 ) -> Iterator[Finding]:
+    """Check the script and its imported files. A rule that the script has broken is not repeated for these."""
     if source is None or not plan.strategy:
         return
     facts = script.ScriptFacts(
@@ -282,20 +280,10 @@ def _script(
         nnodes=plan.nnodes,
         strategy=None if plan.obeys else plan.strategy,
         preset=plan.preset,
-        gpus=plan.backend == "nccl" if plan.backend else None,
     )
     findings = script.check(source, PurePath(_script_path(plan) or "script").name, facts)
     yield from findings
     known = {finding.id for finding in findings}
-    if seen and "is_available" in seen.mentioned:
-        known.add("L48")
-    yield from _imported_files(beside, facts, known)
-
-
-def _imported_files(
-    beside: Mapping[str, str | bytes | None], facts: script.ScriptFacts, known: Set[str]
-) -> Iterator[Finding]:
-    """Check the imported files. `known`: rules that the script itself has raised or excludes."""
     for file, text in beside.items():
         if text is not None:
             yield from (hit for hit in script.check_imported(text, file, facts) if hit.id not in known)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ..finding import Finding
+from ..finding import Finding, Severity
 from ..script_support import TRAINERS, Names, Script, listed, parse, wraps
 from ..script_tree import MOST_FILES, ScriptTree
 from ..text_formats import Unreadable
-from . import gpu_calls, lint_rules
-from .gpu_calls import GuardedCall
+from . import lint_rules
 from .lint_rules import HERE, issue, once
 
 SIGNS = (
@@ -67,8 +67,6 @@ class ScriptFacts:
     strategy: str | None = None
     """Strategy of the preset."""
     preset: str = ""
-    gpus: bool | None = None
-    """True if the ranks have GPUs."""
 
     @property
     def world(self) -> int:
@@ -86,7 +84,6 @@ class ScriptContents:
     """Full name, line, and True if an `if` decides about the call."""
     mentioned: set[str] = field(default_factory=set)
     """Last parts of all attributes and names."""
-    gpu_calls: Sequence[GuardedCall] = ()
 
 
 def inspect(source: str | bytes) -> ScriptContents:
@@ -97,7 +94,7 @@ def inspect(source: str | bytes) -> ScriptContents:
 @functools.lru_cache(maxsize=MOST_FILES + 14)
 def _contents(script: Script) -> ScriptContents:
     names = Names(script.tree)
-    seen = ScriptContents(script, names, gpu_calls=gpu_calls.calls(script.tree, names))
+    seen = ScriptContents(script, names)
     for node, decided in nodes(script.tree.module):
         seen.writes.extend(writes(node, seen.names, decided))
         read = reads(node, seen.names)
@@ -130,7 +127,7 @@ def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> l
         _strategy,
         _alone,
         _left_open,
-        _gpu,
+        _global_rank,
         _old,
         _passes,
     )
@@ -215,13 +212,12 @@ def _strategy(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[F
 
 
 def check_imported(source: str | bytes, file: str, facts: ScriptFacts) -> list[Finding]:
-    """Check an imported file: a strategy that differs from the preset's, and the use of GPUs. Never raises."""
+    """Check an imported file: a strategy that differs from the preset's. Never raises."""
     try:
         seen = inspect(source)
     except Unreadable as error:
         return [_unread(file, str(error), error.line)]
-    taken = _without_gpu(seen, file, facts)
-    return [*_strategy(seen, file, facts), *(replace(hit, severity="warning") for hit in taken)]
+    return list(_strategy(seen, file, facts))
 
 
 def fills_in(seen: ScriptContents) -> bool | None:
@@ -232,14 +228,44 @@ def fills_in(seen: ScriptContents) -> bool | None:
     return True if tops & {"accelerate", *TRAINERS} else None
 
 
-def _gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
-    yield from _without_gpu(seen, file, facts)
-    yield from gpu_calls.global_rank(seen.gpu_calls, seen.script.assigned, file, facts.nnodes)
+Assigned = Mapping[str, Sequence[ast.expr]]
+"""Name → the expressions assigned to it."""
+SET_DEVICE = "torch.cuda.set_device"
 
 
-def _without_gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
-    if facts.gpus is False:
-        yield from gpu_calls.without_gpu(seen.gpu_calls, "is_available" in seen.mentioned, file)
+def _global_rank(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
+    """Report calls that use the global rank as the number of a GPU."""
+    for node in seen.script.tree.of(ast.Call):
+        if facts.nnodes == 1 or len(node.args) != 1 or seen.names.full(node.func) != SET_DEVICE:
+            continue
+        source = _rank(node.args[0], seen.script.assigned)
+        if source:
+            text = f"{source} counts ranks over all nodes: from the second node on there is no such GPU."
+            severity: Severity = "warning" if (facts.nnodes or 1) > 1 else "note"
+            yield issue("L50", f"{file}:{node.lineno}", text, value=source, severity=severity)
+
+
+def _rank(node: ast.expr, assigned: Assigned, deep: int = 0) -> str:
+    """Return the expression that reads the global rank, or "" if there is none, or if it is only an operand."""
+    inner = _inside(node, assigned)
+    if inner is not None:
+        return _rank(inner, assigned, deep + 1) if deep < 4 else ""
+    text = ast.unparse(node).replace('"', "'")
+    if isinstance(node, ast.Call) and text.endswith("get_rank()"):
+        return text
+    if re.fullmatch(r"(os\.)?environ\['RANK'\]|(os\.)?(environ\.get|getenv)\('RANK'.*\)", text):
+        return text
+    return ""
+
+
+def _inside(node: ast.expr, assigned: Assigned) -> ast.expr | None:
+    """Return the only value of a name, or the argument of int(), else None."""
+    if isinstance(node, ast.Name):
+        values = assigned.get(node.id, [])
+        return values[0] if len(values) == 1 else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int":
+        return node.args[0] if len(node.args) == 1 else None
+    return None
 
 
 def _old(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:

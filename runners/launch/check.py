@@ -16,7 +16,7 @@ from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.text_formats import MOST_BYTES
 from ..node import local_agent
-from ..run import file_io, machine
+from ..run import file_io
 
 
 def findings(plan: Plan, request: Request) -> list[Finding]:
@@ -39,8 +39,7 @@ def findings(plan: Plan, request: Request) -> list[Finding]:
 
 def command_findings(command: tuple[str, ...]) -> list[Finding]:
     """Return the findings of a command line."""
-    beside, gpus = exists_beside(Path.cwd()), machine.gpus_here() > 0
-    return lint_command(shlex.join(command), beside, _content, gpus)
+    return lint_command(shlex.join(command), exists_beside(Path.cwd()), _content)
 
 
 def exists_beside(folder: Path) -> Callable[[str], bool]:

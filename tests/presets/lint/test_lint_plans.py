@@ -210,28 +210,6 @@ def test_an_old_torch_for_the_nodes() -> None:
     assert lint(resources=replace(H100, setup="pip install torch==2.13.0")) == []
 
 
-def test_a_script_for_gpus_where_there_are_none() -> None:
-    source = f"import torch\ntorch.cuda.set_device(0)\n{OBEYING}"
-    (one,) = lint(gpus=0, source=source)
-    assert (one.id, one.severity, one.where) == ("L48", "error", "train.py:2")
-    assert lint(source=source) == []
-
-
-@for_each(
-    ("main", "expected"),
-    [("import setup\n", ["L48"]), ("import setup, torch\nif torch.cuda.is_available(): setup.gpu()\n", [])],
-)
-def test_a_gpu_that_an_imported_file_takes(main: str, expected: list[str]) -> None:
-    loaded = load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"})
-    beside = {"setup.py": "import torch\ndef gpu(): torch.cuda.set_device(0)\n"}
-    for gpus, wanted in ((0, expected), (8, [])):
-        plan = make_plan(loaded, Request(script="train.py", nproc_per_node=2), place(gpus, main))
-        found = lint_plan(plan, loaded, source=main, beside=beside)
-        assert [(one.id, one.severity, one.where) for one in found] == [
-            (id, "warning", "setup.py:2") for id in wanted
-        ]
-
-
 def test_a_command_is_looked_at_as_a_shell_would() -> None:
     command = ("torchrun", "--nprocs-per-node", "2", "train.py")
     plan = command_plan(command, Request(), place())
