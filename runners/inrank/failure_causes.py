@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .known_causes import CAUSES, FILE_LIMIT, LESS, LOST_WORKER, THROUGH, WORKER, WORKER_REMEDY, Cause
+from .known_causes import CAUSES, FILE_LIMIT, LESS, LOST_WORKER, THROUGH, WORKER, Cause
 from .tracebacks import COMPILING, in_lines, raised_in, shortened, unwrapped
 
 LONGEST = 200
@@ -100,7 +100,7 @@ def classify(death: Death) -> Failure:
             "host-oom", "ran out of host memory, and the kernel killed it (%s)" % death.oom, LESS, "maybe"
         )
     elif raised and _without_worker(raised, death.lines):
-        case = _FailureClass("signal", LOST_WORKER, WORKER_REMEDY, "maybe")
+        case = _FailureClass("signal", LOST_WORKER.says, LOST_WORKER.remedy, "maybe")
     elif raised:
         case = _of_exception(raised, death.exit_code)
     elif number is not None:
@@ -357,40 +357,72 @@ def _in_last_lines(death: Death) -> _FailureClass | None:
     return None
 
 
+class _Exit(NamedTuple):
+    """An exit code, and a pattern of the last lines of stderr that says why. Its group is {0} in `says`."""
+
+    code: int
+    pattern: str
+    kind: str
+    says: str
+    remedy: str
+
+
+_EXITS = (
+    _Exit(
+        2,
+        r"can't open file '([^'\n]+)'",
+        "file-missing",
+        "finds no script {0}",
+        "give the script's path as that node sees it",
+    ),
+    _Exit(
+        2,
+        r"^usage:.*?^[^\n]*?error: ([^\n]+)",
+        "usage",
+        "refused its arguments: {0}",
+        "correct the arguments after `--`: the script's --help lists them",
+    ),
+    _Exit(
+        os.EX_CONFIG,
+        r"([^\n]+)\Z",
+        "settings",
+        "refused its settings: {0}",
+        "correct the preset or the script's arguments: the same would happen again",
+    ),
+    _Exit(
+        1,
+        r"^distui: (torchrun refused the arguments: [^\n]+)$",
+        "launcher-refused",
+        "{0}",
+        "correct the arguments of that torchrun: it started no rank",
+    ),
+    _Exit(
+        1,
+        r"^\S*python\S*: No module named ([\w.]+)$",
+        "import-missing",
+        "finds no module named {0}",
+        "install it in that environment, or start where the module is",
+    ),
+)
+
+
 def _of_code(death: Death) -> _FailureClass:
     code, text = death.exit_code, "\n".join(death.lines)
     if code is None:
         return _FailureClass("lost", "ended; exit status unknown", "see its last lines", "maybe")
-    absent = re.search(r"can't open file '([^'\n]+)'", text)
-    if code == 2 and absent:
-        remedy = "give the script's path as that node sees it"
-        return _FailureClass("file-missing", "finds no script %s" % absent.group(1), remedy, "no")
-    refused = re.search(r"^usage:.*?^[^\n]*?error: ([^\n]+)", text, re.DOTALL | re.MULTILINE)
-    if code == 2 and refused:
-        remedy = "correct the arguments after `--`: the script's --help lists them"
-        return _FailureClass("usage", "refused its arguments: %s" % _line(refused.group(1)), remedy, "no")
-    if code == os.EX_CONFIG and death.lines:
-        remedy = "correct the preset or the script's arguments: the same would happen again"
-        return _FailureClass("settings", "refused its settings: %s" % _line(death.lines[-1]), remedy, "no")
+    for known in _EXITS:
+        match = re.search(known.pattern, text, re.DOTALL | re.MULTILINE) if known.code == code else None
+        if match:
+            return _FailureClass(known.kind, known.says.format(_line(match.group(1))), known.remedy, "no")
     if code in (126, 127):
         says = "could not execute a command (exit code %d)%s" % (code, _because(death.lines))
         remedy = "install it on that node, correct its path, or make it executable"
         return _FailureClass("not-executable", says, remedy, "no")
-    refused = re.search(r"^distui: (torchrun refused the arguments: [^\n]+)$", text, re.MULTILINE)
-    if code == 1 and refused:
-        remedy = "correct the arguments of that torchrun: it started no rank"
-        return _FailureClass("launcher-refused", _line(refused.group(1)), remedy, "no")
-    missing = re.search(r"^\S*python\S*: No module named ([\w.]+)$", text, re.MULTILINE)
-    if code == 1 and missing:
-        remedy = "install it in that environment, or start where the module is"
-        return _FailureClass("import-missing", "finds no module named %s" % missing.group(1), remedy, "no")
     case = _in_last_lines(death)
     if case is not None and case.symptom:
         return case
-    says = "ended with exit code %d" % code
-    return _FailureClass(
-        "exit-silent", says, "see the last lines of its stderr: it named no exception", "maybe"
-    )
+    remedy = "see the last lines of its stderr: it named no exception"
+    return _FailureClass("exit-silent", "ended with exit code %d" % code, remedy, "maybe")
 
 
 def _because(lines: Sequence[str]) -> str:
