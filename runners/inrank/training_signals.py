@@ -1,21 +1,23 @@
 """Read the numbers that a script logs to its trackers: loss, learning rate, throughput and others.
 
 Each tracker's logging function is wrapped right after its module is loaded; this module imports no tracker. The wrapped
-function is called first, and its result or exception is returned unchanged. A disabled tracker is read, too. The agent
-gets names and values unchanged, and decides which of them is the loss.
+function is called first, and its result or exception is returned unchanged. The agent gets names and values unchanged,
+and decides which of them is the loss.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import json
 import math
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from .control import private
 from .import_watch import MISTAKES, when_imported
 
 MOST_NAMES = 128
@@ -25,8 +27,8 @@ UNREADABLE = (*MISTAKES, ArithmeticError)
 """Exceptions that the conversion of a value may raise."""
 NAMES = {float("inf"): "inf", float("-inf"): "-inf"}
 
-Read = Callable[[tuple[Any, ...], "dict[str, Any]"], None]
-"""Reads the positional and named arguments of one call."""
+Read = Callable[["TrainingSignals", "dict[str, Any]"], None]
+"""Takes the values from the arguments of one call, by name."""
 
 
 class Tracker:
@@ -76,34 +78,33 @@ class TrainingSignals:
         self.version = 0
         """Increases with each report."""
         self.trackers: dict[str, Tracker] = {}
+        self.file = ""
+        """Path of a file for all reports, for `distui plan --try`; "" for none."""
 
     def put(
         self,
         tracker: str,
-        values: Mapping[Any, Any],
+        values: Any,
         step: Any = None,
         synchronous: bool = False,
         **counters: Any,
     ) -> None:
-        """Keep the numbers among `values`. `synchronous`: the tracker has already waited for values on a GPU."""
+        """Keep the numbers among `values`, a dict. `synchronous`: the tracker has already waited for values on a GPU."""
+        if not isinstance(values, dict):
+            return
         now, at = time.time(), _count(step)
-        kept = self.trackers.get(tracker)
-        if kept is None:
-            kept = self.trackers[tracker] = Tracker()
-        for name, value in list(values.items()):
-            if isinstance(value, dict):
-                inner = {"%s.%s" % (name, key): each for key, each in list(value.items())[:MOST_NAMES]}
-                flat = inner.items()
-            else:
-                flat = {name: value}.items()
-            for key, each in flat:
-                number = number_of(each, synchronous)
-                if number is not None and isinstance(key, str) and len(key) <= LONGEST_NAME:
-                    kept.put(key, number, at, now)
+        kept = self.trackers.setdefault(tracker, Tracker())
+        for name, value in _flat(values):
+            number = number_of(value, synchronous)
+            if number is not None and isinstance(name, str) and len(name) <= LONGEST_NAME:
+                kept.put(name, number, at, now)
         for counter, value in counters.items():
             if value is not None:
                 setattr(kept, counter, value)
         self.version += 1
+        if self.file:
+            with open(self.file, "a", opener=private) as file:
+                file.write(json.dumps(self.since(0)) + "\n")
 
     def since(self, version: int) -> dict[str, Any] | None:
         """Return all values if there is a report after that version, else None."""
@@ -116,148 +117,84 @@ class TrainingSignals:
         }
 
     def arm(self) -> None:
-        """Wrap the functions of all known trackers once they are imported."""
-        for module, act in (
-            ("wandb.sdk.wandb_run", self._wandb),
-            ("wandb.sdk.lib.noop_run", self._wandb_noop),
-            ("wandb.sdk.wandb_init", self._wandb_init),
-            ("torch.utils.tensorboard.writer", self._tensorboard),
-            ("tensorboardX.writer", self._tensorboard),
-            ("mlflow.tracking.fluent", self._mlflow),
-            ("mlflow.tracking.client", self._mlflow_client),
-            ("trackio.run", self._trackio),
-            ("transformers.trainer", self._transformers),
-            ("accelerate.accelerator", self._accelerate),
-            ("lightning.fabric.fabric", self._fabric),
-            ("lightning_fabric.fabric", self._fabric),
-            *(
-                ("%s.trainer.connectors.logger_connector.logger_connector" % name, self._lightning)
-                for name in LIGHTNING
-            ),
-        ):
-            when_imported(module, act)
+        """Wrap the functions in LOGGING, each once its module is imported."""
+        for module, owner, function, read in LOGGING:
+            when_imported(module, functools.partial(self._wrap, owner, function, read))
 
-    # --- one method per tracker: wraps its logging function and finds the arguments ---
+    def _wrap(self, owner: str, name: str, read: Read, module: ModuleType) -> None:
+        """Wrap a function or method: read the arguments after each call."""
+        holder = getattr(module, owner) if owner else module
+        theirs = getattr(holder, name)
+        signature = inspect.signature(theirs)
 
-    def _wandb(self, module: ModuleType) -> None:
-        def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self._dict("wandb", args[1:], named, "data", synchronous=True)
+        @functools.wraps(theirs)
+        def logged(*args: Any, **named: Any) -> Any:
+            result = theirs(*args, **named)
+            with contextlib.suppress(*UNREADABLE):
+                read(self, signature.bind(*args, **named).arguments)
+            return result
 
-        wrap(module.Run, "log", read)
-
-    def _wandb_noop(self, module: ModuleType) -> None:
-        def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self._dict("wandb", args[1:], named, "data")
-
-        wrap(module.NoopRun, "log", read)
-
-    def _wandb_init(self, module: ModuleType) -> None:
-        """Wrap `log` of a disabled run, which older versions set when they create the run."""
-
-        def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self._dict("wandb", args, named, "data")
-
-        def made(run: Any) -> None:
-            theirs = vars(run).get("log")
-            if callable(theirs):
-                wrap(run, "log", read)
-                wandb = sys.modules.get("wandb")
-                if getattr(wandb, "log", None) == theirs:
-                    wandb.log = run.log  # type: ignore[union-attr]
-
-        wrap_result(getattr(module, "_WandbInit", None), "make_disabled_run", made)
-
-    def _tensorboard(self, module: ModuleType) -> None:
-        def scalar(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            tag, value, step = _words(args[1:], named, ("tag", "scalar_value", "global_step"))
-            self.put("tensorboard", {tag: value}, step, synchronous=True)
-
-        def several(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            main, values, step = _words(args[1:], named, ("main_tag", "tag_scalar_dict", "global_step"))
-            flat = {"%s/%s" % (main, tag): value for tag, value in list(values.items())}
-            self.put("tensorboard", flat, step, synchronous=True)
-
-        wrap(module.SummaryWriter, "add_scalar", scalar)
-        wrap(module.SummaryWriter, "add_scalars", several)
-
-    def _mlflow(self, module: ModuleType) -> None:
-        def several(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self._dict("mlflow", args, named, "metrics", synchronous=True)
-
-        wrap(module, "log_metrics", several)
-
-    def _mlflow_client(self, module: ModuleType) -> None:
-        """Wrap the client's function, which `mlflow.log_metric` calls, too."""
-
-        def scalar(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            names = ("run_id", "key", "value", "timestamp", "step")
-            _, key, value, _, step = _words(args[1:], named, names)
-            self.put("mlflow", {key: value}, step, synchronous=True)
-
-        wrap(module.MlflowClient, "log_metric", scalar)
-
-    def _trackio(self, module: ModuleType) -> None:
-        def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self._dict("trackio", args[1:], named, "metrics")
-
-        wrap(module.Run, "log", read)
-
-    def _transformers(self, module: ModuleType) -> None:
-        def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            trainer, values = args[0], _words(args[1:], named, ("logs",))[0]
-            state = trainer.state
-            step, total = _count(state.global_step), _count(state.max_steps)
-            epoch = number_of(state.epoch, False)
-            self.put("transformers", values, step, reached=step, total=total or None, epoch=epoch)
-
-        wrap(module.Trainer, "log", read)
-
-    def _accelerate(self, module: ModuleType) -> None:
-        def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self._dict("accelerate", args[1:], named, "values")
-
-        wrap(module.Accelerator, "log", read)
-
-    def _fabric(self, module: ModuleType) -> None:
-        def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self._dict("lightning", args[1:], named, "metrics", synchronous=True)
-
-        wrap(module.Fabric, "log_dict", read)
-
-    def _lightning(self, module: ModuleType) -> None:
-        def read(args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            trainer = args[0].trainer
-            values, step = _words(args[1:], named, ("metrics", "step"))
-            reached = _count(trainer.global_step)
-            total = _count(trainer.max_steps)
-            logs = bool(trainer.loggers)
-            self.put(
-                "lightning",
-                values,
-                reached if step is None else step,
-                synchronous=logs,
-                reached=reached,
-                total=total if total and total > 0 else _batches(trainer),
-                epoch=number_of(trainer.current_epoch, False),
-            )
-
-        wrap(module._LoggerConnector, "log_metrics", read)
-
-    def _dict(
-        self,
-        tracker: str,
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-        first: str,
-        synchronous: bool = False,
-    ) -> None:
-        """Keep the values of a function with the arguments dictionary and step."""
-        values, step = _words(args, named, (first, "step"))
-        if isinstance(values, dict):
-            self.put(tracker, values, step, synchronous=synchronous)
+        logged._torchdynamo_disable = True  # type: ignore[attr-defined]
+        setattr(holder, name, logged)
 
 
-LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+def _flat(values: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield names and values; those of an inner dict as "outer.inner"."""
+    for name, value in list(values.items()):
+        if not isinstance(value, dict):
+            yield name, value
+            continue
+        for key, each in list(value.items())[:MOST_NAMES]:
+            yield "%s.%s" % (name, key), each
+
+
+def _dict(tracker: str, values: str, synchronous: bool = False) -> Read:
+    """Return a reader of a function with a dict of values, in this argument, and a step."""
+
+    def read(signals: TrainingSignals, given: dict[str, Any]) -> None:
+        signals.put(tracker, given[values], given.get("step"), synchronous)
+
+    return read
+
+
+def _scalar(tracker: str, name: str, value: str, step: str) -> Read:
+    """Return a reader of a function with a name, a value and a step, in these arguments."""
+
+    def read(signals: TrainingSignals, given: dict[str, Any]) -> None:
+        signals.put(tracker, {given[name]: given[value]}, given.get(step), synchronous=True)
+
+    return read
+
+
+def _scalars(signals: TrainingSignals, given: dict[str, Any]) -> None:
+    """Read SummaryWriter.add_scalars."""
+    values = {"%s/%s" % (given["main_tag"], tag): value for tag, value in given["tag_scalar_dict"].items()}
+    signals.put("tensorboard", values, given.get("global_step"), synchronous=True)
+
+
+def _transformers(signals: TrainingSignals, given: dict[str, Any]) -> None:
+    """Read Trainer.log."""
+    state = given["self"].state
+    step = _count(state.global_step)
+    counters = {
+        "reached": step,
+        "total": _count(state.max_steps) or None,
+        "epoch": number_of(state.epoch, False),
+    }
+    signals.put("transformers", given["logs"], step, False, **counters)
+
+
+def _lightning(signals: TrainingSignals, given: dict[str, Any]) -> None:
+    """Read _LoggerConnector.log_metrics, which every logger of Lightning gets its values from."""
+    trainer = given["self"].trainer
+    step, reached = given.get("step"), _count(trainer.global_step)
+    counters = {
+        "reached": reached,
+        "total": _count(trainer.max_steps) or _batches(trainer),
+        "epoch": number_of(trainer.current_epoch, False),
+    }
+    synchronous = bool(trainer.loggers)
+    signals.put("lightning", given["metrics"], reached if step is None else step, synchronous, **counters)
 
 
 def _batches(trainer: Any) -> int | None:
@@ -271,9 +208,25 @@ def _batches(trainer: Any) -> int | None:
     return epochs * math.ceil(batches / each) if isinstance(each, int) and each > 0 else None
 
 
-def _words(args: tuple[Any, ...], named: dict[str, Any], names: tuple[str, ...]) -> list[Any]:
-    """Return arguments by position or by name; None for a missing one."""
-    return [args[at] if at < len(args) else named.get(name) for at, name in enumerate(names)]
+_BOARD = _scalar("tensorboard", "tag", "scalar_value", "global_step")
+_CONNECTOR = "trainer.connectors.logger_connector.logger_connector"
+LOGGING: tuple[tuple[str, str, str, Read], ...] = (
+    ("wandb.sdk.wandb_run", "Run", "log", _dict("wandb", "data", synchronous=True)),
+    ("torch.utils.tensorboard.writer", "SummaryWriter", "add_scalar", _BOARD),
+    ("torch.utils.tensorboard.writer", "SummaryWriter", "add_scalars", _scalars),
+    ("tensorboardX.writer", "SummaryWriter", "add_scalar", _BOARD),
+    ("tensorboardX.writer", "SummaryWriter", "add_scalars", _scalars),
+    ("mlflow.tracking.fluent", "", "log_metrics", _dict("mlflow", "metrics", synchronous=True)),
+    ("mlflow.tracking.client", "MlflowClient", "log_metric", _scalar("mlflow", "key", "value", "step")),
+    ("trackio.run", "Run", "log", _dict("trackio", "metrics")),
+    ("transformers.trainer", "Trainer", "log", _transformers),
+    ("accelerate.accelerator", "Accelerator", "log", _dict("accelerate", "values")),
+    ("lightning.fabric.fabric", "Fabric", "log_dict", _dict("lightning", "metrics", synchronous=True)),
+    ("lightning_fabric.fabric", "Fabric", "log_dict", _dict("lightning", "metrics", synchronous=True)),
+    ("lightning.pytorch." + _CONNECTOR, "_LoggerConnector", "log_metrics", _lightning),
+    ("pytorch_lightning." + _CONNECTOR, "_LoggerConnector", "log_metrics", _lightning),
+)
+"""Module, class or "", function, and its reader. mlflow.log_metric calls the client's function."""
 
 
 def _count(value: Any) -> int | None:
@@ -287,58 +240,22 @@ def number_of(value: Any, synchronous: bool) -> float | None:
     `synchronous`: the tracker has already waited.
     """
     kind = type(value)
-    if kind is float or kind is int:
-        with contextlib.suppress(OverflowError):
-            return float(value)
-        return None
-    if kind is bool or kind is str or value is None:
-        return None
-    home = kind.__module__.partition(".")[0]
     try:
-        if home == "numpy" and value.size == 1 and value.dtype.kind in "fiu":
-            return float(value.item())
-        if (
-            home == "torch"
-            and hasattr(value, "numel")
-            and not hasattr(value, "device_mesh")
-            and (
-                value.numel() == 1
-                and not value.dtype.is_complex
-                and (synchronous or value.device.type == "cpu")
-            )
-        ):
-            return float(value.item())
+        if kind is float or kind is int:
+            return float(value)
+        library = kind.__module__.partition(".")[0]
+        if library == "numpy":
+            is_number = value.size == 1 and value.dtype.kind in "fiu"
+        elif library == "torch":
+            is_number = _is_number_of_torch(value, synchronous)
+        else:
+            is_number = False
+        return float(value.item()) if is_number else None
     except UNREADABLE:
-        pass
-    return None
+        return None
 
 
-def wrap(owner: Any, name: str, read: Read) -> None:
-    """Wrap a function or method: call `read` with the arguments after each call."""
-    theirs = getattr(owner, name)
-
-    @functools.wraps(theirs)
-    def logged(*args: Any, **named: Any) -> Any:
-        result = theirs(*args, **named)
-        with contextlib.suppress(*UNREADABLE):
-            read(args, named)
-        return result
-
-    logged._torchdynamo_disable = True  # type: ignore[attr-defined]
-    setattr(owner, name, logged)
-
-
-def wrap_result(owner: Any, name: str, made: Callable[[Any], None]) -> None:
-    """Wrap a method, if it exists: call `made` with the result of each call."""
-    theirs = getattr(owner, name, None)
-    if theirs is None:
-        return
-
-    @functools.wraps(theirs)
-    def called(*args: Any, **named: Any) -> Any:
-        result = theirs(*args, **named)
-        with contextlib.suppress(*UNREADABLE):
-            made(result)
-        return result
-
-    setattr(owner, name, called)
+def _is_number_of_torch(value: Any, synchronous: bool) -> bool:
+    if hasattr(value, "device_mesh") or value.numel() != 1 or value.dtype.is_complex:
+        return False
+    return synchronous or value.device.type == "cpu"
