@@ -56,31 +56,40 @@ def not_a_name(text: str) -> str:
     return "%r is not a valid name of an environment variable: take letters, digits and _" % text
 
 
-def refusal(changes: object) -> str:  # noqa: C901
+def refusal(changes: object) -> str:
     """Return why changes (name → value, or None to unset) are not allowed, as a sentence; "" if they are."""
     if not isinstance(changes, dict):
         return "env is no object of names and values"
     for name, value in changes.items():
         if not isinstance(value, (str, type(None))):
             return "the value of %r is neither a text nor null" % name
-        if not_a_name(name):
-            return not_a_name(name)
-        if "\0" in (value or ""):
-            return "the value of %s holds a NUL, which no environment variable can" % name
-        if name in LAUNCHERS:
-            return "%s is computed for each rank by the launcher: leave it out" % name
-        if name in RUNNERS:
-            return "%s is set by the runner for each rank: leave it out" % name
-        if name.startswith("DISTUI_"):
-            return "%s is distui's own: leave it out" % name
-        try:
-            os.fsencode(name), os.fsencode(value or "")
-            size = len((name + (value or "")).encode()) + 2
-        except UnicodeEncodeError:
-            return "%s or its value is no text that can be encoded" % ascii(name)
-        if size > LONGEST:
-            text = "%s has %d bytes, and Linux gives a program no variable of more than %d bytes"
-            return text % (name, size, LONGEST)
+        refused = not_a_name(name) or _of_others(name) or _not_a_value(name, value or "")
+        if refused:
+            return refused
+    return ""
+
+
+def _of_others(name: str) -> str:
+    """Return a sentence if the launcher or distui sets this variable, else ""."""
+    if name in LAUNCHERS:
+        return "%s is computed for each rank by the launcher: leave it out" % name
+    if name in RUNNERS:
+        return "%s is set by the runner for each rank: leave it out" % name
+    return "%s is distui's own: leave it out" % name if name.startswith("DISTUI_") else ""
+
+
+def _not_a_value(name: str, value: str) -> str:
+    """Return why this value is not possible in an environment, as a sentence; "" if it is."""
+    if "\0" in value:
+        return "the value of %s holds a NUL, which no environment variable can" % name
+    try:
+        os.fsencode(name), os.fsencode(value)
+        size = len((name + value).encode()) + 2
+    except UnicodeEncodeError:
+        return "%s or its value is no text that can be encoded" % ascii(name)
+    if size > LONGEST:
+        text = "%s has %d bytes, and Linux gives a program no variable of more than %d bytes"
+        return text % (name, size, LONGEST)
     return ""
 
 

@@ -25,34 +25,48 @@ def parameters_of(objects: dict[str, Any], optimizer: Any, items: Iterable[Any])
     `objects`: one object per wrapper (see wrapping.py). `optimizer`: it has made its first step. `items`: all objects of
     this process.
     """
-    if "pipeline" in objects or "fsdp1" in objects or any(name in sys.modules for name in ELSEWHERE):
-        return None
     torch = sys.modules.get("torch")
-    if torch is None:
+    if torch is None or _is_elsewhere(objects):
         return None
-    optimizers: list[Any] = []
-    frozen: dict[int, Any] = {}
+    relevant = _relevant(items, torch)
+    if relevant is None:
+        return None
+    optimizers, tensors = relevant
+    if "deepspeed" in objects:
+        trained = _unique(objects["deepspeed"].module.parameters())
+    elif "zero1" in objects:
+        trained = _unique(_grouped([objects["zero1"]]))
+    else:
+        trained = _unique(_grouped([optimizer, *optimizers]))
+    others = {key: each for key, each in _unique(tensors).items() if key not in trained}
+    frozen = [each for each in others.values() if _is_frozen(each, torch)]
+    size = sum(map(_size, trained.values()))
+    return size if size and sum(map(_size, frozen)) <= FROZEN * size else None
+
+
+def _is_elsewhere(objects: dict[str, Any]) -> bool:
+    """Whether other ranks may have parts of the model in plain tensors."""
+    return not objects.keys().isdisjoint(("pipeline", "fsdp1")) or any(map(sys.modules.get, ELSEWHERE))
+
+
+def _is_frozen(tensor: Any, torch: Any) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+
+
+def _relevant(items: Iterable[Any], torch: Any) -> tuple[list[Any], list[Any]] | None:
+    """Return the optimizers, and tensors that may be parameters; None if a module hides the model's size."""
     kinds: dict[type, str] = {}
+    found: dict[str, list[Any]] = {"optimizer": [], "tensor": []}
     for item in items:  # the hot loop: millions of objects
         word = kinds.get(type(item))
-        if word == "-":
-            continue
         if word is None:
             word = kinds[type(item)] = _kind(type(item), torch)
+        if word == "-":
+            continue
         if word == "unknown":
             return None
-        if word == "optimizer":
-            optimizers.append(item)
-        elif word == "tensor" and _is_frozen(item, torch):
-            frozen[id(item)] = item
-    engine = objects.get("deepspeed")
-    if engine is not None:
-        trained = _unique(engine.module.parameters())
-    else:
-        trained = _unique(_grouped([objects["zero1"]] if "zero1" in objects else [optimizer, *optimizers]))
-    size = sum(map(_size, trained.values()))
-    still = sum(_size(each) for key, each in frozen.items() if key not in trained)
-    return size if size and still <= FROZEN * size else None
+        found[word].append(item)
+    return found["optimizer"], found["tensor"]
 
 
 def _kind(kind: type, torch: Any) -> str:
@@ -62,10 +76,6 @@ def _kind(kind: type, torch: Any) -> str:
     if issubclass(kind, torch.optim.Optimizer):
         return "optimizer"
     return "tensor" if issubclass(kind, torch.Tensor) and kind is not torch.Tensor else "-"
-
-
-def _is_frozen(tensor: Any, torch: Any) -> bool:
-    return isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
 
 
 def _grouped(optimizers: Iterable[Any]) -> Iterable[Any]:

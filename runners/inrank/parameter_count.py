@@ -74,23 +74,27 @@ def load(path: str) -> ModuleType:
 def chosen(module: ModuleType, name: Optional[str], args: Dict[str, Any]) -> Any:
     """Return name and model: the requested one, else a factory's, else the outermost class. Raises NoModel."""
     if name is not None:
-        if not hasattr(module, name):
-            there = ", ".join(each.__name__ for each in [*classes(module), *factories(module)])
-            raise NoModel(f"it has no {name}" + (f": it has {there}" if there else ""))
-        return name, built(name, getattr(module, name), args)
+        return name, built(name, _named(module, name), args)
     for factory in factories(module):
         return factory.__name__, built(factory.__name__, factory, args)
-    defined = classes(module)
-    if not defined:
+    refusals = {each: refusal(each.__name__, each, args) for each in classes(module)}
+    if not refusals:
         raise NoModel("it defines no nn.Module: name a function in it that returns the model, as PATH:NAME")
-    fitting = [each for each in defined if refusal(each.__name__, each, args) is None]
-    if not fitting and len(defined) > MOST:
-        raise NoModel(
-            f"it defines several models: name one as PATH:NAME, of {', '.join(each.__name__ for each in defined)}"
-        )
-    if not fitting:
-        raise NoModel("; ".join(str(refusal(each.__name__, each, args)) for each in defined))
-    return outermost({each.__name__: built(each.__name__, each, args) for each in fitting})
+    fitting = [each for each, why in refusals.items() if why is None]
+    if fitting:
+        return outermost({each.__name__: built(each.__name__, each, args) for each in fitting})
+    if len(refusals) > MOST:
+        names = ", ".join(each.__name__ for each in refusals)
+        raise NoModel(f"it defines several models: name one as PATH:NAME, of {names}")
+    raise NoModel("; ".join(map(str, refusals.values())))
+
+
+def _named(module: ModuleType, name: str) -> Any:
+    """Return the module's class or function of that name. Raises NoModel."""
+    if hasattr(module, name):
+        return getattr(module, name)
+    there = ", ".join(each.__name__ for each in [*classes(module), *factories(module)])
+    raise NoModel(f"it has no {name}" + (f": it has {there}" if there else ""))
 
 
 def factories(module: ModuleType) -> List[Any]:
@@ -148,28 +152,25 @@ def built(name: str, make: Any, args: Dict[str, Any]) -> nn.Module:
 
 def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
     """Return the sizes that `distui advise` needs. Raises NoModel."""
+    total = count([model])
+    if not total:
+        raise NoModel(f"{name} has no parameters")
     layers = list(blocks(model))
-    inside = {id(value): value.numel() for layer in layers for value in layer.parameters()}
     within = {id(part) for layer in layers for part in layer.modules()}
     tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and id(part) not in within]
-    words = {id(part.weight): part.weight.numel() for part in tables}
-    everything = list(model.parameters())
-    if not everything:
-        raise NoModel(f"{name} has no parameters")
-    total = sum(value.numel() for value in everything)
     largest = max(tables, key=lambda part: part.num_embeddings, default=None)
     return {
         "name": name,
         "parameters": total,
-        "trainable": sum(value.numel() for value in everything if value.requires_grad),
+        "trainable": sum(value.numel() for value in model.parameters() if value.requires_grad),
         "layers": len(layers),
         "hidden": width(layers) if largest is None else largest.embedding_dim,
         "vocab": None if largest is None else largest.num_embeddings,
-        "largest": max(value.numel() for value in everything),
-        "largest_layer": max((count(layer) for layer in layers), default=0),
-        "embedding": sum(words.values()),
-        "blocks": sum(inside.values()),
-        "head": total - sum(inside.values()) - sum(words.values()),
+        "largest": max(value.numel() for value in model.parameters()),
+        "largest_layer": max((count([layer]) for layer in layers), default=0),
+        "embedding": count(tables),
+        "blocks": count(layers),
+        "head": total - count(layers) - count(tables),
     }
 
 
@@ -177,14 +178,16 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the layers as parallelize() does: the outermost members of module lists that have parameters."""
     for child in model.children():
         if isinstance(model, nn.ModuleList) and not isinstance(child, (nn.ModuleList, nn.ModuleDict)):
-            if count(child):
+            if count([child]):
                 yield child
         else:
             yield from blocks(child)
 
 
-def count(module: nn.Module) -> int:
-    return sum(value.numel() for value in module.parameters())
+def count(modules: List[nn.Module]) -> int:
+    """Return the number of elements of the parameters of some modules. A shared parameter counts once."""
+    parameters = {id(value): value for module in modules for value in module.parameters()}
+    return sum(value.numel() for value in parameters.values())
 
 
 def width(layers: List[nn.Module]) -> Optional[int]:

@@ -62,19 +62,25 @@ def hopeless(
         return ""
     if failure.retry == "no":
         return "a restart cannot help: %s" % failure.text
-    again = earlier is not None and failure.key and failure.key == earlier.key
-    if earlier is None or not again or healthy_s >= policy["reset_after_s"]:
+    if earlier is None or healthy_s >= policy["reset_after_s"]:
         return ""
-    if failure.step is not None and earlier.step is not None:
-        if not 0 <= earlier.step - failure.step <= STEPS_APART:
-            return ""
-        when = ", at the same step (%d)" % failure.step if failure.step else ""
-        when = ", before the first step" if failure.untrained else when  # else 0 may be: no count
-    elif failure.key not in _UNCOUNTED or max(healthy_s, earlier_s) > 2 * min(healthy_s, earlier_s):
-        return ""
-    else:
-        when = ", after %.0f and %.0f s" % (earlier_s, healthy_s)
-    return "gave up: failed in the same way twice%s: %s" % (when, failure.text)
+    again = _repeated(failure, earlier, healthy_s, earlier_s)
+    return "" if again is None else "gave up: failed in the same way twice%s: %s" % (again, failure.text)
+
+
+def _repeated(failure: Failure, earlier: Failure, healthy_s: float, earlier_s: float) -> str | None:
+    """Return when the same failure came twice, as words (maybe ""); None if it did not, or if it came elsewhere."""
+    if not failure.key or failure.key != earlier.key:
+        return None
+    if failure.step is None or earlier.step is None:
+        is_equal = max(healthy_s, earlier_s) <= 2 * min(healthy_s, earlier_s)
+        known = failure.key in _UNCOUNTED and is_equal
+        return ", after %.0f and %.0f s" % (earlier_s, healthy_s) if known else None
+    if not 0 <= earlier.step - failure.step <= STEPS_APART:
+        return None
+    if failure.untrained:
+        return ", before the first step"  # else 0 may mean that steps are not counted
+    return ", at the same step (%d)" % failure.step if failure.step else ""
 
 
 STEPS_APART = 2
@@ -122,19 +128,19 @@ def first_failure(directory: str, ends: Iterable[RankExit]) -> Failure | None:
     If the exit of a rank was not observed (too quick, or below a managed command), the exception that it noted counts.
     """
     ended = list(ends)
-    seen = {end.rank for end in ended}
-    unseen = [RankExit(rank, 0, 1, 0.0, True) for rank in _raisers(directory) if rank not in seen]
-    deaths = [_death(directory, end) for end in [*ended, *unseen] if end.failed]
+    deaths = [_death(directory, end) for end in [*ended, *_unobserved(directory, ended)] if end.failed]
     first = first_of([classify(death) for death in deaths if death.at or death.raised])
     through = {end.rank: (end.at, _steps_of(directory, end)) for end in ended if end.exit_code == 0}
     first = left_early(first, through) or first
-    if (
-        first is not None
-        and first.kind == "exit-abort"
-        and not all(_finished(directory, end) for end in ended)
-    ):
-        return first._replace(retry="maybe")  # another rank was still at work
-    return first
+    if first is None or first.kind != "exit-abort" or all(_finished(directory, end) for end in ended):
+        return first
+    return first._replace(retry="maybe")  # another rank was still at work
+
+
+def _unobserved(directory: str, ended: Iterable[RankExit]) -> list[RankExit]:
+    """Return exits of the other ranks that noted an exception."""
+    seen = {end.rank for end in ended}
+    return [RankExit(rank, 0, 1, 0.0, True) for rank in _raisers(directory) if rank not in seen]
 
 
 class Deaths:

@@ -6,6 +6,7 @@ objects.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ KINDS = (
 )
 """Strategy, and the module and name of the class whose objects prove it."""
 DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+HALF = ("torch.bfloat16", "torch.float16")
 
 
 def describe(optimizer: Any) -> dict[str, Any]:
@@ -110,46 +112,50 @@ def _parameters(optimizer: Any) -> Iterable[Any]:
 
 def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
     """Yield names and sizes of the dimensions that divide the model."""
-    arranged = [
-        vars(module).get("ARRANGED")
-        for name, module in list(sys.modules.items())
-        if name.endswith("parallelize") and module is not None
-    ]
-    for sizes in arranged:
-        if isinstance(sizes, dict):
-            yield from sizes.items()
+    for name, module in list(sys.modules.items()):
+        arranged = getattr(module, "ARRANGED", None) if name.endswith("parallelize") else None
+        if isinstance(arranged, dict):
+            yield from arranged.items()
     kind = _class("torch.distributed.tensor", "DTensor")
     for parameter in _parameters(optimizer) if kind is not None else ():
         if isinstance(parameter, kind):
-            try:
-                mesh = parameter.device_mesh
-                for at, (name, placed) in enumerate(zip(mesh.mesh_dim_names or (), parameter.placements)):
-                    if placed.is_shard():
-                        yield str(name), int(mesh.size(at))
-            except MISTAKES:
-                continue
+            with contextlib.suppress(*MISTAKES):
+                yield from _sharded(parameter)
     if isinstance(getattr(stage, "num_stages", None), int):
         yield "pp", stage.num_stages
 
 
+def _sharded(parameter: Any) -> Iterable[tuple[str, int]]:
+    """Yield the dimensions of the mesh that shard a DTensor."""
+    mesh = parameter.device_mesh
+    for at, (name, placed) in enumerate(zip(mesh.mesh_dim_names or (), parameter.placements)):
+        if placed.is_shard():
+            yield str(name), int(mesh.size(at))
+
+
 def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
     """Return the wrapper's compute type, else the parameters' type if it is half precision: fp32 may hide autocast."""
-    engine, fsdp1, fsdp2 = (objects.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
     try:
-        if engine is not None:
-            if engine.bfloat16_enabled():
-                return "bf16"
-            return "fp16" if engine.fp16_enabled() else "fp32"
-        dtype = None
-        if fsdp2 is not None:
-            dtype = fsdp2._get_fsdp_state()._mp_policy.param_dtype
-        elif fsdp1 is not None:
-            dtype = getattr(fsdp1.mixed_precision, "param_dtype", None)
-        if dtype is not None:
-            return DTYPES.get(str(dtype), str(dtype))
+        wrapper = _wrapper_computes_in(objects)
     except MISTAKES:
         return None
+    if wrapper is not None:
+        return DTYPES.get(wrapper, wrapper)
     types = {str(getattr(parameter, "dtype", "")) for parameter in _parameters(optimizer)}
-    if types == {"torch.bfloat16"}:
-        return "bf16"
-    return "fp16" if types == {"torch.float16"} else None
+    only = types.pop() if len(types) == 1 else ""
+    return DTYPES[only] if only in HALF else None
+
+
+def _wrapper_computes_in(objects: dict[str, Any]) -> str | None:
+    """Return the compute type of a wrapper, as torch names it or as DTYPES does; None if none sets it."""
+    engine, fsdp1, fsdp2 = (objects.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
+    if engine is not None:
+        if engine.bfloat16_enabled():
+            return "bf16"
+        return "fp16" if engine.fp16_enabled() else "fp32"
+    dtype = None
+    if fsdp2 is not None:
+        dtype = fsdp2._get_fsdp_state()._mp_policy.param_dtype
+    elif fsdp1 is not None:
+        dtype = getattr(fsdp1.mixed_precision, "param_dtype", None)
+    return None if dtype is None else str(dtype)
