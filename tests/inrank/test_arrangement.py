@@ -61,11 +61,11 @@ def test_a_world_that_is_no_multiple(preset: Any) -> None:
 
 def test_a_model_that_cannot_be_cut(preset: Any) -> None:
     with pytest.raises(preset.ParallelizeError, match="Linear has no pp_plan, embed, logits, loss"):
-        preset.model_parallel.cut(preset.nn.Linear(2, 2), 0, 2)
+        preset.pipeline.cut(preset.nn.Linear(2, 2), 0, 2)
 
 
 def test_a_model_without_a_plan_for_tp(preset: Any) -> None:
-    nn, tensor = preset.nn, preset.model_parallel
+    nn, tensor = preset.nn, preset.tensor_parallel
     net = nn.Sequential(nn.Linear(2, 6), nn.Linear(6, 2))
     with pytest.raises(preset.ParallelizeError, match="Sequential has no tp_plan"):
         tensor.divide_layers(net, None, False, True)
@@ -90,7 +90,7 @@ def test_layers_to_wrap_by_name(preset: Any) -> None:
 
 def test_experts_that_are_not_there(preset: Any) -> None:
     with pytest.raises(preset.ParallelizeError, match="Linear has none with expert_parallel = True"):
-        preset.model_parallel.divide_experts(preset.nn.Linear(2, 2), None)
+        preset.expert_parallel.divide_experts(preset.nn.Linear(2, 2), None)
 
 
 def test_accumulation_cuts_the_batch_and_gives_the_mean(

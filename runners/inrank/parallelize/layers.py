@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .model_parallel import Blocks
+from .pipeline import Blocks
 from .settings import ParallelizeError, Settings
 
 WATCHED = 2
