@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..inrank.rank_pulse import completed
+from ..inrank.collectives import completed
 
 # torch's `torchfrtrace` needs the NCCL dumps of all ranks. This module also reads gloo's, and those of a few ranks.
 

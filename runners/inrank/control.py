@@ -1,24 +1,20 @@
-"""The runner's unix socket for commands and its report file, and the helpers for sockets that hooks use, too.
+"""The runner's unix socket for commands, and the helpers for sockets that hooks use, too.
 
 A connection carries commands in (one JSON object per line) and pokes out. The connection threads only set state; the
-launcher's loop acts. The reporter appends one JSON line per event to runner.jsonl. An agent reads that file, so a
-disconnected agent misses no event.
+launcher's loop acts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import json
 import os
 import select
 import socket
 import struct
-import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
@@ -147,6 +143,13 @@ class Peers:
         with self._lock:
             self._asked.pop(peer, None)
 
+    def poke(self) -> None:
+        """Send an empty line to every connection without blocking; a full one misses it."""
+        with self._lock:
+            for peer in self._asked:
+                with contextlib.suppress(OSError):
+                    peer.send(b"\n", socket.MSG_DONTWAIT)
+
 
 def requests(lines: BinaryIO, most: int) -> Iterator[dict[str, Any]]:
     """Yield the requests of a connection, one per line. Raises ValueError for any other line and beyond `most` bytes."""
@@ -194,15 +197,17 @@ def accept_forever(
             peer.close()
 
 
+class NotReady(RuntimeError):
+    """The requested data is not available now. The text is a sentence for the user."""
+
+
 class Control:
     """The runner's socket: one thread per connection calls `answer(request, peer)`, and `left(peer)` at its end."""
 
     def __init__(self, path: str, answer: Answer, left: Callable[[socket.socket], None]) -> None:
         self._answer = answer
         self._left = left
-        self._peers: set[socket.socket] = set()
-        self._bounded = Peers(MOST_PEERS)
-        self._lock = threading.Lock()
+        self._peers = Peers(MOST_PEERS)
         self._server = listen(path)
         self.takers: dict[str, Taker] = {}
         """Op → taker."""
@@ -211,143 +216,29 @@ class Control:
         """Start to accept connections, including those that the kernel queued since the bind."""
         threading.Thread(
             target=accept_forever,
-            args=(self._server, self._serve, "distui-peer", self._bounded),
+            args=(self._server, self._serve, "distui-peer", self._peers),
             name="distui-control",
             daemon=True,
         ).start()
 
     def poke(self) -> None:
-        """Send an empty line to every connection without blocking; a full one misses it."""
-        with self._lock:
-            for peer in self._peers:
-                with contextlib.suppress(OSError):
-                    peer.send(b"\n", socket.MSG_DONTWAIT)
+        """Have every connection read the report file."""
+        self._peers.poke()
 
     def _serve(self, peer: socket.socket) -> None:
-        with self._lock:
-            self._peers.add(peer)
         try:
             with peer, peer.makefile("rb") as lines:
                 for request in requests(lines, MOST_LINE):
-                    self._bounded.asked(peer)
+                    self._peers.asked(peer)
                     op = request.get("op")
                     if isinstance(op, str) and op in self.takers:
-                        return self._hand_over(op, peer, lines)
+                        self._peers.leave(peer)
+                        return self.takers[op](peer, lines)
                     reply = self._answer(request, peer)
                     if reply is not None:
                         peer.sendall(json.dumps(dict(reply, id=request.get("id"))).encode() + b"\n")
         except (OSError, ValueError):
             pass  # the peer closed the connection, or is no agent
         finally:
-            with self._lock:
-                self._peers.discard(peer)
-            self._bounded.leave(peer)
+            self._peers.leave(peer)
             self._left(peer)
-
-    def _hand_over(self, op: str, peer: socket.socket, lines: BinaryIO) -> None:
-        with self._lock:
-            self._peers.discard(peer)
-        self.takers[op](peer, lines)
-
-
-RESERVE_BYTES = 1 << 16
-"""Size of a file that is deleted on a full file system, to make room for the report of the run's end."""
-
-
-def masked(text: str) -> str:
-    """Mask secrets in a text with the rules of presets.secrets; torchrun's errors quote arguments."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    package = types.ModuleType("distui_presets")
-    package.__path__ = [os.path.join(root, "presets")]
-    sys.modules.setdefault(package.__name__, package)
-    return str(importlib.import_module("distui_presets.secrets").mask_text(text))
-
-
-class Reporter:
-    """Appends events (see runners/run/model.py, type Stamped) to a file and calls `poke` after each.
-
-    `name` distinguishes reporters that write to one file at the same time.
-    """
-
-    def __init__(self, path: str, poke: Callable[[], None], name: str = "") -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._lock = threading.Lock()
-        self._late: list[bytes] = []
-        self._poke = poke
-        self._reserve = path + ".reserve" + name
-        with contextlib.suppress(OSError), open(self._reserve, "wb", opener=private) as file:
-            file.write(bytes(RESERVE_BYTES))
-
-    def __call__(self, event_type: str, /, **fields: Any) -> None:
-        """Write one event. Never blocks, and keeps the event in memory if the disk is full."""
-        if fields.get("text"):
-            fields["text"] = masked(str(fields["text"]))
-        event = dict(fields, type=event_type)
-        line = json.dumps({"time": time.time(), "event": event}).encode() + b"\n"
-        with self._lock:
-            self._late.append(line)
-            self._write()
-        self._poke()
-
-    def close(self, seconds: float = 5.0) -> bool:
-        """Wait until all events are written or the time is over; return whether all are."""
-        deadline = time.monotonic() + seconds
-        while True:
-            with self._lock:
-                self._write()
-                if not self._late or time.monotonic() > deadline:
-                    break
-            time.sleep(0.1)
-        with contextlib.suppress(OSError):
-            os.unlink(self._reserve)
-        self._poke()
-        return not self._late
-
-    def _write(self) -> None:
-        """Write the waiting lines in order; keep the rest in memory if the disk is full."""
-        while self._late:
-            try:
-                done = os.write(self._fd, self._late[0])
-            except OSError as error:
-                if error.errno in FULL and self._make_room():
-                    continue
-                return
-            if done < len(self._late[0]):
-                self._late[0] = self._late[0][done:]
-                continue
-            self._late.pop(0)
-
-    def _make_room(self) -> bool:
-        """Delete the reserve file; False if it does not exist."""
-        try:
-            os.unlink(self._reserve)
-        except OSError:
-            return False
-        return True
-
-
-OWN_THREADS = "distui-"
-"""Prefix of the names of the runner's threads."""
-
-
-def report_faults(report: Reporter, node: int) -> None:
-    """Report a finding if a thread of the runner raises; its traceback is printed as before."""
-    chained = threading.excepthook
-
-    def raised(ended: threading.ExceptHookArgs) -> None:
-        chained(ended)
-        name = "" if ended.thread is None else ended.thread.name
-        if not name.startswith(OWN_THREADS):
-            return
-        part = "runner-" + name[len(OWN_THREADS) :].rstrip("-0123456789")
-        error = "%s: %s" % (ended.exc_type.__name__, ended.exc_value)
-        finding = {
-            "id": "part-failed:" + part,
-            "severity": "warning",
-            "text": masked("internal error in %s (it is not tried again): %s" % (part, error)),
-            "node": node,
-            "remedy": "the traceback is in runner.log; please report it",
-        }
-        report("FindingRaised", finding=finding)
-
-    threading.excepthook = raised

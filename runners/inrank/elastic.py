@@ -13,16 +13,19 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from . import env_changes, relay, rendezvous
-from .control import Reporter, private
+from . import deepspeed_cpu, env_changes, relay, rendezvous
+from .attempt_round import Round
+from .control import private
 from .joining import drop_old_name
-from .rank_changes import version_of
-from .rendezvous import Round, meet
-from .worker_group import SIGNALS, RunStopped, WorkerGroup, children, heed
+from .rank_changes import defaulted, version_of
+from .rank_processes import children
+from .rendezvous import meet
+from .reporter import Reporter
+from .worker_group import SIGNALS, RunStopped, WorkerGroup, heed
 
 Ending = tuple[str, int, str]
 """How the run ended: phase, exit code and a sentence."""
@@ -94,7 +97,8 @@ def _stopped(group: WorkerGroup) -> Ending:
 
 def _launch(group: WorkerGroup) -> Ending:
     try:
-        with errors_alone():
+        # else the store logs a stack for each closed connection, in addition to its exception
+        with defaulted("TORCH_CPP_LOG_LEVEL", "ERROR"):
             import torch
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -187,24 +191,6 @@ def first_line(error: BaseException) -> str:
 def last_line(text: str) -> str:
     """Return the last line that is not empty: there argparse names the reason."""
     return ([line.strip() for line in text.splitlines() if line.strip()] or ["no message"])[-1]
-
-
-@contextlib.contextmanager
-def errors_alone() -> Iterator[None]:
-    """Import torch inside this context: then its C++ code logs only errors, in this process.
-
-    Otherwise the store logs a stack for each closed connection, in addition to its exception. The ranks do not get the
-    variable, and a user's value stays.
-    """
-    name = "TORCH_CPP_LOG_LEVEL"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "ERROR"
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
 
 
 class GaveUp(Exception):
@@ -348,23 +334,19 @@ def rank_env(group: WorkerGroup, local: int, stem: str) -> dict[str, str]:
         "DISTUI_ATTEMPT": str(group.attempt),
         "DISTUI_RANK_FILES": stem,
     }
-    folders = ["site"] if group.plan["hook"] else []
     if group.plan["hook"]:
         env["DISTUI_HOOK"] = "%s.r%d" % (os.environ["DISTUI_SOCKETS"], local)
-    return {**env, **python_path(folders)}
+    return {**env, **python_path(group.plan["hook"])}
 
 
-def python_path(folders: list[str]) -> dict[str, str]:
-    """Return PYTHONPATH with these folders of this package first, and deepspeed_cpu for DeepSpeed over gloo."""
+def python_path(hook: bool) -> dict[str, str]:
+    """Return PYTHONPATH with the folder `site` first, for the hook and for DeepSpeed over gloo."""
     environ = os.environ
-    if environ.get("DISTUI_BACKEND") == "gloo" and environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        folders = [*folders, "deepspeed_cpu"]
-    if not folders:
+    if not (hook or deepspeed_cpu.is_needed(environ)):
         return {}
-    here = os.path.dirname(os.path.abspath(__file__))
-    ours = [os.path.join(here, name) for name in folders]
-    rest = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in ours]
-    return {"PYTHONPATH": os.pathsep.join([*ours, *rest] if any(rest) else ours)}
+    site = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+    rest = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder != site]
+    return {"PYTHONPATH": os.pathsep.join([site, *rest] if any(rest) else [site])}
 
 
 def gpu_of(local: int) -> str | None:

@@ -20,16 +20,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .rank_processes import is_zombie, signal_name, start_ticks, stat_of, wait_peeking
 from .restart_policy import how_it_ended, noted, tail
-from .worker_group import (
-    WorkerGroup,
-    attempt_dir,
-    is_zombie,
-    signal_name,
-    start_ticks,
-    stat_of,
-    wait_peeking,
-)
+from .worker_group import WorkerGroup, attempt_dir
 
 QUIET_S = 1.0
 """Report the joined ranks after this many seconds without another one."""

@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .control import private
+from .control import NotReady, private
 from .import_watch import MISTAKES
-from .rank_pulse import NotReady
+from .rank_changes import defaulted
 
 MOST_STEPS = 100
 """Most steps of a profile: each step takes memory of the rank until the trace is written."""
@@ -181,11 +181,11 @@ class Profiles:
                 self._over(job)
                 return
             job.torch, job.trainer = _made(self._torch()), threading.get_ident()
-            with _quietly():
+            with defaulted("KINETO_LOG_LEVEL", "99"):  # else Kineto logs each start and stop
                 job.torch.prepare_trace()
             job.state = "warm"
         elif job.state == "warm" and job.trainer == threading.get_ident():
-            with _quietly():
+            with defaulted("KINETO_LOG_LEVEL", "99"):  # else Kineto logs each start and stop
                 job.torch.start_trace()
             job.state, job.began = "recording", time.monotonic()
             _mark(count)
@@ -313,20 +313,6 @@ def _made(torch: Any) -> Any:
         if device is not None and hasattr(kinds, name.upper()) and device.is_initialized():
             activities.append(getattr(kinds, name.upper()))
     return torch.profiler._KinetoProfile(activities=activities)
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Start Kineto inside this context with KINETO_LOG_LEVEL set: otherwise it logs each start and stop."""
-    name = "KINETO_LOG_LEVEL"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "99"
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
 
 
 def _mark(count: int) -> None:

@@ -22,12 +22,14 @@ from types import FrameType
 from typing import Any
 
 from . import elastic, own_folders
-from .control import exchange, private, report_faults
+from .control import exchange, private
 from .elastic import NotSpawned, attempt_all, python_path
 from .joined_ranks import JoinedRanks
+from .rank_processes import kill_group, signal_name, start_ticks
 from .rendezvous import several_nodes
+from .reporter import report_faults
 from .restart_policy import UNLIMITED
-from .worker_group import SIGNALS, WorkerGroup, attempt_dir, heed, kill_group, signal_name, start_ticks
+from .worker_group import SIGNALS, WorkerGroup, attempt_dir, heed
 
 
 def write_identity(run_dir: str, path: str, kind: str) -> None:
@@ -119,31 +121,32 @@ class CommandGroup(WorkerGroup):
             if self.stopping:
                 by = " by %s" % self.stopped_by if self.stopped_by else ""
                 return "stopped", 1 if code is None else code, "stopped" + by
-            if self.restart.is_set():
-                self.restart.clear()
-                self.cause = "restart"
-            elif code is None:
-                if self.roll_back(self._problem):
-                    self.cause = "failure"
-                elif not self._ran or not self._another_attempt():
-                    return "failed", 127, self._problem
-            elif code == 0:
+            if code == 0 and not self.restart.is_set():
                 return "succeeded", 0, "the command ended with exit code 0"
-            elif not self._another_attempt():
-                why = "; " + self.deaths.why if self.plan["restart"]["limit"] else ""
-                name = signal_name(code)
-                how = "was killed by %s" % name if name else "ended with exit code %d" % code
-                return "failed", code, "the command %s%s" % (how, why)
+            if self._restarts():
+                continue
+            self.cause = "failure"
+            if code is None and self.roll_back(self._problem):
+                continue
+            if (code is None and not self._ran) or not self.back_off():
+                return self._failed(code)
+            self._restarts()
 
-    def _another_attempt(self) -> bool:
-        """Wait as the policy requires; False if there is no further attempt."""
-        self.cause = "failure"
-        if not self.back_off():
+    def _restarts(self) -> bool:
+        """Return whether a restart was requested, which is then the cause of the next attempt."""
+        if not self.restart.is_set():
             return False
-        if self.restart.is_set():
-            self.restart.clear()
-            self.cause = "restart"
+        self.restart.clear()
+        self.cause = "restart"
         return True
+
+    def _failed(self, code: int | None) -> tuple[str, int, str]:
+        if code is None:
+            return "failed", 127, self._problem
+        why = "; " + self.deaths.why if self.plan["restart"]["limit"] else ""
+        name = signal_name(code)
+        how = "was killed by %s" % name if name else "ended with exit code %d" % code
+        return "failed", code, "the command %s%s" % (how, why)
 
     def _run_attempt(self) -> int | None:
         """Start the command, wait for it, and return its exit code; None if it did not start."""
@@ -283,7 +286,7 @@ def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:
         env["DISTUI_COMMAND_HOOK"] = "%d %s.r0" % (os.getpid(), os.environ["DISTUI_SOCKETS"])
         env["DISTUI_RANK_FILES"] = stem
     env.update(group.variables.unset())  # a guest would set these variables again
-    return {**env, **python_path(["site"] if group.plan["hook"] else [])}
+    return {**env, **python_path(group.plan["hook"])}
 
 
 def run_nested(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:

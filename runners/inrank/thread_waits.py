@@ -1,4 +1,4 @@
-"""Report the blocking system call of a rank's main thread, and the stacks and exceptions of its other threads.
+"""Report the blocking system call of a rank's main thread.
 
 A Python stack names the line that waits, but not the object: a file lock, a pipe without a writer, another host,
 a child, or a thread. A process may always read its own system call (/proc/self/task/TID/syscall, proc(5)), even if
@@ -16,58 +16,36 @@ import threading
 from typing import Any
 
 from .import_watch import MISTAKES
-from .tracebacks import frames_of, shortened
 
 _CALLS = {
     "x86_64": {
-        0: "read",
-        2: "open",
-        7: "poll",
-        17: "read",
-        23: "poll",
-        35: "sleep",
-        42: "connect",
-        45: "read",
-        47: "read",
-        61: "wait",
-        72: "lock",
-        73: "lock",
-        202: "futex",
-        230: "sleep",
-        232: "poll",
-        247: "wait",
-        257: "open",
-        270: "poll",
-        271: "poll",
-        281: "poll",
+        "read": (0, 17, 45, 47),
+        "open": (2, 257),
+        "poll": (7, 23, 232, 270, 271, 281),
+        "sleep": (35, 230),
+        "connect": (42,),
+        "wait": (61, 247),
+        "lock": (72, 73),
+        "futex": (202,),
     },
     "aarch64": {
-        22: "poll",
-        25: "lock",
-        32: "lock",
-        56: "open",
-        63: "read",
-        67: "read",
-        72: "poll",
-        73: "poll",
-        95: "wait",
-        98: "futex",
-        101: "sleep",
-        115: "sleep",
-        203: "connect",
-        207: "read",
-        212: "read",
-        260: "wait",
+        "read": (63, 67, 207, 212),
+        "open": (56,),
+        "poll": (22, 72, 73),
+        "sleep": (101, 115),
+        "connect": (203,),
+        "wait": (95, 260),
+        "lock": (25, 32),
+        "futex": (98,),
     },
 }
-"""Machine → number of a system call → kind of wait; from the kernel's tables (asm/unistd_64.h, asm-generic)."""
+"""Machine → kind of wait → numbers of its system calls; from the kernel's tables (asm/unistd_64.h, asm-generic)."""
 _PATH_IN = {2: 0, 257: 1, 56: 1}
 """Number of open or openat → index of the argument that holds the address of the path."""
 _SIGNED = 1 << 63
 PATH_BYTES = 4096
 POLLING, POLLING_FRAMES = os.sep + "filelock" + os.sep, 6
 """Part of the path of filelock, which polls for a lock and sleeps in between; innermost frames to search for it."""
-MOST_THREADS, MOST_FRAMES, MOST_DEAD = 8, 6, 4
 
 
 def main_wait() -> dict[str, Any]:
@@ -80,7 +58,7 @@ def main_wait() -> dict[str, Any]:
         with open("/proc/self/task/%d/syscall" % os.getpid()) as file:
             words = file.read().split()
         number, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
-        call = calls.get(number)
+        call = next((kind for kind, numbers in calls.items() if number in numbers), None)
         if call is None:
             return {}
         polled = _polled() if call == "sleep" else ""
@@ -137,47 +115,3 @@ def _path_at(address: int) -> str:
         if stat.S_ISFIFO(os.stat(path).st_mode):
             return "FIFO " + path
     return path
-
-
-class Threads:
-    """The script's threads except the main one, and those that an exception ended."""
-
-    def __init__(self) -> None:
-        self._died: list[list[Any]] = []
-
-    def arm(self) -> None:
-        """Record exceptions that end threads from now on; they are printed as before."""
-        chained = threading.excepthook
-
-        def noted(ended: Any) -> None:
-            try:
-                with contextlib.suppress(*MISTAKES):
-                    self._keep(ended)
-            finally:
-                chained(ended)
-
-        threading.excepthook = noted
-
-    def _keep(self, ended: Any) -> None:
-        if ended.exc_type is SystemExit or len(self._died) >= MOST_DEAD:
-            return
-        frames = [list(frame) for frame in frames_of(ended.exc_traceback)][::-1]
-        name = ended.thread.name if ended.thread is not None else "a thread"
-        error = shortened("%s: %s" % (ended.exc_type.__name__, ended.exc_value))
-        self._died.append([name, frames[:MOST_FRAMES], error])
-
-    def sample(self) -> list[list[Any]]:
-        """Return [name, frames, error] of each thread: frames innermost first, error "" if the thread is alive."""
-        frames = sys._current_frames()
-        living: list[list[Any]] = []
-        for thread in threading.enumerate():
-            frame = frames.get(thread.ident or 0)
-            own = thread.name.startswith("distui-")
-            if thread is threading.main_thread() or own or frame is None or len(living) == MOST_THREADS:
-                continue
-            stack: list[list[Any]] = []
-            while frame is not None and len(stack) < MOST_FRAMES:
-                stack.append([frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name])
-                frame = frame.f_back
-            living.append([thread.name, stack, ""])
-        return self._died + living

@@ -38,7 +38,7 @@ Frames = Iterable[tuple[str, int, str]]
 
 
 def note_of(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> dict[str, Any]:
-    """Return type, text, where, importing, errno, path, python and before of an exception, as JSON values."""
+    """Return type, text, where, importing, path, python and before of an exception, as JSON values."""
     frames = list(frames_of(trace))
     where, importing = place(frames)
     if isinstance(value, SyntaxError) and value.filename and not value.filename.startswith("<"):
@@ -49,7 +49,6 @@ def note_of(kind: type[BaseException], value: BaseException, trace: TracebackTyp
         "text": shortened(str(value)),
         "where": where,
         "importing": importing,
-        "errno": value.errno if isinstance(value, OSError) else None,
         "path": named,
         "python": sys.executable,
         "before": _before(value),

@@ -15,7 +15,7 @@ spec = importlib.util.spec_from_file_location(
 package = importlib.util.module_from_spec(spec)
 sys.modules["distui_inrank"] = package
 spec.loader.exec_module(package)
-from distui_inrank.hook import Steps
+from distui_inrank.optimizer_steps import Steps
 class Optimizer: pass
 steps, optimizer, rounds = Steps(), Optimizer(), 200_000
 call = steps._stepped

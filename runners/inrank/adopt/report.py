@@ -91,7 +91,7 @@ def initialising() -> bool:
     for count, frame in enumerate(frames()):
         if count == STEP_FRAMES:
             break
-        if frame.f_code.co_name == "_init_optim_state":
+        if frame.f_globals.get("__name__") == "torch.distributed.checkpoint.state_dict":
             return True
     return False
 

@@ -59,8 +59,7 @@ def check(module: nn.Module, given: Mapping[str, Any]) -> None:
 
 
 def _has_hooks(parameter: nn.Parameter) -> bool:
-    names = "_backward_hooks", "_post_accumulate_grad_hooks"
-    return any(getattr(parameter, name, None) for name in names)
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def shard_model(module: nn.Module, config: Settings) -> list[nn.Module]:

@@ -16,29 +16,44 @@ from torch.distributed.tensor import DTensor
 from .report import AdoptionError, where
 
 METADATA = frozenset(
-    [
-        "__get__", "__hash__", "__len__", "__repr__", "numel", "nelement", "size", "dim", "ndimension", "stride",
-        "element_size", "is_contiguous", "is_floating_point",
-    ]
-)  # fmt: skip
+    (
+        *("__get__", "__hash__", "__len__", "__repr__"),
+        *("numel", "nelement", "size", "dim", "ndimension", "stride", "element_size"),
+        *("is_contiguous", "is_floating_point"),
+    )
+)
 """Functions of a tensor that the script may call: they read no values, and describe the whole tensor."""
 CALLERS = (
-    "torch.optim.", "torch.nn.utils.clip_grad", "torch.amp.", "torch.autograd.graph", "torch.distributed.fsdp.",
-    "torch.distributed.tensor.", "torch._dynamo.", "torch._subclasses.", "torch._functorch.", "torch.fx.",
+    "torch.optim.",
+    "torch.nn.utils.clip_grad",
+    "torch.amp.",
+    "torch.autograd.graph",
+    "torch.distributed.fsdp.",
+    "torch.distributed.tensor.",
+    "torch._dynamo.",
+    "torch._subclasses.",
+    "torch._functorch.",
+    "torch.fx.",
     __name__.rpartition(".")[0] + ".",
-)  # fmt: skip
+)
 """Modules that compute the same result with parts, or gather the parts."""
 NOT_CALLERS = ("torch.optim.swa_utils",)
 MODULE_FUNCTIONS = frozenset(
-    [
-        "state_dict", "_save_to_state_dict", "load", "load_state_dict", "_load_from_state_dict", "zero_grad",
-        "__setattr__", "register_parameter",
-    ]
-)  # fmt: skip
+    (
+        *("state_dict", "_save_to_state_dict", "load", "load_state_dict", "_load_from_state_dict"),
+        *("zero_grad", "__setattr__", "register_parameter"),
+    )
+)
 """Functions of torch.nn.modules.module that may call functions of a sharded tensor."""
-WRAPPERS = (
-    "torch.overrides", "torch.nn.parameter", "torch._tensor", "torch.functional", "torch.utils._foreach_utils",
-)  # fmt: skip
+WRAPPERS = frozenset(
+    [
+        "torch.overrides",
+        "torch.nn.parameter",
+        "torch._tensor",
+        "torch.functional",
+        "torch.utils._foreach_utils",
+    ]
+)
 """Modules through which other code calls functions of tensors."""
 LISTED = (
     "under fsdp2 a script may use the model's parameters in passes, optimizer steps, clip_grad_norm_() and state_dict() "

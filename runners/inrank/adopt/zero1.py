@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,8 +25,8 @@ from .outputs import when_backward_begins
 from .peers import Peers
 from .report import AdoptionError, adopted, gives_closure, where
 
-KEPT_STEPS = 100
-"""Steps of other optimizers until a dropped optimizer is freed: another rank may still save it."""
+KEPT = 8
+"""Number of newest optimizers that stay after the script has dropped them: another rank may still save them."""
 BUCKET_BYTES = 32 << 20
 """Largest size of parameters in one broadcast."""
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -82,9 +83,7 @@ class Zero1:
         """Id of a parameter → a weak reference to it, and the rank that updates it."""
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Divided] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count(1)
-        self._steps = 0
-        self._kept: dict[Optimizer, int] = {}
-        """Optimizer → number of its newest step, counted over all optimizers."""
+        self._kept: deque[Optimizer] = deque(maxlen=KEPT)
         adopted.divided = self.described
 
     def take(self, ddp: Any) -> None:
@@ -169,13 +168,8 @@ class Zero1:
         self._exchange(list(self._divided(optimizer)))
         mine.steps += 1
         self._serve(mine, optimizer)
-        self._keep(optimizer)
-
-    def _keep(self, optimizer: Optimizer) -> None:
-        self._steps += 1
-        self._kept[optimizer] = self._steps
-        for old in [each for each, newest in self._kept.items() if newest < self._steps - KEPT_STEPS]:
-            del self._kept[old]
+        if optimizer not in self._kept:
+            self._kept.append(optimizer)
 
     def _serve(self, mine: _Divided, optimizer: Optimizer) -> None:
         """Serve the current states to other ranks."""

@@ -1,9 +1,9 @@
 """Start-up of every Python process below a distui run: execute the user's sitecustomize, then attach the hook to ranks.
 
-Standard library only, silent, and off with `--no-hook`. A rank's children do not get the hook: they inherit the
-environment, but their parent is not the runner. A user's command is a rank if it is Python with a script that imports
-torch, as in `distui exec -- python train.py`, but not if the script is a launcher. A process that a launcher in the
-command starts may become a rank: see joining.py.
+Standard library only, and silent. `--no-hook` leaves it out, except for DeepSpeed over gloo: see deepspeed_cpu.py. A
+rank's children do not get the hook: they inherit the environment, but their parent is not the runner. A user's command
+is a rank if it is Python with a script that imports torch, as in `distui exec -- python train.py`, but not if the script
+is a launcher. A process that a launcher in the command starts may become a rank: see joining.py.
 """
 
 from __future__ import annotations
@@ -63,10 +63,7 @@ def _runs_a_script() -> bool:
 
 
 def _command_line() -> List[str]:
-    """Return the words that started this interpreter, which Python before 3.10 does not keep in `sys`."""
-    words = getattr(sys, "orig_argv", None)
-    if words is not None:
-        return list(words)
+    """Return the words that started this interpreter; Python before 3.10 has no sys.orig_argv."""
     with open("/proc/self/cmdline", "rb") as file:
         return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
 
@@ -76,6 +73,8 @@ def _attach() -> None:
     parent = str(os.getppid())
     runner, _, path = os.environ.get("DISTUI_COMMAND_HOOK", "").partition(" ")
     try:
+        if "ACCELERATE_USE_DEEPSPEED" in os.environ and "LOCAL_RANK" in os.environ:
+            importlib.import_module("distui_inrank.deepspeed_cpu").arm()
         if "DISTUI_RUNNER_PID" in os.environ:
             if os.environ.get("DISTUI_HOOK") and os.environ["DISTUI_RUNNER_PID"] == parent:
                 _hook()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from each import for_each
 
-from distui.runners.inrank import rank_pulse
-from distui.runners.inrank.rank_pulse import Collectives, counted, flight, inputs
+from distui.runners.inrank import collectives as reading
+from distui.runners.inrank.collectives import Collectives, counted, flight, inputs
 
 
 def entry(number: int, name: str, **more: Any) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def test_a_torch_that_records_nccl_alone_has_no_recorder_for_gloo(
     monkeypatch: pytest.MonkeyPatch, looked: Look, used: list[str], recorder: bool
 ) -> None:
     older = Recorder(enqueued=0, completed=0)
-    monkeypatch.setattr(rank_pulse, "RECORDERS", ("nccl",))
-    monkeypatch.setattr(rank_pulse, "backends", lambda: used)
+    monkeypatch.setattr(reading, "RECORDERS", ("nccl",))
+    monkeypatch.setattr(reading, "backends", lambda: used)
     assert looked(older)["recorder"] is recorder
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from distui.runners.diagnosis import rank_dumps
-from distui.runners.inrank import rank_pulse
+from distui.runners.inrank import memory_dump
 
 SCRIPT = """
 import json, sys, time
 import torch, torch.distributed as dist
-from distui.runners.inrank import rank_pulse as dumps
+from distui.runners.inrank import collectives as dumps
 try:
     dumps.flight()
 except RuntimeError as error:
@@ -79,7 +79,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch, started: bool = True) -> list[int]:
         memory=memory,
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(rank_pulse, "_recording", False)
+    monkeypatch.setattr(memory_dump, "_recording", False)
     return recorded
 
 
@@ -88,7 +88,7 @@ def test_memory_of_the_devices_that_are_used_and_a_snapshot(
 ) -> None:
     recorded = cuda(monkeypatch)
     monkeypatch.setenv("DISTUI_RANK_FILES", str(tmp_path / "rank-3"))
-    told = json.loads(rank_pulse.memory())
+    told = json.loads(memory_dump.memory())
     assert list(told["cuda"]) == ["1"]
     assert told["cuda"]["1"]["reserved_bytes.all.current"] == 8
     assert told["cuda"]["1"]["total_bytes"] == 80
@@ -99,22 +99,22 @@ def test_memory_of_the_devices_that_are_used_and_a_snapshot(
     assert told["snapshot"] == str(path)
     assert path.name.startswith("rank-3.memory-")
     assert pickle.loads(path.read_bytes()) == {"segments": [1]}
-    assert "recorded from now on" in rank_pulse.record()
+    assert "recorded from now on" in memory_dump.record()
     assert recorded == [100_000]
-    assert json.loads(rank_pulse.memory())["recording"] is True
+    assert json.loads(memory_dump.memory())["recording"] is True
 
 
 def test_a_snapshot_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda(monkeypatch)
     monkeypatch.setenv("DISTUI_RANK_FILES", "/nonexistent/rank-0")
-    told = json.loads(rank_pulse.memory())
+    told = json.loads(memory_dump.memory())
     assert "snapshot" not in told
     assert told["snapshot_error"].endswith("could not be written: No such file or directory")
 
 
 def test_a_rank_that_has_not_used_cuda_does_not_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = cuda(monkeypatch, started=False)
-    assert json.loads(rank_pulse.memory())["note"] == rank_pulse.NO_CUDA
+    assert json.loads(memory_dump.memory())["note"] == memory_dump.NO_CUDA
     with pytest.raises(RuntimeError, match="no CUDA in this rank"):
-        rank_pulse.record()
+        memory_dump.record()
     assert recorded == []

@@ -75,9 +75,9 @@ def answers(place: Path, python: str) -> None:
 
 IN_TORCH = """
 import sys, threading, torch
-pulse = next(module for name, module in sys.modules.items() if name.endswith("rank_pulse"))
+dumps = next(module for name, module in sys.modules.items() if name.endswith("memory_dump"))
 begun, many = threading.Event(), torch.ones(800, 800)
-pulse.memory = lambda: begun.set() or str(sum(float((many @ many).sum()) for _ in range(3)))
+dumps.memory = lambda: begun.set() or str(sum(float((many @ many).sum()) for _ in range(3)))
 print("begun", flush=True)
 begun.wait()
 """

@@ -97,7 +97,7 @@ def test_of_two_libraries_the_preloaded_one_counts(
 ) -> None:
     """torch 2.14 loads the one of its wheel beside it."""
     script = (
-        "import ctypes, sys; ctypes.CDLL(sys.argv[1]); from distui.runners.inrank.rank_changes import nccl_state; "
+        "import ctypes, sys; ctypes.CDLL(sys.argv[1]); from distui.runners.inrank.debug_levels import nccl_state; "
         "state = nccl_state(); print(state['version'], state['live'])"
     )
     words = [sys.executable, "-c", script, library(not preloaded_is_old)]

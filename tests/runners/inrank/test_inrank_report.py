@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distui.runners.inrank.control import RESERVE_BYTES, Reporter, report_faults
+from distui.runners.inrank.reporter import RESERVE_BYTES, Reporter, report_faults
 from distui.runners.run.model import Stamped
 
 

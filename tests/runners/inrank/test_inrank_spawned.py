@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from patience import HANG_S
 
-from distui.runners.inrank import worker_group
+from distui.runners.inrank import rank_processes, worker_group
 from distui.runners.inrank.worker_group import WorkerGroup
 
 
@@ -61,29 +61,29 @@ def places(count: int) -> list[dict[str, Any]]:
 @pytest.mark.real
 def test_an_end_is_seen_and_left_to_be_reaped() -> None:
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
-    assert worker_group.wait_peeking(process.pid) == 7
+    assert rank_processes.wait_peeking(process.pid) == 7
     assert process.wait(10) == 7
     process = subprocess.Popen(["sleep", "60"])
     process.kill()
-    assert worker_group.wait_peeking(process.pid) == -9
+    assert rank_processes.wait_peeking(process.pid) == -9
     assert process.wait(10) == -9
     pid = os.posix_spawnp("true", ["true"], dict(os.environ))
     os.waitpid(pid, 0)
-    assert worker_group.wait_peeking(pid) is None, "nobody owned it"
-    worker_group.note_exit_codes()
+    assert rank_processes.wait_peeking(pid) is None, "nobody owned it"
+    rank_processes.note_exit_codes()
     for reap in ("wait", "poll"):
         process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
         pid = process.pid
         while getattr(process, reap)() is None:
             time.sleep(0.01)
         del process  # as torch lets go of its own
-        assert worker_group.wait_peeking(pid) == 7, reap
+        assert rank_processes.wait_peeking(pid) == 7, reap
 
 
 @pytest.mark.real
 def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: WorkerGroup) -> None:
     group.next_attempt()
-    group.watch(places(2), worker_group.children())
+    group.watch(places(2), rank_processes.children())
     ranks = [subprocess.Popen(["sh", "-c", f"exit {code}"]) for code in (3, 4)]
     told(group, 4)
     ended = {

@@ -15,12 +15,14 @@ from typing import Any
 import filelock
 import pytest
 
-from distui.runners.agent import pulses
-from distui.runners.inrank.thread_waits import Threads, main_wait
+from distui.runners.inrank.script_threads import Threads
+from distui.runners.inrank.thread_waits import main_wait
+from distui.runners.run import file_locks
 
 WAITING = """
 import json, sys, threading, time
-from distui.runners.inrank.thread_waits import Threads, main_wait
+from distui.runners.inrank.script_threads import Threads
+from distui.runners.inrank.thread_waits import main_wait
 
 threads, there = Threads(), threading.Event()
 threads.arm()
@@ -45,7 +47,7 @@ def seen(script: str, *arguments: str) -> Any:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        holder = pulses.FileLocks().holder(process.pid, json.loads(line or "{}").get("on", ""))
+        holder = file_locks.holder(file_locks.read(), process.pid, json.loads(line or "{}").get("on", ""))
         process.kill()
     assert line, process.stderr.read() if process.stderr else ""
     return {**json.loads(line), "holder": holder}
@@ -67,8 +69,8 @@ def test_a_file_lock_with_its_path_and_holder(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_no_lock_has_no_holder() -> None:
-    assert pulses.FileLocks().holder(os.getpid(), "") is None
-    assert pulses.FileLocks(proc="/nowhere").holder(os.getpid(), "") is None
+    assert file_locks.holder(file_locks.read(), os.getpid(), "") is None
+    assert file_locks.holder(file_locks.read("/nowhere"), os.getpid(), "") is None
 
 
 @pytest.mark.long
@@ -103,7 +105,7 @@ def test_whatever_it_waits_for_is_named(tmp_path: Path) -> None:
     with filelock.FileLock(path):
         told = seen("import filelock; there.set(); filelock.FileLock(sys.argv[1]).acquire()", str(path))
         assert (told["call"], told["on"], told["holder"]) == ("lock", str(path), os.getpid())
-    assert pulses.FileLocks().holder(os.getpid(), str(path)) is None
+    assert file_locks.holder(file_locks.read(), os.getpid(), str(path)) is None
 
 
 def test_threads_are_told_with_where_they_are_and_what_they_died_of(
