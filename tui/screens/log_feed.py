@@ -97,11 +97,11 @@ class LogFeed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience()):
                     await self._wake.wait()
-            if self._pane.is_busy:  # a flood must not outrun the terminal
+            if self._is_busy:  # a flood must not outrun the terminal
                 await asyncio.sleep(PAUSE_S / 2)
                 continue
             self._wake.clear()
-            self._pane.lay_out_fresh()
+            self.show_fresh()
             if not self._has_news():
                 continue
             try:
@@ -110,6 +110,16 @@ class LogFeed:
             except LinkError as error:
                 self._reason = str(error)
             self._pane.name_it()
+
+    def show_fresh(self) -> None:
+        """Lay out the lines that wait for a frame, unless the terminal is still busy."""
+        if self.fresh and not self._is_busy:
+            self._pane.lay_out()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether the terminal still draws the previous change."""
+        return self._pane.pacer is not None and self._pane.pacer.busy
 
     def _patience(self) -> float | None:
         """Return the seconds until the next pull without a wake-up; None for no such pull."""

@@ -40,8 +40,14 @@ class LineFinder:
         line = self._pane.current
         match = hits.search(line.text) if line is not None else None
         if match is not None and not self._pane.laid_out.wrap:
-            self._pane.show_columns(match.start(), match.end())
+            self._show_columns(match.start(), match.end())
         return True
+
+    def _show_columns(self, first: int, after: int) -> None:
+        """Scroll sideways only as far as needed to make these columns of the text visible."""
+        left, room = self._pane.left, self._pane.laid_out.room(self._pane.columns)
+        if first < left or after > left + room - 1:
+            self._pane.scroll_sideways(0 if after < room else max(0, first - room // 3))
 
     async def next_error(self, step: int, progress: Callable[[float], None]) -> str:
         """Move to the error or warning above (-1; while following, the newest) or below (1).

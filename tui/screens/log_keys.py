@@ -50,15 +50,19 @@ class LogKeys:
 
     async def _to_error(self, step: int) -> None:
         """Go to the error above or below; if none is loaded, search the rest of the files."""
-        log = self._log
         try:
             with self._app.refusals("searching for an error"):
-                reached = await log.finder.next_error(
-                    step, lambda share: log.name_search(f"searching {int(share * 100)} %")
+                reached = await self._log.finder.next_error(
+                    step, lambda share: self._name_search(f"searching {int(share * 100)} %")
                 )
                 self._app.notify(reached or "no error or warning in this log", timeout=2)
         finally:
-            log.name_search("")
+            self._name_search("")
+
+    def _name_search(self, text: str) -> None:
+        """Show the progress of a search for an error in the title; "" when it is over."""
+        self._log.title.errand = text
+        self._log.name_it()
 
     def action_times(self) -> None:
         times = self._log.laid_out.next_times()

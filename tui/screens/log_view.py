@@ -56,11 +56,6 @@ class LogView(Pane):
         keep_running(self, "log", self.feed.run)
 
     @property
-    def is_busy(self) -> bool:
-        """Whether the terminal still draws the previous change."""
-        return self.pacer is not None and self.pacer.busy
-
-    @property
     def current(self) -> LogLine | None:
         """The line under the cursor."""
         lines = self.laid_out.lines
@@ -84,7 +79,7 @@ class LogView(Pane):
             self.repaint()
         self._go_with(frame)
         self.feed.take_frame(frame)
-        self.lay_out_fresh()
+        self.feed.show_fresh()
         self.name_it()
 
     def _go_with(self, frame: Frame) -> None:
@@ -168,11 +163,6 @@ class LogView(Pane):
         self.set_rows([])
         self.cursor = 0
 
-    def lay_out_fresh(self) -> None:
-        """Lay out lines that wait for a frame, unless the terminal is still busy."""
-        if self.feed.fresh and not self.is_busy:
-            self.lay_out()
-
     def lay_out(self) -> None:
         """Build rows for the new lines, or for all lines if the columns changed."""
         logs, laid_out = self.feed.logs, self.laid_out
@@ -233,12 +223,6 @@ class LogView(Pane):
             self.left = left
             self.refresh()
 
-    def show_columns(self, first: int, after: int) -> None:
-        """Scroll sideways only as far as needed to make these columns of the text visible."""
-        room = self.laid_out.room(self.columns)
-        if first < self.left or after > self.left + room - 1:
-            self.scroll_sideways(0 if after < room else max(0, first - room // 3))
-
     def cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
         return self.laid_out.cut(segments, self.left, width, plain)
 
@@ -250,11 +234,6 @@ class LogView(Pane):
     def name_it(self) -> None:
         """Show the choice and the state in the title."""
         self.entitle(self.title.text)
-
-    def name_search(self, text: str) -> None:
-        """Show the progress of a search for an error in the title; "" when it is over."""
-        self.title.errand = text
-        self.name_it()
 
     # --- keys
 
