@@ -170,7 +170,10 @@ class RunsScreen(Screen[None]):
         while True:
             await asyncio.sleep(REFRESH_S)
             if self.is_active:
-                self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
+                await self._reload()
+
+    async def _reload(self) -> None:
+        self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
 
     async def _ask_elsewhere(self) -> None:
         """Query other hosts while the list is shown; each query is an ssh login."""
@@ -223,19 +226,13 @@ class RunsScreen(Screen[None]):
         if away is not None:
             place = f"kept on {away.host}: Enter opens it there" if away.host else "not kept here"
             self.notify(f"run {away.name} is {place}", severity="error")
-            return
-        if not runs:
-            return
-        notes = {run.note for run in runs}
-        current = runs[0].note if kind == "note" else " ".join(runs[0].tags)
-        about = f"{runs[0].name}: {current or f'no {kind}'}"
-        if len(runs) > 1:
-            about = plural(len(runs), "run")
-        value = runs[0].note if kind == "note" and len(notes) == 1 else ""
-        check = _check_tags if kind == "tags" else str
-        screen = WordsPrompt(kind, hint, clean_text(about), value, self.app.view.ascii, check)
-        ids = [run.id for run in runs]
-        self.app.push_screen(screen, lambda text: self._mark(kind, text, ids))
+        elif runs:
+            notes = {run.note for run in runs} if kind == "note" else set()
+            value = runs[0].note if len(notes) == 1 else ""
+            check = _check_tags if kind == "tags" else str
+            screen = WordsPrompt(kind, hint, _about(kind, runs), value, self.app.view.ascii, check)
+            ids = [run.id for run in runs]
+            self.app.push_screen(screen, lambda text: self._mark(kind, text, ids))
 
     def _mark(self, kind: str, text: str | None, runs: list[str]) -> None:
         if text is not None and (text.strip() or kind == "note"):
@@ -245,7 +242,7 @@ class RunsScreen(Screen[None]):
         for run in runs:
             if problem := await asyncio.to_thread(self.app.source.mark, kind, text, run):
                 self.notify(problem, severity="error")
-        self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
+        await self._reload()
 
     def action_remove(self) -> None:
         """Ask before ended runs are removed; live ones are refused."""
@@ -292,7 +289,15 @@ class RunsScreen(Screen[None]):
         for problem in problems:
             self.notify(problem, severity="error")
         self.list.marked.clear()
-        self.list.show(await asyncio.to_thread(self.app.source.measured_runs))
+        await self._reload()
+
+
+def _about(kind: str, runs: list[RunEntry]) -> str:
+    """Return whose note or tags are edited, with the current ones of a single run."""
+    if len(runs) > 1:
+        return plural(len(runs), "run")
+    current = runs[0].note if kind == "note" else " ".join(runs[0].tags)
+    return clean_text(f"{runs[0].name}: {current or f'no {kind}'}")
 
 
 def _check_tags(line: str) -> object:
