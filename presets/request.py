@@ -392,6 +392,14 @@ COMMAND_LINE_OPTIONS = (
     LaunchOption(
         flags=("-n", "--dry-run"), takes="", verbs=STARTS, help="print the plan without starting anything"
     ),
+    LaunchOption(
+        flags=("--try",),
+        takes="N",
+        verbs=("plan",),
+        parse="count",
+        help="with --adopt: run N reported steps without and with it here, and compare the losses",
+        more="On 2 ranks, or as many as `--nproc-per-node` says: [adopt.md](adopt.md#try-it-first).",
+    ),
 )
 """Options for the output and the wait of a command, which are no part of a request."""
 

@@ -218,14 +218,15 @@ LATE_IMPORTS = {
         "tui.rows.runs",
     },
     "tui/verbs/demo.py": {"tui.verbs.launch"},
-    "tui/verbs/launch.py": {"runners.launch.check", "tui.verbs.cockpit", "tui.verbs.foreground", "tui.verbs.runs"},
+    "tui/verbs/launch.py": {
+        "runners.comparison.adoption_trial", "runners.launch.check", "tui.rows.trial", "tui.verbs.cockpit",
+        "tui.verbs.foreground", "tui.verbs.runs",
+    },
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.other_hosts"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
     "tui/verbs/presets.py": {"presets.imports", "runners.launch.preset_of_request", "runners.run.run_directories"},
-    "tui/verbs/cockpit.py": {
-        "runners.comparison.loading", "runners.reports.bundle", "runners.launch.hosts", "tui.app", "tui.source"
-    },
+    "tui/verbs/cockpit.py": {"runners.reports.bundle", "runners.launch.hosts", "tui.app", "tui.source"},
     "tui/verbs/runs.py": {"runners.reports.bundle"},
     "tui/verbs/status.py": {"runners.watch.watch_link"},
     # What an agent asks once, and what asks other hosts.

@@ -113,9 +113,9 @@ _START = {
         examples={
             "plan ddp -- train.py": "command line, environment and files of every rank",
             "plan fsdp2 --nnodes 2 --hosts gpu1,gpu2 --json -- train.py": "the plan as JSON",
-            "plan ddp --set strategy.static_graph=true -- train.py": "with a field of the preset changed",
+            "plan zero1 --adopt --try 10 -- train.py": "run 10 steps without and with it, and compare the losses",
         },
-        exits=Exits(()),
+        exits=Exits((1,), "a run of --try failed"),
     ),
     "lint": Verb(
         "lint:lint",
@@ -165,9 +165,6 @@ _LOOK = {
             ONE_RUN,
             READONLY,
             value("--host", "NAME", "attach to a run on this host, via ssh"),
-            value(
-                "--compare", "RUN", "open it with another run, an attempt (RUN@2, @2) or a bundle over it"
-            ),
             SSH_CONFIG,
         ),
         examples={
@@ -817,7 +814,9 @@ _ITSELF = {
     ),
 }
 
-COCKPIT = Verb("cockpit:open_cockpit", "open the only live run, or the list of runs", options=(), examples={})
+COCKPIT = Verb(
+    "cockpit:open_cockpit", "open the only live run, or the list of runs", options=(), examples={}
+)
 """`distui` without a verb."""
 GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "start": _START,

@@ -10,6 +10,8 @@ from ...presets.request import options as launch_options
 from ..command_words import dashed
 from .answers import Refused
 
+FOR_PEOPLE = ("--try",)
+"""Options that the tools do not have: `plan` starts nothing."""
 READING = tuple(option for option in REQUEST_OPTIONS.values() if not option.opens)
 """Options of `plan` and `lint` on a read-only server: they neither execute a program nor open a named file."""
 
@@ -28,6 +30,7 @@ def option_words(verb: str, words: Sequence[str], *, control: bool) -> list[str]
     `control` allows all options of the verb, otherwise only those of READING.
     """
     table = {flag: option for option in launch_options(verb) for flag in option.flags}
+    table = {flag: option for flag, option in table.items() if flag not in FOR_PEOPLE}
     left, written = list(words), list[str]()
     while left:
         flag, equals, value = dashed(left.pop(0)).partition("=")

@@ -70,10 +70,26 @@ def launch(options: argparse.Namespace) -> int:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Print the plan, as `launch --dry-run` does."""
+    """Print the plan, as `launch --dry-run` does; with --try, start two short runs and compare their losses."""
     take_defaults(options)
-    ready = prepare(requested(options))
+    request = requested(options)
+    steps = getattr(options, "try")
+    if steps is not None:
+        return try_adopted(request, steps, options.json)
+    ready = prepare(request)
     return show(ready, options, _findings(ready))
+
+
+def try_adopted(request: Request, steps: int, as_json: bool) -> int:
+    """Print the losses of a script's first steps without and with --adopt. Raises RunError."""
+    from ...runners.comparison import adoption_trial  # slow to load, and for this option only
+    from ..rows.trial import trial_lines
+
+    trial = adoption_trial.try_adopted(request, steps)
+    answer(as_json, trial, trial_lines(trial))
+    if adoption_trial.starts_unequal(trial["steps"]):
+        complain("the first losses differ already: set the script's seed, so that both runs start alike")
+    return 0
 
 
 def take_defaults(options: argparse.Namespace) -> None:
