@@ -23,6 +23,7 @@ from distui.presets.nccl import NcclVariable
 from distui.presets.plan import Plan
 from distui.presets.preset_text import ListedPreset, ShownPreset
 from distui.runners.comparison.account import Account
+from distui.runners.comparison.adoption_trial import AdoptionTrial
 from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.hub.sky_process import Candidate
@@ -77,7 +78,7 @@ DOCUMENTS: dict[str, Any] = {
     "exec": STARTED,
     "demo": Started | RunStatus,
     "rerun": STARTED,
-    "plan": PrintedPlan | PlanElsewhere,
+    "plan": PrintedPlan | PlanElsewhere | AdoptionTrial,
     "lint": Findings,
     "ls": list[RunLine],
     "status": MarkedStatus,
