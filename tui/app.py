@@ -82,9 +82,7 @@ class CockpitApp(Cockpit):
         keys: Path | None = None,
         settings: Path | None = None,
         replay: bool = False,
-        compare: str = "",
     ) -> None:
-        """Create the app; `compare` names a run to compare the first run with."""
         super().__init__()
         self.source = source
         self.clock = clock
@@ -98,7 +96,7 @@ class CockpitApp(Cockpit):
         self.view = self._first_view(ascii_only)
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
-        self._first, self._compare_first = run_id, compare
+        self._first = run_id
         self._keys = keys if keys is not None else keymap_path()
         self._enabled: object = None
         """The keys that were enabled at the last paint."""
@@ -137,8 +135,6 @@ class CockpitApp(Cockpit):
             self.action_runs()
         else:
             self.open_run(run)
-            if self._compare_first:
-                self.action_compare(self._compare_first)
 
     def _signalled(self, number: int) -> None:
         terminal.end_if_hung_up(128 + number)

@@ -1,4 +1,4 @@
-"""`distui diff` and `--compare` of real runs: presets, attempts, a bundle against a live run, records that are hurt."""
+"""`distui diff` and `:compare` of real runs: presets, attempts, a bundle against a live run, records that are hurt."""
 
 from __future__ import annotations
 
@@ -287,6 +287,7 @@ def test_a_record_that_is_hurt_costs_what_was_in_it(written: Run, tmp_path: Path
 @pytest.mark.real
 def test_curves_over_each_other(runs: Runs) -> None:
     async def use(cockpit: Cockpit) -> None:
+        await cockpit.press(":", *"compare second", "enter")
         parts = ("since the start", "step time  A", "night and second")
         await cockpit.until(lambda text: all(part in text for part in parts))
         await cockpit.press("x")
@@ -303,7 +304,7 @@ def test_curves_over_each_other(runs: Runs) -> None:
         await cockpit.press("escape")
         await cockpit.until(lambda text: "no run 'nope'" not in text.lower())
 
-    in_cockpit(runs.world, "attach", "night", "--compare", "second", use=use, width=80, height=24).fine()
+    in_cockpit(runs.world, "attach", "night", use=use, width=80, height=24).fine()
 
 
 @for_each("loss, value, not_finite", [("0.25", 0.25, {}), ("nan", None, {"loss": "nan"})])

@@ -1,4 +1,4 @@
-"""What two runs over each other look like, as `:compare` and `attach --compare` show them; see looks.py."""
+"""What two runs over each other look like, as `:compare` shows them; see looks.py."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import asyncio
 import gc
 import os
 from pathlib import Path
-from typing import Any
 
 from ...presets.request import Named
 from ...runners.run import run_directories
@@ -25,24 +24,9 @@ def open_cockpit(options: argparse.Namespace) -> int:
 def attach(options: argparse.Namespace) -> int:
     """Open one run."""
     if options.host is not None:
-        if options.compare:
-            raise RunError(
-                "--compare excludes --host: `distui diff HOST:RUN OTHER` compares runs of other hosts"
-            )
         return _attach_on_host(options)
     run = run_directories.resolve(options.run).record.run
-    if options.compare:
-        _check_other(options.compare)
-    return show(run, options.readonly, options.ascii, compare=options.compare or "")
-
-
-def _check_other(name: str) -> None:
-    """Check that the run to compare with exists, before a screen is opened. Raises RunError."""
-    from ...runners.comparison.loading import parsed  # rarely needed
-
-    other = parsed(name) if not name.startswith("@") else None
-    if other is not None and not other.host and not os.path.isfile(other.run):
-        run_directories.resolve(other.run)
+    return show(run, options.readonly, options.ascii)
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -65,14 +49,16 @@ def check_terminal() -> None:
         raise RunError(problem)
 
 
-def show(run: str | None, readonly: bool, ascii_only: bool, **more: Any) -> int:
-    """Run the cockpit and return its exit status; `more` are arguments of CockpitApp."""
+def show(run: str | None, readonly: bool, ascii_only: bool, replay: bool = False) -> int:
+    """Run the cockpit and return its exit status."""
     check_terminal()
     gc.disable()  # start-up creates no garbage; the app enables it again
     from .. import app, source
 
     plain = ascii_only or draws_ascii_alone(os.environ)
-    return app.run_cockpit(source.LocalSource(readonly), run, readonly=readonly, ascii_only=plain, **more)
+    return app.run_cockpit(
+        source.LocalSource(readonly), run, readonly=readonly, ascii_only=plain, replay=replay
+    )
 
 
 def _attach_on_host(options: argparse.Namespace) -> int:
