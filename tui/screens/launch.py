@@ -15,7 +15,6 @@ from textual.screen import Screen
 from ...presets.estimate.preset_guide import Recommendation
 from ...presets.finding import PlanError
 from ...presets.sanitize import clean_text
-from ...runners.launch import recent
 from ...runners.launch.estimate_inputs import hardware_here
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
@@ -341,7 +340,6 @@ class LaunchScreen(Screen[None]):
     async def _launch(self, form: LaunchForm) -> None:
         with self.app.refusals():
             run = await self.app.source.launch(form)
-            await asyncio.to_thread(recent.remember, form)
             self.app.open_run(run)
             background(self.app, "retention", retire(self.app, run))
 
