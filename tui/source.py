@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,6 @@ class LocalSource:
 
     def __init__(self, readonly: bool = False) -> None:
         self._readonly = readonly
-        self._library: PresetLibrary | None = None
         self._ended: dict[str, RunEntry] = {}
         """Entries of ended runs, whose journals do not change and are read only once."""
         self._sizes: dict[str, tuple[float, int]] = {}
@@ -188,14 +188,12 @@ class LocalSource:
                 return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
             return await open_link(run_directories.resolve(run_id), self._readonly)
 
-    @property
+    @cached_property
     def library(self) -> PresetLibrary:
         """The presets; nothing of them is read before a launch."""
-        if self._library is None:
-            from ..runners.launch.preset_library import PresetLibrary
+        from ..runners.launch.preset_library import PresetLibrary
 
-            self._library = PresetLibrary()
-        return self._library
+        return PresetLibrary()
 
     def presets(self) -> list[PresetEntry]:
         """Read all presets again, and return them, including those that cannot be loaded."""

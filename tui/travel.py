@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from textual.app import App
@@ -11,7 +11,7 @@ from textual.app import App
 from ..runners.run.errors import RunError
 from ..runners.run.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
 from ..runners.run.state import RunState
-from ..runners.run.wire.client import Link, LinkError, new_id, paced
+from ..runners.run.wire.client import LinkError, new_id, paced
 from .background import background, keep_running
 from .follower import Follower
 from .history import time_of
@@ -140,23 +140,29 @@ class Travel:
     async def _load(self) -> bool:
         """Read the journal's new events; False on failure."""
         try:
-            link = await self._follower.open_link()
+            self._timeline.add(await self._new_events())
         except (LinkError, RunError) as error:
             self._app.notify(f"the past cannot be read: {error}", severity="error")
             return False
-        try:
-            async with aclosing(_history(link, self._timeline.seq)) as events:
-                self._timeline.add([stamped async for stamped in events])
-        except LinkError as error:
-            self._app.notify(f"the past cannot be read: {error}", severity="error")
-            return False
-        finally:
-            with suppress(LinkError, OSError):
-                await link.close()
         if not self._timeline.begin:
             self._app.notify("this run has no past yet")
             return False
         return True
+
+    async def _new_events(self) -> list[Stamped]:
+        """Read the journal by a separate link. Raises LinkError and RunError."""
+        events: list[Stamped] = []
+        link = await self._follower.open_link()
+        try:
+            async with aclosing(paced(link.events(self._timeline.seq))) as stream:
+                async for stamped in stream:
+                    if isinstance(stamped.event, CaughtUp):
+                        break
+                    events.append(stamped)
+        finally:
+            with suppress(LinkError, OSError):
+                await link.close()
+        return events
 
     def _ask(self, at: float) -> None:
         begin, end = self._asked
@@ -273,11 +279,3 @@ def _first_at(window: MetricsWindow, step: int) -> float | None:
         if isinstance(value, int | float) and value >= step
     ]
     return window.begin + min(places) * window.seconds if places else None
-
-
-async def _history(link: Link, after: int) -> AsyncGenerator[Stamped]:
-    """Yield the past events of a link."""
-    async for stamped in paced(link.events(after)):
-        if isinstance(stamped.event, CaughtUp):
-            return
-        yield stamped

@@ -12,7 +12,7 @@ import stat
 import struct
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -121,7 +121,7 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
-async def paced(events: AsyncIterator[Stamped]) -> AsyncIterator[Stamped]:
+async def paced(events: AsyncIterator[Stamped]) -> AsyncGenerator[Stamped]:
     """Yield the events, with turns for other tasks between them."""
     count = 0
     async for stamped in events:
