@@ -100,7 +100,7 @@ def trial_text(host: str, at: float) -> Text:
 
 
 def cut(text: str, most: int = MOST_TEXT) -> str:
-    """Return a clean line without secrets, of limited length, that mentions nobody in a chat."""
+    """Return a clean line of limited length, without secrets and without mentions of a chat's users."""
     text = _MENTION.sub("\\g<0>\u200b", mask_text(clean_text(text, 4 * most)))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

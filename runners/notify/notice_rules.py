@@ -61,12 +61,29 @@ SLACK_S = 300.0
 class _Condition:
     """One condition that held, or that had a notification."""
 
-    since: float
+    since: float | None = None
+    """Monotonic seconds from which on it holds, or None."""
     gone: float | None = None
+    """Monotonic seconds from which on it is absent, or None."""
     number: int = 0
     """Number of its notifications."""
     open: bool = False
     """True from a notification until the condition has been absent for long enough."""
+
+    def hold(self, ticks: float) -> float:
+        """Record that it holds. Return for how many seconds it has."""
+        self.gone = None
+        if self.since is None:
+            self.since = ticks
+        return ticks - self.since
+
+    def rest(self, ticks: float, calm_s: float) -> None:
+        """Record that it is absent. After `calm_s` seconds it may have another notification."""
+        if self.gone is None:
+            self.gone = ticks
+        if self.open and ticks - self.gone < calm_s:
+            return
+        self.open, self.since = False, None
 
 
 def wanted_of(ways: Iterable[Minutes]) -> set[tuple[str, float | None]]:
@@ -91,7 +108,7 @@ class Rules:
             self._keys.add(key)
             base, mark, number = key.rpartition("#")
             if mark and number.isdecimal() and len(number) < 10:
-                kept = self._conditions.setdefault(base, _Condition(0.0))
+                kept = self._conditions.setdefault(base, _Condition())
                 kept.number, kept.open = max(kept.number, int(number)), True
 
     def prime(self, state: RunState, now: float, ticks: float) -> None:
@@ -134,18 +151,12 @@ class Rules:
         if not stepped(state):
             self._stepless = attempt.number
             return
-        seen = self._stepless == attempt.number
-        took = max(0.0, now - attempt.began)
-        again = f" again, in attempt {attempt.number}" if attempt.number > 1 else ""
-        yield Notice(
-            "first-step",
-            f"first-step:{attempt.number}",
-            f"it trains{again}",
-            now if seen else attempt.began,
-            f"the first step came {duration_exact(took)} after the start, on {plural(attempt.world_size, 'rank')}"
-            if seen
-            else "",
-        )
+        what = f"it trains again, in attempt {attempt.number}" if attempt.number > 1 else "it trains"
+        at, text = attempt.began, ""
+        if self._stepless == attempt.number:  # the step was observed
+            took, ranks = max(0.0, now - attempt.began), plural(attempt.world_size, "rank")
+            at, text = now, f"the first step came {duration_exact(took)} after the start, on {ranks}"
+        yield Notice("first-step", f"first-step:{attempt.number}", what, at, text)
 
     # --- what lasts ---
 
@@ -176,22 +187,18 @@ class Rules:
             )
 
     def _lasting(self, holding: list[Notice], ticks: float) -> list[Notice]:
+        """Return the notifications of conditions that have held for long enough."""
         fresh = []
         for notice in holding:
-            condition = self._conditions.setdefault(notice.key, _Condition(ticks))
-            condition.gone, condition.since = None, condition.since or ticks
-            if not condition.open and ticks - condition.since >= HOLD_S.get(notice.rule, 0.0):
+            condition = self._conditions.setdefault(notice.key, _Condition())
+            held_s = condition.hold(ticks)
+            if not condition.open and held_s >= HOLD_S.get(notice.rule, 0.0):
                 condition.open, condition.number = True, condition.number + 1
                 fresh.append(structs.replace(notice, key=f"{notice.key}#{condition.number}"))
-        there = {notice.key for notice in holding}
-        for key, condition in list(self._conditions.items()):
-            if key in there:
-                continue
-            condition.gone = ticks if condition.gone is None else condition.gone
-            if not condition.open:
-                condition.since = 0.0
-            elif ticks - condition.gone >= CALM_S.get(key.partition(":")[0], USUAL_CALM_S):
-                condition.open, condition.since = False, 0.0
+        held = {notice.key for notice in holding}
+        for key, condition in self._conditions.items():
+            if key not in held:
+                condition.rest(ticks, CALM_S.get(key.partition(":")[0], USUAL_CALM_S))
         return fresh
 
 
@@ -205,8 +212,9 @@ def ends(state: RunState, now: float) -> list[Notice]:
 def stepped(state: RunState) -> bool:
     """Return True if the newest attempt has made a training step."""
     for rank in state.ranks.values():
-        counts = (rank.sample and rank.sample.step, rank.pulse and rank.pulse.step)
-        if any(count for count in counts if count is not None):
+        if rank.sample is not None and rank.sample.step:
+            return True
+        if rank.pulse is not None and rank.pulse.step:
             return True
     began = state.attempts[-1].began if state.attempts else 0.0
     return any(sample.at >= began and (sample.step or 0) > 0 for sample in current(state))
@@ -236,29 +244,32 @@ def _restarted(state: RunState, attempt: Attempt, now: float) -> Notice:
         _sentences(_cause_text(cause) or attempt.text, count, since),
         "" if cause is None else cause.remedy,
         "warning",
-        _ranks_of(cause),
+        () if cause is None else (cause.rank,),
         None if cause is None else cause.node,
     )
 
 
 def _gave_up(state: RunState, now: float) -> Notice:
-    cause = state.attempts[-1].first_cause if state.attempts else None
-    is_lost = state.phase is RunPhase.LOST
-    what = "it is lost" if is_lost else "it failed, and nothing restarts it"
-    text = state.end_text
-    if cause is not None and _cause_text(cause) not in text:
-        text = text if cause.text and cause.text in text else _sentences(_cause_text(cause), text)
-    return Notice(
+    key, what = "gave-up", "it failed, and nothing restarts it"
+    if state.phase is RunPhase.LOST:
+        key, what = "lost", "it is lost"
+    notice = Notice(
         "gave-up",
-        f"{'lost' if is_lost else 'gave-up'}:{state.attempt}",
+        f"{key}:{state.attempt}",
         what,
         state.end() or now,
-        text,
-        cause.remedy if cause is not None and cause.remedy else "`distui diagnose` has what the logs say",
+        state.end_text,
+        "`distui diagnose` has what the logs say",
         "error",
-        _ranks_of(cause),
-        None if cause is None else cause.node,
     )
+    cause = state.attempts[-1].first_cause if state.attempts else None
+    if cause is None:
+        return notice
+    text = notice.text
+    if cause.text and cause.text not in text:
+        text = _sentences(_cause_text(cause), text)
+    remedy = cause.remedy or notice.remedy
+    return structs.replace(notice, text=text, remedy=remedy, ranks=(cause.rank,), node=cause.node)
 
 
 def _succeeded(state: RunState, now: float) -> Notice:
@@ -282,10 +293,6 @@ def _cause_text(cause: FirstCause | None) -> str:
         return ""
     named = f"rank {cause.rank}" in cause.text
     return cause.text if named else f"rank {cause.rank}: {cause.text}"
-
-
-def _ranks_of(cause: FirstCause | None) -> tuple[int, ...]:
-    return () if cause is None else (cause.rank,)
 
 
 def _sentences(*texts: str) -> str:
@@ -330,48 +337,49 @@ def _key(rule: str, finding: Finding, state: RunState) -> str:
 
 
 def _of_finding(rule: str, key: str, finding: Finding, state: RunState, now: float) -> Notice:
-    ranks = finding.ranks or (() if finding.rank is None else (finding.rank,))
-    who = spans_text("rank", ranks) if ranks else ""
-    host = state.nodes[finding.node].host if finding.node in state.nodes else ""
-    where = f" on {host}" if host and not finding.where else ""
-    if rule == "hang":
-        what = f"{who or 'it'} hang{'' if len(ranks) > 1 else 's'}"
-        if finding.id.startswith("start-"):
-            what = "it does not start"
-    elif rule == "disk":
-        disk = "the disk of the checkpoints" if "checkpoints" in finding.id else "the disk"
-        what = f"{disk} is {'full' if finding.id.endswith('-full') else 'nearly full'}{where}"
-    else:
-        what = {
-            "straggler": f"{who or 'a rank'} holds the others up",
-            "spot-notice": f"a node is taken back{where}",
-            "loss-nan": "the loss is not a number any more",
-        }[rule]
+    ranks = finding.ranks
+    if not ranks and finding.rank is not None:
+        ranks = (finding.rank,)
+    where = ""
+    if finding.node in state.nodes and state.nodes[finding.node].host and not finding.where:
+        where = f" on {state.nodes[finding.node].host}"
+    what = _headline(rule, finding.id, ranks, where)
     return Notice(rule, key, what, now, finding.text, finding.remedy, finding.severity, ranks, finding.node)
 
 
+def _headline(rule: str, finding_id: str, ranks: tuple[int, ...], where: str) -> str:
+    """Return the headline of a finding. `where`: " on HOST" or ""."""
+    named = spans_text("rank", ranks) if ranks else ""
+    if finding_id.startswith("start-"):
+        return "it does not start"
+    if rule == "hang":
+        return f"{named} hang" if len(ranks) > 1 else f"{named or 'it'} hangs"
+    if rule == "disk":
+        disk = "the disk of the checkpoints" if "checkpoints" in finding_id else "the disk"
+        fill = "full" if finding_id.endswith("-full") else "nearly full"
+        return f"{disk} is {fill}{where}"
+    return {
+        "straggler": f"{named or 'a rank'} holds the others up",
+        "spot-notice": f"a node is taken back{where}",
+        "loss-nan": "the loss is not a number any more",
+    }[rule]
+
+
 def _overdue(state: RunState, now: float, minutes: float | None) -> Iterator[Notice]:
-    attempt = state.attempts[-1] if state.attempts else None
-    if attempt is None or state.phase is not RunPhase.RUNNING:
+    """Yield a notification if the running ranks have saved no checkpoint for too long."""
+    if state.phase is not RunPhase.RUNNING or not state.attempts:
         return
     if not any(rank.phase is RankPhase.RUNNING for rank in state.ranks.values()):
         return
-    saved = state.checkpoint
-    usual = usual_gap(state)
-    since = max(attempt.began, saved.at if saved is not None else 0.0)
-    if minutes is not None:
-        limit = 60 * minutes
-    elif usual is not None:
-        limit = max(2 * usual, usual + SLACK_S)
-    else:
-        return
-    if now - since < limit:
-        return
-    usually = f"usually there is one every {duration_exact(usual)}" if usual is not None else ""
-    last = "no checkpoint was seen in this run"
+    since, last = state.attempts[-1].began, "no checkpoint was seen in this run"
+    saved, usual = state.checkpoint, usual_gap(state)
     if saved is not None:
         step = "" if saved.step is None else f" of step {saved.step:,}"
-        last = f"the newest{step} is {saved.path}"
+        since, last = max(since, saved.at), f"the newest{step} is {saved.path}"
+    limit = _limit(minutes, usual)
+    if limit is None or now - since < limit:
+        return
+    usually = f"usually there is one every {duration_exact(usual)}" if usual is not None else ""
     yield Notice(
         "checkpoint-overdue",
         f"checkpoint-overdue:{state.attempt}:{minutes or 0:g}",
@@ -382,6 +390,13 @@ def _overdue(state: RunState, now: float, minutes: float | None) -> Iterator[Not
         "warning",
         minutes=minutes,
     )
+
+
+def _limit(minutes: float | None, usual: float | None) -> float | None:
+    """Return the seconds without a checkpoint that are too many, or None if that is unknown."""
+    if minutes is not None:
+        return 60 * minutes
+    return None if usual is None else max(2 * usual, usual + SLACK_S)
 
 
 def usual_gap(state: RunState) -> float | None:

@@ -58,12 +58,14 @@ def rules_word(rules: Minutes) -> str:
     """Return "all", or the enabled rules: "hang,gpus-idle=20"."""
     if rules == every_rule():
         return ALL
-    words = [_word(name, rules[name]) for name in RULES if name in rules]
+    words = [_word(name, minutes) for name, minutes in rules.items()]
     return ",".join(words)
 
 
 def _word(name: str, minutes: float | None) -> str:
-    return name if minutes is None or minutes == TIMED[name] else f"{name}={minutes:g}"
+    if minutes is None or minutes == TIMED[name]:
+        return name
+    return f"{name}={minutes:g}"
 
 
 def rules_of(words: Sequence[str], where: str, basis: Minutes | None = None) -> Minutes:
@@ -71,25 +73,34 @@ def rules_of(words: Sequence[str], where: str, basis: Minutes | None = None) -> 
     words = [word.strip() for word in words if word.strip()]
     if not words:
         raise RunError(f"{where} names no rule: write all, or some of {', '.join(RULES)}")
-    less = [word for word in words if word.startswith("-")]
-    if less and len(less) < len(words):
+    minus = sum(word.startswith("-") for word in words)
+    if minus == len(words):
+        return _without(words, where, every_rule() if basis is None else basis)
+    if minus:
         raise RunError(
             f"{where}: rules to have and rules to leave out (-) exclude each other: write one kind"
         )
-    if less:
-        left_out = {_named(word[1:], where)[0] for word in less}
-        start = every_rule() if basis is None else basis
-        rules = {name: minutes for name, minutes in start.items() if name not in left_out}
-        if not rules:
-            raise RunError(f"{where} leaves no rule: leave the channel out instead")
-        return rules
-    rules = {}
+    rules: dict[str, float | None] = {}
     for word in words:
-        rules.update(every_rule() if word == ALL else dict([_named(word, where)]))
+        if word == ALL:
+            rules.update(every_rule())
+        else:
+            name, minutes = _named(word, where)
+            rules[name] = minutes
     return {name: rules[name] for name in RULES if name in rules}
 
 
+def _without(words: Sequence[str], where: str, basis: Minutes) -> Minutes:
+    """Return `basis` without the rules that the words with a minus name. Raises RunError."""
+    left_out = {_named(word[1:], where)[0] for word in words}
+    rules = {name: minutes for name, minutes in basis.items() if name not in left_out}
+    if not rules:
+        raise RunError(f"{where} leaves no rule: leave the channel out instead")
+    return rules
+
+
 def _named(word: str, where: str) -> tuple[str, float | None]:
+    """Return the rule of a word, and its minutes. Raises RunError."""
     name, equals, text = word.partition("=")
     if name not in RULES:
         raise RunError(f"{where}: there is no rule {quoted(name)}{nearest_or_all(name, RULES)}")
