@@ -27,7 +27,7 @@ from distui.runners.comparison.adoption_trial import AdoptionTrial
 from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.hub.sky_process import Candidate
-from distui.runners.launch.prepared import Preview
+from distui.runners.launch.start_preview import Preview
 from distui.runners.reports.bundle import Manifest
 from distui.runners.reports.profile_report import Profiled
 from distui.runners.reports.status_document import MarkedStatus, RunStatus, WatchedStatus
