@@ -14,9 +14,9 @@ from ...presets.finding import Finding, sentence, worst_first
 from ..run import machine
 from ..run.parts import ONCE, Parts, Report, failure, in_background, printed
 from ..run.wire.ssh import HostError, Way, each
-from . import network_checks
-from .network_checks import Members, Result, check_pairs, first_round, second_round
+from . import difference_checks, network_checks
 from .node_checks import ExaminedNode, check_node
+from .pair_checks import Members, Result, check_pairs, first_round, second_round
 from .session import NodeSession, Worker
 
 FACTS_SECONDS = 300.0
@@ -127,7 +127,7 @@ def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     findings = [
         finding for node in nodes for finding in (*check_node(node), *network_checks.check_network(node))
     ]
-    return findings + network_checks.check_differences(nodes)
+    return findings + difference_checks.check_differences(nodes)
 
 
 async def _nodes(

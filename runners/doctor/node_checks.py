@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...presets.finding import Finding, Severity, sentence
-from ...presets.plurals import plural
 from ..run.formatting import listed, size_text
 
 GIB = 1 << 30
@@ -110,7 +109,6 @@ def check_node(node: ExaminedNode) -> Iterator[Finding]:
     if node.gpus > 1 or (node.gpus and node.active_ports):
         yield from _acs(node)
         yield from _iommu(node)
-    yield from _p2p(node)
     yield from _shm(node)
     yield from _limits(node)
     yield from _disks(node)
@@ -208,15 +206,6 @@ def _iommu(node: ExaminedNode) -> Iterator[Finding]:
             " ".join(words) or "the kernel's default",
             "Boot with iommu=pt.",
         )
-
-
-def _p2p(node: ExaminedNode) -> Iterator[Finding]:
-    pairs = node.get("nvml", "no_p2p") or []
-    if pairs:
-        shown = listed([f"{first}-{second}" for first, second in pairs])
-        count = plural(len(pairs), "pair")
-        text = f"{count} of GPUs cannot read each other's memory: NCCL goes through shared memory there."
-        yield node.finding("D-P2P", "note", text, shown)
 
 
 OLDEST_TORCH = (2, 7)
@@ -381,10 +370,6 @@ def _variables(node: ExaminedNode) -> Iterator[Finding]:
         )
         text = "NCCL writes a lot in every run here; gigabytes per hour have been seen."
         yield node.finding("D-NCCL-LOUD", "note", text, value, "Unset it; `distui nccl` changes it live.")
-    for name in ("PYTHONHOME", "PYTHONSAFEPATH"):
-        if env.get(name):
-            text = f"{name} changes where every Python searches modules, also the ranks'."
-            yield node.finding("D-PYTHON-PATHS", "note", text, f"{name}={env[name]}", "Unset it.")
 
 
 SHM_NONE = 128 * MIB
@@ -398,8 +383,6 @@ NOFILE = 4096
 (nccl#550, nccl#127)."""
 NPROC = 4096
 """Each rank has some hundred threads, which count as processes."""
-STACK = 8 * MIB
-"""Linux' default, also for threads."""
 DISK_NONE = GIB
 """With less, a checkpoint or a log ends the run."""
 DISK_SMALL = 10 * GIB
@@ -447,10 +430,6 @@ def _limits(node: ExaminedNode) -> Iterator[Finding]:
     if nproc is not None:
         text = "Few processes and threads are allowed; each rank has hundreds."
         yield node.finding("D-NPROC", "warning", text, nproc, "ulimit -u unlimited before the launch.")
-    stack = _soft_limit(node, "stack", below=STACK)
-    if stack is not None:
-        text = "Stacks are smaller than the usual 8 MiB: deep recursion in a rank ends it."
-        yield node.finding("D-STACK", "note", text, size_text(stack), "ulimit -s 8192 before the launch.")
 
 
 def _soft_limit(node: ExaminedNode, name: str, below: float = math.inf) -> int | None:
@@ -489,10 +468,6 @@ def _clock(node: ExaminedNode) -> Iterator[Finding]:
         text = f"Its clock is {abs(node.ahead_s):.1f} s {way} this machine's: times of events cannot be compared."
         shown = f"{round(node.ahead_s, 3) + 0.0:+.3f} s ± {node.doubt_s:.3f} s"
         yield node.finding("D-CLOCK", "warning", text, shown, "Start chrony or systemd-timesyncd there.")
-    elif node.several and node.get("clock_synchronised") is False:
-        text = "According to its kernel, nothing synchronises its clock."
-        remedy = "Start chrony or systemd-timesyncd there."
-        yield node.finding("D-CLOCK-FREE", "note", text, "not synchronised", remedy)
 
 
 def _cgroup(node: ExaminedNode) -> Iterator[Finding]:

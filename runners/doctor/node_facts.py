@@ -28,17 +28,12 @@ if TYPE_CHECKING:
 
 MAGIC = "DISTUI-DOCTOR "
 """Prefix of each answer line, since libraries and login shells also write lines."""
-TIME_ERROR = 5
-"""adjtimex(2): the kernel's clock is not synchronised."""
-TIMEX_BYTES = 256
-"""struct timex has 208 bytes. `modes`, its first field, is 0, so the call changes nothing."""
 UNLIMITED = 1 << 60
 """cgroups v1 writes a number near 2^63 for "no limit"."""
 KINDS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "nofile": resource.RLIMIT_NOFILE,
     "nproc": resource.RLIMIT_NPROC,
-    "stack": resource.RLIMIT_STACK,
 }
 
 
@@ -126,15 +121,6 @@ def _disk(name: str, path: str, made: bool) -> dict[str, Any]:
         "writable": os.access(there, os.W_OK),
         **space,
     }
-
-
-def clock_synchronised() -> bool | None:
-    """Return the kernel's state (adjtimex, which chrony and ntpd set); None if it cannot be read."""
-    try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
-    except (OSError, AttributeError):
-        return None
-    return None if state < 0 else bool(state != TIME_ERROR)
 
 
 def cgroup(root: str = "/") -> dict[str, float | None]:
@@ -437,31 +423,10 @@ def resolve(name: str) -> dict[str, Any]:
     return answer
 
 
-def reverse(address: str) -> dict[str, Any]:
-    """Return the name of an address, and the reason if there is none."""
-
-    def name() -> list[str]:
-        return [socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]]
-
-    outcome = limited(name)
-    return {
-        "address": address,
-        "name": None if isinstance(outcome, str) else outcome[0],
-        "problem": outcome if isinstance(outcome, str) else "",
-    }
-
-
 def ssh_address() -> str | None:
     """Return the node's address in this SSH connection; None on the same machine, or if sshd does not set it."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else None
-
-
-def names(faces: list[dict[str, Any]], address: str | None) -> dict[str, Any]:
-    """Return DNS lookups in both directions: addresses of the node's name, and the name of its address."""
-    own = [each for face in faces if face["up"] and not face["loopback"] for each in face["addresses"]]
-    at = address or (own[0] if own else None)
-    return {"own": resolve(socket.gethostname()), "reverse": reverse(at) if at else None}
 
 
 def listener(port: int) -> socket.socket:
@@ -527,7 +492,6 @@ def masked(text: str) -> str:
 
 LIBRARY = os.environ.get("DISTUI_NVML_LIBRARY") or "libnvidia-ml.so.1"
 TEXT_BYTES = 96
-P2P_READ = 0
 SENTENCES = {
     9: "the NVIDIA kernel driver is not loaded",
     18: "the NVIDIA library and its kernel driver differ in version",
@@ -564,7 +528,6 @@ def nvml_facts() -> dict[str, Any]:
         "version": version.value.decode() if readable else None,
         "gpus": [_gpu(nvml, handle) for handle in working],
         "lost": lost,
-        "no_p2p": _no_p2p(nvml, working),
     }
 
 
@@ -582,22 +545,6 @@ def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
 def _text(function: Any, handle: Any) -> Any:
     buffer = ctypes.create_string_buffer(TEXT_BYTES)
     return None if function(handle, buffer, ctypes.c_uint(TEXT_BYTES)) else buffer.value.decode()
-
-
-def _no_p2p(nvml: Any, handles: list[Any]) -> Any:
-    """Return pairs of GPUs that cannot read each other's memory; None if the driver does not report it."""
-    function = getattr(nvml, "nvmlDeviceGetP2PStatus", None)
-    if function is None:
-        return None
-    pairs = []
-    for first in range(len(handles)):
-        for second in range(first + 1, len(handles)):
-            status = ctypes.c_int()
-            if function(handles[first], handles[second], P2P_READ, ctypes.byref(status)):
-                return None
-            if status.value:
-                pairs.append([first, second])
-    return pairs
 
 
 def report_nvml() -> None:

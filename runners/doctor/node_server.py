@@ -245,8 +245,6 @@ TORCH_SECONDS = 90.0
 
 def gather(spec: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
     """Return all facts. `spec`: python (of the training; "" for PATH's), cwd, port (None: not checked)."""
-    faces = node_facts.interfaces()
-    address = node_facts.ssh_address()
     gpus, gpu_problem = once([sys.executable, "-I"], texts["nvml"], {}, GPU_SECONDS)
     training, training_problem = _training(spec["python"], texts["torch"])
     return {
@@ -265,15 +263,14 @@ def gather(spec: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
         "gpudirect": node_facts.gpudirect(),
         "iommu": node_facts.iommu(),
         "pci": node_facts.bridges(),
-        "interfaces": faces,
-        "ssh_address": address,
-        "dns": node_facts.names(faces, address),
+        "interfaces": node_facts.interfaces(),
+        "ssh_address": node_facts.ssh_address(),
+        "dns": {"own": node_facts.resolve(socket.gethostname())},
         "port": None if spec["port"] is None else node_facts.port_state(spec["port"]),
         "shm": node_facts.shm(),
         "limits": node_facts.limits(),
         "disks": node_facts.disks(spec["cwd"]),
         "cgroup": node_facts.cgroup(),
-        "clock_synchronised": node_facts.clock_synchronised(),
         "env": {
             name: node_facts.masked(value) for name, value in node_facts.variables(dict(os.environ)).items()
         },

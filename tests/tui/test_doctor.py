@@ -18,8 +18,8 @@ from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.doctor.examine import Examination
-from distui.runners.doctor.network_checks import Result
 from distui.runners.doctor.node_checks import ExaminedNode
+from distui.runners.doctor.pair_checks import Result
 from distui.tui.cli import main
 from distui.tui.verbs.doctor import document, text
 

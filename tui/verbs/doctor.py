@@ -16,8 +16,8 @@ from msgspec import Struct
 from ...presets.finding import Finding, LaunchFinding, failed
 from ...presets.sanitize import clean_text
 from ...runners.doctor.examine import DoctorRequest, Examination, NodeToCheck, examine
-from ...runners.doctor.network_checks import Result, state, usual
 from ...runners.doctor.node_checks import MIB, ExaminedNode
+from ...runners.doctor.pair_checks import Result, state, usual
 from ...runners.hub import on_hosts
 from ...runners.launch.hosts import settled, ssh_options
 from ...runners.launch.prepared import check_port

@@ -29,7 +29,7 @@ HEALTHY: dict[str, Any] = {
     "training_problem": "",
     "driver": {"version": "570.172.08", "open": True},
     "kernel_gpus": [],
-    "nvml": {"version": "570.172.08", "gpus": [GPU] * 8, "lost": [], "no_p2p": []},
+    "nvml": {"version": "570.172.08", "gpus": [GPU] * 8, "lost": []},
     "nvml_problem": "",
     "infiniband": [
         {"device": f"mlx5_{at}", "port": "1", "state": "ACTIVE", "physical": "LinkUp",
@@ -48,18 +48,16 @@ HEALTHY: dict[str, Any] = {
     "ssh_address": "10.0.0.1",
     "dns": {
         "own": {"name": "node-a", "addresses": ["10.0.0.1"], "problem": "", "seconds": 0.001},
-        "reverse": {"address": "10.0.0.1", "name": "node-a", "problem": ""},
     },
     "port": {"port": 29400, "free": True, "owner": None, "problem": ""},
     "shm": {"total": 500 * GIB, "free": 499 * GIB},
-    "limits": {"memlock": [None, None], "nofile": [65536, 65536], "nproc": [None, None], "stack": [8 << 20, None]},
+    "limits": {"memlock": [None, None], "nofile": [65536, 65536], "nproc": [None, None]},
     "disks": [
         {"name": name, "path": f"/{name}", "there": True, "device": 1, "writable": True,
          "total": 900 * GIB, "free": 800 * GIB}
         for name in ("runs", "tmp", "cwd")
     ],
     "cgroup": {"memory": None, "cores": None},
-    "clock_synchronised": True,
     "env": {},
     "nccl_conf": {},
 }  # fmt: skip

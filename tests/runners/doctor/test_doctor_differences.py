@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from distui.runners.doctor.difference_checks import differs
 from distui.runners.doctor.examine import check
-from distui.runners.doctor.network_checks import differs
 
 from .made import HEALTHY, ids, look
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from distui.runners.doctor.network_checks import LINK, NODE, ROWS
+from distui.runners.doctor.difference_checks import ROWS
+from distui.runners.doctor.pair_checks import LINK, NODE
 
 from .test_doctor_checks import CASES
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from distui.runners.doctor import network_checks as checks
-from distui.runners.doctor.network_checks import (
+from distui.runners.doctor import pair_checks as checks
+from distui.runners.doctor.pair_checks import (
     Blame,
     Members,
     Result,

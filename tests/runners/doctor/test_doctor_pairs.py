@@ -11,7 +11,7 @@ import pytest
 from hub.site import until
 from patience import HANG_S
 
-from distui.runners.doctor import network_checks as checks
+from distui.runners.doctor import pair_checks as checks
 from distui.runners.doctor.examine import PairMember, try_group, two_rounds
 from distui.runners.doctor.session import NodeSession
 

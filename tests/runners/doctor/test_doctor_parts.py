@@ -12,8 +12,8 @@ import pytest
 from hub.children import Pipes, Programs
 
 from distui.presets.finding import Finding
+from distui.runners.doctor import difference_checks, network_checks
 from distui.runners.doctor import examine as doctor
-from distui.runners.doctor import network_checks
 from distui.runners.doctor.examine import DoctorRequest, NodeToCheck
 from distui.runners.doctor.node_facts import MAGIC
 from distui.runners.run import clock, rpc
@@ -107,9 +107,11 @@ async def test_a_check_that_fails_leaves_the_others(nodes: Nodes, monkeypatch: p
     def broken(*_: object) -> list[Finding]:
         raise Fault("check")
 
-    for name, id_ in (("check_differences", "doctor-checks"), ("reach", "doctor-reach")):
+    for module, name, id_ in (
+        (difference_checks, "check_differences", "doctor-checks"), (network_checks, "reach", "doctor-reach"),
+    ):  # fmt: skip
         with monkeypatch.context() as patch:
-            patch.setattr(network_checks, name, broken)
+            patch.setattr(module, name, broken)
             found = await examined("box", "crate")
         assert [finding.severity for finding in found[f"part-failed:{id_}"]] == ["error"]
 
