@@ -35,7 +35,7 @@ from .launch.prepare import prepare
 from .launch.words import nccl_pairs
 from .logs.choice import check_there, choose
 from .logs.merging import MergedLogs, prefixes
-from .node import agentless, local_agent
+from .node import agentless, local_agent, run_following
 from .node.local_agent import open_link
 from .reports import profile_report
 from .reports.profile_report import Profiled
@@ -417,7 +417,7 @@ class Run:
 
     def status(self) -> RunStatus:
         """Return the content of `distui status --json`; docs/cli.md has the fields. Raises RunError."""
-        return status_json(self._linked(local_agent.snapshot))
+        return status_json(self._linked(run_following.snapshot))
 
     def wait(self, until: str = "done", timeout: float | None = None) -> RunPhase:
         """Wait until the run reaches a goal or ends, and return its phase.
@@ -429,8 +429,8 @@ class Run:
 
         async def use(link: Link) -> RunPhase:
             async with asyncio.timeout(given["timeout"]):
-                state = await local_agent.follow_until(link, given["until"])
-            if not state.phase.ended and (until == "done" or not local_agent.reached(state, until)):
+                state = await run_following.follow_until(link, given["until"])
+            if not state.phase.ended and (until == "done" or not run_following.reached(state, until)):
                 whys = [finding.text for finding in state.findings.values() if finding.id == "no-agent"]
                 raise UnreachableError(whys[0] if whys else f"no agent serves {self.name}")
             return state.phase
@@ -460,7 +460,7 @@ class Run:
         given = checked(ranks=ranks, streams=streams, attempt=attempt)
 
         async def use(link: Link) -> list[str]:
-            state = await local_agent.history(link)
+            state = await run_following.history(link)
             files = [file for name in state.log_sizes if (file := parse_file_id(name)) is not None]
             check_there(state, files, given["ranks"], given["attempt"])
             chosen = choose(files, **given)

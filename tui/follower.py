@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from ..runners.node.local_agent import folded_batches
+from ..runners.node.run_following import folded_batches
 from ..runners.run import clock
 from ..runners.run.model import Command, CommandDone, Event, MetricsWindow, ReadLog, ReadMetrics
 from ..runners.run.state import RunState

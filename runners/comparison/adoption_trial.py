@@ -20,7 +20,8 @@ from ...presets.request import Request
 from ..launch.prepare import prepare
 from ..launch.prepared import run_name
 from ..node import agentless
-from ..node.local_agent import folded_events, open_link, with_link
+from ..node.local_agent import open_link, with_link
+from ..node.run_following import folded_events
 from ..notify.rule_words import OFF
 from ..removal import run_removal
 from ..run import run_directories

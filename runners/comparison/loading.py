@@ -15,7 +15,8 @@ from ..diagnosis.log_sources import Named
 from ..diagnosis.nccl_facts import NcclFacts, decode, merge
 from ..diagnosis.reading import logs_of_run, read_run
 from ..node.agentless import DiskLink
-from ..node.local_agent import open_link, snapshot
+from ..node.local_agent import open_link
+from ..node.run_following import snapshot
 from ..reports.bundle import is_bundle, unpacked
 from ..run import clock, environment, file_io, journal, run_directories
 from ..run.errors import RunError, UnreachableError

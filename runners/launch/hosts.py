@@ -19,7 +19,7 @@ from ...presets.request import Named, Request
 from ...presets.worker_group import parse_nnodes
 from ..hub.on_hosts import KIND, HostsRequest
 from ..hub.on_hosts import read as order_of
-from ..node import local_agent
+from ..node import script_files
 from ..node.routes import check_destination, check_remote_word
 from ..run import clock, file_io, run_directories
 from ..run.errors import RunError, UnreachableError
@@ -160,7 +160,7 @@ def wanted(request: Request) -> Wanted:
 
 def _facts(record: RunRecord, request: Request, facts: Sequence[HostFacts]) -> Place:
     source, folder = _source(request), Path(request.workdir or ".")
-    beside, config = local_agent.read_around(folder / (request.script or ""), source, folder, request.args)
+    beside, config = script_files.read_around(folder / (request.script or ""), source, folder, request.args)
     return place_of_nodes(
         record,
         request.port,
@@ -178,7 +178,7 @@ def _source(request: Request) -> bytes | None:
     """Return the script's text if the script is also on this machine."""
     if request.script is None or request.no_python or request.module:
         return None
-    return local_agent.read_source(Path(request.workdir or ".") / request.script)
+    return script_files.read_source(Path(request.workdir or ".") / request.script)
 
 
 def _work(record: RunRecord) -> str:

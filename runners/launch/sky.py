@@ -20,7 +20,7 @@ from ...presets.worker_group import inherited_env
 from ..hub import launch_order
 from ..hub.launch_order import SkyRequest
 from ..hub.sky_process import interpreter
-from ..node import local_agent, package
+from ..node import package, script_files
 from ..run import file_io, run_directories
 from ..run.errors import RunError
 from ..run.journal import RunRecord
@@ -161,7 +161,7 @@ def _facts(loaded: Loaded, record: RunRecord, request: Request) -> Place:
         raise PlanError("The number of ranks per node is unknown: give --gpus, --cpus or --nproc-per-node")
     exists, source = _source(request)
     folder = Path(request.workdir or ".")
-    beside, config = local_agent.read_around(folder / (request.script or ""), source, folder, request.args)
+    beside, config = script_files.read_around(folder / (request.script or ""), source, folder, request.args)
     ranks = int(asked) if str(asked).isdecimal() else 1
     return place_of_nodes(
         record,
@@ -232,7 +232,7 @@ def _source(request: Request) -> tuple[bool, bytes | None]:
     path = Path(request.script)
     if path.is_absolute() or request.script.startswith("~"):
         return True, None
-    source = local_agent.read_source(Path(request.workdir) / path)
+    source = script_files.read_source(Path(request.workdir) / path)
     return source is not None or "://" in request.workdir, source
 
 

@@ -10,7 +10,7 @@ from ...presets.plan import Plan
 from ...presets.sanitize import clean_text
 from ...presets.script_tree import InvalidSyntaxError, read
 from ...presets.text_formats import Unreadable
-from ..node.local_agent import read_source
+from ..node.script_files import read_source
 
 SECONDS = 20.0
 _CODE = """

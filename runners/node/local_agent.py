@@ -1,4 +1,4 @@
-"""Runs on this machine: the start of a run's agent, and links to a run by name."""
+"""Runs on this machine: the start of a run, and links to a run by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,30 +18,21 @@ from msgspec import structs
 from ...presets.plurals import plural
 from ...presets.worker_group import inherited_env
 from ..run import clock, environment, file_io, launch_record, own_runs, run_directories
-from ..run import snapshot as folds
 from ..run.errors import RunError, UnknownOutcomeError, UnreachableError
 from ..run.formatting import agreeing, spans_text
 from ..run.host_processes import StartMode
 from ..run.journal import RunRecord
 from ..run.machine import cores_here, default_python, free_port, gpus_here
-from ..run.model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage, Stamped
 from ..run.run_directories import Condition
 from ..run.server_link import connect
 from ..run.state import RunState
-from ..run.wire.client import (
-    YIELD_EVERY,
-    Link,
-    LinkError,
-    SocketLink,
-    UnansweredError,
-    ensure_socket_dir,
-    paced,
-)
+from ..run.wire.client import Link, LinkError, SocketLink, UnansweredError, ensure_socket_dir
 from .agentless import DiskLink, FilesLink
 
 if TYPE_CHECKING:
     from ...presets.plan import Place, Plan
     from ...presets.request import Request
+from .script_files import read_around, script_source
 
 START_SECONDS = 20.0
 FILES, FILES_A_RANK = 48, 4
@@ -80,57 +71,6 @@ def _cwd() -> str:
         raise RunError("the directory you are in has a name that is not UTF-8 text: rename it") from None
     except FileNotFoundError:
         raise RunError("the directory you are in was removed: cd to one that exists") from None
-
-
-def script_source(request: Request) -> tuple[bool, bytes | None]:
-    """Return whether the script exists, and its text if readable. Raises RunError for a directory."""
-    if request.script is None:
-        return True, None
-    if request.no_python:
-        return True, None  # its executability depends on the plan's environment: see `refusal`
-    path = Path(request.script)
-    if path.is_dir() and not request.module:
-        raise RunError(f"{request.script} is a directory: give the path of a script in it")
-    if request.module:
-        path = Path(*request.script.split("."))
-        path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
-        if not path.exists():
-            return True, None  # maybe installed in the training environment
-    source = read_source(path)
-    return source is not None or path.is_file(), source
-
-
-def read_source(path: Path) -> bytes | None:
-    """Text of a script, at most one byte over the limit; None if it cannot be opened."""
-    from ...presets.script_tree import MOST_BYTES
-
-    try:
-        return file_io.head(path, MOST_BYTES + 1)
-    except file_io.FileError:
-        return None
-
-
-def read_beside(path: Path, source: bytes | None) -> dict[str, bytes | None]:
-    """Texts of the files next to the script at `path` that it imports."""
-    return read_around(path, source)[0]
-
-
-def read_around(
-    path: Path, source: bytes | None, folder: Path = Path(), args: Sequence[str] = ()
-) -> tuple[dict[str, bytes | None], bytes | None]:
-    """Texts of the files that a script imports from its folder, and its own DeepSpeed configuration.
-
-    A text is None if it exceeds the limit for the script with its imports. `path` is the script; `folder` is the working
-    directory of the ranks.
-    """
-    from ...presets.script_support import local_imports, own_config  # needed only to examine a script
-    from ...presets.script_tree import within_limits
-
-    names = local_imports(source) if source else []
-    there = (name for name in names if os.path.isfile(path.parent / name))
-    texts = ((name, text) for name in there if (text := read_source(path.parent / name)) is not None)
-    config = own_config(source, args)
-    return within_limits(source or b"", texts), read_source(folder / config) if config else None
 
 
 def start(
@@ -340,9 +280,6 @@ async def _to_server(entry: run_directories.Entry, now: Condition, readonly: boo
 
 
 T = TypeVar("T")
-TELEMETRY_SECONDS = 0.5
-LINKS_SECONDS = 10.0
-"""Seconds for a new hub to connect to its nodes before the state is taken as it is."""
 
 
 async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link], Awaitable[T]]) -> T:
@@ -358,117 +295,6 @@ async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link
         raise UnknownOutcomeError(f"{entry.record.name}: {error}") from None
     except LinkError as error:
         raise UnreachableError(f"{entry.record.name}: {error}") from None
-
-
-async def folded_batches(link: Link, state: RunState) -> AsyncIterator[list[Stamped]]:
-    """Fold a link's events after `state.seq` into `state`, and yield them in batches; a long history comes folded.
-
-    Raises LinkError.
-    """
-    async for batch in _batches(link, state.seq):
-        for stamped in batch:
-            _fold(state, stamped)
-        yield batch
-        if len(batch) == YIELD_EVERY:
-            await asyncio.sleep(0)
-
-
-async def folded_events(link: Link, state: RunState) -> AsyncIterator[Stamped]:
-    """Fold and yield a link's events one by one: `state` includes each, and no later one. Raises LinkError."""
-    async for batch in _batches(link, state.seq):
-        for stamped in batch:
-            _fold(state, stamped)
-            yield stamped
-
-
-def _batches(link: Link, after: int) -> AsyncIterator[list[Stamped]]:
-    if isinstance(link, SocketLink):
-        return link.batches(after, fold=folds.fold_id())
-    return ([stamped] async for stamped in paced(link.events(after)))
-
-
-def _fold(state: RunState, stamped: Stamped) -> None:
-    try:
-        folds.take(state, stamped)
-    except ValueError as error:
-        raise LinkError(f"the state that the agent sent cannot be read: {error}") from None
-
-
-async def history(link: Link) -> RunState:
-    """Fold the whole history, without samples."""
-    state = RunState()
-    async for _ in folded_events(link, state):
-        if state.live:
-            break
-    return state
-
-
-async def snapshot(link: Link) -> RunState:
-    """Fold the whole history, and one sample of every node if one comes soon."""
-    state = RunState()
-    wanted: set[type] = {HostTick, RankTick}
-    sampled = set[int]()
-    settled = asyncio.Event()
-
-    async def read() -> None:
-        async for stamped in folded_events(link, state):
-            wanted.discard(type(stamped.event))
-            if isinstance(stamped.event, HostTick):
-                sampled.add(stamped.node)
-            if state.live and not _reaching(state, sampled):
-                settled.set()
-                if not wanted or state.phase.ended:
-                    return
-
-    reading = asyncio.create_task(read())
-    waiting = asyncio.create_task(_patience(state, settled))
-    await asyncio.wait({reading, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    if reading.done():
-        reading.result()
-    reading.cancel()
-    return state
-
-
-async def _patience(state: RunState, settled: asyncio.Event) -> None:
-    """Wait until the events so far are sufficient."""
-    while not state.live:
-        await asyncio.sleep(0.05)
-    await clock.wait_set(settled, LINKS_SECONDS)
-    await asyncio.sleep(TELEMETRY_SECONDS)
-
-
-def _reaching(state: RunState, sampled: Collection[int]) -> bool:
-    """Whether a hub reconnects to nodes after their launch, or has not read one of them yet."""
-    started = state.stages.get((Stage.START, HUB))
-    launching = bool(state.stages) and (started is None or started.ended is None)
-    if launching or not state.merged or state.phase.ended:
-        return False
-    for number, node in state.nodes.items():
-        unread = node.link is LinkState.UP and node.phase is None and number not in sampled
-        if unread or node.link is LinkState.CONNECTING:
-            return True
-    return False
-
-
-def reached(state: RunState, until: str) -> bool:
-    """Whether a run is "running" (every rank has a process) or "healthy" (and every rank with a hook made a step)."""
-    if state.phase is not RunPhase.RUNNING or until == "running":
-        return state.phase is RunPhase.RUNNING
-    hooked = [rank for rank in state.ranks.values() if rank.hook is not None]
-    wanted = state.plan is not None and state.plan.launcher == "torchrun"
-    if wanted and len(hooked) < len(state.ranks):
-        return False
-    return all(rank.sample is not None and (rank.sample.step or 0) > 0 for rank in hooked)
-
-
-async def follow_until(link: Link, until: str, state: RunState | None = None) -> RunState:
-    """Fold events until `reached` or the end; pass `state` to have it after a cancellation."""
-    state = RunState() if state is None else state
-    async for _ in folded_events(link, state):
-        if state.live and until != "done" and reached(state, until):
-            break
-    return state
 
 
 def check_ranks(state: RunState, asked: Sequence[int]) -> None:

@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from ..node.local_agent import check_ranks, history
+from ..node.local_agent import check_ranks
+from ..node.run_following import history
 from ..profile import profiling
 from ..profile.profiling import Fetched, RankTrace
 from ..profile.traces import OperatorTime, TraceSummary

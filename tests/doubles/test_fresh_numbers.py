@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from distui.runners.node import local_agent
+from distui.runners.node import run_following
 from distui.runners.reports.status_document import status_json
 from distui.runners.run import clock
 from distui.runners.run.model import (
@@ -73,7 +73,7 @@ async def seen(run: Served) -> RunState:
     """What a viewer has that comes now."""
     link = await SocketLink.connect(Path(f"{run.agent.served.stem}.sock"))
     try:
-        return await local_agent.snapshot(link)
+        return await run_following.snapshot(link)
     finally:
         await link.close()
 

@@ -16,7 +16,7 @@ from distui.presets.request import REQUEST_OPTIONS
 from distui.presets.sanitize import clean_text
 from distui.runners import api
 from distui.runners.logs.choice import check_there
-from distui.runners.node import agentless, local_agent
+from distui.runners.node import agentless, local_agent, run_following
 from distui.runners.run import run_directories
 from distui.runners.run.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from distui.runners.run.log_files import LogError
@@ -359,6 +359,6 @@ def test_waiting_for_a_run_that_no_agent_serves_is_a_run_error(
     async def with_link(name: str, use: Callable[[None, None], Awaitable[object]]) -> object:
         return await use(None, None)
 
-    monkeypatch.setattr(local_agent, "follow_until", follow_until)
+    monkeypatch.setattr(run_following, "follow_until", follow_until)
     monkeypatch.setattr(local_agent, "with_link", with_link)
     refused(on("wait", until), run, UnreachableError, "no agent serves it")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from owner import owner
 
 from distui.runners.agent.server import AgentServer
-from distui.runners.node import local_agent
+from distui.runners.node import run_following
 from distui.runners.run import snapshot
 from distui.runners.run.journal import Chronicle, RunRecord
 from distui.runners.run.model import TELEMETRY, Action, CommandDone, Folded, Stamped
@@ -88,7 +88,7 @@ async def read(path: Path, seq: int, state: RunState, fold: bool) -> list[Stampe
     """Follow a link from what `state` has up to an event; all that came."""
     link = await SocketLink.connect(path)
     came: list[Stamped] = []
-    events = local_agent.folded_events(link, state) if fold else link.events(state.seq)
+    events = run_following.folded_events(link, state) if fold else link.events(state.seq)
     try:
         async for stamped in events:
             came.append(stamped)
@@ -138,7 +138,7 @@ async def test_who_does_not_ask_or_folds_otherwise_gets_the_events() -> None:
 async def test_a_run_that_has_ended_is_followed_to_its_end() -> None:
     async with serving(STORIES["failed"]) as (_, path):
         link, state = await SocketLink.connect(path), RunState()
-        came = [stamped async for stamped in local_agent.folded_events(link, state)]
+        came = [stamped async for stamped in run_following.folded_events(link, state)]
         await link.close()
         assert state.phase.ended
         assert isinstance(came[0].event, Folded)

@@ -190,5 +190,5 @@ def test_every_other_task_of_an_agent_and_a_hub_belongs_to_parts_or_a_group() ->
     found = {
         path.relative_to(RUNNERS).as_posix() for path in modules if makes_tasks.search(path.read_text())
     }
-    viewers = {"run/server_link.py", "node/local_agent.py", "run/wire/client.py", "run/wire/ssh.py"}
+    viewers = {"run/server_link.py", "node/run_following.py", "run/wire/client.py", "run/wire/ssh.py"}
     assert found - viewers == AWAITED

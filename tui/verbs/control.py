@@ -16,7 +16,8 @@ from msgspec import structs
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.sanitize import clean_text, escaped_json
 from ...runners.node.agentless import stop_run
-from ...runners.node.local_agent import check_ranks, history, open_link, with_link
+from ...runners.node.local_agent import check_ranks, open_link, with_link
+from ...runners.node.run_following import history
 from ...runners.run import environment, run_directories, saving
 from ...runners.run.environment import pairs
 from ...runners.run.errors import RunError, UnreachableError

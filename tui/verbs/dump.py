@@ -14,7 +14,8 @@ from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.rank_dumps import merged_recorders
 from ...runners.diagnosis.stack_text import merged_stacks
-from ...runners.node.local_agent import check_ranks, history, with_link
+from ...runners.node.local_agent import check_ranks, with_link
+from ...runners.node.run_following import history
 from ...runners.run.errors import RunError
 from ...runners.run.model import CommandDone, Dump, RankPhase
 from ...runners.run.state import RunState

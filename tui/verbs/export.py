@@ -12,7 +12,8 @@ import msgspec
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text, escaped_json
-from ...runners.node.local_agent import snapshot, with_link
+from ...runners.node.local_agent import with_link
+from ...runners.node.run_following import snapshot
 from ...runners.reports.bundle import BundleWriter, Gathering, Manifest
 from ...runners.run import run_directories
 from ...runners.run.formatting import size_text

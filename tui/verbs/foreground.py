@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, TextIO
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners.logs.kept_pieces import all_sizes
 from ...runners.logs.merging import Line, MergedLogs
-from ...runners.node.local_agent import open_link, snapshot
+from ...runners.node.local_agent import open_link
+from ...runners.node.run_following import snapshot
 from ...runners.reports.status_document import status_json
 from ...runners.run import clock, run_directories
 from ...runners.run.formatting import time_of_day

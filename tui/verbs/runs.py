@@ -14,7 +14,8 @@ import msgspec
 
 from ...presets.sanitize import LONGEST, clean_text, escaped_json
 from ...runners.diagnosis.status import DAMAGED
-from ...runners.node.local_agent import follow_until, reached, with_link
+from ...runners.node.local_agent import with_link
+from ...runners.node.run_following import follow_until, reached
 from ...runners.reports.status_document import status_json
 from ...runners.run import file_io, journal, run_directories
 from ...runners.run.errors import UnreachableError

@@ -16,7 +16,8 @@ from ...presets.sanitize import clean_text
 from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.diagnosis.status import DAMAGED, applied, hidden, missing, state_words, world_size
 from ...runners.node.agentless import DiskLink, FilesLink, damage
-from ...runners.node.local_agent import folded_events, snapshot, with_link
+from ...runners.node.local_agent import with_link
+from ...runners.node.run_following import folded_events, snapshot
 from ...runners.notify.unreported import unreported
 from ...runners.reports.status_document import MarkedStatus, WatchedStatus, status_json
 from ...runners.run import clock, run_directories, run_notes

@@ -10,7 +10,7 @@ import pytest
 
 from distui.runners.hub import links
 from distui.runners.hub.links import open_route
-from distui.runners.node import local_agent, routes
+from distui.runners.node import routes, run_following
 from distui.runners.node.routes import Route
 from distui.runners.reports.status_document import status_json
 from distui.runners.run import clock
@@ -41,7 +41,7 @@ async def first_status(run: Rehearsed) -> RunState:
 async def snapshot(run: Rehearsed) -> RunState:
     link = await SocketLink.connect(Path(f"{stem(run.record.run8)}.sock"))
     try:
-        return await local_agent.snapshot(link)
+        return await run_following.snapshot(link)
     finally:
         await link.close()
 
