@@ -211,7 +211,7 @@ def test_each_program_loads_only_what_it_needs(code: str, unwanted: set[str]) ->
 LATE_IMPORTS = {
     # Verbs, screens and kinds of runners, of which one process needs one.
     "tui/__main__.py": {"tui.cli"},
-    "tui/app.py": {"tui.screens.launch", "tui.screens.side_by_side"},
+    "tui/app.py": {"tui.screens.launch"},
     "tui/verbs/completion.py": {
         "presets.load", "presets.model", "presets.nccl", "runners.notify.rule_words",
         "runners.notify.ways", "runners.run.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",
@@ -234,6 +234,7 @@ LATE_IMPORTS = {
     "runners/comparison/loading.py": {"runners.comparison.elsewhere"},
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/screens/cockpit_commands.py": {"tui.rows.dumps"},
+    "tui/screens/run_keys.py": {"tui.screens.side_by_side"},
     "tui/keys.py": {"presets.load"},
     "tui/nccl_sources.py": {"runners.diagnosis.reading"},
     "tui/other_hosts.py": {"runners.launch.hosts"},
@@ -253,9 +254,8 @@ LATE_IMPORTS = {
     "runners/inrank/joining.py": {"runners.inrank.control", "runners.inrank.hook"},
     # What acts on torch is loaded once the script has imported that.
     "runners/inrank/adopt/arming.py": {"runners.inrank.adopt.call"},
-    "runners/node/local_agent.py": {
-        "presets.plan", "presets.render", "presets.script_support", "presets.script_tree", "runners.node.routes"
-    },
+    "runners/node/local_agent.py": {"presets.plan", "presets.render", "runners.node.routes"},
+    "runners/node/script_files.py": {"presets.script_support", "presets.script_tree"},
 }  # fmt: skip
 """Imports of our own that wait until a function runs, each for the time that a start takes; there are no others."""
 

@@ -199,41 +199,15 @@ class CockpitApp(Cockpit):
         with self.pacer.together():
             self.current.frames.publish(self.current.frame(self.view))
 
-    # --- actions on the run
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.permissions.allowed(action)
+
+    # --- keys
 
     def action_speed(self, by: int) -> None:
         """Play slower or faster."""
         if self.current is not None:
             self.current.travel.faster(by)
-
-    def action_compare(self, other: str) -> None:
-        """Compare this run with another run; `@2` compares its newest attempt with attempt 2."""
-        from .screens.side_by_side import ComparisonScreen
-
-        current = self.current
-        if current is None or current.watched:
-            self.notify("nothing is recorded of this job that could be compared", severity="error")
-            return
-        mine = current.id
-        title = current.state.name or mine
-        if other.startswith("@"):
-            mine, other = f"{mine}@{current.state.attempt}", f"{mine}{other}"
-        self.push_screen(ComparisonScreen(mine, other, title, self.view.ascii))
-
-    def action_mark_run(self, kind: str, text: str) -> None:
-        if self.current is None:
-            return
-        if self.current.watched or self.permissions.forced_readonly:
-            self.notify(self.permissions.refusal(), severity="error")
-            return
-        problem = self.source.mark(kind, text, self.current.id)
-        done = f"{kind} written: the list of runs shows it" if text else "the note is taken away"
-        self.notify(problem or done, severity="error" if problem else "information")
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.permissions.allowed(action)
-
-    # --- keys
 
     def action_leave(self) -> None:
         self.exit(return_code=0)

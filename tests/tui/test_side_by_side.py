@@ -102,7 +102,7 @@ def test_any_curve_is_drawn(values: list[float | None], seconds: float, width: i
 
 
 def test_the_command_names_another_run() -> None:
-    assert parse("compare night@2", lambda: "id").action == "compare('night@2')"
+    assert parse("compare night@2", lambda: "id").action == "run.compare('night@2')"
     assert "compare" in candidates("com", RunNames())
     for line in ("compare", "compare a b"):
         with pytest.raises(CommandError, match="compare needs the other run"):

@@ -70,11 +70,11 @@ def _logs(words: list[str]) -> str:
 def _compare(words: list[str]) -> str:
     if len(words) != 1:
         raise CommandError("compare needs the other run: type compare RUN, compare RUN@2, or compare @1")
-    return f"compare({words[0]!r})"
+    return f"run.compare({words[0]!r})"
 
 
 def _note(words: list[str]) -> str:
-    return f"mark_run('note', {' '.join(words)!r})"
+    return f"run.mark('note', {' '.join(words)!r})"
 
 
 def _tag(words: list[str]) -> str:
@@ -84,7 +84,7 @@ def _tag(words: list[str]) -> str:
         run_notes.words_of(words)
     except RunError as error:
         raise CommandError(str(error)) from error
-    return f"mark_run('tags', {' '.join(words)!r})"
+    return f"run.mark('tags', {' '.join(words)!r})"
 
 
 def _columns(words: list[str]) -> str:

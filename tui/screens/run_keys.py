@@ -76,6 +76,31 @@ class RunKeys:
         """Play at the typed speed, or toggle playback."""
         self._run.travel.play_at(typed)
 
+    # --- records
+
+    def action_compare(self, other: str) -> None:
+        """Compare this run with another run; `@2` compares its newest attempt with attempt 2."""
+        from .side_by_side import ComparisonScreen
+
+        if self._run.watched:
+            self._app.notify("nothing is recorded of this job that could be compared", severity="error")
+            return
+        mine, state = self._run.id, self._run.state
+        title = state.name or mine
+        if other.startswith("@"):
+            mine, other = f"{mine}@{state.attempt}", f"{mine}{other}"
+        self._app.push_screen(ComparisonScreen(mine, other, title, self._app.view.ascii))
+
+    def action_mark(self, kind: str, text: str) -> None:
+        """Write a "note" or "tags" of the run."""
+        permissions = self._app.permissions
+        if self._run.watched or permissions.forced_readonly:
+            self._app.notify(permissions.refusal(), severity="error")
+            return
+        problem = self._app.source.mark(kind, text, self._run.id)
+        done = f"{kind} written: the list of runs shows it" if text else "the note is taken away"
+        self._app.notify(problem or done, severity="error" if problem else "information")
+
     # --- what the ranks do
 
     @property
