@@ -1,8 +1,7 @@
-"""Rules for plans: environment, strategy, nodes, script and command of a launch."""
+"""Rules for plans: environment, strategy, nodes and script of a launch."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
@@ -18,7 +17,6 @@ from . import launches, lint_rules, script, skypilot_file
 from .deepspeed_file import check_deepspeed, is_deepspeed
 from .lint_rules import issue, once
 from .shell import Word
-from .surroundings import Surroundings
 from .torchrun_options import read_options, unknown_option
 
 SHARDED = ("zero1", "fsdp1", "fsdp2", "deepspeed")
@@ -33,40 +31,28 @@ OFFLOADS: Mapping[str, Sequence[str]] = {
 def lint_plan(
     plan: Plan,
     loaded: Loaded,
+    request: Request,
     *,
     source: str | bytes | None = None,
     beside: Mapping[str, str | bytes | None] | None = None,
-    resources: Request | None = None,
-    managed: bool = False,
-    hosts: int | None = None,
 ) -> list[Finding]:
-    """Check a plan, and return the worst findings first. Never raises.
+    """Check the plan of a request, and return the worst findings first. Never raises.
 
     `source`: the script's text. `beside`: its imported files from the same folder, None for files that are too large.
-    `resources`: set if SkyPilot provides the nodes. `hosts`: number of named hosts.
     """
-    seen = _seen(source)
+    preset, seen = loaded.preset, _seen(source)
     findings = [
         *_environment(plan, loaded, seen),
-        *_sharding(plan, loaded.preset),
-        *_launcher(loaded.preset),
-        *_deepspeed(plan, loaded.preset, seen),
-        *_optimizer(plan, loaded.preset, seen),
-        *_nodes(plan, resources, managed, hosts),
-        *_path(plan, resources, source),
+        *_sharding(plan, preset),
+        *_launcher(preset),
+        *_deepspeed(plan, preset, seen),
+        *_optimizer(plan, preset, seen),
+        *_nodes(plan, request),
         *_script(plan, source, beside or {}),
         *_parallel_sizes(plan),
-        *_command(plan, resources),
     ]
-    if (
-        resources is not None
-        and resources.spot
-        and seen is not None
-        and not script.names_save(seen.mentioned)
-    ):
-        findings.append(
-            issue("L37", "--spot", "Spot nodes can be taken back, and the script saves no checkpoint.")
-        )
+    if request.through_sky and request.task is None:
+        findings += [*_cloud(plan, request), *_path(plan, source), *_spot(request, seen)]
     return worst_first(once(findings))
 
 
@@ -210,46 +196,46 @@ def _seen(source: str | bytes | None) -> script.ScriptContents | None:
         return None
 
 
-def _nodes(plan: Plan, resources: Request | None, managed: bool, hosts: int | None) -> Iterator[Finding]:
+def _nodes(plan: Plan, request: Request) -> Iterator[Finding]:
     """Check the nodes of the plan."""
-    if managed:
+    if request.managed:
         text = (
             "A managed job has no ssh to its nodes: ranks and GPUs are not seen, nor restarted from here."
         )
         yield issue("L12", "--managed", text)
-    if hosts is not None and hosts > plan.nnodes:
+    hosts = len(request.hosts)
+    if hosts > plan.nnodes:
         text = f"{hosts} hosts are named, and the plan is for {plan.nnodes}: the others are idle."
-        remedy = f"Add --nnodes {hosts}."
-        yield issue(
-            "L35", "topology.nnodes", text, value=str(plan.nnodes), severity="warning", remedy=remedy
-        )
-    if resources is not None:
-        yield from _cloud(plan, resources)
+        value, remedy = str(plan.nnodes), f"Add --nnodes {hosts}."
+        yield issue("L35", "topology.nnodes", text, value=value, severity="warning", remedy=remedy)
 
 
-def _cloud(plan: Plan, resources: Request) -> Iterator[Finding]:
+def _cloud(plan: Plan, request: Request) -> Iterator[Finding]:
     """Check the nodes that SkyPilot is to provide."""
-    yield from skypilot_file.old_torch(plain(resources.setup), "--setup")
-    if resources.gpus:
-        yield from skypilot_file.other_makers(resources.gpus.partition(":")[0], "--gpus")
-    if plan.nnodes > 1 and resources.network_tier != "best" and _has_tiers(resources):
+    yield from skypilot_file.old_torch(plain(request.setup), "--setup")
+    if request.gpus:
+        yield from skypilot_file.other_makers(request.gpus.partition(":")[0], "--gpus")
+    if plan.nnodes > 1 and request.network_tier != "best" and _has_tiers(request):
         text = "Without network_tier best the nodes get the plain network, not the fastest that there is."
         remedy = "Add --network-tier best."
-        yield issue("L21", "--network-tier", text, value=resources.network_tier or "", remedy=remedy)
-    if resources.gpus and plan.nproc_per_node and plan.backend == "nccl":
-        gpus = skypilot.gpus(resources.gpus)[1]
+        yield issue("L21", "--network-tier", text, value=request.network_tier or "", remedy=remedy)
+    if request.gpus and plan.nproc_per_node and plan.backend == "nccl":
+        gpus = skypilot.gpus(request.gpus)[1]
         if plan.nproc_per_node < gpus:
-            text = (
-                f"{plan.nproc_per_node} ranks on a node of {gpus} GPUs: the others are paid for, and idle."
-            )
             value = str(plan.nproc_per_node)
+            text = f"{value} ranks on a node of {gpus} GPUs: the others are paid for, and idle."
             yield issue("L35", "topology.nproc_per_node", text, value=value, severity="warning")
 
 
-def _path(plan: Plan, resources: Request | None, source: str | bytes | None) -> Iterator[Finding]:
+def _spot(request: Request, seen: script.ScriptContents | None) -> Iterator[Finding]:
+    if request.spot and seen is not None and not script.names_save(seen.mentioned):
+        yield issue("L37", "--spot", "Spot nodes can be taken back, and the script saves no checkpoint.")
+
+
+def _path(plan: Plan, source: str | bytes | None) -> Iterator[Finding]:
     """Report an absolute local script path for nodes that may not have the file."""
     path = _script_path(plan)
-    if resources is not None and source is not None and path.startswith("/"):
+    if source is not None and path.startswith("/"):
         text = (
             f"{path} is a path of this machine, and nothing copies it: are the nodes known to have it, too?"
         )
@@ -260,12 +246,12 @@ def _script_path(plan: Plan) -> str:
     return next((word for word in plan.command if not word.startswith("-")), "")
 
 
-def _has_tiers(resources: Request) -> bool:
+def _has_tiers(request: Request) -> bool:
     """Return True if a network tier changes anything for the requested accelerators."""
-    infra = (resources.infra or "").partition("/")[0].lower()
+    infra = (request.infra or "").partition("/")[0].lower()
     if infra in skypilot_file.TIERLESS:
         return False
-    gpus = {skypilot.gpus(text)[0] for text in skypilot.accelerators(resources) if text}
+    gpus = {skypilot.gpus(text)[0] for text in skypilot.accelerators(request) if text}
     return bool(gpus) and not skypilot_file.are_plain(gpus)
 
 
@@ -295,18 +281,3 @@ def _parallel_sizes(plan: Plan) -> Iterator[Finding]:
     asked = None if plan.obeys or not plan.strategy else megatron.read(plan.command[1:])
     if asked is not None:
         yield from launches.parallel_sizes(asked, plan.nnodes * (plan.nproc_per_node or 1), "")
-
-
-def _command(plan: Plan, resources: Request | None) -> Iterator[Finding]:
-    """Check the command of `distui exec`, or the `run:` of a task."""
-    if plan.strategy:
-        return
-    text = plan.files.get(skypilot.TASK_SCRIPT)
-    around = Surroundings(
-        file="" if text is None else "run",
-        nnodes=plan.nnodes,
-        every_node=plan.nnodes > 1,
-        own_nodes=resources is not None,
-        env={name: value for name, value in plan.env.items() if name not in worker_group.WATCHED},
-    )
-    yield from launches.check_text(shlex.join(plan.argv) if text is None else text, around)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ...presets.finding import Finding, worst_first
 from ...presets.lint import lint_command, lint_plan, lint_task
@@ -15,7 +13,7 @@ from ...presets.model import Loaded, Preset
 from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.text_formats import MOST_BYTES
-from ..node import local_agent
+from ..node import script_files
 from ..run import file_io
 
 
@@ -27,14 +25,13 @@ def findings(plan: Plan, request: Request) -> list[Finding]:
         nnodes = None if request.nnodes is None else plan.nnodes
         beside = exists_beside(Path(request.task).parent)
         hits = lint_task(request.task, _content(request.task) or b"", request, nnodes, beside)
-        bare = replace(plan, argv=("true",), files={})  # the check of the file covers its commands
-        preset = Loaded(preset=Preset(name=""))
-        return worst_first([*hits, *lint_plan(bare, preset, managed=request.managed)])
+        without_preset = Loaded(preset=Preset(name=""))
+        return worst_first([*hits, *lint_plan(plan, without_preset, request)])
     path = Path(request.workdir or ".", request.script or "")
-    source = None if request.no_python or request.module else local_agent.read_source(path)
-    beside_it = local_agent.read_beside(path, source)
+    source = None if request.no_python or request.module else script_files.read_source(path)
+    beside_it = script_files.read_beside(path, source)
     loaded = load(request.preset, request.overrides)
-    return lint_plan(plan, loaded, source=source, beside=beside_it, **_nodes(request))
+    return lint_plan(plan, loaded, request, source=source, beside=beside_it)
 
 
 def command_findings(command: tuple[str, ...]) -> list[Finding]:
@@ -45,15 +42,6 @@ def command_findings(command: tuple[str, ...]) -> list[Finding]:
 def exists_beside(folder: Path) -> Callable[[str], bool]:
     """Return a test whether a file exists in a folder or in the working directory."""
     return lambda name: any((place / name).is_file() for place in (folder, Path.cwd()))
-
-
-def _nodes(request: Request) -> dict[str, Any]:
-    """Return the arguments of the plan's check for nodes other than this machine."""
-    if request.hosts:
-        return {"hosts": len(request.hosts)}
-    if not request.through_sky:
-        return {}
-    return {"resources": request, "managed": request.managed}
 
 
 def _content(name: str) -> bytes | None:

@@ -113,7 +113,7 @@ def test_a_file_that_is_not_there_is_told(own: object) -> None:
 
 def test_an_optimizer_in_the_merged_file_is_one() -> None:
     def ids(made: Plan) -> set[str]:
-        return {finding.id for finding in lint_plan(made, preset("ds-zero2"), source=SCRIPT)}
+        return {finding.id for finding in lint_plan(made, preset("ds-zero2"), Request(), source=SCRIPT)}
 
     assert "L45" in ids(merged(args=(), own=None))
     assert "L45" not in ids(merged())

@@ -26,7 +26,7 @@ def made(args: str, ranks: int = 8, source: str = MEGATRON) -> Plan:
 
 
 def lint(args: str, ranks: int = 8) -> list[Finding]:
-    found = lint_plan(made(args, ranks), preset("ddp"), source=MEGATRON)
+    found = lint_plan(made(args, ranks), preset("ddp"), Request(), source=MEGATRON)
     return [one for one in found if one.id == "L54"]
 
 
@@ -128,7 +128,10 @@ def test_a_script_that_obeys_has_the_presets_mesh() -> None:
     source = "from distui.runners.inrank.parallelize import parallelize\nparallelize(model)\n"
     assert made("--tensor-model-parallel-size 2", source=source).mesh == {"dp": 8}
     assert (
-        lint_plan(made("--tensor-model-parallel-size 3", source=source), preset("ddp"), source=source) == []
+        lint_plan(
+            made("--tensor-model-parallel-size 3", source=source), preset("ddp"), Request(), source=source
+        )
+        == []
     )
 
 

@@ -13,8 +13,8 @@ from each import for_each
 from distui.presets.finding import Finding, PlanError, failed
 from distui.presets.lint import lint_plan, refusal
 from distui.presets.load import BUILTIN, load
-from distui.presets.plan import Place, command_plan, make_plan
-from distui.presets.request import Request
+from distui.presets.plan import Place, make_plan
+from distui.presets.request import Named, Request
 
 OBEYING = "from distui.runners.inrank.parallelize import parallelize\nmodel = parallelize(model)\nsave('checkpoint')\n"
 DEEPSPEED = (
@@ -36,10 +36,11 @@ def place(gpus: int = GPUS, source: str = OBEYING) -> Place:
 def lint(
     preset: str = "ddp", *overrides: str, source: str = OBEYING, gpus: int = GPUS, **asked: Any
 ) -> list[Finding]:
-    about = {name: asked.pop(name) for name in ("resources", "managed", "hosts") if name in asked}
+    hosts = (Named("a"),) * asked.pop("hosts", 0)
+    wish = replace(asked.pop("resources", Request()), managed=asked.pop("managed", False), hosts=hosts)
     loaded = load(preset, overrides, cwd=Path("/"), env={"HOME": "/nowhere"})
     plan = make_plan(loaded, Request(script="train.py", **asked), place(gpus, source))
-    return lint_plan(plan, loaded, source=source, **about)
+    return lint_plan(plan, loaded, wish, source=source)
 
 
 def ids(findings: list[Finding]) -> list[str]:
@@ -111,7 +112,7 @@ def test_only_a_typing_error_of_a_variable_is_an_error() -> None:
 def test_the_variables_of_single_hosts() -> None:
     loaded = load("ddp", (), cwd=Path("/"), env={"HOME": "/nowhere"})
     request = Request(script="train.py", env_on={"a*": {"NCCL_FOOBAR": "1", "NCCL_DEBUG": "INFO"}})
-    (finding,) = lint_plan(make_plan(loaded, request, place()), loaded, source=OBEYING)
+    (finding,) = lint_plan(make_plan(loaded, request, place()), loaded, request, source=OBEYING)
     assert (finding.id, finding.where, finding.value) == ("L15", "hosts.a*.NCCL_FOOBAR", "1")
 
 
@@ -178,9 +179,11 @@ def test_a_strategy_in_an_imported_file() -> None:
         "trainer.py": "from torch.nn.parallel import DistributedDataParallel as DDP\n\ndef wrap(m): return DDP(m)\n"
     }
     plan = make_plan(loaded, Request(script="train.py"), place(source="import trainer\n"))
-    found = lint_plan(plan, loaded, source="import trainer\n", beside=beside)
+    found = lint_plan(plan, loaded, Request(), source="import trainer\n", beside=beside)
     assert [(one.id, one.where) for one in found] == [("L25", "trainer.py:3")]
-    broken = lint_plan(plan, loaded, source="import trainer\n", beside={"trainer.py": "broken ("})
+    broken = lint_plan(
+        plan, loaded, Request(), source="import trainer\n", beside={"trainer.py": "broken ("}
+    )
     assert [(one.id, one.where, one.severity) for one in broken] == [("L41", "trainer.py:1", "warning")]
 
 
@@ -188,16 +191,16 @@ def test_a_script_of_this_machine_for_nodes_of_a_cloud() -> None:
     loaded = load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"})
     for script, expected in (("/data/me/train.py", ["L46"]), ("train.py", [])):
         plan = make_plan(loaded, Request(script=script), place())
-        assert ids(lint_plan(plan, loaded, source=OBEYING, resources=H100)) == expected
-        assert lint_plan(plan, loaded, source=OBEYING) == []
-    assert lint_plan(plan, loaded, source=None, resources=H100) == []
+        assert ids(lint_plan(plan, loaded, H100, source=OBEYING)) == expected
+        assert lint_plan(plan, loaded, Request(), source=OBEYING) == []
+    assert lint_plan(plan, loaded, H100) == []
 
 
 @for_each(("gpus", "expected"), [("L4:8", []), ("a10g:8", []), ("H100:8", ["L21"])])
 def test_a_network_tier_that_brings_nothing(gpus: str, expected: list[str]) -> None:
     wish = Request(gpus=gpus, on="aws")
     assert ids(lint(nnodes=2, resources=wish)) == expected
-    several = Request(any_of=({"gpus": gpus}, {"gpus": "T4:8"}))
+    several = Request(on="aws", any_of=({"gpus": gpus}, {"gpus": "T4:8"}))
     assert ids(lint(nnodes=2, resources=several)) == expected
 
 
@@ -208,15 +211,6 @@ def test_accelerators_of_other_makers() -> None:
 def test_an_old_torch_for_the_nodes() -> None:
     assert ids(lint(resources=replace(H100, setup="pip install torch==2.4.0"))) == ["L47"]
     assert lint(resources=replace(H100, setup="pip install torch==2.13.0")) == []
-
-
-def test_a_command_is_looked_at_as_a_shell_would() -> None:
-    command = ("torchrun", "--nprocs-per-node", "2", "train.py")
-    plan = command_plan(command, Request(), place())
-    (one,) = lint_plan(plan, load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"}))
-    assert (one.id, one.severity, one.remedy) == ("L3", "error", "Did you mean --nproc-per-node?")
-    plan = command_plan(("bash", "train.sh"), Request(), place())
-    assert lint_plan(plan, load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"})) == []
 
 
 @for_each("preset", BUILTIN)
