@@ -28,8 +28,11 @@ from distui.runners.run.errors import RunError
 from distui.runners.run.model import AttemptStarted, Stamped
 from distui.runners.run.settings_file import settings_path
 from distui.tui.option_values import completed_path
-from distui.tui.rows.form import Field, best_match, folded_plan, form_rows
+from distui.tui.rows.form import form_rows
+from distui.tui.rows.form_fields import Field
 from distui.tui.rows.glyphs import plain
+from distui.tui.rows.plan_preview import folded_plan
+from distui.tui.rows.preset_list import best_match
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
 

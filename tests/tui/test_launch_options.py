@@ -18,8 +18,8 @@ from distui.runners.launch.option_values import PARSERS
 from distui.runners.launch.words import READERS
 from distui.tui.cli import parser
 from distui.tui.mcp.launch_words import option_words
-from distui.tui.rows.form import OPTION
-from distui.tui.rows.form import fields as form_fields
+from distui.tui.rows.form_fields import OPTION
+from distui.tui.rows.form_fields import fields as form_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 BEGIN, END = "<!-- launch options: written by the tests -->\n", "<!-- end -->"

@@ -17,7 +17,7 @@ from distui.presets.estimate.workload import GB, shape
 from distui.presets.finding import Finding
 from distui.presets.load import load
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
-from distui.tui.rows.form import NAMED, SET
+from distui.tui.rows.form_fields import NAMED, SET
 from distui.tui.screens.launch import GuideScreen, LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
 

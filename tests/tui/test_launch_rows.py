@@ -17,26 +17,11 @@ from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, form_ov
 from distui.runners.launch.preset_library import PresetEntry, listed
 from distui.runners.run.errors import RunError
 from distui.tui.rows import advice
-from distui.tui.rows.form import (
-    KIND,
-    SET,
-    begun_with,
-    broken,
-    check_title,
-    fields,
-    finding_rows,
-    form_rows,
-    keys_row,
-    launch_form,
-    matching,
-    override,
-    plan_rows,
-    preset_rows,
-    stepped,
-    title_row,
-    why_rows,
-)
+from distui.tui.rows.form import form_rows, keys_row
+from distui.tui.rows.form_fields import KIND, SET, begun_with, fields, launch_form, override, stepped
 from distui.tui.rows.glyphs import Row, row_width
+from distui.tui.rows.plan_preview import broken, check_title, finding_rows, plan_rows
+from distui.tui.rows.preset_list import matching, preset_rows, title_row, why_rows
 
 
 def text(rows: list[Row]) -> list[str]:

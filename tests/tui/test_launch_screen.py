@@ -13,7 +13,7 @@ from conftest import Rig, shown
 from distui.presets import model, nccl, trusted_files
 from distui.presets.load import BUILTIN, load
 from distui.tui.app import CockpitApp
-from distui.tui.rows.form import NAMED, SET
+from distui.tui.rows.form_fields import NAMED, SET
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
 from distui.tui.source import LocalSource

@@ -21,22 +21,11 @@ from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
 from ...runners.run.errors import LaunchError, RunError
 from ..background import background, stop
 from ..rows import advice
-from ..rows.form import (
-    KIND,
-    check_title,
-    fields,
-    finding_rows,
-    folded_plan,
-    keys_row,
-    kind_override,
-    launch_form,
-    plan_rows,
-    problem_rows,
-    title_row,
-    why_rows,
-    yaml_rows,
-)
+from ..rows.form import keys_row
+from ..rows.form_fields import KIND, fields, kind_override, launch_form
 from ..rows.glyphs import Row, wrap
+from ..rows.plan_preview import check_title, finding_rows, folded_plan, plan_rows, problem_rows, yaml_rows
+from ..rows.preset_list import title_row, why_rows
 from .cockpit import Cockpit
 from .flash import Flash
 from .launch_candidates import Candidates

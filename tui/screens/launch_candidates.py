@@ -13,7 +13,7 @@ from ...runners.run.errors import LaunchError
 from ..background import background, stop
 from ..keys import bindings
 from ..rows import glyphs
-from ..rows.form import candidate_rows, head_row
+from ..rows.candidates import candidate_rows, head_row
 from ..rows.glyphs import Row, wrap
 from .cockpit import Cockpit
 from .rows_view import RowsView

@@ -9,7 +9,8 @@ from textual.message import Message
 
 from ..line_edits import EDITS
 from ..option_values import completed_path
-from ..rows.form import Field, FormRows, begun_with, form_rows, stepped
+from ..rows.form import FormRows, form_rows
+from ..rows.form_fields import Field, begun_with, stepped
 from .rows_view import RowsView
 
 PAGE = 8

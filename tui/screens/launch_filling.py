@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...runners.launch import launch_settings, recent
 from ...runners.launch.launch_form import LaunchForm, with_free_name
 from ...runners.run.errors import LaunchError
-from ..rows.form import typed_of
+from ..rows.form_fields import typed_of
 
 if TYPE_CHECKING:
     from .launch import LaunchScreen

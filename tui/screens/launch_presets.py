@@ -8,8 +8,8 @@ from textual.events import Resize
 from textual.message import Message
 
 from ...runners.launch.preset_library import PresetEntry
-from ..rows.form import best_match, matching, preset_rows
 from ..rows.glyphs import Row
+from ..rows.preset_list import best_match, matching, preset_rows
 from .searchable import SearchableRows
 
 

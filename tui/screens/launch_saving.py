@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...presets.secrets import holds_secret
 from ..background import background
 from ..rows import glyphs
-from ..rows.form import NAMED, SET
+from ..rows.form_fields import NAMED, SET
 from ..rows.glyphs import Row
 from .modal import ConfirmScreen
 from .prompts import WordsPrompt

@@ -39,7 +39,7 @@ from ...runners.run.model import Cluster, Down, RunPhase, SetAutostop
 from ...runners.run.wire.client import new_id
 from ..arguments import names_hosts
 from ..rows import confirm
-from ..rows.form import candidate_table
+from ..rows.candidates import candidate_table
 from ..rows.glyphs import plain
 from ..terminal import answer, complain, interactive, typeable
 

@@ -1,0 +1,283 @@
+"""The fields of the launch form: made from a preset and from the options, and read back into a launch. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Union, get_args, get_origin
+
+from ...presets import model, nccl
+from ...presets.estimate.memory import format_for
+from ...presets.estimate.workload import FORMATS
+from ...presets.model import Loaded, help_of
+from ...presets.request import FORM_OPTIONS, of_form
+from ...presets.secrets import mask
+from ...runners.launch.launch_form import LaunchForm
+from ...runners.launch.words import shell_words
+
+SET = "set."
+"""Prefix of a preset field's path in the name of its row."""
+
+NAMED = "nccl-preset."
+"""Prefix of a named NCCL setting in the name of its row."""
+
+KIND = f"{SET}strategy.kind"
+"""The choice that determines which other fields exist."""
+
+_HIDDEN = ("title", "summary", "topology.nnodes", "topology.nnodes_min", "topology.nproc_per_node")
+"""Fields that are set elsewhere: when saving, and by the form's own nodes and ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One row of the form."""
+
+    name: str
+    """A field of LaunchForm; or SET and a path; or NAMED and a name."""
+    label: str
+    table: str
+    """The heading above it."""
+    help: str
+    value: str = ""
+    """The value that applies while the field is empty."""
+    choices: tuple[str, ...] = ()
+    """() for free text."""
+    check: bool = False
+    """Whether the field is a checkbox."""
+
+
+Typed = Mapping[str, str]
+"""Maps the name of a field to its typed or chosen text; a field without one is missing or ""."""
+
+QUOTED = "quoted as in a shell"
+OF_SKY = "For nodes that SkyPilot brings."
+ESTIMATE = "Only for the memory estimate."
+
+
+def _of_option(name: str, heading: str, more: str = "") -> tuple[str, str, str, str, str]:
+    """Return a field that the command line also has as an option."""
+    option = of_form(name)
+    assert option is not None, name
+    text = option.sentences if not option.repeat else f"{option.sentences} Several are {QUOTED}."
+    return name, option.label, heading, option.example, f"{text} {more}".rstrip()
+
+
+_OWN = (
+    ("script", "script", "run", "e.g. train.py", "The training script, its path from here."),
+    ("args", "arguments", "run", "e.g. --steps 1000", f"Of the script, {QUOTED}: --steps 1000 --lr 3e-4."),
+    ("nproc", "ranks", "run", "", ""),
+    _of_option("name", "run"),
+    _of_option("env", "run"),
+    ("nccl", "NCCL_DEBUG", "run", "", "How much NCCL logs; it can be changed while the run goes on."),
+    _of_option("place", "where", "hosts A,B,…: hosts of your own, by ssh."),
+    _of_option("nodes", "where", "Above 1 it needs a place."),
+    _of_option("gpus", "where", OF_SKY),
+    _of_option("cpus", "where", OF_SKY),
+    ("params", "model", "memory", "e.g. 7B", f"Parameters of the model: 350M, 7B. {ESTIMATE}"),
+    ("hardware", "GPU", "memory", "e.g. 8xA100-80GB", f"The GPUs of a node: COUNTxNAME. {ESTIMATE}"),
+    ("seq", "sequence", "memory", "2048", f"Positions of a sequence. {ESTIMATE}"),
+    ("recompute", "recompute", "memory", "false", f"Activation checkpointing of every layer. {ESTIMATE}"),
+    ("format", "formats", "memory", "", ""),
+)
+"""Name, label, heading, placeholder, help."""
+
+OPTION = "option."
+"""Prefix of the field of `Request` in the name of an option's row."""
+
+FURTHER = Field(
+    name="further",
+    label="--set",
+    table="further",
+    value="e.g. sky.key=value",
+    help="Further fields as `--set` takes them, quoted as in a shell: keys of env, nccl, deepspeed, accelerate, sky.",
+)
+
+
+def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Field]:
+    """Return every field for a preset; None means that the preset cannot be loaded.
+
+    `kind` is its strategy before the user chose another; `hardware` the GPUs of this machine, if known.
+    """
+    options = list(_options())
+    listed = [_own(row, loaded, hardware) for row in _OWN]
+    listed += (each for each in options if each.table == "run")
+    listed.sort(key=lambda each: ("run", "where", "memory").index(each.table))
+    if loaded is not None:
+        listed += (
+            replace(each, value=kind) if kind and each.name == KIND else each for each in _of_preset(loaded)
+        )
+    return [*listed, FURTHER, *(each for each in options if each.table != "run"), *_named()]
+
+
+def _own(row: tuple[str, str, str, str, str], loaded: Loaded | None, hardware: str) -> Field:
+    name, label, table, value, text = row
+    choices: tuple[str, ...] = ()
+    topology = None if loaded is None else loaded.preset.topology
+    match name:
+        case "nproc":
+            value = "auto" if topology is None else str(topology.nproc_per_node)
+            text = help_of("topology.nproc_per_node")
+        case "nodes" if topology is not None:
+            fewest = "" if topology.nnodes_min is None else f"{topology.nnodes_min}:"
+            value = f"{fewest}{topology.nnodes}"
+        case "nccl":
+            choices, value = nccl.LEVELS, "WARN"
+            env = {} if loaded is None else loaded.preset.nccl.env
+            value = env.get("NCCL_DEBUG", "WARN")
+        case "recompute":
+            choices = ("false", "true")
+        case "format":
+            choices, value = tuple(FORMATS), "fp32" if loaded is None else format_for(loaded.preset).name
+            text = "; ".join(f"{form.name}: {form.text}" for form in FORMATS.values()) + "."
+        case "hardware" if hardware:
+            value = hardware
+    return Field(name=name, label=label, table=table, help=text, value=value, choices=choices)
+
+
+def _of_preset(loaded: Loaded) -> Iterator[Field]:
+    hints = model.fields()
+    for path, value in model.flat(loaded.preset).items():
+        if path in _HIDDEN:
+            continue
+        table, dot, key = path.partition(".")
+        hint = hints.get(path, str)
+        choices = choices_of(hint)
+        yield Field(
+            name=SET + path,
+            label=key if dot else path,
+            table=table if dot else "hook",
+            help=help_of(path) if choices else f"{help_of(path)} Takes {model.words(hint)}.",
+            value=mask(key, shown(value)) if table in model.FREE else shown(value) or "not set",
+            choices=choices,
+        )
+
+
+def _options() -> Iterator[Field]:
+    for name, option in FORM_OPTIONS.items():
+        yield Field(
+            name=OPTION + name,
+            label=option.label or option.flags[-1],
+            table="run" if option.label else "options",
+            help=f"{option.sentences} Several are {QUOTED}." if option.repeat else option.sentences,
+            value=option.example or option.takes or "false",
+            choices=() if option.takes else ("false", "true"),
+        )
+
+
+def _named() -> Iterator[Field]:
+    for preset in nccl.nccl_presets().values():
+        pairs = [f"{name}={value}" for name, value in preset.env.items()]
+        changes = " ".join(pairs[:3])
+        if len(pairs) > 3:
+            changes += f" and {len(pairs) - 3} more, which the plan lists"
+        yield Field(
+            name=NAMED + preset.name,
+            label=preset.name,
+            table="NCCL settings by name",
+            help=f"{preset.when} {changes}",
+            value=preset.when,
+            check=True,
+        )
+
+
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """Return the values of a type that has few; () for free text."""
+    if hint is bool:
+        return ("false", "true")
+    if get_origin(hint) is Literal:
+        return tuple(str(choice) for choice in get_args(hint))
+    return ()
+
+
+def shown(value: object) -> str:
+    """Return a value in the form that a user types: "true", "8", "Block Attention"; None is ""."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return shlex.join(value)
+    if isinstance(value, Mapping | list):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def override(path: str, text: str) -> str:
+    """Return the text of a preset's field in the form of `--set`. Raises RunError for an open quote."""
+    hint = model.fields().get(path)
+    if _is_list(hint) and not text.lstrip().startswith("["):
+        return f"{path}={json.dumps(shell_words(text, path), ensure_ascii=False)}"
+    return f"{path}={text}"
+
+
+def _is_list(hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_is_list(part) for part in get_args(hint))
+    return get_origin(hint) is tuple
+
+
+def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm:
+    """Return the form to submit, with only the fields that exist. Raises RunError for an open quote."""
+    filled = {field.name: typed[field.name].strip() for field in given if typed.get(field.name, "").strip()}
+    own = {name: filled[name] for name, *_ in _OWN if name in filled}
+    overrides = [
+        override(name.removeprefix(SET), text) for name, text in filled.items() if name.startswith(SET)
+    ]
+    overrides += shell_words(filled.get(FURTHER.name, ""), FURTHER.label)
+    return LaunchForm(
+        preset=preset,
+        overrides=tuple(overrides),
+        nccl_presets=tuple(name.removeprefix(NAMED) for name in filled if name.startswith(NAMED)),
+        options={
+            name.removeprefix(OPTION): text for name, text in filled.items() if name.startswith(OPTION)
+        },
+        **own,
+    )
+
+
+def typed_of(form: LaunchForm) -> dict[str, str]:
+    """Return the typed texts of a form that describes this launch."""
+    typed = {name: text for name, *_ in _OWN if (text := getattr(form, name))}
+    typed |= {OPTION + name: text for name, text in form.options.items()}
+    further = []
+    for pair in form.overrides:
+        path, _, value = pair.partition("=")
+        if path in model.fields() and path not in _HIDDEN:
+            typed[SET + path] = value
+        else:
+            further.append(pair)
+    return typed | ({FURTHER.name: shlex.join(further)} if further else {})
+
+
+def kind_override(typed: Typed) -> tuple[str, ...]:
+    """Return the override of the strategy's kind, if the user changed it: other fields then apply."""
+    kind = typed.get(KIND, "")
+    return (f"strategy.kind={kind}",) if kind else ()
+
+
+def stepped(field: Field, text: str, step: int) -> str:
+    """Return the next (1) or previous (-1) choice; "" if it is the preset's own value, hence no change."""
+    if field.check:
+        return "" if text else "on"
+    now = text or field.value
+    if now in field.choices:
+        at = field.choices.index(now)
+    elif step > 0:
+        at = -1
+    else:
+        at = 0
+    after = field.choices[(at + step) % len(field.choices)]
+    return "" if after == field.value else after
+
+
+def begun_with(field: Field, text: str, letter: str) -> str:
+    """Return the next choice that begins with `letter`, or the current one."""
+    now = text or field.value
+    at = field.choices.index(now) + 1 if now in field.choices else 0
+    for choice in (*field.choices[at:], *field.choices[:at]):
+        if choice.lower().startswith(letter.lower()):
+            return "" if choice == field.value else choice
+    return text
