@@ -157,9 +157,9 @@ def _behind(script: Path) -> str | None:
 class Sky:
     """One child and its open calls. For use from one event loop."""
 
-    def __init__(self, python: str = "", log: int | None = None) -> None:
-        """`python`: the interpreter, if known; `log`: file descriptor for SkyPilot's other output, None for none."""
-        self._python, self._log = python, log
+    def __init__(self, python: str = "") -> None:
+        """`python`: the interpreter, if known."""
+        self._python = python
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -177,7 +177,7 @@ class Sky:
                     str(SERVE),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.DEVNULL if self._log is None else self._log,
+                    stderr=asyncio.subprocess.DEVNULL,
                     limit=MOST_LINE,
                     start_new_session=True,
                     umask=users_umask(),
