@@ -144,16 +144,19 @@ def _within(match: re.Match[str]) -> str:
 
 def _places(literal: bytes, data: bytes, folded: bool) -> Iterator[int]:
     """Yield the positions of a literal in order. `folded`: the literal is in lower case and also matches capitals."""
-    sample = data[::EVERY].lower() if folded else data[::EVERY]
+    lower = bytes.lower if folded else bytes
+    sample = lower(data[::EVERY])
     rarest = min(set(literal), key=sample.count)
     if sample.count(rarest) > RARE:
-        return _all(literal, data.lower() if folded else data)
+        yield from _all(literal, lower(data))
+        return
     byte, back = bytes((rarest,)), literal.index(rarest)
-    starts = [at - back for each in {byte, byte.upper() if folded else byte} for at in _all(each, data)]
-    there = (start for start in sorted(starts) if start >= 0)
+    starts = {at - back for at in _all(byte, data)}
     if folded:
-        return (start for start in there if data[start : start + len(literal)].lower() == literal)
-    return (start for start in there if data.startswith(literal, start))
+        starts.update(at - back for at in _all(byte.upper(), data))
+    for start in sorted(starts):
+        if start >= 0 and lower(data[start : start + len(literal)]) == literal:
+            yield start
 
 
 def _all(part: bytes, data: bytes) -> Iterator[int]:

@@ -252,6 +252,11 @@ class _Index:
             pass
         return index
 
+    @property
+    def size(self) -> int:
+        """Size of the log at the last record; 0 without records."""
+        return self.last[0] if self.last is not None else 0
+
     def restart(self) -> None:
         """Forget the records of a truncated log, which are of other bytes."""
         self.pending.clear()
@@ -274,10 +279,10 @@ class LineTimes:
 
         `before`: time of the previous size check; None if this agent made none. All are Unix times.
         """
-        index = self._indexes.get(file)
-        if index is None:
-            index = self._indexes[file] = _Index.resumed(f"{self._run_dir}/{FOLDER}/{file}")
-        if index.last is not None and size < index.last[0]:
+        if file not in self._indexes:
+            self._indexes[file] = _Index.resumed(f"{self._run_dir}/{FOLDER}/{file}")
+        index = self._indexes[file]
+        if size < index.size:
             index.restart()
         offset, last = index.last or (0, None)
         if size == offset and last is not None:

@@ -105,8 +105,7 @@ def files_for(state: RunState, rank: int | None, stream: str) -> list[LogFile]:
         return _services(seen, stream)
     if state.merged and rank is None and not state.attempt:  # before the first rank
         return _services(seen, "launch" if stream == "all" else "service")
-    foreign = [file for file in seen if file.attempt is None and file.source == "rank"]
-    files = foreign or _own_files(state, seen)
+    files = _foreign_files(seen) or _own_files(state, seen)
     return _sorted(file for file in files if rank in (None, file.rank) and stream in ("all", file.stream))
 
 
@@ -115,6 +114,11 @@ def _services(seen: Iterable[LogFile], stream: str) -> list[LogFile]:
     if stream == "launch":
         return [LogFile(LAUNCH_LOG, "launch", "log")]
     return _sorted(file for file in seen if file.source in ("runner", "agent"))
+
+
+def _foreign_files(seen: Iterable[LogFile]) -> list[LogFile]:
+    """Return the files of a job that distui did not start."""
+    return [file for file in seen if file.attempt is None and file.source == "rank"]
 
 
 def _own_files(state: RunState, seen: Iterable[LogFile]) -> list[LogFile]:

@@ -91,23 +91,34 @@ class FormView(RowsView, inherit_bindings=False):
 
     def _handle(self, event: Key) -> bool:
         """Handle a key; return False if it is for the screen."""
-        key, letter = event.key, event.character
+        key = event.key
         if key in _MOVES:
             self._to(self._index + _MOVES[key])
         elif key == "enter":
             self.post_message(self.Submitted())
         elif key in _TABS:
             return self._tab(key)
+        elif not self._change(key):
+            return self._type(event)
+        return True
+
+    def _change(self, key: str) -> bool:
+        """Handle a key that changes a value without a letter."""
+        if not self._picked and key in EDITS:
+            self._put(*EDITS[key](self.text, self._caret))
         elif self._picked and key in _STEPS:
             self._put(stepped(self.current, self.text, _STEPS[key]))
-        elif self._picked and key in ("backspace", "delete", "ctrl+u", "ctrl+w"):
+        elif self._picked and key in _CLEARING:
             self._put("")
-        elif key in EDITS and not self._picked:
-            self._put(*EDITS[key](self.text, self._caret))
-        elif letter is not None and letter.isprintable() and event.is_printable:
-            self._letter(letter)
         else:
             return False
+        return True
+
+    def _type(self, event: Key) -> bool:
+        letter = event.character
+        if letter is None or not letter.isprintable() or not event.is_printable:
+            return False
+        self._letter(letter)
         return True
 
     def _tab(self, key: str) -> bool:
@@ -228,3 +239,6 @@ _TABS = {"tab": 1, "shift+tab": -1}
 """They leave the form at its ends."""
 
 _STEPS = {"left": -1, "right": 1}
+
+_CLEARING = ("backspace", "delete", "ctrl+u", "ctrl+w")
+"""Keys that remove the choice of a field."""
