@@ -51,7 +51,7 @@ class PushProblem:
 
 
 class PushProcess:
-    """The process with the SDK. It starts with the first push, handles one at a time, and is killed if it hangs."""
+    """The process that posts. It starts with the first push, handles one at a time, and is killed if it hangs."""
 
     def __init__(self, env: Mapping[str, str], host: str) -> None:
         self._env, self._host = env, host
@@ -181,6 +181,6 @@ class MetricsPush:
 
 
 def _is_installed() -> bool:
-    """Return True if the SDK is installed, even if that happened after the start of this process."""
+    """Return True if the extra is installed, even if that happened after the start of this process."""
     importlib.invalidate_caches()
     return export_settings.is_installed()

@@ -162,6 +162,6 @@ def _headers(text: str, where: str) -> dict[str, str]:
 def is_installed() -> bool:
     """Whether this Python has the extra, without importing it."""
     try:
-        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+        return importlib.util.find_spec("opentelemetry.proto") is not None
     except ModuleNotFoundError:
         return False

@@ -103,7 +103,7 @@ async def check_the_end_of_an_agent(run: Served, path: Path) -> None:
 
 
 class Collector:
-    """Takes pushes in place of the process with the SDK; test_otlp.py has that process and collectors of HTTP."""
+    """Takes pushes in place of the process that posts; test_otlp.py has that process and collectors of HTTP."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.got: list[Pushed] = []
