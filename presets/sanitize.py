@@ -63,19 +63,18 @@ _PICTURES |= dict.fromkeys(
 _UNPRINTABLE = re.compile(f"[{re.escape(''.join(map(chr, _PICTURES)))}]")
 
 
-def clean_line(raw: bytes, width: int = WIDTH, length: int | None = None) -> str:
+def clean_line(raw: bytes, width: int = WIDTH) -> str:
     """Return one line as printable text of about `width` characters, without its newline.
 
     Invalid UTF-8 becomes U+FFFD, escape sequences are removed, other controls become visible, and tabs become blanks. A
-    progress bar (`\\r`) keeps its last state. A longer line ends with `…` and its length in bytes. `length` is the true
-    length if `raw` is only a part. Markup such as `[red]` stays: show the result as literal text.
+    progress bar (`\\r`) keeps its last state. A longer line ends with `…` and its length in bytes. Markup
+    such as `[red]` stays: show the result as literal text.
     """
     shown, cut = _last_state(raw.rstrip(b"\r\n"), width)
     if not (shown.isascii() and shown.isprintable()):
         shown = ESCAPE.sub("", shown).expandtabs(TAB).translate(_PICTURES)
-    whole = len(raw) if length is None else length
-    if cut or len(shown) > width or whole > len(raw):
-        return f"{shown[:width]}… ({whole:,} bytes)"
+    if cut or len(shown) > width:
+        return f"{shown[:width]}… ({len(raw):,} bytes)"
     return shown
 
 

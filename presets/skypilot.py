@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any
 
 from . import model
@@ -136,13 +136,10 @@ class Cargo:
         return {HOME: self.source}
 
 
-def check(wish: Request, fields: Mapping[str, str] = MappingProxyType({})) -> Request:
-    """Return `wish` if SkyPilot can read it. Raises PlanError with one sentence.
-
-    `fields`: labels of a form's fields by option, such as {"--on": "place"}.
-    """
-    _check_place(wish, fields.get("--on", "--on"))
-    _check_amounts(wish, fields)
+def check(wish: Request) -> Request:
+    """Return `wish` if SkyPilot can read it. Raises PlanError with one sentence."""
+    _check_place(wish)
+    _check_amounts(wish)
     if wish.region is not None and wish.infra is not None and "/" in wish.infra:
         raise PlanError(
             f"--region {wish.region}: {wish.infra} already names a region: leave one of the two out"
@@ -158,34 +155,34 @@ def check(wish: Request, fields: Mapping[str, str] = MappingProxyType({})) -> Re
     return wish
 
 
-def _check_place(wish: Request, on: str) -> None:
+def _check_place(wish: Request) -> None:
     if wish.infra is not None and not _INFRA.fullmatch(wish.infra):
-        raise PlanError(f"{on} {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION")
+        raise PlanError(f"--on {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION")
     cloud = (wish.infra or "*").partition("/")[0].lower()
     clouds = known_names("skypilot")["clouds"]
     if cloud not in ("*", *clouds):
         raise PlanError(
-            f"{on} {wish.infra}: unknown place: write local, sky, or one of {', '.join(clouds)}"
+            f"--on {wish.infra}: unknown place: write local, sky, or one of {', '.join(clouds)}"
         )
 
 
-def _check_amounts(wish: Request, fields: Mapping[str, str]) -> None:
+def _check_amounts(wish: Request) -> None:
     for name, text in (("--cpus", wish.cpus), ("--memory", wish.memory)):
         if text is not None and not _COUNT.fullmatch(text):
-            raise PlanError(f"{fields.get(name, name)} {text}: write a number, or 4+ for at least 4")
+            raise PlanError(f"{name} {text}: write a number, or 4+ for at least 4")
     if wish.gpus is not None:
-        gpus(wish.gpus, fields.get("--gpus", "--gpus"))
+        gpus(wish.gpus)
     if wish.network_tier not in (None, "best", "standard"):
         raise PlanError(f"--network-tier {wish.network_tier}: write best or standard")
     if wish.autostop_min is not None and not 0 < wish.autostop_min <= MOST_AUTOSTOP:
         raise PlanError(f"--autostop {wish.autostop_min}: give minutes, from 1 on")
 
 
-def gpus(text: str, option: str = "--gpus") -> tuple[str, int]:
-    """Return name and number per node: "H100:8" → ("H100", 8). Raises PlanError, which names the `option`."""
+def gpus(text: str) -> tuple[str, int]:
+    """Return name and number per node: "H100:8" → ("H100", 8). Raises PlanError."""
     name, _, count = text.partition(":")
     if not _ACCELERATOR.fullmatch(text) or count == "0":
-        raise PlanError(f"{option} {text}: write NAME:COUNT, the count of one node, as in H100:8")
+        raise PlanError(f"--gpus {text}: write NAME:COUNT, the count of one node, as in H100:8")
     return name, int(count or 1)
 
 

@@ -73,8 +73,6 @@ class Launch:
     """The script and its arguments."""
     nnodes_min: int | None = None
     """Fewest nodes of an elastic group. None means `nnodes`."""
-    local_addr: str = ""
-    """Address of this node. "" means `host`."""
     module: bool = False
     no_python: bool = False
     extra: tuple[str, ...] = ()
@@ -93,7 +91,7 @@ def argv(launch: Launch) -> tuple[str, ...]:
         else f"{launch.nnodes_min}:{launch.nnodes}",
         "--nproc-per-node": str(launch.nproc_per_node),
         **_rendezvous(launch, several),
-        "--local-addr": LOCAL if several else launch.local_addr or launch.host,
+        "--local-addr": LOCAL if several else launch.host,
         "--max-restarts": str(MAX_RESTARTS),
         "--monitor-interval": f"{launch.monitor_interval_s:g}",
     }

@@ -11,7 +11,7 @@ from ...presets.finding import Finding, PlanError
 from ...presets.load import check_name, library, user_dir
 from ...presets.preset_text import check_saved, saved_text
 from ...presets.render import named
-from ...presets.request import Named, Request, option
+from ...presets.request import Named, Request
 from ...presets.trusted_files import private_folder
 from ..hub.sky_process import Candidate, candidates_for
 from ..run import file_io
@@ -27,9 +27,6 @@ from .preset_of_request import overrides_of
 from .syntax_check import syntax_problem
 from .words import count as count_of
 from .words import nccl_pairs, request_of, shell_words, words_of
-
-FIELDS = {flag: option(flag).label for flag in ("--on", "--gpus", "--cpus")}
-"""The form's labels of command-line options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +133,7 @@ def requested(form: LaunchForm) -> Request:
     """Return the launch that the form means. Raises RunError."""
     request, kind = _request(form), kind_of(form.place)
     if kind == SKY:
-        resources(form)
-        return replace(request, on=form.place.strip(), gpus=form.gpus or None, cpus=form.cpus or None)
+        return _on_sky(form, request)
     if form.gpus or form.cpus:
         instead = "clear them, hosts have fixed ones" if kind == HOSTS else "clear them or set place to sky"
         raise RunError(f"GPUs and CPUs apply to SkyPilot only; {instead}")
@@ -148,11 +144,11 @@ def requested(form: LaunchForm) -> Request:
     return request
 
 
-def resources(form: LaunchForm) -> Request:
-    """Return the requirements per node. Raises RunError."""
-    wish = Request(on=form.place.strip(), gpus=form.gpus or None, cpus=form.cpus or None)
+def _on_sky(form: LaunchForm, request: Request) -> Request:
+    """Return a request with the form's requirements per node. Raises RunError."""
+    wish = replace(request, on=form.place.strip(), gpus=form.gpus or None, cpus=form.cpus or None)
     try:
-        return skypilot.check(wish, FIELDS)
+        return skypilot.check(wish)
     except PlanError as error:
         raise RunError(str(error)) from None
 
@@ -162,7 +158,7 @@ async def candidates(form: LaunchForm) -> list[Candidate]:
     nodes = form.nodes.rpartition(":")[2] or "1"
     if not nodes.isdecimal() or not int(nodes):
         raise RunError(f"nodes {form.nodes}: a number from 1 on")
-    return await candidates_for(resources(form), int(nodes))
+    return await candidates_for(_on_sky(form, _without_script(form)), int(nodes))
 
 
 def hosts(form: LaunchForm) -> tuple[Named, ...]:

@@ -79,12 +79,9 @@ def _task(request: Request, file: str) -> Prepared:
 
 
 def _planned(
-    plan: Plan,
-    record: RunRecord,
-    request: Request,
-    task: dict[str, Any],
-    cargo: Cargo,
+    plan: Plan, record: RunRecord, request: Request, task: dict[str, Any], cargo: Cargo
 ) -> Prepared:
+    """Make the launch of a plan and its task."""
     cluster = request.cluster and skypilot.check_cluster(request.cluster)
     order = SkyRequest(
         kind="skypilot",
@@ -97,18 +94,13 @@ def _planned(
         python=interpreter(),
         reuse=bool(cluster),
     )
-    plan = replace(plan, notes=(*plan.notes, *_notes(request, order, list(skypilot.hidden(task)))))
-    return _ordered(plan, record, order, {**cargo.secrets, **skypilot.hidden(task)})
-
-
-def _ordered(plan: Plan, record: RunRecord, order: SkyRequest, hidden: Mapping[str, str]) -> Prepared:
-    """Make the launch from its order. `hidden`: values of the task's and the plan's secrets."""
+    hidden = skypilot.hidden(task)
     what, yaml = "managed job" if order.managed else "cluster", write_yaml(order.task)
     return Prepared(
-        plan,
+        replace(plan, notes=(*plan.notes, *_notes(request, order, list(hidden)))),
         hub_record(record, plan),
         order,
-        hidden,
+        {**cargo.secrets, **hidden},
         details=f"SkyPilot task, {what} {order.cluster}\n\n{yaml}",
         about={"cluster": order.cluster, "managed": order.managed, "task": order.task},
         yaml=yaml,

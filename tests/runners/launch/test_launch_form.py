@@ -61,8 +61,8 @@ def test_what_a_place_is(place: str, kind: str) -> None:
     [
         ({"nodes": "2"}, "2 nodes need a place"),
         ({"gpus": "H100:8"}, "set place to sky"),
-        ({"place": "nowhere"}, "place nowhere: unknown place"),
-        ({"place": "sky", "gpus": "H100:8:9"}, "GPUs H100:8:9: write NAME:COUNT"),
+        ({"place": "nowhere"}, "--on nowhere: unknown place"),
+        ({"place": "sky", "gpus": "H100:8:9"}, "--gpus H100:8:9: write NAME:COUNT"),
         ({"place": "hosts"}, "which hosts?"),
         ({"place": "hosts -oProxyCommand=x"}, "begins with '-'"),
         ({"place": "hosts a,a"}, "more than once"),
