@@ -294,15 +294,13 @@ class _Output:
         Each run is the first cell, the one after the last, and the ink.
         """
         runs: list[tuple[int, int, Ink]] = []
-        start, ink = 0, self._ink
-        blank = (" ", _blank_of(ink))
-        for at, cell in enumerate(cells):
-            if cell[1] is ink or cell == blank:
+        start, ink, blank = 0, self._ink, _blank_of(self._ink)
+        for at, (text, wanted) in enumerate(cells):
+            if wanted is ink or (wanted is blank and text == " "):
                 continue
             if at > start:
                 runs.append((start, at, ink))
-            start, ink = at, cell[1]
-            blank = (" ", _blank_of(ink))
+            start, ink, blank = at, wanted, _blank_of(wanted)
         runs.append((start, len(cells), ink))
         return runs
 
