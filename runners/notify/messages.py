@@ -18,8 +18,8 @@ from .ways import WayTarget
 
 MOST_TITLE, MOST_TEXT = 160, 1200
 """Most characters."""
-MOST_RANKS, MOST_VARIABLE = 1000, 8000
-"""Most ranks, and characters per variable of a command: Linux starts no program with a variable of 128 KiB."""
+MOST_VARIABLE = 8000
+"""Most characters per variable of a command: Linux starts no program with a variable of 128 KiB."""
 OLDEST_S = 30 * 86400.0
 """Largest plausible age in seconds. An older one results from a changed clock."""
 MOST_ALERT = 220
@@ -137,9 +137,6 @@ def generic(text: Text) -> dict[str, Any]:
 
 def variables(text: Text) -> dict[str, str]:
     """Return a command's environment variables, shortened. Its standard input has the complete JSON object."""
-    ranks = ",".join(map(str, text.ranks[:MOST_RANKS]))
-    if len(text.ranks) > MOST_RANKS:
-        ranks += ",…"
     values = {
         "RULE": text.rule,
         "SEVERITY": text.severity,
@@ -148,7 +145,6 @@ def variables(text: Text) -> dict[str, str]:
         "TITLE": text.title,
         "TEXT": text.whole,
         "ATTACH": text.attach,
-        "RANKS": ranks,
     }
     return {
         f"DISTUI_NOTIFY_{name}": value.replace("\0", "")[:MOST_VARIABLE] for name, value in values.items()
