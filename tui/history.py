@@ -352,7 +352,7 @@ def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int,
 
 def _newest(frame: Frame, seconds: int) -> int:
     """Return the number of the bucket that is filled now."""
-    return int((time_of(frame) if frame.moment is None else frame.moment.latest) // seconds)
+    return int(latest(frame) // seconds)
 
 
 def _order(key: Key) -> tuple[int, int]:
@@ -370,6 +370,11 @@ def time_of(frame: Frame) -> float:
     if state.merged or not state.nodes:
         return frame.now
     return frame.node_now(min(state.nodes))
+
+
+def latest(frame: Frame) -> float:
+    """Return the end of the time axis: now, or the end of the run."""
+    return frame.moment.latest if frame.moment is not None else time_of(frame)
 
 
 def newest_values(frame: Frame, want: Want) -> dict[Key, list[float]]:

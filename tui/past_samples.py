@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -16,6 +16,10 @@ from ..runners.telemetry.quantities import RATES
 
 HOLD_S = 120.0
 """Maximum age in seconds of a training signal that still counts as current."""
+
+GPU_CONSTANTS = ("index", "uuid", "name", "mem_total", "power_limit_w", "max_sm_mhz")
+HOST_CONSTANTS = ("cores", "mem_total", "shm_total", "disk_total")
+"""Fields that no curve has, because they never change."""
 
 Sample = TypeVar("Sample", bound=Struct)
 
@@ -62,9 +66,7 @@ def put_samples(state: RunState, window: MetricsWindow, at: float, now: RunState
     _put_gpus(state, taken, now)
     _put_training(state, taken, now, at)
     _put_ranks(state, taken, now, at)
-    for (kind, number, _), values in taken.items():
-        if kind == "host" and number in state.nodes:
-            state.nodes[number].metrics = _with(_blank_host(now, number), values)
+    _put_hosts(state, taken, now)
 
 
 def _with(sample: Sample, values: Mapping[str, float]) -> Sample:
@@ -80,43 +82,30 @@ def _with(sample: Sample, values: Mapping[str, float]) -> Sample:
 def _put_gpus(state: RunState, taken: Taken, now: RunState) -> None:
     for number, node in state.nodes.items():
         live = now.nodes.get(number)
-        standing = {gpu.index: gpu for gpu in live.gpus} if live is not None else {}
+        known = {gpu.index: gpu for gpu in live.gpus} if live is not None else {}
         sampled = {
             index: values for (kind, on, index), values in taken.items() if (kind, on) == ("gpu", number)
         }
-        node.gpus = tuple(
-            _with(_blank_gpu(standing.get(index), index), sampled.get(index, {}))
-            for index in sorted(standing.keys() | sampled.keys())
-        )
+        gpus: list[Gpu] = []
+        for index in sorted(known.keys() | sampled.keys()):
+            gpu = known.get(index) or Gpu(index=index, uuid="", name="GPU")
+            gpus.append(_with(_blank(gpu, GPU_CONSTANTS), sampled.get(index, {})))
+        node.gpus = tuple(gpus)
         if live is not None:
             node.driver, node.gpu_problem = live.driver, live.gpu_problem if not sampled else None
 
 
-def _blank_gpu(live: Gpu | None, index: int) -> Gpu:
-    """Return a GPU with only its constant values: name and sizes."""
-    if live is None:
-        return Gpu(index=index, uuid="", name="GPU")
-    return Gpu(
-        index=index,
-        uuid=live.uuid,
-        name=live.name,
-        mem_total=live.mem_total,
-        power_limit_w=live.power_limit_w,
-        max_sm_mhz=live.max_sm_mhz,
-    )
+def _put_hosts(state: RunState, taken: Taken, now: RunState) -> None:
+    for (kind, number, _), values in taken.items():
+        if kind == "host" and number in state.nodes:
+            live = now.nodes.get(number)
+            host = live.metrics if live is not None else None
+            state.nodes[number].metrics = _with(_blank(host or Host(), HOST_CONSTANTS), values)
 
 
-def _blank_host(now: RunState, number: int) -> Host:
-    live = now.nodes.get(number)
-    if live is None or live.metrics is None:
-        return Host()
-    metrics = live.metrics
-    return Host(
-        cores=metrics.cores,
-        mem_total=metrics.mem_total,
-        shm_total=metrics.shm_total,
-        disk_total=metrics.disk_total,
-    )
+def _blank(sample: Sample, constants: Sequence[str]) -> Sample:
+    """Return a sample that has only the values which never change."""
+    return type(sample)(**{name: getattr(sample, name) for name in constants})
 
 
 def _put_training(state: RunState, taken: Taken, now: RunState, at: float) -> None:

@@ -13,7 +13,7 @@ from ...runners.run.wire.client import LinkError
 from ...runners.telemetry.metric_names import METRICS, find_metric
 from ...runners.telemetry.quantity import Quantity
 from ..background import background
-from ..history import Ask, MetricHistory, Shown, Want, time_of
+from ..history import Ask, MetricHistory, Shown, Want, latest
 from ..keys import bindings
 from ..open_run import OpenRun
 from ..rows.charts import (
@@ -199,11 +199,6 @@ class HistoryPane(Pane):
 def is_live(frame: Frame) -> bool:
     """Whether samples of the frame are current."""
     return frame.moment is None and not frame.state.phase.ended
-
-
-def latest(frame: Frame) -> float:
-    """Return the end of the time axis: now, or the end of the run."""
-    return frame.moment.latest if frame.moment is not None else time_of(frame)
 
 
 def time_word(frame: Frame) -> str:
