@@ -34,11 +34,12 @@ from distui.runners.reports.status_document import MarkedStatus, RunStatus, Watc
 from distui.runners.run.model import Stamped
 from distui.tui.setting_guide import ExampleSettings, Settings
 from distui.tui.verbs.advise import AdviceDocument
+from distui.tui.verbs.clusters import Answer
 from distui.tui.verbs.control import RankAnswers
 from distui.tui.verbs.diagnose import RunDiagnosis
 from distui.tui.verbs.doctor import ExaminationDocument, NodeExamination
 from distui.tui.verbs.dump import Dumped
-from distui.tui.verbs.launch import Answer, Started
+from distui.tui.verbs.launch import Started
 from distui.tui.verbs.lint import Findings
 from distui.tui.verbs.listing import RunLine
 from distui.tui.verbs.logs import LogLine

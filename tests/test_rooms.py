@@ -217,7 +217,7 @@ LATE_IMPORTS = {
         "runners.notify.ways", "runners.run.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",
         "tui.rows.runs",
     },
-    "tui/verbs/demo.py": {"tui.verbs.launch"},
+    "tui/verbs/demo.py": {"tui.verbs.demo_launch"},
     "tui/verbs/launch.py": {
         "runners.comparison.adoption_trial", "runners.launch.check", "tui.rows.trial", "tui.verbs.cockpit",
         "tui.verbs.foreground", "tui.verbs.runs",

@@ -719,7 +719,7 @@ _MODELS = {
 
 _CLUSTERS = {
     "candidates": Verb(
-        "launch:candidates",
+        "clusters:candidates",
         "list the nodes SkyPilot would take, and their prices",
         options=(
             value(
@@ -740,7 +740,7 @@ _CLUSTERS = {
         exits=Exits((1,), "no node fits"),
     ),
     "autostop": Verb(
-        "launch:autostop",
+        "clusters:autostop",
         "set the idle time after which a run's cluster is torn down",
         options=(
             word("run", "RUN"),
@@ -756,7 +756,7 @@ _CLUSTERS = {
         exits=COMMANDS_A_RUN,
     ),
     "down": Verb(
-        "launch:down",
+        "clusters:down",
         "tear down the cluster of a run, with everything on it",
         options=(
             ONE_RUN,

@@ -16,6 +16,6 @@ def demo(options: argparse.Namespace) -> int:
         where = f" on {plural(int(ranks), 'rank')}" if ranks.isdecimal() else ""
         sys.stderr.write(f"Starting the demo{where}: the cockpit opens in a moment, q leaves it.\n")
         sys.stderr.flush()
-    from .launch import start_demo
+    from .demo_launch import start_demo
 
     return start_demo(options)

@@ -1,4 +1,4 @@
-"""launch, plan, exec, rerun, demo: start a run. candidates, down, autostop: its nodes and its SkyPilot cluster."""
+"""launch, plan, exec, rerun: start a run, and follow it."""
 
 from __future__ import annotations
 
@@ -6,45 +6,30 @@ import argparse
 import asyncio
 import json
 import sys
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from importlib import resources
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, TypedDict
+from typing import TypedDict
 
-import msgspec
-
-from ...presets import nccl, skypilot
-from ...presets.finding import Finding, PlanError
+from ...presets import nccl
+from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.sanitize import clean_whole
-from ...runners.hub import launch_order, sky_cloud
-from ...runners.hub.sky_process import candidates_for
-from ...runners.launch import launch_settings, sky
+from ...runners.launch import launch_settings
 from ...runners.launch.launch_settings import HOSTS, LOCAL, kind_of
 from ...runners.launch.prepare import prepare
 from ...runners.launch.prepared import Prepared
 from ...runners.launch.rerun import LaunchChanges, again
 from ...runners.launch.syntax_check import syntax_problem
-from ...runners.launch.words import count, request_of
+from ...runners.launch.words import request_of
 from ...runners.node import package, wheels
-from ...runners.node.local_agent import with_link
 from ...runners.removal import retention
 from ...runners.run import run_directories
 from ...runners.run.environment import pairs
-from ...runners.run.errors import NoTorchError, RunError
-from ...runners.run.model import Cluster, Down, RunPhase, SetAutostop
-from ...runners.run.wire.client import new_id
+from ...runners.run.errors import RunError
+from ...runners.run.model import RunPhase
 from ..arguments import names_hosts
-from ..rows import confirm
-from ..rows.candidates import candidate_table
-from ..rows.glyphs import plain
 from ..terminal import answer, complain, interactive, typeable
-
-# -----------------------------------------------------------------------------------------------------------
-# launch, plan, exec: start a run.
 
 
 class Started(TypedDict):
@@ -97,20 +82,26 @@ def take_defaults(options: argparse.Namespace) -> None:
     defaults = launch_settings.load()
     for problem in defaults.problems:
         complain(problem)
-    if options.task is not None:
-        options.on = options.on or LOCAL
-        return
-    used = []
-    if options.preset is None and defaults.preset:
-        options.preset = defaults.preset
-        used.append(f"preset {defaults.preset}")
-    if options.on is None and defaults.place and not names_hosts(options):
-        used.append(f"place {defaults.place}")
-        kind, _, named = defaults.place.partition(" ")
-        options.on, options.hosts = (LOCAL, named) if kind_of(defaults.place) == HOSTS else (kind, None)
+    if options.task is None:
+        used = [*_take_preset(options, defaults.preset), *_take_place(options, defaults.place)]
+        if used:
+            complain(f"{' and '.join(used)}, as {launch_settings.SECTION} of the settings says")
     options.on = options.on or LOCAL
-    if used:
-        complain(f"{' and '.join(used)}, as {launch_settings.SECTION} of the settings says")
+
+
+def _take_preset(options: argparse.Namespace, preset: str) -> Iterator[str]:
+    """Take the preset if none is given, and yield what was taken."""
+    if options.preset is None and preset:
+        options.preset = preset
+        yield f"preset {preset}"
+
+
+def _take_place(options: argparse.Namespace, place: str) -> Iterator[str]:
+    """Take the place if none is given, and yield what was taken."""
+    if options.on is None and place and not names_hosts(options):
+        kind, _, named = place.partition(" ")
+        options.on, options.hosts = (LOCAL, named) if kind_of(place) == HOSTS else (kind, None)
+        yield f"place {place}"
 
 
 def _findings(ready: Prepared) -> list[Finding]:
@@ -236,120 +227,6 @@ def outcome(entry: run_directories.Entry) -> int:
     return 0 if state.phase is RunPhase.SUCCEEDED else 1
 
 
-# -----------------------------------------------------------------------------------------------------------
-# demo: the shipped example on local ranks; without torch a plain command, with installation hints.
-
-
-HANG_AT = "100"
-"""Step when `demo --hang` lets a rank hang: some seconds after the start."""
-
-
-def start_demo(options: argparse.Namespace) -> int:
-    """Train the shipped example and open it. Raises RunError."""
-    name = _free_name("demo")
-    options.dry_run = False
-    try:
-        ready = _training(options, name)
-    except NoTorchError as error:
-        if options.python is not None or options.preset is not None:
-            raise
-        ready = _anything(options, name, error)
-    return begin(ready, options)
-
-
-def _training(options: argparse.Namespace, name: str) -> Prepared:
-    checkpoints = run_directories.checkpoints_dir() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    request = Request(
-        preset=options.preset or "ddp",
-        script=_example("chargpt.py"),
-        args=(
-            *("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
-            *(("--hang-at", HANG_AT) if options.hang else ()),
-        ),
-        name=name,
-        python=options.python,
-        nproc_per_node=options.nproc_per_node and count(options.nproc_per_node),
-    )
-    return prepare(request)
-
-
-def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Prepared:
-    """Return a run of one plain Python process, supervised like any command, with notes that it trains nothing."""
-    nothing = (
-        f"No torch in {error.python}: this demo trains nothing. It supervises one process of plain Python, as "
-        "`distui exec` does any command: no ranks, no restarts in place, no step of an optimizer."
-    )
-    remedy = (
-        f"To see ranks train: {error.install}, or `distui demo --python PATH` with a Python that has torch."
-    )
-    notes = (nothing, remedy)
-    if options.detach or sys.stdin.isatty():  # else they are printed with the plan's notes
-        for note in notes:
-            complain(note)
-    command = (sys.executable, "-u", _example("without_torch.py"), "--steps", str(options.steps))
-    ready = prepare(Request(command=command, name=name))
-    return replace(ready, plan=replace(ready.plan, notes=(*notes, *ready.plan.notes)))
-
-
-def _example(name: str) -> str:
-    return str(resources.files("distui.presets") / "examples" / name)
-
-
-def _free_name(base: str) -> str:
-    """Return the first of demo, demo-2, demo-3, … that no live run has."""
-    live = {entry.record.name for entry in run_directories.entries() if not run_directories.ended(entry)}
-    return next(
-        name
-        for number in range(1, 1000)
-        if (name := base if number == 1 else f"{base}-{number}") not in live
-    )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# SkyPilot: candidate nodes, a run's cluster, and repeating a launch.
-
-
-def candidates(options: argparse.Namespace) -> int:
-    """Print SkyPilot's candidate nodes, cheapest first."""
-    try:
-        config = {} if options.task is None else sky.read_task(options.task)
-        wish = skypilot.check(request_of(vars(options)))
-    except PlanError as error:
-        raise RunError(str(error)) from None
-    text = options.nnodes or str(config.get("num_nodes") or 1)
-    if not text.isdecimal() or not int(text):
-        raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
-    offers = asyncio.run(candidates_for(wish, int(text), config.get("resources") or {}))
-    answer(options.json, [asdict(offer) for offer in offers], candidate_table(offers))
-    return 0 if offers else 1
-
-
-def down(options: argparse.Namespace) -> int:
-    """Take a run's cluster down, after the user typed its name."""
-    entry, cluster = _cluster(options.run)
-    if cluster.down:
-        return _answer(options, True, f"cluster {cluster.name} is down already")
-    command, typed = Down(new_id(), cluster.name), options.yes
-    if typed is None:
-        state = entry.state()
-        state.cluster, state.phase = cluster, run_directories.phase(entry)
-        asked = confirm.down(state, command)
-        sys.stderr.write("\n".join([asked.title, *plain(asked.lines), "type its name to take it down: "]))
-        sys.stderr.flush()
-        typed = sys.stdin.readline().strip()
-    if typed != cluster.name:
-        raise RunError(f"{typed!r} is not the name of the cluster ({cluster.name}): nothing was done")
-    return _command(options, entry, command)
-
-
-def autostop(options: argparse.Namespace) -> int:
-    """Set the idle minutes before a run's cluster is taken down."""
-    entry, cluster = _cluster(options.run)
-    if cluster.down:
-        raise RunError(f"cluster {cluster.name} is down")
-    return _command(options, entry, SetAutostop(new_id(), options.minutes))
-
-
 def rerun(options: argparse.Namespace) -> int:
     """Repeat a launch as a new run, with changes."""
     entry = run_directories.resolve(options.run)
@@ -362,44 +239,3 @@ def rerun(options: argparse.Namespace) -> int:
     )
     launch = again(entry, wanted)
     return show(launch, options) if options.dry_run else begin(launch, options)
-
-
-def _cluster(run: str | None) -> tuple[run_directories.Entry, Cluster]:
-    """Return a run and its cluster. Raises RunError."""
-    entry = run_directories.resolve(run)
-    launched = launch_order.read(entry.path)
-    if launched is None:
-        raise RunError(f"run {entry.record.name} has no cluster: it was not launched through SkyPilot")
-    if launched.managed:
-        raise RunError(f"run {entry.record.name} is a managed job: SkyPilot takes its cluster down itself")
-    cluster = entry.state().cluster or Cluster()
-    return entry, msgspec.structs.replace(cluster, name=launched.cluster)
-
-
-def _command(options: argparse.Namespace, entry: run_directories.Entry, command: Down | SetAutostop) -> int:
-    """Send a command through the hub if the run is live, else directly to SkyPilot."""
-
-    async def use(entry: run_directories.Entry, link: Any) -> Any:
-        return await link.send(command)
-
-    if run_directories.ended(entry):
-        ok, text = asyncio.run(sky_cloud.carry_out(entry, command))
-    else:
-        done = asyncio.run(with_link(entry.record.run, use))
-        ok, text = done.ok, done.text
-    return _answer(options, ok, text)
-
-
-class Answer(TypedDict):
-    """`down`, `autostop`."""
-
-    ok: bool
-    text: str
-
-
-def _answer(options: argparse.Namespace, ok: bool, text: str) -> int:
-    if ok or options.json:
-        answer(options.json, Answer(ok=ok, text=text), [text])
-    else:
-        complain(text)
-    return 0 if ok else 1

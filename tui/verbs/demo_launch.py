@@ -1,0 +1,82 @@
+"""The launch of `demo`: the shipped example on local ranks; without torch a plain command, with installation hints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from importlib import resources
+
+from ...presets.request import Request
+from ...runners.launch.prepare import prepare
+from ...runners.launch.prepared import Prepared
+from ...runners.launch.words import count
+from ...runners.run import run_directories
+from ...runners.run.errors import NoTorchError
+from ..terminal import complain
+from .launch import begin
+
+HANG_AT = "100"
+"""Step when `demo --hang` lets a rank hang: some seconds after the start."""
+
+
+def start_demo(options: argparse.Namespace) -> int:
+    """Train the shipped example and open it. Raises RunError."""
+    name = _free_name("demo")
+    options.dry_run = False
+    try:
+        ready = _training(options, name)
+    except NoTorchError as error:
+        if options.python is not None or options.preset is not None:
+            raise
+        ready = _anything(options, name, error)
+    return begin(ready, options)
+
+
+def _training(options: argparse.Namespace, name: str) -> Prepared:
+    checkpoints = run_directories.checkpoints_dir() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    request = Request(
+        preset=options.preset or "ddp",
+        script=_example("chargpt.py"),
+        args=(
+            *("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
+            *(("--hang-at", HANG_AT) if options.hang else ()),
+        ),
+        name=name,
+        python=options.python,
+        nproc_per_node=options.nproc_per_node and count(options.nproc_per_node),
+    )
+    return prepare(request)
+
+
+def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Prepared:
+    """Return a run of one plain Python process, supervised like any command, with notes that it trains nothing."""
+    nothing = (
+        f"No torch in {error.python}: this demo trains nothing. It supervises one process of plain Python, as "
+        "`distui exec` does any command: no ranks, no restarts in place, no step of an optimizer."
+    )
+    remedy = (
+        f"To see ranks train: {error.install}, or `distui demo --python PATH` with a Python that has torch."
+    )
+    notes = (nothing, remedy)
+    if options.detach or sys.stdin.isatty():  # else they are printed with the plan's notes
+        for note in notes:
+            complain(note)
+    command = (sys.executable, "-u", _example("without_torch.py"), "--steps", str(options.steps))
+    ready = prepare(Request(command=command, name=name))
+    return replace(ready, plan=replace(ready.plan, notes=(*notes, *ready.plan.notes)))
+
+
+def _example(name: str) -> str:
+    return str(resources.files("distui.presets") / "examples" / name)
+
+
+def _free_name(base: str) -> str:
+    """Return the first of demo, demo-2, demo-3, … that no live run has."""
+    live = {entry.record.name for entry in run_directories.entries() if not run_directories.ended(entry)}
+    name, number = base, 1
+    while name in live:
+        number += 1
+        name = f"{base}-{number}"
+    return name
