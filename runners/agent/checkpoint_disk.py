@@ -34,17 +34,16 @@ def finding_of(place: Path, run_dir: Path, node: int, size: int | None) -> Findi
     free, total = disk_space(place)
     if free is None or not total:
         return None  # no free space information
-    full, tight = free < FULL_BYTES, size is not None and free < size
-    if not (full or tight or free < LOW_SHARE * total):
-        return None
-    text = f"only {size_text(free)} are free where the checkpoints go"
-    if full:
-        text = "the disk of the checkpoints is full"
-    elif tight and size is not None:
+    name, severity, text = LOW, "warning", f"only {size_text(free)} are free where the checkpoints go"
+    if free < FULL_BYTES:
+        name, severity, text = FULL, "error", "the disk of the checkpoints is full"
+    elif size is not None and free < size:
         text += f", and the newest takes {size_text(size)}"
+    elif free >= LOW_SHARE * total:
+        return None
     return Finding(
-        FULL if full else LOW,
-        "error" if full else "warning",
+        name,
+        severity,
         text,
         remedy=f"free space on the file system of {place}, before the next checkpoint",
         node=node,

@@ -497,16 +497,14 @@ def steady(values: Sequence[tuple[float, int]], least_s: float) -> Growth | None
     """
     if len(values) < 2 * PARTS or values[-1][0] - values[0][0] < least_s:
         return None
-    began, ended = values[0][0], values[-1][0]
-    part = (ended - began) / PARTS
-    floors: list[int | None] = [None] * PARTS
+    began, part = values[0][0], (values[-1][0] - values[0][0]) / PARTS
+    floors: dict[int, int] = {}
     for at, size in values:
         number = min(PARTS - 1, int((at - began) / part))
-        floor = floors[number]
-        floors[number] = size if floor is None or size < floor else floor
-    least = [floor for floor in floors if floor is not None]
-    if len(least) < PARTS:
+        floors[number] = min(size, floors.get(number, size))
+    if len(floors) < PARTS:
         return None
+    least = [floors[number] for number in range(PARTS)]
     grown = [after - before for before, after in pairwise(least)]
     usual = statistics.median(grown)
     if usual <= 0 or min(grown) < usual / 3 or max(grown) > 3 * usual:

@@ -38,18 +38,18 @@ def find_alone(view: View) -> list[Finding]:
 
 def _waits(view: View, rank: int, pulses: Sequence[Pulse], there: int) -> bool:
     state = view.state.ranks.get(rank)
-    if (
-        state is None
-        or state.hook is not None
-        or any(pulse.hook for pulse in pulses)
-        or waits.ended(view, rank)
-    ):
+    if state is None or state.hook is not None or waits.ended(view, rank):
         return False
-    first, newest = pulses[0], pulses[-1]
-    size = newest.world_size or ""
-    if not size.isdecimal() or int(size) <= there or newest.at - first.at < ALONE_S:
+    size = pulses[-1].world_size or ""
+    more = size.isdecimal() and int(size) > there
+    return more and not any(pulse.hook for pulse in pulses) and _idles(pulses[0], pulses[-1])
+
+
+def _idles(first: Pulse, newest: Pulse) -> bool:
+    """Whether a rank has done nothing for ALONE_S."""
+    if newest.at - first.at < ALONE_S or first.process_s is None or newest.process_s is None:
         return False
-    if first.process_s is None or newest.process_s is None or activity.works(first, newest):
+    if activity.works(first, newest):
         return False
     return newest.process_s - first.process_s <= activity.DOZES_SHARE * (newest.at - first.at)
 

@@ -106,23 +106,31 @@ async def coordinated(command: Profile, ranks: int, ask: Ask) -> Reply:
     pace = max((each.step_s or 0.0 for each in ready), default=0.0)
     foremost, lead_s = max((each.count for each in ready), default=0), LEAD_S
     for _ in range(TRIES):
-        ahead = LEAD_STEPS + (min(MOST_LEAD, math.ceil(lead_s / pace)) if pace > 0 else 0)
+        ahead = _lead_steps(lead_s, pace)
         part = structs.replace(command, part="arm", first=foremost + ahead, folder=folder)
-        try:
-            armed = _armed((await ask(part)).data)
-        except CommandRefused:
-            await _cancelled(part, ask)
-            raise
+        armed = await _arm(part, ask)
         if all(each.late is None for each in armed):
-            break
+            seconds = command.seconds
+            if seconds is None:
+                seconds = max(LEAST_WAIT_S, 10.0 * pace * (ahead + command.steps))
+            return await ask(structs.replace(part, part="wait", seconds=seconds))
         await _cancelled(part, ask)
         foremost, lead_s = max(max(each.count, each.late or 0) for each in armed), lead_s * 4
-    else:
-        raise CommandRefused(FASTER)
-    seconds = command.seconds
-    if seconds is None:
-        seconds = max(LEAST_WAIT_S, 10.0 * pace * (ahead + command.steps))
-    return await ask(structs.replace(part, part="wait", seconds=seconds))
+    raise CommandRefused(FASTER)
+
+
+def _lead_steps(lead_s: float, pace: float) -> int:
+    """Return the steps between the foremost rank and the first recorded one. `pace`: seconds per step; 0: unknown."""
+    return LEAD_STEPS if pace <= 0 else LEAD_STEPS + min(MOST_LEAD, math.ceil(lead_s / pace))
+
+
+async def _arm(part: Profile, ask: Ask) -> list[_Armed]:
+    """Ask the ranks to record. Raises CommandRefused if one refuses; then none records."""
+    try:
+        return _armed((await ask(part)).data)
+    except CommandRefused:
+        await _cancelled(part, ask)
+        raise
 
 
 async def _cancelled(part: Profile, ask: Ask) -> None:

@@ -45,14 +45,21 @@ def newest(run_dir: Path, at: float, ranks: Collection[int] = ()) -> KeptStacks 
     moments: list[float] = []
     data: dict[str, str] = {}
     for folder in sorted(run_dir.glob(f"node-*/{FOLDER}")):
-        taken = [path for path in sorted(folder.glob("*.json")) if path.stem.isdigit()]
-        before = [path for path in taken if int(path.stem) <= at * 1000]
-        kept = file_io.document_or_none(before[-1], dict[str, str]) if before else None
-        its = {rank: text for rank, text in (kept or {}).items() if not ranks or int(rank) in ranks}
+        path = _last(folder, at)
+        kept = None if path is None else file_io.document_or_none(path, dict[str, str])
+        if path is None or kept is None:
+            continue
+        its = {rank: text for rank, text in kept.items() if not ranks or int(rank) in ranks}
         if its:
-            moments.append(int(before[-1].stem) / 1000)
+            moments.append(int(path.stem) / 1000)
             data |= its
     return KeptStacks(max(moments), data) if moments else None
+
+
+def _last(folder: Path, at: float) -> Path | None:
+    """Return the file of a folder's last answer up to a moment."""
+    taken = [path for path in sorted(folder.glob("*.json")) if path.stem.isdigit()]
+    return next((path for path in reversed(taken) if int(path.stem) <= at * 1000), None)
 
 
 def text(kept: KeptStacks) -> str:

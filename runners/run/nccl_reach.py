@@ -162,13 +162,11 @@ def _unchanged(state: RunState, command: SetNccl, planned: Mapping[str, str] | N
     if not state.attempts:
         return ""
     env = standing(planned or {}, state.attempts)
+    levels = {rank.nccl_debug for rank in state.ranks.values()}
     if planned is None and not any("NCCL_DEBUG" in attempt.env_diff for attempt in state.attempts):
-        levels = {rank.nccl_debug for rank in state.ranks.values()}
         if state.nccl is not None or len(levels) != 1 or None in levels:
             return ""  # their level at the start is unknown
-        env["NCCL_DEBUG"] = str(levels.pop())
-        env["NCCL_DEBUG_SUBSYS"] = DEFAULT_SUBSYS
-    now = {rank.nccl_debug for rank in state.ranks.values()} - {None}
+        env = {"NCCL_DEBUG": str(next(iter(levels))), "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
     wanted = command.level.strip().upper()
-    same = env["NCCL_DEBUG"] == wanted and now <= {wanted} and env["NCCL_DEBUG_SUBSYS"] == subsys
-    return wanted if same else ""
+    same = env == {"NCCL_DEBUG": wanted, "NCCL_DEBUG_SUBSYS": subsys}
+    return wanted if same and levels <= {wanted, None} else ""

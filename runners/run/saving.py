@@ -50,18 +50,23 @@ def refusal(state: RunState, asked: SaveOn, disposition: Disposition) -> str:
     away = [rank for rank, at in state.ranks.items() if at.pid is None or at.phase is not RankPhase.RUNNING]
     if away:
         return f"{spans_text('rank', away)} {agreeing(away, 'is', 'are')} not running: nothing was asked"
-    if not asked.signal:
-        return ""
-    number = signal.Signals[asked.signal]
+    return _unhandled(state, asked.signal, disposition) if asked.signal else ""
+
+
+def _unhandled(state: RunState, name: str, disposition: Disposition) -> str:
+    """Why ranks would not save on a signal; "" if all handle it."""
+    number = signal.Signals[name]
     does = {rank: disposition(at.pid or 0, number) for rank, at in state.ranks.items()}
     ends = [rank for rank, what in does.items() if what == "default"]
     deaf = [rank for rank, what in does.items() if what in ("ignores", None)]
-    has = agreeing(ends, "has", "have")
     if ends:
-        return f"{asked.signal} would end {spans_text('rank', ends)}, which {has} no handler for it: nothing was asked"
+        has = agreeing(ends, "has", "have")
+        return (
+            f"{name} would end {spans_text('rank', ends)}, which {has} no handler for it: nothing was asked"
+        )
     if deaf:
         verb = agreeing(deaf, "ignores", "ignore")
-        return f"{spans_text('rank', deaf)} {verb} {asked.signal}: nothing was asked"
+        return f"{spans_text('rank', deaf)} {verb} {name}: nothing was asked"
     return ""
 
 
