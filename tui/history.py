@@ -194,7 +194,7 @@ class MetricHistory:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._tracks: dict[tuple[Want, int], _Track] = {}
-        """By content and length of buckets; the least recently shown first."""
+        """Tracks by content and length of buckets; the least recently shown first."""
         self.dot = 1.0
         """Seconds per dot of the last painted curves: the step of the time cursor."""
         self.edge: float | None = None

@@ -34,7 +34,7 @@ class Action(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name without target and arguments, by which permissions know it."""
+        """The name without target and arguments, for `Permissions.allowed`."""
         return self.action.partition("(")[0].rpartition(".")[2]
 
     @property

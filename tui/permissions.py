@@ -1,4 +1,4 @@
-"""Which actions are enabled: `--readonly` and the end of a run disable those that change it."""
+"""Enables and disables actions: `--readonly` and the end of a run disable those that change it."""
 
 from __future__ import annotations
 
