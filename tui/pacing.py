@@ -95,12 +95,18 @@ class Pacer:
             return
         if self._asked is not None and self._clock() - self._asked >= self._patience:
             self._give_up_answer()
-        if self.mute or not self._begun:  # the very first batch waits for no answer
-            if text := self._take(MOST if self.mute else self.budget):
-                self._begun = True
-                self._ask(text) if self._asked is None else self._write(text)
-        elif self._asked is None and (text := self._take(self.budget)):
+        if (
+            self._asked is not None and self._begun and not self.mute
+        ):  # the very first batch waits for no answer
+            return
+        text = self._take(MOST if self.mute else self.budget)
+        if not text:
+            return
+        self._begun = True
+        if self._asked is None:
             self._ask(text)
+        else:
+            self._write(text)
 
     def _give_up_answer(self) -> None:
         """Stop waiting for the terminal, which is mute if it has never answered."""

@@ -62,9 +62,9 @@ class _Condition:
     """One condition that held, or that had a notification."""
 
     since: float | None = None
-    """Monotonic seconds from which on it holds, or None."""
+    """Monotonic seconds of its begin, or None."""
     gone: float | None = None
-    """Monotonic seconds from which on it is absent, or None."""
+    """Monotonic seconds of its end, or None."""
     number: int = 0
     """Number of its notifications."""
     open: bool = False
@@ -145,7 +145,7 @@ class Rules:
             )
 
     def _first_step(self, state: RunState, now: float) -> Iterator[Notice]:
-        attempt = state.attempts[-1] if state.attempts else None
+        attempt = state.newest
         if attempt is None or attempt.outcome is not None or state.phase.ended:
             return
         if not stepped(state):
@@ -216,7 +216,7 @@ def stepped(state: RunState) -> bool:
             return True
         if rank.pulse is not None and rank.pulse.step:
             return True
-    began = state.attempts[-1].began if state.attempts else 0.0
+    began = state.attempt_began
     return any(sample.at >= began and (sample.step or 0) > 0 for sample in current(state))
 
 
@@ -262,7 +262,7 @@ def _gave_up(state: RunState, now: float) -> Notice:
         "`distui diagnose` has what the logs say",
         "error",
     )
-    cause = state.attempts[-1].first_cause if state.attempts else None
+    cause = state.first_cause
     if cause is None:
         return notice
     text = notice.text
@@ -276,7 +276,7 @@ def _succeeded(state: RunState, now: float) -> Notice:
     lasted = state.lasted(now)
     took = "" if lasted is None else f"it took {duration_exact(lasted)}"
     line = ", ".join(words for name, words in parts(progress(state, now)) if name in ("step", "loss"))
-    idle = state.attempts[-1].idle if state.attempts else ""
+    idle = state.idle
     return Notice(
         "succeeded",
         f"succeeded:{state.attempt}",
@@ -367,11 +367,10 @@ def _headline(rule: str, finding_id: str, ranks: tuple[int, ...], where: str) ->
 
 def _overdue(state: RunState, now: float, minutes: float | None) -> Iterator[Notice]:
     """Yield a notification if the running ranks have saved no checkpoint for too long."""
-    if state.phase is not RunPhase.RUNNING or not state.attempts:
+    is_running = any(rank.phase is RankPhase.RUNNING for rank in state.ranks.values())
+    if state.phase is not RunPhase.RUNNING or not is_running:
         return
-    if not any(rank.phase is RankPhase.RUNNING for rank in state.ranks.values()):
-        return
-    since, last = state.attempts[-1].began, "no checkpoint was seen in this run"
+    since, last = state.attempt_began, "no checkpoint was seen in this run"
     saved, usual = state.checkpoint, usual_gap(state)
     if saved is not None:
         step = "" if saved.step is None else f" of step {saved.step:,}"

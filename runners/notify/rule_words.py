@@ -73,10 +73,10 @@ def rules_of(words: Sequence[str], where: str, basis: Minutes | None = None) -> 
     words = [word.strip() for word in words if word.strip()]
     if not words:
         raise RunError(f"{where} names no rule: write all, or some of {', '.join(RULES)}")
-    minus = sum(word.startswith("-") for word in words)
-    if minus == len(words):
+    has_minus = {word.startswith("-") for word in words}
+    if has_minus == {True}:
         return _without(words, where, every_rule() if basis is None else basis)
-    if minus:
+    if len(has_minus) > 1:
         raise RunError(
             f"{where}: rules to have and rules to leave out (-) exclude each other: write one kind"
         )

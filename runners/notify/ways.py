@@ -38,7 +38,9 @@ OWN = ("terminal", "desktop")
 KINDS = (*POSTED, "command", *OWN)
 SEQUENCES = ("auto", "osc9", "osc777", "bell")
 """Escape sequences for a terminal."""
-_TEXTS = ("url", "url_file", "url_env", "token_file", "token_env", "sequence")
+_ADDRESSES = ("url", "url_file", "url_env")
+_TOKENS = ("token_file", "token_env")
+_TEXTS = (*_ADDRESSES, *_TOKENS, "sequence")
 _KEYS = (*_TEXTS, "type", "command", "rules")
 _SERVICE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20\x7f]+")
 """An address of apprise."""
@@ -168,29 +170,30 @@ def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]
     for key in section:
         if key not in _KEYS:
             yield f"{where}: there is no setting {quoted(key)}{nearest_or_all(key, _KEYS)}"
-    if kind not in KINDS:
-        yield f"{where}.type has to be one of {', '.join(KINDS)}"
-    if kind == "terminal" and name != kind:
-        yield f"{where}: a channel of type terminal has to be called terminal: write [notify.ways.terminal]"
     for key in _TEXTS:
         if not isinstance(section.get(key, ""), str):
             yield f"{where}.{key} has to be a text"
-    if kind == "command" and not _is_command(section.get("command")):
-        yield f'{where}.command has to be a list of words, the program first, as in ["mail-me", "-q"]'
-    yield from _address_mistakes(where, kind, section)
+    yield from _mistakes_of_kind(where, kind, section)
+    if kind in POSTED:
+        yield from _mistakes_of_address(where, kind, section)
     if section.get("sequence", "auto") not in SEQUENCES:
         yield f"{where}.sequence has to be one of {', '.join(SEQUENCES)}"
 
 
-def _address_mistakes(where: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the mistakes of a channel's address and token."""
-    sources = [key for key in ("url", "url_file", "url_env") if section.get(key)]
-    tokens = [key for key in ("token_file", "token_env") if section.get(key)]
-    if kind not in POSTED:
-        if sources or tokens:
-            yield f"{where}: a channel of type {kind} has no address and no token: leave them out"
-        return
-    if len(sources) != 1:
+def _mistakes_of_kind(where: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
+    if kind not in KINDS:
+        yield f"{where}.type has to be one of {', '.join(KINDS)}"
+    if kind == "terminal" and where != "notify.ways.terminal":
+        yield f"{where}: a channel of type terminal has to be called terminal: write [notify.ways.terminal]"
+    if kind == "command" and not _is_command(section.get("command")):
+        yield f'{where}.command has to be a list of words, the program first, as in ["mail-me", "-q"]'
+    if kind not in POSTED and any(section.get(key) for key in (*_ADDRESSES, *_TOKENS)):
+        yield f"{where}: a channel of type {kind} has no address and no token: leave them out"
+
+
+def _mistakes_of_address(where: str, kind: str, section: Mapping[str, Any]) -> Iterator[str]:
+    tokens = [key for key in _TOKENS if section.get(key)]
+    if len([key for key in _ADDRESSES if section.get(key)]) != 1:
         yield f"{where} needs its address in one of url_file, url_env and url"
     if kind == "apprise" and tokens:
         yield f"{where}: a channel of type apprise has its token in the address: leave {tokens[0]} out"
@@ -211,18 +214,22 @@ def _is_command(value: Any) -> bool:
 def resolved(words: Sequence[str], configured: Configured) -> tuple[str, ...]:
     """Return a plan's words for `--notify`, or for the settings without it, or (). Raises RunError."""
     where = "--notify" if words else f"{configured.path}: notify.send"
-    chosen: dict[str, ChosenWay] = {}
-    for word in words or configured.send:
-        if word == OFF:
-            continue
-        name, rules = split_word(word, where)
-        way = way_of(name, configured, where)
-        chosen[name] = ChosenWay(
-            name, way.rules if rules is None else rules_of(rules, f"{where} {name}", way.rules)
-        )
+    named = [word for word in words or configured.send if word != OFF]
+    chosen = [_chosen(word, configured, where) for word in named]
     if chosen and OFF in words:
         raise RunError("--notify off excludes every channel: use either off or names of channels")
-    return tuple(each.word for each in chosen.values()) or ((OFF,) if words else ())
+    if words and not chosen:
+        return (OFF,)
+    return tuple({each.way: each.word for each in chosen}.values())
+
+
+def _chosen(word: str, configured: Configured, where: str) -> ChosenWay:
+    """Return the channel and the rules that a word names. Raises RunError."""
+    name, rules = split_word(word, where)
+    way = way_of(name, configured, where)
+    if rules is None:
+        return ChosenWay(name, way.rules)
+    return ChosenWay(name, rules_of(rules, f"{where} {name}", way.rules))
 
 
 def way_of(name: str, configured: Configured, where: str) -> NoticeWay:

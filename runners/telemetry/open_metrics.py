@@ -125,7 +125,7 @@ def _counted(ranks: Sequence[Rank], base: Labels) -> Iterator[MetricSample]:
 def _of_training(state: RunState, rank: Rank, base: Labels, goes_on: bool) -> Iterator[MetricSample]:
     """`goes_on`: whether the training advances; otherwise its rates are out of date, and omitted."""
     training = state.training.get(rank.place.rank)
-    began = state.attempts[-1].began if state.attempts else 0.0
+    began = state.attempt_began
     if training is None or training.at < began:
         return
     labels = (*base, ("rank", str(training.rank)))

@@ -52,7 +52,7 @@ def request_of(document: Mapping[str, Any]) -> ExportMetricsServiceRequest:
 
 
 def _metric(each: Mapping[str, Any], began: int, at: int) -> Metric:
-    """Convert a metric. `began`: nanoseconds from which on a sum counts. `at`: of the values."""
+    """Convert a metric. `began`: nanoseconds of the begin of its sum. `at`: nanoseconds of its values."""
     metric = Metric(name=each["name"], description=each["about"], unit=each["unit"])
     for attributes, value in each["points"]:
         if each["kind"] == "gauge":
