@@ -23,7 +23,7 @@ def send(request: Mapping[str, Any]) -> dict[str, Any]:
     except ImportError:
         return {"error": "apprise is not installed: `pip install 'distui[notify]'`"}
     services = Apprise(asset=AppriseAsset(app_id="distui", http_redirects=False))
-    with LogCapture(level=logging.WARNING, fmt="%(message)s") as log:
+    with LogCapture(level=logging.WARNING, fmt="%(message)s") as log:  # type: ignore[no-untyped-call]
         if not services.add(request["url"]):
             return {"error": _last_line(log.getvalue()) or "apprise knows no such service"}
         has_arrived = services.notify(
