@@ -10,21 +10,11 @@ from textual.geometry import Size
 
 from ..rows.column_choice import ColumnChoice, choice_rows, default_choice, moved, resorted, toggled
 from ..rows.glyphs import key_row
-from .modal import RowsModal
-from .rows_view import RowsView
+from .modal import ChoiceRows, RowsModal
 
 
-class _ColumnRows(RowsView):
-    """The columns; the keys that change the choice go to the screen."""
-
-    BINDINGS: ClassVar[list[Binding]] = [
-        Binding("space", "screen.show_column", "show or hide"),
-        Binding("right,l,J", "screen.move(1)", "behind the next"),
-        Binding("left,h,K", "screen.move(-1)", "before the last"),
-        Binding("s", "screen.sort", "sort by it"),
-        Binding("u", "screen.undo", "as distui chooses"),
-        Binding("enter", "screen.keep", "keep"),
-    ]
+class _ColumnRows(ChoiceRows):
+    """The columns."""
 
     def action_zoom(self) -> None:
         """Show or hide the column on a double click."""
@@ -37,7 +27,13 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
 
     WIDEST: ClassVar[int] = 100
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape,q", "dismiss", "cancel", id="columns.cancel")
+        Binding("escape,q", "dismiss", "cancel", id="columns.cancel"),
+        Binding("space", "show_column", "show or hide"),
+        Binding("J", "change(1)", "behind the next"),
+        Binding("K", "change(-1)", "before the last"),
+        Binding("s", "sort", "sort by it"),
+        Binding("u", "undo", "as distui chooses"),
+        Binding("enter", "keep", "keep"),
     ]
 
     def __init__(self, choice: ColumnChoice, absent: Collection[str], ascii_only: bool = False) -> None:
@@ -74,7 +70,7 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
             self.app.notify("this column names the row, it stays", timeout=3)
         self._show(choice)
 
-    def action_move(self, by: int) -> None:
+    def action_change(self, by: int) -> None:
         """Move the column by one place."""
         self._show(moved(self.choice, self.view.cursor, by))
         self.view.move_to(self.view.cursor + by)

@@ -11,32 +11,24 @@ from textual.widgets import Static
 from ...presets.estimate.preset_guide import QUESTIONS, Recommendation, recommend
 from ..rows.advice import choice_rows, end_rows, title
 from ..rows.glyphs import key_row
-from .modal import RowsModal
-from .rows_view import RowsView
+from .modal import ChoiceRows, RowsModal
 
 _ASKING = key_row(("1-4", " or "), ("Enter", " answer   "), ("backspace", " back   "), ("esc", " cancel"))
 _ENDED = key_row(("Enter", " take it   "), ("backspace", " back   "), ("esc", " cancel"))
-
-
-class _LaunchChoices(RowsView):
-    """The choices of the guide; the keys that answer go to the screen."""
-
-    BINDINGS: ClassVar[list[Binding]] = [
-        Binding("enter,right,l", "screen.answer", "answer"),
-        Binding("backspace,left,h", "screen.before", "back"),
-        *(Binding(str(number), f"screen.answer({number})", str(number)) for number in range(1, 5)),
-    ]
 
 
 class GuideScreen(RowsModal[Recommendation | None]):
     """Asks the guide's questions; returns the accepted recommendation, or None."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape,q", "dismiss", "cancel", id="guide.cancel")
+        Binding("escape,q", "dismiss", "cancel", id="guide.cancel"),
+        Binding("enter", "answer", "answer"),
+        Binding("backspace", "change(-1)", "back"),
+        *(Binding(str(number), f"answer({number})", str(number)) for number in range(1, 5)),
     ]
 
     def __init__(self, ascii_only: bool = False) -> None:
-        super().__init__("", (), _ASKING, ascii_only, view=_LaunchChoices(id="modal-rows", cursor=True))
+        super().__init__("", (), _ASKING, ascii_only, view=ChoiceRows(id="modal-rows", cursor=True))
         self._answers: list[int] = []
         self._recommended: Recommendation | None = None
 
@@ -77,7 +69,9 @@ class GuideScreen(RowsModal[Recommendation | None]):
             self._answers.append(given)
             self._ask(0)
 
-    def action_before(self) -> None:
-        """Go back to the previous question, with the cursor on its answer."""
-        if self._answers:
+    def action_change(self, step: int) -> None:
+        """Answer with the choice under the cursor, or go back to the previous question and its answer."""
+        if step > 0:
+            self.action_answer()
+        elif self._answers:
             self._ask(self._answers.pop())

@@ -42,6 +42,15 @@ def key_rows(keys: Row, width: int) -> list[Row]:
     return [*rows, row]
 
 
+class ChoiceRows(RowsView):
+    """Rows whose left and right keys change a value of the screen instead of scrolling."""
+
+    BINDINGS: ClassVar[list[Binding]] = [
+        Binding("right,l", "screen.change(1)", "next value"),
+        Binding("left,h", "screen.change(-1)", "previous value"),
+    ]
+
+
 class RowsModal(ModalScreen[Answer]):
     """A title, rows, the widgets `between`, and the keys, which are always visible; no larger than needed."""
 
@@ -214,22 +223,14 @@ _KEYS = key_row(
 )
 
 
-class _ModalRows(RowsView):
-    """The form's rows; the keys that change a value go to the screen."""
-
-    BINDINGS: ClassVar[list[Binding]] = [
-        Binding("right,l,space", "screen.change(1)", "next value"),
-        Binding("left,h", "screen.change(-1)", "previous value"),
-        Binding("enter", "screen.apply", "go on"),
-    ]
-
-
 class NcclScreen(RowsModal[SetNccl | None]):
     """Asks for an NCCL_DEBUG change; returns the command to confirm, or None."""
 
     WIDEST: ClassVar[int] = 110
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape,q", "dismiss", "cancel", id="nccl.cancel")
+        Binding("escape,q", "dismiss", "cancel", id="nccl.cancel"),
+        Binding("space", "change(1)", "next value"),
+        Binding("enter", "apply", "go on"),
     ]
 
     def __init__(
@@ -248,7 +249,7 @@ class NcclScreen(RowsModal[SetNccl | None]):
         self.hint.ascii_only = ascii_only
         ranks = self.form.ranks
         who = f"{spans_text('rank', ranks)} (marked)" if ranks else "every rank"
-        view = _ModalRows(id="modal-rows", cursor=True)
+        view = ChoiceRows(id="modal-rows", cursor=True)
         title = f"NCCL_DEBUG of {who} of {state().name}"
         super().__init__(title, (), _KEYS, ascii_only, view=view, between=[self.hint])
 
