@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .finding import PlanError
 from .model import Preset
-from .script_support import PARALLELIZE, Names, Obeys, Script, ScriptCall, framework, parse, wraps
+from .script_facts import PARALLELIZE, Names, Script, ScriptCall, framework, parse, wraps
+from .script_support import Obeys
 from .text_formats import Unreadable
 
 VARIABLE = "DISTUI_ADOPT"

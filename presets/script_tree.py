@@ -117,3 +117,24 @@ def _count(source: str | bytes) -> int:
     """Return the nodes of a script, or 0 if it is not Python."""
     found = _read(source)
     return 0 if isinstance(found, Unreadable) else len(found.nodes)
+
+
+def local_imports(source: str | bytes) -> list[str]:
+    """Return paths, relative to the script's folder, that its imports would load if they exist. Never raises."""
+    try:
+        tree = read(source)
+    except Unreadable:
+        return []
+    modules = (name for node in tree.of(ast.Import, ast.ImportFrom) for name in _imported(node))
+    return [f"{module.replace('.', '/')}.py" for module in dict.fromkeys(modules)]
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """Yield the modules of the script's folder that a statement may load."""
+    names = [alias.name for alias in node.names if alias.name != "*"]
+    if isinstance(node, ast.Import):
+        yield from names
+    elif node.level <= 1:
+        if node.module:
+            yield node.module
+        yield from (f"{node.module}.{name}" if node.module else name for name in names)

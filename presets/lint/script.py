@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..finding import Finding, Severity
-from ..script_support import TRAINERS, Names, Script, listed, parse, wraps
+from ..script_facts import TRAINERS, Names, Script, parse, wraps
+from ..script_support import listed
 from ..script_tree import MOST_FILES, ScriptTree
 from ..text_formats import Unreadable
 from . import lint_rules

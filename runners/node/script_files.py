@@ -55,8 +55,8 @@ def read_around(
     A text is None if it exceeds the limit for the script with its imports. `path` is the script; `folder` is the working
     directory of the ranks.
     """
-    from ...presets.script_support import local_imports, own_config  # needed only to examine a script
-    from ...presets.script_tree import within_limits
+    from ...presets.script_support import own_config  # needed only to examine a script
+    from ...presets.script_tree import local_imports, within_limits
 
     names = local_imports(source) if source else []
     there = (name for name in names if os.path.isfile(path.parent / name))

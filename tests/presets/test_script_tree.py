@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from each import for_each
 
-from distui.presets import script_support, script_tree
+from distui.presets import script_facts, script_support, script_tree, script_values
 from distui.presets.lint import script
 from distui.presets.script_tree import MOST_BYTES, MOST_FILES, MOST_NODES, read, within_limits
 from distui.presets.text_formats import Unreadable
@@ -52,7 +52,7 @@ def test_a_dense_script_is_parsed_once_and_not_walked_to_its_end(source: str, pa
     (found,) = script.check(source, "train.py")
     assert (found.id, found.severity, found.where) == ("L41", "warning", "train.py")
     assert found.text.endswith("nothing in it was checked.")
-    assert script_support.local_imports(source) == []
+    assert script_tree.local_imports(source) == []
     assert parsed == [len(source)]
 
 
@@ -134,8 +134,8 @@ def test_real_modules_fit() -> None:
 
 def test_words_are_found_among_thousands_of_options() -> None:
     source = "".join(f"p.add_argument('--heads{number}')\n" for number in range(5_000))
-    values = script_support.Values(
-        script_support.parse(source), ["--heads7", "3", "--heads4999=5", "--heads", "9"]
+    values = script_values.Values(
+        script_facts.parse(source), ["--heads7", "3", "--heads4999=5", "--heads", "9"]
     )
     given = {option.name: values.of_option(option).given for option in values.options}
     assert (given["--heads7"], given["--heads8"], given["--heads4999"]) == (True, False, True)
