@@ -46,9 +46,10 @@ from distui.tui.verbs.logs import LogLine
 from distui.tui.verbs.metrics import Curves, MetricName
 from distui.tui.verbs.notes import Notes, Tags
 from distui.tui.verbs.notify import ListedWays, SentNotices, TriedWays
-from distui.tui.verbs.presets import NamedSettings, Trusted, TrustedFile, Written
+from distui.tui.verbs.presets import NamedSettings, Written
 from distui.tui.verbs.removal import Removable, Removed
 from distui.tui.verbs.status import ListedJob
+from distui.tui.verbs.trust import Trusted, TrustedFile
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 

@@ -667,7 +667,7 @@ _PRESETS = {
         exits=Exits((1,), "no strategy fits"),
     ),
     "trust": Verb(
-        "presets:trust",
+        "trust:trust",
         "trust a configuration file that other users can write, as it is now",
         options=(
             word("path", "PATH", "(default: the nearest distui.toml)", nargs="?"),

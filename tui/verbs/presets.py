@@ -1,4 +1,4 @@
-"""presets and trust: list, show and create presets; choose trusted configuration files."""
+"""presets: list, show and create presets; settings and variables of NCCL."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
-from ...presets import nccl, trusted_files
-from ...presets import trusted_files as trusted
+from msgspec import Struct
+
+from ...presets import nccl
 from ...presets.finding import nearest
 from ...presets.load import (
-    PROJECT_FILE,
     Definition,
     Library,
     check_name,
@@ -35,17 +35,14 @@ from ..terminal import answer, complain
 if TYPE_CHECKING:
     from ...presets.imports import Imported
 
-# -----------------------------------------------------------------------------------------------------------
-# presets: list, show, new.
 
-
-class Written(TypedDict):
+class Written(Struct, frozen=True):
     """Output of `presets new`, and `trust --remove`."""
 
     path: str
 
 
-class NamedSettings(TypedDict):
+class NamedSettings(Struct, frozen=True):
     """A row of `presets nccl`."""
 
     name: str
@@ -95,7 +92,7 @@ def _new(options: argparse.Namespace) -> int:
         raise _exists(path) from None
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
-    sys.stdout.write(json.dumps(Written(path=str(path))) + "\n" if options.json else f"{path}\n")
+    answer(options.json, Written(str(path)), [str(path)])
     return 0
 
 
@@ -165,12 +162,10 @@ def _nccl(name: str | None, as_json: bool) -> int:
     if name is not None and name not in nccl_presets():
         return _variables(name, as_json)
     named = [preset for preset in nccl_presets().values() if name in (None, preset.name)]
-    rows = [
-        NamedSettings(name=preset.name, when=preset.when, live=preset.live, env=dict(preset.env))
-        for preset in named
-    ]
+    rows: list[NamedSettings] = []
     lines: list[str] = []
     for preset in named:
+        rows.append(NamedSettings(preset.name, preset.when, preset.live, dict(preset.env)))
         pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in preset.env.items())
         lines += [preset.name, f"    {preset.when}", f"    {pairs}"]
     answer(as_json, rows, lines)
@@ -190,111 +185,3 @@ def _variables(name: str, as_json: bool) -> int:
         lines += [entry.name, f"    {meaning}", f"    {nccl.facts(entry)}"]
     answer(as_json, [asdict(entry) for entry in entries], lines)
     return 0
-
-
-# -----------------------------------------------------------------------------------------------------------
-# trust: configuration files that count although other users can write them.
-
-
-class Trusted(TypedDict):
-    """`trust PATH`."""
-
-    path: str
-    sha256: str
-    since: float
-    sets: list[str]
-
-
-class TrustedFile(TypedDict):
-    """A row of `trust --list`."""
-
-    path: str
-    sha256: str
-    since: float
-    state: str
-
-
-def trust(options: argparse.Namespace) -> int:
-    """Dispatch the forms. Raises RunError and PresetError."""
-    if options.list:
-        if options.path is not None:
-            raise RunError("--list takes no PATH")
-        return _list_trusted(options.json)
-    path = _path(options.path)
-    try:
-        return _remove(path, options.json) if options.remove else _add(path, options.json)
-    except OSError as error:
-        raise RunError(f"cannot write {trusted.file_of(os.environ)}: {error.strerror or error}") from None
-
-
-def _path(word: str | None) -> Path:
-    """Return the path of the file to trust. Raises RunError."""
-    if word is None:
-        here = Path.cwd()
-        near = (at / PROJECT_FILE for at in (here, *here.parents) if os.path.lexists(at / PROJECT_FILE))
-        nearest = next(near, None)
-        if nearest is None:
-            raise RunError(
-                f"there is no {PROJECT_FILE} here or above: name the file, as in distui trust PATH"
-            )
-        return nearest
-    path = Path(word).expanduser()
-    return path / PROJECT_FILE if path.is_dir() else path
-
-
-def _add(path: Path, as_json: bool) -> int:
-    try:
-        data = trusted_files.content(path)
-    except (OSError, trusted_files.NoFile) as error:
-        why = (error.strerror or error) if isinstance(error, OSError) else error
-        raise RunError(f"file {path} cannot be read: {why}") from None
-    document = parse_toml(data, str(path))
-    added = trusted.add(os.environ, path, data)
-    about = Trusted(path=added.path, sha256=added.sha256, since=added.since, sets=_sets(document))
-    lines = [f"{added.path} is trusted as it is now (sha256 {added.sha256[:12]}…); it sets"]
-    lines += [f"  {setting}" for setting in _sets(document)] or ["  nothing"]
-    answer(as_json, about, lines)
-    return 0
-
-
-def _sets(document: dict[str, Any]) -> list[str]:
-    """Return every value of a document, by its path in it."""
-    settings = []
-    for key, value in document.items():
-        if isinstance(value, dict):
-            settings += [f"{key}.{setting}" for setting in _sets(value)]
-        else:
-            settings.append(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}")
-    return settings
-
-
-def _remove(path: Path, as_json: bool) -> int:
-    if not trusted.remove(os.environ, path):
-        raise RunError(f"{trusted_files.name_of(path)} is not trusted: `distui trust --list` shows what is")
-    name = trusted_files.name_of(path)
-    answer(as_json, Written(path=name), [f"{name} is trusted no longer"])
-    return 0
-
-
-def _list_trusted(as_json: bool) -> int:
-    rows = [
-        TrustedFile(path=entry.path, sha256=entry.sha256, since=entry.since, state=_state(entry))
-        for entry in trusted.entries(os.environ)
-    ]
-    if rows or as_json:
-        answer(as_json, rows, [f"{row['state']:<9} {row['path']}" for row in rows])
-    return 0
-
-
-def _state(entry: trusted.Trusted) -> str:
-    """Return "as it was", "changed" or "gone"; "unreadable" if the file cannot be compared."""
-    try:
-        return (
-            "as it was"
-            if trusted_files.digest(trusted_files.content(Path(entry.path))) == entry.sha256
-            else "changed"
-        )
-    except FileNotFoundError:
-        return "gone"
-    except (OSError, trusted_files.NoFile):
-        return "unreadable"
