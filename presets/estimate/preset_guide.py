@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -228,10 +228,7 @@ def on_gpus(estimates: list[Estimate]) -> Estimate | None:
 
 def remedies(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> list[Remedy]:
     """Return changes that make the model fit without host memory or disk, the cheapest first."""
-    return list(_tried(model, form, per_node, nodes, limit))
 
-
-def _tried(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> Iterator[Remedy]:
     def simplest(changed: Shape, passes: int = 1) -> Estimate | None:
         rows = survey(changed, form, per_node, nodes, limit)
         if passes > 1:
@@ -240,21 +237,19 @@ def _tried(model: Shape, form: Format, per_node: int, nodes: int, limit: float) 
             rows = [_accumulating(row, changed, form, per_node * nodes, passes) for row in plain]
         return on_gpus(rows)
 
-    again = replace(model, recompute=True)
-    helped = False
-    if not model.recompute and (fit := simplest(again)):
-        helped = True
-        yield Remedy(change="Compute activations again in backward", options="--recompute", estimate=fit)
-    for changed in (model,) if helped or model.recompute else (model, again):
-        remedy = _smaller(changed, simplest)
-        if remedy:
-            helped = True
-            yield remedy
-            break
-    if not helped and (remedy := _shorter(again, simplest, "" if model.recompute else " --recompute")):
-        yield remedy
-    if more := _more(model, form, per_node, nodes, limit):
-        yield more
+    recomputing = replace(model, recompute=True)
+    found = [_recomputed(model, simplest)]
+    found.append(_smaller(model, simplest))
+    if found == [None, None]:
+        found.append(_smaller(recomputing, simplest) or _shorter(recomputing, simplest, model.recompute))
+    found.append(_more(model, form, per_node, nodes, limit))
+    return [remedy for remedy in found if remedy]
+
+
+def _recomputed(model: Shape, simplest: Callable[[Shape], Estimate | None]) -> Remedy | None:
+    fit = None if model.recompute else simplest(replace(model, recompute=True))
+    change = "Compute activations again in backward"
+    return Remedy(change=change, options="--recompute", estimate=fit) if fit else None
 
 
 def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) -> Remedy | None:
@@ -271,15 +266,17 @@ def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) ->
     return None
 
 
-def _shorter(model: Shape, simplest: Callable[[Shape], Estimate | None], also: str) -> Remedy | None:
-    """Suggest the longest sequence that fits, with one sequence per batch."""
+def _shorter(model: Shape, simplest: Callable[[Shape], Estimate | None], is_given: bool) -> Remedy | None:
+    """Suggest the longest sequence that fits, with one sequence per batch. `is_given`: --recompute is an option."""
     seq = model.seq // 2
     while seq >= SHORTEST:
         if fit := simplest(replace(model, seq=seq, micro_batch=1)):
             options = f"--seq {seq}"
             if model.micro_batch > 1:
                 options += " --micro-batch 1"
-            return Remedy(change="Take shorter sequences", options=options + also, estimate=fit)
+            if not is_given:
+                options += " --recompute"
+            return Remedy(change="Take shorter sequences", options=options, estimate=fit)
         seq //= 2
     return None
 

@@ -175,10 +175,13 @@ def _lost_variables(launch: LauncherCall, script: ShellText, around: Surrounding
     """Return the variables that do not reach other nodes, with the line that sets each, or the launcher's line."""
     if any(name in script.text or name in around.env for name in (".deepspeed_env", "DS_ENV_FILE")):
         return {}
-    exported = (var for var in script.settings if var.exported and var.line <= launch.line)
-    lines = {var.name: var.line for var in exported if _is_lost(var.name)}
-    own = {var.name for var in script.settings}
-    return lines | {name: launch.line for name in around.env if _is_lost(name) and name not in own}
+    lines: dict[str, int] = {}
+    for variable in script.settings:
+        if variable.exported and variable.line <= launch.line:
+            lines[variable.name] = variable.line
+    own = {variable.name for variable in script.settings}
+    lines |= {name: launch.line for name in around.env if name not in own}
+    return {name: line for name, line in lines.items() if _is_lost(name)}
 
 
 def _is_lost(name: str) -> bool:
