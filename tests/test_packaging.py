@@ -36,6 +36,7 @@ NEEDED = (
     "distui/runners/inrank/site/sitecustomize.py",
     "distui/runners/logs/grep.py",
     "distui/runners/py.typed",
+    "distui/tui/actions.toml",
     "distui/tui/app.tcss",
     "distui/tui/mcp/SKILL.md",
     "distui/tui/py.typed",

@@ -235,7 +235,7 @@ LATE_IMPORTS = {
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/screens/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/screens/run_keys.py": {"tui.screens.side_by_side"},
-    "tui/keys.py": {"presets.load"},
+    "tui/keymap_file.py": {"presets.load"},
     "tui/nccl_sources.py": {"runners.diagnosis.reading"},
     "tui/other_hosts.py": {"runners.launch.hosts"},
     "tui/source.py": {

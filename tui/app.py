@@ -27,7 +27,9 @@ from .background import BackgroundWork, after, background, call, keep_running
 from .beat import Beat
 from .choices import Choices
 from .colours import NAMES, THEMES
-from .keys import ACTIONS, bindings, help_rows, key_text, keymap_path, load_keymap
+from .key_help import help_rows
+from .keymap_file import keymap_path, load_keymap
+from .keys import ACTIONS, bindings, key_text
 from .lending import lend
 from .open_run import OpenRun
 from .other_hosts import HOST

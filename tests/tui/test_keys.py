@@ -9,7 +9,9 @@ import pytest
 from each import for_each
 
 from distui.runners.run.model import Dump, Restart, SetNccl, Signal, Stop
-from distui.tui.keys import ACTIONS, MUTATING, SCOPES, help_rows, key_text, load_keymap
+from distui.tui.key_help import help_rows
+from distui.tui.keymap_file import load_keymap
+from distui.tui.keys import ACTIONS, MUTATING, SCOPES, key_text
 from distui.tui.rows.command_line import CommandError, parse
 
 
