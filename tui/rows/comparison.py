@@ -115,28 +115,43 @@ def _edge(rows: Sequence[Difference]) -> int:
 
 def _difference(row: Difference, sizes: tuple[int, int, int], width: int) -> list[Row]:
     """Return the lines of one row; `sizes` are the columns of the name and of both sides."""
-    mark, ink = MARKS[row.kind]
-    a, b = (NA if text is None else text for text in (row.a, row.b))
     tail = "  ".join(filter(None, (ratio_text(row.ratio), row.note)))
+    return _side_by_side(row, tail, sizes, width) or _below_each_other(row, tail, width)
+
+
+def _side_by_side(row: Difference, tail: str, sizes: tuple[int, int, int], width: int) -> list[Row]:
+    """Return a row with both sides in their columns; [] if a text is longer."""
+    mark, ink = MARKS[row.kind]
+    a, b = _shown(row.a), _shown(row.b)
     name, left, right = sizes
-    if len(row.name) <= name and len(a) <= left and len(b) <= right:
-        line: Row = (
-            (f"{mark} ", ink),
-            (f"{row.name:<{name}}  ", "text"),
-            (f"{a:<{left}}  ", _ink(row.a)),
-            (f"{b:<{right}}", _ink(row.b)),
-        )
-        behind: Row = ((f"  {tail}" if tail else "", "dim"),)
-        if row_width((*line, *behind)) <= width:
-            return [(*line, *behind)]
-        if row_width(line) <= width:
-            return [line, *labelled(("      ", "dim"), tail, width, "dim")]
-    rows: list[Row] = [((f"{mark} ", ink), (row.name, "text"), (f"  {tail}" if tail else "", "dim"))]
+    line: Row = (
+        (f"{mark} ", ink),
+        (f"{row.name:<{name}}  ", "text"),
+        (f"{a:<{left}}  ", _ink(row.a)),
+        (f"{b:<{right}}", _ink(row.b)),
+    )
+    if len(row.name) > name or len(a) > left or len(b) > right or row_width(line) > width:
+        return []
+    whole: Row = (*line, (f"  {tail}" if tail else "", "dim"))
+    if row_width(whole) <= width:
+        return [whole]
+    return [line, *labelled(("      ", "dim"), tail, width, "dim")]
+
+
+def _below_each_other(row: Difference, tail: str, width: int) -> list[Row]:
+    mark, ink = MARKS[row.kind]
+    a, b = _shown(row.a), _shown(row.b)
+    head: Row = ((f"{mark} ", ink), (row.name, "text"), (f"  {tail}" if tail else "", "dim"))
     if a == b and row.kind in (SAME, UNKNOWN):
-        return [*rows, *labelled(("    A B  ", "dim"), a, width)]
+        return [head, *labelled(("    A B  ", "dim"), a, width)]
+    rows = [head]
     for letter, style, text in zip(SIDES, INKS, (a, b), strict=True):
         rows += labelled((f"    {letter}  ", style), text, width)
     return rows
+
+
+def _shown(text: str | None) -> str:
+    return NA if text is None else text
 
 
 def _ink(text: str | None) -> str:
