@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...presets.estimate.memory import Estimate, estimate_for, format_for
@@ -269,20 +270,24 @@ def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
     """
     wide = width >= _FULL_WIDTH
     letters = {} if wide else {part: letter for part, letter, _ in BAR}
+    shown = [column for column, part in enumerate(HEAD[:-1]) if wide or part != "states"]
     head = ("GB", *(letters.get(part, part) for part in PARTS))
-    body = [(case, table_row(case)) for case in advice.estimates]
-    kept = [column for column, part in enumerate(HEAD[:-1]) if wide or part != "states"]
-    widths = {column: max(len(row[column]) for row in (head, *(row for _, row in body))) for column in kept}
-
-    def line(texts: tuple[str, ...]) -> str:
-        return "  ".join(fit(texts[column], widths[column], right=column > 0) for column in kept)
-
-    rows: list[Row] = [((f"   {line(head)}", "dim"),)]
-    for case, row in body:
+    cells = [table_row(case) for case in advice.estimates]
+    first, *lines = _aligned([head, *cells], shown)
+    rows: list[Row] = [((f"   {first}", "dim"),)]
+    for case, row, line in zip(advice.estimates, cells, lines, strict=True):
         mark = glyphs.CURSOR if mine is not None and numbers(case) == numbers(mine) else " "
         state: Cell = (row[-1], "ok" if case.fits else "bad")
-        rows.append(((f" {mark} ", "accent"), (f"{line(row)}  ", "text"), state))
+        rows.append(((f" {mark} ", "accent"), (f"{line}  ", "text"), state))
     return [*rows, *_elsewhere_rows(advice, width)]
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], columns: Sequence[int]) -> list[str]:
+    """Return some columns of each row as one text; all but the first column are right-aligned."""
+    widths = {column: max(len(row[column]) for row in rows) for column in columns}
+    return [
+        "  ".join(fit(row[column], widths[column], right=column > 0) for column in columns) for row in rows
+    ]
 
 
 def _elsewhere_rows(advice: Advice, width: int) -> list[Row]:
