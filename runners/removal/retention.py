@@ -113,11 +113,11 @@ def retire(rule: Retention, launched: str, now: float | None = None) -> str:
 def due(rule: Retention, launched: str, now: float) -> Iterator[Entry]:
     """Yield the runs that match, oldest first, each examined just before. Raises RunError."""
     listed = run_directories.entries()
-    begun = [
-        entry
-        for entry in reversed(listed[rule.keep or 0 :])
-        if entry.record.run != launched and now - entry.record.created >= (rule.older_than_s or 0.0)
-    ]
+    latest = now - (rule.older_than_s or 0.0)
+    begun: list[Entry] = []
+    for entry in reversed(listed[rule.keep or 0 :]):
+        if entry.record.run != launched and entry.record.created <= latest:
+            begun.append(entry)
     for removal in run_removal.candidates(begun, wait_s=0.0):
         if removal.phase is RunPhase.LOST or removal.doubtful:
             continue

@@ -540,8 +540,8 @@ class Gathering:
                     self._writer.add(before + name, data)
                 if damaged:
                     self._lacks(f"{before}{name} has lines that are damaged")
-        absent = sorted(node for node in self._state.nodes if hub and node != HUB and node not in by_node)
-        if absent:
+        absent = self._state.nodes.keys() - by_node.keys() - {HUB}
+        if hub and absent:
             self.missing.append(f"the curves of {spans_text('node', absent)} are on other machines")
 
     async def _log(self, file: str, size: int) -> None:
