@@ -50,48 +50,6 @@ class Subsystem:
     """Lines per collective and rank of a running job. 0 means output only at start, end and connection setup."""
 
 
-SUBSYSTEMS = (
-    Subsystem(
-        "INIT", "2.3.4", "Start and end of every communicator and how long its parts took; a few lines."
-    ),
-    Subsystem("COLL", "2.3.4", "One line per collective per rank: very verbose.", lines=1),
-    Subsystem(
-        "P2P", "2.3.4", "How GPUs of one node reach each other; some lines for each pair at connect time."
-    ),
-    Subsystem("SHM", "2.3.4", "Shared memory between processes of a node; some lines at connect time."),
-    Subsystem(
-        "NET",
-        "2.3.4",
-        "Adapters found, the network chosen, connections and their errors; little once running.",
-    ),
-    Subsystem(
-        "GRAPH", "2.5", "The topology found and the rings and trees laid over it; long, once at the start."
-    ),
-    Subsystem(
-        "TUNING",
-        "2.5",
-        "Algorithm and protocol chosen for each size; from 2.22 a line for each collective.",
-        lines=1,
-    ),
-    Subsystem(
-        "ENV",
-        "2.7",
-        "Every variable that NCCL read, with its value; one line each, the effective settings.",
-    ),
-    Subsystem("ALLOC", "2.9.9", "Each allocation of memory with its size; many lines at the start."),
-    Subsystem("CALL", "2.13", "Each call into NCCL, only together with TRACE; a flood.", lines=1),
-    Subsystem("NVLS", "2.17", "NVLink SHARP: its groups and buffers; some lines at the start."),
-    Subsystem("PROXY", "2.18", "The threads that serve the network; some lines for each connection."),
-    Subsystem("BOOTSTRAP", "2.21", "How the ranks find each other over TCP; a few lines at the start."),
-    Subsystem("REG", "2.21", "Registration of user buffers; a line for each buffer."),
-    Subsystem("PROFILE", "2.22", "What NCCL's profiler notes; quiet without a profiler plugin."),
-    Subsystem("RAS", "2.24", "NCCL's own health service: peers that come, go or fall silent; few lines."),
-    Subsystem("DESTROY", "2.30.3", "How communicators are taken down; a few lines at the end."),
-    Subsystem("ALLOC_HOST", "2.30.7", "Each allocation of host memory; many lines at the start."),
-    Subsystem("ALL", "2.3.4", "Everything; a flood.", lines=2),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class NcclVariable:
     name: str
@@ -116,7 +74,8 @@ class NcclVariable:
 def catalogue() -> Mapping[str, NcclVariable]:
     """Return every known variable by name."""
     data = dict(_file())
-    other, removed, _ = data.pop("other"), data.pop("removed"), data.pop("plugins")
+    other, removed = data.pop("other"), data.pop("removed")
+    del data["plugins"], data["subsystems"]
     variables = {name: _variable(name, facts) for name, facts in data.items()}
     variables |= {name: NcclVariable(name, scope=scope) for scope, names in other.items() for name in names}
     variables |= {name: NcclVariable(name, until=last) for name, last in removed.items()}
@@ -271,7 +230,7 @@ def parse_subsys(text: str) -> str:
         return DEFAULT_SUBSYS
     names = [part.strip() for part in wanted.removeprefix("^").split(",")]
     for name in names:
-        if name not in {subsystem.name for subsystem in SUBSYSTEMS}:
+        if name not in {subsystem.name for subsystem in subsystems()}:
             raise NcclError(_unknown_subsystem(name))
     chosen = ",".join(dict.fromkeys(names))
     return f"^{chosen}" if wanted.startswith("^") else chosen
@@ -279,9 +238,15 @@ def parse_subsys(text: str) -> str:
 
 def subsystems(version: str | None = None) -> tuple[Subsystem, ...]:
     """Return the subsystems of NCCL `version` ("2.21.5"), or all subsystems for None."""
+    known = _subsystems()
     if version is None:
-        return SUBSYSTEMS
-    return tuple(subsys for subsys in SUBSYSTEMS if version_key(subsys.since) <= version_key(version))
+        return known
+    return tuple(subsys for subsys in known if version_key(subsys.since) <= version_key(version))
+
+
+@functools.cache
+def _subsystems() -> tuple[Subsystem, ...]:
+    return tuple(Subsystem(name, **facts) for name, facts in _file()["subsystems"].items())
 
 
 def disk_reserve(total: int) -> int:
@@ -321,12 +286,12 @@ def _flooding(level: str, subsys: str) -> list[Subsystem]:
     wanted = parse_subsys(subsys)
     names = set(wanted.removeprefix("^").split(","))
     if wanted.startswith("^"):
-        names = {subsystem.name for subsystem in SUBSYSTEMS} - names - {"ALL"}
+        names = {subsystem.name for subsystem in subsystems()} - names - {"ALL"}
     if "ALL" in names:
         names = {"ALL"}
     elif "CALL" in names and parse_level(level) != "TRACE":
         names.remove("CALL")
-    return [subsystem for subsystem in SUBSYSTEMS if subsystem.lines and subsystem.name in names]
+    return [subsystem for subsystem in subsystems() if subsystem.lines and subsystem.name in names]
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -342,7 +307,7 @@ def version_key(version: str) -> tuple[int, ...]:
 def _unknown_subsystem(name: str) -> str:
     if not name:
         return "the list of subsystems has an empty entry: write names with one comma between them"
-    names = [subsystem.name for subsystem in SUBSYSTEMS]
+    names = [subsystem.name for subsystem in subsystems()]
     hint = did_you_mean(name, names) or f"there are {', '.join(names)}"
     return f"{name!r} is not a subsystem of NCCL: {hint}"
 

@@ -29,6 +29,8 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 NEEDED = (
     "distui/presets/builtin/ddp.toml",
     "distui/presets/examples/chargpt.py",
+    "distui/presets/known_names.toml",
+    "distui/presets/lint/lint_rules.toml",
     "distui/presets/nccl.toml",
     "distui/presets/py.typed",
     "distui/runners/inrank/launch.py",

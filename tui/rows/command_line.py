@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from ...presets.finding import did_you_mean
-from ...presets.nccl import LEVELS, SUBSYSTEMS, NcclError, parse_level, parse_subsys
+from ...presets.nccl import LEVELS, NcclError, parse_level, parse_subsys, subsystems
 from ...runners.run import environment, run_notes
 from ...runners.run.errors import RunError
 from ...runners.run.model import Command, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
@@ -275,7 +275,7 @@ def _after_nccl(words: list[str], names: RunNames) -> Sequence[str]:
             return [str(rank) for rank in names.ranks]
         case ["for"]:
             return ["10", "30", "60"]
-    return ["rank", "for", "restart", *(each.name for each in SUBSYSTEMS)]
+    return ["rank", "for", "restart", *(each.name for each in subsystems())]
 
 
 def _after_profile(words: list[str], names: RunNames) -> list[str]:
