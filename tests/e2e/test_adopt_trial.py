@@ -93,7 +93,7 @@ def test_the_table_names_the_greatest_difference() -> None:
     steps = compared({(0, "out"): {1: 2.5, 2: 2.25}}, {(0, "out"): {1: 2.5, 2: float("inf")}}, 2)
     lines = trial_lines(
         {
-            "preset": "zero1", "ranks": 2, "obeys": "It does.", "steps": steps, "greatest_difference": 0.0, "at_step": 1
+            "preset": "zero1", "ranks": 2, "obeys": "It does.", "steps": steps, "greatest_difference": 0.5, "at_step": 1
         }
     )  # fmt: skip
     assert lines == [
@@ -103,7 +103,7 @@ def test_the_table_names_the_greatest_difference() -> None:
         "   1        2.5           2.5           0",
         "   2       2.25           n/a         n/a",
         "",
-        "greatest difference 0, at step 1",
+        "greatest difference 0.5, at step 1",
     ]
 
 

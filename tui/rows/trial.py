@@ -25,15 +25,20 @@ def trial_lines(trial: AdoptionTrial) -> list[str]:
         )
         for each in trial["steps"]
     ]
-    greatest = _number(trial["greatest_difference"], ".2g")
-    at = "" if trial["at_step"] is None else f", at step {trial['at_step']}"
     return [
         f"preset {trial['preset']} on {plural(trial['ranks'], 'rank')} of this machine. {trial['obeys']}",
         "",
         *table([COLUMNS, *rows], frozenset(range(len(COLUMNS)))),
         "",
-        f"greatest difference {greatest}{at}",
+        _greatest(trial),
     ]
+
+
+def _greatest(trial: AdoptionTrial) -> str:
+    if trial["greatest_difference"] == 0:
+        return "all losses are equal"
+    greatest = _number(trial["greatest_difference"], ".2g")
+    return f"greatest difference {greatest}, at step {trial['at_step']}"
 
 
 def _number(value: float | None, form: str) -> str:
