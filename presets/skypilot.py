@@ -71,18 +71,6 @@ def _accelerators(value: object) -> str:
     raise PlanError("sky.resources.accelerators names several kinds: give one, as in H100:8, or --any-of")
 
 
-def completed(task: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the table with the task of a launch, which has priority."""
-    merged = model.merged(dict(table), dict(task))
-    assert isinstance(merged, Mapping)
-    made = dict(merged)
-    resources = dict(made.get("resources") or {})
-    if (task.get("resources") or {}).get("accelerators") is not None:
-        # One kind: two spellings must not merge.
-        resources["accelerators"] = task["resources"]["accelerators"]
-    return {**made, "resources": resources}
-
-
 TASK_SCRIPT = "task.sh"
 """File in a part's run directory with the unchanged `run:` of the user's task."""
 HOME = "~/.distui"
@@ -201,27 +189,6 @@ def cluster_name(name: str, run8: str) -> str:
     return f"{kept if kept[:1].isalpha() else f'run-{kept}'.rstrip('-')}-{run8}"
 
 
-def task(name: str, nnodes: int, wish: Request, cargo: Cargo, env: Mapping[str, str]) -> dict[str, Any]:
-    """Return the whole task of a run under a preset. Raises PlanError.
-
-    `env` is for `setup`: the ranks get their variables with the plan.
-    """
-    check(wish)
-    made: dict[str, Any] = {"name": name, "num_nodes": nnodes, "resources": resources(wish)}
-    if wish.workdir is not None:
-        made["workdir"] = wish.workdir
-    made["file_mounts"] = {**wish.mounts, **cargo.mounts}
-    plain = _plain(env)
-    if plain:
-        made["envs"] = plain
-    if cargo.secrets:
-        made["secrets"] = dict(cargo.secrets)
-    if wish.setup:
-        made["setup"] = wish.setup
-    made["run"] = cargo.command
-    return made
-
-
 def resources(wish: Request) -> dict[str, Any]:
     return _merged({}, wish)
 
@@ -324,9 +291,10 @@ def _check_types(config: Mapping[str, Any], where: str) -> None:
 def wrap(
     config: Mapping[str, Any], wish: Request, nnodes: int | None, cargo: Cargo, env: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a user's task with the options of the launch, and with our agent around its `run:`. Raises PlanError.
+    """Return a task with the options of the launch, and with our agent in the place of its `run:`. Raises PlanError.
 
-    The plan keeps the unedited text of `run:` as TASK_SCRIPT.
+    `config`: a user's task, of which the plan keeps the unedited `run:` as TASK_SCRIPT, or name and table [sky] of a
+    preset. `env`: the ranks of a preset get their variables with the plan, `setup:` here.
     """
     check(wish)
     made = dict(config)

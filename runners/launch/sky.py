@@ -44,8 +44,9 @@ def _script(request: Request) -> Prepared:
     request = _with_workdir(skypilot.check(skypilot.filled(request, table)))
     plan = make_plan(loaded, request, _facts(loaded, record, request))
     cargo = _cargo(record, hidden_of(plan))
-    task = skypilot.task(task_name(record), plan.nnodes, request, cargo, request.env)
-    return _planned(plan, record, request, skypilot.completed(task, table), cargo)
+    config = {**table, "name": task_name(record)}
+    task = skypilot.wrap(config, request, plan.nnodes, cargo, request.env)
+    return _planned(plan, record, request, task, cargo)
 
 
 def _task(request: Request, file: str) -> Prepared:

@@ -24,7 +24,7 @@ TABLE: dict[str, Any] = {
 
 def made(wish: Request, table: dict[str, Any]) -> dict[str, Any]:
     wish = skypilot.check(skypilot.filled(wish, table))
-    return skypilot.completed(skypilot.task("t", 2, wish, CARGO, {"A": "b"}), table)
+    return skypilot.wrap({**table, "name": "t"}, wish, 2, CARGO, {"A": "b"})
 
 
 def test_every_key_of_the_table_reaches_the_task() -> None:

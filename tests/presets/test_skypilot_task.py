@@ -79,7 +79,7 @@ def test_a_whole_task() -> None:
         mounts={"/data": "s3://bucket"},
         autostop_min=30,
     )
-    made = skypilot.task("train-0123abcd", 4, wish, CARGO, {"LR": "1e-3", "API_KEY": "k"})
+    made = skypilot.wrap({"name": "train-0123abcd"}, wish, 4, CARGO, {"LR": "1e-3", "API_KEY": "k"})
     assert made == {
         "name": "train-0123abcd",
         "num_nodes": 4,
@@ -106,9 +106,8 @@ def test_a_whole_task() -> None:
 
 
 def test_what_nobody_asked_for_is_left_to_skypilot() -> None:
-    made = skypilot.task("t", 1, Request(), Cargo(run="r", bundle="b", source="/c"), {})
-    assert made["resources"] == {}
-    assert set(made) == {"name", "num_nodes", "resources", "file_mounts", "run"}
+    made = skypilot.wrap({"name": "t"}, Request(), 1, Cargo(run="r", bundle="b", source="/c"), {})
+    assert set(made) == {"name", "num_nodes", "file_mounts", "run"}
 
 
 def test_a_region_without_a_cloud_and_alternatives() -> None:
@@ -225,7 +224,7 @@ def test_a_file_that_is_no_task(documents: list[Any], sentence: str) -> None:
 
 
 def test_secrets_are_hidden_and_come_back() -> None:
-    made = skypilot.task("t", 1, Request(), CARGO, {})
+    made = skypilot.wrap({"name": "t"}, Request(), 1, CARGO, {})
     made["envs"] = {"GITHUB_TOKEN": "g", "LR": "1"}
     made["secrets"]["kept-by-skypilot"] = None
     shown = skypilot.masked(made)
@@ -354,7 +353,7 @@ def test_skypilots_own_schema_takes_tasks_and_lint_knows_its_keys(tmp_path: Path
         workdir=str(tmp_path), setup="true",
     )  # fmt: skip
     cargo = Cargo(run="r", bundle="bundle-1", source=str(tmp_path), secrets={"A_KEY": "x"})
-    task = skypilot.task("t-0123abcd", 2, wish, cargo, {"A": "1"})
+    task = skypilot.wrap({"name": "t-0123abcd"}, wish, 2, cargo, {"A": "1"})
     imported = {
         "resources": {"accelerators": {"H100": 8}, "cpus": "32+", "disk_size": 512, "use_spot": True,
                       "any_of": [{"infra": "aws"}, {"infra": "gcp"}], "network_tier": "best"},
@@ -362,7 +361,7 @@ def test_skypilots_own_schema_takes_tasks_and_lint_knows_its_keys(tmp_path: Path
         "setup": "pip install torch",
     }  # fmt: skip
     wish = skypilot.check(skypilot.filled(Request(), imported))
-    made = skypilot.completed(skypilot.task("t-0123abcd", 2, wish, CARGO, {}), imported)
+    made = skypilot.wrap({**imported, "name": "t-0123abcd"}, wish, 2, CARGO, {})
     assert made["resources"]["use_spot"] is True
     env = {**os.environ, "HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     done = subprocess.run(
