@@ -205,7 +205,6 @@ say() { printf '%s=%s\n' "$1" "$2"; }
 echo DISTUI-HOST/1
 say hostname "$(uname -n)"
 say boot "$(cat /proc/sys/kernel/random/boot_id 2>/dev/null)"
-say home "$HOME"
 set -- $SSH_CONNECTION
 say address "$3"
 say clock "$(date +%s.%N)"
@@ -259,7 +258,6 @@ class HostFacts:
     destination: str
     hostname: str
     boot: str
-    home: str
     address: str
     """Address of the connection as seen by the host, or "" if sshd does not set it."""
     skew_s: float
@@ -299,7 +297,6 @@ def read(destination: str, out: bytes, began: float, ended: float) -> HostFacts:
         destination=destination,
         hostname=values.get("hostname", ""),
         boot=values.get("boot", ""),
-        home=values.get("home", ""),
         address=values.get("address", ""),
         skew_s=_off(clock, began, ended),
         cores=int(_number(values.get("cores", "")) or 1),

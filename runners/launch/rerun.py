@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...presets.request import FORM_OPTIONS, Request
+from ...presets.request import Request
 from ...presets.secrets import MASK
 from ...presets.worker_group import SHELL
 from ..hub import launch_order
@@ -24,7 +24,6 @@ from ..run.errors import RunError
 from ..run.formatting import agreeing, listed
 from .prepare import prepare
 from .prepared import REQUEST_FILE, Prepared
-from .words import typed
 
 OURS = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR", "HOME")
 """Variables that locate this process's own files, regardless of the earlier launch."""
@@ -67,7 +66,11 @@ def again(entry: run_directories.Entry, wanted: LaunchChanges) -> Prepared:
     changes = {**entry.state().changes, **wanted.changes}
     changes = {var: _revealed(var, value) for var, value in changes.items()}
     shell = _shell(entry, changes) if entry.record.kind == "local" else None
-    request = with_changes(_filled(name, kept.request, changes), changes)
+    request = with_changes(_filled(kept.request, changes), changes)
+    if MASK in msgspec.json.encode(request).decode():
+        raise RunError(
+            f"arguments of {name} hold secrets, which are never stored: start it with `distui launch`"
+        )
     request = replace(
         request,
         name=wanted.name or name,
@@ -160,7 +163,7 @@ def _same_cluster(entry: run_directories.Entry, request: Request) -> str | None:
     return order.cluster
 
 
-def _filled(name: str, request: Request, changes: Mapping[str, str | None]) -> Request:
+def _filled(request: Request, changes: Mapping[str, str | None]) -> Request:
     """Fill in secrets from this process's environment. Raises RunError if one is missing."""
     missing = list[str]()
 
@@ -179,18 +182,7 @@ def _filled(name: str, request: Request, changes: Mapping[str, str | None]) -> R
     )
     if missing:
         raise RunError(f"{listed(missing)}: secrets are never stored: export them here and rerun it")
-    _check_no_mask(name, request)
     return request
-
-
-def _check_no_mask(name: str, request: Request) -> None:
-    """Raise RunError if a value other than a variable was a secret."""
-    options = [typed(each, getattr(request, each)) for each in FORM_OPTIONS]
-    words = (*request.args, *(request.command or ()), *request.overrides, *options)
-    if any(MASK in word for word in words):
-        raise RunError(
-            f"arguments of {name} hold secrets, which are never stored: start it with `distui launch`"
-        )
 
 
 @contextmanager

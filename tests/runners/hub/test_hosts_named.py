@@ -19,7 +19,7 @@ from distui.runners.run.errors import RunError
 from distui.runners.run.wire.ssh import HostError, Way
 
 FOUND = HostFacts(
-    destination="a", hostname="node-a", boot="1", home="/h", address="10.0.0.1", skew_s=0.0, cores=8, gpus=8,
+    destination="a", hostname="node-a", boot="1", address="10.0.0.1", skew_s=0.0, cores=8, gpus=8,
     agent="python3.11", torch="2.13.0", python="/usr/bin/python", work=True, script=True,
 )  # fmt: skip
 
