@@ -12,8 +12,8 @@ from distui.tui.cli import parsed
 from distui.tui.mcp.answers import Refused
 from distui.tui.mcp.launch_words import READING, option_words
 
-WITHHELD = {"--python", "--ssh-config", "--hostfile", "--task", "--json"}
-"""They execute a program, open a file, or change what is printed."""
+WITHHELD = {"--python", "--ssh-config", "--hostfile", "--task", "--try", "--json"}
+"""They execute a program, open a file, start runs, or change what is printed."""
 HARMLESS = {
     "--nnodes",
     "--num-nodes",
