@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal as signals
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from ...runners.run import environment, run_notes
 from ...runners.run.errors import RunError
 from ...runners.run.model import Command, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
 from ..option_values import common_start
+from .signal_names import NAMES, number_of, signal_name
 from .themes import ALL_THEMES
 
 
@@ -167,20 +167,10 @@ def _restart(words: list[str], new: str, _: tuple[int, ...]) -> Command:
     return Restart(id=new, env=env, unset=tuple(unset))
 
 
-def number_of(text: str) -> signals.Signals | None:
-    """Return the signal of a name, with or without SIG, or of a number; None if there is none."""
-    word = text.strip().upper().removeprefix("SIG")
-    try:
-        number = int(word) if word.isascii() and word.isdecimal() and len(word) < 4 else None
-        return signals.Signals(number) if number is not None else signals.Signals[f"SIG{word}"]
-    except (KeyError, ValueError):
-        return None
-
-
 def _signal(word: str) -> str:
     number = number_of(word)
     if number is None:
-        meant = did_you_mean(word.upper().removeprefix("SIG"), [each.name[3:] for each in signals.Signals])
+        meant = did_you_mean(signal_name(word), NAMES)
         raise CommandError(f"no signal {word!r}: {meant or 'type one as in USR1, TERM or 10'}")
     return number.name
 

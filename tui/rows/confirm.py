@@ -17,10 +17,10 @@ from ...runners.run.nccl_reach import UNUSED, how, reach, uses_gloo
 from ...runners.run.state import RunState
 from ...runners.telemetry.losses import what_is_lost
 from . import glyphs
-from .command_line import number_of
 from .frame import names, silent, without
 from .glyphs import Row, label_row
 from .run_status import billed, given_up, launching, price, remains
+from .signal_names import HARMLESS, number_of, signal_name
 
 DEFAULT_GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL if the plan has none."""
@@ -280,21 +280,12 @@ def autostop(state: RunState, command: SetAutostop, now: float | None = None) ->
     return Confirmation(f"Take {name} down after {minutes} without a job?", tuple(lines), "set it", command)
 
 
-HARMLESS = frozenset({"CHLD", "CLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU"})
-"""Signals that end no process, with or without a handler."""
-
-
-def signal_name(text: str) -> str:
-    """Return a signal's name without SIG: "USR1"."""
-    return text.strip().upper().removeprefix("SIG")
-
-
 def signal(state: RunState, command: Signal) -> Confirmation:
     ranks = sorted(command.ranks) or sorted(state.ranks)
     number = number_of(command.signal)
     name = command.signal if number is None else number.name
     lines = [_who(state, ranks), _line("signal", name if number is None else f"{name} ({int(number)})")]
-    if signal_name(name) in ("KILL",):
+    if signal_name(name) == "KILL":
         lines.append(_line("ends", "these ranks at once, and with them the whole attempt", "warn"))
     elif signal_name(name) not in HARMLESS:
         lines.append(

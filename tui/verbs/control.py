@@ -27,8 +27,8 @@ from ...runners.run.processes import disposition
 from ...runners.run.state import RunState
 from ...runners.run.wire.client import Link, LinkError, new_id
 from ..rows import confirm
-from ..rows.command_line import number_of
 from ..rows.glyphs import plain
+from ..rows.signal_names import HARMLESS, number_of, signal_name
 from ..terminal import complain, confirmed
 
 
@@ -116,7 +116,7 @@ def stop(options: argparse.Namespace) -> int:
 def send_signal(options: argparse.Namespace) -> int:
     """Send a signal to ranks, after a confirmation if it would end one."""
     number = parse_signal(options.signal)
-    state = _there(options, always=confirm.signal_name(number.name) not in confirm.HARMLESS)
+    state = _there(options, always=signal_name(number.name) not in HARMLESS)
     effect = consequence(state, number, options.rank) if state is not None and not state.phase.ended else ""
     if effect and not options.yes:
         if not sys.stdin.isatty():
@@ -136,8 +136,8 @@ def parse_signal(text: str) -> signal.Signals:
 
 def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -> str:
     """Return the consequence of a signal as a sentence; "" if every rank survives it."""
-    name = confirm.signal_name(number.name)
-    if name in confirm.HARMLESS:
+    name = signal_name(number.name)
+    if name in HARMLESS:
         return ""
     ends, unseen = _without_handler(state, number, sorted(set(asked) or state.ranks.keys()))
     parts = []
