@@ -18,7 +18,7 @@ from ..run.finding_ledger import FindingLedger, by_key
 from ..run.model import Event, Pulse, RankPhase, RunPhase
 from ..run.state import LIVING, RunState
 from . import died, expectations, hang, out_of_memory, starting, straggler, training_health
-from .out_of_memory import memory_limit
+from .memory_growth import memory_limit
 from .view import KEPT, Arrivals, Curve, Detector, Point, View
 
 AGAIN_S = 20.0

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from ...presets.finding import NO_VERDICT, Finding
 from ..run.formatting import agreeing, spans_text
 from ..run.model import Collective, Gpu, Pulse, RunPhase, Stall
-from . import activity, leaving, own_lines, rank_dumps, starting, waits
+from . import activity, culprits, leaving, own_lines, rank_dumps, starting, waits
 from .activity import Activity, Kind
+from .culprits import Case, waiting_text
 from .view import View
-from .waits import Case, Ends, Pending, Waits, waiting_text
+from .waits import Ends, Pending, Waits
 
 MOST = 8
 """Maximum number of findings at a time."""
@@ -68,10 +69,10 @@ def _stopped(view: View, waiting: Waits) -> list[Finding]:
     ]
     blocked = list(waiting.pending.values())
     cases = [
-        Case(waits.stopped(waits.doing(view, rank), view.history[rank][-1].pid), [rank], blocked)
+        Case(culprits.stopped(culprits.doing(view, rank), view.history[rank][-1].pid), [rank], blocked)
         for rank in halted[:MOST]
     ]
-    return [waits.finding(view, case) for case in cases]
+    return [culprits.finding(view, case) for case in cases]
 
 
 def _lasts(pulses: Sequence[Pulse], waiting: Waits) -> bool:
@@ -86,7 +87,7 @@ def _verdicts(view: View, candidates: Mapping[int, tuple[Pending, ...]], chain: 
         for rank, blocked in candidates.items()
         if not view.history.get(rank) or view.history[rank][-1].state not in ("T", "t")
     }
-    cases = waits.together(view, able)
+    cases = culprits.together(view, able)
     return [_finding(view, case, chain) for case in cases]
 
 
@@ -95,7 +96,7 @@ def _finding(view: View, case: Case, chain: Ends) -> Finding:
     left = case.culprit.id in ("hang-gone", "hang-not-joined", "hang-mismatch")
     if left and len(case.ranks) == 1 and case.nearest:
         skipped = left_out(view, case.ranks[0], case.nearest[0])
-    return skipped or waits.finding(view, case, chain)
+    return skipped or culprits.finding(view, case, chain)
 
 
 def _candidates(view: View, waiting: Waits, chain: Ends) -> dict[int, tuple[Pending, ...]]:
@@ -135,7 +136,7 @@ def idle(view: View, waiting: Waits, pending: Pending) -> list[int]:
 
 
 def _still(view: View, rank: int) -> bool:
-    does = waits.doing(view, rank)
+    does = culprits.doing(view, rank)
     return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.place.kind not in (
         Kind.COLLECTIVE,
         Kind.TORCH,

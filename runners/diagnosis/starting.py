@@ -10,7 +10,7 @@ from ...presets.finding import Finding
 from ...presets.plurals import plural
 from ..run.formatting import agreeing, spans_text
 from ..run.model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
-from . import activity, waits
+from . import activity, culprits, waits
 from .activity import Activity, Kind
 from .rank_dumps import DEFAULT, alike
 from .view import View
@@ -87,15 +87,17 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
         call = Collective(DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
         pending.waits[rank] = RankWait(rank, _KEY, call, waited, recorded=False)
     absent = [rank for rank in view.history if rank not in came and _sits(view, rank)]
-    cases = waits.together(view, dict.fromkeys(absent, (pending,)))
+    cases = culprits.together(view, dict.fromkeys(absent, (pending,)))
     return [
-        replace(waits.finding(view, case), since=None) for case in cases if case.culprit.severity != "note"
+        replace(culprits.finding(view, case), since=None)
+        for case in cases
+        if case.culprit.severity != "note"
     ]
 
 
 def _sits(view: View, rank: int) -> bool:
     """Whether a rank sits at a place that no slow start explains."""
-    does = waits.doing(view, rank)
+    does = culprits.doing(view, rank)
     return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.sure and does.place.kind not in _SLOW
 
 

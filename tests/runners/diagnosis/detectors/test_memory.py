@@ -12,7 +12,7 @@ from msgspec import structs
 
 from distui.presets.estimate.preset_guide import OFFLOADED, STRATEGIES
 from distui.presets.finding import Finding
-from distui.runners.diagnosis import out_of_memory
+from distui.runners.diagnosis import memory_growth, memory_remedies, out_of_memory
 from distui.runners.diagnosis.view import POINTS_KEPT, Curve, Point, View
 from distui.runners.run.model import (
     FirstCause,
@@ -168,24 +168,24 @@ def test_a_stop_is_no_failure() -> None:
     ],
 )
 def test_the_next_step_of_the_ladder(preset: str, kind: str, following: str | None) -> None:
-    assert out_of_memory.following(structs.replace(PLAN, preset=preset, strategy=kind)) == following
+    assert memory_remedies.following(structs.replace(PLAN, preset=preset, strategy=kind)) == following
 
 
 def test_the_ladder_is_that_of_advice() -> None:
-    assert list(out_of_memory.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
+    assert list(memory_remedies.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
     staged = [way.words for way in OFFLOADED if way.key.startswith("ds-")]
-    assert list(out_of_memory.DEEPSPEED[3:]) == staged
+    assert list(memory_remedies.DEEPSPEED[3:]) == staged
 
 
 def test_a_script_that_obeys_nothing_is_not_sent_to_another_preset() -> None:
-    said = out_of_memory.memory_remedy(structs.replace(PLAN, obeys=None))
+    said = memory_remedies.memory_remedy(structs.replace(PLAN, obeys=None))
     assert "distui launch" not in said
     assert "the script obeys none" in said
     assert "micro batch" in said
 
 
 def test_one_rank_has_no_next_strategy() -> None:
-    assert out_of_memory.following(structs.replace(PLAN, nproc_per_node=1)) is None
+    assert memory_remedies.following(structs.replace(PLAN, nproc_per_node=1)) is None
 
 
 # --- host ----------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def shape(size: Callable[[float], float]) -> list[tuple[float, int]]:
     ],
 )
 def test_steady_growth(name: str, size: Callable[[float], float], grows: bool) -> None:
-    assert (out_of_memory.steady(shape(size), 300) is not None) is grows, name
+    assert (memory_growth.steady(shape(size), 300) is not None) is grows, name
 
 
 def test_the_memory_of_a_gpu_grows() -> None:
@@ -382,4 +382,4 @@ def test_a_curve_stays_small_and_dense_at_its_end() -> None:
     ],
 )
 def test_curves_in_words(values: list[tuple[float, int]], text: str) -> None:
-    assert out_of_memory.growth_text(values) == text
+    assert memory_growth.growth_text(values) == text

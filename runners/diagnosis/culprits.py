@@ -1,0 +1,350 @@
+"""Explain why ranks wait for another one, from what that rank does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ...presets.finding import Finding
+from ..inrank.failure_causes import UNEVEN
+from ..run.formatting import agreeing, spans_text, time_of_day
+from ..run.model import RankPhase, Site
+from . import activity, held_by, own_lines
+from .activity import Activity, Doing, Kind
+from .held_by import HeldBy
+from .view import View
+from .waits import Ends, Pending, WaitPoint, ended, last_answer, waiting_ranks
+
+FRESH_S = 2.0
+"""A missing rank's sample counts if it is at least this many seconds newer than the start of the wait."""
+LONG_S, WORKS_S, LOADER_S = 20.0, 30.0, 120.0
+"""Seconds that others must wait before weaker evidence counts: a loop or slow I/O, work, a busy data loader."""
+GPU_S = 45.0
+"""Seconds before a busy GPU no longer excuses a sleeping rank: a kernel may be long, others may use the GPU."""
+TOO_LONG_S = 300.0
+"""Seconds before a wait for a working rank is a warning: half of the timeout of torch's NCCL groups."""
+MOST = 3
+"""Maximum number of collectives that the evidence lists."""
+
+_AT = {
+    Kind.LOADER: "waits for its data loader",
+    Kind.CHECKPOINT: "is in checkpoint I/O",
+    Kind.DEBUGGER: "is in the debugger",
+    Kind.SUBPROCESS: "waits for a process that it started",
+    Kind.LOCK: "is blocked (lock, queue or thread)",
+    Kind.NETWORK: "waits for the network",
+    Kind.IMPORT: "is in an import",
+    Kind.COMPILE: "waits for the compiler",
+}
+_REMEDIES = {
+    "hang-loader": "check its dataset and its workers (their stacks: py-spy dump --subprocesses); "
+    "try num_workers=0, and give DataLoader a timeout",
+    "hang-checkpoint": "check the file system that the checkpoint is written to: space, quota, a server that is gone",
+    "hang-stopped": "continue it with SIGCONT: distui signal RUN CONT --rank {rank}",
+    "hang-c-call": "check what that line calls; a library that holds the GIL needs a time-out of its own",
+    "hang-python": "check the condition that this loop waits for",
+    "hang-not-joined": "check what that line waits for; every rank has to call the same collectives",
+    "hang-lock": "let it release the lock before it waits for ranks that need the lock",
+    "hang-gone": "restart the group; its log says why the rank ended",
+    "hang-mismatch": "make every rank call the same collectives in the same order, with no rank left out",
+}
+_BUSY = "if it should not take so long, check its stack: `w`, or `distui dump RUN stacks`"
+_TOO_LONG = (
+    "check its stack; torch ends a group whose collective waits too long (NCCL: after 10 min), so give "
+    "init_process_group a longer timeout if this work may take that long"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """Why others wait for a rank. Equal ones of several ranks become one finding."""
+
+    id: str
+    severity: str
+    does: str
+    """What the rank does, without its name: "sleeps at train.py:33 load"."""
+    remedy: str
+    stack: tuple[Site, ...] = ()
+    proof: str = ""
+    """Further evidence about the rank."""
+    source: str = ""
+    """Source of the stack if it is not from the hook."""
+    more: tuple[str, ...] = ()
+    """Further evidence."""
+    lock: tuple[int, str] | None = None
+    """The rank that holds the file lock, and the path of the locked file."""
+
+
+class Case(NamedTuple):
+    """One verdict, the ranks that it is about, and the collectives that wait for them."""
+
+    culprit: Culprit
+    ranks: list[int]
+    nearest: Sequence[Pending]
+
+
+def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
+    """Explain why others wait for a rank; None if the reason is unknown or harmless."""
+    if ended(view, rank):
+        return _gone(view, rank)
+    since = min((pending.since for pending in blocked), default=0.0)
+    age = max((pending.age for pending in blocked), default=0.0)
+    pulses = view.history.get(rank, ())
+    if not pulses or pulses[-1].at < since + FRESH_S:
+        return None
+    does = doing(view, rank)
+    if does.mode is Activity.WORKS or (does.mode is Activity.GPU_ALONE and age < GPU_S):
+        return _works(does, age, blocked)
+    return _stuck(does, age, held_by.of(view, rank))
+
+
+def doing(view: View, rank: int) -> Doing:
+    """Return what a rank does, from its pulses, samples and GPU."""
+    state, pulses = view.state.ranks.get(rank), view.history.get(rank, ())
+    if state is None or not pulses:
+        return Doing(Activity.UNKNOWN)
+    gpu, tree = view.gpu(rank), None if state.sample is None else state.sample.cpu_percent
+    hooked = state.hook is not None or last_answer(pulses) is not None
+    return activity.doing(pulses, hooked=hooked, tree=tree, gpu=None if gpu is None else gpu.util)
+
+
+def _gone(view: View, rank: int) -> Culprit:
+    state = view.state.ranks[rank]
+    if state.phase is RankPhase.SUCCEEDED:
+        return Culprit(
+            id="hang-gone",
+            severity="error",
+            does="ended with exit code 0",
+            remedy=UNEVEN,
+            proof="it was done before the others: uneven data at the end of an epoch, or a branch on the rank",
+        )
+    how = f"was killed by {state.signal}" if state.signal else "ended"
+    if state.exit_code is not None and not state.signal:
+        how = f"ended with exit code {state.exit_code}"
+    return Culprit(id="hang-gone", severity="error", does=how, remedy=_REMEDIES["hang-gone"])
+
+
+def stopped(does: Doing, pid: int | None) -> Culprit:
+    """Describe a rank that a signal or a debugger has stopped."""
+    return Culprit(
+        id="hang-stopped",
+        severity="error",
+        does="is stopped by a signal (SIGSTOP) or a debugger",
+        remedy=_REMEDIES["hang-stopped"],
+        proof=f"kernel state of pid {'n/a' if pid is None else pid}: T (stopped)",
+        stack=does.stack,
+    )
+
+
+def _at(does: Doing) -> str:
+    return f" at {activity.site_text(does.place.site)}" if does.place.site is not None else ""
+
+
+def _placed(action: str, does: Doing) -> str:
+    """Insert the rank's place after its action, before a clause about other processes."""
+    of_others = re.search(r" \(lock|, (?:and its|which) ", action)
+    end = of_others.start() if of_others else len(action)
+    return action[:end] + _at(does) + action[end:]
+
+
+def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
+    if does.mode is Activity.SILENT or (does.mode is Activity.SILENT_BUSY and age >= LONG_S):
+        busy = does.mode is Activity.SILENT_BUSY
+        last_seen = ", last seen" if does.stale else ""
+        return _verdict(
+            "hang-c-call",
+            does,
+            f"is in a C call that holds the GIL{last_seen}{_at(does)}",
+            "its hook does not answer; "
+            + ("it uses CPU time" if busy else "it uses no CPU time, though it is runnable"),
+            "warning" if busy else "error",
+        )
+    if does.mode is Activity.LOOPS and age >= LONG_S:
+        return _verdict(
+            "hang-python",
+            does,
+            f"loops{_at(does)}",
+            "it uses CPU time, but every sample shows this one function, which calls no other",
+            "warning",
+        )
+    if does.mode in (Activity.ASLEEP, Activity.GPU_ALONE):
+        return _asleep(does, age, held)
+    return None
+
+
+def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
+    kind = does.place.kind
+    if kind is Kind.COMPILE or (age < LONG_S and (not does.sure or kind is Kind.NETWORK)):
+        return None
+    still = f"{'0 %' if does.sure else 'hardly any'} CPU, same stack in every sample"
+    still += f"; {does.sign}" if does.sign else ""
+    if kind in (Kind.STORE, Kind.COLLECTIVE):
+        return _verdict("hang-mismatch", does, f"is in {does.place.op}{_at(does)}", still)
+    name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
+    # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
+    action = (held.does if kind is not Kind.LOADER else "") or _AT.get(kind, "sleeps")
+    verdict = _verdict(name, does, _placed(action, does), still)
+    lock = None if held.holder is None else (held.holder, held.path)
+    return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=lock)
+
+
+def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:
+    if does.place.kind is Kind.LOADER and does.helped and age >= LOADER_S:
+        action = _AT[Kind.LOADER] + _at(does)
+        return _verdict("hang-loader", does, action, "the workers of its data loader work", "warning")
+    if age < WORKS_S:
+        return None
+    late = age >= TOO_LONG_S
+    action = f"works{_within(does, blocked)}"
+    if does.mode is Activity.GPU_ALONE:
+        action = f"sleeps{_at(does)} while its GPU is in use"
+    elif does.helped and does.place.site:
+        named = not does.place.site.name.startswith("<")
+        action = f"works in {does.place.site.name}()" if named else f"works{_at(does)}"
+    return Culprit(
+        id="hang-not-joined",
+        severity="warning" if late else "note",
+        does=action,
+        remedy=_TOO_LONG if late else _BUSY,
+        proof=does.sign,
+        stack=does.stack if late else (),
+    )
+
+
+def _within(does: Doing, blocked: Sequence[Pending]) -> str:
+    """Name the outermost function that only the working rank is in. It does not change while the work continues."""
+    theirs = {site.name for pending in blocked for site in pending.call.sites} | {"<module>", "main"}
+    own = [site for site in reversed(activity.users(does.stack, 64)) if site.name not in theirs]
+    return f" in {own[0].name}()" if own and not own[0].name.startswith("<") else ""
+
+
+def _verdict(name: str, does: Doing, action: str, proof: str, severity: str = "error") -> Culprit:
+    return Culprit(
+        id=name,
+        severity=severity,
+        does=action,
+        remedy=_REMEDIES[name],
+        proof=proof,
+        stack=does.stack,
+        source=does.source,
+    )
+
+
+def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Case]:
+    """Judge the ranks that others wait for. Merge equal verdicts and sort errors first."""
+    alike: dict[tuple[str, str, str], tuple[Culprit, list[int], dict[WaitPoint, Pending]]] = {}
+    for rank, blocked in sorted(candidates.items()):
+        if (culprit := judge(view, rank, blocked)) is not None:
+            key = (culprit.id, culprit.does, culprit.severity)
+            _, ranks, near = alike.setdefault(key, (culprit, [], {}))
+            ranks.append(rank)
+            near.update({pending.point: pending for pending in blocked})
+    cases = [
+        _by_holder(view, Case(culprit, ranks, list(near.values())))
+        for culprit, ranks, near in alike.values()
+    ]
+    return sorted(cases, key=lambda case: (case.culprit.severity != "error", case.ranks))
+
+
+def _by_holder(view: View, case: Case) -> Case:
+    """If ranks wait for a file lock, blame the rank that holds it."""
+    fault, ranks, nearest = case
+    if fault.lock is None or fault.lock[0] in ranks:
+        return case
+    holder, path = fault.lock
+    there = doing(view, ranks[0])
+    wait = f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')} for"
+    does = f"holds the lock on {path.rpartition('/')[2]} that {wait}{_at(there)}"
+    itself = next((pending for pending in nearest if holder in pending.waits), None)
+    if itself is not None:
+        does += f", and waits for {agreeing(ranks, 'it', 'them')} in {activity.call_text(itself.call)}"
+    culprit = Culprit(
+        id="hang-lock",
+        severity=fault.severity,
+        does=does,
+        remedy=_REMEDIES["hang-lock"],
+        stack=doing(view, holder).stack,
+        proof=f"/proc/locks: {wait} {path}, which rank {holder} holds",
+    )
+    return Case(culprit, [holder], nearest)
+
+
+def finding(view: View, case: Case, chain: Ends | None = None) -> Finding:
+    """Return the finding of a case. `chain` adds the ranks that wait indirectly."""
+    fault, ranks, nearest = case
+    leading = nearest if chain is None else chain.leading(nearest)
+    victims = sorted(set(waiting_ranks(leading)).difference(ranks))
+    who = view.who(ranks)
+    does = fault.does if len(ranks) == 1 else _plural(fault.does)
+    waiting = f"{spans_text('rank', victims)} {agreeing(victims, 'waits', 'wait')}" if victims else ""
+    where = f" in {activity.call_text(nearest[0].call)}" if nearest else ""
+    it = agreeing(ranks, "it", "them")
+    return Finding(
+        id=fault.id,
+        severity=fault.severity,
+        text=f"{who} {does}" + (f"; {waiting} for {it}{where}" if waiting else ""),
+        role="cause" if fault.severity != "note" else "fact",
+        **view.about(ranks),
+        remedy=fault.remedy.replace("{rank}", str(ranks[0])),
+        evidence=tuple(evidence(view, case, leading)),
+        since=min((pending.since for pending in leading), default=None),
+    )
+
+
+def _plural(does: str) -> str:
+    first, _, rest = does.partition(" ")
+    word = {"is": "are", "was": "were", "ended": "ended", "loops": "loop"}.get(
+        first, first.removesuffix("s")
+    )
+    rest = rest.replace("its ", "their ").replace(" it ", " they ")
+    return f"{word} {rest}".rstrip()
+
+
+def evidence(view: View, case: Case, leading: Sequence[Pending]) -> Iterable[str]:
+    """Yield the waiting ranks, the culprit's progress and its stack."""
+    fault, ranks, nearest = case
+    for pending in leading[:MOST]:
+        yield waiting_text(view, pending)
+    if len(leading) > MOST:
+        more = leading[MOST:]
+        yield f"{sum(len(each.waits) for each in more)} more ranks wait in {len(more)} other collectives behind those"
+    for pending in nearest[:1]:
+        yield from _behind(view, ranks, pending)
+        yield from own_lines.quoted(view, ranks, pending.ranks)
+    stack = activity.users(fault.stack)
+    if stack:
+        yield f"stack of rank {ranks[0]}: {activity.stack_text(stack)}"
+    if fault.source:
+        yield fault.source
+    if fault.proof:
+        yield fault.proof
+    yield from fault.more
+
+
+def _behind(view: View, ranks: Sequence[int], pending: Pending) -> Iterable[str]:
+    """Yield how many collectives the culprits have called, if they report it."""
+    if not pending.numbered:
+        return
+    name = pending.point.key.name
+    counts: dict[int, list[int]] = {}
+    for rank in ranks:
+        pulse = last_answer(view.history.get(rank, ()))
+        group = next((group for group in pulse.groups if group.name == name), None) if pulse else None
+        if group is not None and pulse is not None and view.history[rank][-1].hook:
+            counts.setdefault(group.enqueued, []).append(rank)
+    for count, those in sorted(counts.items())[:MOST]:
+        yield f"{spans_text('rank', those)} called {count} collectives of {pending.desc}"
+
+
+def waiting_text(view: View, pending: Pending) -> str:
+    """ "ranks 0, 1, 3 wait in all_reduce #42 of default_pg (train.py:50 step) since 20:41:07 UTC"."""
+    site = next((wait.call.sites[0] for wait in pending.waits.values() if wait.call.sites), None)
+    where = f" ({activity.site_text(site)})" if site is not None else ""
+    ranks = pending.ranks
+    of = f" of {pending.desc}" if pending.numbered else ""
+    recorded = all(wait.recorded for wait in pending.waits.values())
+    since = f" since {time_of_day(pending.since, utc=True)}" if recorded else ""
+    what = activity.call_text(pending.call)
+    return f"{view.who(ranks)} {agreeing(ranks, 'waits', 'wait')} in {what}{of}{where}{since}"
