@@ -72,8 +72,9 @@ class LaunchScreen(Screen[None]):
         `again` is True if the user asked to launch that run again.
         """
         super().__init__()
-        self._filling, self._saving = FormFilling(self, run, again), PresetSaving(self)
+        self._from, self._again = run, again
         self.presets, self.form_view, self.details = PresetList(), FormView(), Details()
+        self._filling = FormFilling(self.presets, self.form_view)
         self.top, self.why, self.foot = (
             StillRows(id="title"),
             StillRows(id="why"),
@@ -108,7 +109,7 @@ class LaunchScreen(Screen[None]):
         self.form_view.entitle("form")
         self.candidates.border_title = "nodes that SkyPilot would take · Enter takes their place"
         self.presets.set_entries(self.app.source.presets())
-        self._filling.begin()
+        self._filling.begin(self.app.source, self._from, self._again)
         self._open()
         self.form_view.focus()
 
@@ -116,6 +117,8 @@ class LaunchScreen(Screen[None]):
         """Fill the form from the launch before the displayed one."""
         if self._filling.go_back():
             self._open()
+        else:
+            self.notify("no launch of before is remembered")
 
     def _fit_flash(self) -> None:
         """Show messages in separate rows above the keys, so that they cover nothing."""
@@ -287,7 +290,11 @@ class LaunchScreen(Screen[None]):
 
     def action_save(self) -> None:
         """Ask for the name of a new preset of the user."""
-        self._saving.ask()
+        if self.loaded is None:
+            self.notify("there is no preset to build on: choose one first", severity="error")
+            return
+        with self.app.refusals():
+            PresetSaving(self.app, self.presets, self.form_view).ask(self.form)
 
     # --- start
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from ...presets.secrets import holds_secret
+from ...runners.launch.launch_form import LaunchForm
 from ..background import background
 from ..rows import glyphs
 from ..rows.form_fields import NAMED, SET
 from ..rows.glyphs import Row
+from .cockpit import Cockpit
+from .launch_fields import FormView
+from .launch_presets import PresetList
 from .modal import ConfirmScreen
 from .prompts import WordsPrompt
-
-if TYPE_CHECKING:
-    from .launch import LaunchScreen
 
 _KEPT = ("nproc", "nodes", "env", "nccl", "further")
 """Fields of the form whose values a saved preset contains."""
@@ -31,37 +31,30 @@ def _held(name: str, text: str) -> bool:
 class PresetSaving:
     """Asks for a name, and again before it overwrites a preset."""
 
-    def __init__(self, screen: LaunchScreen) -> None:
-        self._screen = screen
+    def __init__(self, app: Cockpit, presets: PresetList, form_view: FormView) -> None:
+        self._app, self._presets, self._form_view = app, presets, form_view
 
-    def ask(self) -> None:
+    def ask(self, form: LaunchForm) -> None:
         """Ask for the name of a new preset."""
-        screen = self._screen
-        entry = screen.presets.current
-        if entry is None or screen.loaded is None:
-            screen.notify("there is no preset to build on: choose one first", severity="error")
-            return
-        about = f"a preset of your own: {entry.name} with what was changed"
-        screen.app.push_screen(WordsPrompt("save as", "a name", about), self._named)
+        about = f"a preset of your own: {form.preset} with what was changed"
+        self._app.push_screen(
+            WordsPrompt("save as", "a name", about), lambda name: self._start(form, (name or "").strip())
+        )
 
-    def _named(self, name: str | None) -> None:
-        if name and name.strip():
-            self._start(name.strip(), replace=False)
+    def _start(self, form: LaunchForm, name: str, replace: bool = False) -> None:
+        if name:
+            background(self._form_view, "save", self._save(form, name, replace), exclusive=True)
 
-    def _start(self, name: str, replace: bool) -> None:
-        background(self._screen, "save", self._save(name, replace), exclusive=True)
-
-    async def _save(self, name: str, replace: bool) -> None:
-        screen = self._screen
-        app, form_view = screen.app, screen.form_view
+    async def _save(self, form: LaunchForm, name: str, replace: bool) -> None:
+        app = self._app
         try:
             with app.refusals():
-                path = await asyncio.to_thread(app.source.save, name, screen.form, replace)
-                typed = form_view.typed.items()
-                form_view.forget([field for field, text in typed if _held(field, text)])
-                screen.presets.set_entries(app.source.presets(), name)
-                screen.notify(f"saved as {path}")
+                path = await asyncio.to_thread(app.source.save, name, form, replace)
+                typed = self._form_view.typed.items()
+                self._form_view.forget([field for field, text in typed if _held(field, text)])
+                self._presets.set_entries(app.source.presets(), name)
+                app.notify(f"saved as {path}")
         except FileExistsError as error:
             rows: list[Row] = [((f"{glyphs.WARN} {error} exists, and will be overwritten.", "text"),)]
             question = ConfirmScreen(f"Replace the preset {name}?", rows, "replace", app.view.ascii)
-            app.push_screen(question, lambda yes: self._start(name, replace=True) if yes else None)
+            app.push_screen(question, lambda yes: self._start(form, name, replace=True) if yes else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ...runners.run import clock
 from ...runners.run.log_files import LogFile
@@ -15,9 +14,8 @@ from ..log_filter import LogFilter
 from ..log_tail import LogTail
 from ..rows.frame import Frame, names
 from ..rows.log import Jump, files_for, label_of, smart_case
-
-if TYPE_CHECKING:
-    from .log_view import LogView
+from ..rows.log_lines import LogLine
+from .log_pane import LogPane
 
 PAUSE_S = 0.5
 """Seconds between two pulls of files that still have unread bytes; limits the cost of a flood of lines."""
@@ -35,7 +33,7 @@ HELD_S = 0.4
 class LogFeed:
     """Pulls windows if files grow, if the pane reaches the end of the loaded lines, or if a key requests it."""
 
-    def __init__(self, pane: LogView, read: Reader) -> None:
+    def __init__(self, pane: LogPane, read: Reader) -> None:
         self._pane, self._read = pane, read
         self.logs: LogTail | LogFilter | None = None
         """The loaded lines; None before the first window of a choice arrived."""
@@ -79,6 +77,12 @@ class LogFeed:
         self.logs, self.jump, self.begun = None, jump, clock.monotonic()
         self.ask()
 
+    def go_to_line(self, line: LogLine) -> None:
+        """Load the lines around a line outside the loaded ones, and move the cursor to it."""
+        self._pane.follow = False
+        self._pane.left = 0
+        self.restart(Jump(offset=line.key[4], file=line.key[3], at=line.key[0]))
+
     def ask(self) -> None:
         """Pull immediately, and show the result immediately."""
         self._asked = True
@@ -114,7 +118,13 @@ class LogFeed:
     def show_fresh(self) -> None:
         """Lay out the lines that wait for a frame, unless the terminal is still busy."""
         if self.fresh and not self._is_busy:
-            self._pane.lay_out()
+            self.lay_out()
+
+    def lay_out(self) -> None:
+        """Show the loaded lines."""
+        if self.logs is not None:
+            self.fresh = False
+            self._pane.lay_out(self.logs)
 
     @property
     def _is_busy(self) -> bool:
@@ -162,7 +172,7 @@ class LogFeed:
         self._add_files(logs, pane.frame.state)
         asked = await self._load(logs) or asked
         if logs is self.logs and asked:
-            pane.lay_out()
+            self.lay_out()
 
     async def _load(self, logs: LogTail | LogFilter) -> bool:
         """Load the lines that the pane's position needs; return whether to show them immediately."""
@@ -207,6 +217,7 @@ class LogFeed:
         self.is_empty, self.jump = False, None
         pane.clear()
         if jump is not None:
+            self.lay_out()
             pane.land(jump)
 
     def _label(self, file: LogFile) -> str:

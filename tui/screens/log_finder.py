@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ...runners.logs.levels import ALARMS, Level
+from ..log_tail import LogTail
 from ..rows.log_lines import LogLine
-
-if TYPE_CHECKING:
-    from ..log_tail import LogTail
-    from .log_view import LogView
+from .log_feed import LogFeed
+from .log_pane import LogPane
 
 Wanted = Callable[[LogLine], bool]
 
@@ -29,8 +27,8 @@ def is_alarm(line: LogLine) -> bool:
 class LineFinder:
     """Searches the loaded lines of a pane, then the rest of its files."""
 
-    def __init__(self, pane: LogView) -> None:
-        self._pane = pane
+    def __init__(self, pane: LogPane, feed: LogFeed) -> None:
+        self._pane, self._feed = pane, feed
 
     def to_hit(self, step: int) -> bool:
         """Move to the next (1) or previous (-1) hit; return False if there is none."""
@@ -63,7 +61,7 @@ class LineFinder:
         if any(map(is_alarm, ahead)):
             self._to_alarm(step, here)
             return words
-        tail = pane.feed.tail
+        tail = self._feed.tail
         found = await self._find_alarm(tail, up, words, progress) if tail is not None else ""
         if found:
             return found
@@ -75,10 +73,10 @@ class LineFinder:
         """Show the lines around an alarm that is not loaded: first in this direction, then from the other end."""
         for before in (up, not up):
             hit = await tail.find(ALARMS, is_alarm, before, progress, up)
-            if tail is not self._pane.feed.tail:
+            if tail is not self._feed.tail:
                 return words  # another choice is shown by now
             if hit is not None:
-                self._pane.go_to_line(hit)
+                self._feed.go_to_line(hit)
                 return words if before == up else _FROM_THE_END[up]
         return ""
 
@@ -99,7 +97,7 @@ class LineFinder:
         for offset in range(1, count + 1):
             index = (here + offset * step) % count
             if wanted(laid_out.lines[index]):
-                self._pane.set_follow(False)
+                self._pane.follow = False
                 self._pane.move_to(laid_out.row_of(index))
                 return True
         return False

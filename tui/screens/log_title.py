@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...presets.plurals import plural
 from ...runners.run import clock
 from ...runners.run.formatting import size_short, time_of_day
 from ..log_filter import LogFilter
 from ..rows.log import chosen_title, large
 from ..rows.run_status import launching
-
-if TYPE_CHECKING:
-    from .log_view import LogView
+from .log_feed import LogFeed
+from .log_pane import LogPane
 
 SLOW_S = 0.5
 """Once a search takes longer than this many seconds, the title shows its progress."""
@@ -21,8 +18,8 @@ SLOW_S = 0.5
 class LogTitle:
     """Describes what a log pane shows."""
 
-    def __init__(self, pane: LogView) -> None:
-        self._pane = pane
+    def __init__(self, pane: LogPane, feed: LogFeed) -> None:
+        self._pane, self._feed = pane, feed
         self.errand = ""
         """Progress text of a search for an error; "" without one."""
 
@@ -30,7 +27,7 @@ class LogTitle:
     def text(self) -> str:
         """The whole title."""
         early, size = False, 0
-        frame, feed = self._pane.frame, self._pane.feed
+        frame, feed = self._pane.frame, self._feed
         if frame is not None:
             early = launching(frame.state)
             size = large(frame.state, feed.logs or ())
@@ -41,7 +38,7 @@ class LogTitle:
     @property
     def state(self) -> str:
         """The number of lines that match the filter, or the position."""
-        feed = self._pane.feed
+        feed = self._feed
         if isinstance(feed.logs, LogFilter):
             return self._matches(feed.logs)
         if self._pane.rows:
@@ -58,7 +55,7 @@ class LogTitle:
             hits = f"more than {hits}"
         if not logs.searching:
             return f"{hits or 'no line matches'} · {self._position}"
-        if clock.monotonic() < self._pane.feed.begun + SLOW_S:
+        if clock.monotonic() < self._feed.begun + SLOW_S:
             return hits
         return " · ".join(filter(None, (f"searching {int(logs.searched * 100)} %", hits)))
 
