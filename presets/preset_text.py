@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict
 
 from . import model
-from .finding import PresetError
 from .load import Definition, Library, check_name, load
 from .model import STRATEGY_OPTIONS, Loaded
 from .sanitize import clean_whole
 from .secrets import holds_secret, mask
-from .text_formats import toml_escaped, toml_literal, toml_pair
+from .text_formats import parse_toml, toml_escaped, toml_literal, toml_pair
 
 DEFAULT = "default"
 """Origin of a value that no file sets."""
@@ -131,16 +129,12 @@ def saved_text(name: str, base: str, overrides: Sequence[str], library: Library,
     return "\n".join(lines) + "\n"
 
 
-def check_saved(name: str, base: str, text: str, library: Library) -> None:
-    """Raise PresetError if the saved file would not load, above all if its bases form a circle."""
+def check_saved(name: str, text: str, library: Library) -> None:
+    """Raise PresetError if a new file of the user would not load, above all if its bases form a circle."""
     below = tuple(item for item in library.definitions.get(name, ()) if not item.origin.startswith("user "))
-    if name == base and not below:
-        raise PresetError(f"preset {name} cannot build on itself: choose another name")
-    saved = Definition(
-        name=name, origin=f"user {name}.toml", where=f"{name}.toml", table=tomllib.loads(text)
-    )
-    after = {**library.definitions, name: (*below, saved)}
-    load(name, presets=Library(definitions=after))
+    where = f"{name}.toml"
+    saved = Definition(name=name, origin=f"user {where}", where=where, table=parse_toml(text, where))
+    load(name, presets=Library(definitions={**library.definitions, name: (*below, saved)}))
 
 
 def _override_path(override: str) -> str:

@@ -16,8 +16,6 @@ from msgspec import Struct
 from ...presets import nccl
 from ...presets.finding import nearest
 from ...presets.load import (
-    Definition,
-    Library,
     check_name,
     entries,
     library,
@@ -25,8 +23,8 @@ from ...presets.load import (
     user_dir,
 )
 from ...presets.nccl import nccl_presets
-from ...presets.preset_text import list_dict, list_text, new_text, show_dict, show_text
-from ...presets.text_formats import MOST_BYTES, parse_toml
+from ...presets.preset_text import check_saved, list_dict, list_text, new_text, show_dict, show_text
+from ...presets.text_formats import MOST_BYTES
 from ...presets.trusted_files import private_folder
 from ...runners.run import file_io
 from ...runners.run.errors import RunError
@@ -122,15 +120,8 @@ def _imported(name: str, source: str) -> str:
     for note in imported.notes:
         complain(note)
     made = text(name, source, imported)
-    _check(name, made)
+    check_saved(name, made, library())
     return made
-
-
-def _check(name: str, made: str) -> None:
-    """Check that the preset will load. Raises PresetError."""
-    available = library()
-    whole = Definition(name=name, origin=name, where=f"{name}.toml", table=parse_toml(made, name))
-    load(name, presets=Library(definitions={**available.definitions, name: (whole,)}))
 
 
 def _from_file(file: Path) -> Imported:
