@@ -44,7 +44,7 @@ def merged(documents: Iterable[bytes]) -> NcclFacts | None:
 
 def read_run(run: str, state: RunState, stop: threading.Event) -> NcclFacts | None:
     """Return facts from the logs of a run; None if `stop` was set. Slow. Raises RunError."""
-    from ..runners.diagnosis.reading import logs_of_run, read_run  # the rules are slow to load
+    from ..runners.diagnosis.read_logs import logs_of_run, read_run  # the rules are slow to load
 
     away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
     try:

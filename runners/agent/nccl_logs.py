@@ -10,7 +10,8 @@ from msgspec import Raw, structs
 
 from ...presets.finding import Finding
 from ..diagnosis import nccl_facts
-from ..diagnosis.first_cause import LogFinding, finding_of, fired
+from ..diagnosis.derived_rules import fired
+from ..diagnosis.log_findings import LogFinding, finding_of
 from ..diagnosis.nccl_facts import NcclFacts
 from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book

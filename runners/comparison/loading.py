@@ -13,7 +13,7 @@ from msgspec import structs
 
 from ..diagnosis.log_sources import Named
 from ..diagnosis.nccl_facts import NcclFacts, decode, merge
-from ..diagnosis.reading import logs_of_run, read_run
+from ..diagnosis.read_logs import logs_of_run, read_run
 from ..node.agentless import DiskLink
 from ..node.local_agent import open_link
 from ..node.run_following import snapshot

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from ..run.log_files import parse_file_id
-from .first_cause import LogFinding, Order, Verdict
+from .first_cause import Candidate, Order, Verdict
+from .log_findings import LogFinding
 from .reading import Reading
 from .statements import CommunicatorPart, NodePart
 
@@ -47,6 +48,28 @@ class FoundFirst(FoundInLogs):
     """The first cause."""
 
     order: Order
+
+
+class Score(TypedDict):
+    """What ranks a candidate: severity, then specificity (1 explains most), then time, then confidence."""
+
+    severity: str
+    specificity: int
+    time: str | None
+    confidence: str
+
+
+class CandidateInLogs(TypedDict):
+    """A possible first cause."""
+
+    id: str
+    role: str
+    explains: str
+    """The name of its specificity: cause, inferred, message, truncated, symptom, report, consequence, trace, word."""
+    score: Score
+    file: str | None
+    line: int | None
+    """Its first line; None if it is derived from several."""
 
 
 class Victim(TypedDict):
@@ -108,6 +131,8 @@ class Diagnosis(TypedDict):
     nccl: list[str]
     failed: bool
     first_cause: FoundFirst | None
+    candidates: list[CandidateInLogs]
+    """Candidates for the first cause, the best first."""
     victims: list[Victim]
     behind: list[int]
     findings: list[FoundInLogs]
@@ -130,6 +155,7 @@ def document(reading: Reading, verdict: Verdict) -> Diagnosis:
         "first_cause": None
         if first is None or first.severity != "error"
         else {**_finding(first), "order": verdict.order},
+        "candidates": [_candidate(each) for each in verdict.candidates],
         "victims": [
             {"id": victim.id, "count": victim.count, "ranks": list(victim.ranks)}
             for victim in verdict.victims
@@ -165,6 +191,24 @@ def _finding(finding: LogFinding) -> FoundInLogs:
         "values": dict(finding.values),
         "seen": finding.seen,
         "evidence": [{"file": its.file, "line": its.line, "text": its.text} for its in finding.lines],
+    }
+
+
+def _candidate(candidate: Candidate) -> CandidateInLogs:
+    finding = candidate.finding
+    first = finding.lines[0] if finding.lines else None
+    return {
+        "id": finding.id,
+        "role": finding.role,
+        "explains": candidate.specificity.name.lower(),
+        "score": {
+            "severity": finding.severity,
+            "specificity": int(candidate.specificity),
+            "time": None if finding.stamp is None else finding.stamp.text,
+            "confidence": finding.confidence,
+        },
+        "file": None if first is None else first.file,
+        "line": None if first is None else first.line,
     }
 
 

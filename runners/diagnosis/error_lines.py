@@ -17,8 +17,8 @@ from ...presets.finding import Role
 from ..inrank.failure_causes import Failure, of_line
 from ..inrank.known_causes import NAN_REMEDY
 from .exceptions import LAST, sentence, text_of
-from .heads import Head, stamp_of
-from .nccl_facts import FactLine
+from .heads import Head
+from .line_formats import ERRORS, LEVELS
 from .prefixes import Writer
 from .printed_traceback import NEXT, OF_RAY
 from .rules import First, Rule, RuleHits, shown
@@ -77,53 +77,7 @@ _WORDS = re.compile(
     r"|\bnodes are available: |, but another process is utilizing it"
     r"|\b(?i:cannot|can't|could not|unable to|failed|failure|evicted|killed|aborted|unrecognized arguments|refused)\b"
 )
-HINTS = (
-    "rror",
-    "RROR",
-    "atal",
-    "FATAL",
-    "RITICAL",
-    "xception",
-    "NCCL WARN",
-    "what():",
-    "terminate called",
-    "access fault",
-    "Check FAIL",
-    "[Errno ",
-)
-"""Each line of the two more certain kinds contains at least one of these. Cheap to search."""
-SOFT = (
-    "found",
-    "No such",
-    "enied",
-    "annot",
-    "can't",
-    "ould not",
-    "nable to",
-    "ailed",
-    "illed",
-    "victed",
-    "efused",
-    "nrecognized",
-    "not exist",
-    "borted",
-    "are available: ",
-    "is utilizing",
-    "ailure",
-    "nstalled",
-    "topping",
-    "mismatch for",
-    "imes out",
-    "Warning  ",
-    "AILED: ",
-    "undefined symbol",
-    "schedulable: ",
-    "xceed",
-    "not a valid",
-    "rad scale",
-)
-"""Each line of the kind WORDS contains at least one of these."""
-ERROR_WORDS = (*HINTS, *SOFT)
+ERROR_WORDS = (*ERRORS["sure"], *ERRORS["words"])
 _NOTHING = re.compile(
     r"^[\s^~]*$|^\s*frame #\d+: "
     r'|^\s*File "|\bFile "[^"]{1,400}", line \d|^\s*raise |^\s*self\.\w|^\s*return \w+\(|error_file'
@@ -138,8 +92,6 @@ _NOTHING = re.compile(
 )
 """Error words that report no error, or only the failure of a launcher's ranks."""
 _WARNING = re.compile(r"\bUserWarning: |^WARNING\b(?: \[[^\]]{1,80}\])?(?: \(\S{1,20}\))?:? ")
-_WARNED = re.compile(r"\[W\d{0,4} |^W\d{4} |\[I\d{4} ")
-"""A warning or less of torch's C++ code (glog), before its prefix is removed."""
 _REPORTED = re.compile(r"Error: failed to run torchrun ")
 """A launcher's report that its ranks failed. Any other message explains more."""
 _SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!97\b)\d")
@@ -147,12 +99,8 @@ _SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!9
 unavailable."""
 _SAID = re.compile(r"\s*what\(\): +\S")
 """C++ prints this after the type of an uncaught exception."""
-_LEVELLED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
-"""An error level before the message."""
 _TAGGED = re.compile(r"\[rank\d+\]: (?![\s\[])")
 """torch's prefix of an uncaught exception's lines, even if the exception itself is missing."""
-_MINOR = re.compile(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b|\bI\d{4}\b|^[WI] \d\d-\d\d ")
-"""Levels below error before the message."""
 _ALIVE = re.compile(
     r"\d%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
     r"|(?i:\bloss\W{0,4}-?\d)|\biteration +\d+/ *\d+ \|"
@@ -243,12 +191,12 @@ class ErrorLines:
         if sureness is Sureness.WORDS and failure is not None:
             sureness, failure = (sureness, None) if failure.symptom else (Sureness.LEVEL, failure)
         first = self._first(line, head, number)
-        minor, title = _MINOR.search(before) is not None, OF_RAY.match(text) is not None
+        minor, title = LEVELS["minor"].search(before) is not None, OF_RAY.match(text) is not None
         self._keep(_Sentence(sureness, failure, text, first, warned=minor, title=title))
         self.open_here = True
 
     def _first(self, line: str, head: Head, number: int) -> First:
-        return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
+        return First.of(self._file, self._name, number, line, head)
 
     def _newest(self) -> _Sentence | None:
         """Return the newest message if it is of this file."""
@@ -431,7 +379,7 @@ def sureness_of(text: str) -> Sureness | None:
 def _sureness(line: str, text: str, before: str) -> Sureness | None:
     """Return `sureness_of`, also by an error level or torch's tag in the prefix `before`."""
     sureness = sureness_of(text)
-    if _LEVELLED.search(before) and not text[:1].isspace():
+    if LEVELS["error"].search(before) and not text[:1].isspace():
         return max(sureness or Sureness.LEVEL, Sureness.LEVEL)
     if sureness is None and _TAGGED.match(line):
         return Sureness.WORDS
@@ -440,7 +388,7 @@ def _sureness(line: str, text: str, before: str) -> Sureness | None:
 
 def _is_glog_warning(line: str, text: str) -> bool:
     """Whether a line is torch's warning or less, and does not name a port or a peer."""
-    return _WARNED.search(line, 0, 80) is not None and _SOCKET.search(text) is None
+    return LEVELS["glog_minor"].search(line, 0, 80) is not None and _SOCKET.search(text) is None
 
 
 def _order(each: _Sentence) -> tuple[bool, bool, bool, bool, int, int, int]:

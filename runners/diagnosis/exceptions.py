@@ -14,10 +14,9 @@ from ...presets.finding import Role, Severity
 from ..inrank.failure_causes import Death, Failure, classify, signal_of
 from ..inrank.tracebacks import of_launcher
 from .exits import Endings, of_rank
-from .heads import Head, stamp_of
-from .nccl_facts import FactLine
-from .printed_traceback import LINES, PrintedTraceback, Step, begins
-from .rules import BEGIN, First, Rule, RuleHits, shown
+from .heads import Head
+from .printed_traceback import BEGIN, LINES, PrintedTraceback, Step, begins
+from .rules import First, Rule, RuleHits
 
 MOST = 64
 """Maximum number of different exceptions."""
@@ -73,7 +72,7 @@ Stream = tuple[int, str]
 
 @dataclass(slots=True)
 class _Trace:
-    """A traceback whose lines are still being read."""
+    """A traceback whose lines are still being read, or whose exception may still be followed by a chained one."""
 
     stream: Stream
     name: str
@@ -82,25 +81,19 @@ class _Trace:
     printed: PrintedTraceback
     began: int
     """Line number of its first line."""
+    last: tuple[int, str]
+    """Number and text of the newest line."""
     sure: bool
     """Whether torch marks it as uncaught."""
-    ignored: bool = False
+    ignored: bool
     """Whether Python reports that it ignores the exception."""
-    ended: int = 0
-    """Line number of the exception; 0 while it is missing."""
-    last: tuple[int, str] = (0, "")
-    """Number and text of the newest line."""
-    key: str = ""
-    """Key of the exception in `Exceptions._raised`."""
-    raised: tuple[Failure, str] | None = None
-    """The failure, and the exception's line."""
-    more: bool = False
-    """Whether further lines of the message are not classified yet."""
+    raised: First | None = None
+    """The exception's own line; None while it is missing."""
 
     def is_cut_off(self, lengths: Mapping[int, int]) -> bool:
         """Whether its file ends before the exception. `lengths`: lines of each file so far."""
         printed = self.printed
-        if self.ended or self.ignored or not (printed.place or printed.headed or printed.wrapped):
+        if self.raised or self.ignored or not (printed.place or printed.headed or printed.wrapped):
             return False
         return lengths.get(self.stream[0], 0) - self.last[0] <= SHORT
 
@@ -112,8 +105,7 @@ class _Trace:
             text += f", of {self.printed.wrapped}"
         if self.printed.place:
             text += f", at {self.printed.place}{_within(self.printed, line)}"
-        evidence = FactLine(self.name, number, shown(line))
-        first = First(self.stream[0], evidence, self.head, stamp_of(line))
+        first = First.of(self.stream[0], self.name, number, line, self.head)
         return RuleHits.of(replace(CUT_OFF, text=f"{text}: {CUT_OFF.text}"), first)
 
 
@@ -142,11 +134,9 @@ class _Inner(NamedTuple):
     """An exception that precedes another in a chain."""
 
     failure: Failure
-    line: str
-    number: int
     text: str
     first: First
-    """Its line as evidence."""
+    """Its line."""
 
 
 REPORTED = Rule(
@@ -176,7 +166,10 @@ SHORT = 4
 
 
 class Exceptions:
-    """Collect exceptions line by line. The lines of several ranks may be interleaved."""
+    """Collect exceptions line by line. The lines of several ranks may be interleaved.
+
+    An exception counts when its traceback is closed: until then another one may be chained to it.
+    """
 
     def __init__(self) -> None:
         self.within = False
@@ -212,22 +205,26 @@ class Exceptions:
     def begin(self, text: str, line: str, stream: str, head: Head, number: int) -> None:
         """Start a traceback if `text` begins one. `text`: the line without prefixes; `head`, `stream`: its writer."""
         where = self._file, stream
-        trace = self._traces.get(where)
-        headed = BEGIN in text
-        if not begins(text) or (trace is not None and not headed and not trace.ended):
+        before = self._traces.get(where)
+        if not begins(text) or (before is not None and before.raised is None and BEGIN not in text):
             return
         if (named := _RANK.search(text) or _OF_ENGINE.search(line)) is not None:
             head = of_rank(int(named[1]), head)
-        if trace is not None:
-            self._leave(trace, text)
+        if before is not None:
+            self._chain_or_close(before, text)
         for stale in [trace for trace in self._traces.values() if number - trace.began > OLD]:
             self._close(stale)
         if len(self._traces) >= STREAMS:
             self._close(next(iter(self._traces.values())))
-        ignored = number - self._ignored.pop(where, -9) <= 2
-        sure = _UNCAUGHT.search(line[: line.find(text)] or line[:400]) is not None
         self._traces[where] = _Trace(
-            where, self._name, head, PrintedTraceback(text), number, sure, ignored, last=(number, line)
+            stream=where,
+            name=self._name,
+            head=head,
+            printed=PrintedTraceback(text),
+            began=number,
+            last=(number, line),
+            sure=_UNCAUGHT.search(line[: line.find(text)] or line[:400]) is not None,
+            ignored=number - self._ignored.pop(where, -9) <= 2,
         )
         self.within = True
 
@@ -238,8 +235,11 @@ class Exceptions:
 
     def alive(self, stream: str) -> None:
         """Count a training step of this writer."""
-        self.pending = False
         where = self._file, stream
+        trace = self._traces.get(where)
+        if trace is not None and trace.raised:
+            self._close(trace)
+        self.pending = False
         for raised in self._raised.values():
             if where in raised.lives:
                 raised.lives[where] += 1
@@ -250,11 +250,12 @@ class Exceptions:
         ending = self.endings.reported(text, head, line)
         if ending is None:
             return False
+        first = self._first(line, ending.head, number)
         if ending.code:
             self.failed = True
-            self._exit = self._exit or (ending.code, self._first(line, ending.head, number))
+            self._exit = self._exit or (ending.code, first)
         if ending.failure is not None:
-            self._keep(ending.failure, ending.head, line, number, sure=True)
+            self._keep(ending.failure, first, sure=True)
         return True
 
     def line(self, text: str, line: str, stream: str, number: int) -> bool:
@@ -264,44 +265,40 @@ class Exceptions:
             if number >= self._look_at:
                 self._close_left(number)
             return False
-        if trace.ended and self._is_over(trace, text):
+        if trace.raised and text.startswith(_OF_LOGGING):
+            self._drop(trace)
+            return False
+        if trace.raised and _is_chain(text):
+            self._chain_or_close(trace, text)
             return False
         step = trace.printed.feed(text)
         if step is Step.PART and text.strip():
             trace.last = number, line
-        if trace.more and step is not Step.MORE:
-            self._settle(trace)
-        if step is Step.RAISED:
-            self._came_to(trace, line, number)
-        elif step is Step.MORE:
-            trace.more = True  # it may also be an independent line
-        elif step is Step.OVER or (trace.ended and number - trace.ended > AFTER):
+        elif step is Step.RAISED:
+            trace.raised = self._first(line, trace.head, number)
+            self.pending = True
+        left = trace.raised is not None and number - trace.raised.evidence.line > AFTER
+        if (
+            step is Step.OVER
+            or (step is Step.NONE and left)
+            or (step is Step.RAISED and _is_launchers(trace))
+        ):
             self._close(trace)
         return step in (Step.PART, Step.RAISED)
-
-    def _is_over(self, trace: _Trace, text: str) -> bool:
-        """Close a complete traceback if the line shows that it was logged, or that another one is chained to it."""
-        if text.startswith(_OF_LOGGING):
-            self._settle(trace)
-            self._take_back(trace.key)
-            self._close(trace)
-            return True
-        if any(word in text for word in _CHAINED):
-            self._leave(trace, text)
-            return True
-        return False
 
     def _close_left(self, number: int) -> None:
         """Close tracebacks of silent writers: no exception is chained over this distance."""
         self._look_at = number + LEFT
         for trace in list(self._traces.values()):
-            if trace.stream[0] == self._file and trace.ended and number - trace.ended > LEFT:
+            raised = trace.raised
+            if trace.stream[0] == self._file and raised and number - raised.evidence.line > LEFT:
                 self._close(trace)
 
     def entries(self, lengths: Mapping[int, int]) -> Iterator[RuleHits]:
-        """Yield the exceptions as rules that fired. `lengths`: lines of each file so far."""
-        for trace in self._traces.values():
-            self._settle(trace)
+        """Yield the exceptions as rules that fired. `lengths`: lines of each file so far. No line may follow."""
+        for trace in list(self._traces.values()):
+            if trace.raised:
+                self._close(trace)
         for place, raised in enumerate(self._raised.values()):
             ends = any(lengths.get(file, 0) - line <= LAST for file, line in raised.last.items())
             sure = raised.sure or ((self.failed or ends) and not raised.outlived)
@@ -323,9 +320,11 @@ class Exceptions:
     def _unfinished(self, lengths: Mapping[int, int]) -> _Inner | None:
         """Return the first exception before a chained one that the end of its file cuts off before its first frame."""
         ends = [
-            each for each in self._inner.values() if lengths.get(each.first.file, 0) - each.number <= LAST
+            each
+            for each in self._inner.values()
+            if lengths.get(each.first.file, 0) - each.first.evidence.line <= LAST
         ]
-        return min(ends, key=lambda each: (each.first.file, each.number), default=None)
+        return min(ends, key=lambda each: (each.first.file, each.first.evidence.line), default=None)
 
     def of_none(self) -> Iterator[tuple[int, int, int]]:
         """Yield rule place, file and first line of the traceback of each exception about a None."""
@@ -335,7 +334,7 @@ class Exceptions:
 
     @property
     def raised(self) -> bool:
-        """Whether the line of at least one exception was read."""
+        """Whether at least one exception was read."""
         return bool(self._raised)
 
     @property
@@ -358,70 +357,78 @@ class Exceptions:
             yield RuleHits.of(REPORTED, self._launcher)
 
     def _first(self, line: str, head: Head, number: int) -> First:
-        return First(self._file, FactLine(self._name, number, shown(line)), head, stamp_of(line))
+        return First.of(self._file, self._name, number, line, head)
 
-    def _came_to(self, trace: _Trace, line: str, number: int) -> None:
-        """Handle the exception's own line."""
-        printed = trace.printed
-        trace.ended = number
-        if of_launcher(printed.kind, printed.text):
-            self._launched("", line, trace.head, number)
+    def _drop(self, trace: _Trace) -> None:
+        self._traces.pop(trace.stream, None)
+        self.within = self._in_file()
+
+    def _close(self, trace: _Trace) -> None:
+        """Count the exception of a traceback, if it has one that counts."""
+        self._drop(trace)
+        found = self._failure(trace)
+        if found is not None:
+            key = self._keep(*found, sure=trace.sure, stream=trace.stream)
+            if key:
+                self._raised[key].began.setdefault(trace.stream[0], trace.began)
+
+    def _chain_or_close(self, trace: _Trace, text: str) -> None:
+        """Close a traceback whose writer goes on with `text`. A chain or a wrapper makes both the same failure."""
+        wrapped = trace.printed.kind.endswith("CheckpointException") and BEGIN in text
+        if not wrapped and not _is_chain(text):
             self._close(trace)
-        elif not trace.ignored and not _GROUPS.match(printed.kind):
-            self._take(trace, line, number)
+            return
+        self._drop(trace)
+        found = self._failure(trace)
+        if found is not None:
+            self._inner[trace.stream] = _Inner(found[0], trace.printed.text, found[1])
 
-    def _launched(self, text: str, line: str, head: Head, number: int) -> None:
-        """Note a launcher's own exception. `text`: its message, which may name the rank."""
-        self.failed = True
-        if (named := _SPAWNED.match(text)) is not None:
-            head = of_rank(int(named[1]), head)
-        self._launcher = self._launcher or self._first(line, head, number)
-
-    def _take(self, trace: _Trace, line: str, number: int) -> None:
-        """Count the exception, or the one before it in the chain if that explains more."""
-        failure = self._classed(trace.printed.raised(), line)
-        inner, at, head = self._inner.pop(trace.stream, None), number, trace.head
-        if inner is not None and number - inner.number <= LINES:
-            again = inner.failure.kind == failure.kind and inner.text == trace.printed.text
+    def _failure(self, trace: _Trace) -> tuple[Failure, First] | None:
+        """Return the failure that a traceback shows, and its line; of a chain, the exception that explains more."""
+        printed, first = trace.printed, trace.raised
+        if first is None or trace.ignored or _GROUPS.match(printed.kind):
+            return None
+        message = str(printed.raised()["text"])
+        if _is_launchers(trace) or of_launcher(printed.kind, message):
+            self._launched(message, first)
+            return None
+        if first.head.rank is None and (named := _OWN.search(message)) is not None:
+            first = replace(first, head=of_rank(int(named[1]), first.head))
+        failure = self._classed(printed, first)
+        inner = self._inner.pop(trace.stream, None)
+        if inner is not None and first.evidence.line - inner.first.evidence.line <= LINES:
+            again = inner.failure.kind == failure.kind and inner.text == printed.text
             if again or (failure.kind in GENERIC and inner.failure.kind not in GENERIC):
-                failure, line, at = inner.failure, inner.line, inner.number
-        trace.key, trace.raised = (
-            self._keep(failure, head, line, at, trace.sure, trace.stream),
-            (failure, line),
-        )
-        if trace.key:
-            self._raised[trace.key].began.setdefault(trace.stream[0], trace.began)
+                return inner.failure, replace(inner.first, head=first.head)
+        return failure, first
 
-    def _settle(self, trace: _Trace) -> None:
-        """Classify again with the further lines of the message."""
-        more, trace.more = trace.more, False
-        if not more or trace.raised is None:
-            return
-        before, line = trace.raised
-        raised = trace.printed.raised()
-        text = str(raised["text"])
-        if of_launcher(trace.printed.kind, text):
-            self._launched(text, line, trace.head, trace.ended)
-            self._take_back(trace.key)
-            trace.raised = None
-            return
-        named = _OWN.search(text) if trace.head.rank is None else None
-        if named is not None:
-            trace.head = of_rank(int(named[1]), trace.head)
-        failure = self._classed(raised, line)
-        other = failure.kind != before.kind and before.kind in GENERIC and not failure.symptom
-        if other or (failure.kind == before.kind and (failure.text != before.text or named is not None)):
-            self._take_back(trace.key)
-            trace.key = self._keep(failure, trace.head, line, trace.ended, trace.sure, trace.stream)
-            trace.raised = failure, line
+    def _launched(self, message: str, first: First) -> None:
+        """Note a launcher's own exception. Its message may name the rank."""
+        self.failed = True
+        if (named := _SPAWNED.match(message)) is not None:
+            first = replace(first, head=of_rank(int(named[1]), first.head))
+        self._launcher = self._launcher or first
 
-    def _classed(self, raised: dict[str, Any], last: str) -> Failure:
+    def _classed(self, printed: PrintedTraceback, first: First) -> Failure:
+        """Classify an exception by its first line, and by all its lines if those after the first only add to it.
+
+        They may also be independent lines.
+        """
+        by_line = whole = self._class_of(printed.raised(1), first)
+        if printed.has_more_lines:
+            whole = self._class_of(printed.raised(), first)
+        if whole.text == by_line.text:
+            return by_line
+        adds = whole.kind == by_line.kind or (by_line.kind in GENERIC and not whole.symptom)
+        return whole if adds else by_line
+
+    def _class_of(self, raised: dict[str, Any], first: First) -> Failure:
         """Classify an exception, cached since many ranks raise the same. NCCL explains what torch raises for it."""
         key = tuple(raised.values())
         failure = self._classes.get(key)
         if failure is None:
             failure = classify(Death(0, None, raised))
-            if failure.kind in GENERIC and _OF_NCCL.search(last):
+            if failure.kind in GENERIC and _OF_NCCL.search(first.evidence.text):
                 failure = failure._replace(
                     kind="nccl", symptom=True, remedy="see NCCL's messages before it"
                 )
@@ -429,26 +436,8 @@ class Exceptions:
                 self._classes[key] = failure
         return failure
 
-    def _leave(self, trace: _Trace, text: str) -> None:
-        """Close a traceback whose writer begins another. A chain or a wrapper makes both the same failure."""
-        wrapped = trace.printed.kind.endswith("CheckpointException") and BEGIN in text
-        self._settle(trace)
-        if trace.ended and (wrapped or any(word in text for word in _CHAINED)):
-            self._take_back(trace.key)
-            if trace.raised is not None:
-                failure, line = trace.raised
-                first = self._first(line, trace.head, trace.ended)
-                self._inner[trace.stream] = _Inner(failure, line, trace.ended, trace.printed.text, first)
-        self._close(trace)
-
-    def _close(self, trace: _Trace) -> None:
-        self._settle(trace)
-        self._traces.pop(trace.stream, None)
-        self.within = self._in_file()
-
-    def _keep(
-        self, failure: Failure, head: Head, line: str, number: int, sure: bool, stream: Stream | None = None
-    ) -> str:
+    def _keep(self, failure: Failure, first: First, sure: bool, stream: Stream | None = None) -> str:
+        """Count an occurrence of a failure. Return its key; "" if there are too many failures."""
         key = f"{failure.kind}|{failure.key or _NUMBER.sub('#', failure.text)}"
         if key not in self._raised and len(self._raised) >= MOST:
             return ""
@@ -458,21 +447,23 @@ class Exceptions:
         raised.sure = raised.sure or sure
         if stream is not None and (stream in raised.lives or len(raised.lives) < STREAMS):
             raised.lives[stream], self.pending = 0, True
-        entry = raised.entry
-        first = entry.seen(head, self._file)
-        if self._file in entry.files:
-            raised.last[self._file] = number
-        if first:
-            values = {"where": failure.where} if failure.where else {}
-            entry.firsts.append(replace(self._first(line, head, number), values=values))
+        is_first = raised.entry.seen(first.head, first.file)
+        if first.file in raised.entry.files:
+            raised.last[first.file] = first.evidence.line
+        if is_first:
+            raised.entry.firsts.append(
+                replace(first, values={"where": failure.where} if failure.where else {})
+            )
         return key
 
-    def _take_back(self, key: str) -> None:
-        raised = self._raised.get(key)
-        if raised is not None:
-            raised.entry.count -= 1
-            if not raised.entry.count:
-                del self._raised[key]
+
+def _is_chain(text: str) -> bool:
+    return any(word in text for word in _CHAINED)
+
+
+def _is_launchers(trace: _Trace) -> bool:
+    """Whether a launcher raised the exception because its ranks failed."""
+    return trace.raised is not None and of_launcher(trace.printed.kind, trace.printed.text)
 
 
 def _rule(failure: Failure, place: int, sure: bool) -> Rule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-LEVELS = ("INFO", "WARN", "ATTN", "TRACE", "CALL", "ABORT")
+from .line_formats import RANKS, TIMES, by_first_character, joined
 
 MARK = re.compile(r"NCCL (?:(INFO|WARN|ATTN|TRACE|CALL|ABORT) |version (?=\d))")
 """The end of the prefix. Without a group: the line with NCCL's version."""
@@ -21,27 +21,15 @@ def old_mark(line: str) -> re.Match[str] | None:
 
 _HEAD = re.compile(
     r"(?<![\w.-])(?!\d\d:\d\d:\d\d )(?P<host>[A-Za-z0-9_][\w.\-]*):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
-    r"(?:\[(?P<dev>-?\d{1,10})\] )?(?P<place>.*)$"
+    r"(?:\[(?P<dev>-?\d{1,10})\] )?"
 )
-_BARE = re.compile(r"(?:^|\s)\[(?P<dev>-?\d{1,10})\] (?P<place>.*)$")
-_PLACE = re.compile(r"(?:\d+\.\d+ )?(?P<file>\S[^\r]{0,200}?):(?P<line>\d+) (?:\((?P<func>\w+)\) )?$")
+_BARE = re.compile(r"(?:^|\s)\[(?P<dev>-?\d{1,10})\] ")
 _DEVICES = 1024
 """More GPUs than any host has. NCCL 2.14 to 2.22 write uninitialised memory as the device if CUDA fails."""
 
-_RANK = re.compile(
-    r"\[(?:rank[:=]? ?(\d+)\]|(?:[\w.-]{0,80}@)?\d+,(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]<std"
-    r"|PG .{0,80}?Rank (\d+)\]|R(?:ank|ANK)[: ](\d+)\])"
-)
-"""Rank prefixes of torch and Lightning, of mpirun and SageMaker, and of torch's process groups."""
-_OF_RECORD = re.compile(r"⟨[^⟨⟩]{0,200}\brank (\d+)⟩")
-"""Rank of a JSON record in distui's own rendering."""
 _TASK = re.compile(r"(\d{1,7}): ")
 """srun -l. Only valid before an NCCL prefix, since other texts begin like that too."""
-_STAMP = re.compile(
-    r"\[(?P<nccl>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\] "
-    r"|(?:\[|^)[EWIF](?P<glog>\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?)"
-    r"|(?<!\d)(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)"
-)
+_RANKS, _STAMP = by_first_character(RANKS), joined(TIMES)
 
 
 Thread = tuple[str, int | None, int | None]
@@ -53,12 +41,8 @@ class Head:
 
     host: str = ""
     pid: int | None = None
-    tid: int | None = None
     dev: int | None = None
     """CUDA device; None also if NCCL wrote an impossible number."""
-    file: str = ""
-    line: int | None = None
-    func: str = ""
     rank: int | None = None
     """Rank in the prefix of the launcher or torch, or in the file's name."""
     thread: Thread = ("", None, None)
@@ -96,17 +80,15 @@ class Stamp:
 def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
     """Parse the prefix before `NCCL INFO`. `rank`: rank of the file, used if the line has none."""
     match = _HEAD.search(text)
-    bare = match or _BARE.search(text)
-    place = _PLACE.match(bare["place"] if bare else text)
     head = Head(rank=_rank_before(text, match, rank))
+    thread = None
     if match:
-        head.host, head.pid, head.tid = match["host"], int(match["pid"]), int(match["tid"])
+        head.host, head.pid, thread = match["host"], int(match["pid"]), int(match["tid"])
+    bare = match or _BARE.search(text)
     if bare and bare["dev"] and 0 <= int(bare["dev"]) < _DEVICES:
         head.dev = int(bare["dev"])
-    if place:
-        head.file, head.line, head.func = place["file"], int(place["line"][:9]), place["func"] or ""
     writer = head.host or file
-    head.thread = (writer, head.pid, head.tid)
+    head.thread = (writer, head.pid, thread)
     head.process = (writer, head.pid, None)
     head.source = (writer, head.pid, head.rank)
     return head
@@ -124,16 +106,19 @@ def _rank_before(text: str, match: re.Match[str] | None, rank: int | None) -> in
 
 def rank_of(text: str) -> int | None:
     """Return the rank that a launcher or torch writes into a line; None without one."""
-    match = _RANK.search(text, 0, 400) or (_OF_RECORD.search(text, 0, 400) if "⟨" in text else None)
-    return None if match is None else int(next(digits for digits in match.groups() if digits)[:9])
+    for character, pattern in _RANKS.items():
+        if character in text and (match := pattern.search(text, 0, 400)) is not None:
+            return int(match[match.lastindex or 0][:9])
+    return None
 
 
 def stamp_of(text: str) -> Stamp | None:
     """Return NCCL's own timestamp in a line, else the first timestamp."""
     first: Stamp | None = None
     for match in _STAMP.finditer(text, 0, 400):
-        kind = match.lastgroup or ""
-        value = match[kind].replace("T", " ").replace(",", ".")
+        number = (match.lastindex or 1) - 1
+        kind = TIMES[number].name
+        value = match[number + 1].replace("T", " ").replace(",", ".")
         if kind == "glog":  # E429 is April 29th
             day, _, rest = value.partition(" ")
             value = f"{day.zfill(4)} {rest}"

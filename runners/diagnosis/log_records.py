@@ -1,4 +1,4 @@
-"""Convert logs whose lines are records (JSON, CSV, journald's export) into plain lines.
+"""Convert logs whose lines are records (JSON, CSV, pieces of CRI) into plain lines.
 
 A record becomes `TIME ⟨HOST rank N⟩ text`, a form that prefixes.py reads. The lines of a message are parts of one line,
 so that line numbers stay those of the file. Other lines stay unchanged.
@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from .log_text import LONGEST, PART, without_codes
+from .line_formats import RECORDS
+from .log_text import PART, without_codes
 from .prefixes import LEARN, writer
 
 DEPTH = 4
@@ -25,99 +26,21 @@ HELD, RECORD = 1 << 20, 4000
 SHARE = 0.3
 """Minimum share of records among the first lines of a log of records."""
 
-_MESSAGE = (
-    "message",
-    "msg",
-    "log",
-    "MESSAGE",
-    "textPayload",
-    "@message",
-    "_raw",
-    "line",
-    "text",
-    "event",
-    "body",
-)
-_WITHIN = (
-    "jsonPayload",
-    "_source",
-    "result",
-    "fields",
-    "attributes",
-    "content",
-    "record",
-    "message",
-    "log",
-    "event",
-)
-"""Fields that may contain the actual record."""
-_TRACE = (
-    "exc_info",
-    "exception",
-    "exc_text",
-    "stack_trace",
-    "stacktrace",
-    "stack",
-    "traceback",
-    "error.stack_trace",
-)
-_TIME = (
-    "timestamp",
-    "time",
-    "@timestamp",
-    "ts",
-    "asctime",
-    "datetime",
-    "__REALTIME_TIMESTAMP",
-    "_SOURCE_REALTIME_TIMESTAMP",
-    "eventTime",
-    "receiveTimestamp",
-    "t",
-    "date",
-)
-_HOST = (
-    "pod_name",
-    "podName",
-    "pod",
-    "hostname",
-    "host",
-    "host.name",
-    "_HOSTNAME",
-    "nodeName",
-    "node_name",
-    "node",
-    "instance",
-    "logStreamName",
-    "@logStream",
-    "container_name",
-    "containerName",
-)
-_AROUND = ("kubernetes", "k8s", "resource", "labels", "host", "stream", "metadata")
-"""Fields of a record that may contain the host's name."""
-_RANK = ("rank", "global_rank", "RANK")
-_LEVEL = ("level", "levelname", "log.level", "lvl")
-"""Excludes shippers' severity, which is "error" for all of stderr."""
-_BAD = frozenset(("ERROR", "CRITICAL", "FATAL", "PANIC", "E", "F", "40", "50", "60"))
 _DOCKER = frozenset(("log", "stream", "time", "attrs"))
 """Fields of docker's own records. docker splits long lines."""
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _SAYS_SO = re.compile(r"(?i)error|exception|fatal|critical|traceback")
 _OPENS = re.compile(r"\s*\{\s*$")
-_EXPORT = re.compile(r"(?:__CURSOR|__REALTIME_TIMESTAMP)=")
-_KEY = re.compile(r"(?P<key>[A-Z_][A-Z0-9_]{0,63})(?:=(?P<value>.*))?$")
-_ALONE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}$")
-"""A key whose value follows, with its size, in the next lines."""
 
 
 class Records:
     """Converter of one log, with state across lines."""
 
     def __init__(self, kind: str, columns: Sequence[str] = ()) -> None:
-        """`kind`: json, pretty, export, csv or pieces. `columns`: CSV columns from the first line."""
+        """`kind`: json, pretty, csv or pieces. `columns`: CSV columns from the first line."""
         self._read = {
             "json": self._json,
             "pretty": self._pretty,
-            "export": self._export,
             "csv": self._csv,
             "pieces": self._pieces,
         }[kind]
@@ -126,8 +49,6 @@ class Records:
         """Beginning of an incomplete line, by writer."""
         self._lines: list[str] = []
         """Lines of an incomplete record."""
-        self._open = False
-        """Whether one of its values has several lines."""
         self._indent = ""
         self._times: list[str] = []
         self._ends = False
@@ -143,10 +64,9 @@ class Records:
 
     def rest(self) -> list[str]:
         """Return what the log has of an incomplete record at its end."""
-        pieces, self._pending = list(self._pending.values()), {}
-        lines = [self._entry()] if self.kind == "export" and self._lines else self._lines
-        self._lines = []
-        return [*pieces, *lines]
+        rest = [*self._pending.values(), *self._lines]
+        self._pending, self._lines = {}, []
+        return rest
 
     @property
     def newest_first(self) -> bool:
@@ -217,39 +137,6 @@ class Records:
         self._lines = []
         return "" if value is None else self._plain(value, "", "")
 
-    def _export(self, line: str) -> str:
-        """Read journald's export: KEY=VALUE lines, an empty line after each record, sizes before multi-line values."""
-        begins = (
-            _EXPORT.match(line) is not None and any(map(_EXPORT.match, self._lines)) and not self._lines[-1]
-        )
-        if not begins and (line or self._open):
-            if len(self._lines) < RECORD:
-                self._lines.append(line)
-                self._open = self._open or _ALONE.match(line) is not None
-            return ""
-        entry = self._entry()
-        self._lines, self._open = ([line] if begins else []), False
-        return entry
-
-    def _entry(self) -> str:
-        """Return the line of the record whose lines are held."""
-        value: dict[str, Any] = {}
-        key = ""
-        for each in self._lines:
-            match = None if key else _KEY.match(each)
-            if match is not None and match["value"] is None:
-                key = match["key"]
-            elif match is not None:
-                value[match["key"]] = match["value"]
-            elif key and _KEY.match(each) and value.get(key) is not None:
-                key, value[each.partition("=")[0]] = "", each.partition("=")[2]
-            else:
-                value[key] = f"{value[key]}\n{each}" if key in value else each[:LONGEST]
-        text = value.get("MESSAGE")
-        if isinstance(text, str) and "\0" in text[:16]:
-            value["MESSAGE"] = text[text.rindex("\0", 0, 16) + 1 :]
-        return self._plain(value, "", "") if value else ""
-
     def _csv(self, line: str) -> str:
         self._lines.append(line)
         text = "\n".join(self._lines)
@@ -268,8 +155,6 @@ def learned_records(lines: Sequence[str]) -> Records | None:
     some = [line for line in lines[:LEARN] if line.strip()]
     if not some:
         return None
-    if _is_export(some):
-        return Records("export")
     columns = _columns(some[0])
     if columns and some[1:]:
         return Records("csv", columns)
@@ -277,11 +162,6 @@ def learned_records(lines: Sequence[str]) -> Records | None:
         if is_kind(some):
             return Records(kind)
     return None
-
-
-def _is_export(some: Sequence[str]) -> bool:
-    matches = sum(_EXPORT.match(line) is not None for line in some)
-    return matches > len(some) // 100 and _EXPORT.match(some[0]) is not None
 
 
 def _is_json(some: Sequence[str]) -> bool:
@@ -335,7 +215,7 @@ def message_of(value: Mapping[str, Any], depth: int = 0) -> str | None:
     stack = value.get("extraInfo")
     if isinstance(stack, dict) and isinstance(stack.get("py_callstack"), str):  # torchelastic's error.json
         return str(stack["py_callstack"])
-    text = next((text for key in _MESSAGE if (text := _text(value.get(key))) is not None), None)
+    text = next((text for key in RECORDS["message"] if (text := _text(value.get(key))) is not None), None)
     if text is None:
         return _inner_message(value, depth)
     text = _unwrapped(text, depth)
@@ -346,7 +226,7 @@ def message_of(value: Mapping[str, Any], depth: int = 0) -> str | None:
 
 def _inner_message(value: Mapping[str, Any], depth: int) -> str | None:
     """Return the message of a record within the record."""
-    for key in _WITHIN:
+    for key in RECORDS["within"]:
         inner = value.get(key)
         if isinstance(inner, dict) and (text := message_of(inner, depth + 1)) is not None:
             return text
@@ -354,7 +234,7 @@ def _inner_message(value: Mapping[str, Any], depth: int) -> str | None:
 
 
 def _traces(value: Mapping[str, Any]) -> list[str]:
-    texts = [value.get(key) for key in _TRACE]
+    texts = [value.get(key) for key in RECORDS["trace"]]
     return [text for text in texts if isinstance(text, str) and "\n" in text]
 
 
@@ -366,8 +246,8 @@ def _unwrapped(text: str, depth: int) -> str:
 
 def _is_error(value: Mapping[str, Any]) -> bool:
     """Whether the first level that the record has is an error."""
-    levels = (value[key] for key in _LEVEL if value.get(key) is not None)
-    return str(next(levels, "")).upper() in _BAD
+    levels = (value[key] for key in RECORDS["level"] if value.get(key) is not None)
+    return str(next(levels, "")).upper() in RECORDS["bad"]
 
 
 def _text(value: Any) -> str | None:
@@ -383,7 +263,7 @@ def _text(value: Any) -> str | None:
 
 def time_of(value: Mapping[str, Any], depth: int = 0) -> str:
     """Return the time of a record, "2026-03-01T12:00:07.123" in UTC; "" without one."""
-    for key in _TIME:
+    for key in RECORDS["time"]:
         at = value.get(key)
         if isinstance(at, str) and (match := _ISO.match(at)) is not None:
             return match[0].replace(" ", "T").replace(",", ".")
@@ -408,13 +288,13 @@ def _unix_time(at: Any) -> float | None:
 
 def writer_of(value: Mapping[str, Any]) -> str:
     """Return host and rank of a record in the form that prefixes.py reads; "" if it names neither."""
-    host = _named(value, _HOST)
-    for key in _AROUND:
+    host = _named(value, RECORDS["host"])
+    for key in RECORDS["around"]:
         inner = value.get(key)
         if not host and isinstance(inner, dict):
-            host = _named(inner, (*_HOST, "name") if key == "host" else _HOST)
+            host = _named(inner, [*RECORDS["host"], "name"] if key == "host" else RECORDS["host"])
     host = re.sub(r"[\s⟨⟩]+", "_", host)[:200]
-    ranks = [number for key in _RANK if (number := _number(value.get(key))) is not None]
+    ranks = [number for key in RECORDS["rank"] if (number := _number(value.get(key))) is not None]
     if ranks:
         return f"⟨{f'{host} rank {ranks[0]}'.strip()}⟩ "
     local = _number(value.get("local_rank"))

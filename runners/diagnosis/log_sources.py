@@ -12,12 +12,9 @@ import io
 import lzma
 import os
 import re
-import select
 import stat
-import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,6 +28,7 @@ from ..logs.gaps import read as read_gap
 from ..run import file_io
 from ..run.errors import RunError
 from ..run.formatting import size_text
+from .line_formats import NO_LOGS
 from .log_text import BLOCK, SAMPLE
 
 Named = tuple[str, Path]
@@ -38,63 +36,13 @@ Named = tuple[str, Path]
 
 FILES, DEPTH, FOLDERS = 20_000, 4, 24
 """Maximum files per directory or archive, nested archives and compressed files, and nested directories."""
-SOON_MS = 1000
-"""Milliseconds before the user sees that distui waits for a pipe."""
 RATIO, FLOOR = 1000, 1 << 30
 """Reject archives above this compression ratio once FLOOR bytes are unpacked (zip-bomb guard)."""
-MOST_UNPACKED = 256 << 30
-"""Maximum unpacked bytes per compressed file."""
 HELD = 64 << 20
-"""Maximum bytes of a zip that must be held in memory (nested or from a pipe). An xz decoder may use twice as many."""
+"""Maximum bytes of a zip that must be held in memory: nested or from a pipe."""
 HEADER = 1 << 20
 """Maximum bytes of a name or of attributes in a tar header."""
 
-_BROKEN = (
-    OSError,
-    EOFError,
-    ValueError,
-    NotImplementedError,
-    struct.error,
-    zlib.error,
-    lzma.LZMAError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-)
-_NO_LOGS = frozenset(
-    (
-        ".py",
-        ".pyc",
-        ".ipynb",
-        ".md",
-        ".rst",
-        ".toml",
-        ".yaml",
-        ".yml",
-        ".ini",
-        ".cfg",
-        ".conf",
-        ".sh",
-        ".sbatch",
-        ".slurm",
-        ".bash",
-        ".html",
-        ".css",
-        ".js",
-        ".tsv",
-        ".c",
-        ".cc",
-        ".cpp",
-        ".cu",
-        ".h",
-        ".patch",
-        ".diff",
-        ".svg",
-        ".lock",
-        ".pid",
-        ".prom",
-    )
-)
-"""Extensions of files next to logs that mention errors without reporting any."""
 _NUMBERS = re.compile(r"(\d{1,18})")
 
 
@@ -109,21 +57,18 @@ class ByteStream:
         """`spent` returns the number of compressed bytes consumed so far; None for uncompressed data."""
         self._read, self._spent = read, spent
         self._ahead = b""
-        self._count = 0
+        self.count = 0
+        """Number of bytes that were read, with those that were only peeked at."""
         self.broken = False
 
     def peek(self, size: int = SAMPLE) -> bytes:
         """Return the next bytes. Fewer than `size` only if the stream ends or breaks off earlier."""
-        while len(self._ahead) < size:
-            try:
-                block = self._next(BLOCK)
-            except BrokenOff:
-                if self._ahead:  # the next read breaks off again
-                    break
+        try:
+            while len(self._ahead) < size and (block := self._next(BLOCK)):
+                self._ahead += block
+        except BrokenOff:
+            if not self._ahead:  # else the next read breaks off again
                 raise
-            if not block:
-                break
-            self._ahead += block
         return self._ahead[:size]
 
     def read(self, size: int = BLOCK) -> bytes:
@@ -136,15 +81,12 @@ class ByteStream:
     def _next(self, size: int) -> bytes:
         try:
             block = self._read(size)
-        except (BrokenOff, *_BROKEN) as error:
+        except Exception as error:  # noqa: BLE001 decoders of damaged data raise anything
             self.broken = True
             raise BrokenOff(_words(error)) from None
-        if self._spent is not None:
-            self._count += len(block)
-            if self._count > FLOOR and self._count > RATIO * self._spent():
-                raise BrokenOff(f"more than {RATIO:,} bytes come out of each of its own")
-            if self._count > MOST_UNPACKED:
-                raise BrokenOff(f"more than {size_text(MOST_UNPACKED)} come out of it")
+        self.count += len(block)
+        if self._spent is not None and self.count > FLOOR and self.count > RATIO * self._spent():
+            raise BrokenOff(f"more than {RATIO:,} bytes come out of each of its own")
         return block
 
 
@@ -188,42 +130,14 @@ class Unread:
             yield f"{plural(self.links, 'symbolic link')} {'is' if self.links == 1 else 'are'} not followed"
 
 
-Waits = Callable[[str], None]
-"""Called with the name of an empty pipe before distui waits for it."""
-
-
-def silently(_name: str) -> None:
-    """Wait without a message."""
-
-
-def sources(files: Iterable[Named], unread: Unread, waits: Waits = silently) -> Iterator[Source]:
+def sources(files: Iterable[Named], unread: Unread) -> Iterator[Source]:
     """Yield all logs in reading order. Read each one before the next. Raises RunError."""
     for name, path in files:
         if os.path.isdir(path):
             yield from _in_folder(name, path, unread)
             continue
-        is_pipe = _is_pipe(path)
-        with closing(_open(name, path, os.O_RDONLY | (os.O_NONBLOCK if is_pipe else 0))) as file:
-            if is_pipe:
-                _wait_for_writer(file.descriptor, partial(waits, name))
+        with closing(_open(name, path, os.O_RDONLY)) as file:
             yield from _unpacked(Source(name, ByteStream(file.read)), unread, file)
-
-
-def _is_pipe(path: Path) -> bool:
-    try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
-    except OSError:
-        return False  # opening the file reports the error
-
-
-def _wait_for_writer(descriptor: int, waits: Callable[[], None]) -> None:
-    """Wait until a pipe has data or its last writer closed it. A pipe without a writer has neither."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    if not poll.poll(SOON_MS):
-        waits()
-        poll.poll()
-    os.set_blocking(descriptor, True)
 
 
 @contextmanager
@@ -233,20 +147,6 @@ def plain_source(name: str, path: Path) -> Iterator[Source]:
         if not stat.S_ISREG(os.fstat(file.descriptor).st_mode):
             raise RunError(f"file {name} is not a regular file: distui reads only plain log files")
         yield Source(name, ByteStream(file.read))
-
-
-def is_flat(path: Path) -> bool:
-    """Whether a path is one plain file or a pipe, not several files."""
-    if os.path.isdir(path):
-        return False
-    if not os.path.isfile(path):
-        return True
-    try:
-        with closing(_open(str(path), path, os.O_RDONLY)) as file:
-            head = ByteStream(file.read).peek()
-    except RunError:
-        return True
-    return _packing(head) is None and not _is_tar(head) and not head.startswith(_ZIP)
 
 
 class _OpenFile:
@@ -314,28 +214,31 @@ def natural(text: str) -> list[tuple[bool, int, str]]:
 
 
 def _in_folder(name: str, path: Path, unread: Unread) -> Iterator[Source]:
-    base, count = ("" if name in (".", "./") else f"{name.rstrip('/')}/"), 0
-    for folder, folders, files in os.walk(path):
-        inner = os.path.relpath(folder, path)
-        deep = inner.count(os.sep) + 1
-        unread.links += sum(os.path.islink(os.path.join(folder, each)) for each in folders)
-        kept = [
-            each
-            for each in folders
-            if not each.startswith(".") and each != "__pycache__" and deep < FOLDERS
-        ]
-        folders[:] = sorted(kept, key=natural)
-        for each in sorted(files, key=natural):
-            within = os.path.normpath(os.path.join(inner, each))
-            if each.startswith(".") or not _may_be_log(Path(folder, each), base + within, unread):
-                continue
-            if count >= FILES:
-                unread.sentences.append(f"{name} holds more than {FILES:,} files: the rest is not read")
-                return
-            count += 1
-            yield from _of_folder(base + within, Path(folder, each), unread)
+    base = "" if name in (".", "./") else f"{name.rstrip('/')}/"
+    count = 0
+    for inner in _files_below(path, unread):
+        if not _may_be_log(path / inner, base + inner, unread):
+            continue
+        if count >= FILES:
+            unread.sentences.append(f"{name} holds more than {FILES:,} files: the rest is not read")
+            return
+        count += 1
+        yield from _of_folder(base + inner, path / inner, unread)
     if not count:
         raise RunError(f"no log files in {name}: name another directory")
+
+
+def _files_below(path: Path, unread: Unread) -> Iterator[str]:
+    """Yield the files of a directory tree that are not hidden, by their names within it."""
+    for folder, folders, files in os.walk(path):
+        inner = os.path.relpath(folder, path)
+        unread.links += sum(os.path.islink(os.path.join(folder, each)) for each in folders)
+        too_deep = inner.count(os.sep) + 1 >= FOLDERS
+        kept = [] if too_deep else [each for each in folders if not each.startswith((".", "__pycache__"))]
+        folders[:] = sorted(kept, key=natural)
+        for each in sorted(files, key=natural):
+            if not each.startswith("."):
+                yield os.path.normpath(os.path.join(inner, each))
 
 
 def _may_be_log(path: Path, name: str, unread: Unread) -> bool:
@@ -346,7 +249,7 @@ def _may_be_log(path: Path, name: str, unread: Unread) -> bool:
     if stat.S_ISLNK(mode):
         unread.links += 1
         return False
-    if not stat.S_ISREG(mode) or path.suffix.lower() in _NO_LOGS:
+    if not stat.S_ISREG(mode) or path.suffix.lower() in NO_LOGS:
         unread.no_logs.append(name)
         return False
     return True
@@ -372,7 +275,8 @@ def _unpacked(source: Source, unread: Unread, file: _OpenFile | None = None) -> 
         if (unpack is not None or archive) and source.depth >= DEPTH:
             raise BrokenOff(f"more than {DEPTH} archives lie within each other")
         if unpack is not None:
-            yield from _unpacked(replace(source, stream=unpack(source), depth=source.depth + 1), unread)
+            inner = replace(source, stream=_unpack(source, unpack), depth=source.depth + 1)
+            yield from _unpacked(inner, unread)
         elif archive:
             members = _of_tar(source) if _is_tar(head) else _of_zip(source, file)
             yield from _members(source, members, unread)
@@ -380,10 +284,6 @@ def _unpacked(source: Source, unread: Unread, file: _OpenFile | None = None) -> 
             yield source
     except BrokenOff as error:
         _report(source, str(error), unread)
-    except OSError as error:
-        if source.given:
-            raise RunError(why(source.name, error)) from None
-        unread.sentences.append(why(source.name, error).partition(": ")[0])
 
 
 def _report(source: Source, text: str, unread: Unread) -> None:
@@ -396,12 +296,12 @@ def _members(source: Source, members: Iterator[Source], unread: Unread) -> Itera
     """Yield the members that may be logs. If the archive breaks off, yield those before the break."""
     count, stream = 0, source.stream
     try:
-        for member in members:
+        for member in _until_broken(members):
             stream = member.stream
             name = Path(member.name)
             if any(part.startswith(".") and part not in (".", "..") for part in name.parts):
                 continue
-            if name.suffix.lower() in _NO_LOGS:
+            if name.suffix.lower() in NO_LOGS:
                 unread.no_logs.append(member.name)
                 continue
             if count >= FILES:
@@ -412,16 +312,23 @@ def _members(source: Source, members: Iterator[Source], unread: Unread) -> Itera
             count += 1
             shown = f"{source.name}:{member.name.removeprefix('./')}"[-1000:]
             yield from _unpacked(replace(member, name=shown, given=False, depth=source.depth + 1), unread)
-    except (BrokenOff, *_BROKEN) as error:
+    except BrokenOff as error:
         if not count:
-            raise BrokenOff(_words(error)) from None
+            raise
         if stream.broken:  # the reader of the member has reported the error
             return
         unread.sentences.append(
-            f"{source.name} breaks off in its file {count} ({_words(error)}): have it copied again"
+            f"{source.name} breaks off in its file {count} ({error}): have it copied again"
         )
     if not count and source.given:
         raise RunError(f"no log files in {source.name}: name another archive")
+
+
+def _until_broken(members: Iterator[Source]) -> Iterator[Source]:
+    try:
+        yield from members
+    except Exception as error:  # noqa: BLE001 damaged archives raise anything
+        raise BrokenOff(_words(error)) from None
 
 
 class _Member(tarfile.TarInfo):
@@ -430,14 +337,7 @@ class _Member(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
         member = super().frombuf(buf, encoding, errors)
-        held = (
-            tarfile.XHDTYPE,
-            tarfile.XGLTYPE,
-            tarfile.SOLARIS_XHDTYPE,
-            tarfile.GNUTYPE_LONGNAME,
-            tarfile.GNUTYPE_LONGLINK,
-        )
-        if member.type in held and member.size > HEADER:
+        if member.type not in tarfile.REGULAR_TYPES and member.size > HEADER:
             raise BrokenOff(f"a name in it has {size_text(member.size)}")
         return member
 
@@ -488,31 +388,19 @@ def _of_zip(source: Source, file: _OpenFile | None) -> Iterator[Source]:
     if file is not None and stat.S_ISREG(os.fstat(file.descriptor).st_mode):
         data: Any = os.fdopen(os.dup(file.descriptor), "rb")
     else:
-        held = b"".join(iter(partial(_bounded, source.stream, [0]), b""))
-        data = io.BytesIO(held)
+        data = io.BytesIO()
+        while block := source.stream.read():
+            data.write(block)
+            if data.tell() > HELD:
+                limit = size_text(HELD)
+                raise BrokenOff(f"a zip that is no file of its own may have {limit}: unpack what it is in")
     with data, zipfile.ZipFile(_few(data)) as archive:
         for info in sorted(archive.infolist(), key=lambda info: natural(info.filename)):
             if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
                 continue
-            try:
-                member: Any = archive.open(info)
-            except (
-                NotImplementedError,
-                RuntimeError,
-            ) as error:  # encrypted, or a compression method that Python lacks
-                raise BrokenOff(str(error).lower()) from None
+            member: Any = archive.open(info)
             with member:
                 yield Source(info.filename, ByteStream(member.read1, partial(max, 1, info.compress_size)))
-
-
-def _bounded(stream: ByteStream, held: list[int]) -> bytes:
-    block = stream.read()
-    held[0] += len(block)
-    if held[0] > HELD:
-        raise BrokenOff(
-            f"a zip that is no file of its own may have {size_text(HELD)}: unpack what it is in"
-        )
-    return block
 
 
 def _few(data: Any) -> Any:
@@ -529,108 +417,36 @@ def _few(data: Any) -> Any:
     return data
 
 
-def _packing(head: bytes) -> Callable[[Source], ByteStream] | None:
+def _zstd_file(stream: Any) -> Any:
+    try:
+        module = importlib.import_module("compression.zstd")  # since Python 3.14
+    except ModuleNotFoundError:
+        module = importlib.import_module("backports.zstd")
+    return module.ZstdFile(stream)
+
+
+_PACKINGS: tuple[tuple[bytes, Callable[[Any], Any]], ...] = (
+    (b"\x1f\x8b", lambda stream: gzip.GzipFile(fileobj=stream)),
+    (b"\xfd7zXZ\x00", lzma.LZMAFile),
+    (b"BZh", bz2.BZ2File),
+    (b"\x28\xb5\x2f\xfd", _zstd_file),
+)
+"""First bytes of compressed files, and the classes that read them."""
+
+
+def _packing(head: bytes) -> Callable[[Any], Any] | None:
     return next((unpack for magic, unpack in _PACKINGS if head.startswith(magic)), None)
 
 
-class _PackedFile(io.RawIOBase):
-    """A stream as a file object that counts the bytes read."""
-
-    def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
-        self.count = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        block = self._stream.read(min(size, 1 << 16) if size > 0 else 1 << 16)
-        self.count += len(block)
-        return block
-
-    def readinto(self, buffer: Any) -> int:
-        block = self.read(len(buffer))
-        buffer[: len(block)] = block
-        return len(block)
-
-
-def _gzipped(source: Source) -> ByteStream:
-    packed = _PackedFile(source.stream)
-    file = gzip.GzipFile(fileobj=packed)
-    return ByteStream(file.read1, lambda: packed.count)
-
-
-def _streamed(make: Callable[[], Any], source: Source, size: int = 1 << 16) -> ByteStream:
-    """Decompress bz2, lzma or zstd, `size` compressed bytes at a time. Streams may be concatenated."""
-    packed, unpacker, rest = _PackedFile(source.stream), make(), b""
-
-    def read(most: int) -> bytes:
-        nonlocal unpacker, rest
-        while True:
-            if unpacker.eof:
-                rest = unpacker.unused_data or packed.read(size)
-                if not rest.strip(b"\0"):
-                    return b""
-                unpacker = make()
-            elif unpacker.needs_input and not rest and not (rest := packed.read(size)):
-                raise EOFError("it ended before its end marker was reached")
-            block: bytes = unpacker.decompress(rest, most)
-            rest = b""
-            if block:
-                return block
-
-    return ByteStream(read, lambda: packed.count)
-
-
-FRAMES = 512
-"""Compressed bytes per call of zstd, which limits the output to 16 MiB."""
-
-
-class _Frame:
-    """A zstd frame from Python 3.14's module or the zstandard package, with the interface of bz2 and lzma."""
-
-    def __init__(self, unpacker: Any, error: type[Exception]) -> None:
-        self._unpacker, self._error = unpacker, error
-        self.needs_input = True
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._unpacker.eof)
-
-    @property
-    def unused_data(self) -> bytes:
-        return bytes(self._unpacker.unused_data)
-
-    def decompress(self, data: bytes, _most: int) -> bytes:
-        try:
-            return bytes(self._unpacker.decompress(data))
-        except self._error as error:
-            raise BrokenOff(_words(error)) from None
-
-
-def _zstandard(source: Source) -> ByteStream:
+def _unpack(source: Source, file_class: Callable[[Any], Any]) -> ByteStream:
+    packed = source.stream
     try:
-        own: Any = importlib.import_module("compression.zstd")
-        return _streamed(lambda: _Frame(own.ZstdDecompressor(), own.ZstdError), source, FRAMES)
-    except ModuleNotFoundError:
-        pass
-    try:
-        package: Any = importlib.import_module("zstandard")
+        return ByteStream(file_class(packed).read1, lambda: packed.count)
     except ModuleNotFoundError:
         raise RunError(
-            f"{source.name} is packed by zstd, which needs Python 3.14 or the package zstandard: "
+            f"{source.name} is packed by zstd, which needs Python 3.14 or the package backports.zstd: "
             "`pip install 'distui[zstd]'`, or unpack it with `zstd -d`"
         ) from None
-    make = package.ZstdDecompressor().decompressobj
-    return _streamed(lambda: _Frame(make(), package.ZstdError), source, FRAMES)
-
-
-_PACKINGS: tuple[tuple[bytes, Callable[[Source], ByteStream]], ...] = (
-    (b"\x1f\x8b", _gzipped),
-    (b"\xfd7zXZ\x00", partial(_streamed, partial(lzma.LZMADecompressor, memlimit=HELD * 2))),
-    (b"BZh", partial(_streamed, bz2.BZ2Decompressor)),
-    (b"\x28\xb5\x2f\xfd", _zstandard),
-)
 
 
 def _words(error: BaseException) -> str:

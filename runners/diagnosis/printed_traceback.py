@@ -8,8 +8,14 @@ from typing import Any
 
 from ..inrank.tracebacks import COMPILING, place, raised_in, shortened
 from .log_text import PART
-from .rules import BEGIN, BOXED
 
+BEGIN = "Traceback (most recent call last)"
+BOXED = "❱"
+"""Marks the source line in a frame that rich prints, even if the head of the box is missing."""
+STARTS = (BEGIN, 'File "', BOXED)
+"""Each line that begins a traceback contains at least one of these."""
+IGNORED = "Exception ignored in"
+"""Python prints this above a traceback that ends nothing."""
 LINES, MESSAGE = 400, 12
 """Maximum number of lines of a traceback, and of its exception's message."""
 
@@ -101,7 +107,7 @@ class PrintedTraceback:
             return Step.NONE
         if self.kind:
             return self._continued(bare)
-        if not bare or bare[0].isspace() or bare[0] in ">│└├" or _FRAME.match(bare) or self._flat(bare):
+        if self._is_of_frame(bare):
             if self._frames and _INDENTED.match(bare) and self._raised(bare.strip()):
                 return Step.RAISED
             self._frame(bare)
@@ -114,14 +120,21 @@ class PrintedTraceback:
             return Step.PART
         return Step.OVER if not self.headed else Step.NONE
 
-    def _flat(self, line: str) -> bool:
-        """Whether a line is source code below a frame, both without indentation, as copied from a web page."""
-        return not line.strip("^~ ") or (self._unindented and raised_in(line) is None)
+    def _is_of_frame(self, line: str) -> bool:
+        """Whether a line is a frame or the source code below it, which has no indentation if copied from a web page."""
+        if not line.strip("^~ ") or line[0].isspace() or line[0] in ">│└├" or _FRAME.match(line):
+            return True
+        return self._unindented and raised_in(line) is None
 
     @property
     def text(self) -> str:
         """The exception's own line."""
         return f"{self.kind}: {self._message[0]}" if self._message else ""
+
+    @property
+    def has_more_lines(self) -> bool:
+        """Whether the exception's message has more than one line so far."""
+        return len(self._message) > 1
 
     @property
     def place(self) -> str:
@@ -134,13 +147,16 @@ class PrintedTraceback:
         others = [frame for frame in self._frames if not _STANDARD.search(frame[0])]
         return next(reversed(others or self._frames), ("", 0, ""))
 
-    def raised(self) -> dict[str, Any]:
-        """Return the exception in the form of inrank.tracebacks.note_of, once it was printed."""
+    def raised(self, lines: int = MESSAGE + 1) -> dict[str, Any]:
+        """Return the exception in the form of inrank.tracebacks.note_of, once it was printed.
+
+        `lines`: maximum number of lines of its message.
+        """
         where, importing = place(self._frames)
         name = self.kind.rpartition(".")[2]
         compiling = name in COMPILING and bool(self._frames) and not self._frames[-1][0].startswith("<")
         text = self._message[0]
-        for line in self._message[1:]:
+        for line in self._message[1:lines]:
             if self._whole(text):
                 text += "\n"
             elif text:
@@ -153,22 +169,19 @@ class PrintedTraceback:
         return bool(text) and not text.rstrip().endswith(_GOES_ON)
 
     def _bare(self, text: str) -> str | None:
-        """Return a line without the traceback's prefix; None if it lacks that prefix."""
+        """Return a line without the traceback's prefix and indentation; None if it lacks that prefix."""
         if self._margin and not text.startswith(self._margin):
             if text.rstrip() == self._margin.rstrip():
                 return ""
             if self._frames or self._sure:
                 return None
             self._margin = ""  # the prefix of the first line only
-        bare = text[len(self._margin) :]
-        if self._margin.strip()[-1:] in ("|", "│", "┃"):  # a table
-            cell = bare.rstrip()
-            bare = cell[:-1].rstrip() if cell.endswith(("|", "│", "┃")) else bare
         self._sure = True
+        bare = text[len(self._margin) :]
+        if self._margin.strip()[-1:] in ("|", "│", "┃") and bare.rstrip().endswith(("|", "│", "┃")):
+            bare = bare.rstrip()[:-1].rstrip()  # a table
         if not self._frames and (frame := _FRAME.match(bare.lstrip())) is not None and frame["name"]:
-            self._indent = max(0, len(bare) - len(bare.lstrip()) - 2) if bare[:1] == " " else 0
-        elif bare[: self._indent].strip():
-            return bare
+            self._indent = max(0, len(bare) - len(bare.lstrip()) - 2)
         return bare[self._indent :] if bare[: self._indent].isspace() else bare
 
     def _frame(self, text: str) -> None:

@@ -15,15 +15,11 @@ from ...presets.sanitize import clean_text
 from .exits import NEEDLES as EXITS
 from .heads import SOURCES, Head, Stamp, Thread, stamp_of
 from .nccl_facts import FactLine
+from .printed_traceback import IGNORED, STARTS
 
 BEFORE = r"[ \[(<:,'/\"*|>\]]"
 """Characters that may precede a needle, which leaves fewer positions to match."""
 
-BEGIN = "Traceback (most recent call last)"
-BOXED = "❱"
-"""Marks the source line in a frame that rich prints, even if the head of the box is missing."""
-STARTS = (BEGIN, 'File "', BOXED)
-IGNORED = "Exception ignored in"
 WHERE = "ray-actor-place"
 """This rule only reports where a task ran. The line may contain more."""
 RAY = ("world_rank=", "process group for: ")
@@ -206,6 +202,11 @@ class First:
     stamp: Stamp | None
     values: dict[str, str] = field(default_factory=dict)
     softer: bool = False
+
+    @classmethod
+    def of(cls, file: int, name: str, number: int, line: str, head: Head) -> First:
+        """Return a line as evidence. `file`, `name`: number and name of its file."""
+        return cls(file, FactLine(name, number, shown(line)), head, stamp_of(line))
 
 
 @dataclass(slots=True)

@@ -10,8 +10,7 @@ import re
 from dataclasses import replace
 
 from .error_lines import UNEXPLAINED, is_alive
-from .heads import Head, stamp_of
-from .nccl_facts import FactLine
+from .heads import Head
 from .prefixes import Writer
 from .rules import First, Rule, RuleHits, shown
 
@@ -67,7 +66,7 @@ class ShortLog:
         """Keep the line if it reports an error. `file`: number and name."""
         if _TROUBLE.search(wrote.text) and not _EVERYDAY.search(wrote.text) and not _LESS.search(line):
             head = replace(head, rank=None)  # the evidence is too weak to blame a rank
-            self._first = First(file[0], FactLine(file[1], number, shown(line)), head, stamp_of(line))
+            self._first = First.of(*file, number, line, head)
             self._text = shown(wrote.text.strip())[:QUOTED]
 
     def entries(self) -> list[RuleHits]:

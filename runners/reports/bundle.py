@@ -34,7 +34,7 @@ from ...presets.secrets import Masker, secrets_in
 from ...presets.trusted_files import private_folder
 from ..diagnosis.diagnosis_document import document
 from ..diagnosis.first_cause import judge
-from ..diagnosis.reading import logs_of_run, read_run
+from ..diagnosis.read_logs import logs_of_run, read_run
 from ..diagnosis.status import judged_attempt
 from ..logs import line_times
 from ..profile.profiling import FOLDER as PROFILES

@@ -25,7 +25,7 @@ TIMES = 3
 MEASURED = """
 import resource, sys, time
 from pathlib import Path
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.read_logs import read_all
 from distui.runners.diagnosis.first_cause import judge
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 judge(read_all((name, Path(name)) for name in sys.argv[1:2]))

@@ -13,7 +13,8 @@ import pytest
 
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.heads import MARK
-from distui.runners.diagnosis.reading import Reading, read_all
+from distui.runners.diagnosis.read_logs import read_all
+from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.rules import Rule, book
 
 VERSIONS = ["2.18.1", "2.21.5", "2.24.3", "2.26.2", "2.27.5", "2.28.9", "2.29.7", "2.30.7", "2.32.3"]

@@ -11,11 +11,13 @@ from pathlib import Path
 from ...presets.finding import Finding
 from ...presets.plurals import plural
 from ...runners.diagnosis.diagnosis_document import Diagnosis, document
-from ...runners.diagnosis.first_cause import LogFinding, Verdict, judge
+from ...runners.diagnosis.first_cause import Verdict, judge
 from ...runners.diagnosis.heads import Stamp
+from ...runners.diagnosis.log_findings import LogFinding
 from ...runners.diagnosis.missing_ranks import ABSENT
 from ...runners.diagnosis.nccl_facts import NcclFacts
-from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_run
+from ...runners.diagnosis.read_logs import logs_of_run, read_all, read_run
+from ...runners.diagnosis.reading import Reading
 from ...runners.diagnosis.status import judged_attempt, standing
 from ...runners.reports.bundle import is_bundle, opened
 from ...runners.reports.status_document import LiveDiagnosis, standing_json
@@ -28,7 +30,7 @@ from ...runners.watch.foreign_jobs import pids_of, scan
 from ..rows.communicators import by_size, communicator_card
 from ..rows.glyphs import plain
 from ..rows.nccl_nodes import node_rows
-from ..terminal import answer, complain
+from ..terminal import answer
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
 SHOWN = 8
@@ -61,14 +63,10 @@ def _are_files(names: Sequence[str]) -> bool:
 
 
 def _of_files(names: Sequence[str], as_json: bool) -> int:
-    reading = read_all((STDIN if name == "-" else (name, Path(name)) for name in names), _wait_for)
+    reading = read_all(STDIN if name == "-" else (name, Path(name)) for name in names)
     verdict = judge(reading)
     answer(as_json, document(reading, verdict), text(reading, verdict))
     return 1 if verdict.failed else 0
-
-
-def _wait_for(name: str) -> None:
-    complain(f"{name} is a pipe to which nothing has been written yet: waiting, Ctrl-C ends that")
 
 
 def _foreign(name: str) -> str:
@@ -129,7 +127,10 @@ def survived(verdict: Verdict, state: RunState) -> Verdict:
     kept = tuple(finding for finding in verdict.findings if finding not in outlived)
     cause = next(iter(_with_role(kept, "cause")), None)
     victims = tuple(_with_role(kept, "symptom"))
-    return replace(verdict, findings=kept + facts, first=cause, victims=victims, ended=False)
+    candidates = tuple(each for each in verdict.candidates if not each.finding.id.startswith(ends))
+    return replace(
+        verdict, findings=kept + facts, first=cause, victims=victims, candidates=candidates, ended=False
+    )
 
 
 def _survived_ends(state: RunState) -> tuple[str, ...]:
@@ -217,8 +218,7 @@ def _first(verdict: Verdict) -> list[str]:
     first = verdict.first
     if first is None:
         return []
-    others = [finding for finding in _with_role(verdict.findings, "cause") if finding is not first]
-    unsure = verdict.order == "unknown" and bool(others)
+    unsure = verdict.order == "unknown" and verdict.has_rivals
     label = _label(first, unsure, verdict.order)
     ordered = verdict.order != "unknown" and first.id != ABSENT.id
     lines = _finding(first, label, first.stamp, ordered)

@@ -8,7 +8,7 @@ from pathlib import Path
 from distui.runners.agent.ras_watch import judge as judge_reports
 from distui.runners.diagnosis import ras
 from distui.runners.diagnosis.first_cause import judge
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.read_logs import read_all
 
 from .scenarios import Scenario
 

@@ -1,20 +1,17 @@
-"""Logs of any shape: words of 64 KB, long lines, pipes that nobody writes to."""
+"""Logs of any shape: words of 64 KB, long lines."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import pytest
 from each import for_each
 
-from distui.runners.diagnosis import log_sources
-from distui.runners.diagnosis.first_cause import LogFinding, judge
+from distui.runners.diagnosis.first_cause import judge
+from distui.runners.diagnosis.log_findings import LogFinding
 from distui.runners.diagnosis.log_text import LONGEST, SEARCHED
 from distui.runners.diagnosis.prefixes import unshipped
-from distui.runners.diagnosis.reading import Reading, read_all
-from distui.tui import cli, terminal
-from distui.tui.verbs import diagnose
+from distui.runners.diagnosis.read_logs import read_all
+from distui.runners.diagnosis.reading import Reading
 
 TRACE = """[rank3]: Traceback (most recent call last):
 [rank3]:   File "/app/train.py", line 33, in <module>
@@ -95,36 +92,3 @@ def test_a_long_traceback_in_one_line_is_read_to_its_exception(end: str) -> None
 )
 def test_a_progress_bar_goes_with_its_title(line: str, rest: str) -> None:
     assert unshipped(line) == rest
-
-
-def test_a_pipe_that_nobody_writes_to_is_said_to_be_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(log_sources, "SOON_MS", 0)
-    monkeypatch.chdir(tmp_path)
-    os.mkfifo("q")
-
-    def then_write(text: str) -> None:
-        terminal.complain(text)
-        with open("q", "w") as pipe:
-            pipe.write(TRACE)
-
-    monkeypatch.setattr(diagnose, "complain", then_write)
-    assert cli.main(["diagnose", "q"]) == 1
-    told = capsys.readouterr()
-    assert (
-        told.err == "distui: q is a pipe to which nothing has been written yet: waiting, Ctrl-C ends that\n"
-    )
-    assert "A rank raised KeyError: 'labels' at train.py:33." in told.out
-
-
-def test_a_pipe_with_a_writer_is_read_without_a_word(tmp_path: Path) -> None:
-    said = list[str]()
-    reader, writer = os.pipe()
-    try:
-        os.write(writer, TRACE.encode())
-        os.close(writer)
-        reading = read_all([("the pipe", Path(f"/dev/fd/{reader}"))], said.append)
-    finally:
-        os.close(reader)
-    assert (first(reading).rank, said) == (3, [])

@@ -9,7 +9,8 @@ from each import for_each
 
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.prefixes import learned
-from distui.runners.diagnosis.reading import Reading, read_all
+from distui.runners.diagnosis.read_logs import read_all
+from distui.runners.diagnosis.reading import Reading
 
 CORPUS = Path(__file__).parent / "corpus"
 LOGS = sorted(CORPUS.glob("*.log"))
@@ -57,7 +58,7 @@ def test_the_first_cause(log: str, first: str) -> None:
 @for_each(("log", "failed"), [("050", False), ("048", False), ("074", True)])
 def test_without_a_cause_nothing_is_called_one(log: str, failed: bool) -> None:
     verdict = judge(read_all([(str(CORPUS / f"{log}.log"), CORPUS / f"{log}.log")]))
-    assert verdict.cause is None
+    assert [each.id for each in verdict.findings if each.role == "cause"] == []
     assert verdict.failed == failed
 
 

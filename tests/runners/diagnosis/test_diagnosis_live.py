@@ -11,7 +11,8 @@ from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.diagnosis_document import Diagnosis, document
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, Pair
-from distui.runners.diagnosis.reading import Reading, read_all
+from distui.runners.diagnosis.read_logs import read_all
+from distui.runners.diagnosis.reading import Reading
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("[0-9]*.log"))
 

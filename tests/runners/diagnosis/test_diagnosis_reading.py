@@ -19,7 +19,7 @@ from distui.runners.diagnosis import log_sources as module
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.log_sources import plain_source
 from distui.runners.diagnosis.log_text import BLOCK, LONGEST
-from distui.runners.diagnosis.reading import lines_of, read_all
+from distui.runners.diagnosis.read_logs import lines_of, read_all
 from distui.runners.run.errors import RunError
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -142,7 +142,7 @@ def test_a_pipe_is_read_to_its_end() -> None:
 PEAK = """
 import resource, sys
 from pathlib import Path
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.read_logs import read_all
 from distui.runners.diagnosis.first_cause import judge
 judge(read_all((name, Path(name)) for name in sys.argv[1:2]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

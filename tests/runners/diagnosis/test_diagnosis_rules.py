@@ -116,7 +116,7 @@ def test_a_rule_of_no_role_is_refused() -> None:
 
 def test_a_topology_file_is_a_fact_where_a_graph_file_is_a_cause(tmp_path: Path) -> None:
     from distui.runners.diagnosis.first_cause import judge
-    from distui.runners.diagnosis.reading import read_all
+    from distui.runners.diagnosis.read_logs import read_all
 
     for name, role in (("TOPO_FILE", "fact"), ("GRAPH_FILE", "cause")):
         path = tmp_path / name

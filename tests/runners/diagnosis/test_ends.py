@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from each import for_each
 
 from distui.runners.diagnosis.error_lines import MOST
-from distui.runners.diagnosis.first_cause import LogFinding
+from distui.runners.diagnosis.log_findings import LogFinding
 
 from .test_exceptions import said
 

@@ -8,7 +8,7 @@ from each import for_each
 
 from distui.runners.diagnosis.diagnosis_document import document
 from distui.runners.diagnosis.first_cause import Verdict, judge
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.read_logs import read_all
 
 CLOSED = "{}:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer x<1>"
 OOM = "{}:1:2 [0] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'"
@@ -50,7 +50,7 @@ def test_victims_are_folded_beneath_the_cause_with_counts(tmp_path: Path) -> Non
 
 def test_symptoms_alone_are_no_cause(tmp_path: Path) -> None:
     verdict = of(tmp_path, [CLOSED.format("a")])
-    assert (verdict.cause, verdict.failed) == (None, True)
+    assert verdict.failed
     assert verdict.first is not None
     assert (verdict.first.id, verdict.first.role) == ("sock-closed-by-peer", "symptom")
 
@@ -67,6 +67,36 @@ def test_in_one_file_the_earlier_line_is_first(tmp_path: Path) -> None:
         verdict = of(tmp_path, lines)
         assert verdict.first is not None
         assert (verdict.first.id, verdict.order) == (first, "lines")
+
+
+EXIT = "failed (exitcode: 1) local_rank: 0 (pid: 75) of binary: /usr/bin/python"
+
+
+@for_each(
+    ("lines", "ranked"),
+    [
+        (
+            [CLOSED.format("a"), EXIT, REFUSED.format("a"), OOM.format("b")],
+            [("cause", "cuda-oom", 4), ("cause", "sock-refused-retry", 3), ("symptom", "sock-closed-by-peer", 1)],
+        ),
+        (
+            [EXIT, REFUSED.format("a"), "step 1", "ERROR: the disk went away"],
+            [("message", "unexplained", 4), ("report", "died-exit-silent", 1), ("cause", "sock-refused-retry", 2)],
+        ),
+        ([EXIT, REFUSED.format("a")], [("report", "died-exit-silent", 1), ("cause", "sock-refused-retry", 2)]),
+    ],
+)  # fmt: skip
+def test_candidates_are_ranked(
+    tmp_path: Path, lines: list[str], ranked: list[tuple[str, str, int]]
+) -> None:
+    """By role, severity and how much they explain: a launcher's report of an exit explains least."""
+    path = tmp_path / "a.log"
+    path.write_text("\n".join(lines) + "\n")
+    reading = read_all([("a.log", path)])
+    found = document(reading, judge(reading))
+    assert [(each["explains"], each["id"], each["line"]) for each in found["candidates"]] == ranked
+    assert found["findings"][0]["id"] == found["candidates"][0]["id"]
+    assert found["candidates"][0]["score"]["severity"] == "error"
 
 
 def test_an_error_goes_before_a_warning_that_came_before_it(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from each import for_each
 
-from distui.runners.diagnosis.first_cause import LogFinding, Verdict, judge
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.first_cause import Verdict, judge
+from distui.runners.diagnosis.log_findings import LogFinding
+from distui.runners.diagnosis.read_logs import read_all
 
 from .test_exceptions import said
 
@@ -140,18 +141,21 @@ def test_a_symptom_is_first_where_no_line_shows_a_cause() -> None:
         ]
     )
     assert isinstance(verdict, Verdict)
-    assert (verdict.failed, verdict.cause) == (True, None)
+    assert verdict.failed
     assert verdict.first is not None
     assert (verdict.first.id, verdict.first.role) == ("died-peer-gone", "symptom")
     assert "at 10.6.25.30" in verdict.first.text
 
 
 def test_an_out_of_memory_report_explains_a_kill_told_before_it() -> None:
-    first = first_of(
-        "/var/spool/slurm_script: line 46: 2113061 Killed     python3 train.py",
-        "slurmstepd: error: Detected 1 oom_kill event in StepId=188.batch. Some of the step tasks have been OOM Killed.",
+    killed = "/var/spool/slurm_script: line 46: 2113061 Killed     python3 train.py"
+    counted = (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=188.batch. Some of the step tasks have been "
+        "OOM Killed."
     )
-    assert first.id == "died-host-oom"
+    verdict = said([killed, counted])
+    assert [each.id for each in verdict.findings] == ["died-host-oom", "died-killed"]
+    assert [each.id for each in verdict.victims] == ["died-killed"]
 
 
 def test_a_gpu_out_of_memory_goes_before_the_worker_that_died_of_it() -> None:

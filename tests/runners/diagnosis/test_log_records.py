@@ -16,9 +16,10 @@ from each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distui.runners.diagnosis.first_cause import LogFinding, judge
+from distui.runners.diagnosis.first_cause import judge
+from distui.runners.diagnosis.log_findings import LogFinding
 from distui.runners.diagnosis.log_records import learned_records, message_of, time_of
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.read_logs import read_all
 
 TRACE = [
     "step 1 loss 2.0", "step 2 loss 1.9", "", "Traceback (most recent call last):",
@@ -180,22 +181,7 @@ def test_a_table_of_cloudwatch(tmp_path: Path) -> None:
         assert (told.text, told.rank) == ("A rank raised KeyError: 'labels' at train.py:33.", 3)
 
 
-def test_journalds_export(tmp_path: Path) -> None:
-    def entry(at: int, message: str) -> bytes:
-        head = (
-            f"__CURSOR=s=1;i={at}\n__REALTIME_TIMESTAMP={1772366400123456 + at}\n_HOSTNAME=gpu-b\n".encode()
-        )
-        if "\n" not in message:
-            return head + f"MESSAGE={message}\n_PID=7\n\n".encode()
-        return head + b"MESSAGE\n" + len(message).to_bytes(8, "little") + message.encode() + b"\n_PID=7\n\n"
-
-    for lines in (TAGGED, ["step 1", "\n".join(TAGGED)]):
-        told = first(tmp_path, b"".join(entry(at, line) for at, line in enumerate(lines)))
-        assert told.text == "A rank raised KeyError: 'labels' at train.py:33."
-        assert (told.rank, told.host) == (3, "gpu-b")
-
-
-def test_the_real_journalctl_understands_the_same_export(tmp_path: Path) -> None:
+def test_what_the_real_journalctl_prints_is_read(tmp_path: Path) -> None:
     """A journal that systemd's own tool makes of an export, printed by the real journalctl in each of its forms."""
     tool = shutil.which("/lib/systemd/systemd-journal-remote")
     if tool is None or shutil.which("journalctl") is None:
@@ -217,7 +203,6 @@ def test_the_real_journalctl_understands_the_same_export(tmp_path: Path) -> None
         "short-unix",
         "with-unit",
         "json",
-        "export",
     ):
         done = subprocess.run(
             ["journalctl", "--file", journal, "-o", form, "--no-pager"],

@@ -19,14 +19,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zstandard
 from each import for_each
 
 from distui.runners.diagnosis import log_sources
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.log_text import BLOCK, LONGEST
-from distui.runners.diagnosis.reading import Reading, read_all
+from distui.runners.diagnosis.read_logs import read_all
+from distui.runners.diagnosis.reading import Reading
 from distui.runners.run.errors import RunError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 PLAIN = b"h:1:2 [0] NCCL WARN Too many open files\n"
 TRACE = b"""step 1 loss 2.0
@@ -118,7 +123,7 @@ PACKERS: list[Callable[[bytes], bytes]] = [
     gzip.compress,
     functools.partial(bz2.compress, compresslevel=1),
     lzma.compress,
-    zstandard.ZstdCompressor().compress,
+    zstd.compress,
 ]
 
 
@@ -306,10 +311,10 @@ def test_what_an_archive_names_is_never_written_anywhere(tmp_path: Path) -> None
 def test_without_a_package_for_zstd_a_sentence_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "backports.zstd", None)
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     (tmp_path / "a.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(99))
     with pytest.raises(
-        RunError, match=r"needs Python 3\.14 or the package zstandard: `pip install 'distui\[zstd\]'`"
+        RunError, match=r"needs Python 3\.14 or the package backports\.zstd: `pip install 'distui\[zstd\]'`"
     ):
         read(tmp_path / "a.zst")

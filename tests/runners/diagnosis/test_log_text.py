@@ -9,7 +9,7 @@ from each import for_each
 
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.log_text import LONGEST, decoded, encoding_of, without_codes
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.read_logs import read_all
 
 TRACE = """step 1 loss 2.0 größer
 [rank3]: Traceback (most recent call last):

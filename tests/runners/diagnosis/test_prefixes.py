@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from each import for_each
 
 from distui.runners.diagnosis.file_names import LocalRanks, Whose, older_attempts, owners
-from distui.runners.diagnosis.first_cause import LogFinding, judge
-from distui.runners.diagnosis.prefixes import learned, writer
+from distui.runners.diagnosis.first_cause import judge
+from distui.runners.diagnosis.line_formats import LEARNED, SHIPPED, TAGS
+from distui.runners.diagnosis.log_findings import LogFinding
+from distui.runners.diagnosis.prefixes import learned, unshipped, writer
 from distui.runners.diagnosis.reading import Reading
 
 TRACE = [
@@ -27,67 +31,83 @@ def first(lines: list[str], name: str = "a.log") -> LogFinding:
     return told
 
 
-@for_each(
-    ("prefix", "rank", "host"),
-    [
-        ("", None, ""),
-        ("[default3]:", 3, ""),
-        ("[trainer3]:", 3, ""),
-        ("[0]:", 0, ""),
-        ("[rank3]: ", 3, ""),
-        ("  [rank3]: ", 3, ""),
-        ("<info>    [2026-03-01T12:00:07.123456Z] 8a2b3c4d || [rank3]: ", 3, ""),
-        ("[2026-03-01 12:00:{:02}Z] [8a2b3c4d] || ", None, ""),
-        ("[default1]:[rank3]: ", 3, ""),
-        ("[RANK 3] ", 3, ""),
-        ("[rank: 3] ", 3, ""),
-        ("Rank 3: ", 3, ""),
-        ("3: ", 3, ""),
-        (" 3: ", 3, ""),
-        ("[3] ", 3, ""),
-        ("gpu-b: ", None, "gpu-b"),
-        ("10.0.0.4: ", None, "10.0.0.4"),
-        ("2026-03-01 12:00:{:02} 10.0.0.4 [3] ", None, "10.0.0.4"),
-        ("gpu-b: [rank3]: ", 3, "gpu-b"),
-        ("gpu-b: 3: ", None, "gpu-b"),
-        ("(RayTrainWorker pid=4021, ip=10.0.0.4) ", None, "10.0.0.4"),
-        ("(RayTrainWorker pid=4021) ", None, ""),
-        ("(RayTrainWorker pid=4021) [rank3]: ", 3, ""),
-        ("(worker3, rank=3, pid=4711, ip=10.0.0.4) ", None, "10.0.0.4"),
-        ("(worker3, rank=3, pid=4711, ip=10.0.0.4) [rank9]: ", 9, "10.0.0.4"),
-        ("[pod/train-3/main] ", None, "train-3"),
-        ("[pod/train-3/main] 2026-03-01T12:00:{:02}.123456789Z ", None, "train-3"),
-        ("train-worker-3 pytorch ", None, "train-worker-3"),
-        ("worker-3  | ", None, "worker-3"),
-        ("algo-1-x7f3q  | ", None, "algo-1-x7f3q"),
-        ("[1,3]<stderr>:", 3, ""),
-        ("[1,3]<stderr>: ", 3, ""),
-        ("[prterun-gpu-a-71@1,3]<stderr>: ", 3, ""),
-        ("[1,mpirank:3,algo-2]<stderr>:", 3, "algo-2"),
-        ("Sun Mar  1 12:00:{:02} 2026[1,3]<stderr>:", 3, ""),
-        ("trainer/3 ", 3, ""),
-        ("trainer/0 [3]:", 3, "trainer/0"),
-        ("2026-03-01T12:00:{:02}.123456789Z stderr F ", None, ""),
-        ("2026-03-01T12:00:{:02}.123456789Z stderr F [rank3]: ", 3, ""),
-        ("Mar  1 12:00:{:02} gpu-b python[4711]: ", None, "gpu-b"),
-        ("<13>Mar  1 12:00:{:02} gpu-b python[4711]: [rank3]: ", 3, "gpu-b"),
-        ("2026-03-01T12:00:{:02}+0000 gpu-b python[4711]: ", None, "gpu-b"),
-        ("2026-03-01T12:00:{:02}.123456+01:00 gpu-b torchrun[4711]: ", None, "gpu-b"),
-        ("Sun 2026-03-01 12:00:{:02} UTC gpu-b torchrun[4711]: ", None, "gpu-b"),
-        ("17723664{:02}.123456 gpu-b torchrun[4711]: ", None, "gpu-b"),
-        ("<13>1 2026-03-01T12:00:{:02}.123Z gpu-b python 4711 - - ", None, "gpu-b"),
-        ('<13>1 2026-03-01T12:00:{:02}.123Z gpu-b python 4711 x [a@1 b="c"] ', None, "gpu-b"),
-        ("2026-03-01T12:00:{:02}.1234567Z ", None, ""),
-        ("2026-03-01T12:00:{:02}.123000+00:00 train/train-3/abcdef ", None, "train/train-3/abcdef"),
-        ("⟨train-3⟩ ", None, "train-3"),
-        ("2026-03-01T12:00:{:02}Z ⟨train-3 rank 3⟩ ", 3, "train-3"),
-        ("⟨rank 3⟩ ", 3, ""),
-    ],
-)
+PREFIXES: list[tuple[str, int | None, str]] = [
+    ("", None, ""),
+    ("[default3]:", 3, ""),
+    ("[trainer3]:", 3, ""),
+    ("[0]:", 0, ""),
+    ("[rank3]: ", 3, ""),
+    ("  [rank3]: ", 3, ""),
+    ("<info>    [2026-03-01T12:00:07.123456Z] 8a2b3c4d || [rank3]: ", 3, ""),
+    ("[2026-03-01 12:00:{:02}Z] [8a2b3c4d] || ", None, ""),
+    ("[default1]:[rank3]: ", 3, ""),
+    ("[RANK 3] ", 3, ""),
+    ("[rank: 3] ", 3, ""),
+    ("Rank 3: ", 3, ""),
+    ("3: ", 3, ""),
+    (" 3: ", 3, ""),
+    ("[3] ", 3, ""),
+    ("gpu-b: ", None, "gpu-b"),
+    ("10.0.0.4: ", None, "10.0.0.4"),
+    ("2026-03-01 12:00:{:02} 10.0.0.4 [3] ", None, "10.0.0.4"),
+    ("gpu-b: [rank3]: ", 3, "gpu-b"),
+    ("gpu-b: 3: ", None, "gpu-b"),
+    ("(RayTrainWorker pid=4021, ip=10.0.0.4) ", None, "10.0.0.4"),
+    ("(RayTrainWorker pid=4021) ", None, ""),
+    ("(RayTrainWorker pid=4021) [rank3]: ", 3, ""),
+    ("(worker3, rank=3, pid=4711, ip=10.0.0.4) ", None, "10.0.0.4"),
+    ("(worker3, rank=3, pid=4711, ip=10.0.0.4) [rank9]: ", 9, "10.0.0.4"),
+    ("[pod/train-3/main] ", None, "train-3"),
+    ("[pod/train-3/main] 2026-03-01T12:00:{:02}.123456789Z ", None, "train-3"),
+    ("train-worker-3 pytorch ", None, "train-worker-3"),
+    ("worker-3  | ", None, "worker-3"),
+    ("algo-1-x7f3q  | ", None, "algo-1-x7f3q"),
+    ("[1,3]<stderr>:", 3, ""),
+    ("[1,3]<stderr>: ", 3, ""),
+    ("[prterun-gpu-a-71@1,3]<stderr>: ", 3, ""),
+    ("[1,mpirank:3,algo-2]<stderr>:", 3, "algo-2"),
+    ("Sun Mar  1 12:00:{:02} 2026[1,3]<stderr>:", 3, ""),
+    ("trainer/3 ", 3, ""),
+    ("trainer/0 [3]:", 3, "trainer/0"),
+    ("2026-03-01T12:00:{:02}.123456789Z stderr F ", None, ""),
+    ("2026-03-01T12:00:{:02}.123456789Z stderr F [rank3]: ", 3, ""),
+    ("Mar  1 12:00:{:02} gpu-b python[4711]: ", None, "gpu-b"),
+    ("<13>Mar  1 12:00:{:02} gpu-b python[4711]: [rank3]: ", 3, "gpu-b"),
+    ("2026-03-01T12:00:{:02}+0000 gpu-b python[4711]: ", None, "gpu-b"),
+    ("2026-03-01T12:00:{:02}.123456+01:00 gpu-b torchrun[4711]: ", None, "gpu-b"),
+    ("Sun 2026-03-01 12:00:{:02} UTC gpu-b torchrun[4711]: ", None, "gpu-b"),
+    ("17723664{:02}.123456 gpu-b torchrun[4711]: ", None, "gpu-b"),
+    ("<13>1 2026-03-01T12:00:{:02}.123Z gpu-b python 4711 - - ", None, "gpu-b"),
+    ('<13>1 2026-03-01T12:00:{:02}.123Z gpu-b python 4711 x [a@1 b="c"] ', None, "gpu-b"),
+    ("2026-03-01T12:00:{:02}.1234567Z ", None, ""),
+    ("2026-03-01T12:00:{:02}.123000+00:00 train/train-3/abcdef ", None, "train/train-3/abcdef"),
+    ("INFO 03-01 12:00:{:02} [engine.py:487] ", None, ""),
+    ("704.7s\t{:02}\t", None, ""),
+    ("(VllmWorker rank=3 pid=4711) ", 3, ""),
+    ("(node-2, pid=4711) ", None, "node-2"),
+    ("(raylet) ", None, ""),
+    ("⟨train-3⟩ ", None, "train-3"),
+    ("2026-03-01T12:00:{:02}Z ⟨train-3 rank 3⟩ ", 3, "train-3"),
+    ("⟨rank 3⟩ ", 3, ""),
+]
+
+
+@for_each(("prefix", "rank", "host"), PREFIXES)
 def test_prefixes_of_launchers_and_shippers(prefix: str, rank: int | None, host: str) -> None:
     """All lines have one writer, at another second each."""
     told = first([prefix.format(at) + line for at, line in enumerate(TRACE)])
     assert (told.rank, told.host) == (rank, host)
+
+
+def test_every_format_of_the_table_has_an_example_here() -> None:
+    lines = [case[0].format(7) + TRACE[0] for case in PREFIXES]
+    lines += [unshipped(line) for line in lines]
+    missing = [
+        each.name for each in (*SHIPPED, *TAGS) if not any(re.match(each.pattern, line) for line in lines)
+    ]
+    assert missing == []
+    for pattern, _ in LEARNED:
+        assert any(pattern.match(line) for line in lines), pattern
 
 
 @for_each("form", ["{0}: ", "[{0}] ", "[default{0}]:", "[1,{0}]<stderr>:", "w{0}  | ", "[pod/t-{0}/main] "])

@@ -167,7 +167,9 @@ def test_a_wrapper_of_ray_says_only_that_it_failed() -> None:
     told = verdict(
         [HEAD, *FRAMES[:2], "ray.train.base_trainer.TrainingFailedError: The Ray Train run failed. See the errors."]
     )  # fmt: skip
-    assert (told.cause, told.failed) == (None, True)
+    assert told.failed
+    assert told.first is not None
+    assert told.first.role == "symptom"
     assert [each.id for each in told.findings] == ["launcher-reports"]
 
 

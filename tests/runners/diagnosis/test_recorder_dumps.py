@@ -21,7 +21,7 @@ from patience import HANG_S
 
 from distui.runners.diagnosis import recorder_dumps
 from distui.runners.diagnosis.first_cause import Verdict, judge
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.read_logs import read_all
 from distui.runners.diagnosis.recorder_dumps import DumpError, is_dump, loaded, rank_of_dump
 from distui.runners.run.errors import RunError
 from distui.tui.cli import main

@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.diagnosis.reading import (
-    logs_of_run,
-    read_all,
-    read_run,
-)
+from distui.runners.diagnosis.read_logs import logs_of_run, read_all, read_run
 from distui.runners.run.errors import RunError
 from distui.runners.run.journal import RunRecord
 from distui.runners.run.run_directories import Entry

@@ -17,7 +17,7 @@ from typing import Any
 from each import for_each
 
 from distui.runners.diagnosis.first_cause import judge
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.read_logs import read_all
 from distui.tui.verbs.diagnose import text
 
 THREADS = Path(__file__).parents[2] / "corpus/threads"

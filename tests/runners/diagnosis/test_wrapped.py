@@ -17,7 +17,7 @@ from pathlib import Path
 from each import for_each
 
 from distui.runners.diagnosis.first_cause import Verdict, judge
-from distui.runners.diagnosis.reading import read_all
+from distui.runners.diagnosis.read_logs import read_all
 
 THREADS = Path(__file__).parents[2] / "corpus/threads"
 AT = "2026-03-01T12:{:02}:{:02}.123456789Z"

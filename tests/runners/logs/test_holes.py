@@ -14,7 +14,7 @@ from distui.runners.agent import log_tails
 from distui.runners.agent.ended_ranks import last_lines
 from distui.runners.agent.log_tails import Tails
 from distui.runners.diagnosis.first_cause import judge
-from distui.runners.diagnosis.reading import read_all, read_run
+from distui.runners.diagnosis.read_logs import read_all, read_run
 from distui.runners.logs import gaps, grep, search
 from distui.runners.logs.windows import ask_window, read_window
 from distui.runners.run import file_io

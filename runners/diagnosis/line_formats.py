@@ -1,0 +1,102 @@
+"""The line formats of formats.toml as patterns: prefixes, times and ranks of lines, and lists of words."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
+    resources.files(__package__).joinpath("formats.toml").read_text("utf-8")
+)
+
+
+class LineFormat(NamedTuple):
+    name: str
+    """The programs that write it."""
+    test: str
+    """All characters that such a line may begin with; of a learned format the name in `TESTS`."""
+    pattern: str
+
+
+def _formats(section: str) -> tuple[LineFormat, ...]:
+    return tuple(LineFormat(name, test, _whole(text)) for name, (test, text) in _TABLES[section].items())
+
+
+def _whole(pattern: str) -> str:
+    """Return a pattern with its parts in place of their names."""
+    for _ in range(2):  # parts may contain parts
+        for name, part in _TABLES["parts"].items():
+            pattern = pattern.replace(f"<{name}>", part)
+    return pattern
+
+
+HOST: str = _TABLES["parts"]["HOST"]
+SHIPPED, TAGS, RANKS, TIMES = map(_formats, ("shipped", "tags", "ranks", "times"))
+LEVELS: Mapping[str, re.Pattern[str]] = {
+    name: re.compile(pattern) for name, pattern in _TABLES["levels"].items()
+}
+RECORDS: Mapping[str, Sequence[str]] = _TABLES["records"]
+ERRORS: Mapping[str, Sequence[str]] = _TABLES["errors"]
+NO_LOGS = frozenset[str](_TABLES["files"]["no_logs"])
+
+
+def joined(formats: Iterable[LineFormat]) -> re.Pattern[str]:
+    """Return one pattern for several formats, tried in their order. Its groups have the format's number: `rank_2`."""
+    numbered = enumerate(formats)
+    return re.compile(
+        "|".join(re.sub(r"\(\?P<(\w+)>", rf"(?P<\1_{number}>", each.pattern) for number, each in numbered)
+    )
+
+
+def by_first_character(formats: Sequence[LineFormat]) -> dict[str, re.Pattern[str]]:
+    """Return the joined pattern of the formats that a line with this first character may have."""
+    characters = set[str]().union(*(each.test for each in formats))
+    return {each: joined(format for format in formats if each in format.test) for each in characters}
+
+
+def groups(match: re.Match[str]) -> dict[str, str]:
+    """Return the groups of a joined pattern that are not empty, by their names in the table."""
+    return {name.partition("_")[0]: value for name, value in match.groupdict().items() if value}
+
+
+Matches = Sequence[re.Match[str]]
+
+
+def _are_ranks(begun: Matches) -> bool:
+    """Whether the numbers may be ranks, which repeat. Line or step numbers only grow."""
+    numbers = [int(match["rank"]) for match in begun]
+    return len(numbers) < 5 or any(later <= earlier for earlier, later in pairwise(numbers))
+
+
+def _are_hosts(begun: Matches) -> bool:
+    """Whether the words are hosts: hosts have digits or are few. "Epoch: " or "INFO: " are not hosts."""
+    words = [host for host in {match["host"] for match in begun} if not re.search(r"\d", host)]
+    return not words or (len(words) == 1 and not words[0].isupper() and len(begun) >= 4)
+
+
+def _are_pods(begun: Matches) -> bool:
+    pods, containers = {match["host"] for match in begun}, {match["container"] for match in begun}
+    return all(re.search(r"-.*\d|\d.*-", pod) for pod in pods) and len(containers) <= 4 <= len(begun)
+
+
+def _are_repeated(begun: Matches) -> bool:
+    return len(begun) >= 4 and len({match["host"] for match in begun}) <= len(begun) // 2
+
+
+def _are_many(begun: Matches) -> bool:
+    return len(begun) >= 4
+
+
+TESTS: Mapping[str, Callable[[Matches], bool]] = {
+    "ranks": _are_ranks,
+    "hosts": _are_hosts,
+    "pods": _are_pods,
+    "repeated": _are_repeated,
+    "many": _are_many,
+}
+"""Whether the matches of a learned format are really a prefix and not text of a similar form."""
+LEARNED = tuple((re.compile(each.pattern), TESTS[each.test]) for each in _formats("learned"))

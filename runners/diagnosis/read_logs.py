@@ -1,0 +1,190 @@
+"""Read the logs that a user names, or those of a run, from their files to a Reading."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from ..logs import kept_pieces
+from ..run import run_directories
+from ..run.errors import RunError
+from ..run.log_files import LogFile, list_files, parse_file_id, whole_id
+from .file_names import NOBODYS, Whose, older_attempts, owners, rank_in_name
+from .log_records import Records, learned_records
+from .log_sources import BrokenOff, Named, Source, Unread, plain_source, sources
+from .log_text import PART, SAMPLE, is_binary, lines_in
+from .prefixes import LAYERS, LEARN, learned, prompted
+from .reading import Reading
+from .recorder_dumps import is_dump
+
+
+class NoTextError(RunError):
+    """A file is not a log."""
+
+
+def lines_of(source: Source, refuse: bool = True) -> Iterator[list[str]]:
+    """Yield lines of a log in portions; of a long line only its beginning. Raises RunError and BrokenOff.
+
+    `refuse`: raise NoTextError for a binary file, else replace invalid bytes.
+    """
+    begun = not refuse
+
+    def check(block: bytes) -> None:
+        nonlocal begun
+        if not begun and is_binary(block[:SAMPLE]):
+            raise NoTextError(f"file {source.name} is not text: give the logs themselves")
+        begun = begun or bool(block)
+
+    return lines_in(source.stream.read, check)
+
+
+def read_all(files: Iterable[Named]) -> Reading:
+    """Read every log of these files, archives and directories to its end. Raises RunError."""
+    reading, files = Reading(pasted=True), list(files)
+    names = [name for file in files for name in _names(*file)]
+    whose, older = owners(names), older_attempts(names)
+    for source in sources(files, reading.unread):
+        if source.name in older and not source.given:
+            reading.unread.older.append(source.name)
+            continue
+        if is_dump(source.stream.peek()):
+            reading.record(source)
+            continue
+        try:
+            _fed(reading, source, lines_of(source), whose.get(source.name, NOBODYS))
+        except NoTextError:
+            if source.given:
+                raise
+            reading.unread.no_logs.append(source.name)
+    if not reading.lines and not reading.recorders.names and reading.unread.sentences:
+        raise RunError(reading.unread.sentences[0])
+    return reading
+
+
+def _names(name: str, path: Path) -> list[str]:
+    """Return the names of the logs in a file, if it can be read twice."""
+    if not os.path.isfile(path) and not os.path.isdir(path):
+        return [name]
+    return [source.name for source in sources([(name, path)], Unread())]
+
+
+def read_run(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> tuple[Reading, list[str]]:
+    """Read a run's logs, whatever bytes the ranks wrote. Also return a sentence per unreadable file."""
+    reading, unread = Reading(), list[str]()
+    for name, path in files:
+        try:
+            with plain_source(name, path) as source:
+                whose = Whose(rank_in_name(name))
+                if not _fed(reading, source, lines_of(source, refuse=False), whose, stopped):
+                    break
+        except RunError as error:
+            unread.append(str(error))
+    return reading, [*unread, *reading.unread]
+
+
+def _fed(
+    reading: Reading,
+    source: Source,
+    blocks: Iterator[list[str]],
+    whose: Whose,
+    stopped: Callable[[], bool] = bool,
+) -> bool:
+    """Feed one log. Return False once `stopped` returns True; it is called for each block.
+
+    Raises RunError if the user named the log and nothing of it can be read.
+    """
+    is_new = reading.files[-1:] != [source.name]
+    layers: list[Records] = []
+    try:
+        for lines in _whole_enough(blocks):
+            if stopped():
+                return False
+            if is_new:
+                reading.open(source.name, whose)
+                layers = _learned_layers(lines)
+            for layer in layers:
+                lines = layer.plain(lines)
+            if is_new:
+                _learn_prefix(reading, lines)
+                is_new = False
+            reading.feed(lines)
+    except BrokenOff as error:
+        if is_new and source.given:
+            raise RunError(f"{source.name} cannot be read ({error}): have it copied again") from None
+        line = 0 if is_new else reading.line
+        reading.unread.sentences.append(
+            f"{source.name} breaks off after line {line} ({error}): have it copied again"
+        )
+    if is_new and source.name not in reading.files:
+        reading.open(source.name, whose)
+    _feed_rest(reading, source, layers)
+    return True
+
+
+def _feed_rest(reading: Reading, source: Source, layers: list[Records]) -> None:
+    for layer in layers:
+        reading.feed(layer.rest(), step=0)
+        if layer.newest_first:
+            sentence = f"{source.name} has its newest lines first: export it in order of time"
+            reading.unread.sentences.append(sentence)
+
+
+def _learned_layers(lines: list[str]) -> list[Records]:
+    """Return the record formats of the lines, the outermost first."""
+    layers: list[Records] = []
+    some = flat(lines)[:LEARN]
+    while len(layers) < LAYERS and (trial := learned_records(some)) is not None:
+        layers.append(trial.again())
+        some = flat(trial.plain(some))
+    return layers
+
+
+def _learn_prefix(reading: Reading, lines: list[str]) -> None:
+    """Learn the prefix of a log's lines, and the hosts of a copied terminal, from its first lines."""
+    some = flat(lines)
+    reading.prefixed(learned(some))
+    reading.copied_from(prompted(some))
+
+
+def flat(lines: Iterable[str]) -> list[str]:
+    """Return some of the lines, with each part of a line as a separate one."""
+    return [part for line in islice(lines, 4 * LEARN) for part in line.split(PART)]
+
+
+def _whole_enough(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield the blocks, with enough lines in the first to learn the format: a pipe returns single lines."""
+    first: list[str] = []
+    broken: BrokenOff | None = None
+    try:
+        for lines in blocks:
+            first += lines
+            if len(first) >= LEARN:
+                break
+    except BrokenOff as error:
+        broken = error
+    if first:
+        yield first
+    if broken is not None:
+        raise broken
+    yield from blocks
+
+
+def logs_of_run(entry: run_directories.Entry, attempt: int | None = None) -> list[Named]:
+    """Return an attempt's logs (None: the newest) on this machine: of the run, its parts, and the hub's copies."""
+    paths = {file.id: [entry.path / file.id] for file in list_files(entry.path)}
+    if entry.record.kind == "hub":
+        for part in run_directories.parts(entry.record.run):
+            for file in list_files(part.path):
+                paths[whole_id(file.id, part.record.node)] = [part.path / file.id]
+    for kept, held in kept_pieces.pieces(entry.path).items():
+        paths.setdefault(kept, [entry.path / kept_pieces.FOLDER / f"{kept}@{begin}" for begin in held])
+    by_attempt: dict[int, list[LogFile]] = {}
+    for file_id in paths:
+        log = parse_file_id(file_id)
+        if log is not None and log.attempt is not None:
+            by_attempt.setdefault(log.attempt, []).append(log)
+    newest = max(by_attempt, default=0) if attempt is None else attempt
+    logs = sorted(by_attempt.get(newest, []), key=lambda log: log.order)
+    return [(log.id, path) for log in logs for path in paths[log.id]]
