@@ -204,10 +204,10 @@ def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os
     presets = library()
     text = saved_text(check_name(name), form.preset, overrides_of(_without_script(form)), presets)
     path = user_dir(env) / f"{name}.toml"
-    if path.exists() and not replace:
-        raise FileExistsError(str(path))
     if path.exists() and name == form.preset:  # the file would lose its own changes
         raise RunError(f"preset {name} cannot build on itself: choose another name")
+    if path.exists() and not replace:
+        raise FileExistsError(str(path))
     check_saved(name, text, presets)
     try:
         private_folder(path.parent)
