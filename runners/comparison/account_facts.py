@@ -10,8 +10,9 @@ from typing import Any
 
 from ...presets import adopt
 from ...presets.secrets import MASK
+from ..diagnosis.applied_preset import applied
 from ..diagnosis.nccl_facts import Communicator, NcclFacts
-from ..diagnosis.status import applied, world_size
+from ..diagnosis.status import world_size
 from ..run.formatting import spans_text
 from ..run.journal import RunRecord
 from ..run.launch_record import GitState

@@ -17,8 +17,8 @@ from ...presets.plan import Plan
 from ...presets.plurals import plural
 from ..run.model import Gpu, Outcome
 from . import nccl_facts
+from .applied_preset import applied
 from .nccl_facts import Communicator, NcclFacts, NcclNode, Pair, requests_sockets, speed
-from .status import applied
 from .view import View
 
 READ_AT_INIT = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO"})

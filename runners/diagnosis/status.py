@@ -1,20 +1,17 @@
-"""Facts from the state of a run: its line in a list, whether its preset was applied, its mesh, and missing data."""
+"""Facts from the state of a run: its line in a list, current findings, and missing data."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from ...presets import worker_group
 from ...presets.finding import Finding, worst_first
 from ...presets.sanitize import clean_text
 from ..run.formatting import spans_text
 from ..run.journal import History
 from ..run.log_files import parse_file_id
-from ..run.model import LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
+from ..run.model import LinkState, RankPhase, RunPhase
 from ..run.run_directories import Entry
 from ..run.state import RunState
 from ..telemetry import curves, step_totals
@@ -101,151 +98,9 @@ def _advanced(entry: Entry, state: RunState, now: float) -> tuple[int | None, in
     return None if step is None else int(step), total[0] if total and reported else None
 
 
-# --- whether the preset was applied: the wrappers of the ranks' models against the plan ---
-
-DIMENSIONS = ("pp", "ep", "cp", "tp")
-"""Mesh dimensions that shard the model or its input, which a wrapper's class does not show."""
-WORDS = {
-    "ddp": "DistributedDataParallel",
-    "zero1": "ZeroRedundancyOptimizer",
-    "fsdp1": "FullyShardedDataParallel",
-    "fsdp2": "fully_shard",
-    "deepspeed": "DeepSpeed",
-}
-
-
-class Applied(Struct, frozen=True):
-    """Whether the preset was applied to the models of the ranks."""
-
-    state: Literal["applied", "not applied", "unknown"]
-    text: str
-    """The reason in a few words."""
-
-
 def world_size(state: RunState) -> int:
     """Return the number of ranks of the newest attempt, with those that `srun` started on other machines."""
     return max(len(state.ranks), state.world_size)
-
-
-def applied(state: RunState) -> Applied | None:
-    """Compare the ranks' models with the preset; None for a run without a preset."""
-    plan = state.plan
-    if plan is None or not plan.preset:
-        return None
-    made = _models(state)
-    if not made:
-        yet = "" if state.phase.ended else " yet"
-        return Applied("unknown", f"no rank has shown{yet} what its model is wrapped with")
-    world = state.world_size or len(state.ranks)
-    judged = {number: _judge(plan, wrapped, world) for number, wrapped in made.items()}
-    for number, check in judged.items():
-        if check.state != "applied":
-            return Applied(check.state, f"rank {number}: {check.text}" if len(judged) > 1 else check.text)
-    return judged[min(judged)]
-
-
-def _models(state: RunState) -> dict[int, Wrapped]:
-    """Return the models of the ranks that reported one."""
-    return {number: rank.made for number, rank in sorted(state.ranks.items()) if rank.made is not None}
-
-
-def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
-    """Judge one rank."""
-    seen = _seen(made)
-    missing = _missing(plan, made, world)
-    if missing:
-        return Applied("not applied", f"{plan.preset} asks for {missing}, and the model {seen}")
-    if plan.precision and made.param and plan.precision != made.param:
-        return Applied("applied", f"the model {seen}, in {made.param} instead of {plan.precision}")
-    return Applied("applied", f"the model {seen}")
-
-
-def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
-    """Return the preset's requirement that the model lacks; "" for none."""
-    wrapper = _missing_wrapper(plan, made, world)
-    if wrapper:
-        return wrapper
-    stage = plan.zero_stage
-    if stage is not None and made.zero_stage not in (None, stage):
-        return f"ZeRO stage {stage}"
-    for name in DIMENSIONS:
-        size = plan.mesh.get(name, 1)
-        if size > 1 and made.dims.get(name) != size:
-            return f"{name} {size}"
-    return ""
-
-
-def _missing_wrapper(plan: PlanSummary, made: Wrapped, world: int) -> str:
-    """Return the preset's wrapper that the model lacks, or that others contradict; "" for none."""
-    kind, has = plan.strategy, set(made.strategies)
-    if kind == "single":
-        return "a whole model" if has - {"ddp"} else ""
-    if kind == "ddp" and (world == 1 or _is_piped(plan, made)):
-        return WORDS[kind] if has - {"ddp"} else ""
-    if kind not in has:
-        return WORDS.get(kind, kind)
-    if kind == "ddp" and has & {"zero1", "fsdp1", "fsdp2", "deepspeed"}:
-        return "DistributedDataParallel alone"
-    return ""
-
-
-def _is_piped(plan: PlanSummary, made: Wrapped) -> bool:
-    """Whether the model is split into the pipeline stages of the plan."""
-    stages = plan.mesh.get("pp", 1)
-    return stages > 1 and made.dims.get("pp") == stages
-
-
-def _seen(made: Wrapped) -> str:
-    """Wrappers in words: "is wrapped in fully_shard, divided by tp 2"."""
-    shown = [each for each in made.strategies if each != "zero1" or not made.adopted]
-    names = " and ".join(WORDS.get(strategy, strategy) for strategy in shown)
-    if made.zero_stage is not None:
-        names = names.replace("DeepSpeed", f"DeepSpeed (ZeRO stage {made.zero_stage})")
-    dims = _dims_text(made.dims)
-    text = f"is wrapped in {names or 'nothing'}"
-    if dims:
-        text += f", divided by {dims}"
-    return f"{text}; {made.adopted}" if made.adopted else text
-
-
-def _dims_text(dims: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {size}" for name, size in dims.items() if name in DIMENSIONS and size > 1)
-
-
-# --- coordinates of ranks in the mesh of the plan ---
-
-DATA = ("dp_shard", "dp")
-"""Dimensions that adapt to the number of ranks in an elastic run."""
-
-
-def sizes(state: RunState) -> dict[str, int]:
-    """Mesh dimensions of the current attempt; empty if the plan has none, or the number of ranks does not fit."""
-    plan = state.plan
-    if plan is None or not plan.mesh or not state.attempts:
-        return {}
-    dims, world = dict(plan.mesh), state.world_size
-    data = next((name for name in DATA if name in dims), None)
-    if data is not None:
-        dims[data], left = divmod(world, math.prod(dims.values()) // dims[data])
-        if left:
-            return {}
-    return dims if math.prod(dims.values()) == world else {}
-
-
-def coordinates(dims: Mapping[str, int], rank: int) -> dict[str, int]:
-    """Coordinates of one rank; empty if `dims` (from `sizes`) is empty."""
-    return worker_group.coordinates(dims, rank) if dims else {}
-
-
-def short(dims: Mapping[str, int], rank: int) -> str:
-    """Coordinates in short: "pp1 sh0 tp1"; "" for a single dimension, which equals the rank."""
-    names = {"dp_replicate": "rep", "dp_shard": "sh"}
-    if len(dims) < 2:
-        return ""
-    return " ".join(f"{names.get(name, name)}{at}" for name, at in coordinates(dims, rank).items())
-
-
-# --- current findings, and missing data ---
 
 
 HUNG = "hung?"

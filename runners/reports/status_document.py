@@ -9,8 +9,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...presets.finding import RunFinding
+from ..diagnosis.applied_preset import Applied, applied
 from ..diagnosis.first_step import no_step_yet
-from ..diagnosis.status import Applied, applied, coordinates, hidden, missing, sizes, standing
+from ..diagnosis.mesh import coordinates, sizes
+from ..diagnosis.status import hidden, missing, standing
 from ..run import clock
 from ..run.formatting import elapsed
 from ..run.freshness import Freshness, freshness

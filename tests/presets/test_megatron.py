@@ -13,7 +13,7 @@ from distui.presets.render import render
 from distui.presets.request import Request
 from distui.presets.task_summary import own_mesh
 from distui.presets.worker_group import coordinates
-from distui.runners.diagnosis.status import short, sizes
+from distui.runners.diagnosis.mesh import short, sizes
 from distui.runners.run.model import PlanSummary
 from distui.runners.run.state import Attempt, RunState
 

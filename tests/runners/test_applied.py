@@ -8,7 +8,7 @@ import pytest
 
 from distui.runners.agent.hook_clients import made_of
 from distui.runners.diagnosis import expectations
-from distui.runners.diagnosis.status import applied
+from distui.runners.diagnosis.applied_preset import applied
 from distui.runners.diagnosis.view import View
 from distui.runners.run.model import Outcome, PlanSummary, RankPlace, Wrapped
 from distui.runners.run.state import Attempt, Rank, RunState

@@ -11,7 +11,7 @@ from each import for_each
 from msgspec.structs import replace
 
 from distui.presets.finding import Finding
-from distui.runners.diagnosis import status
+from distui.runners.diagnosis import mesh
 from distui.runners.logs.levels import Level
 from distui.runners.reports.status_document import status_json
 from distui.runners.run.formatting import (
@@ -577,7 +577,7 @@ def test_a_mesh_follows_an_elastic_run_and_is_silent_where_it_cannot() -> None:
     for world, wanted in ((4, {"dp_shard": 2, "tp": 2}), (3, {})):
         told = RunCreated("r-1a2b3c4d", "x", "n001", replace(plan, mesh={"dp_shard": 4, "tp": 2}))
         frame = frame_of([(0, told), (1, AttemptStarted(1, "launch", world, play.places(world)))])
-        assert status.sizes(frame.state) == wanted
+        assert mesh.sizes(frame.state) == wanted
 
 
 def test_the_card_says_where_a_preset_does_not_reach() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.status import applied
+from ...runners.diagnosis.applied_preset import applied
 from ...runners.run.formatting import NA, elapsed, listed, size_text, time_of_day
 from ...runners.run.model import Checkpoint
 from ...runners.run.nccl_reach import uses_gloo

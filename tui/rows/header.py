@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from ...presets.finding import Finding
 from ...presets.plurals import plural
+from ...runners.diagnosis.applied_preset import applied
 from ...runners.diagnosis.first_step import no_step_yet
-from ...runners.diagnosis.status import HUNG, applied, world_size
+from ...runners.diagnosis.status import HUNG, world_size
 from ...runners.run.formatting import NA, duration_exact, duration_short, elapsed, time_of_day, usage_short
 from ...runners.run.model import Cluster, LinkState, RankPhase, RunPhase
 from ...runners.run.nccl_reach import instead_of_gloo, uses_gloo

@@ -12,8 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ...presets.plurals import plural
-from ...runners.diagnosis import status
-from ...runners.diagnosis.status import short
+from ...runners.diagnosis import mesh
 from ...runners.run.formatting import NA, spans_short
 from ...runners.run.model import RankPhase
 from ...runners.run.nccl_reach import uses_gloo
@@ -118,8 +117,8 @@ def rank_columns(frame: Frame) -> list[Column]:
         if column.id in gone:
             continue
         if column is MESH:
-            arranged = status.sizes(state)
-            column = replace(column, width=max(4, len(short(arranged, state.attempts[-1].world_size - 1))))
+            arranged = mesh.sizes(state)
+            column = replace(column, width=max(4, len(mesh.short(arranged, state.world_size - 1))))
         shown.append(column)
     return shown
 
@@ -233,7 +232,7 @@ class _Ranks:
         self._frame = frame
         self._shown = frame.usable if dim else frame.fresh
         self._names = names(frame.state)
-        self._arranged = status.sizes(frame.state)
+        self._arranged = mesh.sizes(frame.state)
 
     def line(self, rank: Rank) -> RankRow:
         frame = self._frame
@@ -248,7 +247,7 @@ class _Ranks:
             fresh=frame.fresh(rank.place.node, rank.sampled),
             gpu_index=gpu.index if gpu else None,
             where=self._names.get(rank.place.node, str(rank.place.node)),
-            mesh=short(self._arranged, rank.place.rank),
+            mesh=mesh.short(self._arranged, rank.place.rank),
         )
 
 
@@ -407,7 +406,7 @@ def absent(frame: Frame, table: str) -> set[str]:
     if table == "gpus":
         return {"node"} if len(frame.state.nodes) < 2 else set()
     gone = _gone(frame.state)
-    flat = len(status.sizes(frame.state)) < 2
+    flat = len(mesh.sizes(frame.state)) < 2
     return {column.id for column in TABLES[table] if column.only in gone or (column is MESH and flat)}
 
 

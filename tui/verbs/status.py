@@ -13,8 +13,9 @@ from msgspec import Struct
 from ...presets.finding import worst_first
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
+from ...runners.diagnosis.applied_preset import applied
 from ...runners.diagnosis.first_step import no_step_yet
-from ...runners.diagnosis.status import DAMAGED, applied, hidden, missing, state_words, world_size
+from ...runners.diagnosis.status import DAMAGED, hidden, missing, state_words, world_size
 from ...runners.node.agentless import DiskLink, FilesLink, damage
 from ...runners.node.local_agent import with_link
 from ...runners.node.run_following import folded_events, snapshot
