@@ -45,7 +45,7 @@ def _completed(
 ) -> Pulse:
     """Add the holder of its file lock, its stalled connections and its lines."""
     seen = dict(held.get(pulse.rank, {}))
-    if pulse.pid in stalled:
+    if pulse.pid is not None and pulse.pid in stalled:
         seen["stalls"] = stalled[pulse.pid]
     if pulse.rank in wrote:
         seen["wrote"] = wrote[pulse.rank]

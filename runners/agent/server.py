@@ -454,5 +454,5 @@ class AgentServer:
     async def _window(self, ask: ReadLog) -> bytes:
         window = await self._read_window(ask)
         fields = structs.asdict(window)
-        data = fields.pop("data")
+        data: bytes = fields.pop("data")
         return encode(LogWindow(id=ask.id, length=len(data), **fields)) + data
