@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..colours import styles
@@ -14,17 +13,27 @@ from ..picture import Cell, Pen, pen
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
 
-if TYPE_CHECKING:
-    from .rows_view import RowsView
-
 MOST_STRIPS = 2000
 """Maximum number of cached strips."""
+
+
+class DrawnView(ScrollView):
+    """A widget whose rows are drawn."""
+
+    ascii_only = False
+    has_cursor = False
+    left = 0
+    """Columns by how much the rows are scrolled sideways."""
+
+    def cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
+        """Return the visible columns of a row that is too long, or scrolled sideways."""
+        return list(Strip(segments).crop(self.left).adjust_cell_length(width, plain))
 
 
 class RowDrawing:
     """Strips and pens, cached until colours or glyphs change."""
 
-    def __init__(self, view: RowsView) -> None:
+    def __init__(self, view: DrawnView) -> None:
         self._view = view
         self.width = 0
         """Columns for rows."""

@@ -6,12 +6,9 @@ from collections.abc import Iterable, Sequence, Set
 from typing import ClassVar
 
 from rich.color import ColorSystem
-from rich.segment import Segment
-from rich.style import Style
 from textual.binding import Binding
 from textual.events import Click
 from textual.geometry import Region, Size
-from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
@@ -21,7 +18,7 @@ from ..paint import PacedApp
 from ..picture import Cell
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
-from .row_drawing import RowDrawing
+from .row_drawing import DrawnView, RowDrawing
 
 
 def thumb(height: int, virtual: int, position: float) -> tuple[int, int]:
@@ -37,7 +34,7 @@ def thumb(height: int, virtual: int, position: float) -> tuple[int, int]:
     return round(start), round(start + size)
 
 
-class RowsView(ScrollView):
+class RowsView(DrawnView):
     """Shows rows and repaints only those that differ from the screen.
 
     With `cursor` it has a current row, marked by a glyph in a separate column, and the movement keys move it.
@@ -51,11 +48,8 @@ class RowsView(ScrollView):
         self.rows: list[Row] = []
         self.head: Row | None = None
         """A row that does not scroll."""
-        self.ascii_only = False
         self.has_cursor = cursor
         self.cursor = 0
-        self.left = 0
-        """Columns by how much the rows are scrolled sideways."""
         self._entitled = ""
         self.retitled = False
         """Whether Textual still has to paint a new title; its rows are then painted in the same update."""
@@ -167,10 +161,6 @@ class RowsView(ScrollView):
     def render_line(self, y: int) -> Strip:
         """Return one line of the pane."""
         return self._drawing.strip(*self.row_at(y))
-
-    def cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
-        """Return the visible columns of a row that is too long, or scrolled sideways."""
-        return list(Strip(segments).crop(self.left).adjust_cell_length(width, plain))
 
     def _farthest(self) -> int:
         """Return the columns by how much the longest row is wider than the pane."""
