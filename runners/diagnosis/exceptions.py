@@ -168,7 +168,7 @@ SHORT = 4
 class Exceptions:
     """Collect exceptions line by line. The lines of several ranks may be interleaved.
 
-    An exception counts when its traceback is closed: until then another one may be chained to it.
+    An exception counts when its traceback is closed: until then another exception may be chained to it.
     """
 
     def __init__(self) -> None:
