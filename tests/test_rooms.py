@@ -236,7 +236,7 @@ LATE_IMPORTS = {
     "tui/screens/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/screens/run_keys.py": {"tui.screens.side_by_side"},
     "tui/keymap_file.py": {"presets.load"},
-    "tui/nccl_sources.py": {"runners.diagnosis.reading"},
+    "tui/nccl_sources.py": {"runners.diagnosis.read_logs"},
     "tui/other_hosts.py": {"runners.launch.hosts"},
     "tui/source.py": {
         "runners.node.routes", "runners.hub.sky_cloud", "runners.launch.launch_form",
