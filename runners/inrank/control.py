@@ -114,6 +114,11 @@ def ask(path: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         return exchange(runner, lines, request)
 
 
+def line_of(message: dict[str, Any]) -> bytes:
+    """Return a message as one line."""
+    return json.dumps(message).encode() + b"\n"
+
+
 class Peers:
     """The connections of one socket, bounded so that clients cannot fill the process with threads."""
 
@@ -122,6 +127,8 @@ class Peers:
         self._lock = threading.Lock()
         self._asked: dict[socket.socket, float] = {}
         """Connection → monotonic time of its newest request; 0.0 before the first."""
+        self.sending: dict[socket.socket, threading.Lock] = {}
+        """Open connection → lock of a thread that sends a line."""
 
     def join(self, peer: socket.socket) -> None:
         """Add a connection. If there are too many, close the one with the oldest request; one without any goes first."""
@@ -133,22 +140,29 @@ class Peers:
                     oldest.shutdown(socket.SHUT_RDWR)  # its own thread closes it
             self._asked[peer] = 0.0
 
+    def open(self, peer: socket.socket, greeting: dict[str, Any] | None) -> None:
+        """Send the greeting, before all other messages to this connection."""
+        sending = threading.Lock()
+        with sending:
+            self.sending[peer] = sending
+            if greeting is not None:
+                peer.sendall(line_of(greeting))
+
     def asked(self, peer: socket.socket) -> None:
         """Record the time of a request from this connection."""
         with self._lock:
             if peer in self._asked:
                 self._asked[peer] = time.monotonic()
 
+    def send(self, peer: socket.socket, message: dict[str, Any]) -> None:
+        """Send a message to an open connection. Raises OSError."""
+        with self.sending[peer]:
+            peer.sendall(line_of(message))
+
     def leave(self, peer: socket.socket) -> None:
         with self._lock:
             self._asked.pop(peer, None)
-
-    def poke(self) -> None:
-        """Send an empty line to every connection without blocking; a full one misses it."""
-        with self._lock:
-            for peer in self._asked:
-                with contextlib.suppress(OSError):
-                    peer.send(b"\n", socket.MSG_DONTWAIT)
+            self.sending.pop(peer, None)
 
 
 def requests(lines: BinaryIO, most: int) -> Iterator[dict[str, Any]]:
@@ -202,33 +216,56 @@ class NotReady(RuntimeError):
 
 
 class Control:
-    """The runner's socket: one thread per connection calls `answer(request, peer)`, and `left(peer)` at its end."""
+    """A socket for commands: one thread per connection calls `answer(request, peer)`, and `left(peer)` at its end."""
 
-    def __init__(self, path: str, answer: Answer, left: Callable[[socket.socket], None]) -> None:
-        self._answer = answer
-        self._left = left
-        self._peers = Peers(MOST_PEERS)
+    def __init__(
+        self,
+        path: str,
+        answer: Answer,
+        left: Callable[[socket.socket], None],
+        *,
+        greeting: Callable[[], "dict[str, Any] | None"] = lambda: None,
+        most_line: int = MOST_LINE,
+        most_peers: int = MOST_PEERS,
+    ) -> None:
+        """`greeting`: makes the first line to each connection."""
+        self._answer, self._left, self._greeting = answer, left, greeting
+        self._most_line = most_line
+        self._peers = Peers(most_peers)
         self._server = listen(path)
         self.takers: dict[str, Taker] = {}
         """Op → taker."""
 
-    def start(self) -> None:
-        """Start to accept connections, including those that the kernel queued since the bind."""
-        threading.Thread(
-            target=accept_forever,
-            args=(self._server, self._serve, "distui-peer", self._peers),
-            name="distui-control",
-            daemon=True,
-        ).start()
+    def start(self, name: str = "distui-control") -> threading.Thread:
+        """Start to accept connections, including those that the kernel queued since the bind. Return the thread."""
+        arguments = (self._server, self._serve, "distui-peer", self._peers)
+        thread = threading.Thread(target=accept_forever, args=arguments, name=name, daemon=True)
+        thread.start()
+        return thread
 
     def poke(self) -> None:
-        """Have every connection read the report file."""
-        self._peers.poke()
+        """Send an empty line to every connection without blocking; a full one misses it."""
+        for peer in list(self._peers.sending):
+            with contextlib.suppress(OSError):
+                peer.send(b"\n", socket.MSG_DONTWAIT)
+
+    def push(self, message: dict[str, Any]) -> None:
+        """Send a message to every connection."""
+        for peer, sending in list(self._peers.sending.items()):
+            with sending, contextlib.suppress(OSError):
+                peer.sendall(line_of(message))
+
+    def close_in_fork(self) -> None:
+        """Close the sockets in a fork of this process, which has no thread that answers."""
+        for sock in (self._server, *self._peers.sending):
+            with contextlib.suppress(OSError):
+                os.close(sock.detach())
 
     def _serve(self, peer: socket.socket) -> None:
         try:
             with peer, peer.makefile("rb") as lines:
-                for request in requests(lines, MOST_LINE):
+                self._peers.open(peer, self._greeting())
+                for request in requests(lines, self._most_line):
                     self._peers.asked(peer)
                     op = request.get("op")
                     if isinstance(op, str) and op in self.takers:
@@ -236,7 +273,7 @@ class Control:
                         return self.takers[op](peer, lines)
                     reply = self._answer(request, peer)
                     if reply is not None:
-                        peer.sendall(json.dumps(dict(reply, id=request.get("id"))).encode() + b"\n")
+                        self._peers.send(peer, dict(reply, id=request.get("id")))
         except (OSError, ValueError):
             pass  # the peer closed the connection, or is no agent
         finally:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -28,7 +26,7 @@ from . import (
     rank_pulse,
 )
 from .adopt import arming
-from .control import NotReady, Peers, accept_forever, listen, requests
+from .control import Control, NotReady
 from .end_notes import EndNotes
 from .import_watch import MISTAKES, when_imported
 from .optimizer_steps import Steps
@@ -54,11 +52,10 @@ class Hook:
         self.armed = False
         steps.on_made = lambda made: self._push({"push": "made", "made": made})
         self._leaving = rank_changes.Leaving()
-        self._server, self._pid = listen(path), os.getpid()
+        self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         """Thread that may receive SIGUSR2, so that the signal interrupts no call of the script."""
-        self._peers: dict[socket.socket, threading.Lock] = {}
-        self._bounded = Peers(MOST_PEERS)
+        self._sockets = [self._control(path)]
         self._quiet = _Quiet()
         self._began = dict(os.environ)
         """The environment before the script's first line."""
@@ -81,34 +78,35 @@ class Hook:
         }
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
+    def _control(self, path: str) -> Control:
+        return Control(
+            path,
+            lambda request, peer: self.answer(request),
+            lambda peer: self._profiles.gone(),
+            greeting=lambda: self.answer({"op": "hello"}),
+            most_line=MOST_LINE,
+            most_peers=MOST_PEERS,
+        )
+
     def run(self) -> None:
         """Answer from now on."""
         when_imported("torch.optim.optimizer", self._arm)  # before the first hello, which reports it
-        self._listen()
+        self._thread = self._sockets[-1].start("distui-hook")
 
     def move(self) -> None:
         """Answer at the environment's new socket, too: this process, or a fork of it, became a rank."""
         if self._pid != os.getpid():
-            self._pid, self._peers, self._bounded = os.getpid(), {}, Peers(MOST_PEERS)
+            self._pid, self._sockets = os.getpid(), []
             self._quiet = _Quiet()
             self.steps.begin()
             self._profiles.begin()
             EndNotes(self.steps, self.signals).arm()
-        self._server = listen(os.environ["DISTUI_HOOK"])
-        self._listen()
-
-    def _listen(self) -> None:
-        arguments = (self._server, self._serve, "distui-serve", self._bounded)
-        self._thread = threading.Thread(
-            target=accept_forever, args=arguments, name="distui-hook", daemon=True
-        )
-        self._thread.start()
+        self._sockets.append(self._control(os.environ["DISTUI_HOOK"]))
+        self._thread = self._sockets[-1].start("distui-hook")
 
     def _leave_to_parent(self) -> None:
-        """Close the sockets in a fork of the rank: the child has no thread that answers."""
-        for sock in (self._server, *self._peers):
-            with contextlib.suppress(OSError):
-                os.close(sock.detach())
+        for control in self._sockets:
+            control.close_in_fork()
 
     def _arm(self, module: ModuleType) -> None:
         self.steps.arm(module)
@@ -116,28 +114,8 @@ class Hook:
         self._push({"push": "armed", "nccl": debug_levels.nccl_state()})
 
     def _push(self, message: dict[str, Any]) -> None:
-        for peer, sending in list(self._peers.items()):
-            with sending, contextlib.suppress(OSError):
-                peer.sendall(json.dumps(message).encode() + b"\n")
-
-    def _serve(self, peer: socket.socket) -> None:
-        sending = threading.Lock()
-        try:
-            with peer, peer.makefile("rb") as lines:
-                with sending:  # the hello comes first
-                    self._peers[peer] = sending
-                    peer.sendall(json.dumps(self.answer({"op": "hello"})).encode() + b"\n")
-                for request in requests(lines, MOST_LINE):
-                    self._bounded.asked(peer)
-                    answer = json.dumps(dict(self.answer(request), id=request.get("id")))
-                    with sending:
-                        peer.sendall(answer.encode() + b"\n")
-        except (OSError, ValueError):
-            pass  # the peer has closed, or is no agent
-        finally:
-            self._profiles.gone()
-            self._peers.pop(peer, None)
-            self._bounded.leave(peer)
+        for control in self._sockets:
+            control.push(message)
 
     def hello(self) -> dict[str, Any]:
         return {
