@@ -442,8 +442,7 @@ def _case(answers: Answers) -> _Case:
 
 
 def _candidates(script: str, model: Shape, ranks: int, limit: float) -> list[tuple[str, Estimate]]:
-    names = {"single": "single", "ddp": "ddp", "zero1": "zero1", "zero2": "fsdp2-zero2", "zero3": "fsdp2"}
-    plain = [(names[row.strategy.key], row) for row in compare(model, FORMATS["bf16"], ranks, limit)]
+    plain = [(row.strategy.words, row) for row in compare(model, FORMATS["bf16"], ranks, limit)]
     if script in ("parallelize", "own"):
         return plain
     staged = [

@@ -1,6 +1,6 @@
 """Check plans, files and commands before a launch costs money. Pure: texts and values in, findings out."""
 
-from .files import SUFFIXES, lint_command, lint_file, lint_task, lint_text
+from .files import SUFFIXES, lint_command, lint_file, lint_task
 from .lint_rules import RULES, LintRule
 from .plans import lint_plan, refusal
 
@@ -12,6 +12,5 @@ __all__ = [
     "lint_file",
     "lint_plan",
     "lint_task",
-    "lint_text",
     "refusal",
 ]

@@ -58,11 +58,6 @@ def lint_file(
         return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.", remedy=remedy)]
 
 
-def lint_text(text: str, exists: Exists | None = None) -> list[Finding]:
-    """Check a command line or a shell script, and return the worst findings first. Never raises."""
-    return worst_first(launches.check_text(text, Surroundings(exists=exists)))
-
-
 def lint_command(text: str, exists: Exists, read: Callable[[str], bytes | None]) -> list[Finding]:
     """Check a command line and the files that it names, and return the worst findings first. Raises PresetError.
 

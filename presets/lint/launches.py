@@ -45,7 +45,7 @@ def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     yield from lint_rules.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
     for var in script.settings:
         yield from lint_rules.in_plain_text(var.name, var.value, around.at(var.line))
-        if var.name == "MASTER_PORT" and var.value == DEFAULT_PORT and not around.own_nodes:
+        if var.name == "MASTER_PORT" and var.value == DEFAULT_PORT and not around.is_task:
             text = f"Port {var.value} is everybody's default: a second job on the node does not start."
             yield issue("L22", around.at(var.line), text, value=f"{var.name}={var.value}")
 
@@ -125,7 +125,7 @@ def _accelerate(flags: Mapping[str, Word], around: Surroundings) -> Iterator[Fin
 def _same_machine(flags: Mapping[str, Word], around: Surroundings) -> Iterator[Finding]:
     """Report options that make each of several machines the first one."""
     rank, address = flags.get("machine_rank"), flags.get("main_process_ip")
-    if rank is not None and rank.text.isdecimal() and around.every_node:
+    if rank is not None and rank.text.isdecimal() and around.is_task:
         text = f"Every node runs this line, so each takes itself for machine {rank.text}."
         yield issue("L38", around.at(rank.line), text, value=f"--machine_rank {rank.text}")
     if address is not None and HERE.fullmatch(address.text):

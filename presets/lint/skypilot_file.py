@@ -39,9 +39,7 @@ def check_skypilot(
     """Check one task. `exists` returns True if a file exists, by its path relative to the task."""
     nnodes = task.number("num_nodes") or (1 if "num_nodes" not in task.mapping else None)
     env = {name: _text_of(node) for name, node in _envs(task)}
-    around = Surroundings(
-        file=file, nnodes=nnodes, gpus=gpus(task), env=env, every_node=True, own_nodes=True, exists=exists
-    )
+    around = Surroundings(file=file, nnodes=nnodes, gpus=gpus(task), env=env, is_task=True, exists=exists)
     return once(
         [
             *_task_names(task, file),

@@ -16,10 +16,8 @@ class Surroundings:
     gpus: int | None = None
     """Per node."""
     env: Mapping[str, str] = field(default_factory=dict)
-    every_node: bool = False
-    """True if each node runs this text."""
-    own_nodes: bool = False
-    """True if no jobs of other users are on the nodes."""
+    is_task: bool = False
+    """True if each node of a SkyPilot cluster, on which no other jobs are, runs this text."""
     exists: Callable[[str], bool] | None = None
     """Return True if a file exists, by its path relative to the text's folder."""
 

@@ -84,7 +84,7 @@ def ranks_of_node(ranks: int, around: Surroundings, where: str, option: str) -> 
 
 
 def _port(options: Options, around: Surroundings) -> Iterator[Finding]:
-    if around.own_nodes:
+    if around.is_task:
         return
     for name in ("master-port", "rdzv-endpoint"):
         text = options.literal(name)
@@ -108,7 +108,7 @@ def _rendezvous(options: Options, launch: LauncherCall, around: Surroundings) ->
 
 def _is_head(options: Options, static: bool, around: Surroundings) -> bool:
     """Return True if the line runs only on the first node, which may use localhost."""
-    return static and options.literal("node-rank") == "0" and not around.every_node
+    return static and options.literal("node-rank") == "0" and not around.is_task
 
 
 def _is_static(options: Options) -> bool:
@@ -135,5 +135,5 @@ def _lost(options: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
 def _same_node(rank: Word | None, around: Surroundings) -> Iterator[tuple[int, str]]:
     if rank is None:
         yield 0, "Without --node-rank each node takes itself for node 0."
-    elif rank.text.isdecimal() and around.every_node:
+    elif rank.text.isdecimal() and around.is_task:
         yield rank.line, f"Every node runs this line, so each takes itself for node {rank.text}."

@@ -7,7 +7,9 @@ from test_plan_making import PLACE, plan, preset
 
 from distui.presets.finding import Finding
 from distui.presets.launchers import megatron
-from distui.presets.lint import lint_plan, lint_text
+from distui.presets.lint import lint_plan
+from distui.presets.lint.launches import check_text
+from distui.presets.lint.surroundings import Surroundings
 from distui.presets.plan import Plan, command_plan
 from distui.presets.render import render
 from distui.presets.request import Request
@@ -146,7 +148,7 @@ def test_a_script_that_obeys_has_the_presets_mesh() -> None:
     ],
 )
 def test_a_command_line(text: str, count: int) -> None:
-    assert [one.id for one in lint_text(text) if one.id == "L54"] == ["L54"] * count
+    assert [one.id for one in check_text(text, Surroundings()) if one.id == "L54"] == ["L54"] * count
 
 
 @for_each(

@@ -9,10 +9,12 @@ from each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distui.presets.finding import SEVERITIES, Finding
+from distui.presets.finding import SEVERITIES, Finding, worst_first
 from distui.presets.known_names import known_names
-from distui.presets.lint import RULES, SUFFIXES, lint_file, lint_text
+from distui.presets.lint import RULES, SUFFIXES, lint_file
 from distui.presets.lint import shell as shells
+from distui.presets.lint.launches import check_text
+from distui.presets.lint.surroundings import Surroundings
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PIECES = [
@@ -57,7 +59,7 @@ def sound(findings: list[Finding]) -> None:
 @QUICK
 @given(text=SHELL)
 def test_any_shell_text(text: str) -> None:
-    sound(lint_text(text))
+    sound(worst_first(check_text(text, Surroundings())))
     commands = shells.read_commands(text)
     assert all(1 <= word.line <= text.count("\n") + 1 for one in commands for word in one.words)
 
@@ -128,7 +130,7 @@ def test_any_script(lines: list[str]) -> None:
 
 @for_each("word", ["torchrun", "deepspeed --num_nodes 2", "accelerate launch --num_machines 2"])
 def test_a_launcher_with_nothing_behind_it(word: str) -> None:
-    sound(lint_text(word))
+    sound(worst_first(check_text(word, Surroundings())))
     for option in (
         "--num_processes",
         "--nnodes",
@@ -139,7 +141,7 @@ def test_a_launcher_with_nothing_behind_it(word: str) -> None:
         "=",
         "-",
     ):
-        sound(lint_text(f"{word} {option}"))
+        sound(worst_first(check_text(f"{word} {option}", Surroundings())))
 
 
 @for_each(

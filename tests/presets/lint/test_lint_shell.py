@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from each import for_each
 
 from distui.presets.finding import Finding
-from distui.presets.lint import lint_command, lint_text
+from distui.presets.lint import lint_command
 from distui.presets.lint.launcher_calls import read_script
 from distui.presets.lint.launches import check_text
 from distui.presets.lint.shell import MOST_TEXT, read_commands
@@ -55,13 +57,17 @@ CASES: list[tuple[str, str, str]] = [
 ]  # fmt: skip
 
 
+def lint_text(text: str, exists: Callable[[str], bool] | None = None) -> list[Finding]:
+    return check_text(text, Surroundings(exists=exists))
+
+
 @for_each(("id", "bad", "good"), CASES)
 def test_a_rule_and_its_twin(id: str, bad: str, good: str) -> None:
     assert [one.id for one in lint_text(bad)] == [id]
     assert lint_text(good) == []
 
 
-NODES = Surroundings(file="run.sh", nnodes=2, gpus=8, every_node=True, own_nodes=True)
+NODES = Surroundings(file="run.sh", nnodes=2, gpus=8, is_task=True)
 
 ON_NODES: list[tuple[str, str, str, str]] = [
     ("L2", "error", "accelerate launch --num_machines 2 --num_processes 8 t.py",
