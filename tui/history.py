@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -47,91 +48,62 @@ Key = tuple[int | None, int | None]
 """Node and index of one series of a Want; None for a folded dimension."""
 
 
+class Bucket(NamedTuple):
+    """Samples of one interval."""
+
+    mean: float
+    low: float
+    high: float
+    samples: int
+
+
 class Buckets(Struct):
     """One series in buckets of one length; unknown values are None."""
 
     first: int = 0
     """Number of the first bucket: its start time divided by its length."""
-    mean: list[Value] = field(default_factory=list)
-    low: list[Value] = field(default_factory=list)
-    high: list[Value] = field(default_factory=list)
-    count: list[int] = field(default_factory=list)
+    values: list[Bucket | None] = field(default_factory=list)
 
     def put(self, number: int, mean: float, low: float, high: float) -> None:
         """Add one sample; samples older than the first bucket are dropped."""
-        if not self.mean:
-            self.first = number
-        if number < self.first or number - self.first > 4 * MOST_BUCKETS:
-            if number < self.first:
-                return
-            self.clear(number)
-        while self.first + len(self.mean) <= number:
-            self._append(None, None, None, 0)
+        if not self.values or number - self.first > 4 * MOST_BUCKETS:
+            self.first, self.values = number, []
+        if number < self.first:
+            return
+        while self.first + len(self.values) <= number:
+            self.values.append(None)
         at = number - self.first
-        count, before = self.count[at], self.mean[at]
-        self.mean[at] = mean if before is None else (before * count + mean) / (count + 1)
-        self.low[at] = low if before is None else min(_or(self.low[at], before), low)
-        self.high[at] = high if before is None else max(_or(self.high[at], before), high)
-        self.count[at] = count + 1
+        old = self.values[at]
+        if old is None:
+            self.values[at] = Bucket(mean, low, high, 1)
+        else:
+            total, samples = old.mean * old.samples + mean, old.samples + 1
+            self.values[at] = Bucket(total / samples, min(old.low, low), max(old.high, high), samples)
         self._trim()
 
-    def take(self, first: int, series: Series, samples: int) -> None:
-        """Replace the buckets by a node's series, of about `samples` samples each; newer live buckets are kept."""
-        live = self.slice(
-            first + len(series.mean), max(0, self.first + len(self.mean) - first - len(series.mean))
-        )
-        kept = self.count[len(self.count) - len(live[0]) :] if live[0] else []
-        self.first = first
-        self.mean = [_finite(value) for value in series.mean]
-        self.low = [_finite(value) for value in series.low] or list(self.mean)
-        self.high = [_finite(value) for value in series.high] or list(self.mean)
-        self.count = [samples] * len(self.mean)
-        self.mean += live[0]
-        self.low += live[1]
-        self.high += live[2]
-        self.count += kept
+    def take(self, first: int, values: list[Bucket | None]) -> None:
+        """Replace the buckets by those of a node; newer live buckets are kept."""
+        end = first + len(values)
+        newer = self.slice(end, max(0, self.first + len(self.values) - end))
+        self.first, self.values = first, values + newer
         self._trim()
 
-    def slice(
-        self, first: int, size: int, late: bool = False
-    ) -> tuple[list[Value], list[Value], list[Value]]:
-        """Return mean, minimum and maximum of `size` buckets; None outside the known range.
-
-        `late` fills the gaps of slightly late samples; see `bridged`.
-        """
+    def slice(self, first: int, size: int) -> list[Bucket | None]:
+        """Return `size` buckets; None outside the known range."""
         begin, end = first - self.first, first - self.first + size
-        length = len(self.mean)
-        before: list[Value] = [None] * min(size, max(0, -begin))
-        behind: list[Value] = [None] * min(size, max(0, end - max(length, begin)))
-        inside = slice(max(0, begin), max(0, end))
-        mean, low, high = (
-            before + (bridged(part[inside]) if late else part[inside]) + behind
-            for part in (self.mean, self.low, self.high)
-        )
-        return mean, low, high
-
-    def clear(self, first: int) -> None:
-        """Clear the series and start it at this bucket."""
-        self.first = first
-        for part in (self.mean, self.low, self.high, self.count):
-            part.clear()
-
-    def _append(self, mean: Value, low: Value, high: Value, count: int) -> None:
-        self.mean.append(mean)
-        self.low.append(low)
-        self.high.append(high)
-        self.count.append(count)
+        before: list[Bucket | None] = [None] * min(size, max(0, -begin))
+        after: list[Bucket | None] = [None] * min(size, max(0, end - max(len(self.values), begin)))
+        return before + self.values[max(0, begin) : max(0, end)] + after
 
     def _trim(self) -> None:
-        over = len(self.mean) - MOST_BUCKETS
+        over = len(self.values) - MOST_BUCKETS
         if over > 0:
             self.first += over
-            for part in (self.mean, self.low, self.high, self.count):
-                del part[:over]
+            del self.values[:over]
 
 
-def bridged(values: list[Value]) -> list[Value]:
-    """Fill single empty buckets between two others with the value before."""
+def bridged(values: list[Bucket | None]) -> list[Bucket | None]:
+    """Fill single empty buckets between two others with the bucket before."""
     return [
         values[at - 1]
         if value is None and 0 < at < len(values) - 1 and values[at + 1] is not None
@@ -232,11 +204,14 @@ class MetricHistory:
         if live and first <= newest <= last + 1:
             self._follow(frame, track, newest)
         self._need(track, first, min(last, newest))
-        late = seconds <= SAMPLE_S
-        return [
-            Shown(node, index, track.of.get((node, index), 1), *buckets.slice(first, size, late))
-            for (node, index), buckets in sorted(track.series.items(), key=lambda item: _order(item[0]))
-        ]
+        shown: list[Shown] = []
+        for (node, index), buckets in sorted(track.series.items(), key=lambda item: _order(item[0])):
+            values = buckets.slice(first, size)
+            if seconds <= SAMPLE_S:  # samples may be slightly late
+                values = bridged(values)
+            columns = ([None if value is None else value[at] for value in values] for at in range(3))
+            shown.append(Shown(node, index, track.of.get((node, index), 1), *columns))
+        return shown
 
     def follow(self, frame: Frame, shown: Iterable[tuple[Want, int]]) -> None:
         """Add the newest samples to these series, whose charts are visible but not painted now."""
@@ -313,9 +288,9 @@ class MetricHistory:
     def _take(self, track: _Track, window: MetricsWindow, series: Series) -> None:
         fold = track.want.fold
         key: Key = (None if fold == "all" else series.node, series.index if fold == "each" else None)
-        first, fitted = fitted_to(track.seconds, window, series)
+        fitted = fitted_to(track.seconds, window, series)
         if fitted is not None:
-            track.series.setdefault(key, Buckets()).take(first, fitted, track.seconds)
+            track.series.setdefault(key, Buckets()).take(fitted.first, fitted.values)
             track.of[key] = series.of
 
     def _forget(self) -> None:
@@ -324,18 +299,15 @@ class MetricHistory:
             del self._tracks[next(iter(self._tracks))]
 
 
-def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int, Series | None]:
-    """Return the first bucket, and the series in buckets of `seconds`.
+def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> Buckets | None:
+    """Return a node's series in buckets of `seconds`; None if it has no valid length.
 
     Shorter buckets are folded, longer ones repeated.
     """
     begin, length = window.begin, window.seconds
     if not series.mean or not length or not math.isfinite(begin) or not math.isfinite(length):
-        return 0, None
-    first = round(begin / seconds)
-    if length == seconds:
-        return first, series
-    fitted = Buckets(first)
+        return None
+    fitted = Buckets(round(begin / seconds))
     low, high = series.low or series.mean, series.high or series.mean
     for at, value in enumerate(series.mean):
         mean = _finite(value)
@@ -346,8 +318,8 @@ def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> tuple[int,
         end = max(start + 1, int((since + length) // seconds))
         for number in range(start, end):
             fitted.put(number, mean, _or(_finite(low[at]), mean), _or(_finite(high[at]), mean))
-    values = (tuple(fitted.mean), tuple(fitted.low), tuple(fitted.high))
-    return fitted.first, Series(series.metric, series.node, series.index, series.of, *values)
+    fitted.values = [None if each is None else each._replace(samples=seconds) for each in fitted.values]
+    return fitted
 
 
 def _newest(frame: Frame, seconds: int) -> int:

@@ -163,31 +163,38 @@ def test_ranks_by_themselves_and_some_of_them() -> None:
     assert [len(shown.mean) for shown in each] == [1, 1]
 
 
+def columns(buckets: Buckets | None) -> list[tuple[float, float, float] | None]:
+    """Mean, minimum and maximum of each bucket."""
+    assert buckets is not None
+    return [None if each is None else each[:3] for each in buckets.values]
+
+
 @for_each("value", [float("nan"), float("inf"), "12", None, True, [1]])
 def test_an_answer_with_no_number_is_a_gap(value: object) -> None:
     series = Series("gpu.util", mean=(1.0, value, 3.0))  # type: ignore[arg-type]
-    buckets = Buckets()
-    buckets.take(10, series, 1)
-    assert buckets.slice(9, 5)[0] == [None, 1.0, None, 3.0, None]
+    buckets = fitted_to(1, MetricsWindow("", 10.0, 1.0, 3), series)
+    assert buckets is not None
+    means = [None if each is None else each.mean for each in buckets.slice(9, 5)]
+    assert means == [None, 1.0, None, 3.0, None]
 
 
 def test_shorter_buckets_are_folded_and_keep_extremes() -> None:
     series = Series("x", mean=(1.0, 2.0, None, 9.0), low=(0.5, 2.0, None, 9.0), high=(1.0, 7.0, None, 9.0))
-    first, folded = fitted_to(2, MetricsWindow("", 100.0, 1.0, 4), series)
-    assert first == 50
+    folded = fitted_to(2, MetricsWindow("", 100.0, 1.0, 4), series)
+    assert columns(folded) == [(1.5, 0.5, 7.0), (9.0, 9.0, 9.0)]
     assert folded is not None
-    assert (folded.mean, folded.low, folded.high) == ((1.5, 9.0), (0.5, 9.0), (7.0, 9.0))
+    assert folded.first == 50
 
 
 def test_memory_is_bounded() -> None:
     buckets = Buckets()
     for number in range(2 * MOST_BUCKETS):
         buckets.put(number, 1.0, 1.0, 1.0)
-    assert len(buckets.mean) == MOST_BUCKETS
+    assert len(buckets.values) == MOST_BUCKETS
     buckets.put(10**12, 1.0, 1.0, 1.0)
-    assert len(buckets.mean) == 1
+    assert len(buckets.values) == 1
     buckets.put(5, 1.0, 1.0, 1.0)
-    assert len(buckets.mean) == 1
+    assert len(buckets.values) == 1
     run = Moving()
     for seconds in range(1, 3 * MOST_TRACKS):
         run.mean(seconds=seconds)
@@ -196,10 +203,11 @@ def test_memory_is_bounded() -> None:
 
 def test_longer_buckets_fill_all_that_they_cover() -> None:
     series = Series("x", mean=(1.0, None, 9.0))
-    first, spread = fitted_to(2, MetricsWindow("", 100.0, 10.0, 3), series)
-    assert first == 50
+    spread = fitted_to(2, MetricsWindow("", 100.0, 10.0, 3), series)
+    ones, nines = (1.0, 1.0, 1.0), (9.0, 9.0, 9.0)
+    assert columns(spread) == [*[ones] * 5, *[None] * 5, *[nines] * 5]
     assert spread is not None
-    assert spread.mean == (1.0,) * 5 + (None,) * 5 + (9.0,) * 5
+    assert spread.first == 50
 
 
 def test_the_gpus_of_a_replay_are_known_without_samples_of_gpus() -> None:
