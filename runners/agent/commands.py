@@ -23,6 +23,7 @@ from ..run.command_executor import (
     Reply,
     reply,
     shortened,
+    until_running,
 )
 from ..run.environment import RESTART, refusal, shown
 from ..run.errors import OUTCOME_UNKNOWN
@@ -120,7 +121,7 @@ class Restarts:
     async def _restarted(self, before: int, began: float) -> str:
         """Wait until every rank of the attempt after `before` runs. Raises CommandRefused."""
         run = self._run
-        if not await run.until_running(before, RESTART_SECONDS):
+        if not await until_running(run, before, RESTART_SECONDS):
             raise CommandRefused(
                 f"attempt {run.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs"
             )

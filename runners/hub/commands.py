@@ -18,6 +18,7 @@ from ..run.command_executor import (
     Handler,
     Reply,
     reply,
+    until_running,
 )
 from ..run.model import (
     Action,
@@ -153,7 +154,7 @@ class HubCommands(CommandExecutor):
         """Resume a launch that was cut off, and wait until all ranks run. Raises CommandRefused."""
         run, began = self._run, clock.monotonic()
         run.go_on.set()
-        if not await run.until_running(-1, RESTART_SECONDS):
+        if not await until_running(run, -1, RESTART_SECONDS):
             return "the launch goes on: `distui status` shows how far it is"
         return f"launched: {plural(len(run.state.ranks), 'rank')} running after {clock.monotonic() - began:.1f} s"
 
@@ -168,7 +169,7 @@ class HubCommands(CommandExecutor):
         refused = [answer for answer in answers if answer.done is not None and not answer.done.ok]
         if refused:
             raise CommandRefused(together(refused))
-        if not await run.until_running(before, max(5.0, RESTART_SECONDS - (clock.monotonic() - began))):
+        if not await until_running(run, before, max(5.0, RESTART_SECONDS - (clock.monotonic() - began))):
             missing = [answer.text for answer in answers if answer.done is None]
             raise CommandRefused(not_running(run.state.attempt, missing))
         ranks, seconds = len(run.state.ranks), clock.monotonic() - began

@@ -1,4 +1,4 @@
-"""A launch's script on this machine, with the files beside it."""
+"""Read the script of a launch on this machine, and the files next to it."""
 
 from __future__ import annotations
 

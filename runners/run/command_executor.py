@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from msgspec import structs
 
-from .model import Action, Clause, CommandDone, CommandReceived, sentence
+from .model import Action, Clause, CommandDone, CommandReceived, RunPhase, sentence
 
 if TYPE_CHECKING:
     from .daemon import DaemonRun
@@ -30,6 +30,18 @@ class CommandRefused(Exception):
         """`clauses`: the statements of the text, if it has several."""
         super().__init__(text)
         self.clauses = tuple(clauses) or (Clause(text),)
+
+
+async def until_running(run: DaemonRun, before: int, seconds: float) -> bool:
+    """Wait until every rank of an attempt after `before` runs; False after `seconds`. Raises CommandRefused."""
+    state = run.state
+    running = await run.until(
+        lambda: state.phase.ended or (state.attempt > before and state.phase is RunPhase.RUNNING),
+        seconds,
+    )
+    if state.phase.ended:
+        raise CommandRefused(f"the run ended instead: {state.end_text}")
+    return running
 
 
 class Reply(NamedTuple):

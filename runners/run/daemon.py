@@ -23,7 +23,6 @@ from .wire.client import ensure_socket_dir
 
 if TYPE_CHECKING:
     from ...presets.plan import Plan
-from .command_executor import CommandRefused
 
 
 class Ready:
@@ -149,14 +148,3 @@ class DaemonRun:
             file_io.write(path, who)
         except OSError:
             self.parts.once("identity", file_io.keep(path, who))
-
-    async def until_running(self, before: int, seconds: float) -> bool:
-        """Wait until every rank of an attempt after `before` runs; False after `seconds`. Raises CommandRefused."""
-        state = self.state
-        running = await self.until(
-            lambda: state.phase.ended or (state.attempt > before and state.phase is RunPhase.RUNNING),
-            seconds,
-        )
-        if state.phase.ended:
-            raise CommandRefused(f"the run ended instead: {state.end_text}")
-        return running
