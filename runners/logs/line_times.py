@@ -87,14 +87,7 @@ def of_lines(run_dir: str | Path, file: str, spans: Sequence[tuple[int, int]]) -
 
 def _between(descriptor: int, count: int, begin: int, end: int) -> Iterator[tuple[int, Record]]:
     """Yield the indexes and records that bound these bytes."""
-    first, last = 0, count
-    while first < last:  # binary search for the first record after `begin`
-        middle = (first + last) // 2
-        if _at(descriptor, middle)[0] > begin:
-            last = middle
-        else:
-            first = middle + 1
-    place = max(first - 1, 0)
+    place = max(bisect_right(range(count), begin, key=partial(_offset_at, descriptor)) - 1, 0)
     while place < count:
         data = os.pread(descriptor, 256 * RECORD.size, place * RECORD.size)
         for record in unpacked(data):
@@ -104,9 +97,9 @@ def _between(descriptor: int, count: int, begin: int, end: int) -> Iterator[tupl
                 return
 
 
-def _at(descriptor: int, place: int) -> tuple[int, int]:
+def _offset_at(descriptor: int, place: int) -> int:
     data = os.pread(descriptor, RECORD.size, place * RECORD.size)
-    return RECORD.unpack(data) if len(data) == RECORD.size else (1 << 63, 0)
+    return int(RECORD.unpack(data)[0]) if len(data) == RECORD.size else 1 << 63
 
 
 def sound(records: Iterable[Record]) -> list[Record]:

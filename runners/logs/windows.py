@@ -143,18 +143,12 @@ def line_start(descriptor: int, line: int, gap: gaps.Gap | None = None) -> int:
         while at < end:
             data = os.pread(descriptor, min(_CHUNK, end - at), at)
             count = data.count(b"\n")
-            if count >= left and (start := at + _behind(data, left)) < end:
-                return start
+            if count >= left:
+                start = at + len(data) - len(data.split(b"\n", left)[-1])
+                if start < end:
+                    return start
             left, at = max(left - count, 0), at + (len(data) or end)
     return os.fstat(descriptor).st_size
-
-
-def _behind(data: bytes, count: int) -> int:
-    """Return the position after this many line ends."""
-    at = -1
-    for _ in range(count):
-        at = data.find(b"\n", at + 1)
-    return at + 1
 
 
 def _line_before(descriptor: int, offset: int) -> int:
