@@ -15,13 +15,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from apprise import Apprise, AppriseAsset, LogCapture
+
 
 def send(request: Mapping[str, Any]) -> dict[str, Any]:
     """Send a notification. Return {"status": 200} or {"error": "why"}."""
-    try:
-        from apprise import Apprise, AppriseAsset, LogCapture
-    except ImportError:
-        return {"error": "apprise is not installed: `pip install 'distui[notify]'`"}
     services = Apprise(asset=AppriseAsset(app_id="distui", http_redirects=False))
     with LogCapture(level=logging.WARNING, fmt="%(message)s") as log:  # type: ignore[no-untyped-call]
         if not services.add(request["url"]):

@@ -5,6 +5,7 @@ A plan has only the names of channels and rules. Addresses and tokens are read w
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -287,6 +288,8 @@ def target(way: NoticeWay, lookup: Lookup, folder: Path) -> WayTarget:
     if way.kind == "apprise":
         if not _SERVICE.fullmatch(url):
             raise WayError("its address is none: it has to be one line, as in ntfys://TOPIC")
+        if importlib.util.find_spec("apprise") is None:
+            raise WayError("apprise is not installed: `pip install 'distui[notify]'`")
         return WayTarget(url)
     return _web_target(url, secret_of(way.token_file, way.token_env, lookup, folder))
 

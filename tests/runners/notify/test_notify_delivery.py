@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import importlib
 import json
 import os
 import sys
@@ -17,8 +18,8 @@ from msgspec import structs
 from virtual_time import VirtualLoop
 from web_sink import Sink, sink
 
-from distui.runners.notify import apprise_process, sending
 from distui.runners.notify import delivery as delivering
+from distui.runners.notify import sending
 from distui.runners.notify.delivery import MOST, Delivery, records
 from distui.runners.notify.messages import Text, text_of, variables
 from distui.runners.notify.notice_rules import LATE_S, Notice
@@ -66,7 +67,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are made by a thread instead of a process."""
 
     async def answer(module: str, request: Mapping[str, Any], *more: object) -> dict[str, Any]:
-        send = post.post if module == sending.POST else apprise_process.send
+        send = post.post if module == sending.POST else importlib.import_module(module).send
         return await asyncio.to_thread(send, dict(request))
 
     monkeypatch.setattr(sending, "_answer", answer)
@@ -126,15 +127,6 @@ async def test_apprise_sends_and_says_why_it_did_not(server: Sink, tmp_path: Pat
     refused = await once(unknown, tmp_path)
     assert refused.why.startswith("nonesuch: ")
     assert SECRET not in refused.why
-
-
-@pytest.mark.usefixtures("in_process")
-async def test_without_apprise_the_extra_is_named(
-    server: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "apprise", None)
-    why = "json: apprise is not installed: `pip install 'distui[notify]'`"
-    assert await once(through_apprise(server), tmp_path) == SendOutcome(False, why, again=True)
 
 
 @pytest.mark.real

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -244,7 +245,8 @@ def test_the_request_of_each_kind() -> None:
     assert "sEcReT" not in repr(WayTarget(SECRET, "t0ken")) + repr(way("webhook"))
 
 
-def test_an_address_of_apprise(tmp_path: Path) -> None:
+def test_an_address_of_apprise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("apprise")
     settings = configured(tmp_path, '[notify.ways.team]\ntype = "apprise"\nurl_env = "TEAM_WEBHOOK"\n')
     where = address(settings, TEAM_WEBHOOK="mailto://me:p%40ss-word@gmail.com?to=you@x.org")
     assert where.host == "mailto"
@@ -252,6 +254,9 @@ def test_an_address_of_apprise(tmp_path: Path) -> None:
         each for each in ("p@ss-word", "p%40ss-word", "gmail") if each in without(where.url, where.secrets)
     ]
     assert address(settings, TEAM_WEBHOOK=SECRET).host == "hooks.slack.com"
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(WayError, match=r"apprise is not installed: `pip install 'distui\[notify\]'`"):
+        address(settings, TEAM_WEBHOOK=SECRET)
     for url in ("sEcReT", "slack://a b", "slack://", "://sEcReT"):
         with pytest.raises(WayError) as refused:
             address(settings, TEAM_WEBHOOK=url)
