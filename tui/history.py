@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from ..runners.run.freshness import holds
 from ..runners.run.model import MetricsWindow, ReadMetrics, Series
 from ..runners.run.wire.client import new_id
-from ..runners.telemetry.metric_names import find_metric
-from .rows.frame import Frame, Sampled, SampleFields, fresh_gpus, gpu_fields
+from .newest_samples import Key, Want, finite_or_none, latest, newest_values, time_of
+from .rows.frame import Frame
 from .rows.plot import Value
 
 MOST_BUCKETS = 2000
@@ -32,20 +30,6 @@ HOLE_S = 4.0
 """Seconds without a frame before the missed samples are requested from the node."""
 SAMPLE_S = 1
 """Nominal seconds between two samples; the actual interval is sometimes a little longer."""
-
-
-class Want(Struct, frozen=True):
-    """The content of a chart: a metric of all ranks or GPUs together, per node, or of each of them."""
-
-    metric: str
-    fold: str = "all"
-    """"all", "node" or "each"."""
-    indexes: tuple[int, ...] = ()
-    """Ranks or GPUs; () means all."""
-
-
-Key = tuple[int | None, int | None]
-"""Node and index of one series of a Want; None for a folded dimension."""
 
 
 class Bucket(NamedTuple):
@@ -114,13 +98,6 @@ def bridged(values: list[Bucket | None]) -> list[Bucket | None]:
 
 def _or(value: Value, other: float) -> float:
     return other if value is None else value
-
-
-def _finite(value: object) -> Value:
-    """Return a finite number, or None for anything else that an agent may send."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
 
 
 class _Track(Struct):
@@ -310,14 +287,16 @@ def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> Buckets | 
     fitted = Buckets(round(begin / seconds))
     low, high = series.low or series.mean, series.high or series.mean
     for at, value in enumerate(series.mean):
-        mean = _finite(value)
+        mean = finite_or_none(value)
         if mean is None:
             continue
         since = begin + at * length
         start = int(since // seconds)
         end = max(start + 1, int((since + length) // seconds))
         for number in range(start, end):
-            fitted.put(number, mean, _or(_finite(low[at]), mean), _or(_finite(high[at]), mean))
+            fitted.put(
+                number, mean, _or(finite_or_none(low[at]), mean), _or(finite_or_none(high[at]), mean)
+            )
     fitted.values = [None if each is None else each._replace(samples=seconds) for each in fitted.values]
     return fitted
 
@@ -329,94 +308,3 @@ def _newest(frame: Frame, seconds: int) -> int:
 
 def _order(key: Key) -> tuple[int, int]:
     return (-1 if key[0] is None else key[0], -1 if key[1] is None else key[1])
-
-
-# --- the samples of now ---
-
-
-def time_of(frame: Frame) -> float:
-    """Return the time of the newest report, by the nodes' own clock."""
-    state = frame.state
-    if state.ended is not None and state.phase.ended:
-        return state.ended
-    if state.merged or not state.nodes:
-        return frame.now
-    return frame.node_now(min(state.nodes))
-
-
-def latest(frame: Frame) -> float:
-    """Return the end of the time axis: now, or the end of the run."""
-    return frame.moment.latest if frame.moment is not None else time_of(frame)
-
-
-def newest_values(frame: Frame, want: Want) -> dict[Key, list[float]]:
-    """Return the current values of a metric by series; all charts share one pass over the samples."""
-    metric = find_metric(want.metric)
-    if metric.kind not in _SOURCES:
-        return {}
-    if want.fold != "all" or want.indexes or metric.kind not in _FIELDS:
-        return _by_series(frame.once(_SOURCES[metric.kind]), want)
-    values: list[float] = []
-    with suppress(AttributeError):
-        fields = frame.once(_FIELDS[metric.kind])
-        values = [value for value in fields.of(metric.field) if value is not None]
-    return {(None, None): values} if values else {}
-
-
-def _by_series(samples: Iterable[Sampled], want: Want) -> dict[Key, list[float]]:
-    metric = find_metric(want.metric)
-    kind, name = metric.kind, metric.field
-    groups: dict[Key, list[float]] = {}
-    for node, index, sample in samples:
-        if want.indexes and index is not None and index not in want.indexes:
-            continue
-        value = _finite(getattr(sample, name, None))
-        if value is None and kind == "train":
-            value = _finite(sample.values.get(name))
-        if value is not None:
-            key: Key = (None if want.fold == "all" else node, index if want.fold == "each" else None)
-            groups.setdefault(key, []).append(value)
-    return groups
-
-
-def _ranks(frame: Frame) -> list[Sampled]:
-    samples: list[Sampled] = []
-    of, fresh = None, False  # ranks of a node are sampled together
-    for number, rank in frame.state.ranks.items():
-        if rank.sample is not None:
-            node, at = rank.place.node, rank.sampled
-            if of != (node, at):
-                of, fresh = (node, at), frame.fresh(node, at)
-            if fresh:
-                samples.append((node, number, rank.sample))
-    return samples
-
-
-def _hosts(frame: Frame) -> list[Sampled]:
-    return [
-        (number, None, node.metrics)
-        for number, node in frame.state.nodes.items()
-        if node.metrics is not None and frame.fresh(number, node.sampled)
-    ]
-
-
-def _training(frame: Frame) -> list[Sampled]:
-    """Return values reported within the last one or two buckets: a held value is no sample."""
-    now, ranks = time_of(frame), frame.state.ranks
-    return [
-        (ranks[number].place.node if number in ranks else 0, number, sample)
-        for number, sample in frame.state.training.items()
-        if holds(now - sample.at)
-    ]
-
-
-def _rank_fields(frame: Frame) -> SampleFields:
-    return SampleFields(frame.once(_ranks), ("step_s", "write_bps", "wait_percent"))
-
-
-def _host_fields(frame: Frame) -> SampleFields:
-    return SampleFields(frame.once(_hosts), ("cpu_percent", "net_rx_bps"))
-
-
-_SOURCES = {"gpu": fresh_gpus, "rank": _ranks, "host": _hosts, "train": _training}
-_FIELDS = {"gpu": gpu_fields, "rank": _rank_fields, "host": _host_fields}

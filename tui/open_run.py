@@ -13,7 +13,8 @@ from ..runners.run.state import RunState
 from .background import OwnedSignal
 from .beat import Beat
 from .follower import Follower
-from .history import MetricHistory, time_of
+from .history import MetricHistory
+from .newest_samples import time_of
 from .past import copied
 from .rows.frame import Frame, ViewOptions
 from .source import WATCH, LocalSource

@@ -14,8 +14,8 @@ from ..runners.run.state import RunState
 from ..runners.run.wire.client import LinkError, new_id, paced
 from .background import background, keep_running
 from .follower import Follower
-from .history import time_of
 from .moment_text import MomentError, moment_of
+from .newest_samples import time_of
 from .past import Timeline, step_of
 from .past_samples import put_samples
 from .rows.frame import Frame, LinkPhase, LinkStatus, Moment

@@ -17,9 +17,9 @@ from distui.tui.history import (
     Ask,
     Buckets,
     MetricHistory,
-    Want,
     fitted_to,
 )
+from distui.tui.newest_samples import Want
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, gpu_places
 
 UTIL = Want("gpu.util")

@@ -13,8 +13,9 @@ from ...runners.run.wire.client import LinkError
 from ...runners.telemetry.metric_names import METRICS, find_metric
 from ...runners.telemetry.quantity import Quantity
 from ..background import background
-from ..history import Ask, MetricHistory, Shown, Want, latest
+from ..history import Ask, MetricHistory, Shown
 from ..keys import bindings
+from ..newest_samples import Want, latest
 from ..open_run import OpenRun
 from ..rows.charts import (
     LIVE_WINDOW,
