@@ -116,10 +116,6 @@ _SKIPPED = re.compile(r"skipped iterations: +[1-9]")
 """A step that a loss scaler skips until its scale fits."""
 ENOUGH = 3
 """Consecutive lines with an infinite value that count as much as one NaN."""
-_ABSENT = re.compile(r"(?i)not exist|no such|not found|cannot find|could ?n.t (?:find|open|read|load)")
-"""Messages about something that does not exist."""
-NEAR = 6
-"""Maximum number of lines between such a message and the traceback below it."""
 
 
 @dataclass(slots=True)
@@ -269,16 +265,6 @@ class ErrorLines:
         if last is None or number - last.first.evidence.line > 1:
             return
         last.title = last.title or (last.failure is None and last.sureness is not Sureness.ENDED)
-
-    def announced(self, file: int, line: int) -> RuleHits | None:
-        """Return the message about a missing file or object shortly above the traceback that begins in this line."""
-        near = (
-            each
-            for each in reversed(self._kept)
-            if each.first.file == file and 0 < line - each.first.evidence.line <= NEAR
-        )
-        best = next((each for each in near if not each.outlived and _ABSENT.search(each.text)), None)
-        return None if best is None else RuleHits.of(_rule(best, True), best.first)
 
     def outlive(self) -> None:
         """Mark all messages of this file as outlived, because training goes on."""

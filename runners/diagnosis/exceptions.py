@@ -59,8 +59,6 @@ _SPAWNED = re.compile(r"-- Process (\d{1,7}) terminated")
 GENERIC = ("exception", "assertion")
 """Classes that explain nothing: an earlier exception in the chain may explain more."""
 _NUMBER = re.compile(r"\d+")
-_OF_NONE = re.compile(r"'NoneType'")
-"""Matches exceptions from the use of a value that is None."""
 _OF_NCCL = re.compile(
     r"DistBackendError|NCCL (?:[Ee]rror|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
 )
@@ -119,8 +117,6 @@ class _Raised:
     """Whether at least one of them certainly ended its process."""
     last: dict[int, int] = field(default_factory=dict)
     """Line number of the newest occurrence, by file."""
-    began: dict[int, int] = field(default_factory=dict)
-    """Line number where the traceback of the first occurrence begins, by file."""
     lives: dict[Stream, int] = field(default_factory=dict)
     """Number of training steps that each writer logged after the exception."""
 
@@ -326,12 +322,6 @@ class Exceptions:
         ]
         return min(ends, key=lambda each: (each.first.file, each.first.evidence.line), default=None)
 
-    def of_none(self) -> Iterator[tuple[int, int, int]]:
-        """Yield rule place, file and first line of the traceback of each exception about a None."""
-        for place, raised in enumerate(self._raised.values()):
-            if raised.failure.kind in GENERIC and _OF_NONE.search(raised.failure.text):
-                yield from ((PLACE + place, file, line) for file, line in raised.began.items())
-
     @property
     def raised(self) -> bool:
         """Whether at least one exception was read."""
@@ -368,9 +358,7 @@ class Exceptions:
         self._drop(trace)
         found = self._failure(trace)
         if found is not None:
-            key = self._keep(*found, sure=trace.sure, stream=trace.stream)
-            if key:
-                self._raised[key].began.setdefault(trace.stream[0], trace.began)
+            self._keep(*found, sure=trace.sure, stream=trace.stream)
 
     def _chain_or_close(self, trace: _Trace, text: str) -> None:
         """Close a traceback whose writer goes on with `text`. A chain or a wrapper makes both the same failure."""
@@ -436,13 +424,13 @@ class Exceptions:
                 self._classes[key] = failure
         return failure
 
-    def _keep(self, failure: Failure, first: First, sure: bool, stream: Stream | None = None) -> str:
-        """Count an occurrence of a failure. Return its key; "" if there are too many failures."""
+    def _keep(self, failure: Failure, first: First, sure: bool, stream: Stream | None = None) -> None:
+        """Count an occurrence of a failure, unless there are too many different ones."""
         key = f"{failure.kind}|{failure.key or _NUMBER.sub('#', failure.text)}"
-        if key not in self._raised and len(self._raised) >= MOST:
-            return ""
         raised = self._raised.get(key)
         if raised is None:
+            if len(self._raised) >= MOST:
+                return
             raised = self._raised[key] = _Raised(failure, RuleHits(_rule(failure, 0, True)))
         raised.sure = raised.sure or sure
         if stream is not None and (stream in raised.lives or len(raised.lives) < STREAMS):
@@ -454,7 +442,6 @@ class Exceptions:
             raised.entry.firsts.append(
                 replace(first, values={"where": failure.where} if failure.where else {})
             )
-        return key
 
 
 def _is_chain(text: str) -> bool:

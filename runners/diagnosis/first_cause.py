@@ -144,10 +144,12 @@ class _Case:
         hits = [*fired(reading), *((entry, "") for entry in self.exceptions.entries(reading.lengths))]
         explained = any(entry.rule.explains for entry, _ in hits)
         hits += [(entry, "") for entry in symptoms(reading.recorders.hits(), explained)]
-        self.announced = list(self._announced())
-        """Messages about a missing object, each with the place of the exception about a None that it explains."""
-        found = [(entry, finding_of(entry, seen, reading)) for entry, seen in hits]
-        self.found = [(entry, replace(each, role=self._role(entry, each, found))) for entry, each in found]
+        found = [finding_of(entry, seen, reading) for entry, seen in hits]
+        roles = [self._role(each, found) for each in found]
+        self.found = [
+            (entry, replace(each, role=role))
+            for (entry, _), each, role in zip(hits, found, roles, strict=True)
+        ]
         """The rules and exceptions, and their findings. Known consequences are symptoms."""
         self.failed = self.exceptions.failed or failed_in(self.findings)
         self.cut_off = list(self.exceptions.cut_off(reading.lengths))
@@ -161,28 +163,17 @@ class _Case:
         """The findings of rules and exceptions."""
         return [finding for _, finding in self.found]
 
-    def _announced(self) -> Iterator[tuple[int, RuleHits]]:
-        for place, file, line in self.exceptions.of_none():
-            message = self.reading.error_lines.announced(file, line)
-            if message is not None:
-                yield place, message
-
-    def _role(
-        self, entry: RuleHits, each: LogFinding, found: Collection[tuple[RuleHits, LogFinding]]
-    ) -> str:
+    def _role(self, each: LogFinding, found: Collection[LogFinding]) -> str:
         """Return the role of a finding next to the others: a known consequence is a symptom."""
-        if each.id == KILLED and any(other.id in OUT_OF_MEMORY for _, other in found):
+        if each.id == KILLED and any(other.id in OUT_OF_MEMORY for other in found):
             return "symptom"
         if each.id in CANCELLED and _follows(each, self.exceptions.exited):
-            return "symptom"
-        if each.stops and any(place == entry.rule.place for place, _ in self.announced):
             return "symptom"
         return each.role
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield all candidates, in any order."""
         sources: list[tuple[Specificity, Iterable[RuleHits]]] = [
-            (Specificity.CAUSE, [message for _, message in self.announced]),
             (Specificity.INFERRED, self._inferred()),
             (Specificity.TRUNCATED, self._truncated()),
         ]

@@ -590,22 +590,6 @@ def test_more_forms_in_which_a_failure_is_told(lines: list[str], words: str) -> 
     assert words in first_of(*lines).text
 
 
-NONE = (
-    "Traceback (most recent call last):",
-    '  File "/srv/pretrain.py", line 124, in <module>',
-    "    run(dataset.sizes.shape[0])",
-    "AttributeError: 'NoneType' object has no attribute 'sizes'",
-)
-
-
-def test_what_is_not_there_goes_before_the_none_that_was_used_all_the_same() -> None:
-    missing = "Dataset does not exist: /data/webtext/subset-01"
-    first = first_of(missing, " > finished in 0.00002 seconds", *NONE)
-    assert missing in first.text
-    assert "NoneType" in first_of(missing, *["a line of something else"] * 9, *NONE).text
-    assert "NoneType" in first_of("all data sets are there", *NONE).text
-
-
 def test_a_command_over_ssh_that_fails_names_its_host_and_how_it_ended() -> None:
     command = (
         "subprocess.CalledProcessError: Command 'ssh -o Strict=no -p 2343 host1 'cd /srv/sage; %s' returned"
