@@ -276,33 +276,19 @@ class _Output:
         self._at = (-1, -1)
 
     def write(self, x: int, y: int, cells: Sequence[Cell]) -> None:
-        """Draw cells from column `x` of line `y` on."""
-        runs = self._runs(cells)
-        inks = dict.fromkeys(ink for _, _, ink in runs)
-        if len(runs) > 2 * len(inks):  # a jump takes fewer bytes than a change of ink
-            order = {ink: place for place, ink in enumerate(inks)}
-            runs.sort(key=lambda run: order[run[2]])
-        for start, end, ink in runs:
-            self._go(x + start, y)
-            self.use(ink)
-            self._put("".join([text for text, _ in cells[start:end]]))
-            self._at = (x + end, y)
-
-    def _runs(self, cells: Sequence[Cell]) -> list[tuple[int, int, Ink]]:
-        """Return runs of cells that one ink can draw; of blanks only the background counts.
-
-        Each run is the first cell, the one after the last, and the ink.
-        """
-        runs: list[tuple[int, int, Ink]] = []
-        start, ink, blank = 0, self._ink, _blank_of(self._ink)
-        for at, (text, wanted) in enumerate(cells):
-            if wanted is ink or (wanted is blank and text == " "):
-                continue
-            if at > start:
-                runs.append((start, at, ink))
-            start, ink, blank = at, wanted, _blank_of(wanted)
-        runs.append((start, len(cells), ink))
-        return runs
+        """Draw cells from column `x` of line `y` on; of blanks only the background counts."""
+        self._go(x, y)
+        texts: list[str] = []
+        blank = _blank_of(self._ink)
+        for text, ink in cells:
+            if ink is not self._ink and not (ink is blank and text == " "):
+                self._put("".join(texts))
+                texts.clear()
+                self.use(ink)
+                blank = _blank_of(ink)
+            texts.append(text)
+        self._put("".join(texts))
+        self._at = (x + len(cells), y)
 
     def _go(self, x: int, y: int) -> None:
         """Move the cursor."""

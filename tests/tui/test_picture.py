@@ -120,15 +120,6 @@ def test_what_a_key_caused_goes_first() -> None:
     assert "the answer to the key" in picture.take(10)
 
 
-def test_inks_that_take_turns_are_written_once_each() -> None:
-    picture = picture_of([])
-    mark, ground = Style.parse("#e4cf5b on #16233f"), Style.parse("#d3dae3 on #0f1419")
-    paint(picture, (0, 1, [part for _ in range(8) for part in (("▇", mark), (" ", ground))]))
-    text = picture.take(1 << 20)
-    assert text.count("48;2;22;35;63") == 1
-    assert text.count("48;2;15;20;25") == 1
-
-
 def test_after_a_key_header_and_titles_come_before_rows() -> None:
     picture = picture_of(
         [(0, y, [(text, None)]) for y, text in enumerate(("run", "─ a ─", "row", "─ b ─"))]
