@@ -41,7 +41,7 @@ async def test_several_nodes_call_once_also_after_their_hub_died(
 ) -> None:
     titles: list[str] = []
 
-    async def answer(document: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+    async def answer(module: str, document: Mapping[str, Any], *more: object) -> dict[str, Any]:
         titles.append(json.loads(document["body"])["title"])
         return {"status": 204}
 
