@@ -12,7 +12,7 @@ from ..run import clock
 from ..run.log_files import LogFile
 from ..run.model import ReadLog
 from ..run.wire.client import Link
-from .dating import LAST, Dated, LogSpan
+from .dating import FIRST, LAST, Dated, LogSpan
 
 REQUEST = 1 << 20
 """Maximum bytes per request."""
@@ -122,12 +122,8 @@ class MergedLogs:
 
     def _ready(self) -> list[Line]:
         """Return the lines that no later line can precede."""
-        open_files = [
-            name for name, span in self._spans.items() if span.behind and name not in self.problems
-        ]
-        bounds = [self._waiting[name][-1].key for name in open_files if self._waiting.get(name)]
-        if len(bounds) < len(open_files):
-            return []
+        spans = [span for name, span in self._spans.items() if name not in self.problems]
+        bounds = [span.last or FIRST for span in spans if span.behind]
         bound = min(bounds, default=LAST)
         ready: list[Line] = []
         for name, lines in self._waiting.items():
