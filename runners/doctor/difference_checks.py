@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...presets.finding import Finding, Severity
 from ..run.formatting import agreeing, listed
-from .node_checks import CLOCK_S, GIB, ExaminedNode
+from .node_checks import CLOCK_S, ExaminedNode
 
 Value = object
 Row = tuple[str, Severity, str, Callable[[ExaminedNode], Value], str, str]
@@ -35,12 +35,6 @@ def _mtu(node: ExaminedNode) -> Value:
 def _minor(node: ExaminedNode) -> str | None:
     version = node.get("training", "python")
     return None if version is None else ".".join(str(version).split(".")[:2])
-
-
-def _memory(node: ExaminedNode) -> str | None:
-    """Return the memory in steps of 8 GiB: the firmware's share varies a little."""
-    size = node.get("memory")
-    return None if size is None else f"{8 * round(size / GIB / 8)} GiB"
 
 
 def _loaded(node: ExaminedNode) -> str | None:
@@ -73,9 +67,6 @@ ROWS: tuple[Row, ...] = (
      "Set them the same everywhere, best with --nccl at the launch."),
     ("D-DIFF-ARCH", "warning", "{} processors", lambda node: node.get("machine"), "One environment seldom serves both.",
      LIKE),
-    ("D-DIFF-CORES", "note", "{} cores", lambda node: node.get("cores"), "Data loading is slower on some.", ""),
-    ("D-DIFF-MEMORY", "note", "{} of memory", _memory, "What fits on one may not fit on another.", ""),
-    ("D-DIFF-KERNEL", "note", "kernel {}", lambda node: node.get("kernel"), "Mostly harmless.", ""),
 )  # fmt: skip
 """ID, severity, format of a value, the value, why it matters, remedy."""
 

@@ -40,9 +40,6 @@ DIFFERENCES: list[tuple[dict[str, Any], str]] = [
         ({"nccl_conf": {"/etc/nccl.conf": {"NCCL_IB_TC": "106"}}},
          "D-DIFF-NCCL-ENV warning node2 has NCCL settings: NCCL_IB_TC=106, the other 3 have none"),
         ({"machine": "aarch64"}, "D-DIFF-ARCH warning node2 has aarch64 processors, the other 3 have x86_64"),
-        ({"cores": 48}, "D-DIFF-CORES note node2 has 48 cores, the other 3 have 96"),
-        ({"memory": 512 << 30}, "D-DIFF-MEMORY note node2 has 512 GiB of memory, the other 3 have 1024 GiB"),
-        ({"kernel": "5.15"}, "D-DIFF-KERNEL note node2 has kernel 5.15, the other 3 have 6.8.0-45-generic"),
 ]  # fmt: skip
 
 
@@ -53,7 +50,6 @@ def test_who_has_what() -> None:
 
 def test_what_is_no_difference() -> None:
     assert four(training__python="3.11.9") == []
-    assert four(memory=HEALTHY["memory"] - (1 << 30)) == []
     assert four(nvml=None, driver=None) == []
     assert four(nvml={"problem": "?"}, driver=None, infiniband=None) == []
     assert four(nvml={}, driver=None, infiniband=[]) == [
