@@ -1,14 +1,18 @@
-"""Whether the preset was applied: the wrappers of the ranks' models against the plan."""
+"""Compare the models of the ranks with the preset, and report a preset or a launch without effect."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from ..run.model import PlanSummary, Wrapped
+from ...presets.finding import Finding
+from ..run.model import Outcome, PlanSummary, Wrapped
 from ..run.state import RunState
+
+if TYPE_CHECKING:
+    from .view import View
 
 DIMENSIONS = ("pp", "ep", "cp", "tp")
 """Mesh dimensions that shard the model or its input, which a wrapper's class does not show."""
@@ -112,3 +116,40 @@ def _seen(made: Wrapped) -> str:
 
 def _dims_text(dims: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {size}" for name, size in dims.items() if name in DIMENSIONS and size > 1)
+
+
+IDLE = "see why the script had nothing to do: its last lines, its arguments, a checkpoint that was done already"
+ALONE = "see whether the script makes its group under a condition, such as a GPU, that is not met here"
+UNMADE = (
+    "call parallelize() in the script, take the preset that matches what it does, or see the plan's notes"
+)
+
+
+def find_not_applied(view: View) -> Iterable[Finding]:
+    """Report a preset without effect, ranks that train independently, and success without a step."""
+    yield from _find_idle(view)
+    yield from _find_ungrouped(view)
+    acted = applied(view.state)
+    expected = view.state.plan.obeys if view.state.plan is not None else None
+    if acted is not None and acted.state == "not applied" and expected:  # else the plan reports it
+        yield Finding(
+            "acted-otherwise",
+            "warning",
+            f"the preset is not applied: {acted.text}",
+            remedy=UNMADE,
+            evidence=(f"the plan expected: {expected}",),
+        )
+
+
+def _find_idle(view: View) -> Iterable[Finding]:
+    attempt = view.attempt
+    if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
+        text = f"every rank succeeded, but {attempt.idle}"
+        yield Finding("acted-idle", "warning", text, remedy=IDLE, since=attempt.ended)
+
+
+def _find_ungrouped(view: View) -> Iterable[Finding]:
+    made = [rank.made for rank in view.state.ranks.values()]
+    if len(made) > 1 and all(each and each.grouped is False and not each.strategies for each in made):
+        text = f"the {len(made)} ranks train without a process group: each trains a model of its own"
+        yield Finding("acted-alone", "warning", text, remedy=ALONE)

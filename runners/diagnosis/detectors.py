@@ -17,7 +17,7 @@ from ..run import clock
 from ..run.finding_ledger import FindingLedger, by_key
 from ..run.model import Event, Pulse, RankPhase, RunPhase
 from ..run.state import LIVING, RunState
-from . import died, expectations, hang, out_of_memory, starting, straggler, training_health
+from . import applied_preset, died, expectations, hang, out_of_memory, starting, straggler, training_health
 from .memory_growth import memory_limit
 from .view import KEPT, Arrivals, Curve, Detector, Point, View
 
@@ -116,7 +116,7 @@ DETECTORS: tuple[Detector, ...] = (
     starting.find,
     hang.find,
     straggler.find,
-    expectations.find_not_applied,
+    applied_preset.find_not_applied,
 )
 EVERY_S = 2.0
 AT_ONCE = 450

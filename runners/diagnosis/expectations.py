@@ -1,4 +1,4 @@
-"""Compare the run with its plan and hardware: unread variables, presets not applied, slow transports."""
+"""Compare the facts from NCCL's logs with plan and hardware: unread variables, slow transports, other networks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from ...presets.finding import Finding
 from ...presets.nccl import catalogue, likely
 from ...presets.plan import Plan
 from ...presets.plurals import plural
-from ..run.model import Gpu, Outcome
+from ..run.model import Gpu
 from . import nccl_facts
-from .applied_preset import applied
 from .nccl_facts import Communicator, NcclFacts, NcclNode, Pair, requests_sockets, speed
 from .view import View
 
@@ -60,43 +59,6 @@ def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding
         remedy=f"Write {near}." if near else "See `distui lint`, and set it in the preset or with --nccl.",
         evidence=(f"the plan sets {name}={value}", f"NCCL logs that it read {', '.join(names[:8])}{more}"),
     )
-
-
-IDLE = "see why the script had nothing to do: its last lines, its arguments, a checkpoint that was done already"
-ALONE = "see whether the script makes its group under a condition, such as a GPU, that is not met here"
-UNMADE = (
-    "call parallelize() in the script, take the preset that matches what it does, or see the plan's notes"
-)
-
-
-def find_not_applied(view: View) -> Iterable[Finding]:
-    """Report a preset without effect, ranks that train independently, and success without a step."""
-    yield from _find_idle(view)
-    yield from _find_ungrouped(view)
-    acted = applied(view.state)
-    expected = view.state.plan.obeys if view.state.plan is not None else None
-    if acted is not None and acted.state == "not applied" and expected:  # else the plan reports it
-        yield Finding(
-            "acted-otherwise",
-            "warning",
-            f"the preset is not applied: {acted.text}",
-            remedy=UNMADE,
-            evidence=(f"the plan expected: {expected}",),
-        )
-
-
-def _find_idle(view: View) -> Iterable[Finding]:
-    attempt = view.attempt
-    if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
-        text = f"every rank succeeded, but {attempt.idle}"
-        yield Finding("acted-idle", "warning", text, remedy=IDLE, since=attempt.ended)
-
-
-def _find_ungrouped(view: View) -> Iterable[Finding]:
-    made = [rank.made for rank in view.state.ranks.values()]
-    if len(made) > 1 and all(each and each.grouped is False and not each.strategies for each in made):
-        text = f"the {len(made)} ranks train without a process group: each trains a model of its own"
-        yield Finding("acted-alone", "warning", text, remedy=ALONE)
 
 
 SETTLED_S = 20.0

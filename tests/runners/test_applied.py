@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distui.runners.agent.hook_clients import made_of
-from distui.runners.diagnosis import expectations
+from distui.runners.diagnosis import applied_preset
 from distui.runners.diagnosis.applied_preset import applied
 from distui.runners.diagnosis.view import View
 from distui.runners.run.model import Outcome, PlanSummary, RankPlace, Wrapped
@@ -72,7 +72,7 @@ def test_ranks_without_a_group_train_alone() -> None:
     def found(*made: Wrapped | None) -> list[str]:
         return [
             one.id
-            for one in expectations.find_not_applied(
+            for one in applied_preset.find_not_applied(
                 View(state=state(*made, obeys=None), plan=None, now=1.0, history={})
             )
         ]
@@ -92,7 +92,7 @@ def test_ranks_without_a_group_train_alone() -> None:
 def test_a_finding_weighs_what_the_plan_expected() -> None:
     def found(state: RunState) -> list[tuple[str, str]]:
         view = View(state=state, plan=None, now=1.0, history={})
-        return [(one.id, one.severity) for one in expectations.find_not_applied(view)]
+        return [(one.id, one.severity) for one in applied_preset.find_not_applied(view)]
 
     assert found(state(wrapped())) == []
     assert found(state(wrapped(), wrapped())) == [("acted-otherwise", "warning")]
