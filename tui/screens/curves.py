@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
 from textual.binding import Binding
 
 from ...runners.run.formatting import duration_short
-from ...runners.run.wire.client import LinkError
 from ...runners.telemetry.metric_names import METRICS, find_metric
 from ...runners.telemetry.quantity import Quantity
-from ..background import background
-from ..history import Ask, MetricHistory, Shown
+from ..history import MetricHistory, Shown
 from ..keys import bindings
 from ..newest_samples import Want, latest
 from ..open_run import OpenRun
@@ -28,19 +26,18 @@ from ..rows.charts import (
     held,
     is_young,
     limit_of,
-    marks_of,
     scale,
     side_by_side,
     span_ending,
     strip_rows,
     window_text,
 )
-from ..rows.frame import Frame, gpu_places, names
+from ..rows.frame import Frame, gpu_places
 from ..rows.glyphs import Row
-from ..rows.plot import Axis, Line, Mark, Mode, TimeSpan, Values, finite, sparkline
-from ..rows.rank_time import RankSeries, rank_time_rows
+from ..rows.plot import Axis, Line, finite, sparkline
+from .history_pane import HistoryPane, chart_mode, is_live, moment_at, time_word, window_seconds
 from .metric_picker import MetricPicker
-from .panes import Pane
+from .rank_strip import rank_time
 
 TWO_COLUMNS = 150
 """Minimum columns for two columns of charts."""
@@ -55,13 +52,6 @@ def title(view: ChartView) -> str:
     return f"{view.window}{dot}{' · log scale' if view.log else ''}"
 
 
-def chart_mode(frame: Frame) -> Mode:
-    return Mode.ASCII if frame.view.ascii else Mode.BRAILLE
-
-
-MOST_RANKS = 64
-"""Maximum number of ranks with separate rows; with more, rows are nodes."""
-
 Letters = Mapping[int, tuple[str, str]]
 """Letter and style by rank, GPU or node."""
 
@@ -75,145 +65,6 @@ FORMS = ("band", "nodes", "ranks")
 """One band of all ranks, one line per node, ranks × time."""
 
 
-def label_width(frame: Frame, height: int) -> int:
-    """Return the columns of the labels in front of ranks × time."""
-    ranks = frame.state.ranks
-    if len(ranks) > MOST_RANKS:
-        longest = max(map(len, names(frame.state).values()), default=0)
-        return 2 + (longest if len(frame.state.nodes) <= height - 2 else 2 * longest + 1)
-    digits = len(str(max(ranks, default=0)))
-    return digits + 2 if len(ranks) <= height - 2 else 2 * digits + 3
-
-
-class HistoryPane(Pane):
-    """A pane that shows metrics over time. All panes share the run's history; hidden panes request no data.
-
-    Its rows are built every EVERY_S seconds, since most dots and cells cover more time, and immediately after any change
-    other than samples.
-    """
-
-    EVERY_S = 2.0
-
-    def __init__(self, run: OpenRun, *, id: str) -> None:
-        super().__init__(run.frames, id=id)
-        self.run = run
-        self.history = run.history
-        self._built: Hashable = None
-        """The inputs of the current rows, except the newest samples."""
-        self.followed: set[tuple[Want, int]] = set()
-        """Series and seconds per bucket that take every sample even between builds, so that bands show extremes."""
-
-    def again(self) -> None:
-        self._built = None
-        super().again()
-
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        now = None if frame.moment is not None else latest(frame) // self.EVERY_S
-        built = (width, self.size.height, now, frame.moment, frame.view, frame.state.version)
-        if built == self._built:
-            if is_live(frame):
-                self.history.follow(frame, self.followed)
-            return self.rows
-        self._built = built
-        self.followed.clear()
-        return self.made(frame, width, max(1, self.size.height))
-
-    def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
-        """Build the pane's rows."""
-        raise NotImplementedError
-
-    def placed(self, frame: Frame, end: float, span_to: Callable[[float], TimeSpan]) -> TimeSpan:
-        """Return the newest span; for a past moment the previous span, or one with the moment in its middle."""
-        if frame.moment is None:
-            self.history.edge = None
-            return span_to(end)
-        if self.history.edge is None:
-            self.history.edge = end
-        span = span_to(self.history.edge)
-        at = frame.moment.at
-        if not span.begin <= at < span.end:
-            self.history.edge = min(end, at + (span.end - span.begin) / 2)
-            span = span_to(self.history.edge)
-        return span
-
-    def rank_time(self, frame: Frame, width: int, height: int) -> list[Row]:
-        """Return ranks × time in this room, and set the title."""
-        cells = max(1, width - label_width(frame, height))
-        end = latest(frame)
-        bucket, _ = scale(window_seconds(frame, end), cells)
-        span = self.placed(frame, end, lambda edge: span_ending(edge, cells, bucket, 1, Mode.ASCII))
-        by_node = len(frame.state.ranks) > MOST_RANKS
-        series = self._rank_series(frame, span, bucket, by_node)
-        self.run_asks()
-        noun = "nodes" if by_node else "ranks"
-        self.entitle(f"{noun} × time · {window_text(time_word(frame), span)}")
-        if not series:
-            return [(("no sample of a rank yet", "stale"),)]
-        return rank_time_rows(
-            series,
-            span,
-            bucket,
-            width,
-            height,
-            chart_mode(frame),
-            names=names(frame.state) if by_node else None,
-            cursor=moment_at(frame),
-        )
-
-    def _rank_series(
-        self, frame: Frame, span: TimeSpan, bucket: int, by_node: bool
-    ) -> dict[int, RankSeries]:
-        fold = "node" if by_node else "each"
-        parts: dict[str, dict[int, Values]] = {}
-        for metric in ("rank.step", "rank.step_s", "rank.wait"):
-            shown = self.history.show(
-                frame, Want(metric, fold), bucket, span.begin, span.cells, is_live(frame)
-            )
-            parts[metric] = {
-                number: each.low if metric == "rank.step" else each.mean
-                for each in shown
-                if (number := each.node if by_node else each.index) is not None
-            }
-        numbers = sorted(set().union(*parts.values()))
-        return {
-            number: RankSeries(*(part.get(number, ()) for part in parts.values())) for number in numbers
-        }
-
-    def marks(self, frame: Frame) -> tuple[Mark, ...]:
-        """Return what happened, including events after the shown moment."""
-        kept = self.run.travel.marks() if frame.moment is not None else ()
-        return kept or marks_of(frame.state)
-
-    def run_asks(self) -> None:
-        """Request missing chart data from the node; the answer triggers a repaint."""
-        for ask in self.history.due():
-            background(self, "curves", self._answer(ask))
-
-    async def _answer(self, ask: Ask) -> None:
-        try:
-            self.history.answered(ask, await self.run.follower.read_metrics(ask.read))
-        except LinkError as error:
-            self.history.refused(ask, str(error))
-        self.again()
-
-
-def is_live(frame: Frame) -> bool:
-    """Whether samples of the frame are current."""
-    return frame.moment is None and not frame.state.phase.ended
-
-
-def time_word(frame: Frame) -> str:
-    """Return the word for the time that charts show."""
-    if frame.moment is not None:
-        return "past"
-    return "ended" if frame.state.phase.ended else "live"
-
-
-def moment_at(frame: Frame) -> float | None:
-    """Return the time of the hairline."""
-    return frame.moment.at if frame.moment is not None else None
-
-
 def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
     """Return the run's GPUs by their index on their nodes; () if it uses all, or if they are unknown.
 
@@ -223,13 +74,6 @@ def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
     every = sum(len(node.gpus) for node in frame.state.nodes.values())
     used = sum(map(len, own.values()))
     return tuple(sorted(set().union(*own.values()))) if own and used != every else ()
-
-
-def window_seconds(frame: Frame, end: float) -> float:
-    """Return the minimum time span of charts. A young run's span is its age, unless the user chose a window."""
-    age = max(60.0, end - frame.state.began)
-    seconds = dict(WINDOWS).get(frame.view.window) or age
-    return min(seconds, age) if frame.view.window == LIVE_WINDOW else seconds
 
 
 class CurveStrip(HistoryPane):
@@ -242,7 +86,7 @@ class CurveStrip(HistoryPane):
 
     def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
         if self.form == "ranks":
-            return self.rank_time(frame, width, height)
+            return rank_time(self, frame, width, height)
         two = width >= TWO_COLUMNS and height >= 2 * ROWS
         inner = (width - 2) // 2 if two else width
         view = self.view_of(frame, inner)
@@ -423,12 +267,3 @@ def _line(metric: Quantity, shown: Shown, seconds: int) -> Line:
     if shown.of > 1 or seconds > 1:
         return Line(mean, shown.low, shown.high)
     return Line(mean)
-
-
-class RankStrip(HistoryPane):
-    """Ranks × time: running, waits, stalled, no data; one row per rank, group of ranks, or node."""
-
-    can_focus = False
-
-    def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
-        return self.rank_time(frame, width, height)

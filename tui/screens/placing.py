@@ -15,7 +15,7 @@ from ..rows.rank_time import rows_wanted
 from ..rows.ranks import WIDE_NODES, heat_rows, shown_nodes
 from ..rows.run_status import launch_rows, launching
 from ..rows.tables import gpu_rows_wanted
-from .curves import MOST_RANKS
+from .rank_strip import MOST_RANKS
 
 MOST_GPUS = 32
 """Maximum number of the run's GPUs for a table; more are a map."""

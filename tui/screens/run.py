@@ -22,7 +22,7 @@ from ..rows.layout import Arrangement, is_large, shows_wrong
 from .bars import KeyFooter, TabRow
 from .cockpit import Cockpit
 from .cockpit_commands import Commands
-from .curves import CurveStrip, RankStrip
+from .curves import CurveStrip
 from .findings_pane import Diagnosis, FindingList
 from .flash import Flash
 from .log_keys import LogKeys
@@ -31,6 +31,7 @@ from .log_view import LogLead, LogView
 from .nccl_board import NcclBoard, StatementRows
 from .panes import Banner, Card, Events, Header, HeatMap, Summary, Wrong
 from .placing import Measures, place
+from .rank_strip import RankStrip
 from .run_keys import RunKeys
 from .table_panes import GpuTable, RankTable, TablePane
 

@@ -1,0 +1,77 @@
+"""Ranks × time: running, waits, stalled, no data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..history import MetricHistory
+from ..newest_samples import Want, latest
+from ..rows.charts import scale, span_ending, window_text
+from ..rows.frame import Frame, names
+from ..rows.glyphs import Row
+from ..rows.plot import Mode, TimeSpan, Values
+from ..rows.rank_time import RankSeries, rank_time_rows
+from .history_pane import HistoryPane, chart_mode, is_live, moment_at, time_word, window_seconds
+
+MOST_RANKS = 64
+"""Maximum number of ranks with separate rows; with more, rows are nodes."""
+
+
+def label_width(frame: Frame, height: int) -> int:
+    """Return the columns of the labels in front of ranks × time."""
+    ranks = frame.state.ranks
+    if len(ranks) > MOST_RANKS:
+        longest = max(map(len, names(frame.state).values()), default=0)
+        return 2 + (longest if len(frame.state.nodes) <= height - 2 else 2 * longest + 1)
+    digits = len(str(max(ranks, default=0)))
+    return digits + 2 if len(ranks) <= height - 2 else 2 * digits + 3
+
+
+def rank_time(pane: HistoryPane, frame: Frame, width: int, height: int) -> list[Row]:
+    """Return the rows of a pane that shows ranks × time, and set its title."""
+    cells = max(1, width - label_width(frame, height))
+    end = latest(frame)
+    bucket, _ = scale(window_seconds(frame, end), cells)
+    span = pane.placed(frame, end, lambda edge: span_ending(edge, cells, bucket, 1, Mode.ASCII))
+    by_node = len(frame.state.ranks) > MOST_RANKS
+    series = _rank_series(pane.history, frame, span, bucket, by_node)
+    pane.run_asks()
+    noun = "nodes" if by_node else "ranks"
+    pane.entitle(f"{noun} × time · {window_text(time_word(frame), span)}")
+    if not series:
+        return [(("no sample of a rank yet", "stale"),)]
+    return rank_time_rows(
+        series,
+        span,
+        bucket,
+        width,
+        height,
+        chart_mode(frame),
+        names=names(frame.state) if by_node else None,
+        cursor=moment_at(frame),
+    )
+
+
+def _rank_series(
+    history: MetricHistory, frame: Frame, span: TimeSpan, bucket: int, by_node: bool
+) -> dict[int, RankSeries]:
+    fold = "node" if by_node else "each"
+    parts: dict[str, dict[int, Values]] = {}
+    for metric in ("rank.step", "rank.step_s", "rank.wait"):
+        shown = history.show(frame, Want(metric, fold), bucket, span.begin, span.cells, is_live(frame))
+        parts[metric] = {
+            number: each.low if metric == "rank.step" else each.mean
+            for each in shown
+            if (number := each.node if by_node else each.index) is not None
+        }
+    numbers = sorted(set().union(*parts.values()))
+    return {number: RankSeries(*(part.get(number, ()) for part in parts.values())) for number in numbers}
+
+
+class RankStrip(HistoryPane):
+    """Ranks × time: running, waits, stalled, no data; one row per rank, group of ranks, or node."""
+
+    can_focus = False
+
+    def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
+        return rank_time(self, frame, width, height)
