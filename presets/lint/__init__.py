@@ -1,11 +1,10 @@
 """Check plans, files and commands before a launch costs money. Pure: texts and values in, findings out."""
 
 from .files import SUFFIXES, lint_command, lint_file, lint_task
-from .lint_rules import RULES, LintRule
+from .lint_rules import LintRule, rules
 from .plans import lint_plan, refusal
 
 __all__ = [
-    "RULES",
     "SUFFIXES",
     "LintRule",
     "lint_command",
@@ -13,4 +12,5 @@ __all__ = [
     "lint_plan",
     "lint_task",
     "refusal",
+    "rules",
 ]

@@ -13,7 +13,6 @@ from . import lint_rules
 from .launches import total_of_machines
 from .lint_rules import DEFAULT_PORT, HERE, issue, once
 
-NAMES = known_names("accelerate")
 SHARDINGS: tuple[str, ...] = get_args(Sharding)
 """Also valid as numbers, from 1."""
 
@@ -31,15 +30,16 @@ def check_accelerate(document: MarkupNode, file: str) -> list[Finding]:
 
 
 def _names(document: MarkupNode, file: str) -> Iterator[Finding]:
-    yield from lint_rules.keys(file, document, NAMES["keys"], "accelerate", refuses=True)
+    known = known_names("accelerate")
+    yield from lint_rules.keys(file, document, known["keys"], "accelerate", refuses=True)
     for key in ("mixed_precision", "distributed_type"):
-        yield from lint_rules.choice(file, document.mapping.get(key), key, NAMES[key], "accelerate")
+        yield from lint_rules.choice(file, document.mapping.get(key), key, known[key], "accelerate")
     fsdp = document.get("fsdp_config")
     if fsdp is None:
         return
-    yield from lint_rules.keys(file, fsdp, NAMES["fsdp_keys"], "accelerate's fsdp_config", refuses=False)
+    yield from lint_rules.keys(file, fsdp, known["fsdp_keys"], "accelerate's fsdp_config", refuses=False)
     for key in ("fsdp_auto_wrap_policy", "fsdp_state_dict_type", "fsdp_backward_prefetch"):
-        yield from lint_rules.choice(file, fsdp.get(key), key, NAMES[key], "accelerate")
+        yield from lint_rules.choice(file, fsdp.get(key), key, known[key], "accelerate")
     key = "fsdp_sharding_strategy"
     if fsdp.number(key) not in range(1, 6):
         yield from lint_rules.choice(file, fsdp.get(key), key, SHARDINGS, "accelerate")

@@ -11,9 +11,6 @@ from typing import Literal
 from ..known_names import known_names
 from .shell import Command, Word, read_commands
 
-STARTERS = known_names("starters")
-SUBCOMMANDS: Mapping[str, str] = STARTERS["subcommands"]
-WRAPPERS = SUBCOMMANDS.keys() | set(STARTERS["wrappers"])
 EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 LONGEST = 200
@@ -175,17 +172,19 @@ def _direct(command: Command) -> Iterator[LauncherCall]:
 def _starts(words: Sequence[Word]) -> Iterator[int]:
     """Yield each index that may begin a program: after assignments, and after wrappers.
 
-    Values of a wrapper's options are skipped. A wrapper of SUBCOMMANDS starts nothing before its subcommand.
+    Values of a wrapper's options are skipped. Some wrappers start nothing before their subcommand.
     """
+    known = known_names("starters")
+    subcommands: Mapping[str, str] = known["subcommands"]
     subcommand, is_wrapped, is_value = "", False, False
     for at, word in enumerate(words):
         if is_value:
             is_value = False
             continue
-        is_value = is_wrapped and word.text in STARTERS["naming"]
+        is_value = is_wrapped and word.text in known["naming"]
         name = word.text.rpartition("/")[2]
-        if name in WRAPPERS:
-            is_wrapped, subcommand = True, SUBCOMMANDS.get(name, subcommand)
+        if name in known["wrappers"] or name in subcommands:
+            is_wrapped, subcommand = True, subcommands.get(name, subcommand)
         elif subcommand:
             subcommand = "" if word.text == subcommand else subcommand
         elif not ASSIGNMENT.match(word.text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import tomllib
@@ -25,16 +26,14 @@ class LintRule:
     """The general remedy, one sentence."""
 
 
-def _rules() -> dict[str, LintRule]:
+@functools.cache
+def rules() -> Mapping[str, LintRule]:
+    """Return every rule by its ID, in order."""
     text = resources.files(__package__).joinpath("lint_rules.toml").read_text("utf-8")
     return {
         id: LintRule(id, tuple(facts["severities"]), facts["finds"], facts["repair"])
         for id, facts in tomllib.loads(text).items()
     }
-
-
-RULES: Mapping[str, LintRule] = _rules()
-"""Every rule by its ID, in order."""
 
 
 def issue(
@@ -51,7 +50,7 @@ def issue(
 
     `near`: the name that was probably meant, as the remedy, or "".
     """
-    rule = RULES[id]
+    rule = rules()[id]
     worst = severity or rule.severities[0]
     if worst not in rule.severities:
         raise ValueError(f"{id} is never {worst}")

@@ -13,7 +13,6 @@ from .lint_rules import issue, once
 from .script import saves
 from .surroundings import Surroundings
 
-NAMES = known_names("skypilot")
 MARKS = frozenset({"run", "setup", "resources", "num_nodes", "file_mounts", "workdir"})
 """Keys of which a task has at least one."""
 TIERS = ("standard", "best")
@@ -108,7 +107,9 @@ def _counts(node: MarkupNode | None) -> Iterator[int | None]:
 
 def _task_names(task: MarkupNode, file: str) -> Iterator[Finding]:
     if "working_dir" not in task.mapping:  # an oumi job is similar to a task, but has more keys
-        yield from lint_rules.keys(file, task, NAMES["keys"], "A SkyPilot task", refuses=True)
+        yield from lint_rules.keys(
+            file, task, known_names("skypilot")["keys"], "A SkyPilot task", refuses=True
+        )
     nodes = task.get("num_nodes")
     if nodes is not None and (task.number("num_nodes") or 0) < 1:
         text = f"num_nodes {nodes.shown} is no number of nodes."
@@ -117,7 +118,9 @@ def _task_names(task: MarkupNode, file: str) -> Iterator[Finding]:
             "L30", place(file, nodes, "num_nodes"), text, value=value, remedy="Write a number from 1 on."
         )
     for wish in _wishes(task):
-        yield from lint_rules.keys(file, wish, NAMES["resources"], "SkyPilot's resources", refuses=True)
+        yield from lint_rules.keys(
+            file, wish, known_names("skypilot")["resources"], "SkyPilot's resources", refuses=True
+        )
 
 
 def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:
@@ -182,7 +185,7 @@ def other_makers(name: str, where: str) -> Iterator[Finding]:
 
 def are_plain(gpus: Collection[str]) -> bool:
     """Return True if none of the accelerators has a faster network that a tier could select."""
-    return bool(gpus) and {name.upper() for name in gpus} <= set(NAMES["plain_gpus"])
+    return bool(gpus) and {name.upper() for name in gpus} <= set(known_names("skypilot")["plain_gpus"])
 
 
 def _names_of(node: MarkupNode | None) -> Iterator[str]:

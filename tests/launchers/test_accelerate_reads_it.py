@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from each import for_each
 
-from distui.presets.lint import accelerate_file
+from distui.presets.known_names import known_names
 
 from .hf import needs_hf
 from .plans import OF_ACCELERATE, plan
@@ -169,11 +169,11 @@ def test_lint_knows_its_keys_and_types() -> None:
 
     keys, known = (
         {field.name for field in dataclasses.fields(ClusterConfig)},
-        set(accelerate_file.NAMES["keys"]),
+        set(known_names("accelerate")["keys"]),
     )
     assert known - {"fp16", "dynamo_backend", "ipex_config", "tp_config"} <= keys <= known
-    assert {kind.value for kind in DistributedType} <= set(accelerate_file.NAMES["distributed_type"])
+    assert {kind.value for kind in DistributedType} <= set(known_names("accelerate")["distributed_type"])
     names = [name for action in launch_command_parser()._actions for name in action.option_strings]
     assert {name[2:] for name in names if name.startswith("--fsdp_")} <= set(
-        accelerate_file.NAMES["fsdp_keys"]
+        known_names("accelerate")["fsdp_keys"]
     )

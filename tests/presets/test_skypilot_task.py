@@ -17,6 +17,7 @@ from patience import HANG_S
 
 from distui.presets import skypilot
 from distui.presets.finding import PlanError
+from distui.presets.known_names import known_names
 from distui.presets.lint import skypilot_file
 from distui.presets.request import Request
 from distui.presets.skypilot import Cargo
@@ -370,7 +371,7 @@ def test_skypilots_own_schema_takes_tasks_and_lint_knows_its_keys(tmp_path: Path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = json.loads(done.stdout.splitlines()[-1])
-    assert set(theirs["keys"]) <= set(skypilot_file.NAMES["keys"])
+    assert set(theirs["keys"]) <= set(known_names("skypilot")["keys"])
     properties = {name for name in theirs["resources"] if not name.startswith("_")}
-    assert properties <= set(skypilot_file.NAMES["resources"])
+    assert properties <= set(known_names("skypilot")["resources"])
     assert set(theirs["tiers"]) == set(skypilot_file.TIERS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distui.presets.finding import SEVERITIES, Finding, worst_first
 from distui.presets.known_names import known_names
-from distui.presets.lint import RULES, SUFFIXES, lint_file
+from distui.presets.lint import SUFFIXES, lint_file, rules
 from distui.presets.lint import shell as shells
 from distui.presets.lint.launches import check_text
 from distui.presets.lint.surroundings import Surroundings
@@ -52,7 +52,7 @@ def sound(findings: list[Finding]) -> None:
     order = [SEVERITIES.index(one.severity) for one in findings]
     assert order == sorted(order)
     for one in findings:
-        assert one.severity in RULES[one.id].severities
+        assert one.severity in rules()[one.id].severities
         assert one.text
 
 
