@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from .control import private
-from .import_watch import MISTAKES, when_imported
+from .import_watch import MISTAKES, untraced, when_imported
 
 MOST_LOOKED_AT, DEEPEST = 64, 3
 """Limits of the search for a tensor: entries per mapping, and nesting depth."""
@@ -58,6 +58,7 @@ class Saves:
         """Return a wrapper that reports the calls of `theirs`, with its results and exceptions unchanged."""
         signature = inspect.signature(theirs)
 
+        @untraced
         @functools.wraps(theirs)
         def save(*args: Any, **named: Any) -> Any:
             report = self._begin(signature, args, named, source, find)
@@ -74,7 +75,6 @@ class Saves:
             self._finish(report, done)
             return done
 
-        save._torchdynamo_disable = True  # type: ignore[attr-defined]
         return save
 
     def _begin(

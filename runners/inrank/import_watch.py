@@ -7,11 +7,20 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 Act = Callable[[ModuleType], None]
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
 """Exceptions that code in a rank may raise when it patches modules or reads objects, with any version of torch."""
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def untraced(function: Function) -> Function:
+    """Keep torch.compile out of a function. torch.compiler.disable does the same, but imports the compiler."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
 
 
 class _Watch:

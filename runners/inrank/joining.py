@@ -13,7 +13,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from .import_watch import MISTAKES, when_imported
+from .import_watch import MISTAKES, untraced, when_imported
 
 PATIENCE_S = 2.0
 """Timeout of the runner's answer in seconds; without one a rank continues without a hook."""
@@ -102,6 +102,7 @@ def _join_group(
 def _watch_steps(module: ModuleType) -> None:
     first = threading.Lock()
 
+    @untraced
     def stepping(*_: Any) -> None:
         if first.acquire(blocking=False):
             try:
@@ -109,7 +110,6 @@ def _watch_steps(module: ModuleType) -> None:
             except MISTAKES:
                 pass
 
-    stepping._torchdynamo_disable = True  # type: ignore[attr-defined]
     module.register_optimizer_step_pre_hook(stepping)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .adopt.report import adopted, initialising
-from .import_watch import MISTAKES
+from .import_watch import MISTAKES, untraced
 from .wrapping import describe, grouped, optimizers
 
 INSPECT_S = 5.0
@@ -91,6 +91,7 @@ class Steps:
     def _has_optimizer(self) -> bool:
         return bool(self.optimizers or optimizers())
 
+    @untraced
     def _stepped(
         self, optimizer: Any, args: Any, kwargs: Any, now: Callable[[], float] = time.time
     ) -> None:
@@ -113,6 +114,7 @@ class Steps:
         if watch is not None:
             watch(self.count)
 
+    @untraced
     def _inspect_new(self, optimizer: Any) -> bool:
         """Inspect the objects at the first step of the first optimizer, and of some others if --adopt applies a preset.
 
@@ -128,6 +130,7 @@ class Steps:
         self._inspect(first)
         return True
 
+    @untraced
     def _inspect(self, optimizer: Any) -> None:
         """Inspect the objects in a separate thread: torch.compile does not trace its frames."""
         seen = threading.Event()
@@ -141,6 +144,3 @@ class Steps:
 
         threading.Thread(target=inspect, name="distui-inspect", daemon=True).start()
         seen.wait(INSPECT_S)
-
-    _inspect_new._torchdynamo_disable = _inspect._torchdynamo_disable = True  # type: ignore[attr-defined]
-    _stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled step must not trace it

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .control import NotReady, private
-from .import_watch import MISTAKES
+from .import_watch import MISTAKES, untraced
 from .rank_changes import defaulted
 
 MOST_STEPS = 100
@@ -158,6 +158,7 @@ class Profiles:
 
     # --- called by the training thread
 
+    @untraced
     def _stepped(self, count: int) -> None:
         """Advance the profile after an optimizer step."""
         job = self._job
@@ -171,8 +172,6 @@ class Profiles:
                 job.state, job.torch = "off", None
                 job.why = "torch.profiler failed: %s: %s" % (type(error).__name__, error)
                 self._over(job)
-
-    _stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled step must not trace it
 
     def _advance(self, job: ProfileRequest, count: int) -> None:
         if job.state == "armed" and count >= job.first - 2:
@@ -226,13 +225,13 @@ class Profiles:
                 setattr(module, name, self._guarded(self._real[name]))
 
     def _guarded(self, real: Any) -> Any:
+        @untraced
         def begun(*args: Any, **named: Any) -> Any:
             if not self._mine:
                 with contextlib.suppress(*MISTAKES):
                     self._give_way()
             return real(*args, **named)
 
-        begun._torchdynamo_disable = True  # type: ignore[attr-defined]
         return begun
 
     def _unguard(self) -> None:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from .control import private
-from .import_watch import MISTAKES, when_imported
+from .import_watch import MISTAKES, untraced, when_imported
 
 MOST_NAMES = 128
 """Most names that are kept per tracker, the first ones of the script."""
@@ -127,6 +127,7 @@ class TrainingSignals:
         theirs = getattr(holder, name)
         signature = inspect.signature(theirs)
 
+        @untraced
         @functools.wraps(theirs)
         def logged(*args: Any, **named: Any) -> Any:
             result = theirs(*args, **named)
@@ -134,7 +135,6 @@ class TrainingSignals:
                 read(self, signature.bind(*args, **named).arguments)
             return result
 
-        logged._torchdynamo_disable = True  # type: ignore[attr-defined]
         setattr(holder, name, logged)
 
 

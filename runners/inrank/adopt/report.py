@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from ..import_watch import untraced
+
 STEP_FRAMES = 6
 """Most frames between the hook of a step and its caller, including wrappers of learning-rate schedulers."""
 
@@ -86,6 +88,7 @@ def gives_closure(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return len(args) > 1 or kwargs.get("closure") is not None
 
 
+@untraced
 def initialising() -> bool:
     """Whether torch makes this step itself, with a learning rate of 0, to have states to load a checkpoint into."""
     for count, frame in enumerate(frames()):
@@ -94,6 +97,3 @@ def initialising() -> bool:
         if frame.f_globals.get("__name__") == "torch.distributed.checkpoint.state_dict":
             return True
     return False
-
-
-initialising._torchdynamo_disable = True  # type: ignore[attr-defined]
