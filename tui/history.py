@@ -65,6 +65,10 @@ class Buckets(Struct):
             self.values[at] = Bucket(total / samples, min(old.low, low), max(old.high, high), samples)
         self._trim()
 
+    def count_as(self, samples: int) -> None:
+        """Let each bucket count as so many samples."""
+        self.values = [None if each is None else each._replace(samples=samples) for each in self.values]
+
     def take(self, first: int, values: list[Bucket | None]) -> None:
         """Replace the buckets by those of a node; newer live buckets are kept."""
         end = first + len(values)
@@ -266,7 +270,7 @@ class MetricHistory:
         fold = track.want.fold
         key: Key = (None if fold == "all" else series.node, series.index if fold == "each" else None)
         fitted = fitted_to(track.seconds, window, series)
-        if fitted is not None:
+        if fitted is not None and series.mean:
             track.series.setdefault(key, Buckets()).take(fitted.first, fitted.values)
             track.of[key] = series.of
 
@@ -282,7 +286,7 @@ def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> Buckets | 
     Shorter buckets are folded, longer ones repeated.
     """
     begin, length = window.begin, window.seconds
-    if not series.mean or not length or not math.isfinite(begin) or not math.isfinite(length):
+    if not length or not math.isfinite(begin + length):
         return None
     fitted = Buckets(round(begin / seconds))
     low, high = series.low or series.mean, series.high or series.mean
@@ -297,7 +301,7 @@ def fitted_to(seconds: int, window: MetricsWindow, series: Series) -> Buckets | 
             fitted.put(
                 number, mean, _or(finite_or_none(low[at]), mean), _or(finite_or_none(high[at]), mean)
             )
-    fitted.values = [None if each is None else each._replace(samples=seconds) for each in fitted.values]
+    fitted.count_as(seconds)
     return fitted
 
 

@@ -227,9 +227,8 @@ class RunsScreen(Screen[None]):
             place = f"kept on {away.host}: Enter opens it there" if away.host else "not kept here"
             self.notify(f"run {away.name} is {place}", severity="error")
         elif runs:
-            notes = {run.note for run in runs} if kind == "note" else set()
-            value = runs[0].note if len(notes) == 1 else ""
             check = _check_tags if kind == "tags" else str
+            value = _shared_note(runs) if kind == "note" else ""
             screen = WordsPrompt(kind, hint, _about(kind, runs), value, self.app.view.ascii, check)
             ids = [run.id for run in runs]
             self.app.push_screen(screen, lambda text: self._mark(kind, text, ids))
@@ -298,6 +297,12 @@ def _about(kind: str, runs: list[RunEntry]) -> str:
         return plural(len(runs), "run")
     current = runs[0].note if kind == "note" else " ".join(runs[0].tags)
     return clean_text(f"{runs[0].name}: {current or f'no {kind}'}")
+
+
+def _shared_note(runs: list[RunEntry]) -> str:
+    """Return the note that all of these runs have; "" if their notes differ."""
+    notes = {run.note for run in runs}
+    return notes.pop() if len(notes) == 1 else ""
 
 
 def _check_tags(line: str) -> object:
