@@ -124,6 +124,15 @@ class _Waiting:
     """Monotonic time of the next try."""
 
 
+def _next(queue: Iterable[_Waiting], now: float) -> _Waiting | None:
+    """Return the due notification, of several the end of the run, or the one that is due first."""
+    return min(
+        queue,
+        key=lambda waiting: (waiting.due > now, waiting.notice.rule not in LAST, waiting.due),
+        default=None,
+    )
+
+
 class Delivery:
     """All channels of one run."""
 
@@ -210,19 +219,15 @@ class Delivery:
         while True:
             news.clear()
             now = clock.monotonic()
-            each = min(
-                queue,
-                key=lambda waiting: (waiting.due > now, waiting.notice.rule not in LAST, waiting.due),
-                default=None,
-            )
-            pause_s = math.inf if each is None else each.due - now
-            if each is not None and pause_s <= 0:
+            each = _next(queue, now)
+            if each is not None and each.due <= now:
                 if await self._is_settled(way, each):
                     queue.remove(each)
-            elif self._patience_s is not None and (each is None or pause_s > self._patience_s):
+                continue
+            pause_s = each.due - now if each is not None else None
+            if self._patience_s is not None and (pause_s is None or pause_s > self._patience_s):
                 return
-            else:
-                await clock.wait_set(news, None if each is None else pause_s)
+            await clock.wait_set(news, pause_s)
 
     async def _is_settled(self, way: str, waiting: _Waiting) -> bool:
         """Try once. Return True if it has arrived or must not be tried again."""

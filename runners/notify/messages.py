@@ -67,11 +67,12 @@ def text_of(
     """
     run, host = clean_text(run), clean_text(host)
     attach = f"distui attach {run}"
-    lines = [
-        cut(f"{notice.text[:1].upper()}{notice.text[1:]}") if notice.text else "",
-        cut(f"Remedy: {notice.remedy}") if notice.remedy else "",
-        cut(f"On {host}: {attach}"),
-    ]
+    lines = []
+    if notice.text:
+        lines.append(cut(f"{notice.text[:1].upper()}{notice.text[1:]}"))
+    if notice.remedy:
+        lines.append(cut(f"Remedy: {notice.remedy}"))
+    lines.append(cut(f"On {host}: {attach}"))
     if LATE_S < now - notice.at < OLDEST_S:
         lines.append(f"This was {duration_text(now - notice.at)} ago")
     if left_out:
@@ -85,7 +86,7 @@ def text_of(
         run,
         host,
         cut(f"{run}: {notice.what}", MOST_TITLE),
-        tuple(filter(None, lines)),
+        tuple(lines),
         attach,
         notice.ranks,
         notice.node,

@@ -234,57 +234,50 @@ def _restarted(state: RunState, attempt: Attempt, now: float) -> Notice:
     count = ""
     if state.plan and state.failures:
         count = f"failure {state.failures} of {state.plan.restart_limit} allowed"
-    saved = state.checkpoint
-    since = f"the newest checkpoint is {saved.path}" if saved is not None else ""
-    return Notice(
+    saved = ""
+    if state.checkpoint is not None:
+        saved = f"the newest checkpoint is {state.checkpoint.path}"
+    notice = Notice(
         "restarted",
         f"restarted:{attempt.number}",
         f"attempt {attempt.number} failed, the next one starts",
         attempt.ended or now,
-        _sentences(_cause_text(cause) or attempt.text, count, since),
-        "" if cause is None else cause.remedy,
-        "warning",
-        () if cause is None else (cause.rank,),
-        None if cause is None else cause.node,
+        _sentences(_cause_text(cause) or attempt.text, count, saved),
+        severity="warning",
     )
+    return _with_cause(notice, cause)
 
 
 def _gave_up(state: RunState, now: float) -> Notice:
     key, what = "gave-up", "it failed, and nothing restarts it"
     if state.phase is RunPhase.LOST:
         key, what = "lost", "it is lost"
-    notice = Notice(
-        "gave-up",
-        f"{key}:{state.attempt}",
-        what,
-        state.end() or now,
-        state.end_text,
-        "`distui diagnose` has what the logs say",
-        "error",
-    )
-    cause = state.first_cause
+    cause, text = state.first_cause, state.end_text
+    if cause is not None and cause.text and cause.text not in text:
+        text = _sentences(_cause_text(cause), text)
+    remedy = "`distui diagnose` has what the logs say"
+    at = state.end() or now
+    return _with_cause(Notice("gave-up", f"{key}:{state.attempt}", what, at, text, remedy, "error"), cause)
+
+
+def _with_cause(notice: Notice, cause: FirstCause | None) -> Notice:
+    """Return a notification with the rank, the node and the remedy of a failure."""
     if cause is None:
         return notice
-    text = notice.text
-    if cause.text and cause.text not in text:
-        text = _sentences(_cause_text(cause), text)
     remedy = cause.remedy or notice.remedy
-    return structs.replace(notice, text=text, remedy=remedy, ranks=(cause.rank,), node=cause.node)
+    return structs.replace(notice, remedy=remedy, ranks=(cause.rank,), node=cause.node)
 
 
 def _succeeded(state: RunState, now: float) -> Notice:
     lasted = state.lasted(now)
     took = "" if lasted is None else f"it took {duration_exact(lasted)}"
     line = ", ".join(words for name, words in parts(progress(state, now)) if name in ("step", "loss"))
-    idle = state.idle
-    return Notice(
-        "succeeded",
-        f"succeeded:{state.attempt}",
-        "it has succeeded" + (", without a training step" if idle else ""),
-        state.ended or now,
-        _sentences(took, line, idle),
-        severity="warning" if idle else "note",
-    )
+    what, severity = "it has succeeded", "note"
+    if state.idle:
+        what, severity = "it has succeeded, without a training step", "warning"
+    text = _sentences(took, line, state.idle)
+    key, at = f"succeeded:{state.attempt}", state.ended or now
+    return Notice("succeeded", key, what, at, text, severity=severity)
 
 
 def _cause_text(cause: FirstCause | None) -> str:

@@ -84,8 +84,10 @@ def unreported(entry: Entry) -> list[Finding]:
         text = _standing(entry.path, known.get((way, key)))
         if text:
             texts.append(f"the end of the run is not reported on the channel {way}{text}")
+    if not texts:
+        return []
     remedy = "`distui notify log RUN` lists all notifications, `distui notify test` tests the channels"
-    return [Finding(FAILED, "warning", "; ".join(texts), role="fact", remedy=remedy)] if texts else []
+    return [Finding(FAILED, "warning", "; ".join(texts), role="fact", remedy=remedy)]
 
 
 def _standing(run_dir: Path, each: NoticeSummary | None) -> str:

@@ -77,13 +77,11 @@ def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricS
 
 def facts_of(state: RunState, node: int) -> dict[str, str]:
     """Known values of name, preset, launcher and host of a run."""
-    plan, there = state.plan, state.nodes.get(node)
-    facts = {
-        "name": state.name,
-        "preset": "" if plan is None else plan.preset,
-        "launcher": "" if plan is None else plan.launcher,
-        "host": "" if there is None else there.host,
-    }
+    facts = {"name": state.name}
+    if state.plan is not None:
+        facts |= {"preset": state.plan.preset, "launcher": state.plan.launcher}
+    if node in state.nodes:
+        facts["host"] = state.nodes[node].host
     return {key: text for key, text in facts.items() if text}
 
 
@@ -165,8 +163,10 @@ def _exported(
     """Yield samples of the known values; `value_of` returns the value of a field."""
     for quantity in quantities:
         family = quantity.export
-        value = None if family is None else value_of(quantity.field)
-        if family is not None and value is not None:
+        if family is None:
+            continue
+        value = value_of(quantity.field)
+        if value is not None:
             yield MetricSample(family, labels, value / family.divisor)
 
 
