@@ -95,9 +95,7 @@ class Pacer:
             return
         if self._asked is not None and self._clock() - self._asked >= self._patience:
             self._give_up_answer()
-        if (
-            self._asked is not None and self._begun and not self.mute
-        ):  # the very first batch waits for no answer
+        if self.busy and self._begun:  # the very first batch waits for no answer
             return
         text = self._take(MOST if self.mute else self.budget)
         if not text:
