@@ -427,7 +427,7 @@ async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
         await it.until(lambda: "48 s behind" in it.screen())
         await it.press("2", "1")
         assert "failed" not in it.screen()
-        await it.press("p")
+        await it.press("colon", *"pause", "enter")
         await it.until(lambda: "✖ failed" in it.screen())
 
 
