@@ -80,36 +80,35 @@ class JoinedRanks:
         Answers {"ok": False} if the process is no rank of this attempt.
         """
         pid = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-        rank, world = _whole(request.get("rank")), _whole(request.get("world"))
-        if not 0 <= rank < world <= MOST_WORLD or pid <= 0:
-            return {"ok": False}
         command = self._group.pids.get(0)
-        alone = world == 1 and pid == command
-        if request.get("attempt") != str(self._group.attempt) or command is None or alone:
-            return {"ok": False}
-        if _inherited(request.get("variables")) or self._group.stopping:
+        rank, world = _whole(request.get("rank")), _whole(request.get("world"))
+        is_alone = world == 1 and pid == command
+        if command is None or is_alone or pid <= 0 or not 0 <= rank < world <= MOST_WORLD:
             return {"ok": False}
         with self._lock:
-            if self._attempt != self._group.attempt or rank in self.living:
+            if rank in self.living or not self._is_current(request):
                 return {"ok": False}
             return self._welcome(rank, world, pid, _whole(request.get("local_rank")), pid == command)
+
+    def _is_current(self, request: dict[str, Any]) -> bool:
+        """Return whether a launcher of this attempt has started the process."""
+        group = self._group
+        is_now = request.get("attempt") == str(group.attempt) and self._attempt == group.attempt
+        return is_now and not group.stopping and not _inherited(request.get("variables"))
 
     def _welcome(self, rank: int, world: int, pid: int, local: int, is_command: bool) -> dict[str, Any]:
         if world != self._world:
             self._places = {held: self._places[held] for held in self.living}
             self._world = world
-        taken = {self._places[held]["local_rank"] for held in self.living}
-        if local < 0 or local in taken:
-            local = next(free for free in range(len(taken) + 1) if free not in taken)
+        local = self._free_local(local)
         self._places[rank] = {"rank": rank, "local_rank": local, "node": self._group.node, "gpu": None}
         self.living[rank] = pid
         self._command = rank if is_command else self._command
         directory = os.path.join(self._group.run_dir, "node-%d" % self._group.node)
         stem = os.path.join(attempt_dir(directory, self._attempt), "rank-%d" % rank)
-        for ending in (".exc", ".end"):  # of an earlier process with this rank in this command
+        for ending in () if is_command else (".exc", ".end"):  # of an earlier process with this rank
             with contextlib.suppress(OSError):
-                if not is_command:
-                    os.unlink(stem + ending)
+                os.unlink(stem + ending)
         about = {"attempt": self._attempt, "rank": rank, "local_rank": local, "pid": pid}
         self._newest[rank] = {"state": "running", **about}
         threading.Thread(
@@ -123,6 +122,13 @@ class JoinedRanks:
         else:
             self._report_soon()
         return {"ok": True, "files": stem, "hook": "%s.r%d" % (os.environ["DISTUI_SOCKETS"], local)}
+
+    def _free_local(self, wanted: int) -> int:
+        """Return this local rank if no live rank has it, else the lowest free one."""
+        taken = {self._places[held]["local_rank"] for held in self.living}
+        if wanted >= 0 and wanted not in taken:
+            return wanted
+        return next(free for free in range(len(taken) + 1) if free not in taken)
 
     def _report_soon(self) -> None:
         if self._due is None:

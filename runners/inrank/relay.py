@@ -81,21 +81,19 @@ class Mailboxes:
     def take(self, peers: Iterable[int]) -> list[tuple[int, bytes]]:
         """Read the unread frames of these nodes in order. A missing or too large frame is b""."""
         unread: list[tuple[int, str]] = []
-        done: dict[str, str] = {}
+        done: list[bytes] = []
         boxes = {"%s/%d/%d" % (self._root, peer, self._node): peer for peer in peers}
-        counters = self._counters(list(boxes))
-        for at, (box, peer) in enumerate(boxes.items()):
-            written, read = counters[at]
+        for (box, peer), (written, read) in zip(boxes.items(), self._counters(list(boxes))):
             if written != read:
                 first = max(read, written - WINDOW)
                 unread += [(peer, "%s/%d" % (box, position)) for position in range(first, written)]
-                done[box + "/read"] = str(written)
+                done += [box.encode() + b"/read", b"%d" % written]
         if not done:
             return []
         frames = self._values([key for _, key in unread])
-        self._ask(b"delete", *(key.encode() for key in frames))
-        self._ask(b"set", *(part.encode() for pair in done.items() for part in pair))
-        return [(peer, frames[key] if len(frames[key]) <= MAX_FRAME else b"") for peer, key in unread]
+        self._ask(b"delete", *map(str.encode, frames))
+        self._ask(b"set", *done)
+        return [(peer, _valid(frames[key])) for peer, key in unread]
 
     def _counters(self, boxes: list[str]) -> list[tuple[int, int]]:
         """Return the numbers of frames that were ever written to and read from each box."""
@@ -116,6 +114,10 @@ class Mailboxes:
         if not self._line.idle():
             raise StoreGone
         return self._line.ask(parts, STORE_SECONDS)[1:]
+
+
+def _valid(frame: bytes) -> bytes:
+    return frame if len(frame) <= MAX_FRAME else b""
 
 
 def number(value: bytes) -> int:

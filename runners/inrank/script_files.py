@@ -77,16 +77,21 @@ def imported(source: bytes) -> Iterator[str]:
         tree = _syntax_tree(source)
     except (SyntaxError, SystemError, ValueError, RecursionError, MemoryError):
         return
-    modules: dict[str, None] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules.update(dict.fromkeys(alias.name for alias in node.names))
-        elif isinstance(node, ast.ImportFrom) and node.level <= 1:
-            inside = f"{node.module}." if node.module else ""
-            modules.update(dict.fromkeys([node.module] if node.module else []))
-            modules.update(dict.fromkeys(inside + alias.name for alias in node.names if alias.name != "*"))
-    for module in modules:
+    names = (name for node in ast.walk(tree) for name in _imported_by(node))
+    for module in dict.fromkeys(names):
         yield module.replace(".", "/") + ".py"
+
+
+def _imported_by(node: ast.AST) -> Iterator[str]:
+    """Yield the modules that an import statement may import from the script's folder."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.level <= 1:
+        inside = ""
+        if node.module:
+            yield node.module
+            inside = node.module + "."
+        yield from (inside + alias.name for alias in node.names if alias.name != "*")
 
 
 def _syntax_tree(source: bytes) -> ast.Module:
