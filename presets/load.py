@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,9 +100,9 @@ def user_dir(env: Mapping[str, str]) -> Path:
 def library(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Library:
     """Find all presets. Raises PresetError if the project file belongs to the user and is unreadable."""
     env = os.environ if env is None else env
-    definitions: dict[str, tuple[Definition, ...]] = {}
+    definitions = dict(builtin_library().definitions)
     search = _Search.begin(env)
-    for source in (_builtin(), search.users(user_dir(env)), search.project(cwd or Path.cwd())):
+    for source in (search.users(user_dir(env)), search.project(cwd or Path.cwd())):
         for definition in source:
             definitions[definition.name] = (*definitions.get(definition.name, ()), definition)
     return Library(definitions=definitions, problems=search.problems, passed=tuple(search.passed))
@@ -259,12 +260,16 @@ def _nested(table: str, inner: str, raw: str) -> tuple[str, object]:
     return f"{table}.{first}", value
 
 
-def _builtin() -> Iterator[Definition]:
+@functools.cache
+def builtin_library() -> Library:
+    """Return the shipped presets."""
     folder = resources.files(__package__).joinpath("builtin")
+    definitions: dict[str, tuple[Definition, ...]] = {}
     for name in BUILTIN:
         where = f"builtin {name}.toml"
         table = parse_toml(folder.joinpath(f"{name}.toml").read_bytes(), where)
-        yield Definition(name=name, origin=where, where=where, table=table)
+        definitions[name] = (Definition(name=name, origin=where, where=where, table=table),)
+    return Library(definitions=definitions)
 
 
 class _NothingThere(PresetError):

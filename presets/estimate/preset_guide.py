@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 from ..finding import PlanError
-from ..model import Batch, Mesh, Precision, Preset, Strategy
-from .memory import Estimate, MemoryStrategy, estimate, estimate_for
+from ..load import builtin_library, load
+from .memory import Estimate, MemoryStrategy, estimate
 from .workload import FORMATS, GB, Format, NodeGpus, Shape, parse_gpus, shape
 
 MOST_RANKS = 1 << 17
@@ -20,119 +20,82 @@ HUGE = 40 * GB
 """Parameters above which tensor parallelism pays off on many nodes."""
 
 
-def _preset(mesh: Mesh | None = None, precision: Precision | None = None, **how: Any) -> Preset:
-    return Preset(
-        name="", strategy=Strategy(**how), mesh=mesh or Mesh(), precision=precision or Precision()
-    )
+def _strategy(key: str, title: str, words: str, why: str) -> MemoryStrategy:
+    """Return a strategy by the arguments of `distui launch`: a shipped preset and its options."""
+    name, *options = words.split()
+    overrides = [option for option in options if option != "--set"]
+    preset = load(name, overrides, presets=builtin_library()).preset
+    return MemoryStrategy(key=key, title=title, words=words, why=why, preset=preset)
 
 
-_HALF = Precision(param="bf16")
-
-STRATEGIES: Sequence[MemoryStrategy] = (
-    MemoryStrategy(
-        key="single",
-        title="one GPU",
-        words="single",
-        preset=_preset(kind="single"),
-        why="nothing is exchanged, nothing can go wrong",
+_DATA_PARALLEL = (
+    ("single", "one GPU", "single", "nothing is exchanged, nothing can go wrong"),
+    ("ddp", "DDP", "ddp", "a replica per rank and one all-reduce per step, the fastest"),
+    (
+        *("zero1", "ZeRO-1", "zero1"),
+        "DDP with the optimizer's states in shards, the same traffic and much less memory",
     ),
-    MemoryStrategy(
-        key="ddp",
-        title="DDP",
-        words="ddp",
-        preset=_preset(kind="ddp", gradient_as_bucket_view=True),
-        why="a replica per rank and one all-reduce per step, the fastest",
+    (
+        *("zero2", "ZeRO-2", "fsdp2-zero2"),
+        "gradients in shards, too; the weights are gathered once per step and kept until backward",
     ),
-    MemoryStrategy(
-        key="zero1",
-        title="ZeRO-1",
-        words="zero1",
-        preset=_preset(kind="zero1", gradient_as_bucket_view=True),
-        why="DDP with the optimizer's states in shards, the same traffic and much less memory",
+    ("zero3", "ZeRO-3", "fsdp2", "everything in shards, the least memory and half as much traffic again"),
+)
+_OFFLOADED = (
+    (
+        *("offload", "ZeRO-3, host", "fsdp2-offload"),
+        "all states rest in host memory and travel each step: several times slower",
     ),
-    MemoryStrategy(
-        key="zero2",
-        title="ZeRO-2",
-        words="fsdp2-zero2",
-        preset=_preset(kind="fsdp2", reshard_after_forward=False),
-        why="gradients in shards, too; the weights are gathered once per step and kept until backward",
+    (
+        *("ds-cpu", "DeepSpeed, host", "ds-zero3-cpu"),
+        "as fsdp2-offload, for scripts on DeepSpeed, Accelerate or the HF Trainer",
     ),
-    MemoryStrategy(
-        key="zero3",
-        title="ZeRO-3",
-        words="fsdp2",
-        preset=_preset(kind="fsdp2"),
-        why="everything in shards, the least memory and half as much traffic again",
+    (
+        *("ds-nvme", "DeepSpeed, NVMe", "ds-zero3-nvme"),
+        "all states rest on a local disk of each node: very slow, for what has no room elsewhere",
     ),
 )
-"""Strategies with only data parallelism, the simplest first."""
 
-OFFLOADED: Sequence[MemoryStrategy] = (
-    MemoryStrategy(
-        key="offload",
-        title="ZeRO-3, host",
-        words="fsdp2-offload",
-        preset=_preset(kind="fsdp2", cpu_offload=True),
-        why="all states rest in host memory and travel each step: several times slower",
-    ),
-    MemoryStrategy(
-        key="ds-cpu",
-        title="DeepSpeed, host",
-        words="ds-zero3-cpu",
-        preset=_preset(
-            kind="deepspeed", stage=3, offload_optimizer="cpu", offload_param="cpu", precision=_HALF
-        ),
-        why="as fsdp2-offload, for scripts on DeepSpeed, Accelerate or the HF Trainer",
-    ),
-    MemoryStrategy(
-        key="ds-nvme",
-        title="DeepSpeed, NVMe",
-        words="ds-zero3-nvme",
-        preset=_preset(
-            kind="deepspeed", stage=3, offload_optimizer="nvme", offload_param="nvme", precision=_HALF
-        ),
-        why="all states rest on a local disk of each node: very slow, for what has no room elsewhere",
-    ),
-)
-"""Strategies that offload to host memory or disk, the fastest first."""
+
+@functools.cache
+def data_parallel() -> Sequence[MemoryStrategy]:
+    """Return the strategies with only data parallelism, the simplest first."""
+    return [_strategy(*row) for row in _DATA_PARALLEL]
+
+
+@functools.cache
+def offloaded() -> Sequence[MemoryStrategy]:
+    """Return the strategies that offload to host memory or disk, the fastest first."""
+    return [_strategy(*row) for row in _OFFLOADED]
 
 
 def simple(ranks: int) -> list[MemoryStrategy]:
-    """Return the entries of STRATEGIES that suit this number of ranks."""
-    return [strategy for strategy in STRATEGIES if (strategy.key == "single") == (ranks == 1)]
+    """Return the data-parallel strategies that suit this number of ranks."""
+    return [strategy for strategy in data_parallel() if (strategy.key == "single") == (ranks == 1)]
 
 
+@functools.cache
 def hybrid(nodes: int) -> MemoryStrategy:
     """Return the strategy with shards inside a node and one replica per node."""
-    return MemoryStrategy(
-        key="hsdp",
-        title="HSDP",
-        words="hsdp" + _set("dp_replicate", nodes, 2),
-        preset=_preset(Mesh(dp_replicate=nodes), kind="fsdp2"),
-        why="shards inside a node, and between nodes no more traffic than DDP has",
+    words = "hsdp" + _set("dp_replicate", nodes, 2)
+    return _strategy(
+        "hsdp", "HSDP", words, "shards inside a node, and between nodes no more traffic than DDP has"
     )
 
 
+@functools.cache
 def tensor(ranks: int) -> MemoryStrategy:
     """Return the strategy that divides each matrix over `ranks` of a node, and the rest as in ZeRO-3."""
-    return MemoryStrategy(
-        key="tp",
-        title=f"ZeRO-3 + TP {ranks}",
-        words="fsdp2-tp" + _set("tp", ranks, 2),
-        preset=_preset(Mesh(tp=ranks), kind="fsdp2"),
-        why="matrices and activations are divided inside a node, too; wants NVLink and a tp_plan",
-    )
+    why = "matrices and activations are divided inside a node, too; wants NVLink and a tp_plan"
+    return _strategy("tp", f"ZeRO-3 + TP {ranks}", "fsdp2-tp" + _set("tp", ranks, 2), why)
 
 
+@functools.cache
 def pipeline(stages: int) -> MemoryStrategy:
     """Return the strategy with `stages` pipeline stages and two microbatches per stage."""
-    return MemoryStrategy(
-        key="pp",
-        title=f"PP {stages}",
-        words="pp-1f1b" + _set("pp", stages, 2) + _set("microbatches", 2 * stages, 4),
-        preset=_preset(Mesh(pp=stages, microbatches=2 * stages), kind="ddp"),
-        why=f"stages exchange only activations, for slow links; wants batches of {2 * stages} and a pp_plan",
-    )
+    words = "pp-1f1b" + _set("pp", stages, 2) + _set("microbatches", 2 * stages, 4)
+    why = f"stages exchange only activations, for slow links; wants batches of {2 * stages} and a pp_plan"
+    return _strategy("pp", f"PP {stages}", words, why)
 
 
 def _set(name: str, value: int, shipped: int) -> str:
@@ -161,7 +124,7 @@ def survey(
     estimates = [*first, *([weigh(hybrid(nodes))] if min(nodes, per_node) > 1 else []), last]
     estimates += _least(tensor, _products(per_node, model), weigh)
     estimates += _least(pipeline, _stages(ranks, model), weigh)
-    return [*estimates, *map(weigh, OFFLOADED)]
+    return [*estimates, *map(weigh, offloaded())]
 
 
 def _least(
@@ -191,7 +154,7 @@ def needed(model: Shape, form: Format, limit: float) -> int | None:
     """Return the fewest ranks that ZeRO-3 fits on, or None if its unsharded part is already too large."""
 
     def fits(ranks: int) -> bool:
-        return estimate(STRATEGIES[-1], model, form, ranks, limit).fits
+        return estimate(data_parallel()[-1], model, form, ranks, limit).fits
 
     if not fits(MOST_RANKS):
         return None
@@ -297,10 +260,8 @@ def _more(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -
 
 def _accumulating(plain: Estimate, model: Shape, form: Format, ranks: int, passes: int) -> Estimate:
     old = plain.strategy
-    preset = replace(old.preset, batch=Batch(accumulation=passes))
     words = f"{old.words} --set batch.accumulation={passes}"
-    strategy = MemoryStrategy(key=old.key, title=old.title, words=words, why=old.why, preset=preset)
-    return estimate(strategy, model, form, ranks, plain.limit)
+    return estimate(_strategy(old.key, old.title, words, old.why), model, form, ranks, plain.limit)
 
 
 def _divisors(number: int) -> list[int]:
@@ -445,28 +406,19 @@ def _candidates(script: str, model: Shape, ranks: int, limit: float) -> list[tup
     plain = [(row.strategy.words, row) for row in compare(model, FORMATS["bf16"], ranks, limit)]
     if script in ("parallelize", "own"):
         return plain
-    staged = [
-        (preset.name, estimate_for(preset, model, FORMATS["mixed"], ranks, limit)) for preset in _STAGES
-    ]
+    stages = (
+        _strategy(f"ds-zero{stage}", f"DeepSpeed's ZeRO-{stage}", f"ds-zero{stage}", why)
+        for stage, why in _STAGES
+    )
+    staged = [(stage.words, estimate(stage, model, FORMATS["mixed"], ranks, limit)) for stage in stages]
     return staged if script == "deepspeed" else [plain[0], *staged]
 
 
-_SHARDED: Mapping[Literal[1, 2, 3], str] = {
-    1: "the optimizer's states in shards",
-    2: "gradients in shards, too",
-    3: "everything in shards",
-}
-_STAGES = tuple(
-    Preset(
-        name=f"ds-zero{stage}",
-        title=f"DeepSpeed's ZeRO-{stage}",
-        summary=why,
-        strategy=Strategy(kind="deepspeed", stage=stage),
-        precision=Precision(param="bf16"),
-    )
-    for stage, why in _SHARDED.items()
+_STAGES = (
+    (1, "the optimizer's states in shards"),
+    (2, "gradients in shards, too"),
+    (3, "everything in shards"),
 )
-"""The fields of the shipped presets that memory depends on."""
 
 
 def _decide(case: _Case) -> tuple[str, list[str]]:

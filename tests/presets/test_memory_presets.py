@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distui.presets.estimate.memory import Estimate, estimate_for, format_for
-from distui.presets.estimate.preset_guide import STRATEGIES, compare, survey
+from distui.presets.estimate.preset_guide import compare, data_parallel, survey
 from distui.presets.estimate.workload import FORMATS, GB, Shape, shape
 from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
@@ -79,7 +79,7 @@ def test_the_order_is_from_the_simplest_on() -> None:
 def test_a_survey_holds_what_compare_holds() -> None:
     whole = survey(MODEL, BF16, 8, 1, LIMIT)
     assert all(one in whole for one in compare(MODEL, BF16, 8, LIMIT))
-    assert all(one.strategy in STRATEGIES for one in compare(MODEL, BF16, 8, LIMIT))
+    assert all(one.strategy in data_parallel() for one in compare(MODEL, BF16, 8, LIMIT))
 
 
 def test_tensor_and_pipeline_take_the_smallest_size_that_fits() -> None:

@@ -10,7 +10,7 @@ import pytest
 from each import for_each
 from msgspec import structs
 
-from distui.presets.estimate.preset_guide import OFFLOADED, STRATEGIES
+from distui.presets.estimate.preset_guide import data_parallel, offloaded
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import memory_growth, memory_remedies, out_of_memory
 from distui.runners.diagnosis.view import POINTS_KEPT, Curve, Point, View
@@ -172,8 +172,8 @@ def test_the_next_step_of_the_ladder(preset: str, kind: str, following: str | No
 
 
 def test_the_ladder_is_that_of_advice() -> None:
-    assert list(memory_remedies.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
-    staged = [way.words for way in OFFLOADED if way.key.startswith("ds-")]
+    assert list(memory_remedies.LADDER) == [*(one.words for one in data_parallel()), "fsdp2-offload"]
+    staged = [way.words for way in offloaded() if way.key.startswith("ds-")]
     assert list(memory_remedies.DEEPSPEED[3:]) == staged
 
 
