@@ -32,12 +32,7 @@ MOST_WAIT_S = 900.0
 """Longest delay, in seconds, that a server may request."""
 MOST, WINDOW_S = 6, 600.0
 """Most notifications of a channel per window. Notifications on the end of the run are not limited."""
-MOST_WAITING = 20
-"""Most waiting notifications of a channel."""
-MOST_LINES = 5000
-"""Lines of the file that limit further notifications to the end of the run."""
-CAPPED = f"{FILE} has {MOST_LINES} lines: only the end of the run is sent from now on"
-MOST_READ = 4 * MOST_LINES
+MOST_READ = 20_000
 """Most lines to read, the newest ones: the file of a damaged run may have any size."""
 GIVE_UP_S = 7 * 86400.0
 """Age, in seconds, that gives up an undelivered notification on the end of a run."""
@@ -145,7 +140,6 @@ class Delivery:
         self._left_out: dict[str, Counter[str]] = {way: Counter() for way in self._queues}
         self._settled: set[tuple[str, str]] = set()
         """(channel, key) of all accepted notifications."""
-        self._lines = 0
         self._patience_s: float | None = None
         """See `leave`."""
 
@@ -156,8 +150,7 @@ class Delivery:
 
     def resume(self) -> set[str]:
         """Continue the delivery of an earlier process. Return the keys of all notifications."""
-        kept, now = records(self._path.parent), clock.now()
-        self._lines, found = len(kept), summaries(kept)
+        found, now = summaries(records(self._path.parent)), clock.now()
         for each in found:
             way, key, age_s = each.newest.way, each.newest.key, now - each.first.at
             self._settled.add((way, key))
@@ -183,14 +176,10 @@ class Delivery:
     def _may_send(self, way: str, notice: Notice) -> bool:
         """Return True if no limit applies. Otherwise count the notification, and record the first suppressed one."""
         recent, left_out = self._recent[way], self._left_out[way]
-        if self._lines >= MOST_LINES:
-            self._report(way, CAPPED)
-            return False
         if clock.now() - notice.at > LATE_S:
             self._write(way, notice, "late")
             return False
-        many = len(recent) == MOST and clock.monotonic() - recent[0] < WINDOW_S
-        if many or len(self._queues[way]) >= MOST_WAITING:
+        if len(recent) == MOST and clock.monotonic() - recent[0] < WINDOW_S:
             if not left_out:
                 self._write(way, notice, "left-out")
             left_out[notice.rule] += 1
@@ -253,7 +242,6 @@ class Delivery:
 
     def _write(self, way: str, about: Notice, state: str, **more: Any) -> None:
         """Append a line to the file. If that fails, the state is only in memory."""
-        self._lines += 1
         record = NoticeRecord(clock.now(), way, about.key, state, about.rule, **more)
         with contextlib.suppress(OSError), file_io.appending(self._path) as file:
             file.write(msgspec.json.encode(record) + b"\n")

@@ -447,21 +447,6 @@ async def test_a_way_that_fails_is_reported_after_the_first_retry(tmp_path: Path
     assert way.reports[-1] == "", "it works again"
 
 
-async def test_a_week_of_a_condition_that_comes_and_goes_does_not_silence_the_end(tmp_path: Path) -> None:
-    way = Scripted()
-    delivery = way.delivery(tmp_path)
-    async with in_background(delivery.run()):
-        for number in range(7 * 24 * 10 + 20):
-            delivery.offer([notice("straggler", f"straggler:1:3#{number}")])
-            await asyncio.sleep(360.0)
-        assert len(way.tried) > 1600
-        assert way.reports[-1] == delivering.CAPPED
-        delivery.offer([notice("gave-up")])
-        await noted(tmp_path, "sent")
-    assert way.tried[-1][0] == "gave-up:1#1"
-    assert Scripted().delivery(tmp_path).resume() >= {"straggler:1:3#0", "gave-up:1#1"}
-
-
 async def test_a_burst_is_one_line_of_the_file_and_does_not_silence_the_end(tmp_path: Path) -> None:
     way = Scripted()
     delivery = way.delivery(tmp_path)
