@@ -33,7 +33,6 @@ from .nccl_switch import NcclSwitch
 from .pulses import Pulses
 from .rank_environments import Environment
 from .rank_lines import RankLines
-from .ras_watch import RasWatch
 from .reclaim_watch import ReclaimWatch
 from .relay_client import AgentRelay
 from .runner_process import Runner, ServedRun, SpawnRunner
@@ -155,8 +154,6 @@ class Agent:
             "metrics-export": MetricsWriter(run).run,
             "metrics-push": MetricsPush(run, self.launched.value).run,
         }
-        if run.node == 0:
-            watchers["nccl-ras"] = RasWatch(run).run
         if run.plan.signals:
             watchers["signal-patterns"] = self.sampling.training.patterns.run
         if run.plan.log_cap:

@@ -18,7 +18,7 @@ from .served import FakeGpus, doubled, own_directories, planned, served
 
 PARTS = {
     "checkpoints", "diagnosis", "gpus", "hook-0", "hook-1", "log-cap", "log-flood", "logs", "metrics-export",
-    "metrics-push", "nccl-ras", "notify-delivery", "notify-rules", "pulses", "py-spy", "sampling", "signal-patterns",
+    "metrics-push", "notify-delivery", "notify-rules", "pulses", "py-spy", "sampling", "signal-patterns",
     "socket", "spot-notice", "supervision",
 }  # fmt: skip
 """All parts of an agent whose settings and plan ask for everything. `relay`: see test_hub_part_failures.py."""

@@ -125,18 +125,6 @@ def straggler(site: Site) -> str:
     return f"{seconds:.0f} s: {finding['text']}"
 
 
-def health_service(site: Site) -> str:
-    """NCCL's RAS is asked while a rank waits; whatever it says, every rank lives on."""
-    site.needs_gpu()
-    run = _job(site, jobs.MISSING).healthy()
-    _finding(run, "hang-")
-    until(lambda: any(one["id"] == "nccl-ras" for one in run.status()["findings"]), every=1.0)
-    state = run.status()
-    assert all(rank["state"] == "running" for rank in state["ranks"]), state["ranks"]
-    said = [one["evidence"] for one in state["findings"] if one["id"] == "nccl-ras"]
-    return f"RAS said {said[0]}" if said else "RAS was silent, or was not to be asked"
-
-
 def snapshots(site: Site) -> str:
     """torch's own snapshot of a rank's memory, with what was recorded."""
     site.needs_gpu()
@@ -282,7 +270,6 @@ CHECKS: dict[str, Check] = {
     "restart": restart,
     "hang": hang,
     "mismatch": mismatch,
-    "health-service": health_service,
     "snapshots": snapshots,
     "dumps": dumps,
     "doctor": doctor,

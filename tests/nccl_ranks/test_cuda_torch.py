@@ -138,9 +138,6 @@ def test_a_live_run_from_nccls_lines_to_a_rank_that_stays_away(ranks: Ranks) -> 
         flight
     )
     assert "rank 1 has not called it." in flight
-    ras = finding(run, "nccl-ras")
-    assert ras["ranks"] == [1], ras
-    assert any("launched AllReduce" in line for line in ras["evidence"]), ras
 
 
 def test_torchs_watchdog_ends_a_job_and_the_rank_that_stayed_away_is_the_first_cause(newest: Ranks) -> None:

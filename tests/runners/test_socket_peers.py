@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.agent import ras_watch
 from distui.runners.agent.runner_process import ask_once
-from distui.runners.diagnosis.ras import RasError, parse
 from distui.runners.run.wire.client import LinkError, SocketLink
 
 NOBODY = 65534
@@ -62,25 +60,3 @@ async def test_an_agent_asks_no_strangers_runner(squatted: tuple[Path, socket.so
     with pytest.raises(PermissionError, match="another user listens"):
         await ask_once(str(path), "env", env={"MY_TOKEN": "value"})
     assert await heard(server) == b""
-
-
-def test_whoever_took_the_port_of_ras_ends_no_look() -> None:
-    """Anybody can listen there before NCCL does: a line without an end, and a depth that no parser takes."""
-
-    async def asked() -> str:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"SERVER PROTOCOL 2" + b"x" * 200_000)
-            await reader.read()
-            writer.close()
-
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            try:
-                await ras_watch.ask(port, hosts=("127.0.0.1",))
-            except RasError:
-                return "refused"
-        return "believed"
-
-    assert asyncio.run(asked()) == "refused"
-    with pytest.raises(RasError):
-        parse('{"communicators":' + "[" * 200_000)

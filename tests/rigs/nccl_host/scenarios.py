@@ -11,7 +11,6 @@ from pathlib import Path
 
 from .build import Built
 from .conductor import World
-from .ras_client import answer
 from .topology import topology
 
 Steps = Callable[[World], None]
@@ -32,7 +31,7 @@ class Scenario:
     what: str
     """In words, for the table."""
     first: str = ""
-    """Id of the first cause, or of the finding that RAS leads to; "" for a healthy job."""
+    """Id of the first cause; "" for a healthy job."""
     named: tuple[int, ...] | None = None
     """The ranks that the finding must name; None where it need not."""
     says: tuple[str, ...] = ()
@@ -56,7 +55,7 @@ class Scenario:
     """Whether the last rank loads another version. What each reads of the other's messages is chance."""
 
     def run(self, versions: Mapping[str, Built], version: str, folder: Path) -> None:
-        """Start the ranks and take the steps; logs and answers of RAS are left in `folder`. Raises LateError."""
+        """Start the ranks and take the steps; logs are left in `folder`. Raises LateError."""
         with World(folder) as world:
             for rank in range(self.ranks):
                 if rank in self.absent:
@@ -198,44 +197,6 @@ def _before_the_hang(world: World) -> list[int]:
     return others
 
 
-def asked_while_healthy(world: World) -> None:
-    """RAS is asked after some collectives."""
-    world.meet()
-    world.do(CALLS)
-    _ask_twice(world)
-    world.well("end")
-
-
-def asked_while_stopped(world: World) -> None:
-    """RAS is asked while a rank is stopped."""
-    world.meet()
-    world.do(CALLS)
-    last = max(world.members)
-    world.signal(signal.SIGSTOP, last)
-    _ask_twice(world)
-    world.signal(signal.SIGCONT, last)
-    world.well("end")
-
-
-def asked_while_one_stays_away(world: World) -> None:
-    """RAS is asked while a rank has called less than the others, which wait for it."""
-    world.meet()
-    world.do(CALLS)
-    others = sorted(world.members)[:-1]
-    world.order(CALLS, others)
-    world.wait("calls", others)
-    _ask_twice(world)
-    world.order(CALLS, [max(world.members)])
-    world.wait("done")
-    world.well("end")
-
-
-def _ask_twice(world: World) -> None:
-    port = int((world.folder / "port").read_text())
-    for number in (1, 2):
-        (world.folder / f"ras-{number}.json").write_text(answer(port, world.limit))
-
-
 # ---- the table
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -336,14 +297,5 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         name="ib-memlock", what="no memory can be locked", steps=fails, nodes=2, verbs=True,
         env={"RIG_IB": "memlock"}, first="ib-memlock",
-    ),
-    Scenario(name="ras-healthy", what="RAS, all well", steps=asked_while_healthy, ranks=3),
-    Scenario(
-        name="ras-incomplete", what="RAS, one rank is stopped", steps=asked_while_stopped, ranks=3, first="nccl-ras",
-        named=(2,),
-    ),
-    Scenario(
-        name="ras-mismatch", what="RAS, one rank is behind", steps=asked_while_one_stays_away, ranks=3,
-        first="nccl-ras", named=(2,),
     ),
 )  # fmt: skip

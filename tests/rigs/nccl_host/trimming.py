@@ -1,4 +1,4 @@
-"""What is kept of a run: logs of which the lines that repeat are left out, and the answers of RAS."""
+"""What is kept of a run: logs of which the lines that repeat are left out."""
 
 from __future__ import annotations
 
@@ -41,5 +41,3 @@ def keep(folder: Path, target: Path) -> None:
     target.mkdir(parents=True)
     for log in sorted(folder.glob("rank*.log")):
         (target / log.name).write_text(trimmed(log.read_text("utf-8", "replace")))
-    for answer in sorted(folder.glob("ras-*.json")):
-        (target / answer.name).write_text(answer.read_text())

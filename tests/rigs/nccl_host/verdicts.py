@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from distui.runners.agent.ras_watch import judge as judge_reports
-from distui.runners.diagnosis import ras
 from distui.runners.diagnosis.first_cause import judge
 from distui.runners.diagnosis.read_logs import read_all
 
@@ -21,7 +19,7 @@ class Told:
     """What a person is told."""
 
     first: str
-    """Id of the first cause, or of the finding from RAS; "" for none."""
+    """Id of the first cause; "" for none."""
     ranks: tuple[int, ...]
     text: str
     failed: bool
@@ -30,14 +28,7 @@ class Told:
 
 
 def of_folder(folder: Path) -> Told:
-    """Of the logs of a run, or of two answers of RAS."""
-    answers = sorted(folder.glob("ras-*.json"))
-    if answers:
-        before, now = (ras.parse(path.read_text()) for path in answers)
-        finding = judge_reports(before, now, 0)
-        if finding is None:
-            return Told("", (), "", False, ())
-        return Told(finding.id, finding.ranks, " ".join((finding.text, *finding.evidence)), True, ())
+    """Of the logs of a run."""
     verdict = judge(read_all((path.name, path) for path in sorted(folder.glob("rank*.log"))))
     first = verdict.first
     others = [each.id for each in verdict.findings if each is not first and each.role in ("cause", "hint")]
