@@ -28,7 +28,7 @@ from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.start_preview import Preview
-from distui.runners.reports.bundle import Manifest
+from distui.runners.reports.bundle_files import Manifest
 from distui.runners.reports.profile_report import Profiled
 from distui.runners.reports.status_document import MarkedStatus, RunStatus, WatchedStatus
 from distui.runners.run.model import Stamped

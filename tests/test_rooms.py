@@ -226,8 +226,8 @@ LATE_IMPORTS = {
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
     "tui/verbs/presets.py": {"presets.imports", "runners.launch.preset_of_request", "runners.run.run_directories"},
-    "tui/verbs/cockpit.py": {"runners.reports.bundle", "runners.launch.hosts", "tui.app", "tui.source"},
-    "tui/verbs/runs.py": {"runners.reports.bundle"},
+    "tui/verbs/cockpit.py": {"runners.reports.bundle_reader", "runners.launch.hosts", "tui.app", "tui.source"},
+    "tui/verbs/runs.py": {"runners.reports.bundle_reader"},
     "tui/verbs/status.py": {"runners.watch.watch_link"},
     # What an agent asks once, and what asks other hosts.
     "runners/agent/server.py": {"runners.doctor.node_facts"},

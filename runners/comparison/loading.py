@@ -17,7 +17,7 @@ from ..diagnosis.read_logs import logs_of_run, read_run
 from ..node.agentless import DiskLink
 from ..node.local_agent import open_link
 from ..node.run_following import snapshot
-from ..reports.bundle import is_bundle, unpacked
+from ..reports.bundle_reader import is_bundle, unpacked
 from ..run import clock, environment, file_io, journal, run_directories
 from ..run.errors import RunError, UnreachableError
 from ..run.log_files import parse_file_id

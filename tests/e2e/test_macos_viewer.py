@@ -62,7 +62,7 @@ def viewer_modules() -> list[str]:
     """Every module that a viewer may load."""
     files = [
         *(ROOT / "tui").rglob("*.py"),
-        ROOT / "runners/reports/bundle.py",
+        ROOT / "runners/reports/bundle_reader.py",
         ROOT / "runners/launch/hosts.py",
     ]
     paths = [path.relative_to(ROOT).with_suffix("") for path in files]

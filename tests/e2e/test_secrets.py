@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.secrets import MASK
-from distui.runners.reports.bundle import WINDOW
+from distui.runners.reports.bundle_content import WINDOW
 from distui.runners.run.model import Outcome
 
 from .runs import EXAMPLES, Run, World, contents, kill, until

@@ -18,7 +18,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from ...presets.secrets import Masker, secrets_in
-from ...runners.reports.bundle import secrets_of
+from ...runners.reports.bundle_content import secrets_of
 from ...runners.run import run_directories
 from ...runners.run.errors import NoSuchRunError, RunError
 from ..arguments import HANDED_OVER

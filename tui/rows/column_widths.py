@@ -1,4 +1,4 @@
-"""Which columns of a table fit next to each other, how wide they are, and the order of the lines. Pure."""
+"""The columns of a table that fit next to each other, their widths, and the order of the lines. Pure."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def attach(options: argparse.Namespace) -> int:
 def replay(options: argparse.Namespace) -> int:
     """Open the record of a run that has ended, or a bundle that another person exported."""
     if options.run is not None and os.path.isfile(options.run):
-        from ...runners.reports.bundle import opened  # rarely needed
+        from ...runners.reports.bundle_reader import opened  # rarely needed
 
         check_terminal()
         with opened(Path(options.run)) as manifest:

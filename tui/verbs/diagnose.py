@@ -19,7 +19,7 @@ from ...runners.diagnosis.nccl_facts import NcclFacts
 from ...runners.diagnosis.read_logs import logs_of_run, read_all, read_run
 from ...runners.diagnosis.reading import Reading
 from ...runners.diagnosis.status import judged_attempt, standing
-from ...runners.reports.bundle import is_bundle, opened
+from ...runners.reports.bundle_reader import is_bundle, opened
 from ...runners.reports.status_document import LiveDiagnosis, standing_json
 from ...runners.run import clock, run_directories
 from ...runners.run.errors import NoSuchRunError

@@ -14,7 +14,9 @@ from ...presets.plurals import plural
 from ...presets.sanitize import clean_text, escaped_json
 from ...runners.node.local_agent import with_link
 from ...runners.node.run_following import snapshot
-from ...runners.reports.bundle import BundleWriter, Gathering, Manifest
+from ...runners.reports.bundle_content import Gathering
+from ...runners.reports.bundle_files import Manifest
+from ...runners.reports.bundle_writer import BundleWriter
 from ...runners.run import run_directories
 from ...runners.run.formatting import size_text
 from ...runners.run.wire.client import Link

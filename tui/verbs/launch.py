@@ -90,14 +90,14 @@ def take_defaults(options: argparse.Namespace) -> None:
 
 
 def _take_preset(options: argparse.Namespace, preset: str) -> Iterator[str]:
-    """Take the preset if none is given, and yield what was taken."""
+    """Take the preset of the settings if none is given, and yield its name."""
     if options.preset is None and preset:
         options.preset = preset
         yield f"preset {preset}"
 
 
 def _take_place(options: argparse.Namespace, place: str) -> Iterator[str]:
-    """Take the place if none is given, and yield what was taken."""
+    """Take the place of the settings if none is given, and yield its name."""
     if options.on is None and place and not names_hosts(options):
         kind, _, named = place.partition(" ")
         options.on, options.hosts = (LOCAL, named) if kind_of(place) == HOSTS else (kind, None)

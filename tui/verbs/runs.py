@@ -36,7 +36,7 @@ def run_or_bundle(verb: Verb) -> Verb:
     def of_bundle(options: argparse.Namespace) -> int:
         if options.run is None or not _is_packed(options.run):
             return verb(options)
-        from ...runners.reports.bundle import opened  # rarely needed
+        from ...runners.reports.bundle_reader import opened  # rarely needed
 
         with opened(Path(options.run)) as manifest:
             options.run = manifest.run

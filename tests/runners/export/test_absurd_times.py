@@ -11,7 +11,8 @@ import pytest
 from each import for_each
 
 from distui.presets.finding import Finding
-from distui.runners.reports.bundle import BundleWriter, Manifest
+from distui.runners.reports.bundle_files import Manifest
+from distui.runners.reports.bundle_writer import BundleWriter
 from distui.runners.run.formatting import (
     NA,
     duration_exact,

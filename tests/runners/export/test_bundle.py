@@ -14,8 +14,11 @@ import msgspec
 import pytest
 from each import for_each
 
-from distui.runners.reports import bundle as export
-from distui.runners.reports.bundle import BundleWriter, File, Manifest, is_bundle, numbered, unpack
+from distui.runners.reports import bundle_reader
+from distui.runners.reports.bundle_content import numbered
+from distui.runners.reports.bundle_files import File, Manifest
+from distui.runners.reports.bundle_reader import is_bundle, unpack
+from distui.runners.reports.bundle_writer import BundleWriter
 from distui.runners.run.errors import RunError
 from distui.runners.run.model import RunEnded, RunPhase, Stamped
 
@@ -172,14 +175,14 @@ def test_what_is_not_what_was_exported_is_refused(
 def test_a_file_that_unfolds_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(bundle_reader, "MOST_BYTES", 1 << 20)
     big = packed(tmp_path / "a.tar.gz", [(member(OUT), b"\0" * (2 << 20))])
     with pytest.raises(RunError, match="too large"):
         unpack(big, tmp_path / "out")
     many = [(member(OUT.replace("rank-0", f"rank-{rank}")), b"\0" * (300 << 10)) for rank in range(5)]
     with pytest.raises(RunError, match=r"rank-3.out is too large"):
         unpack(packed(tmp_path / "b.tar.gz", many), tmp_path / "other")
-    monkeypatch.setattr(export, "MOST_FILES", 2)
+    monkeypatch.setattr(bundle_reader, "MOST_FILES", 2)
     with pytest.raises(RunError, match="too large"):
         unpack(packed(tmp_path / "c.tar.gz", many[:3]), tmp_path / "third")
 

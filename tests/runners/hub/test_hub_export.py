@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
-from distui.runners.reports.bundle import Manifest, opened, unpack
+from distui.runners.reports.bundle_files import Manifest
+from distui.runners.reports.bundle_reader import opened, unpack
 from distui.runners.run import run_directories
 from distui.tui.cli import main
 
