@@ -13,8 +13,8 @@ from ...presets.model import Loaded, Preset
 from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.text_formats import MOST_BYTES
-from ..node import script_files
 from ..run import file_io
+from .prepared import script_texts
 
 
 def findings(plan: Plan, request: Request) -> list[Finding]:
@@ -27,11 +27,8 @@ def findings(plan: Plan, request: Request) -> list[Finding]:
         hits = lint_task(request.task, _content(request.task) or b"", request, nnodes, beside)
         without_preset = Loaded(preset=Preset(name=""))
         return worst_first([*hits, *lint_plan(plan, without_preset, request)])
-    path = Path(request.workdir or ".", request.script or "")
-    source = None if request.no_python or request.module else script_files.read_source(path)
-    beside_it = script_files.read_beside(path, source)
-    loaded = load(request.preset, request.overrides)
-    return lint_plan(plan, loaded, request, source=source, beside=beside_it)
+    texts, loaded = script_texts(request), load(request.preset, request.overrides)
+    return lint_plan(plan, loaded, request, source=texts["script_source"], beside=texts["script_beside"])
 
 
 def command_findings(command: tuple[str, ...]) -> list[Finding]:

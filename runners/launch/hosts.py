@@ -19,13 +19,12 @@ from ...presets.request import Named, Request
 from ...presets.worker_group import parse_nnodes
 from ..hub.on_hosts import KIND, HostsRequest
 from ..hub.on_hosts import read as order_of
-from ..node import script_files
 from ..node.routes import check_destination, check_remote_word
 from ..run import clock, file_io, run_directories
 from ..run.errors import RunError, UnreachableError
 from ..run.journal import RunRecord
 from ..run.wire.ssh import HostError, Way, call, each
-from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name
+from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name, script_texts
 
 
 def settled(request: Request) -> Request:
@@ -159,8 +158,6 @@ def wanted(request: Request) -> Wanted:
 
 
 def _facts(record: RunRecord, request: Request, facts: Sequence[HostFacts]) -> Place:
-    source, folder = _source(request), Path(request.workdir or ".")
-    beside, config = script_files.read_around(folder / (request.script or ""), source, folder, request.args)
     return place_of_nodes(
         record,
         request.port,
@@ -168,17 +165,8 @@ def _facts(record: RunRecord, request: Request, facts: Sequence[HostFacts]) -> P
         cores=min(host.cores for host in facts),
         cwd=f"~/.distui/{_work(record)}" if request.workdir else str(Path.cwd()),
         nodes=len(facts),
-        script_source=source,
-        script_beside=beside,
-        script_config=config,
+        **script_texts(request),
     )
-
-
-def _source(request: Request) -> bytes | None:
-    """Return the script's text if the script is also on this machine."""
-    if request.script is None or request.no_python or request.module:
-        return None
-    return script_files.read_source(Path(request.workdir or ".") / request.script)
 
 
 def _work(record: RunRecord) -> str:

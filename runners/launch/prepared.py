@@ -23,7 +23,7 @@ from ..hub.merged_run import LAUNCH_FILE
 from ..hub.on_hosts import HostsRequest
 from ..hub.sky_process import check_installed
 from ..inrank.secure_channel import KEY_FILE
-from ..node import local_agent
+from ..node import local_agent, script_files
 from ..node.job import HUB_FILE, Document
 from ..run import machine, run_directories
 from ..run.errors import RunError
@@ -131,6 +131,16 @@ def place_of_nodes(record: RunRecord, port: int | None, **about: Any) -> Place:
     port = rendezvous_port(record.run8) if port is None else port
     run_dir = str(run_directories.runs_dir() / record.run)
     return Place(run=record.run, run_dir=run_dir, port=port, ras_port=port + 1, python="", **about)
+
+
+def script_texts(request: Request) -> dict[str, Any]:
+    """Return the texts of a Python script that is also on this machine, as fields of `Place`."""
+    folder = Path(request.workdir or ".")
+    path = folder / (request.script or "")
+    is_file = bool(request.script) and not request.no_python and not request.module
+    source = script_files.read_source(path) if is_file else None
+    beside, config = script_files.read_around(path, source, folder, request.args)
+    return {"script_source": source, "script_beside": beside, "script_config": config}
 
 
 def check_inside(script: str | None, workdir: str) -> None:

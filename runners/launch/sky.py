@@ -20,11 +20,11 @@ from ...presets.worker_group import inherited_env
 from ..hub import launch_order
 from ..hub.launch_order import SkyRequest
 from ..hub.sky_process import interpreter
-from ..node import package, script_files
+from ..node import package
 from ..run import file_io, run_directories
 from ..run.errors import RunError
 from ..run.journal import RunRecord
-from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name
+from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name, script_texts
 
 MOST_BYTES = 1 << 20
 MOST_NODES = 100_000
@@ -152,9 +152,7 @@ def _facts(loaded: Loaded, record: RunRecord, request: Request) -> Place:
     cores = int(float((request.cpus or "0").rstrip("+x")))
     if not gpus and not cores and asked in ("auto", "cpu"):
         raise PlanError("The number of ranks per node is unknown: give --gpus, --cpus or --nproc-per-node")
-    exists, source = _source(request)
-    folder = Path(request.workdir or ".")
-    beside, config = script_files.read_around(folder / (request.script or ""), source, folder, request.args)
+    texts = script_texts(request) if _is_copied(request) else {}
     ranks = int(asked) if str(asked).isdecimal() else 1
     return place_of_nodes(
         record,
@@ -163,10 +161,8 @@ def _facts(loaded: Loaded, record: RunRecord, request: Request) -> Place:
         cwd=_cwd(request),
         gpus=gpus,
         cores=max(cores, ranks),
-        script_exists=exists,
-        script_source=source,
-        script_beside=beside,
-        script_config=config,
+        script_exists=texts.get("script_source", b"") is not None,
+        **texts,
     )
 
 
@@ -218,15 +214,12 @@ def _check_script(request: Request, workdir: str) -> None:
     check_inside(None if request.no_python or request.module else request.script, workdir)
 
 
-def _source(request: Request) -> tuple[bool, bytes | None]:
-    """Return True if the script will be on the nodes, and its text, if it is known here."""
-    if request.script is None or request.no_python or request.module or request.workdir is None:
-        return True, None
-    path = Path(request.script)
-    if path.is_absolute() or request.script.startswith("~"):
-        return True, None
-    source = script_files.read_source(Path(request.workdir) / path)
-    return source is not None or "://" in request.workdir, source
+def _is_copied(request: Request) -> bool:
+    """Return True if the Python script lies in the directory of this machine that SkyPilot copies."""
+    if not request.script or request.no_python or request.module:
+        return False
+    is_elsewhere = Path(request.script).is_absolute() or request.script.startswith("~")
+    return request.workdir is not None and "://" not in request.workdir and not is_elsewhere
 
 
 def _number(asked: int | str | None, otherwise: Any) -> int:

@@ -42,11 +42,6 @@ def read_source(path: Path) -> bytes | None:
         return None
 
 
-def read_beside(path: Path, source: bytes | None) -> dict[str, bytes | None]:
-    """Texts of the files next to the script at `path` that it imports."""
-    return read_around(path, source)[0]
-
-
 def read_around(
     path: Path, source: bytes | None, folder: Path = Path(), args: Sequence[str] = ()
 ) -> tuple[dict[str, bytes | None], bytes | None]:
