@@ -246,7 +246,7 @@ class LogTail(LoadedLogs):
     async def _before(self, name: str, end: int, size: int) -> Window:
         """Return a window of about `size` bytes before `end`, or before the gap in the log that ends there."""
         low, high = max(0, end - size), end
-        window = await self._read(ReadLog(name, low, size))
+        window = await self._read(ReadLog(name, low, size + TAIL))  # mostly reaches `end`: lines are short
         while not window.error and window.offset >= end and low > 0:
             low, high = max(0, end - 2 * (end - low)), low
             window = await self._read(ReadLog(name, low, size))
