@@ -289,7 +289,7 @@ def target(way: NoticeWay, lookup: Lookup, folder: Path) -> WayTarget:
         if not _SERVICE.fullmatch(url):
             raise WayError("its address is none: it has to be one line, as in ntfys://TOPIC")
         if importlib.util.find_spec("apprise") is None:
-            raise WayError("apprise is not installed: `pip install 'distui[notify]'`")
+            raise WayError("it needs apprise: `pip install 'distui[notify]'`")
         return WayTarget(url)
     return _web_target(url, secret_of(way.token_file, way.token_env, lookup, folder))
 

@@ -255,7 +255,7 @@ def test_an_address_of_apprise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ]
     assert address(settings, TEAM_WEBHOOK=SECRET).host == "hooks.slack.com"
     monkeypatch.setitem(sys.modules, "apprise", None)
-    with pytest.raises(WayError, match=r"apprise is not installed: `pip install 'distui\[notify\]'`"):
+    with pytest.raises(WayError, match=r"it needs apprise: `pip install 'distui\[notify\]'`"):
         address(settings, TEAM_WEBHOOK=SECRET)
     for url in ("sEcReT", "slack://a b", "slack://", "://sEcReT"):
         with pytest.raises(WayError) as refused:
