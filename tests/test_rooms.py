@@ -141,7 +141,8 @@ def test_heavy_packages_have_one_home() -> None:
         "pynvml": ("runners/telemetry/nvml.py",),
         "sky": ("runners/sky/sdk.py",),
         **dict.fromkeys(("mcp", "mcp_types", "pydantic", "anyio"), ("tui/mcp/",)),
-        **dict.fromkeys(("opentelemetry", "google", "requests"), ("runners/telemetry/otlp_process.py",)),
+        **dict.fromkeys(("opentelemetry", "google"), ("runners/telemetry/otlp_process.py",)),
+        "apprise": ("runners/notify/apprise_process.py",),
     }
     assert importers("torch")
     for package, home in homes.items():
@@ -180,7 +181,7 @@ with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
 TRAINING = {"torch", "numpy", "sky", "pynvml"}
 AGENT = "import distui.runners.agent.__main__, distui.runners.node.job"
 WITHOUT: dict[str, set[str]] = {
-    AGENT: {"torch", "numpy", "textual", "pynvml", "opentelemetry", "requests", "yaml"},
+    AGENT: {"torch", "numpy", "textual", "pynvml", "opentelemetry", "apprise", "yaml"},
     **{f"import distui.tui.{module}": TRAINING for module in ("cli", "source")},
     **{
         HELP.format(words=words): {"textual", "rich", "msgspec", "psutil", "asyncio", "torch"}
