@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import adopt, nccl, save_on, script_support, signal_patterns, worker_group
+from . import adopt, nccl, rank_mesh, save_on, script_support, signal_patterns, worker_group
 from .finding import PlanError
 from .launchers import deepspeed, megatron, torchrun
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
@@ -163,7 +163,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         precision=preset.precision.param,
         zero_stage=preset.strategy.stage if preset.strategy.kind == "deepspeed" else None,
         mesh=sizes,
-        batch=worker_group.check_batch(preset.batch, sizes) or "",
+        batch=rank_mesh.check_batch(preset.batch, sizes) or "",
         obeys=obeyed.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
@@ -246,8 +246,8 @@ def _megatron(request: Request, obeyed: Obeys, sizes: dict[str, int]) -> tuple[O
 def _mesh(preset: Preset, nproc: int) -> dict[str, int]:
     """Return the mesh of all ranks. The fewest ranks of an elastic run must also have a mesh. Raises PlanError."""
     if preset.topology.nnodes_min is not None:
-        worker_group.dimensions(preset, preset.topology.nnodes_min * nproc)
-    return worker_group.dimensions(preset, preset.topology.nnodes * nproc)
+        rank_mesh.dimensions(preset, preset.topology.nnodes_min * nproc)
+    return rank_mesh.dimensions(preset, preset.topology.nnodes * nproc)
 
 
 def contract(preset: Preset, backend: str) -> dict[str, str]:

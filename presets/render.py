@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import worker_group
+from . import rank_mesh, worker_group
 from .finding import PlanError
 from .launchers import accelerate, deepspeed, torchrun
 from .model import RestartPolicy
@@ -113,7 +113,7 @@ def _mesh(plan: Plan) -> list[str]:
     if plan.mesh and not plan.strategy:
         return [f"mesh         {_own_mesh(plan.mesh)}"]
     if len(plan.mesh) > 1:
-        return [f"mesh         {worker_group.mesh_text(plan.mesh)}", *_coordinates(plan.mesh)]
+        return [f"mesh         {rank_mesh.mesh_text(plan.mesh)}", *_coordinates(plan.mesh)]
     return []
 
 
@@ -128,7 +128,7 @@ def _coordinates(sizes: Mapping[str, int]) -> list[str]:
     world = math.prod(sizes.values())
     lines = []
     for rank in range(min(world, LISTED)):
-        at = worker_group.coordinates(sizes, rank)
+        at = rank_mesh.coordinates(sizes, rank)
         lines.append(f"  rank {rank:<6} {'  '.join(f'{name} {number}' for name, number in at.items())}")
     if world > LISTED:
         lines.append(f"  … {world - LISTED} more, all of them in --json")
@@ -158,7 +158,7 @@ def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
         item.name: _plain(getattr(plan, item.name)) for item in dataclasses.fields(plan)
     }
     document["coordinates"] = [
-        worker_group.coordinates(plan.mesh, rank)
+        rank_mesh.coordinates(plan.mesh, rank)
         for rank in range(math.prod(plan.mesh.values()) if plan.strategy or not plan.mesh else 0)
     ]
     document["hosts"] = {pattern: dict(variables) for pattern, variables in plan.hosts.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..model import Offload, Preset
-from ..worker_group import dimensions
+from ..rank_mesh import dimensions
 from .workload import FORMATS, GPU, USABLE, Device, Format, Shape
 
 BUCKET = 500_000_000

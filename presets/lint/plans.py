@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 
-from .. import model, skypilot, worker_group
+from .. import model, rank_mesh, skypilot, worker_group
 from ..finding import Finding, sentence, worst_first
 from ..launchers import deepspeed, megatron
 from ..model import Loaded, Preset, Strategy
@@ -150,7 +150,7 @@ def _launcher(preset: Preset) -> Iterator[Finding]:
 def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
     """Check DeepSpeed's written configuration, or else the preset's table."""
     filled = None if seen is None else script.fills_in(seen)
-    world = worker_group.data_ranks(plan.mesh) if plan.mesh else None
+    world = rank_mesh.data_ranks(plan.mesh) if plan.mesh else None
     check = partial(check_deepspeed, world=world, filled_in=filled)
     written = [name for name in plan.files if name.endswith(".json")]
     for name in written:

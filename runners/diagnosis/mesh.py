@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...presets import worker_group
+from ...presets import rank_mesh
 from ..run.state import RunState
 
 DATA = ("dp_shard", "dp")
@@ -28,7 +28,7 @@ def sizes(state: RunState) -> dict[str, int]:
 
 def coordinates(dims: Mapping[str, int], rank: int) -> dict[str, int]:
     """Coordinates of one rank; empty if `dims` (from `sizes`) is empty."""
-    return worker_group.coordinates(dims, rank) if dims else {}
+    return rank_mesh.coordinates(dims, rank) if dims else {}
 
 
 def short(dims: Mapping[str, int], rank: int) -> str:

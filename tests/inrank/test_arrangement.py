@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from each import for_each
 
-from distui.presets import worker_group
+from distui.presets import rank_mesh
 from distui.presets.load import BUILTIN, load
 from distui.presets.plan import contract
 
@@ -37,15 +37,15 @@ def test_ranks_and_plan_agree_on_the_mesh(
     for variable, value in contract(made, "gloo").items():
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("WORLD_SIZE", str(world))
-    planned, numbers = worker_group.dimensions(made, world), []
+    planned, numbers = rank_mesh.dimensions(made, world), []
     for rank in range(world):
         monkeypatch.setenv("RANK", str(rank))
         found = preset.coordinates()
-        assert {key: found[key] for key in planned} == worker_group.coordinates(planned, rank)
+        assert {key: found[key] for key in planned} == rank_mesh.coordinates(planned, rank)
         assert all(found[key] == 0 for key in found.keys() - planned.keys())
         numbers.append(preset.data_rank())
-    assert preset.data_ranks() == worker_group.data_ranks(planned)
-    assert sorted(set(numbers)) == list(range(worker_group.data_ranks(planned)))
+    assert preset.data_ranks() == rank_mesh.data_ranks(planned)
+    assert sorted(set(numbers)) == list(range(rank_mesh.data_ranks(planned)))
     assert math.prod(planned.values()) == world
 
 

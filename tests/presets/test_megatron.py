@@ -11,10 +11,10 @@ from distui.presets.lint import lint_plan
 from distui.presets.lint.launches import check_text
 from distui.presets.lint.surroundings import Surroundings
 from distui.presets.plan import Plan, command_plan
+from distui.presets.rank_mesh import coordinates
 from distui.presets.render import render
 from distui.presets.request import Request
 from distui.presets.task_summary import own_mesh
-from distui.presets.worker_group import coordinates
 from distui.runners.diagnosis.mesh import short, sizes
 from distui.runners.run.model import PlanSummary
 from distui.runners.run.state import Attempt, RunState

@@ -10,7 +10,7 @@ from each import for_each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from distui.presets import worker_group
+from distui.presets import rank_mesh
 from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
 from distui.presets.model import MESH_OPTIONS, Batch, Mesh, Preset, Strategy, StrategyKind
@@ -24,30 +24,30 @@ def preset(kind: StrategyKind = "fsdp2", batch: Batch | None = None, **sizes: in
 
 def refused(made: Preset, world: int = 8) -> str:
     with pytest.raises(PlanError) as caught:
-        worker_group.dimensions(made, world)
+        rank_mesh.dimensions(made, world)
     text = str(caught.value)
     assert "\n" not in text
     return text
 
 
 def test_the_data_has_the_ranks_that_are_left() -> None:
-    assert worker_group.dimensions(preset(), 8) == {"dp_shard": 8}
-    assert worker_group.dimensions(preset("ddp"), 8) == {"dp": 8}
-    assert worker_group.dimensions(preset(pp=2, tp=2), 8) == {"pp": 2, "dp_shard": 2, "tp": 2}
-    assert worker_group.dimensions(preset(dp_replicate=2, cp=2), 8) == {
+    assert rank_mesh.dimensions(preset(), 8) == {"dp_shard": 8}
+    assert rank_mesh.dimensions(preset("ddp"), 8) == {"dp": 8}
+    assert rank_mesh.dimensions(preset(pp=2, tp=2), 8) == {"pp": 2, "dp_shard": 2, "tp": 2}
+    assert rank_mesh.dimensions(preset(dp_replicate=2, cp=2), 8) == {
         "dp_replicate": 2,
         "dp_shard": 2,
         "cp": 2,
     }
-    assert worker_group.dimensions(preset(tp=8), 8) == {"dp_shard": 1, "tp": 8}
+    assert rank_mesh.dimensions(preset(tp=8), 8) == {"dp_shard": 1, "tp": 8}
 
 
 @for_each(
     ("sizes", "product"), [({"dp_replicate": 4, "tp": 8, "pp": 4}, 128), ({"pp": 8, "tp": 8, "cp": 4}, 256)]
 )
 def test_a_product_that_fits_is_said_as_arithmetic(sizes: dict[str, int], product: int) -> None:
-    found = worker_group.dimensions(preset(**sizes), product)  # type: ignore[arg-type]
-    assert worker_group.mesh_text(found).startswith(f"{product} = pp {sizes['pp']} × ")
+    found = rank_mesh.dimensions(preset(**sizes), product)  # type: ignore[arg-type]
+    assert rank_mesh.mesh_text(found).startswith(f"{product} = pp {sizes['pp']} × ")
 
 
 def test_a_product_that_does_not_fit_says_which_ranks_would() -> None:
@@ -84,29 +84,29 @@ def test_sequence_parallel_needs_tp() -> None:
 )
 def test_every_rank_has_coordinates_of_its_own(sizes: dict[str, int], rest: int) -> None:
     world = math.prod(sizes.values()) * rest
-    found = worker_group.dimensions(preset(**sizes), world)  # type: ignore[arg-type]
-    places = [tuple(worker_group.coordinates(found, rank).items()) for rank in range(world)]
+    found = rank_mesh.dimensions(preset(**sizes), world)  # type: ignore[arg-type]
+    places = [tuple(rank_mesh.coordinates(found, rank).items()) for rank in range(world)]
     assert len(set(places)) == world
     assert dict(places[0]) == dict.fromkeys(found, 0)
     assert dict(places[-1]) == {name: size - 1 for name, size in found.items()}
     assume(list(found)[-1] == "tp")
-    assert worker_group.coordinates(found, 1)["tp"] == 1 % found["tp"], "the last dimension runs fastest"
+    assert rank_mesh.coordinates(found, 1)["tp"] == 1 % found["tp"], "the last dimension runs fastest"
 
 
 @for_each("name", BUILTIN)
 def test_every_shipped_preset_has_a_mesh(name: str) -> None:
     made = load(name).preset
     assert math.prod(
-        worker_group.dimensions(made, 8 if made.strategy.kind != "single" else 1).values()
+        rank_mesh.dimensions(made, 8 if made.strategy.kind != "single" else 1).values()
     ) in (1, 8)
     assert set(MESH_OPTIONS) >= {made.strategy.kind}
 
 
 def test_the_arithmetic_of_a_batch() -> None:
-    sizes = worker_group.dimensions(preset(tp=2, dp_replicate=2), 16)
-    assert worker_group.data_ranks(sizes) == 8
-    assert worker_group.check_batch(Batch(), sizes) is None
-    said = worker_group.check_batch(Batch(micro=4, accumulation=2, total=64), sizes)
+    sizes = rank_mesh.dimensions(preset(tp=2, dp_replicate=2), 16)
+    assert rank_mesh.data_ranks(sizes) == 8
+    assert rank_mesh.check_batch(Batch(), sizes) is None
+    said = rank_mesh.check_batch(Batch(micro=4, accumulation=2, total=64), sizes)
     assert said == "micro 4 × accumulation 2 × 8 data-parallel ranks = 64"
 
 
@@ -120,6 +120,6 @@ def test_the_arithmetic_of_a_batch() -> None:
 )
 def test_a_batch_that_does_not_come_out(batch: Batch, remedy: str) -> None:
     with pytest.raises(PlanError) as caught:
-        worker_group.check_batch(batch, {"dp": 8})
+        rank_mesh.check_batch(batch, {"dp": 8})
     assert str(caught.value).startswith(f"batch.total {batch.total} ")
     assert remedy in str(caught.value)

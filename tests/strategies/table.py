@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distui.presets import worker_group
+from distui.presets import rank_mesh
 from distui.presets.load import BUILTIN, load
 
 from .cases import CASES, NOT_HERE
@@ -85,6 +85,6 @@ def _ran(name: str) -> str:
     """
     case, found = CASES[name], known().get(name, {"held": math.nan})
     losses = "" if case.twin == name else f", losses of {TWINS[case.twin]}"
-    sizes = worker_group.mesh_text(worker_group.dimensions(load(name).preset, case.world))
+    sizes = rank_mesh.mesh_text(rank_mesh.dimensions(load(name).preset, case.world))
     ranks = "1 process" if case.world == 1 else f"{case.world} ranks" + sizes.removeprefix(str(case.world))
     return f"{ranks}{losses}, {found['held']:.0%}".replace("%", " %")

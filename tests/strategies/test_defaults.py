@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from e2e.runs import EXAMPLES, Run, World
 
-from distui.presets import worker_group
+from distui.presets import rank_mesh
 from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
 
@@ -33,7 +33,7 @@ def worlds() -> Iterator[tuple[str, int]]:
     for name, case in CASES.items():
         for ranks in (1,) if case.world == 1 else (4, 2):
             try:
-                worker_group.dimensions(load(name).preset, ranks)
+                rank_mesh.dimensions(load(name).preset, ranks)
             except PlanError:
                 continue
             yield name, ranks
