@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from apprise import Apprise, AppriseAsset, LogCapture
+from apprise import Apprise, AppriseAsset, LogCapture, OverflowMode
 
 
 def send(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,6 +24,8 @@ def send(request: Mapping[str, Any]) -> dict[str, Any]:
     with LogCapture(level=logging.WARNING, fmt="%(message)s") as log:  # type: ignore[no-untyped-call]
         if not services.add(request["url"]):
             return {"error": _last_line(log.getvalue()) or "apprise knows no such service"}
+        for service in services:  # Discord refuses more than 2,000 characters
+            service.overflow_mode = OverflowMode.TRUNCATE
         has_arrived = services.notify(
             title=request["title"], body=request["body"], notify_type=request["type"], body_format="text"
         )
