@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 PLANS = ("launch", "plan", "lint")
@@ -79,16 +80,9 @@ def _option(flags: str, takes: str, help: str, default: Any = None, **about: Any
     return field(default=default, metadata={"option": declared})
 
 
-def _of_plans(flags: str, takes: str, help: str, default: Any = None, **about: Any) -> Any:
-    return _option(flags, takes, help, default, verbs=PLANS, **about)
-
-
-def _of_hosts(flags: str, takes: str, help: str, default: Any = None, **about: Any) -> Any:
-    return _option(flags, takes, help, default, heading=HOSTS, **about)
-
-
-def _of_nodes(flags: str, takes: str, help: str, default: Any = None, **about: Any) -> Any:
-    return _option(flags, takes, help, default, verbs=CANDIDATES, heading=NODES, **about)
+_of_plans = partial(_option, verbs=PLANS)
+_of_hosts = partial(_option, heading=HOSTS)
+_of_nodes = partial(_option, verbs=CANDIDATES, heading=NODES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ async def candidates(form: LaunchForm) -> list[Candidate]:
     nodes = form.nodes.rpartition(":")[2] or "1"
     if not nodes.isdecimal() or not int(nodes):
         raise RunError(f"nodes {form.nodes}: a number from 1 on")
-    return await candidates_for(_on_sky(form, _without_script(form)), int(nodes))
+    return await candidates_for(_on_sky(form, request_without_script(form)), int(nodes))
 
 
 def hosts(form: LaunchForm) -> tuple[Named, ...]:
@@ -173,10 +173,10 @@ def _request(form: LaunchForm) -> Request:
     """Return the form's request. Raises RunError."""
     if not form.script.strip():
         raise RunError("no script yet: the path of the training script")
-    return _without_script(form)
+    return request_without_script(form)
 
 
-def _without_script(form: LaunchForm) -> Request:
+def request_without_script(form: LaunchForm) -> Request:
     """Return the form's request, even if there is no script yet. Raises RunError."""
     nproc, nodes = form.nproc.strip(), form.nodes.strip()
     nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
@@ -202,7 +202,7 @@ def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os
     Raises FileExistsError if the file exists and `replace` is False, RunError, PresetError and PlanError.
     """
     presets = library()
-    text = saved_text(check_name(name), form.preset, overrides_of(_without_script(form)), presets)
+    text = saved_text(check_name(name), form.preset, overrides_of(request_without_script(form)), presets)
     path = user_dir(env) / f"{name}.toml"
     if path.exists() and name == form.preset:  # the file would lose its own changes
         raise RunError(f"preset {name} cannot build on itself: choose another name")

@@ -15,8 +15,8 @@ from ...presets.secrets import mask_text
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetEntry:
     name: str
-    title: str
-    summary: str
+    title: str = ""
+    summary: str = ""
     """When to use it."""
     strategy: str = ""
     origin: str = ""
@@ -28,17 +28,11 @@ class PresetEntry:
 def listed(presets: Library) -> list[PresetEntry]:
     """List every preset of the library in its order. Unreadable files come last."""
     broken = [name for name in presets.problems if name not in presets.definitions]
-    passed = [
-        PresetEntry(
-            name=clean_text(_named(text)),
-            title="",
-            summary="",
-            origin="passed over",
-            problem=clean_text(text, LONGEST),
-        )
-        for text in presets.passed
-    ]
-    return [*(_entry(name, presets) for name in (*presets.names, *broken)), *passed]
+    entries = [_entry(name, presets) for name in (*presets.names, *broken)]
+    for text in presets.passed:
+        name, problem = clean_text(_named(text)), clean_text(text, LONGEST)
+        entries.append(PresetEntry(name=name, origin="passed over", problem=problem))
+    return entries
 
 
 def _named(sentence: str) -> str:
@@ -54,7 +48,7 @@ def _entry(name: str, presets: Library) -> PresetEntry:
         preset = load(name, presets=presets).preset
     except PresetError as error:
         problem = clean_text(str(error), LONGEST)
-        return PresetEntry(name=clean_text(name), title="", summary="", origin=origin, problem=problem)
+        return PresetEntry(name=clean_text(name), origin=origin, problem=problem)
     title, summary = clean_text(mask_text(preset.title)), clean_text(mask_text(preset.summary), LONGEST)
     return PresetEntry(
         name=name, title=title, summary=summary, strategy=preset.strategy.kind, origin=origin
@@ -73,9 +67,7 @@ class PresetLibrary:
             self._library = library()
         except PresetError as error:
             self._library = None
-            return [
-                PresetEntry(name="distui.toml", title="", summary="", origin="project", problem=str(error))
-            ]
+            return [PresetEntry(name="distui.toml", origin="project", problem=str(error))]
         return listed(self._library)
 
     def load(self, name: str, overrides: Sequence[str] = ()) -> Loaded:

@@ -13,8 +13,9 @@ from distui.presets.estimate.workload import FORMATS, GB, USABLE, name_of_gpu, s
 from distui.presets.finding import Finding
 from distui.presets.load import BUILTIN, Library, library, load
 from distui.runners.launch.estimate_inputs import hardware_here
-from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, form_overrides
+from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, request_without_script
 from distui.runners.launch.preset_library import PresetEntry, listed
+from distui.runners.launch.preset_of_request import overrides_of
 from distui.runners.run.errors import RunError
 from distui.tui.rows import advice
 from distui.tui.rows.form import form_rows, keys_row
@@ -163,11 +164,11 @@ def test_a_form_says_all_that_a_preset_can_hold() -> None:
         preset="ddp", nproc="2", nodes="1:4", env="A=1 B='x y'", nccl="INFO", nccl_presets=("no-p2p",),
         overrides=("batch.micro=4",),
     )  # fmt: skip
-    assert set(form_overrides(form)) == {
+    assert set(overrides_of(request_without_script(form))) == {
         "batch.micro=4", "topology.nproc_per_node=2", "topology.nnodes=4", "topology.nnodes_min=1",
         "nccl.NCCL_P2P_DISABLE=1", "nccl.NCCL_DEBUG=INFO", "env.A=1", "env.B=x y",
     }  # fmt: skip
-    load("ddp", form_overrides(form))
+    load("ddp", overrides_of(request_without_script(form)))
 
 
 @for_each("count", [1, 8, 64])
