@@ -167,7 +167,6 @@ class Host(Struct, frozen=True, omit_defaults=True):
     load1: float | None = None
     mem_used: int | None = None
     mem_total: int | None = None
-    swap_used: int | None = None
     shm_used: int | None = None
     shm_total: int | None = None
     disk_free: int | None = None
@@ -180,7 +179,6 @@ class Host(Struct, frozen=True, omit_defaults=True):
     cpu_stall_percent: float | None = None
     """Percent of the last 10 s in which at least one task waited for a core (PSI)."""
     cgroup_mem_max: int | None = None
-    cgroup_oom_kills: int | None = None
     cgroup_mem_used: int | None = None
     """Bytes that count against `cgroup_mem_max`, without page cache."""
     steal_percent: float | None = None

@@ -205,21 +205,19 @@ UNLIMITED = 1 << 60
 """Upper bound of real limits in bytes: version 1 writes "no limit" as a number near 2^63."""
 
 
-class Cgroup:
-    """Reads the cgroup of this process at the time of construction."""
+class CgroupMemory:
+    """The lowest memory limit of this process's cgroup and its ancestors at the time of construction."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._levels = _memory_levels(root)
-        counter = oom_counter("self", root)
-        self._events = None if counter is None else KeptFile(str(counter))
 
     def read(self) -> tuple[int | None, int | None]:
-        """Lowest limit in bytes of this cgroup and its ancestors, and the number of OOM kills; None if not reported."""
-        limits = [limit for level in self._levels if (limit := level.limit()) is not None]
-        data = None if self._events is None else self._events.read()
-        return min(limits, default=None), None if data is None else number_after(
-            b"\n" + data, b"\noom_kill "
-        )
+        """Return the limit, and the bytes that count against it, without page cache; None if not reported."""
+        limited = [(limit, level) for level in self._levels if (limit := level.limit()) is not None]
+        if not limited:
+            return None, None
+        limit, level = min(limited, key=lambda pair: pair[0])
+        return limit, level.used()
 
 
 def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
@@ -227,9 +225,9 @@ def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
     return above(root, read_once(f"{root}/proc/{pid}/cgroup") or b"", controller)
 
 
-def oom_counter(pid: int | str, root: Path = Path("/")) -> Path | None:
+def oom_counter(pid: int | str) -> Path | None:
     """Return the file that counts the out-of-memory kills in a process's cgroup; None without one."""
-    for level in levels(root, pid, "memory"):
+    for level in levels(Path("/"), pid, "memory"):
         for name in ("memory.oom_control", "memory.events"):
             if (level / name).exists():
                 return level / name
@@ -253,18 +251,6 @@ def above(root: Path, content: bytes, controller: str) -> list[Path]:
 
 FILE_CACHE = (b"\nactive_file ", b"\ninactive_file ", b"\nslab_reclaimable ")
 FILE_CACHE_V1 = (b"\ntotal_active_file ", b"\ntotal_inactive_file ")
-
-
-class MemoryUse:
-    """Bytes that count against this process's lowest memory limit, without page cache."""
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._levels = _memory_levels(root)
-
-    def read(self) -> int | None:
-        """Return the current bytes; None if no level has a limit, or the kernel reports no value."""
-        limited = [(limit, level) for level in self._levels if (limit := level.limit()) is not None]
-        return min(limited, key=lambda pair: pair[0])[1].used() if limited else None
 
 
 class _Memory:

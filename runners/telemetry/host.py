@@ -12,7 +12,7 @@ import psutil
 from ..run import clock
 from ..run.machine import disk_space
 from ..run.model import Host
-from ..run.proc import Cgroup, KeptFile, MemoryUse
+from ..run.proc import CgroupMemory, KeptFile
 from .counters import Counter
 
 # -----------------------------------------------------------------------------------------------------------
@@ -93,8 +93,7 @@ class HostSampler:
         self._run_dir = str(run_dir)
         self._root = Path(root)
         self._clock = clock
-        self._cgroup = Cgroup(self._root)
-        self._cgroup_use = MemoryUse(self._root)
+        self._cgroup = CgroupMemory(self._root)
         self._errors = NicErrors()
         self._rates: dict[str, Counter] = {}
         self._nics: tuple[bytes, ...] = ()
@@ -111,11 +110,11 @@ class HostSampler:
         if now - self._nics_at >= NIC_S:
             self._nics_at = now
             self._nics, self._ports = _nics(self._root), _ports(self._root)
-        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        memory = psutil.virtual_memory()
         received, sent = self._network(now)
         ib_received, ib_sent = self._infiniband(now)
         self._count_errors(now)
-        limit, kills = self._cgroup.read()
+        limit, used = self._cgroup.read()
         busy, steal = self._busy.percent()
         return Host(
             cpu_percent=busy,
@@ -123,15 +122,13 @@ class HostSampler:
             load1=_load1(),
             mem_used=memory.total - memory.available,
             mem_total=memory.total,
-            swap_used=swap.used,
             net_rx_bps=received,
             net_tx_bps=sent,
             ib_rx_bps=ib_received,
             ib_tx_bps=ib_sent,
             cpu_stall_percent=_pressure(self._kept("proc/pressure/cpu").read()),
             cgroup_mem_max=limit,
-            cgroup_oom_kills=kills,
-            cgroup_mem_used=self._cgroup_use.read(),
+            cgroup_mem_used=used,
             steal_percent=steal,
             page_cache=max(0, memory.cached - memory.shared),
             nic_errors=self._errors.lately,

@@ -110,9 +110,9 @@ class Samples:
         varied = self._varied(0, 10)
         return Host(
             cpu_percent=20.0 + varied, cores=192, load1=30.0 + varied, mem_used=500 * GIB + varied, mem_total=2000 * GIB,
-            swap_used=0, shm_used=GIB, shm_total=1000 * GIB, disk_free=900 * GIB - varied, disk_total=1000 * GIB,
+            shm_used=GIB, shm_total=1000 * GIB, disk_free=900 * GIB - varied, disk_total=1000 * GIB,
             net_rx_bps=1e6 + varied, net_tx_bps=1e6 - varied, ib_rx_bps=1e10 + varied, ib_tx_bps=1e10 - varied,
-            cpu_stall_percent=0.1, cgroup_oom_kills=0,
+            cpu_stall_percent=0.1,
         )  # fmt: skip
 
 

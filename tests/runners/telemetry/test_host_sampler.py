@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distui.runners.run.proc import Cgroup
+from distui.runners.run.proc import CgroupMemory
 from distui.runners.telemetry.host import HostSampler
 
 
@@ -139,15 +139,13 @@ def test_cgroup_version_2_takes_the_tightest_limit_above(tmp_path: Path) -> None
     put(base / "memory.max", "max\n")
     put(base / "job_7/memory.max", "64000\n")
     put(base / "job_7/step_0/memory.max", "max\n")
-    put(base / "job_7/step_0/memory.events", "low 0\noom 5\noom_kill 2\n")
-    assert Cgroup(tmp_path).read() == (64000, 2)
+    assert CgroupMemory(tmp_path).read()[0] == 64000
 
 
 def test_cgroup_version_2_in_a_container_that_sees_only_its_own(tmp_path: Path) -> None:
     put(tmp_path / "proc/self/cgroup", "0::/kubepods/pod1/x\n")
     put(tmp_path / "sys/fs/cgroup/memory.max", "4096\n")
-    put(tmp_path / "sys/fs/cgroup/memory.events", "oom_kill 0\n")
-    assert Cgroup(tmp_path).read() == (4096, 0)
+    assert CgroupMemory(tmp_path).read()[0] == 4096
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("9223372036854771712\n", None), ("8192\n", 8192)])
@@ -155,9 +153,8 @@ def test_cgroup_version_1(tmp_path: Path, limit: str, expected: int | None) -> N
     put(tmp_path / "proc/self/cgroup", "5:devices:/\n4:cpu,memory:/job/7\n0::/\n")
     base = tmp_path / "sys/fs/cgroup/memory/job/7"
     put(base / "memory.limit_in_bytes", limit)
-    put(base / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    assert Cgroup(tmp_path).read() == (expected, 3)
+    assert CgroupMemory(tmp_path).read()[0] == expected
 
 
 def test_no_cgroup(tmp_path: Path) -> None:
-    assert Cgroup(tmp_path).read() == (None, None)
+    assert CgroupMemory(tmp_path).read() == (None, None)

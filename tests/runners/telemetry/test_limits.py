@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.run.formatting import spans_short
-from distui.runners.run.proc import Limits, MemoryUse
+from distui.runners.run.proc import CgroupMemory, Limits
 
 
 def put(path: Path, text: str) -> None:
@@ -105,7 +105,7 @@ def test_memory_in_use_without_page_cache(tmp_path: Path) -> None:
     put(job / "step/memory.max", "max\n")
     put(job / "step/memory.current", "5\n")
     put(job / "step/memory.stat", "anon 5\n")
-    assert MemoryUse(tmp_path).read() == 440
+    assert CgroupMemory(tmp_path).read() == (1000, 440)
 
 
 def test_memory_in_use_of_version_1(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_memory_in_use_of_version_1(tmp_path: Path) -> None:
         job / "memory.stat",
         "cache 9\nactive_file 1\ninactive_file 1\ntotal_active_file 100\ntotal_inactive_file 50\n",
     )
-    assert MemoryUse(tmp_path).read() == 550
+    assert CgroupMemory(tmp_path).read() == (1000, 550)
 
 
 def test_memory_without_a_limit_is_not_told(tmp_path: Path) -> None:
@@ -126,5 +126,5 @@ def test_memory_without_a_limit_is_not_told(tmp_path: Path) -> None:
     put(job / "memory.max", "max\n")
     put(job / "memory.current", "900\n")
     put(job / "memory.stat", "anon 300\n")
-    assert MemoryUse(tmp_path).read() is None
-    assert MemoryUse(tmp_path / "nothing").read() is None
+    assert CgroupMemory(tmp_path).read() == (None, None)
+    assert CgroupMemory(tmp_path / "nothing").read() == (None, None)
