@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .known_causes import CAUSES, FILE_LIMIT, LESS, LOST_WORKER, THROUGH, WORKER, Cause
+from .known_causes import ANYWHERE, CAUSES, FILE_LIMIT, LED_TO, LESS, LOST_WORKER, WORKER, Cause
 from .tracebacks import COMPILING, in_lines, raised_in, shortened, unwrapped
 
 LONGEST = 200
@@ -130,10 +130,10 @@ def of_line(line: str) -> Failure | None:
     raised: dict[str, Any] = {}
     case = None
     if kind is None:
-        case = _in_last_lines(Death(0, None, {}, [line]))
+        case = _in_last_lines([line])
     else:
         raised = {"type": kind.rpartition(".")[2], "text": line[len(kind) :].lstrip(": ")}
-        case = _of_table(raised, line)
+        case = _first_cause(CAUSES, [line], raised)
     return None if case is None else _failure_of(case, Death(0, None, raised), raised)
 
 
@@ -191,23 +191,22 @@ def _of_exception(raised: Mapping[str, Any], code: int | None) -> _FailureClass:
     if kind == "KeyboardInterrupt":
         return _FailureClass("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
     before = raised.get("before") or ()
-    worker = next((_of_table(raised, earlier) for earlier in before if WORKER.search(earlier)), None)
-    case = worker or _of_table(raised, head)
-    if case is not None:
-        return case
+    workers = [earlier for earlier in before if WORKER.search(earlier)]
+    case = _first_cause(CAUSES, workers[:1], raised) or _first_cause(CAUSES, [head], raised)
     for earlier in before:
-        for cause in CAUSES:
-            match = cause.pattern.search(earlier) if cause.kind in THROUGH else None
+        case = case or _first_cause(LED_TO, [earlier], raised)
+    return case or _unknown(kind, head, raised, code)
+
+
+def _first_cause(
+    causes: Iterable[Cause], texts: Sequence[str], raised: Mapping[str, Any]
+) -> _FailureClass | None:
+    """Return the first of these causes that a text matches."""
+    for cause in causes:
+        for text in texts:
+            match = cause.pattern.search(text)
             if match:
-                return _filled(cause, match, raised, earlier)
-    return _unknown(kind, head, raised, code)
-
-
-def _of_table(raised: Mapping[str, Any], head: str) -> _FailureClass | None:
-    for cause in CAUSES:
-        match = cause.pattern.search(head)
-        if match:
-            return _filled(cause, match, raised, head)
+                return _filled(cause, match, raised, text)
     return None
 
 
@@ -312,7 +311,7 @@ def _of_signal(number: int, death: Death) -> _FailureClass:
         says = who + "crashed at interpreter exit (%s), after its script had ended" % name
         remedy = "nothing of the training is lost; destroy the process group before the end of the script"
         return _FailureClass("exit-abort", says, remedy, "no" if death.finished else "maybe")
-    case = _in_last_lines(death)
+    case = _in_last_lines(death.lines)
     if case is not None:
         return case._replace(says="%s (%s)" % (case.says, name))
     if number == signal.SIGXFSZ:
@@ -347,58 +346,54 @@ def _at_exit(number: int, death: Death) -> bool:
     return aborted or (death.finished and number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS))
 
 
-def _in_last_lines(death: Death) -> _FailureClass | None:
+def _in_last_lines(lines: Sequence[str]) -> _FailureClass | None:
     """Return the first cause of the table that a line matches. Only for causes whose text scripts do not print."""
-    for cause in CAUSES:
-        for line in death.lines if cause.anywhere else ():
-            match = cause.pattern.search(line)
-            if match:
-                return _filled(cause, match, {}, line)
-    return None
+    return _first_cause(ANYWHERE, lines, {})
 
 
 class _Exit(NamedTuple):
     """An exit code, and a pattern of the last lines of stderr that says why. Its group is {0} in `says`."""
 
     code: int
-    pattern: str
+    pattern: re.Pattern[str]
     kind: str
     says: str
     remedy: str
 
 
+_LINES = re.DOTALL | re.MULTILINE
 _EXITS = (
     _Exit(
         2,
-        r"can't open file '([^'\n]+)'",
+        re.compile(r"can't open file '([^'\n]+)'", _LINES),
         "file-missing",
         "finds no script {0}",
         "give the script's path as that node sees it",
     ),
     _Exit(
         2,
-        r"^usage:.*?^[^\n]*?error: ([^\n]+)",
+        re.compile(r"^usage:.*?^[^\n]*?error: ([^\n]+)", _LINES),
         "usage",
         "refused its arguments: {0}",
         "correct the arguments after `--`: the script's --help lists them",
     ),
     _Exit(
         os.EX_CONFIG,
-        r"([^\n]+)\Z",
+        re.compile(r"([^\n]+)\Z", _LINES),
         "settings",
         "refused its settings: {0}",
         "correct the preset or the script's arguments: the same would happen again",
     ),
     _Exit(
         1,
-        r"^distui: (torchrun refused the arguments: [^\n]+)$",
+        re.compile(r"^distui: (torchrun refused the arguments: [^\n]+)$", _LINES),
         "launcher-refused",
         "{0}",
         "correct the arguments of that torchrun: it started no rank",
     ),
     _Exit(
         1,
-        r"^\S*python\S*: No module named ([\w.]+)$",
+        re.compile(r"^\S*python\S*: No module named ([\w.]+)$", _LINES),
         "import-missing",
         "finds no module named {0}",
         "install it in that environment, or start where the module is",
@@ -411,14 +406,14 @@ def _of_code(death: Death) -> _FailureClass:
     if code is None:
         return _FailureClass("lost", "ended; exit status unknown", "see its last lines", "maybe")
     for known in _EXITS:
-        match = re.search(known.pattern, text, re.DOTALL | re.MULTILINE) if known.code == code else None
+        match = known.pattern.search(text) if known.code == code else None
         if match:
             return _FailureClass(known.kind, known.says.format(_line(match.group(1))), known.remedy, "no")
     if code in (126, 127):
         says = "could not execute a command (exit code %d)%s" % (code, _because(death.lines))
         remedy = "install it on that node, correct its path, or make it executable"
         return _FailureClass("not-executable", says, remedy, "no")
-    case = _in_last_lines(death)
+    case = _in_last_lines(death.lines)
     if case is not None and case.symptom:
         return case
     remedy = "see the last lines of its stderr: it named no exception"

@@ -55,8 +55,10 @@ def _remedy_of(kind: str) -> str:
 
 
 FILE_LIMIT, LESS, NAN_REMEDY = map(_remedy_of, ("file-limit", "host-oom", "nan"))
+ANYWHERE = tuple(cause for cause in CAUSES if cause.anywhere)
 THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full", "file-limit", "shm-full")
-"""Kinds of causes that are also searched in the exceptions that led to the last one."""
+LED_TO = tuple(cause for cause in CAUSES if cause.kind in THROUGH)
+"""Causes that are also searched in the exceptions that led to the last one."""
 WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: ")
 """torch's text for a DataLoader worker that a signal ended."""
 LOST_WORKER = next(cause for cause in CAUSES if cause.pattern.pattern.endswith("exited unexpectedly"))

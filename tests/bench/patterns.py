@@ -52,7 +52,8 @@ class Used:
     @property
     def searched(self) -> int:
         """Characters of a line, or of the text of a failure, that are searched."""
-        return LONGEST if ".CAUSES." in self.name else SEARCHED
+        tables = (".CAUSES.", ".ANYWHERE.", ".LED_TO.")
+        return LONGEST if any(table in self.name for table in tables) else SEARCHED
 
 
 def patterns() -> list[Used]:
