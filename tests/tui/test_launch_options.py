@@ -9,6 +9,7 @@ import os
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from each import for_each
 
 from distui.presets.request import ALL, OPTIONS, REQUEST_OPTIONS, LaunchOption, options
@@ -17,6 +18,7 @@ from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.option_values import PARSERS
 from distui.runners.launch.words import READERS
 from distui.tui.cli import parser
+from distui.tui.mcp.answers import Refused
 from distui.tui.mcp.launch_words import option_words
 from distui.tui.rows.form_fields import OPTION
 from distui.tui.rows.form_fields import fields as form_fields
@@ -97,3 +99,8 @@ def test_words_for_reading_a_value_exist_and_flags_are_unique() -> None:
     assert {option.read for option in OPTIONS} <= set(READERS)
     flags = [flag for option in OPTIONS for flag in option.flags]
     assert len(flags) == len(set(flags))
+
+
+def test_a_model_cannot_have_plan_start_anything() -> None:
+    with pytest.raises(Refused, match="plan has no option '--try'"):
+        option_words("plan", ["--try", "3"], control=True)
