@@ -46,14 +46,18 @@ def choices(state: RunState) -> list[str]:
 
 def chosen_title(chosen: Selection, launching: bool = False) -> str:
     """Return rank, stream and pattern of the selection."""
-    who = "all ranks" if chosen.rank is None else f"rank {chosen.rank}"
-    stream = "" if chosen.stream == "all" else f" · {chosen.stream}"
-    if chosen.stream in SERVICES or (launching and chosen.rank is None and not stream):
-        who, stream = {"service": "agents and runners"}.get(chosen.stream, LAUNCH_LOG), ""
-    pattern = f" · /{chosen.pattern}/" if chosen.pattern else ""
-    if pattern and not chosen.only_hits:
-        pattern += " in context"
-    return who + stream + pattern
+    parts = []
+    if chosen.stream == "service":
+        parts.append("agents and runners")
+    elif chosen.stream == "launch" or (launching and chosen.rank is None and chosen.stream == "all"):
+        parts.append(LAUNCH_LOG)
+    else:
+        parts.append("all ranks" if chosen.rank is None else f"rank {chosen.rank}")
+        if chosen.stream != "all":
+            parts.append(chosen.stream)
+    if chosen.pattern:
+        parts.append(f"/{chosen.pattern}/" if chosen.only_hits else f"/{chosen.pattern}/ in context")
+    return " · ".join(parts)
 
 
 def label_of(file: LogFile, nodes: Mapping[int, str] | None = None) -> str:

@@ -63,16 +63,12 @@ class TimeColumn(Struct, frozen=True):
         sign = " " if line.own else "~"
         if self.mode == "clock":
             return fit(sign + time_of_day(line.at), self.width)
-        if self.mode == "start":
-            since = None if self.began is None else line.at - self.began
-        else:
-            since = None if above is None or above.at is None else line.at - above.at
-        return fit(sign + _since(since), self.width, right=True)
+        since = self.began if self.mode == "start" else above and above.at
+        shown = "" if since is None else _span_text(line.at - since)
+        return fit(sign + shown, self.width, right=True)
 
 
-def _since(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
+def _span_text(seconds: float) -> str:
     sign, seconds = ("-" if seconds < -0.05 else "+"), abs(seconds)
     if seconds < 100:
         return f"{sign}{seconds:.1f}s"
@@ -90,15 +86,18 @@ def log_row(
 ) -> Row:
     """Return one line: mark, level, label, time, text with hits."""
     glyph, style = _LEVEL.get(line.level, (" ", "text"))
-    cells: list[Cell] = [(glyphs.MARK if marked else glyph, "accent" if marked else style)]
+    if marked:
+        glyph, style = glyphs.MARK, "accent"
+    cells: list[Cell] = [(glyph, style)]
     if label_width:
         cells.append((fit(line.label, label_width) + " ", "dim"))
     if when:
         cells.append((when + " ", "dim"))
-    text = line.text if line.text.isascii() else line.text.translate(_SELECTORS)
-    body = "text" if line.label else "dim"
-    text_style = {Level.WARN: "warn", Level.ERROR: "bad"}.get(line.level, body)
-    return (*cells, *_with_hits(text, text_style, pattern))
+    text = line.text
+    if not text.isascii():
+        text = text.translate(_SELECTORS)
+    _, style = _LEVEL.get(line.level, ("", "text" if line.label else "dim"))
+    return (*cells, *_with_hits(text, style, pattern))
 
 
 def _with_hits(text: str, style: str, pattern: re.Pattern[str] | None) -> Sequence[Cell]:

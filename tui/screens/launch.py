@@ -145,13 +145,12 @@ class LaunchScreen(Screen[None]):
     @property
     def form(self) -> LaunchForm:
         """The current form. Raises RunError for an open quote."""
-        entry = self.presets.current
-        return launch_form(entry.name if entry else "", self.form_view.fields, self.form_view.typed)
+        return launch_form(self.presets.current_name, self.form_view.fields, self.form_view.typed)
 
     def _open(self) -> None:
         """Show the fields of the selected preset if they are not shown yet, and compute its plan."""
         entry = self.presets.current
-        wanted = (entry.name if entry else "", kind_override(self.form_view.typed))
+        wanted = (self.presets.current_name, kind_override(self.form_view.typed))
         if wanted != self._shown:
             self._shown = wanted
             kind = entry.strategy if entry else ""

@@ -45,8 +45,12 @@ class FormView(RowsView, inherit_bindings=False):
         at = self.current.name if self.fields else ""
         names = [field.name for field in fields]
         self.fields = list(fields)
-        self._index = names.index(at) if at in names else 0
-        self._caret = min(self._caret, len(self.text)) if at in names else len(self.text)
+        if at in names:
+            self._index = names.index(at)
+            self._caret = min(self._caret, len(self.text))
+        else:
+            self._index = 0
+            self._caret = len(self.text)
         self._draw()
 
     def set(self, name: str, value: str) -> None:
@@ -213,7 +217,8 @@ class FormView(RowsView, inherit_bindings=False):
     def _keep_in_sight(self, laid_out: FormRows) -> None:
         """Scroll to the current field with its help; for the first field also to the heading."""
         top, first = self.scroll_offset.y, laid_out.at[self._index]
-        first = 0 if not self._index else first
+        if not self._index:
+            first = 0
         if first < top:
             self._scroll_row(first)
         elif laid_out.end >= top + self.shown:

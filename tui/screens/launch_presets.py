@@ -36,9 +36,14 @@ class PresetList(SearchableRows):
     def current(self) -> PresetEntry | None:
         return self.listed[self.cursor] if self.listed else None
 
+    @property
+    def current_name(self) -> str:
+        """Name of the preset under the cursor; "" if the search finds none."""
+        return self.listed[self.cursor].name if self.listed else ""
+
     def set_entries(self, entries: Sequence[PresetEntry], name: str = "") -> None:
         """List these presets, with the cursor on `name` or on the same preset as before."""
-        kept = name or (self.current.name if self.current else "")
+        kept = name or self.current_name
         self.entries = list(entries)
         self._highlighted = None
         self._list(kept)
@@ -56,23 +61,22 @@ class PresetList(SearchableRows):
         self.move_to(names.index(name) if name in names else 0)
 
     def _draw(self) -> None:
-        count = f"{len(self.listed)} of {len(self.entries)}" if self.words else str(len(self.entries))
-        self.entitle(f"presets {count}")
+        fitting = f"{len(self.listed)} of " if self.words else ""
+        self.entitle(f"presets {fitting}{len(self.entries)}")
         self.set_rows(preset_rows(self.listed, self.scrollable_content_region.width - 1), self.search_row())
 
     def cursor_moved(self) -> None:
-        entry = self.current
-        name = entry.name if entry else ""
+        name = self.current_name
         if name != self._highlighted:
             self._highlighted = name
-            self.post_message(self.Highlighted(entry))
+            self.post_message(self.Highlighted(self.current))
 
     def entered(self) -> None:
         if self.listed:
             self.post_message(self.Chosen())
 
     def searched(self) -> None:
-        self._list(best_match(self.entries, self.words, self.current.name if self.current else ""))
+        self._list(best_match(self.entries, self.words, self.current_name))
 
     def on_resize(self, event: Resize) -> None:
         self._draw()

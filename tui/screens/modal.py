@@ -143,10 +143,8 @@ class ConfirmScreen(RowsModal[str]):
         `more` are the rows that `e` shows instead of `rows`; `other` and `save` name the actions of `a` and `s`.
         """
         self._verb, self._other, self._save, self._more = verb, other, save, more
-        pairs = [("y", f" {verb}   ")]
-        pairs += [("a", f" {other}   ")] if other else []
-        pairs += [("s", f" {save}   ")] if save else []
-        pairs += [("e", " shows all   ")] if more else []
+        keys = {"y": verb, "a": other, "s": save, "e": "shows all" if more else ""}
+        pairs = [(key, f" {words}   ") for key, words in keys.items() if words]
         super().__init__(title, rows, key_row(*pairs, ("Enter", " cancel")), ascii_only)
 
     def action_answer(self, answer: str) -> None:
