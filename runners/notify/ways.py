@@ -32,17 +32,22 @@ from ..run.settings_file import (
 )
 from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
 
+_ADDRESSES = ("url", "url_file", "url_env")
+_TOKENS = ("token_file", "token_env")
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "webhook": (*_ADDRESSES, *_TOKENS),
+    "apprise": _ADDRESSES,
+    "command": ("command",),
+    "desktop": (),
+    "terminal": ("sequence",),
+}
+"""Kind of a channel → its own settings."""
 POSTED = ("webhook", "apprise")
 """Kinds with an address."""
 OWN = ("terminal", "desktop")
-"""Kinds without settings. Each is also the name of a channel."""
-KINDS = (*POSTED, "command", *OWN)
+"""Kinds that need no settings. Each is also the name of a channel."""
 SEQUENCES = ("auto", "osc9", "osc777", "bell")
 """Escape sequences for a terminal."""
-_ADDRESSES = ("url", "url_file", "url_env")
-_TOKENS = ("token_file", "token_env")
-_TEXTS = (*_ADDRESSES, *_TOKENS, "sequence")
-_KEYS = (*_TEXTS, "type", "command", "rules")
 _SERVICE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20\x7f]+")
 """An address of apprise."""
 
@@ -152,15 +157,14 @@ def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
 
 def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
     """Return the channel of a section. Raises RunError."""
-    kind = section.get("type", name if name in OWN else None)
+    kind = section.get("type", name)
     mistake = next(_mistakes(name, kind, section), None)
     if mistake is not None:
         raise RunError(mistake)
-    command = tuple(section["command"]) if kind == "command" else ()
-    texts = {key: section[key] for key in _TEXTS if key in section}
-    return NoticeWay(
-        name, kind, _rules(section, f"notify.ways.{name}.rules", rules), command=command, **texts
-    )
+    settings = {key: section[key] for key in KINDS[kind] if key in section}
+    if "command" in settings:
+        settings["command"] = tuple(settings["command"])
+    return NoticeWay(name, kind, _rules(section, f"notify.ways.{name}.rules", rules), **settings)
 
 
 def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
@@ -168,37 +172,32 @@ def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]
     where = f"notify.ways.{name}"
     if not NAME.fullmatch(name) or name == OFF:
         yield f"notify.ways: {quoted(name)} is not a valid channel name: use up to 32 letters, digits, _ and -"
-    for key in section:
-        if key not in _KEYS:
-            yield f"{where}: there is no setting {quoted(key)}{nearest_or_all(key, _KEYS)}"
-    for key in _TEXTS:
-        if not isinstance(section.get(key, ""), str):
-            yield f"{where}.{key} has to be a text"
-    yield from _mistakes_of_kind(where, kind, section)
+    if not isinstance(kind, str) or kind not in KINDS:
+        yield f"{where}.type has to be one of {', '.join(KINDS)}"
+    if kind == "terminal" and name != kind:
+        yield f"{where}: a channel of type terminal has to be called terminal: write [notify.ways.terminal]"
+    yield from _mistakes_of_settings(where, kind, section)
+    if kind == "command" and not _is_command(section.get("command")):
+        yield f'{where}.command has to be a list of words, the program first, as in ["mail-me", "-q"]'
     if kind in POSTED:
-        yield from _mistakes_of_address(where, kind, section)
+        yield from _mistakes_of_address(where, section)
     if section.get("sequence", "auto") not in SEQUENCES:
         yield f"{where}.sequence has to be one of {', '.join(SEQUENCES)}"
 
 
-def _mistakes_of_kind(where: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
-    if kind not in KINDS:
-        yield f"{where}.type has to be one of {', '.join(KINDS)}"
-    if kind == "terminal" and where != "notify.ways.terminal":
-        yield f"{where}: a channel of type terminal has to be called terminal: write [notify.ways.terminal]"
-    if kind == "command" and not _is_command(section.get("command")):
-        yield f'{where}.command has to be a list of words, the program first, as in ["mail-me", "-q"]'
-    if kind not in POSTED and any(section.get(key) for key in (*_ADDRESSES, *_TOKENS)):
-        yield f"{where}: a channel of type {kind} has no address and no token: leave them out"
+def _mistakes_of_settings(where: str, kind: str, section: Mapping[str, Any]) -> Iterator[str]:
+    known = (*KINDS[kind], "type", "rules")
+    for key, value in section.items():
+        if key not in known:
+            yield f"{where}: a channel of type {kind} has no setting {quoted(key)}{nearest_or_all(key, known)}"
+        if key not in ("command", "rules") and not isinstance(value, str):
+            yield f"{where}.{key} has to be a text"
 
 
-def _mistakes_of_address(where: str, kind: str, section: Mapping[str, Any]) -> Iterator[str]:
-    tokens = [key for key in _TOKENS if section.get(key)]
-    if len([key for key in _ADDRESSES if section.get(key)]) != 1:
+def _mistakes_of_address(where: str, section: Mapping[str, Any]) -> Iterator[str]:
+    if sum(bool(section.get(key)) for key in _ADDRESSES) != 1:
         yield f"{where} needs its address in one of url_file, url_env and url"
-    if kind == "apprise" and tokens:
-        yield f"{where}: a channel of type apprise has its token in the address: leave {tokens[0]} out"
-    if len(tokens) > 1:
+    if all(section.get(key) for key in _TOKENS):
         yield f"{where}: token_file and token_env exclude each other: write one"
     for key in ("url_env", "token_env"):
         if section.get(key) and not is_secret(section[key]):

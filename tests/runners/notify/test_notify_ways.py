@@ -94,12 +94,12 @@ def test_a_way_with_a_mistake_is_named_and_refused_at_a_launch(tmp_path: Path) -
         (f'type = "webhook"\nurl = "{SECRET}"\nurl_file = "x"', "in one of"),
         ('type = "webhook"\nurl = 3', "has to be a text"),
         ('type = "command"', "list of words"), ('type = "command"\ncommand = "rm -rf"', "list of words"),
-        ('type = "command"\ncommand = []', "list of words"), ('type = "desktop"\nurl = "x"', "has no address"),
+        ('type = "command"\ncommand = []', "list of words"), ('type = "desktop"\nurl = "x"', "has no setting"),
         ('type = "webhook"\nurl_env = "MY_ADDRESS"', "name of a secret"),
         (f'type = "webhook"\nurl = "{SECRET}"\nurls = 1', "did you mean"),
         (f'type = "webhook"\nurl = "{SECRET}"\nrules = "hang"', "list of rules"),
         ('type = "terminal"', "has to be called terminal"),
-        ('type = "apprise"\nurl_file = "x"\ntoken_file = "y"', "has its token in the address"),
+        ('type = "apprise"\nurl_file = "x"\ntoken_file = "y"', "of type apprise has no setting"),
         (f'type = "webhook"\nurl = "{SECRET}"\nrules = ["hangs"]', "did you mean hang?"),
     ]:  # fmt: skip
         settings = configured(tmp_path, f"[notify.ways.team]\n{lines}\n")
