@@ -12,7 +12,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .known_causes import ANYWHERE, CAUSES, FILE_LIMIT, LED_TO, LESS, LOST_WORKER, WORKER, Cause
+from .known_causes import ANYWHERE, CAUSES, FILE_LIMIT, LED_TO, LESS, LOST_WORKER, OF_EXITS, WORKER, Cause
 from .tracebacks import COMPILING, in_lines, raised_in, shortened, unwrapped
 
 LONGEST = 200
@@ -351,64 +351,13 @@ def _in_last_lines(lines: Sequence[str]) -> _FailureClass | None:
     return _first_cause(ANYWHERE, lines, {})
 
 
-class _Exit(NamedTuple):
-    """An exit code, and a pattern of the last lines of stderr that says why. Its group is {0} in `says`."""
-
-    code: int
-    pattern: re.Pattern[str]
-    kind: str
-    says: str
-    remedy: str
-
-
-_LINES = re.DOTALL | re.MULTILINE
-_EXITS = (
-    _Exit(
-        2,
-        re.compile(r"can't open file '([^'\n]+)'", _LINES),
-        "file-missing",
-        "finds no script {0}",
-        "give the script's path as that node sees it",
-    ),
-    _Exit(
-        2,
-        re.compile(r"^usage:.*?^[^\n]*?error: ([^\n]+)", _LINES),
-        "usage",
-        "refused its arguments: {0}",
-        "correct the arguments after `--`: the script's --help lists them",
-    ),
-    _Exit(
-        os.EX_CONFIG,
-        re.compile(r"([^\n]+)\Z", _LINES),
-        "settings",
-        "refused its settings: {0}",
-        "correct the preset or the script's arguments: the same would happen again",
-    ),
-    _Exit(
-        1,
-        re.compile(r"^distui: (torchrun refused the arguments: [^\n]+)$", _LINES),
-        "launcher-refused",
-        "{0}",
-        "correct the arguments of that torchrun: it started no rank",
-    ),
-    _Exit(
-        1,
-        re.compile(r"^\S*python\S*: No module named ([\w.]+)$", _LINES),
-        "import-missing",
-        "finds no module named {0}",
-        "install it in that environment, or start where the module is",
-    ),
-)
-
-
 def _of_code(death: Death) -> _FailureClass:
     code, text = death.exit_code, "\n".join(death.lines)
     if code is None:
         return _FailureClass("lost", "ended; exit status unknown", "see its last lines", "maybe")
-    for known in _EXITS:
-        match = known.pattern.search(text) if known.code == code else None
-        if match:
-            return _FailureClass(known.kind, known.says.format(_line(match.group(1))), known.remedy, "no")
+    known = _first_cause([cause for cause in OF_EXITS if cause.exit_code == code], [text], {})
+    if known is not None:
+        return known
     if code in (126, 127):
         says = "could not execute a command (exit code %d)%s" % (code, _because(death.lines))
         remedy = "install it on that node, correct its path, or make it executable"

@@ -23,6 +23,7 @@ class Cause(NamedTuple):
     symptom: bool
     anywhere: bool
     deterministic: bool
+    exit_code: int | None
 
 
 def _read() -> tuple[Cause, ...]:
@@ -44,10 +45,13 @@ def _cause(kind: str, fields: Mapping[str, str]) -> Cause:
         "symptom" in flags,
         "anywhere" in flags,
         "deterministic" in flags,
+        int(fields["exit"]) if "exit" in fields else None,
     )
 
 
-CAUSES = _read()
+_ALL = _read()
+CAUSES = tuple(cause for cause in _ALL if cause.exit_code is None)
+OF_EXITS = tuple(cause for cause in _ALL if cause.exit_code is not None)
 
 
 def _remedy_of(kind: str) -> str:

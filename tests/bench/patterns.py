@@ -52,7 +52,7 @@ class Used:
     @property
     def searched(self) -> int:
         """Characters of a line, or of the text of a failure, that are searched."""
-        tables = (".CAUSES.", ".ANYWHERE.", ".LED_TO.")
+        tables = (".CAUSES.", ".ANYWHERE.", ".LED_TO.", ".OF_EXITS.")
         return LONGEST if any(table in self.name for table in tables) else SEARCHED
 
 
