@@ -110,32 +110,29 @@ class NcclSwitch:
     async def _conclude(self, command: SetNccl, level: str, answers: Answers) -> Clause:
         """Report the ranks' answers, and set c10d's level if NCCL is not in use. Raises CommandRefused."""
         changed = tuple(rank for rank, answer in answers.items() if answer.get("changed"))
-        answer = next(iter(answers.values()))
-        backend, loaded = answer.get("backend") or "", answer.get("loaded")
-        planned = self._run.plan.backend
-        gloo = unused(backend, planned, called(self._run.state))
-        gloo = gloo or (planned == "gloo" and not (changed or loaded or backend))
-        ranks = tuple(answers)
+        answer, ranks = next(iter(answers.values())), tuple(answers)
+        gloo = self._uses_gloo(answer, changed)
         if gloo:  # a CUDA build of torch contains NCCL, which accepts the level
             clause = Clause(await self._gloo(command, level, ranks))
         elif changed:
             ranks, clause = changed, _changed(command, level, changed)
-        elif loaded or backend:
-            version = answer.get("version") or "here"
-            why = "NCCL is built into this torch, where NCCL_DEBUG cannot be changed live"
-            if loaded:
-                why = f"NCCL {version} cannot change NCCL_DEBUG live (2.24 or newer can)"
+        elif answer.get("loaded") or answer.get("backend"):
             lasts = command.seconds is None and not command.ranks
             kept = f"{level} is set for the next start; " if lasts else ""
-            raise CommandRefused(f"{why}: {kept}add --restart to restart now")
+            raise CommandRefused(f"{_fixed(answer)}: {kept}add --restart to restart now")
         else:
-            clause = Clause(
-                f"NCCL is not loaded yet: NCCL_DEBUG={level} is set, and counts from its first use"
-            )
-        acts = bool(answer.get("changed")) and not gloo
-        self._report(command, level, ranks, acts, clause.words())
+            text = f"NCCL is not loaded yet: NCCL_DEBUG={level} is set, and counts from its first use"
+            clause = Clause(text)
+        self._report(command, level, ranks, bool(answer.get("changed")) and not gloo, clause.words())
         self._go_back_after(command.seconds, ranks)
         return clause
+
+    def _uses_gloo(self, answer: Mapping[str, Any], changed: tuple[int, ...]) -> bool:
+        """Return True if NCCL is not in use, by a rank's answer. `changed`: ranks with the new level."""
+        backend, planned = answer.get("backend") or "", self._run.plan.backend
+        if unused(backend, planned, called(self._run.state)):
+            return True
+        return planned == "gloo" and not (changed or backend or answer.get("loaded"))
 
     async def _gloo(self, command: SetNccl, level: str, ranks: tuple[int, ...]) -> str:
         """Set c10d's log level live, because NCCL is not in use."""
@@ -206,6 +203,13 @@ def _changed(command: SetNccl, level: str, ranks: tuple[int, ...]) -> Clause:
     subsys = f" {parse_subsys(command.subsys)}" if command.subsys else ""
     quiet = QUIET if level == "INFO" and not command.subsys else ""
     return Clause(f"NCCL_DEBUG={level}{subsys} live on {{ranks}}{_span(command)}{quiet}", ranks)
+
+
+def _fixed(answer: Mapping[str, Any]) -> str:
+    """Return why the level cannot be changed live."""
+    if answer.get("loaded"):
+        return f"NCCL {answer.get('version') or 'here'} cannot change NCCL_DEBUG live (2.24 or newer can)"
+    return "NCCL is built into this torch, where NCCL_DEBUG cannot be changed live"
 
 
 def _span(command: SetNccl) -> str:

@@ -159,17 +159,23 @@ class Pulses:
         self._remember(ranks)
         asked = self._question()
         taken = await asyncio.gather(*(self._pulse(*each, asked) for each in sorted(ranks.items())))
-        pulses, now = [_lean(pulse) for pulse in taken], clock.monotonic()
-        waiting = [pulse for pulse in pulses if self._waits(pulse, WAITS_S)]
-        slow = [pulse for pulse in pulses if self._begins(pulse, now)]
-        still = [pulse for pulse in pulses if self._still(pulse, now)]
-        early = any(self._waits(pulse, EARLY_S) for pulse in pulses)
-        self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
+        pulses = [_lean(pulse) for pulse in taken]
+        waiting, slow, still = self._watch(pulses)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
         held = _holders(pulses, ranks.values())
         wrote = await self._written({pulse.rank: pulse.last_step for pulse in (*waiting, *still)})
         return tuple(_completed(pulse, held, stalled, wrote) for pulse in pulses)
+
+    def _watch(self, pulses: Sequence[Pulse]) -> tuple[list[Pulse], list[Pulse], list[Pulse]]:
+        """Return the ranks that wait, start slowly, and are still. They decide the pace of the next samples."""
+        now = clock.monotonic()
+        waiting = [pulse for pulse in pulses if self._waits(pulse, WAITS_S)]
+        slow = [pulse for pulse in pulses if self._begins(pulse, now)]
+        still = [pulse for pulse in pulses if self._still(pulse, now)]
+        early = any(self._waits(pulse, EARLY_S) for pulse in pulses)
+        self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
+        return waiting, slow, still
 
     async def _written(self, steps: dict[int, float | None]) -> Mapping[int, tuple[OwnLine, ...]]:
         return await self._lines.of(self._state.attempt, steps) if steps else {}
