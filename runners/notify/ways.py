@@ -80,12 +80,16 @@ class Configured(Struct, frozen=True):
     """Words like those of `--notify`, for launches without it."""
     problems: tuple[str, ...] = ()
     """One sentence per setting that cannot be used."""
+    unusable: Mapping[str, str] = {}
+    """Channel with a mistake → the sentence about it."""
 
     def why_not(self, name: str) -> str:
         """Return why there is no such channel, if the settings are wrong, or ""."""
-        about = re.compile(rf"notify\.ways\.{re.escape(name)}[.: ]")
-        others = () if len(self.ways) > len(OWN) else self.problems
-        return next((each for each in self.problems if about.search(each)), next(iter(others), ""))
+        if name in self.unusable:
+            return self.unusable[name]
+        if self.problems and len(self.ways) == len(OWN):
+            return self.problems[0]
+        return ""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Configured:
@@ -109,21 +113,17 @@ def of_table(table: Any, path: Path) -> Configured:
     if not _is_texts(send):
         problems.append(f'{path}: notify.send has to be a list of channels, as in ["team", "terminal"]')
         send = []
-    ways = _own_ways(rules)
+    ways, unusable = _own_ways(rules), dict[str, str]()
     sections = table.get("ways", {})
-    if not isinstance(sections, Mapping) or any(
-        not isinstance(each, Mapping) for each in sections.values()
-    ):
-        problems.append(
-            f"{path}: notify.ways has to hold a section for each channel, as [notify.ways.team]"
-        )
+    if not isinstance(sections, Mapping):
+        problems.append(f"{path}: notify.ways has to hold sections, as [notify.ways.team]")
         sections = {}
     for name, section in sections.items():
         try:
             ways[name] = _way(name, section, rules)
         except RunError as error:
-            problems.append(f"{path}: {error}")
-    return Configured(path, ways, tuple(send), tuple(problems))
+            unusable[name] = f"{path}: {error}"
+    return Configured(path, ways, tuple(send), (*problems, *unusable.values()), unusable)
 
 
 def problems_of(table: Any, path: Path) -> tuple[str, ...]:
@@ -157,6 +157,8 @@ def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
 
 def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
     """Return the channel of a section. Raises RunError."""
+    if not isinstance(section, Mapping):
+        raise RunError(f"notify.ways.{name} has to be a section, [notify.ways.{name}]")
     kind = section.get("type", name)
     mistake = next(_mistakes(name, kind, section), None)
     if mistake is not None:
