@@ -317,7 +317,9 @@ def _key(node: MarkupNode) -> str:
 DEEPEST = 32
 """Deepest nesting of arrays and tables, and most names in a dotted key: far more than any preset has."""
 
-_LONG_KEY = re.compile(r"(?<![\w\"'. -])(?:[\w\"' -]++\.){100}")
+_LONG_KEY = re.compile(
+    r"""(?:^|[\[{,])[ \t]*+(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""", re.MULTILINE
+)
 """A key of more names than DEEPEST by far. tomllib takes the square of their number."""
 
 

@@ -392,6 +392,15 @@ def test_what_is_deep_enough_for_anybody_is_read() -> None:
     assert parse_toml(b"a = " + b"[" * DEEPEST + b"]" * DEEPEST, "x")
     assert parse_toml(b'a = "' + b"[.{" * 1000 + b"\"\nb = '" + b"[" * 1000 + b"'  # " + b"[" * 1000, "x")
     assert parse_toml(b'a = """' + b'["' * 1000 + b'x"""\n', "x")
+    assert parse_toml(b'a = "' + b"10.0.0.1 " * 1000 + b'"', "x")
+
+
+@for_each(
+    "text", [b"a" + b".a" * 300_000 + b" = 1", b"[" + b'"a" . ' * 100_000 + b"a]", b"a = " + b"[" * 100_000]
+)
+def test_what_is_nested_without_end_is_refused_at_once(text: bytes) -> None:
+    with pytest.raises(PresetError, match="nested more than 32 deep"):
+        parse_toml(text, "x")
 
 
 def test_only_regular_files_are_read(shared: Shared) -> None:
