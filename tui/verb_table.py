@@ -615,7 +615,7 @@ _PRESETS = {
             value(
                 "--from",
                 "FILE|RUN",
-                "import accelerate's YAML, DeepSpeed's JSON, a SkyPilot task or the plan of a run",
+                "import accelerate's YAML, DeepSpeed's JSON, or the launch of a run",
                 dest="source",
             ),
             JSON,
