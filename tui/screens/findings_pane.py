@@ -63,8 +63,10 @@ class FindingList(Pane):
 
 def _title(frame: Frame, listed: Sequence[Item]) -> str:
     alarms = sum(item.first.alarm for item in listed)
-    counted = plural(alarms, "alarm") if alarms else "no alarm"
-    return f"findings · {counted}{'' if frame.state.phase.ended else ' · w: where each rank is'}"
+    parts = ["findings", plural(alarms, "alarm") if alarms else "no alarm"]
+    if not frame.state.phase.ended:
+        parts.append("w: where each rank is")
+    return " · ".join(parts)
 
 
 class FindingDetail(Pane):
@@ -81,9 +83,10 @@ class FindingDetail(Pane):
             self.entitle("what happened")
             hint = f"its logs may show more: distui diagnose {frame.state.name}"
             return [*end_rows(frame, width - 1), (), ((f" {hint}", "dim"),)]
-        self.entitle("evidence" if item is not None else "data")
         if item is None:
+            self.entitle("data")
             return covered
+        self.entitle("evidence")
         return [*detail_rows(frame, item, max(20, width - 2)), (), *covered]
 
 

@@ -110,13 +110,12 @@ class NcclBoard(Horizontal):
         width = self.size.width
         if not self.display or not width:
             return
-        comm = self._communicator(frame)
-        beside = comm is not None and width >= BESIDE
-        wanted = min(width - CARDS, 6 + wanted_width(comm)) if comm is not None and beside else 0
-        columns = max(wanted, width // 2) if beside else 0
+        comm, columns = self._communicator(frame), 0
+        if comm is not None and width >= BESIDE:
+            columns = max(min(width - CARDS, 6 + wanted_width(comm)), width // 2)
         if columns != self._columns:
             self._columns = columns
-            self.map.display = beside
+            self.map.display = columns > 0
             self.map.styles.width = columns or 1
             self.call_after_refresh(self.again)
 
@@ -155,7 +154,9 @@ class NcclBoard(Horizontal):
     async def _read_logs(self, state: RunState) -> None:
         try:
             facts = await asyncio.to_thread(read_run, self._run, state, self._stop)
-            self._read, self._why = facts if facts is not None and facts.nodes else None, ""
+            self._why = ""
+            if facts is not None and facts.nodes:
+                self._read = facts
         except RunError as error:
             text = str(error)
             self._why = f"{text[:1].upper()}{text[1:]}."
@@ -172,7 +173,9 @@ class NcclBoard(Horizontal):
         if facts is None:
             return [StatementRow(row) for row in wrap(why_empty(frame.state, self._why), width)]
         rows = statement_rows(frame, facts, self._communicator(frame), width)
-        return rows if self.map.display else [*rows, StatementRow(()), *self.mapped(frame, width)]
+        if not self.map.display:
+            rows += [StatementRow(()), *self.mapped(frame, width)]
+        return rows
 
     def mapped(self, frame: Frame, width: int) -> list[StatementRow]:
         """Return the rows of the map; they are rebuilt only if the facts changed."""
@@ -186,8 +189,9 @@ class NcclBoard(Horizontal):
     def action_communicator(self, step: int) -> None:
         """Choose the next or the previous communicator."""
         frame = self.panel.frame
-        facts = self.facts(frame) if frame is not None else None
-        now = self._communicator(frame) if frame is not None else None
+        if frame is None:
+            return
+        facts, now = self.facts(frame), self._communicator(frame)
         if facts is not None and now is not None:
             ordered = by_size(facts)
             self.chosen = ordered[(ordered.index(now) + step) % len(ordered)].id

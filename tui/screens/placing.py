@@ -77,10 +77,8 @@ class Measures:
 
 def _strips(state: RunState) -> int:
     """Return the rows of ranks × time, ranks or nodes; 0 before any step or wait is known."""
-    samples = (rank.sample for rank in state.ranks.values())
-    if not any(
-        each is not None and (each.step is not None or each.wait_percent is not None) for each in samples
-    ):
+    samples = [rank.sample for rank in state.ranks.values() if rank.sample is not None]
+    if all(each.step is None and each.wait_percent is None for each in samples):
         return 0
     return len(state.nodes) if len(state.ranks) > MOST_RANKS else len(state.ranks)
 

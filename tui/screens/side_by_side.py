@@ -86,11 +86,11 @@ class ComparisonScreen(RowsModal[None]):
         super().fit_into(size)
 
     def _rows(self, width: int, height: int) -> Sequence[Row]:
+        problem: list[Row] = []
+        if self._problem:
+            problem = wrap(clean_text(self._problem), width, "bad")
         if self._compared is None:
-            return wrap(
-                clean_text(self._problem) or "reading both …", width, "bad" if self._problem else "stale"
-            )
-        problem = wrap(clean_text(self._problem), width, "bad") if self._problem else []
+            return problem or wrap("reading both …", width, "stale")
         if not self.curves:
             return [*problem, *comparison_rows(self._compared, width)]
         mode = Mode.ASCII if self._ascii else Mode.BRAILLE
