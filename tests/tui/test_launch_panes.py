@@ -18,7 +18,8 @@ from distui.presets.finding import Finding
 from distui.presets.load import load
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.tui.rows.form_fields import NAMED, SET
-from distui.tui.screens.launch import GuideScreen, LaunchScreen
+from distui.tui.screens.launch import LaunchScreen
+from distui.tui.screens.launch_guide import GuideScreen
 from distui.tui.screens.modal import ConfirmScreen
 
 __all__ = ["here"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distui.runners.hub.__main__ import Hub
-from distui.runners.run.model import LinkChanged, LinkState, LogGrew
+from distui.runners.run.model import LinkChanged, LinkState, LogGrew, ReadLog
 
 from .site import Site, Whole
 
@@ -16,12 +16,12 @@ async def test_what_cannot_be_read_is_said_only_where_something_was_written(site
     run.parts[1].path.rename(site.root / "elsewhere")
     hub = Hub(run.entry, run.plan)
     hub.run.emit(LinkChanged(LinkState.LOST, "gpu-3", "no way"), node=1)
-    unheard = await hub.logs.read(hub.links.up, EMPTY, 0)
+    unheard = await hub.logs.read(hub.links.up, ReadLog(EMPTY))
     assert unheard.error == "node 1 (gpu-3) does not answer, and nothing of runner.log was read before"
     hub.run.emit(LogGrew({WRITTEN: 20}), node=1)
-    assert (await hub.logs.read(hub.links.up, WRITTEN, 0)).error == (
+    assert (await hub.logs.read(hub.links.up, ReadLog(WRITTEN))).error == (
         "node 1 (gpu-3) does not answer, and nothing of attempt-001/rank-1.out was read before"
     )
-    empty = await hub.logs.read(hub.links.up, EMPTY, 0)
+    empty = await hub.logs.read(hub.links.up, ReadLog(EMPTY))
     assert (empty.error, empty.data, empty.size) == ("", b"", 0)
     hub.run.chronicle.journal.close()

@@ -15,7 +15,7 @@ from owner import owner
 
 from distui.runners.agent.server import AgentServer, PassOn, no_way
 from distui.runners.run.journal import Chronicle, RunRecord
-from distui.runners.run.model import Action, CommandDone, Hello, Via
+from distui.runners.run.model import Action, CommandDone, Hello, ReadLog, Via
 from distui.runners.run.wire.client import LinkError, SocketLink, Window
 from distui.runners.run.wire.frames import encode
 
@@ -24,8 +24,8 @@ async def nothing(command: Action) -> CommandDone:
     raise AssertionError(command)
 
 
-async def no_window(file: str, offset: int, limit: int, grep: str) -> Window:
-    raise AssertionError(file)
+async def no_window(ask: ReadLog) -> Window:
+    raise AssertionError(ask.file)
 
 
 @asynccontextmanager
