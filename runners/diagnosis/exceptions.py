@@ -95,6 +95,14 @@ class _Trace:
             return False
         return lengths.get(self.stream[0], 0) - self.last[0] <= SHORT
 
+    def is_over(self, step: Step, number: int) -> bool:
+        """Whether no further line belongs to it. `step`, `number`: its newest line."""
+        if step is Step.OVER or self.raised is None:
+            return step is Step.OVER
+        if step is Step.RAISED:
+            return of_launcher(self.printed.kind, self.printed.text)
+        return step is Step.NONE and number - self.raised.evidence.line > AFTER
+
     def cut_off(self) -> RuleHits:
         """Return a failure of unknown class, at the newest line."""
         number, line = self.last
@@ -268,17 +276,12 @@ class Exceptions:
             self._chain_or_close(trace, text)
             return False
         step = trace.printed.feed(text)
-        if step is Step.PART and text.strip():
-            trace.last = number, line
-        elif step is Step.RAISED:
+        if step is Step.RAISED:
             trace.raised = self._first(line, trace.head, number)
             self.pending = True
-        left = trace.raised is not None and number - trace.raised.evidence.line > AFTER
-        if (
-            step is Step.OVER
-            or (step is Step.NONE and left)
-            or (step is Step.RAISED and _is_launchers(trace))
-        ):
+        elif step is Step.PART and text.strip():
+            trace.last = number, line
+        if trace.is_over(step, number):
             self._close(trace)
         return step in (Step.PART, Step.RAISED)
 
@@ -377,7 +380,7 @@ class Exceptions:
         if first is None or trace.ignored or _GROUPS.match(printed.kind):
             return None
         message = str(printed.raised()["text"])
-        if _is_launchers(trace) or of_launcher(printed.kind, message):
+        if of_launcher(printed.kind, printed.text) or of_launcher(printed.kind, message):
             self._launched(message, first)
             return None
         if first.head.rank is None and (named := _OWN.search(message)) is not None:
@@ -446,11 +449,6 @@ class Exceptions:
 
 def _is_chain(text: str) -> bool:
     return any(word in text for word in _CHAINED)
-
-
-def _is_launchers(trace: _Trace) -> bool:
-    """Whether a launcher raised the exception because its ranks failed."""
-    return trace.raised is not None and of_launcher(trace.printed.kind, trace.printed.text)
 
 
 def _rule(failure: Failure, place: int, sure: bool) -> Rule:

@@ -123,20 +123,21 @@ def placed(finding: LogFinding, others: Collection[LogFinding], reading: Reading
 
 def _ranked(finding: LogFinding, others: Iterable[LogFinding], reading: Reading) -> LogFinding:
     """Add the rank from an exception after an NCCL error, else the rank that exited first."""
-    raised_in = set[int]().union(*(each.ranks for each in others if each.id == OF_NCCL))
-    if finding.rank is None and finding.layer == "nccl" and len(raised_in) == 1:
-        finding = replace(finding, rank=min(raised_in), ranks=tuple(raised_in))
-    endings = reading.exceptions.endings
-    rank = None if endings.first is None else rank_of(endings.first, reading)
-    if endings.first is None or rank is None:
+    if finding.rank is None and finding.layer == "nccl":
+        raised_in = set[int]().union(*(each.ranks for each in others if each.id == OF_NCCL))
+        if len(raised_in) == 1:
+            finding = replace(finding, rank=min(raised_in), ranks=tuple(raised_in))
+    first, is_root = reading.exceptions.endings.first, reading.exceptions.endings.rooted
+    rank = None if first is None else rank_of(first, reading)
+    if first is None or rank is None:
         return finding
     if not finding.ranks:
         return replace(finding, rank=rank, ranks=(rank,))
-    if endings.rooted and rank in finding.ranks:
+    if is_root and rank in finding.ranks:
         return replace(finding, rank=rank)
-    if endings.rooted and finding.id == "died-exit-silent":  # the finding is only about that exit
-        host = endings.first.host
-        return replace(finding, rank=rank, ranks=(rank,), host=host, hosts=(host,) if host else ())
+    if is_root and finding.id == "died-exit-silent":  # the finding is only about that exit
+        hosts = (first.host,) if first.host else ()
+        return replace(finding, rank=rank, ranks=(rank,), host=first.host, hosts=hosts)
     return finding
 
 

@@ -100,17 +100,10 @@ class Book:
 
     def fired(self, line: str, first: re.Match[str]) -> list[Hit]:
         """Return the rules that a line fires from its first needle on. A rule is dropped if its `unless` rule fires."""
-        rules = self._of[first[1]]
-        further = self.needle(line, first.end())
-        if further is None and len(rules) == 1:
-            (rule,) = rules
-            match = rule.pattern.search(line) if rule.pattern is not None else None
-            return [] if match is None else [(rule, match)]
-        while further is not None:
-            more = self._of[further[1]]
-            if more is not rules:
-                rules = rules + tuple(rule for rule in more if rule not in rules)
-            further = self.needle(line, further.end())
+        rules, end = self._of[first[1]], first.end()
+        while (further := self.needle(line, end)) is not None:
+            rules += tuple(rule for rule in self._of[further[1]] if rule not in rules)
+            end = further.end()
         hits: list[Hit] = []
         for rule in rules:
             if rule.pattern is not None and (match := rule.pattern.search(line)) is not None:
