@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import json
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any
 
 from .control import private
-from .import_watch import MISTAKES, untraced, when_imported
+from .import_watch import MISTAKES, untraced, wrap_imported
 
 MOST_LOOKED_AT, DEEPEST = 64, 3
 """Limits of the search for a tensor: entries per mapping, and nesting depth."""
@@ -47,12 +47,7 @@ class Saves:
     def arm(self) -> None:
         """Wrap the functions in TARGETS, each once its module is imported."""
         for module, owner, name, source, find in TARGETS:
-            when_imported(module, functools.partial(self._wrap, owner, name, source, find))
-
-    def _wrap(self, owner: str, name: str, source: str, find: Find, module: ModuleType) -> None:
-        holder = getattr(module, owner) if owner else module
-        theirs = getattr(holder, name)
-        setattr(holder, name, self.saving(theirs, source, find))
+            wrap_imported(module, owner, name, functools.partial(self.saving, source=source, find=find))
 
     def saving(self, theirs: Callable[..., Any], source: str, find: Find) -> Callable[..., Any]:
         """Return a wrapper that reports the calls of `theirs`, with its results and exceptions unchanged."""
@@ -221,13 +216,9 @@ def _holds_tensors(value: Any, depth: int) -> bool:
     if depth == 0:
         return False
     if isinstance(value, Mapping):
-        entries = list(value.values()) if len(value) <= MOST_LOOKED_AT else _first(value.values())
+        entries = list(itertools.islice(value.values(), MOST_LOOKED_AT))
         return any(_holds_tensors(entry, depth - 1) for entry in entries)
     return False
-
-
-def _first(values: Any) -> list[Any]:
-    return [value for _, value in zip(range(MOST_LOOKED_AT), values)]
 
 
 def _is_tensor(value: Any) -> bool:

@@ -119,7 +119,7 @@ def line_of(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-class Peers:
+class Connections:
     """The connections of one socket, bounded so that clients cannot fill the process with threads."""
 
     def __init__(self, most: int) -> None:
@@ -180,7 +180,7 @@ def requests(lines: BinaryIO, most: int) -> Iterator[dict[str, Any]]:
 
 
 def accept_forever(
-    server: socket.socket, serve: Callable[[socket.socket], None], name: str, peers: Peers
+    server: socket.socket, serve: Callable[[socket.socket], None], name: str, peers: Connections
 ) -> None:
     """Start a thread per connection of this user until the server is closed.
 
@@ -231,7 +231,7 @@ class Control:
         """`greeting`: makes the first line to each connection."""
         self._answer, self._left, self._greeting = answer, left, greeting
         self._most_line = most_line
-        self._peers = Peers(most_peers)
+        self._peers = Connections(most_peers)
         self._server = listen(path)
         self.takers: dict[str, Taker] = {}
         """Op → taker."""

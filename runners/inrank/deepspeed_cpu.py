@@ -8,10 +8,11 @@ would see the same samples. This patch adds the backend. It changes nothing if P
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .import_watch import when_imported
+from .import_watch import wrap_imported
 
 
 def is_needed(env: Mapping[str, str]) -> bool:
@@ -22,16 +23,14 @@ def is_needed(env: Mapping[str, str]) -> bool:
 def arm() -> None:
     """Patch Accelerate once it is imported, if this rank needs it."""
     if is_needed(os.environ):
-        when_imported("accelerate.state", _name_backend)
+        wrap_imported("accelerate.state", "PartialState", "_prepare_backend", _named)
 
 
-def _name_backend(module: Any) -> None:
-    theirs = module.PartialState._prepare_backend
-
+def _named(theirs: Any) -> Any:
     def prepared(self: Any, *args: Any, **kwargs: Any) -> Any:
         backend = theirs(self, *args, **kwargs)
         if isinstance(backend, tuple) and len(backend) == 2 and backend[0] is None:
-            return "gloo", module.DistributedType.MULTI_CPU
+            return "gloo", sys.modules["accelerate.state"].DistributedType.MULTI_CPU
         return backend
 
-    module.PartialState._prepare_backend = prepared
+    return prepared

@@ -80,3 +80,13 @@ def when_imported(name: str, act: Act) -> None:
         _try(act, module)
     else:
         _watch.add(name, act)
+
+
+def wrap_imported(module: str, owner: str, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Replace a function by `wrap(function)` once its module is loaded. `owner`: its class, or ""."""
+
+    def act(loaded: ModuleType) -> None:
+        holder = getattr(loaded, owner) if owner else loaded
+        setattr(holder, name, wrap(getattr(holder, name)))
+
+    when_imported(module, act)

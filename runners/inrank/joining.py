@@ -13,7 +13,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from .import_watch import MISTAKES, untraced, when_imported
+from .import_watch import MISTAKES, untraced, when_imported, wrap_imported
 
 PATIENCE_S = 2.0
 """Timeout of the runner's answer in seconds; without one a rank continues without a hook."""
@@ -34,7 +34,7 @@ def watch(below: bool) -> None:
     when_imported("torch", _drop_old_name)
     if below and _by_variables() is not None:
         when_imported("torch", lambda module: _join_by_variables())
-    when_imported("torch.distributed.distributed_c10d", _watch_groups)
+    wrap_imported("torch.distributed.distributed_c10d", "", "init_process_group", _joining_first)
     if below:
         when_imported("torch.optim.optimizer", _watch_steps)
 
@@ -67,9 +67,8 @@ def _join_by_variables() -> None:
         join(*own)
 
 
-def _watch_groups(module: ModuleType) -> None:
-    """Join before the process group is initialized: NCCL then reads its variables."""
-    theirs = module.init_process_group
+def _joining_first(theirs: Any) -> Any:
+    """Return a wrapper that joins before the process group is initialized: NCCL then reads its variables."""
 
     @functools.wraps(theirs)
     def init_process_group(*args: Any, **named: Any) -> Any:
@@ -79,7 +78,7 @@ def _watch_groups(module: ModuleType) -> None:
             pass  # what is wrong with the arguments is torch's to say
         return theirs(*args, **named)
 
-    module.init_process_group = init_process_group  # type: ignore[attr-defined]
+    return init_process_group
 
 
 def _join_group(

@@ -14,11 +14,10 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 from .control import private
-from .import_watch import MISTAKES, untraced, when_imported
+from .import_watch import MISTAKES, untraced, wrap_imported
 
 MOST_NAMES = 128
 """Most names that are kept per tracker, the first ones of the script."""
@@ -119,12 +118,10 @@ class TrainingSignals:
     def arm(self) -> None:
         """Wrap the functions in LOGGING, each once its module is imported."""
         for module, owner, function, read in LOGGING:
-            when_imported(module, functools.partial(self._wrap, owner, function, read))
+            wrap_imported(module, owner, function, functools.partial(self._logging, read=read))
 
-    def _wrap(self, owner: str, name: str, read: Read, module: ModuleType) -> None:
-        """Wrap a function or method: read the arguments after each call."""
-        holder = getattr(module, owner) if owner else module
-        theirs = getattr(holder, name)
+    def _logging(self, theirs: Callable[..., Any], read: Read) -> Callable[..., Any]:
+        """Return a wrapper that reads the arguments after each call."""
         signature = inspect.signature(theirs)
 
         @untraced
@@ -135,7 +132,7 @@ class TrainingSignals:
                 read(self, signature.bind(*args, **named).arguments)
             return result
 
-        setattr(holder, name, logged)
+        return logged
 
 
 def _flat(values: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
