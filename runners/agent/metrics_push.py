@@ -17,7 +17,7 @@ from ..run import clock
 from ..run.settings_file import Lookup, SecretError, settings_path
 from ..telemetry import export_settings
 from ..telemetry.export_settings import MISSING, OtlpExport
-from ..telemetry.open_metrics import facts_of, samples_of
+from ..telemetry.exported_samples import facts_of, samples_of
 from ..telemetry.otlp_values import metrics_of, resource_of
 from .metrics_writer import report
 from .runner_process import ServedRun

@@ -11,7 +11,8 @@ from pathlib import Path
 from ...presets.finding import Finding
 from ..run import clock, file_io
 from ..telemetry import export_settings
-from ..telemetry.open_metrics import samples_of, text_of
+from ..telemetry.exported_samples import samples_of
+from ..telemetry.prometheus_text import text_of
 from .runner_process import ServedRun
 
 EVERY_S = 5.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .exported_samples import MetricSample, printable
 from .gpu_quantities import SENSOR
-from .open_metrics import MetricSample, printable
 from .quantity import MetricFamily, OtelSpelling
 
 ATTRIBUTES = {
@@ -38,7 +38,7 @@ def resource_of(facts: Mapping[str, str], run: str, node: int, host: str) -> dic
         "distui.run.id": run,
         "distui.node": node,
         "host.name": printable(host),
-        **{_RESOURCE[key]: printable(text) for key, text in facts.items()},
+        **{_RESOURCE[key]: text for key, text in facts.items()},
     }
 
 
@@ -71,7 +71,7 @@ def _attributes(spelling: OtelSpelling, labels: Iterable[tuple[str, str]]) -> di
     for label, text in labels:
         key = ATTRIBUTES.get(label)
         if key is not None:
-            attributes[key] = int(text) if key in _NUMBERS else printable(text)
+            attributes[key] = int(text) if key in _NUMBERS else text
     if SENSOR in attributes:  # is a separate component with the GPU as its parent
         attributes["hw.parent"] = attributes["hw.id"]
         attributes["hw.id"] += f"/{attributes[SENSOR]}"

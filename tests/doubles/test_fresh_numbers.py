@@ -34,8 +34,9 @@ from distui.runners.run.model import (
 )
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import SocketLink
-from distui.runners.telemetry.open_metrics import samples_of, text_of
+from distui.runners.telemetry.exported_samples import samples_of
 from distui.runners.telemetry.otlp_values import metrics_of
+from distui.runners.telemetry.prometheus_text import text_of
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
 from distui.tui.rows.glyphs import plain
 from distui.tui.rows.header import header_rows

@@ -18,7 +18,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from otlp import Pushed, decoded
 from ports import free_port
-from test_open_metrics import NOW, state
+from test_prometheus_text import NOW, state
 from web_sink import Sink, sink
 
 from distui.runners.agent import metrics_push
@@ -26,7 +26,7 @@ from distui.runners.agent.metrics_push import PushProblem, PushProcess, environm
 from distui.runners.run.settings_file import SecretError
 from distui.runners.run.state import RunState
 from distui.runners.telemetry.export_settings import OtlpExport, headers_of, of_table
-from distui.runners.telemetry.open_metrics import FAMILIES, RUN_INFO, facts_of, samples_of
+from distui.runners.telemetry.exported_samples import FAMILIES, RUN_INFO, facts_of, samples_of
 from distui.runners.telemetry.otlp_process import push, request_of
 from distui.runners.telemetry.otlp_values import metrics_of, resource_of
 from distui.runners.telemetry.quantity import MetricFamily

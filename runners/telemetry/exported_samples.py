@@ -1,18 +1,14 @@
-"""Exported metrics of a run: its state as samples, and samples as text for Prometheus. Pure.
+"""A run's state as samples of exported metrics. Pure.
 
 Each metric has two names: one for Prometheus, with DCGM's labels for GPUs, and one by OpenTelemetry's semantic
-conventions, which otlp_values.py uses.
-
-The text is in the Prometheus text format (0.0.4), which node_exporter's textfile collector reads: gauges and counters,
-without timestamps. It is not OpenMetrics, which has another counter name in its TYPE line.
+conventions. prometheus_text.py and otlp_values.py write them.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -25,6 +21,8 @@ from .quantities import RANK, TRAINING, families
 from .quantity import Holds, MetricFamily, Quantity, own_family
 
 Labels = tuple[tuple[str, str], ...]
+
+_UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class MetricSample(NamedTuple):
@@ -57,7 +55,7 @@ def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricS
 
     After the end only the facts that remain true. `run`: its id; `now`: unix time by the node's clock.
     """
-    base = (("run", run), ("node", str(node)))
+    base = (("run", printable(run)), ("node", str(node)))
     samples = list(_of_run(state, node, base))
     if state.phase.ended:
         return samples
@@ -75,6 +73,11 @@ def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricS
     return samples
 
 
+def printable(text: str) -> str:
+    """Replace control characters and lone surrogates by U+FFFD, because parsers treat them differently."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
 def facts_of(state: RunState, node: int) -> dict[str, str]:
     """Known values of name, preset, launcher and host of a run."""
     facts = {"name": state.name}
@@ -82,7 +85,7 @@ def facts_of(state: RunState, node: int) -> dict[str, str]:
         facts |= {"preset": state.plan.preset, "launcher": state.plan.launcher}
     if node in state.nodes:
         facts["host"] = state.nodes[node].host
-    return {key: text for key, text in facts.items() if text}
+    return {key: printable(text) for key, text in facts.items() if text}
 
 
 def _of_run(state: RunState, node: int, base: Labels) -> Iterator[MetricSample]:
@@ -141,15 +144,15 @@ def _newest(training: TrainingSample, field: str) -> float | None:
 def _of_gpus(node: Node, running: Iterable[Rank], base: Labels) -> Iterator[MetricSample]:
     """Yield samples of the GPUs that running ranks use."""
     used = {rank.sample.gpu for rank in running if rank.sample is not None}
-    host = (("Hostname", node.host),) if node.host else ()
+    host = (("Hostname", printable(node.host)),) if node.host else ()
     for gpu in node.gpus:
         if gpu.index in used and not gpu.lost:
             labels = (
                 *base,
                 ("gpu", str(gpu.index)),
-                ("UUID", gpu.uuid),
+                ("UUID", printable(gpu.uuid)),
                 ("device", f"nvidia{gpu.index}"),
-                ("modelName", gpu.name),
+                ("modelName", printable(gpu.name)),
                 *host,
             )
             yield from _exported(GPU, partial(getattr, gpu), labels)
@@ -184,44 +187,4 @@ FAMILIES = (
     *families("train"),
     *families("gpu"),
 )
-"""All families, in the order of the text."""
-
-_UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
-
-
-def text_of(samples: Iterable[MetricSample]) -> bytes:
-    """Format the text of a file. The format requires each family's samples together."""
-    by_family: dict[str, list[MetricSample]] = {family.name: [] for family in FAMILIES}
-    for sample in samples:
-        by_family[sample.family.name].append(sample)
-    lines: list[str] = []
-    for of_family in filter(None, by_family.values()):
-        family = of_family[0].family
-        lines += [f"# HELP {family.name} {family.about}", f"# TYPE {family.name} {family.kind}"]
-        lines += [
-            f"{family.name}{{{_labels(dict(sample.labels))}}} {_number(sample.value)}"
-            for sample in of_family
-        ]
-    return "\n".join([*lines, ""]).encode()
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-
-
-def printable(text: str) -> str:
-    """Replace control characters and lone surrogates by U+FFFD, because parsers treat them differently."""
-    return _UNPRINTABLE.sub("\ufffd", text)
-
-
-def _escaped(text: str) -> str:
-    text = printable(text)
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if abs(value) < 1e15 and value == int(value) else repr(float(value))
+"""All families, in their order of output."""

@@ -14,7 +14,8 @@ from distui.runners.agent.metrics_writer import KEPT_S, sweep, write
 from distui.runners.run.model import Gpu, RankPhase, RankPlace, RankSample, RunPhase, TrainingSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 from distui.runners.telemetry import export_settings
-from distui.runners.telemetry.open_metrics import FAMILIES, samples_of, text_of
+from distui.runners.telemetry.exported_samples import FAMILIES, samples_of
+from distui.runners.telemetry.prometheus_text import text_of
 from distui.runners.telemetry.quantity import MetricFamily
 
 NOW = 1_700_000_000.0
@@ -161,7 +162,7 @@ def test_the_documentation_has_the_table() -> None:
     if os.environ.get("DISTUI_WRITE"):
         page.write_text(wanted)
     assert page.read_text() == wanted, (
-        "write it anew: DISTUI_WRITE=1 pytest tests/runners/telemetry/test_open_metrics.py"
+        "write it anew: DISTUI_WRITE=1 pytest tests/runners/telemetry/test_prometheus_text.py"
     )
 
 
