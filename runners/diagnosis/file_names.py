@@ -7,44 +7,19 @@ lines of the logs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
+
+from .line_formats import NAMES
 
 PROCESS = "process "
 """Prefix of the node of a single process, whose local rank identifies no global rank."""
 GROUPS, SEEN = 4096, 1024
 """Maximum number of nodes with known local ranks, and of local ranks per node."""
 
-_RANK = re.compile(r"(?:^|[^a-z])(?:rank|global_rank)[-_=]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_ELASTIC = re.compile(
-    r"(?P<root>.*?)/?\battempt_(?P<attempt>\d{1,4})/(?P<local>\d{1,5})/(?:std(?:out|err)\.log|error\.json)$"
-)
-"""torchrun --log-dir: RUN_RANDOM/attempt_0/3/stderr.log."""
-_ATTEMPT = re.compile(r"(?P<root>.*?)\battempt[-_](?P<number>\d{1,4})/")
-_TASK = re.compile(
-    r"(?:^|[^\d])(?P<job>(?!(?:19|20)\d\d(?:\d\d){0,2}[_.-])\d{3,12})[_.-](?P<rank>\d{1,6})\.(?:out|err|log|txt)$"
-)
-"""Slurm's `%j_%t`. A year or a date is not a job ID."""
-_ARRAY = re.compile(r"^slurm-\d+_\d+\.")
-"""Slurm's default name for logs of a job array. Its numbers are not ranks."""
-_POD = re.compile(r"^(?P<host>[a-z0-9][a-z0-9.-]{0,252})_[a-z0-9-]+_[a-z0-9-]+-[0-9a-f]{64}\.log$")
-"""Kubernetes: /var/log/containers. In /var/log/pods the folder has namespace, pod and uid."""
-_POD_FOLDER = re.compile(r"^[a-z0-9-]+_(?P<host>[a-z0-9][a-z0-9.-]{0,252})_[0-9a-f-]{32,36}$")
-_HOST = re.compile(
-    r"^(?:node|host|machine|server|compute|ip)[-_]?[\w.-]{0,60}\d[\w.-]{0,60}$", re.IGNORECASE
-)
-_NO_HOST = re.compile(
-    r"^(?:attempt|rank|logs?|std(?:out|err)|out|err|output|errors?|results?|nccl|trace|dumps?|run|task|step|epoch|version|tmp"
-    r"|local_rank|worker|proc|gpu)s?[-_.]?\d*$|^\d+$",
-    re.IGNORECASE,
-)
-_COUNTED = re.compile(
-    r"^(?P<before>(?:.*[^a-z])?(?:rank|worker|workerlog|proc|process|task|gpu|local_rank|log|out|err|stdout|stderr)[-_.]?|)"
-    r"(?P<number>\d{1,6})(?P<after>(?:\.(?:log|out|err|txt|stdout|stderr))*)$",
-    re.IGNORECASE,
-)
-_ROTATED = re.compile(r"\.(?:log|out|err)\.\d+$", re.IGNORECASE)
+Parts = tuple[str, ...]
+"""The folders and the file of a name."""
 
 
 class Whose(NamedTuple):
@@ -59,7 +34,7 @@ NOBODYS = Whose()
 
 def rank_in_name(name: str) -> int | None:
     """ "rank-3.nccl", "train_rank3.log", "nccl_trace_rank_3" → 3."""
-    match = _RANK.search(PurePosixPath(name).name)
+    match = NAMES["rank"].search(PurePosixPath(name).name)
     return int(match[1]) if match else None
 
 
@@ -80,43 +55,46 @@ def owners(names: Sequence[str]) -> dict[str, Whose]:
     return named
 
 
-def _alone(name: str, path: tuple[str, ...]) -> Whose | None:
+def _alone(name: str, path: Parts) -> Whose | None:
     """Return the rank from one name without the others."""
     if (rank := rank_in_name(name)) is not None:
         return Whose(rank)
-    if (elastic := _ELASTIC.match(name)) is not None:
+    if (elastic := NAMES["elastic"].match(name)) is not None:
         return Whose(int(elastic["local"]), node=elastic["root"] or ".")
-    if (task := _TASK.search(path[-1] if path else "")) is not None and not _ARRAY.match(path[-1]):
+    if (task := NAMES["task"].search(path[-1] if path else "")) is not None and not NAMES["array"].match(
+        path[-1]
+    ):
         return Whose(int(task["rank"]))
-    folder = next((match for part in reversed(path[:-1]) if (match := _RANK.fullmatch(part))), None)
+    folder = next((match for part in reversed(path[:-1]) if (match := NAMES["rank"].fullmatch(part))), None)
     return None if folder is None else Whose(int(folder[1]))
 
 
-def _counted(paths: dict[str, tuple[str, ...]]) -> dict[str, Whose]:
+def _counted(paths: dict[str, Parts]) -> dict[str, Whose]:
     """Find names that differ only in a number that counts from 0: log_0.txt, log_1.txt, or 0/out.log, 1/out.log."""
-    groups: dict[tuple[tuple[str, ...], str], dict[str, int]] = {}
+    groups: dict[tuple[Parts, str], dict[str, int]] = {}
     for name, path in paths.items():
         for at in range(len(path) - 1, max(-1, len(path) - 3), -1):
-            match = _COUNTED.match(path[at])
-            if match is None or _ROTATED.search(path[at]):
+            match = NAMES["counted"].match(path[at])
+            if match is None or NAMES["rotated"].search(path[at]):
                 continue
             key = (path[:at], "/".join((match["before"] + "#" + match["after"], *path[at + 1 :])))
             groups.setdefault(key, {})[name] = int(match["number"])
             break
-    whole = {
-        key: numbers
-        for key, numbers in groups.items()
-        if len(numbers) > 1 and sorted(set(numbers.values())) == list(range(len(set(numbers.values()))))
-    }
-    folders = {key[0] for key in whole}
-    return {
-        name: Whose(number, node="" if len(folders) == 1 else "/".join(key[0]))
-        for key, numbers in whole.items()
-        for name, number in numbers.items()
-    }
+    named: dict[str, Whose] = {}
+    whole = [key for key, numbers in groups.items() if _counts_from_zero(numbers.values())]
+    folders = {folder for folder, _ in whole}
+    for folder, form in whole:
+        node = "" if len(folders) == 1 else "/".join(folder)
+        for name, number in groups[folder, form].items():
+            named[name] = Whose(number, node=node)
+    return named
 
 
-def _hosts(paths: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def _counts_from_zero(numbers: Collection[int]) -> bool:
+    return len(numbers) > 1 and set(numbers) == set(range(len(set(numbers))))
+
+
+def _hosts(paths: dict[str, Parts]) -> dict[str, str]:
     """Return hosts by name: a folder or file named like a host, else the first folders that differ between the names."""
     named = dict[str, str]()
     for name, path in paths.items():
@@ -124,17 +102,17 @@ def _hosts(paths: dict[str, tuple[str, ...]]) -> dict[str, str]:
             named[name] = host
     if named:
         return named
-    deep = min((len(path) for path in paths.values()), default=0) - 1
-    for at in range(deep):
+    shortest = min(map(len, paths.values()), default=0)
+    for at in range(shortest - 1):
         folders = {path[at] for path in paths.values()}
         if len(folders) > 1:
-            if any(_NO_HOST.match(each) or re.match(r"attempt[-_]\d", each) for each in folders):
+            if any(map(NAMES["no_host"].match, folders)) or _elastic_roots(paths):
                 return {}
-            return {} if _elastic_roots(paths) else {name: path[at] for name, path in paths.items()}
+            return {name: path[at] for name, path in paths.items()}
     return {}
 
 
-def _elastic_roots(paths: dict[str, tuple[str, ...]]) -> bool:
+def _elastic_roots(paths: dict[str, Parts]) -> bool:
     """Whether the folders are torchelastic's, one per node with a random name."""
     return any(
         len(path) > 3 and re.match(r"attempt_\d+$", path[-3]) and path[-4] == path[0]
@@ -142,23 +120,23 @@ def _elastic_roots(paths: dict[str, tuple[str, ...]]) -> bool:
     )
 
 
-def _host_of(path: tuple[str, ...]) -> str | None:
+def _host_of(path: Parts) -> str | None:
     for part in path[-4:-1]:
-        if (pod := _POD_FOLDER.match(part)) is not None:
+        if (pod := NAMES["pod_folder"].match(part)) is not None:
             return pod["host"]
-        if _HOST.match(part):
+        if NAMES["host"].match(part):
             return part
     last = path[-1] if path else ""
-    pod = _POD.match(last)
+    pod = NAMES["pod"].match(last)
     if pod is not None:
         return pod["host"]
     stem = re.sub(r"(?:\.(?:log|out|err|txt|gz|xz|bz2|zst|nccl))+$", "", last)
-    return stem if stem != last and _HOST.match(stem) else None
+    return stem if stem != last and NAMES["host"].match(stem) else None
 
 
 def older_attempts(names: Iterable[str]) -> set[str]:
     """Return the names of logs that have a newer attempt in the same tree."""
-    attempts = [(name, match) for name in names if (match := _ATTEMPT.match(name)) is not None]
+    attempts = [(name, match) for name in names if (match := NAMES["attempt"].match(name)) is not None]
     newest: dict[str, int] = {}
     for _, match in attempts:
         newest[match["root"]] = max(newest.get(match["root"], 0), int(match["number"]))

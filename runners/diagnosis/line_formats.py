@@ -1,4 +1,4 @@
-"""The line formats of formats.toml as patterns: prefixes, times and ranks of lines, and lists of words."""
+"""The formats of formats.toml as patterns: of lines, and of names of files. Lists of words are texts."""
 
 from __future__ import annotations
 
@@ -34,11 +34,14 @@ def _whole(pattern: str) -> str:
     return pattern
 
 
+def _patterns(section: str) -> dict[str, re.Pattern[str]]:
+    return {name: re.compile(pattern) for name, pattern in _TABLES[section].items()}
+
+
 HOST: str = _TABLES["parts"]["HOST"]
 SHIPPED, TAGS, RANKS, TIMES = map(_formats, ("shipped", "tags", "ranks", "times"))
-LEVELS: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(pattern) for name, pattern in _TABLES["levels"].items()
-}
+LEVELS: Mapping[str, re.Pattern[str]] = _patterns("levels")
+NAMES: Mapping[str, re.Pattern[str]] = _patterns("names")
 RECORDS: Mapping[str, Sequence[str]] = _TABLES["records"]
 ERRORS: Mapping[str, Sequence[str]] = _TABLES["errors"]
 NO_LOGS = frozenset[str](_TABLES["files"]["no_logs"])
