@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from msgspec.structs import replace
 from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.dom import DOMNode
@@ -100,8 +99,6 @@ class CockpitApp(Cockpit):
         """Whether signals and a hang-up of the terminal end the app."""
         self._first = run_id
         self._keys = keys if keys is not None else keymap_path()
-        self._enabled: object = None
-        """The keys that were enabled at the last paint."""
         for theme in THEMES:
             self.register_theme(theme)
         chosen = self.choices.settings.theme
@@ -187,19 +184,6 @@ class CockpitApp(Cockpit):
             self.publish()
         else:
             self.pacer.pump()
-
-    def publish(self) -> None:
-        if self.current is None:
-            return
-        permissions = self.permissions
-        if permissions.readonly != self.view.readonly:
-            self.view = replace(self.view, readonly=permissions.readonly)
-        enabled = (permissions.allowed("restart"), permissions.allowed("stop"))
-        if enabled != self._enabled:
-            self._enabled = enabled
-            self.refresh_bindings()
-        with self.pacer.together():
-            self.current.frames.publish(self.current.frame(self.view))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.permissions.allowed(action)

@@ -44,6 +44,8 @@ class Cockpit(PacedApp):
     """The user's own keys, as text, by action id."""
     typed_lines: Sequence[str] = ()
     """The lines that the user typed after `:`, the newest last."""
+    _enabled: tuple[bool, ...] = ()
+    """Whether restart and stop were enabled at the last paint."""
     messages: tuple[str, ...] = ()
     """The newest messages."""
 
@@ -57,7 +59,17 @@ class Cockpit(PacedApp):
 
     def publish(self) -> None:
         """Send a frame of the run to every pane."""
-        raise NotImplementedError
+        if self.current is None:
+            return
+        permissions = self.permissions
+        if permissions.readonly != self.view.readonly:
+            self.view = replace(self.view, readonly=permissions.readonly)
+        enabled = (permissions.allowed("restart"), permissions.allowed("stop"))
+        if enabled != self._enabled:
+            self._enabled = enabled
+            self.refresh_bindings()
+        with self.pacer.together():
+            self.current.frames.publish(self.current.frame(self.view))
 
     def change_view(self, **changes: object) -> None:
         self.view = replace(self.view, **changes)
