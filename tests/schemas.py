@@ -48,8 +48,8 @@ from distui.tui.verbs.notes import Notes, Tags
 from distui.tui.verbs.notify import ListedWays, SentNotices, TriedWays
 from distui.tui.verbs.presets import NamedSettings, Written
 from distui.tui.verbs.removal import Removable, Removed
-from distui.tui.verbs.status import ListedJob
 from distui.tui.verbs.trust import Trusted, TrustedFile
+from distui.tui.verbs.watch import ListedJob
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 

@@ -221,15 +221,15 @@ LATE_IMPORTS = {
     "tui/verbs/demo.py": {"tui.verbs.demo_launch"},
     "tui/verbs/launch.py": {
         "runners.comparison.adoption_trial", "runners.launch.check", "tui.rows.trial", "tui.verbs.cockpit",
-        "tui.verbs.foreground", "tui.verbs.runs",
+        "tui.verbs.foreground", "tui.verbs.wait",
     },
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.other_hosts"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
     "tui/verbs/presets.py": {"presets.imports", "runners.launch.preset_of_request", "runners.run.run_directories"},
     "tui/verbs/cockpit.py": {"runners.reports.bundle_reader", "runners.launch.hosts", "tui.app", "tui.source"},
-    "tui/verbs/runs.py": {"runners.reports.bundle_reader"},
-    "tui/verbs/status.py": {"runners.watch.watch_link"},
+    "tui/verbs/run_or_bundle.py": {"runners.reports.bundle_reader"},
+    "tui/verbs/watch.py": {"runners.watch.watch_link"},
     # What an agent asks once, and what asks other hosts.
     "runners/agent/server.py": {"runners.doctor.node_facts"},
     "runners/comparison/loading.py": {"runners.comparison.elsewhere"},

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TextIO
 
-from ..presets.plurals import plural
 from ..presets.sanitize import LONGEST, as_message, clean_text
 
 POLLS_TERMINALS = sys.platform == "linux"
@@ -195,35 +194,6 @@ def draws_ascii_alone(env: Mapping[str, str]) -> bool:
     return locale in ("C", "POSIX") or (
         "." in locale and not re.search(r"\.utf-?8\b", locale, re.IGNORECASE)
     )
-
-
-class SecondScreen:
-    """The terminal's alternate screen, as `watch` and `less` use it."""
-
-    def __init__(self, stream: TextIO, rest: str) -> None:
-        """Create the screen; `rest` names the place of the lines that do not fit."""
-        self._stream, self._rest, self._entered = stream, rest, False
-
-    def show(self, text: str) -> None:
-        """Fill the screen with as much of a text as fits."""
-        columns, rows = shutil.get_terminal_size()
-        lines = text.splitlines()
-        if len(lines) > rows:
-            lines = [
-                *lines[: rows - 1],
-                f"… {plural(len(lines) - rows + 1, 'line')} more: {self._rest}",
-            ]
-        enter = "" if self._entered else "\x1b[?1049h\x1b[?25l"
-        self._entered = True
-        body = "".join(f"\x1b[{row};1H{line[:columns]}\x1b[K" for row, line in enumerate(lines, 1))
-        self._stream.write(f"{enter}{body}\x1b[J")
-        self._stream.flush()
-
-    def leave(self) -> None:
-        """Return to the main screen, which is unchanged."""
-        if self._entered:
-            self._stream.write("\x1b[?25h\x1b[?1049l")
-            self._stream.flush()
 
 
 _POSITION = re.compile(rb"\x1b\[\d+;\d+R")

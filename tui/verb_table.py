@@ -177,15 +177,11 @@ _LOOK = {
     "status": Verb(
         "status:status",
         "show the current state of a run",
-        options=(
-            ONE_RUN,
-            switch("-w --watch", "repeat every 2 s until the run has ended; JSON: one object per line"),
-            JSON,
-        ),
+        options=(ONE_RUN, JSON),
         examples={
             "status": "state, ranks, GPUs and findings of the newest run",
-            "status night -w": "repeatedly, until it has ended",
             "status night --json": "for scripts",
+            "status night.tar.gz": "the same of a bundle of `distui export`",
         },
         exits=READS_A_RUN,
     ),
@@ -266,7 +262,7 @@ _LOOK = {
         exits=Exits((1, 3, 4), "with --exit-code: something differs"),
     ),
     "events": Verb(
-        "runs:events",
+        "events:events",
         "print the journal of a run",
         options=(ONE_RUN, FOLLOW, JSON),
         examples={
@@ -277,7 +273,7 @@ _LOOK = {
         exits=READS_A_RUN,
     ),
     "wait": Verb(
-        "runs:wait",
+        "wait:wait",
         "wait for a run and exit with its outcome",
         options=(
             ONE_RUN,
@@ -299,7 +295,7 @@ _LOOK = {
         exits=Exits((1, 3, 4, 6, 124), "the run failed, or can no longer reach that state"),
     ),
     "watch": Verb(
-        "status:watch",
+        "watch:watch",
         "show jobs that distui did not start, read-only",
         options=(word("pid", "PID", "any process of the job", nargs="?", type=int), JSON),
         examples={

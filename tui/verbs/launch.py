@@ -218,7 +218,7 @@ def _warn(plan: Plan, options: argparse.Namespace) -> None:
 
 def outcome(entry: run_directories.Entry) -> int:
     """Print the outcome of a run that has ended; return 0 or 1, or 0 if it has not ended."""
-    from .runs import ended_line  # already imported by `begin`
+    from .wait import ended_line  # already imported by `begin`
 
     state = entry.state()
     if not state.phase.ended:

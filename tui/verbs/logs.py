@@ -33,7 +33,8 @@ from ...runners.run.state import RunState
 from ...runners.run.wire.client import Link
 from ..rows.log import LAUNCH_LOG
 from ..terminal import complain
-from .runs import run_or_bundle, while_read
+from .events import while_read
+from .run_or_bundle import run_or_bundle
 
 POLL_SECONDS = 0.5
 MOST_PROBLEMS = 8

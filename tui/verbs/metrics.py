@@ -22,7 +22,7 @@ from ..option_values import DISTANT
 from ..rows.glyphs import table
 from ..rows.plot import Axis, Mode, finite, sparkline
 from ..terminal import answer, complain
-from .runs import run_or_bundle
+from .run_or_bundle import run_or_bundle
 
 WIDTH = 24
 """Columns of a small curve."""

@@ -1,26 +1,22 @@
-"""status, watch: the cockpit's content as text, with the cockpit's rows."""
+"""status: the cockpit's content as text, with the cockpit's rows."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 from collections.abc import Iterable
-
-from msgspec import Struct
 
 from ...presets.finding import worst_first
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.applied_preset import applied
 from ...runners.diagnosis.first_step import no_step_yet
-from ...runners.diagnosis.status import DAMAGED, hidden, missing, state_words, world_size
+from ...runners.diagnosis.status import DAMAGED, hidden, state_words, world_size
 from ...runners.node.agentless import DiskLink, FilesLink, damage
 from ...runners.node.local_agent import with_link
-from ...runners.node.run_following import folded_events, snapshot
+from ...runners.node.run_following import snapshot
 from ...runners.notify.unreported import unreported
-from ...runners.reports.status_document import MarkedStatus, WatchedStatus, status_json
+from ...runners.reports.status_document import MarkedStatus, status_json
 from ...runners.run import clock, run_directories, run_notes
 from ...runners.run.checkpoints import checkpoint_line
 from ...runners.run.formatting import NA, duration_text, size_text, step_short
@@ -30,7 +26,6 @@ from ...runners.run.run_notes import RunNotes
 from ...runners.run.state import Node, RunState
 from ...runners.run.wire.client import Link
 from ...runners.telemetry.progress import parts, progress, source_text
-from ...runners.watch.foreign_jobs import WatchedJob, find_job, scan
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
@@ -38,10 +33,8 @@ from ..rows.log import large
 from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows
 from ..rows.tables import plain_table
-from ..source import WATCH, first_pid, job_name
-from ..terminal import SecondScreen, answer, interactive, typeable
-from .cockpit import show
-from .runs import run_or_bundle, while_read
+from ..terminal import answer
+from .run_or_bundle import run_or_bundle
 
 WIDTH = 121
 """Maximum columns of a sentence."""
@@ -213,21 +206,9 @@ def _node(frame: Frame, node: Node) -> str:
     return "  ".join(part for part in parts if part)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# status: one run now.
-
-
-EVERY_S = 2.0
-"""Seconds between two outputs of `--watch`, the interval of samples."""
-
-
 @run_or_bundle
 def status(options: argparse.Namespace) -> int:
-    """Print the status of one run; with --watch repeatedly until it has ended."""
-    if options.watch:
-        return asyncio.run(
-            while_read(with_link(options.run, lambda entry, link: _watched(entry, link, options.json)))
-        )
+    """Print the status of one run."""
 
     async def use(entry: run_directories.Entry, link: Link) -> tuple[RunState, RunNotes]:
         state = await snapshot(link)
@@ -235,52 +216,9 @@ def status(options: argparse.Namespace) -> int:
         return state, run_notes.read(entry.path)
 
     state, marks = asyncio.run(with_link(options.run, use))
-    _write(state, marks, options.json)
+    document: MarkedStatus = {**status_json(state), "tags": list(marks.tags), "note": marks.note or None}
+    answer(options.json, document, describe(state, marks=marks).splitlines())
     return 0
-
-
-async def _watched(entry: run_directories.Entry, link: Link, as_json: bool) -> int:
-    """Print the status repeatedly. On a terminal each replaces the previous one, and the last one stays."""
-    screen = (
-        SecondScreen(sys.stdout, "`distui status` has them")
-        if sys.stdout.isatty() and not as_json
-        else None
-    )
-    state, due = RunState(), 0.0
-    try:
-        async for _ in folded_events(link, state):
-            if not state.live:
-                continue
-            if state.phase.ended:
-                break
-            if clock.monotonic() < due:
-                continue
-            complete(state, entry, link)
-            due = clock.monotonic() + EVERY_S
-            if screen is not None:
-                screen.show(describe(state, marks=run_notes.read(entry.path)))
-            else:
-                _write(state, run_notes.read(entry.path), as_json)
-    finally:
-        if screen is not None:
-            screen.leave()
-    complete(state, entry, link)
-    _write(state, run_notes.read(entry.path), as_json)
-    return 0
-
-
-def _write(state: RunState, marks: RunNotes, as_json: bool) -> None:
-    if as_json:
-        document: MarkedStatus = {
-            **status_json(state),
-            "tags": list(marks.tags),
-            "note": marks.note or None,
-        }
-        text = json.dumps(document)
-    else:
-        text = describe(state, marks=marks)
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
@@ -296,57 +234,3 @@ def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
         state.apply(Stamped(clock.now(), event, node=entry.record.node))
     if state.plan is not None and not state.plan.launcher:
         state.plan = None  # neither the journal nor plan.json has a plan
-
-
-# -----------------------------------------------------------------------------------------------------------
-# watch: jobs that distui did not start.
-
-
-def watch(options: argparse.Namespace) -> int:
-    """Open one job in the cockpit, read-only, or list several; print text if there is no terminal."""
-    jobs = list(scan().jobs.values())
-    meant = [job for job in jobs if job.run is None] or jobs  # distui's own jobs have other verbs
-    pid = options.pid
-    if pid is None:
-        if len(meant) > 1:
-            return _list(jobs, options.json)
-        pid = first_pid(meant[0]) if meant else None
-    job = find_job(scan(), pid)
-    if not options.json and interactive():
-        return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
-    state = asyncio.run(_once(job))
-    lacks = missing(state, None)  # its output is wherever its ranks write it, and is not searched
-    lines = [*describe(state).rstrip().splitlines(), "", *(f"Missing: {sentence}." for sentence in lacks)]
-    document: WatchedStatus = {**status_json(state), "missing": lacks}
-    answer(options.json, document, lines)
-    return 0
-
-
-async def _once(job: WatchedJob) -> RunState:
-    from ...runners.watch.watch_link import WatchLink  # slow to import
-
-    link = WatchLink(job)
-    try:
-        return await snapshot(link)
-    finally:
-        await link.close()
-
-
-class ListedJob(Struct, frozen=True):
-    """A job in the list of `watch`."""
-
-    pid: int
-    name: str
-    launcher: str
-    ranks: int
-    run: str | None
-
-
-def _list(jobs: list[WatchedJob], as_json: bool) -> int:
-    rows = [ListedJob(first_pid(job), job_name(job), job.launcher, len(job.ranks), job.run) for job in jobs]
-    lines: list[str] = []
-    for row in rows:
-        whose = f"distui run {row.run}" if row.run else f"started by {row.launcher}"
-        lines.append(f"{row.pid:>8}  {row.name}  {row.ranks} ranks  {whose}")
-    answer(as_json, rows, [*lines, typeable("`distui watch PID` opens one of them", sys.stdout)])
-    return 0
