@@ -101,7 +101,7 @@ class Verdict:
 def judge(reading: Reading) -> Verdict:
     """Return the findings and the first cause of all logs of a reading."""
     case = _Case(reading)
-    ranked, order = _ranked(list(case.candidates()))
+    ranked, order = _ranked(case.candidates())
     head = placed(ranked[0].finding, case.findings, reading) if ranked else None
     chosen = ranked[0].hits.rule.place if ranked else None
     rest = [each for hits, each in case.found if hits.rule.place != chosen]
@@ -171,26 +171,25 @@ class _Case:
             return "symptom"
         return each.role
 
-    def candidates(self) -> Iterator[Candidate]:
-        """Yield all candidates, in any order."""
-        sources: list[tuple[Specificity, Iterable[RuleHits]]] = [
-            (Specificity.INFERRED, self._inferred()),
-            (Specificity.TRUNCATED, self._truncated()),
-        ]
+    def candidates(self) -> list[Candidate]:
+        """Return all candidates, in any order. A report is none next to a symptom, which says more."""
+        candidates = self._made(Specificity.INFERRED, self._inferred())
+        candidates += self._made(Specificity.TRUNCATED, self._truncated())
         if self.message is not None and self.message.rule.role != "hint":
-            sources.append((self._specificity_of(self.message), [self.message]))
-        own = [(entry, finding, self._specificity(finding)) for entry, finding in self.found]
-        if Specificity.SYMPTOM not in (*(each for _, _, each in own), *(each for each, _ in sources)):
-            sources.append((Specificity.REPORT, self._reports()))
-            if not self.failed:
-                sources.append((Specificity.TRACE, self._traces()))
-                sources.append((Specificity.WORD, self.reading.short.entries()))
-        for entry, finding, specificity in own:
+            candidates += self._made(self._specificity_of(self.message), [self.message])
+        for entry, finding in self.found:
+            specificity = self._specificity(finding)
             if specificity is not None:
-                yield Candidate(entry, finding, specificity)
-        for specificity, entries in sources:
-            for entry in entries:
-                yield Candidate(entry, finding_of(entry, "", self.reading), specificity)
+                candidates.append(Candidate(entry, finding, specificity))
+        if not any(each.specificity is Specificity.SYMPTOM for each in candidates):
+            candidates += self._made(Specificity.REPORT, self._reports())
+            if not self.failed:
+                candidates += self._made(Specificity.TRACE, self._traces())
+                candidates += self._made(Specificity.WORD, self.reading.short.entries())
+        return candidates
+
+    def _made(self, specificity: Specificity, entries: Iterable[RuleHits]) -> list[Candidate]:
+        return [Candidate(entry, finding_of(entry, "", self.reading), specificity) for entry in entries]
 
     def _specificity(self, finding: LogFinding) -> Specificity | None:
         """Return the specificity of a rule's or an exception's finding; None if it explains no failure."""
