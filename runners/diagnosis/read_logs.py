@@ -15,7 +15,7 @@ from .file_names import NOBODYS, Whose, older_attempts, owners, rank_in_name
 from .log_records import Records, learned_records
 from .log_sources import BrokenOff, Named, Source, Unread, plain_source, sources
 from .log_text import PART, SAMPLE, is_binary, lines_in
-from .prefixes import LAYERS, LEARN, learned, prompted
+from .prefixes import LAYERS, LEARN
 from .reading import Reading
 from .recorder_dumps import is_dump
 
@@ -107,7 +107,7 @@ def _fed(
             for layer in layers:
                 lines = layer.plain(lines)
             if is_new:
-                _learn_prefix(reading, lines)
+                reading.learn(flat(lines))
                 is_new = False
             reading.feed(lines)
     except BrokenOff as error:
@@ -139,13 +139,6 @@ def _learned_layers(lines: list[str]) -> list[Records]:
         layers.append(trial.again())
         some = flat(trial.plain(some))
     return layers
-
-
-def _learn_prefix(reading: Reading, lines: list[str]) -> None:
-    """Learn the prefix of a log's lines, and the hosts of a copied terminal, from its first lines."""
-    some = flat(lines)
-    reading.prefixed(learned(some))
-    reading.copied_from(prompted(some))
 
 
 def flat(lines: Iterable[str]) -> list[str]:

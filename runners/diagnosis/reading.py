@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..inrank.tracebacks import shortened
@@ -16,7 +16,7 @@ from .heads import MARK, SOURCES, Head, old_mark, parse_head, stamp_of
 from .log_sources import BrokenOff, Source, Unread
 from .log_text import PART, PASTED, SEARCHED, apart, straight
 from .nccl_facts import NcclFacts
-from .prefixes import Writer, ray_rank, writer
+from .prefixes import Writer, learned, prompted, ray_rank, writer
 from .printed_traceback import BEGIN, IGNORED, STARTS, unfolded
 from .recorder_dumps import DumpError, Recorders, bounded, rank_of_dump
 from .rules import WHERE, WIDTH, Book, Raw, Tally, Version, book
@@ -157,14 +157,11 @@ class Reading:
             self._lengths[self._at.number] = self._at.line
             self._at = _Place(line=self._at.line)
 
-    def copied_from(self, hosts: set[str]) -> None:
-        """Add hosts from shell prompts in this file."""
+    def learn(self, lines: Sequence[str]) -> None:
+        """Learn the prefix of this file's lines, and the hosts of a copied terminal, from its first lines."""
+        self._at.prefix = learned(lines)
         if len(self.hosts) < SOURCES:
-            self.hosts |= hosts
-
-    def prefixed(self, prefix: re.Pattern[str] | None) -> None:
-        """Set the prefix of this file's lines; see prefixes.learned."""
-        self._at.prefix = prefix
+            self.hosts |= prompted(lines)
 
     @property
     def lengths(self) -> dict[int, int]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from each import for_each
 
 from distui.runners.diagnosis.first_cause import judge
-from distui.runners.diagnosis.prefixes import learned
 from distui.runners.diagnosis.read_logs import read_all
 from distui.runners.diagnosis.reading import Reading
 
@@ -68,7 +67,7 @@ def test_line_by_line_is_the_same_as_at_once() -> None:
     for log in LOGS:
         single.open(str(log))
         lines = log.read_text("utf-8", "replace").split("\n")
-        single.prefixed(learned(lines))
+        single.learn(lines)
         for line in lines:
             single.feed([line])
     assert judge(single) == judge(whole)

@@ -23,7 +23,7 @@ TRACE = [
 def first(lines: list[str], name: str = "a.log") -> LogFinding:
     reading = Reading()
     reading.open(name)
-    reading.prefixed(learned(lines))
+    reading.learn(lines)
     reading.feed(lines)
     told = judge(reading).first
     assert told is not None
@@ -120,7 +120,7 @@ def test_lines_of_several_ranks_among_each_other(form: str) -> None:
     ]
     reading = Reading()
     reading.open("a.log")
-    reading.prefixed(learned(lines))
+    reading.learn(lines)
     reading.feed(lines)
     texts = {one.text: one.count for one in judge(reading).findings}
     assert texts == {
