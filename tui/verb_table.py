@@ -20,7 +20,14 @@ ONE_RUN = word("run", "RUN", f"{RUN_HELP} (default: the only live run, else the 
 NAMED_RUN = word("run", "RUN", RUN_HELP)
 JSON = switch("--json", "print JSON on stdout and nothing else")
 YES = switch("-y --yes", "do not ask")
-RANKS = values("-r --rank", "N", "only this rank", type=count)
+RANKS = value(
+    "-r --rank --ranks",
+    "LIST",
+    "only these ranks, as in 0,5 or 0-7 (default: all); repeatable",
+    type=rank_list,
+    action="extend",
+    default=[],
+)
 FOLLOW = switch("-f --follow", "keep following new output")
 READONLY = switch("--readonly", "allow nothing that changes a run", default=argparse.SUPPRESS)
 REACHABLE = switch("--reachable", "restart an elastic run without the nodes that do not answer")
@@ -518,14 +525,7 @@ _FIND = {
                 "name, id or unique prefix of a live run (default: the only one); or traces, which are shown",
                 nargs="?",
             ),
-            value(
-                "-r --ranks --rank",
-                "LIST",
-                "only these, as in 0,5 or 0-7; all (default)",
-                type=rank_list,
-                action="append",
-                default=[],
-            ),
+            RANKS,
             value("--steps", "N", "optimizer steps (default: 3)", type=count, default=3),
             value("--timeout", "SECONDS", "give up after SECONDS (default: by the pace)", type=seconds),
             value("--out", "DIR", "copy the traces to DIR (default: the run's directory)"),

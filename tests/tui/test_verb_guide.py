@@ -59,7 +59,7 @@ def test_a_help_has_the_exit_codes_of_the_table(verb: str) -> None:
         ("rm night -y", "yes", True), ("prune --failed -y", "yes", True), ("down night -y c", "yes", "c"),
         ("logs night -n 50", "tail", 50), ("logs night -f", "follow", True), ("logs night -t", "timestamps", True),
         ("logs night -r 3", "rank", [3]), ("dump night stacks -r 3", "rank", [3]),
-        ("nccl night INFO -r 0 -r 1", "rank", [0, 1]), ("metrics night -r 2", "rank", [2]),
+        ("nccl night INFO -r 0-2 -r 5", "rank", [0, 1, 2, 5]), ("metrics night -r 2", "rank", [2]),
         ("events -f", "follow", True), ("export night x.tar.gz -f", "force", True),
         ("prune --keep 3 -n", "dry_run", True),
         ("launch ddp -n -- train.py", "dry_run", True), ("launch ddp -m train", "module", True),

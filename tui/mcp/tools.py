@@ -409,7 +409,7 @@ TOOLS = (
         "profile",
         (
             ONE_RUN,
-            "ranks",
+            RANKS,
             Option("steps", type=Annotated[int, Field(ge=1, le=100)]),
             Option("timeout", type=Annotated[float, Field(gt=0, le=500)]),
         ),

@@ -28,7 +28,7 @@ _RANK = re.compile(r"rank-?(\d{1,6})\D")
 
 def profile(options: argparse.Namespace) -> int:
     """Record, fetch and print a profile; of a folder or a file only print the summary. Raises RunError."""
-    ranks = tuple(sorted({rank for some in options.ranks for rank in some})) if all(options.ranks) else ()
+    ranks = tuple(sorted(set(options.rank)))
     try:
         run_directories.resolve(options.run)
     except NoSuchRunError as error:
