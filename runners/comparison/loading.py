@@ -26,7 +26,7 @@ from ..run.run_directories import Entry
 from ..run.state import Attempt, RunState
 from ..run.wire.client import Link, LinkError, new_id
 from ..telemetry.curves import BEFORE_ALL, DISTANT
-from . import account_facts, account_numbers
+from . import account_facts, account_numbers, plan_facts
 from .account import Account, RunName
 
 BUCKETS = 600
@@ -111,7 +111,7 @@ async def _account(entry: Entry, link: Link, state: RunState, number: int | None
     facts = {
         "outcome": account_facts.outcome_facts(state, number),
         "cause": account_facts.cause_facts(state, number),
-        "plan": account_facts.plan_facts(plan, state),
+        "plan": plan_facts.plan_facts(plan, state),
         "code": account_facts.code_facts(entry.record.git, attempt),
         "versions": account_facts.version_facts(state, nccl),
         "nodes": account_facts.node_facts(state, attempt),
@@ -119,7 +119,7 @@ async def _account(entry: Entry, link: Link, state: RunState, number: int | None
     }
     measured = (*account_numbers.quantities(window), *account_numbers.extents(state, number, now))
     numbers = {each.name: each for each in measured}
-    arguments = account_facts.argument_facts(plan)
+    arguments = plan_facts.argument_facts(plan)
     began = attempt.began if number is not None and attempt is not None else state.began
     return Account(
         title=title if number is None else f"{title}@{number}",

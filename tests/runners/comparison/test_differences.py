@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from distui.presets.secrets import MASK
 from distui.runners.comparison.account import Account, Quantity, gaps_of
-from distui.runners.comparison.account_facts import argument_facts, plan_facts
 from distui.runners.comparison.differences import (
     Comparison,
     Difference,
@@ -25,6 +24,7 @@ from distui.runners.comparison.differences import (
     single,
 )
 from distui.runners.comparison.elsewhere import received
+from distui.runners.comparison.plan_facts import argument_facts, plan_facts
 from distui.runners.run.errors import UnreachableError
 from distui.runners.run.state import RunState
 
