@@ -1,4 +1,4 @@
-"""Numbers and curves of a run or attempt for a comparison. `telemetry/quantities.py` says of which metrics. Pure."""
+"""Numbers and curves of a run or attempt for a comparison; `telemetry/quantities.py` lists their metrics. Pure."""
 
 from __future__ import annotations
 

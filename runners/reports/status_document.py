@@ -1,4 +1,4 @@
-"""The JSON of `distui status`: its construction from a run's state, and its types, of which docs/schemas is made."""
+"""The JSON of `distui status`: its construction from a run's state, and its types, the source of docs/schemas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
 
     class Whole:
-        """The struct itself, of which docs/schemas is made."""
+        """The struct itself, the source of docs/schemas."""
 
         def __class_getitem__(cls, struct: type[Struct]) -> type[Struct]:
             return struct

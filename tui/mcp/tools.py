@@ -235,7 +235,7 @@ SHORTENED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 }
 """Tool → the argument for the whole answer, and what leaves out the rest."""
 LIMITS_S = {"diagnose": 300.0, "doctor": 600.0}
-"""Seconds after which a tool that reads is ended, if not 120."""
+"""Maximum seconds of a tool that reads, if not 120."""
 WORDS = {"launch": ("--detach",), "rerun": ("--detach",), "restart": ("--yes",), "stop": ("--yes",)}
 """Options that each call of a tool has."""
 CHANGES = frozenset(("launch", "rerun", "restart", "nccl", "signal", "profile", "note", "tag", "stop"))
