@@ -45,7 +45,7 @@ def is_bundle(path: Path) -> bool:
 
 
 def unpack(path: Path, folder: Path) -> Manifest:
-    """Write a bundle's files below `folder`/RUN and return its manifest. Raises RunError; the files that are written then stay."""
+    """Write a bundle's files below `folder`/RUN and return its manifest. Raises RunError, and leaves files then."""
     try:
         with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
             hashes = _extracted(path, file, packed, folder)
