@@ -178,7 +178,7 @@ def _run(words: list[str], rest: list[str] | None) -> int:
         module, _, function = options.declaration.function.partition(":")
         return int(getattr(_imported(f".verbs.{module}"), function)(options))
     except RunError as error:
-        terminal.complain(str(error))
+        terminal.complain(error.sentence, error.details)
         return error.code
     except (PresetError, command_words.WrongUsage) as error:
         terminal.complain(str(error))

@@ -93,14 +93,17 @@ def typeable(text: str, stream: TextIO) -> str:
     return _COMMAND.sub(lambda _: f"`{program()}", text)
 
 
-def complain(text: str) -> None:
-    """Write a message to stderr; control characters in quoted text are removed.
+def complain(text: str, details: Iterable[str] = ()) -> None:
+    """Write a message and its details to stderr; control characters in quoted text are removed.
 
     If stderr is not writable, only the exit status reports the failure.
     """
-    message = as_message(clean_text(typeable(text, sys.stderr), LONGEST))
+    lines = [
+        f"distui: {as_message(clean_text(typeable(text, sys.stderr), LONGEST))}",
+        *(f"  {clean_text(typeable(line, sys.stderr), LONGEST)}" for line in details),
+    ]
     try:
-        sys.stderr.write(f"distui: {message}\n")
+        sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()
     except OSError:
         _silence()

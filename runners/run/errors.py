@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class RunError(Exception):
     """A requirement of a run is missing or wrong. The command line exits with `code`."""
 
     code = 2
+
+    def __init__(self, sentence: str, details: Iterable[str] = ()) -> None:
+        """`details`: lines after the sentence."""
+        super().__init__("".join((sentence, *(f"\n  {line}" for line in details))))
+        self.sentence, self.details = sentence, tuple(details)
 
 
 class NoTorchError(RunError):
