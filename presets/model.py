@@ -276,28 +276,15 @@ NESTED = ("hosts", "deepspeed", "accelerate", "sky")
 """Tables of tables with any keys: variables per host, and configurations of other programs."""
 
 LEAST: Mapping[str, float] = {
-    "strategy.bucket_cap_mb": 1,
-    "strategy.powersgd_rank": 1,
-    "mesh.pp": 1,
-    "mesh.dp_replicate": 1,
-    "mesh.ep": 1,
-    "mesh.cp": 1,
-    "mesh.tp": 1,
-    "mesh.microbatches": 1,
-    "batch.micro": 1,
-    "batch.accumulation": 1,
-    "batch.total": 1,
+    "strategy.stage": 0,
     "launcher.grace_s": 0,
     "launcher.monitor_interval_s": 0.01,
-    "topology.nnodes": 1,
-    "topology.nnodes_min": 1,
-    "topology.nproc_per_node": 1,
     "restart.limit": 0,
     "restart.backoff_s": 0,
     "restart.backoff_max_s": 0,
     "restart.reset_after_s": 0,
 }
-"""Smallest number that a field accepts."""
+"""Smallest number that a field accepts, if it is not 1."""
 
 Value = str | bool | int | float | tuple[str, ...] | Mapping[str, Any] | list[Any]
 """Types of field values. Mappings and lists occur only in NESTED."""
@@ -335,8 +322,8 @@ def accept(path: str, value: object, where: str) -> Value:
         value = tuple(value)
     if not fits(hint, value):
         raise PresetError(f"{where}: {path} takes {words(hint)}, not {show(value)}")
-    least = LEAST.get(path)
-    if least is not None and isinstance(value, int | float) and value < least:
+    least = LEAST.get(path, 1)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
         raise PresetError(f"{where}: {path} takes {least:g} or more, not {show(value)}")
     return float(value) if hint is float else value  # type: ignore[arg-type,return-value]
 
