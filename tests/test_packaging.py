@@ -33,6 +33,7 @@ NEEDED = (
     "distui/presets/lint/lint_rules.toml",
     "distui/presets/nccl.toml",
     "distui/presets/py.typed",
+    "distui/runners/diagnosis/formats.toml",
     "distui/runners/inrank/known_causes.ini",
     "distui/runners/inrank/launch.py",
     "distui/runners/inrank/shim/torchrun",
