@@ -14,7 +14,7 @@ import pytest
 from distui.presets.finding import Finding
 from distui.presets.request import REQUEST_OPTIONS
 from distui.presets.sanitize import clean_text
-from distui.runners import api
+from distui.runners import api, api_arguments
 from distui.runners.logs.choice import check_there
 from distui.runners.node import agentless, local_agent, run_following
 from distui.runners.run import run_directories
@@ -275,7 +275,7 @@ def test_what_is_meant_is_taken() -> None:
         ("run", None, None),
         ("unset", ["BASH_FUNC_module%%"], ("BASH_FUNC_module%%",)),
     ]:  # fmt: skip
-        (found,) = api.checked(**{name: value}).values()
+        (found,) = api_arguments.checked(**{name: value}).values()
         assert found == meant, name
         assert type(found) is type(meant)
 
@@ -288,9 +288,9 @@ def test_every_argument_of_every_call_has_a_rule() -> None:
         *(getattr(api.Run, verb) for verb in ("wait", "logs", "restart", "profile", "stop")),
     )
     names = {name for call in calls for name in inspect.signature(call).parameters} - {"self", "options"}
-    of_type = {name for name, kind in api.TYPES.items() if kind in api.OF_TYPE}
-    assert api.ARGUMENTS.keys() <= names | REQUEST_OPTIONS.keys()
-    assert names | REQUEST_OPTIONS.keys() <= api.ARGUMENTS.keys() | of_type
+    of_type = {name for name, kind in api_arguments.TYPES.items() if kind in api_arguments.OF_TYPE}
+    assert api_arguments.ARGUMENTS.keys() <= names | REQUEST_OPTIONS.keys()
+    assert names | REQUEST_OPTIONS.keys() <= api_arguments.ARGUMENTS.keys() | of_type
 
 
 def of_two_attempts() -> RunState:
