@@ -65,7 +65,9 @@ def test_what_is_held_beside() -> None:
     """A layer of 0.2 B parameters, 0.8 B outside: 0.4 B of them the head's. Long sequences, so that the optimizer's step
     is not the moment that counts."""
     model = Shape(parameters=8 * GB, layers=36, hidden=4096, seq=65_536, outside=GB * 8 // 10)
-    by = {one.key: (estimate(one, model, BF16, 8, 80 * GB).buffers - 1.5 * GB) / GB for one in data_parallel()}
+    by = {
+        one.key: (estimate(one, model, BF16, 8, 80 * GB).buffers - 1.5 * GB) / GB for one in data_parallel()
+    }
     gradients = 2 * 2 * 0.2 + 2 * 0.4
     assert by == pytest.approx(
         {"single": 0, "ddp": 0, "zero1": 0, "zero2": 2 * 0.2 + 2 * 8 / 8 + gradients,

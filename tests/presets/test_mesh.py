@@ -96,9 +96,10 @@ def test_every_rank_has_coordinates_of_its_own(sizes: dict[str, int], rest: int)
 @for_each("name", BUILTIN)
 def test_every_shipped_preset_has_a_mesh(name: str) -> None:
     made = load(name).preset
-    assert math.prod(
-        rank_mesh.dimensions(made, 8 if made.strategy.kind != "single" else 1).values()
-    ) in (1, 8)
+    assert math.prod(rank_mesh.dimensions(made, 8 if made.strategy.kind != "single" else 1).values()) in (
+        1,
+        8,
+    )
     assert set(MESH_OPTIONS) >= {made.strategy.kind}
 
 

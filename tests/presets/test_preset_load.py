@@ -203,6 +203,7 @@ def test_set_leaves_the_text_of_variables_alone(places: Places, value: str) -> N
         ("strategy.reshard_after_forward=2", ("has no effect in strategy ddp", "or take fsdp2")),
         ("restart.limit=true", ("restart.limit takes a whole number, not true",)),
         ("restart.limit=-1", ("takes 0 or more",)),
+        ("launcher.monitor_interval_s=0", ("takes 0.01 or more",)),
         ("restart.backoff_s=inf", ("takes a number",)),
         ("topology.nnodes=0", ("takes 1 or more",)),
         ("topology.nproc_per_node=all", ('a whole number, or "gpu", "cpu" or "auto"',)),
@@ -243,6 +244,7 @@ def test_a_bad_set_is_one_sentence(places: Places, override: str, parts: tuple[s
         ("base = 3\n", ("write the name of a preset",)),
         ("base = 'dpd'\n", ("'dpd', which mine builds on", "did you mean ddp?")),
         ("base = 'mine'\n", ("is this preset itself: name another preset",)),
+        ("[strategy]\nkind = 'fsdp2'\nreshard_after_forward = 0\n", ("takes 1 or more, not 0",)),
         (
             "[strategy]\nkind = 'fsdp2'\nstatic_graph = true\n",
             ("static_graph has no effect in strategy fsdp2",),
