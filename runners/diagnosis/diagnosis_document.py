@@ -65,7 +65,7 @@ class CandidateInLogs(TypedDict):
     id: str
     role: str
     explains: str
-    """The name of its specificity: cause, inferred, message, truncated, symptom, report, consequence, trace, word."""
+    """The name of its specificity: cause, inferred, message, trace, truncated, report, word, …."""
     score: Score
     file: str | None
     line: int | None

@@ -36,12 +36,12 @@ class Specificity(IntEnum):
     """A kill, a message in the table of known causes, ranks that did not join, an error that NCCL only mentions."""
     MESSAGE = 3
     """An error message that no rule knows."""
-    TRUNCATED = 4
-    """A traceback whose exception is missing."""
-    REPORT = 5
-    """The report of a failure without its reason: torch's of an NCCL error, a launcher's of an exit."""
-    TRACE = 6
+    TRACE = 4
     """The functions of NCCL that pass on an error."""
+    TRUNCATED = 5
+    """A traceback whose exception is missing."""
+    REPORT = 6
+    """The report of a failure without its reason: torch's of an NCCL error, a launcher's of an exit."""
     WORD = 7
     """An everyday word of trouble in a short log."""
     SYMPTOM = 8
@@ -174,7 +174,9 @@ class _Case:
     def candidates(self) -> list[Candidate]:
         """Return all candidates, in any order. A report is none next to a symptom, which says more."""
         candidates = self._made(Specificity.INFERRED, self._inferred())
-        candidates += self._made(Specificity.TRUNCATED, self._truncated())
+        for cut in self._truncated():
+            is_symptom = cut.rule.role == "symptom"
+            candidates += self._made(Specificity.SYMPTOM if is_symptom else Specificity.TRUNCATED, [cut])
         if self.message is not None and self.message.rule.role != "hint":
             candidates += self._made(self._specificity_of(self.message), [self.message])
         for entry, finding in self.found:
