@@ -12,6 +12,7 @@ from ..inrank.failure_causes import Death, Failure, classify, signal_of
 from ..inrank.tracebacks import of_tool
 from .file_names import PROCESS, LocalRanks
 from .heads import SOURCES, Head
+from .line_formats import EXITS
 
 _LISTED = re.compile(
     r"^\s*(?:time      : (?P<time>[\d_:-]{1,40})|host      : (?P<host>\S{1,200})"
@@ -83,39 +84,7 @@ _FORMS = tuple(
 )
 RAISED = "terminated with the following error"
 """torch.multiprocessing.spawn writes this above the exception."""
-NEEDLES = (
-    "failed (exitcode: ",
-    "time      : ",
-    "host      : ",
-    "rank      : ",
-    "exitcode  : ",
-    "Root Cause (first",
-    "exited on signal ",
-    "oom_kill event",
-    "oom-kill event",
-    "return code = ",
-    "died with <Signals.",
-    "non-zero exit status ",
-    "terminated with signal SIG",
-    "terminated with exit code ",
-    "ssh exited with ",
-    "srun: error: ",
-    "return code list: [",
-    "FAILED (exitcode ",
-    "exit with status code ",
-    "exited with status code ",
-    RAISED,
-    "*** SIG",
-    "Primary job",
-    "exited with code ",
-    "Exit Code:",
-    "crashed with exit code ",
-    "non-zero exit code",
-    "with exit code",
-    "received by PID",
-    "terminated with code ",
-    *_WORDS,
-)
+NEEDLES = (*EXITS, RAISED, *_WORDS)
 """Each line that reports an exit contains at least one of these."""
 _SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?: ?:\d+){0,2}\] ")
 """The prefix of Open MPI and UCX."""

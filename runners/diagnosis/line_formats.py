@@ -44,6 +44,7 @@ LEVELS: Mapping[str, re.Pattern[str]] = _patterns("levels")
 NAMES: Mapping[str, re.Pattern[str]] = _patterns("names")
 RECORDS: Mapping[str, Sequence[str]] = _TABLES["records"]
 ERRORS: Mapping[str, Sequence[str]] = _TABLES["errors"]
+EXITS: Sequence[str] = _TABLES["exits"]["needles"]
 NO_LOGS = frozenset[str](_TABLES["files"]["no_logs"])
 
 

@@ -15,7 +15,7 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -116,18 +116,16 @@ class Unread:
     def __iter__(self) -> Iterator[str]:
         yield from self.sentences
         if self.no_logs:
-            some = ", ".join(self.no_logs[:4])
-            if len(self.no_logs) > 4:
-                some += ", …"
             are = "is no log" if len(self.no_logs) == 1 else "are no logs"
-            yield f"{plural(len(self.no_logs), 'file')} {are}: {some}"
+            yield f"{plural(len(self.no_logs), 'file')} {are}: {_some(self.no_logs, 4)}"
         if self.older:
-            older = ", ".join(self.older[:2])
-            if len(self.older) > 2:
-                older += ", …"
-            yield f"{plural(len(self.older), 'log')} of older attempts: {older}"
+            yield f"{plural(len(self.older), 'log')} of older attempts: {_some(self.older, 2)}"
         if self.links:
             yield f"{plural(self.links, 'symbolic link')} {'is' if self.links == 1 else 'are'} not followed"
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    return ", ".join([*names[:most], "…"] if len(names) > most else names)
 
 
 def sources(files: Iterable[Named], unread: Unread) -> Iterator[Source]:
@@ -357,7 +355,7 @@ def _of_tar(source: Source) -> Iterator[Source]:
             archive.members.clear()  # tarfile keeps all members
             if member.isreg() and not member.issparse():
                 file: Any = archive.extractfile(member)
-                yield Source(member.name, ByteStream(partial(_some, file.read1)))
+                yield Source(member.name, ByteStream(partial(_small_block, file.read1)))
     if packed.last.strip(b"\0"):  # tarfile takes a truncated header as the end
         raise BrokenOff("its end is missing")
 
@@ -375,7 +373,7 @@ class _Ended:
         return block
 
 
-def _some(read: Callable[[int], bytes], size: int) -> bytes:
+def _small_block(read: Callable[[int], bytes], size: int) -> bytes:
     """Read small blocks: in a damaged archive the block of the last request is lost."""
     return read(min(size, 1 << 14))
 
