@@ -119,6 +119,7 @@ WITHOUT = {
     "replay": "a screen",
     "completion": "a script for a shell",
     "mcp": "a server's answers",
+    "man": "a man page",
 }
 """Verbs that print no JSON, and what they print instead."""
 

@@ -25,7 +25,7 @@ class Exits(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """A verb, as used by the command line, `--help` and completion."""
+    """A verb, as used by the command line, `--help`, the man pages and completion."""
 
     function: str
     """ "module:function" of `tui/verbs/`."""

@@ -1,4 +1,4 @@
-"""Additions to `--help`: headings, examples and exit codes. Pure."""
+"""Additions to `--help` and the man pages of verbs: headings, examples and exit codes. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declarations of all verbs, the source of the parser, `--help` and completion.
+"""Declarations of all verbs, the source of the parser, `--help`, the man pages and completion.
 
 A new verb is a row here, its function in `tui/verbs/` and, if language models may use it, a tool in `tui/mcp/tools.py`.
 This module imports nothing slow, since `distui --help` makes all parsers.
@@ -791,6 +791,20 @@ _ITSELF = {
             "completion bash >> ~/.bash_completion": "runs, presets, hosts and options at Tab in bash",
             "completion zsh > ~/.zfunc/_distui": "in zsh, where ~/.zfunc is in fpath",
             "completion fish > ~/.config/fish/completions/distui.fish": "in fish",
+        },
+        exits=Exits(()),
+    ),
+    "man": Verb(
+        "man:man",
+        "show the man page of distui or of a verb",
+        options=(
+            word("name", "VERB", nargs="?"),
+            value("--dir", "DIR", "write all pages into DIR, as ~/.local/share/man/man1"),
+        ),
+        examples={
+            "man": "distui and its verbs",
+            "man launch": "a verb",
+            "man --dir ~/.local/share/man/man1": "install all pages, so that `man distui-launch` has them",
         },
         exits=Exits(()),
     ),

@@ -60,6 +60,7 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "prune": [("", 2), ("--older-than soon", 2)],
     "settings": [("", 0), ("--example", 0), ("theme", 2)],
     "profile": [("nothing", 3), ("nothing --steps many", 2), ("bad.log", 1)],
+    "man": [("", 0), ("launhc", 2), ("launch --dir x", 2)],
     "completion": [("ksh", 2), ("zsh", 0)],
     "demo": [("--steps -1", 2), ("--python /nonexistent/python", 2)],
 }  # fmt: skip

@@ -68,7 +68,7 @@ def _parser_at(
 ) -> argparse.ArgumentParser:
     """Return the parser for the words before the cursor; `prefix` is the word at the cursor."""
     verb = typed[0] if typed else None
-    if verb == "help":
+    if verb in ("help", "man"):
         made = argparse.ArgumentParser(add_help=False)
         made.add_argument("help")
         made.add_argument("verb", choices=sorted(_verbs(parser(None))))
