@@ -62,9 +62,22 @@ class Values:
         options = self._by_dest.get(dest, [])
         return options[0] if len(options) == 1 else None
 
+    def word(self, option: Option) -> str | None:
+        """Return the argument that the command line gives to an option, or None for an option that is not given."""
+        return self._words.get(option)
+
+    def constant(self, node: ast.expr | None) -> object:
+        """Return the constant of an expression, also through names that are assigned once, or None."""
+        for _ in range(_DEEPEST):
+            if not isinstance(node, ast.Name):
+                break
+            values = self.assigned.get(node.id, [])
+            node = values[0] if len(values) == 1 else None
+        return node.value if isinstance(node, ast.Constant) else None
+
     def of_option(self, option: Option, deep: int = 0) -> Value:
         """Return the value of an option in this launch."""
-        word = self._words.get(option)
+        word = self.word(option)
         if option.action in ("store_true", "store_false"):
             is_on = (word is not None) == (option.action == "store_true")
             return TRUE if is_on else Value(False, f"{option.name} is given")

@@ -58,16 +58,18 @@ def lint_file(
         return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.", remedy=remedy)]
 
 
-def lint_command(text: str, exists: Exists, read: Callable[[str], bytes | None]) -> list[Finding]:
+def lint_command(
+    text: str, exists: Exists, read: Callable[[str], bytes | None], gpus: bool | None = None
+) -> list[Finding]:
     """Check a command line and the files that it names, and return the worst findings first. Raises PresetError.
 
-    `exists` and `read` take paths relative to the command's directory.
+    `exists` and `read` take paths relative to the command's directory. `gpus`: True if there are GPUs.
     """
     findings = launches.check_text(text, Surroundings(exists=exists))
     for file in named_files(text):
         data = read(file.path)
         if data is not None:
-            facts = script.ScriptFacts(nproc=file.nproc, nnodes=file.nnodes)
+            facts = script.ScriptFacts(nproc=file.nproc, nnodes=file.nnodes, gpus=gpus)
             findings += lint_file(file.path, data, exists=exists, facts=facts)
         elif exists(file.path):
             what = f"{file.path} cannot be read: nothing in it was checked."

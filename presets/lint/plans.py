@@ -16,6 +16,7 @@ from ..text_formats import Unreadable, plain, read_json
 from . import launches, lint_rules, script, skypilot_file
 from .deepspeed_file import check_deepspeed, is_deepspeed
 from .lint_rules import issue, once
+from .model_sizes import check_sizes
 from .shell import Word
 from .torchrun_options import read_options, unknown_option
 
@@ -48,7 +49,8 @@ def lint_plan(
         *_deepspeed(plan, preset, seen),
         *_optimizer(plan, preset, seen),
         *_nodes(plan, request),
-        *_script(plan, source, beside or {}),
+        *_script(plan, source, beside or {}, seen),
+        *_model_sizes(plan, preset, source, beside or {}),
         *_parallel_sizes(plan),
     ]
     if request.through_sky and request.task is None:
@@ -256,7 +258,10 @@ def _has_tiers(request: Request) -> bool:
 
 
 def _script(
-    plan: Plan, source: str | bytes | None, beside: Mapping[str, str | bytes | None]
+    plan: Plan,
+    source: str | bytes | None,
+    beside: Mapping[str, str | bytes | None],
+    seen: script.ScriptContents | None,
 ) -> Iterator[Finding]:
     """Check the script and its imported files. A rule that the script has broken is not repeated for these."""
     if source is None or not plan.strategy:
@@ -266,14 +271,25 @@ def _script(
         nnodes=plan.nnodes,
         strategy=None if plan.obeys else plan.strategy,
         preset=plan.preset,
+        gpus=plan.backend == "nccl" if plan.backend else None,
     )
     findings = script.check(source, PurePath(_script_path(plan) or "script").name, facts)
     yield from findings
     known = {finding.id for finding in findings}
+    if seen and "is_available" in seen.mentioned:
+        known.add("L48")  # the script decides what its imported files do
     for file, text in beside.items():
         if text is not None:
             yield from (hit for hit in script.check_imported(text, file, facts) if hit.id not in known)
     yield from script.too_large([file for file, text in beside.items() if text is None])
+
+
+def _model_sizes(
+    plan: Plan, preset: Preset, source: str | bytes | None, beside: Mapping[str, str | bytes | None]
+) -> Iterator[Finding]:
+    """Check the sizes of the script's model against the mesh."""
+    if plan.strategy and source is not None:
+        yield from check_sizes([source, *beside.values()], plan.command[1:], plan.mesh, preset)
 
 
 def _parallel_sizes(plan: Plan) -> Iterator[Finding]:

@@ -8,14 +8,15 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..finding import Finding, Severity
 from ..script_facts import TRAINERS, Names, Script, parse, wraps
 from ..script_support import listed
 from ..script_tree import MOST_FILES, ScriptTree
 from ..text_formats import Unreadable
-from . import lint_rules
+from . import gpu_calls, lint_rules
+from .gpu_calls import SET_DEVICE
 from .lint_rules import HERE, issue, once
 
 SIGNS = (
@@ -68,6 +69,8 @@ class ScriptFacts:
     strategy: str | None = None
     """Strategy of the preset."""
     preset: str = ""
+    gpus: bool | None = None
+    """True if the ranks have GPUs."""
 
     @property
     def world(self) -> int:
@@ -128,8 +131,10 @@ def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> l
         _strategy,
         _alone,
         _left_open,
+        _without_gpu,
         _global_rank,
         _old,
+        _never_imported,
         _passes,
     )
     return once(finding for rule in rules for finding in rule(seen, file, facts))
@@ -213,12 +218,13 @@ def _strategy(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[F
 
 
 def check_imported(source: str | bytes, file: str, facts: ScriptFacts) -> list[Finding]:
-    """Check an imported file: a strategy that differs from the preset's. Never raises."""
+    """Check an imported file: a strategy that differs from the preset's, and the use of GPUs. Never raises."""
     try:
         seen = inspect(source)
     except Unreadable as error:
         return [_unread(file, str(error), error.line)]
-    return list(_strategy(seen, file, facts))
+    taken = (replace(hit, severity="warning") for hit in _without_gpu(seen, file, facts))
+    return [*_strategy(seen, file, facts), *taken]
 
 
 def fills_in(seen: ScriptContents) -> bool | None:
@@ -229,9 +235,14 @@ def fills_in(seen: ScriptContents) -> bool | None:
     return True if tops & {"accelerate", *TRAINERS} else None
 
 
+def _without_gpu(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
+    if facts.gpus is False:
+        asks = "is_available" in seen.mentioned
+        yield from gpu_calls.without_gpu(seen.script.tree, seen.names, asks, file)
+
+
 Assigned = Mapping[str, Sequence[ast.expr]]
 """Name → the expressions assigned to it."""
-SET_DEVICE = "torch.cuda.set_device"
 
 
 def _global_rank(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
@@ -275,6 +286,21 @@ def _old(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Findin
         if wraps(full)[0] == "fsdp1":
             text = "FullyShardedDataParallel is FSDP1, which torch has deprecated: FSDP2 is fully_shard."
             yield issue("L51", f"{file}:{line}", text, value=full, remedy="")
+            return
+
+
+WRAPPERS = frozenset({"DDP", "FSDP", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"})
+"""Names of torch's wrappers."""
+
+
+def _never_imported(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
+    """Report a call of one of torch's wrappers by a name that the script neither imports nor defines."""
+    defined = {node.name for node in seen.script.tree.of(ast.ClassDef, ast.FunctionDef)}
+    unbound = WRAPPERS - defined - seen.script.assigned.keys()
+    for node in seen.script.tree.of(ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id in unbound and not seen.names.full(node.func):
+            text = f"{node.func.id} is called here, and nothing imports or defines it: distui does not know what it is."
+            yield issue("L52", f"{file}:{node.lineno}", text, value=node.func.id)
             return
 
 

@@ -13,7 +13,7 @@ from ...presets.model import Loaded, Preset
 from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.text_formats import MOST_BYTES
-from ..run import file_io
+from ..run import file_io, machine
 from .prepared import script_texts
 
 
@@ -33,7 +33,8 @@ def findings(plan: Plan, request: Request) -> list[Finding]:
 
 def command_findings(command: tuple[str, ...]) -> list[Finding]:
     """Return the findings of a command line."""
-    return lint_command(shlex.join(command), exists_beside(Path.cwd()), _content)
+    has_gpus = machine.gpus_here() > 0
+    return lint_command(shlex.join(command), exists_beside(Path.cwd()), _content, has_gpus)
 
 
 def exists_beside(folder: Path) -> Callable[[str], bool]:

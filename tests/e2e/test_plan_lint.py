@@ -20,6 +20,12 @@ def test_a_plan_with_what_was_found_on_it(world: World) -> None:
     assert found["remedy"]
 
 
+def test_a_plan_says_which_sizes_do_not_fit(world: World) -> None:
+    words = ("--nproc-per-node", "2", "--", str(EXAMPLES / "chargpt.py"), "--heads", "3")
+    text = world.distui("plan", "tp", *words).fine().out
+    assert "error L44 mesh.tp 2\n      3 heads cannot be divided by tp 2: 3 / 2 = 1.5." in text
+
+
 def test_nothing_found_nothing_said(world: World) -> None:
     words = ("plan", "ddp", "--nproc-per-node", "2", "--", str(EXAMPLES / "chargpt.py"))
     assert "\nlint\n" not in world.distui(*words).fine().out

@@ -145,7 +145,7 @@ def test_what_ships_is_clean_as_files(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_launch_here_tells_errors_before_it_starts(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is no error is left to `plan` and `lint`."""
+    """A script for GPUs on a machine without one; what is no error is left to `plan` and `lint`."""
     begun: list[str] = []
 
     def begin(ready: Prepared, options: Namespace) -> int:
@@ -153,8 +153,8 @@ def test_a_launch_here_tells_errors_before_it_starts(
         return 0
 
     monkeypatch.setattr("distui.tui.verbs.launch.begin", begin)
-    (here / "late.py").write_text("import os\nos.environ['NCCL_TIMEOUT'] = '3'\n")
-    for script, told in (("late.py", "L1 late.py:2: Neither NCCL nor torch reads"), ("train.py", "")):
+    (here / "gpu.py").write_text("import torch\ntorch.cuda.set_device(0)\n")
+    for script, told in (("gpu.py", "L48 gpu.py:2: The ranks run on CPU"), ("train.py", "")):
         assert main(["launch", "ddp", "--nproc-per-node", "2", "--", script]) == 0
         assert told in begun[-1]
     assert begun[-1] == ""

@@ -79,6 +79,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("L42", {"preset": "fsdp1-no-shard"}, {"preset": "fsdp1"}),
     ("L45", {"preset": "ds-zero1", "source": DEEPSPEED.format("args=args")},
      {"preset": "ds-zero1", "source": DEEPSPEED.format("args=args, optimizer=optimizer")}),
+    ("L44", {"preset": "tp", "source": f"{OBEYING}HEADS = 3"}, {"preset": "tp", "source": f"{OBEYING}HEADS = 4"}),
 ]  # fmt: skip
 
 
@@ -211,6 +212,29 @@ def test_accelerators_of_other_makers() -> None:
 def test_an_old_torch_for_the_nodes() -> None:
     assert ids(lint(resources=replace(H100, setup="pip install torch==2.4.0"))) == ["L47"]
     assert lint(resources=replace(H100, setup="pip install torch==2.13.0")) == []
+
+
+def test_a_script_for_gpus_where_there_are_none() -> None:
+    source = f"import torch\ntorch.cuda.set_device(0)\n{OBEYING}"
+    (one,) = lint(gpus=0, source=source)
+    assert (one.id, one.severity, one.where) == ("L48", "error", "train.py:2")
+    assert lint(source=source) == []
+
+
+@for_each(
+    ("main", "expected"),
+    [("import setup\n", ["L48"]), ("import setup, torch\nif torch.cuda.is_available(): setup.gpu()\n", [])],
+)
+def test_a_gpu_that_an_imported_file_takes(main: str, expected: list[str]) -> None:
+    loaded = load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"})
+    beside = {"setup.py": "import torch\ndef gpu(): torch.cuda.set_device(0)\n"}
+    request = Request(script="train.py", nproc_per_node=2)
+    for gpus, wanted in ((0, expected), (8, [])):
+        plan = make_plan(loaded, request, place(gpus, main))
+        found = lint_plan(plan, loaded, request, source=main, beside=beside)
+        assert [(one.id, one.severity, one.where) for one in found] == [
+            (id, "warning", "setup.py:2") for id in wanted
+        ]
 
 
 @for_each("preset", BUILTIN)

@@ -17,6 +17,7 @@ ALONE = "import torch\noptimizer = torch.optim.AdamW(model.parameters())\n"
 SETS = "import os\nos.environ"
 TWO: dict[str, Any] = {"nproc": 2, "nnodes": 1}
 NODES: dict[str, Any] = {"nproc": 8, "nnodes": 2}
+CPU: dict[str, Any] = {"gpus": False}
 SET = "import os\nimport torch\n{}torch.cuda.set_device({})\n"
 LOCAL = 'int(os.environ["LOCAL_RANK"])'
 GLOBAL = "import torch.distributed as dist\nrank = dist.get_rank()\n"
@@ -54,11 +55,19 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("L36", {}, f"{SETS}['WANDB_API_KEY'] = '0123456789ab'\n", f"{SETS}['WANDB_API_KEY'] = key\n"),
     ("L40", {}, f"{SETS}['CUDA_LAUNCH_BLOCKING'] = '1'\n", f"{SETS}['CUDA_LAUNCH_BLOCKING'] = '0'\n"),
     ("L41", {}, "print 'x'\n", "print('x')\n"),
+    ("L48", CPU, SET.format("", LOCAL), SET.format("if torch.cuda.is_available(): ", LOCAL)),
+    ("L48", CPU, SET.format("if ddp: ", LOCAL), SET.format("if device_type == 'cuda': ", LOCAL)),
+    ("L48", CPU, f"{DIST}dist.init_process_group('nccl')\n{END}", f"{DIST}dist.init_process_group('gloo')\n{END}"),
+    ("L48", CPU, f"{DIST}dist.init_process_group(backend='nccl')\n{END}",
+     f"{DIST}dist.init_process_group(backend='cpu:gloo,cuda:nccl')\n{END}"),
     ("L50", NODES, SET.format(GLOBAL, "rank"), SET.format(GLOBAL, "rank % torch.cuda.device_count()")),
     ("L50", NODES, SET.format("", 'int(os.environ["RANK"])'), SET.format("", LOCAL)),
     ("L50", {}, SET.format("", "mesh.get_rank()"), SET.format("", "mesh.get_local_rank()")),
     ("L50", {}, SET.format(GLOBAL, "rank"), SET.format(f"{GLOBAL}rank = 0\n", "rank")),
     ("L51", {}, FSDP1, "from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n"),
+    ("L52", {}, "model = DDP(model, device_mesh=mesh)\n", DDP),
+    ("L52", {}, "import torch\nmodel = FSDP(model)\n", "from wrappers import *\nmodel = FSDP(model)\n"),
+    ("L52", {}, "fully_shard(model)\n", "def fully_shard(module): pass\nfully_shard(model)\n"),
     ("L53", {}, LOOP.format(DDP, ""), LOOP.format(DDP, "model.require_backward_grad_sync = i % 4 == 3; ")),
     ("L53", {}, LOOP.format(DDP, ""), LOOP.format("", "")),
     ("L53", {}, LOOP.format(DDP, ""), LOOP.format(DDP, "").replace("if (i + 1) % 4 == 0", "if finite")),
@@ -87,3 +96,20 @@ def test_one_rank_spawns_and_trains_as_it_likes() -> None:
 def test_what_is_no_script_is_said_and_no_more(source: str | bytes) -> None:
     found = check(source, "t.py", ScriptFacts(**TWO))
     assert all(one.id == "L41" and one.severity == "warning" for one in found)
+
+
+@for_each(
+    ("source", "severity"),
+    [
+        (SET.format("", LOCAL), "error"),
+        (SET.format("if ddp: ", LOCAL), "warning"),
+        (SET.format("print(torch.cuda.is_available())\n", LOCAL), "warning"),
+        (SET.format("try: ", LOCAL) + "except RuntimeError: pass\n", ""),
+    ],
+)
+def test_how_sure_it_is_that_a_gpu_is_needed(source: str, severity: str) -> None:
+    assert [one.severity for one in check(source, "t.py", ScriptFacts(gpus=False)) if one.id == "L48"] == [
+        *filter(None, [severity])
+    ]
+    for gpus in (None, True):
+        assert "L48" not in [one.id for one in check(source, "t.py", ScriptFacts(gpus=gpus))]

@@ -181,6 +181,7 @@ FILES = {
     "task.yaml": "num_nodes: 1\nsetup: pip install torch==2.1.2\nrun: torchrun --standalone t.py\n",
     "ds.json": '{"zero_optimization": {"stage": 4}}',
     "t.py": "",
+    "gpu.py": "import torch\ntorch.cuda.set_device(0)\n",
     "spawn.py": "import torch.multiprocessing as mp\nmp.spawn(print)\n",
 }
 
@@ -198,6 +199,8 @@ FILES = {
         ("accelerate launch --config_file gone.yaml t.py", [("L8", "line 1")]),
         ("torchrun --standalone gone.py --out x.py", [("L8", "line 1")]),
         ("torchrun --standalone t.py", []),
+        ("torchrun --standalone gpu.py", [("L48", "gpu.py:2")]),
+        ("accelerate launch --cpu gpu.py", [("L48", "gpu.py:2")]),
         ("torchrun --nproc_per_node 2 spawn.py", [("L24", "spawn.py:2")]),
         ("torchrun --nproc_per_node 1 spawn.py", []),
         ("torchrun --standalone -m pkg.train gone.py", []),
@@ -213,6 +216,7 @@ def test_a_command_is_checked_with_the_files_that_it_names(
         command,
         FILES.__contains__,
         lambda name: FILES[name].encode() if name in FILES else None,
+        gpus=False,
     )
     assert [(one.id, one.where) for one in findings] == found
 
