@@ -1,39 +1,52 @@
-"""Create presets from accelerate's YAML and DeepSpeed's JSON.
+"""Create presets from accelerate's YAML, DeepSpeed's JSON and SkyPilot's tasks.
 
-Values without a field go to the tables [accelerate] and [deepspeed], key by key.
+Values without a field go to the tables [accelerate], [deepspeed] and [sky], key by key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, get_args
 
-from . import model, text_formats
+from . import model, nccl, text_formats
 from .finding import Finding, PresetError
 from .launchers import deepspeed
 from .lint import lint_file
 from .lint.accelerate_file import sharding_name
 from .lint.files import kind_of
+from .lint.named_files import named_files
+from .secrets import is_secret
 from .text_formats import MOST_BYTES, MarkupNode, Unreadable, bare, decoded, plain, toml_escaped, toml_pair
 
-WANTED = "accelerate's YAML or DeepSpeed's JSON is expected"
+WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task is expected"
 
 
-def import_preset(name: str, data: bytes) -> tuple[Imported, list[Finding]]:
-    """Import the file `name`. Return the preset and lint's findings. Raises PresetError."""
+def import_preset(
+    name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None
+) -> tuple[Imported, list[Finding]]:
+    """Import the file `name`. Return the preset and lint's findings. Raises PresetError.
+
+    `read` returns a file that this one names, by its path relative to this one's folder, or None if it is unreadable.
+    """
     try:
         document = _document(name, data)
     except Unreadable as error:
         raise PresetError(f"{name} line {error.line}: {error}: {WANTED}") from None
-    importers = {"accelerate": from_accelerate, "deepspeed": from_deepspeed}
-    importer = importers.get(kind_of(document))
-    if importer is None:
-        keys = ", ".join(list(document.mapping)[:5])
-        content = f"keys {keys}" if keys else "no mapping"
-        raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}")
-    return importer(bare(document), name), lint_file(name, data)
+    values = bare(document)
+    match kind_of(document):
+        case "accelerate":
+            draft = from_accelerate(values, name)
+        case "deepspeed":
+            draft = from_deepspeed(values, name)
+        case "skypilot":
+            draft = from_skypilot(values, read)
+        case _:
+            keys = ", ".join(list(document.mapping)[:5])
+            content = f"keys {keys}" if keys else "no mapping"
+            raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}")
+    return draft, lint_file(name, data)
 
 
 def _document(name: str, data: bytes) -> MarkupNode:
@@ -54,7 +67,7 @@ class Imported:
     """A preset's values by field path, collected during the import."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """Keys such as "strategy.kind", "deepspeed.gradient_clipping". Nested tables are mappings."""
+    """Keys such as "strategy.kind", "env.OMP_NUM_THREADS", "deepspeed.gradient_clipping". Nested tables are mappings."""
     notes: list[str] = field(default_factory=list)
     """One sentence per fact that the user should know. The file repeats them."""
 
@@ -314,3 +327,46 @@ def _deepspeed_precision(rest: dict[str, Any], draft: Imported) -> dict[str, Any
         del rest["communication_data_type"]
     draft.put("precision.reduce", reduce if reduce in get_args(model.Dtype) else param)
     return {name: table for name, table in kept.items() if table}
+
+
+NOT_KEPT = ("run", "name", "secrets", "envs", "num_nodes", "service", "pool")
+"""Keys of a task that are no part of a preset, or that become fields."""
+
+
+def from_skypilot(document: Mapping[str, Any], read: Callable[[str], bytes | None]) -> Imported:
+    """Import a task, and the DeepSpeed configuration that its `run:` names. Losses are noted. Raises PresetError."""
+    run = str(document.get("run") or "")
+    draft = _strategy_of_task(run, read)
+    draft.put("topology.nnodes", whole(document.get("num_nodes")) or 1)
+    secrets = document.get("secrets")
+    left_out = [str(name) for name in secrets] if isinstance(secrets, Mapping | list) else []
+    for name, value in table_of(document, "envs").items():
+        if is_secret(name):
+            left_out.append(name)
+        elif value is not None:
+            draft.put(f"{nccl.preset_table(name, str(value))}.{name}", model.variable_text(value))
+    for name in left_out:
+        draft.notes.append(f"{name} is left out: a preset is no place for a secret; pass it with --env.")
+    if run:
+        draft.notes.append(
+            "Its run: is left out: launch with `distui launch NAME --on sky -- SCRIPT`; `--task FILE` runs the task as "
+            "it is."
+        )
+    draft.keep("sky", {key: value for key, value in document.items() if key not in NOT_KEPT})
+    return draft
+
+
+def _strategy_of_task(run: str, read: Callable[[str], bytes | None]) -> Imported:
+    """Return the strategy of the first JSON file that the commands name, or ddp with a note. Raises PresetError."""
+    named = next((file.path for file in named_files(run) if file.path.endswith(".json")), "")
+    config = deepspeed.parsed(read(named)) if named else None
+    if config is not None:
+        draft = from_deepspeed(config, named)
+        draft.notes.append(f"Its strategy is that of {named}, which its run: names.")
+        return draft
+    draft = Imported()
+    draft.put("strategy.kind", "ddp")
+    if run:
+        missing = f" ({named} is not here)" if named else ""
+        draft.notes.append(f"Its strategy is unknown here{missing}: set [strategy] kind.")
+    return draft

@@ -153,6 +153,11 @@ def check(name: str, value: str) -> str | None:
     return None if _fits(entry, value) else f"{name} takes {takes(entry)}, not {value!r}"
 
 
+def preset_table(name: str, value: str) -> str:
+    """Return the table of a preset for a variable: "nccl" for a valid setting of NCCL, else "env"."""
+    return "nccl" if covers(name) and check(name, value) is None else "env"
+
+
 def slip(name: str) -> str:
     """Return the variable that `name` misspells (`misspells`, or capitals), or "". A correct name gives ""."""
     if name in catalogue():

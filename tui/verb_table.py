@@ -611,7 +611,7 @@ _PRESETS = {
             value(
                 "--from",
                 "FILE|RUN",
-                "import accelerate's YAML, DeepSpeed's JSON, or the launch of a run",
+                "import accelerate's YAML, DeepSpeed's JSON, a SkyPilot task, or the launch of a run",
                 dest="source",
             ),
             JSON,

@@ -33,14 +33,9 @@ def overrides_of(request: Request) -> tuple[str, ...]:
         values["hook"] = str(request.hook).lower()
     variables = {**nccl.combined(request.nccl_presets), **request.nccl}
     values |= {f"nccl.{name}": value for name, value in variables.items()}
-    values |= {f"{_table(name, value)}.{name}": value for name, value in request.env.items()}
+    values |= {f"{nccl.preset_table(name, value)}.{name}": value for name, value in request.env.items()}
     overrides += [f"{field}={value}" for field, value in values.items() if value is not None]
     return tuple(overrides)
-
-
-def _table(name: str, value: str) -> str:
-    """Return the table of a preset for a variable."""
-    return "nccl" if nccl.covers(name) and nccl.check(name, value) is None else "env"
 
 
 def preset_of_run(name: str, entry: Entry) -> tuple[str, list[str]]:

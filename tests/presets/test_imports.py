@@ -64,6 +64,21 @@ ZERO = {
     },
     "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": [0.9, 0.95]}},
 }
+TASK = """
+name: train
+num_nodes: 2
+resources:
+  accelerators: H100:8
+  network_tier: best
+envs:
+  NCCL_DEBUG: INFO
+  WANDB_PROJECT: p
+  HF_TOKEN: hunter2
+workdir: .
+setup: pip install -e .
+run: |
+  torchrun --nproc-per-node 8 train.py
+"""
 
 
 def read(name: str, data: str | bytes) -> tuple[Imported, list[Finding]]:
@@ -175,6 +190,41 @@ def test_a_total_batch_stays_deepspeeds_to_divide() -> None:
     assert (made.batch.micro, made.batch.total) == (None, None)
 
 
+def test_a_skypilot_task() -> None:
+    found, _ = read("task.yaml", TASK)
+    made = loaded(found)
+    assert made.topology.nnodes == 2
+    assert (dict(made.nccl.env), dict(made.env)) == ({"NCCL_DEBUG": "INFO"}, {"WANDB_PROJECT": "p"})
+    assert made.sky == {
+        "resources": {"accelerators": "H100:8", "network_tier": "best"},
+        "workdir": ".",
+        "setup": "pip install -e .",
+    }
+    assert "hunter2" not in text("mine", "file", found)
+    assert any(note.startswith("HF_TOKEN is left out") for note in found.notes)
+    assert any(note.startswith("Its run: is left out") for note in found.notes)
+
+
+def test_a_task_whose_run_names_a_configuration_of_deepspeed() -> None:
+    """Its stage, optimizer and precision are the preset's; a file that is not there is named."""
+    config = (
+        b'{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW"}}'
+    )
+    task = "num_nodes: 2\nrun: deepspeed train.py --deepspeed ds_config.json\n"
+    found, _ = imports.import_preset(
+        "task.yaml", task.encode(), lambda name: config if name == "ds_config.json" else None
+    )
+    made = loaded(found)
+    assert (made.strategy.kind, made.strategy.stage, made.precision.param) == ("deepspeed", 3, "bf16")
+    assert made.deepspeed["optimizer"] == {"type": "AdamW"}
+    assert made.topology.nnodes == 2
+    assert any("strategy is that of ds_config.json" in note for note in found.notes)
+    assert not any("is unknown here" in note for note in found.notes)
+    found, _ = imports.import_preset("task.yaml", task.encode())
+    assert loaded(found).strategy.kind == "ddp"
+    assert any("(ds_config.json is not here)" in note for note in found.notes)
+
+
 @for_each(
     ("name", "data", "words"),
     [
@@ -183,7 +233,7 @@ def test_a_total_batch_stays_deepspeeds_to_divide() -> None:
         ("x.yaml", b"a: &a [*a]", "x.yaml line 1"),
         ("x.json", b'{\n"zero_optimization": {,}}', "x.json line 2: is not valid JSON"),
         ("x.json", b"[1]", "it holds no mapping"),
-        ("x.yaml", b"a: 1\nb: 2", "it holds keys a, b: accelerate's YAML or DeepSpeed's JSON is expected"),
+        ("x.yaml", b"a: 1\nb: 2", "it holds keys a, b: accelerate's YAML, DeepSpeed's JSON or a SkyPilot task"),
         ("x.yaml", b"a: 1\n---\nb: 2", "2 documents where one is expected"),
         ("x.yaml", b"x" * ((1 << 20) + 1), "is larger than 1 MiB"),
         ("x.yaml", b"distributed_type: MEGATRON_LM", "distributed_type is MEGATRON_LM: one of NO, MULTI_GPU"),

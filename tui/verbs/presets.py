@@ -131,10 +131,18 @@ def _from_file(file: Path) -> Imported:
         data = file_io.head(file, MOST_BYTES + 1, streams=True)
     except file_io.FileError as error:
         raise RunError(f"--from {error}: name a file to import, or a run") from None
-    imported, problems = imports.import_preset(str(file), data)
+    imported, problems = imports.import_preset(str(file), data, lambda name: _read(file.parent / name))
     for problem in problems:
         complain(f"{problem.as_lines()[0]}: {problem.text}")
     return imported
+
+
+def _read(file: Path) -> bytes | None:
+    """Return a file's content; None if it does not exist or cannot be read."""
+    try:
+        return file_io.content(file, MOST_BYTES)
+    except file_io.FileError:
+        return None
 
 
 def _from_run(name: str, source: str) -> str:
