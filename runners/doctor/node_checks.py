@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...presets.finding import Finding, Severity, sentence
+from ...presets.plurals import plural
 from ..run.formatting import listed, size_text
 
 GIB = 1 << 30
@@ -109,6 +110,7 @@ def check_node(node: ExaminedNode) -> Iterator[Finding]:
     if node.gpus > 1 or (node.gpus and node.active_ports):
         yield from _acs(node)
         yield from _iommu(node)
+    yield from _p2p(node)
     yield from _shm(node)
     yield from _limits(node)
     yield from _disks(node)
@@ -205,6 +207,19 @@ def _iommu(node: ExaminedNode) -> Iterator[Finding]:
             "The IOMMU translates what GPUs send each other: slow, and P2P may hang (in a virtual machine it has to).",
             " ".join(words) or "the kernel's default",
             "Boot with iommu=pt.",
+        )
+
+
+def _p2p(node: ExaminedNode) -> Iterator[Finding]:
+    pairs = node.get("nvml", "no_p2p") or []
+    if pairs:
+        count = plural(len(pairs), "pair")
+        yield node.finding(
+            "D-P2P",
+            "note",
+            f"{count} of GPUs cannot read each other's memory: NCCL goes through shared memory there.",
+            listed([f"{first}-{second}" for first, second in pairs]),
+            "`nvidia-smi topo -p2p r` prints the reason.",
         )
 
 

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import fcntl
 import glob
+import itertools
 import json
 import os
 import platform
@@ -492,6 +493,7 @@ def masked(text: str) -> str:
 
 LIBRARY = os.environ.get("DISTUI_NVML_LIBRARY") or "libnvidia-ml.so.1"
 TEXT_BYTES = 96
+P2P_READ = 0
 SENTENCES = {
     9: "the NVIDIA kernel driver is not loaded",
     18: "the NVIDIA library and its kernel driver differ in version",
@@ -528,6 +530,7 @@ def nvml_facts() -> dict[str, Any]:
         "version": version.value.decode() if readable else None,
         "gpus": [_gpu(nvml, handle) for handle in working],
         "lost": lost,
+        "no_p2p": _no_p2p(nvml, working),
     }
 
 
@@ -545,6 +548,21 @@ def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
 def _text(function: Any, handle: Any) -> Any:
     buffer = ctypes.create_string_buffer(TEXT_BYTES)
     return None if function(handle, buffer, ctypes.c_uint(TEXT_BYTES)) else buffer.value.decode()
+
+
+def _no_p2p(nvml: Any, handles: list[Any]) -> Any:
+    """Return pairs of GPUs that cannot read each other's memory; None if the driver does not report it."""
+    function = getattr(nvml, "nvmlDeviceGetP2PStatus", None)
+    if function is None:
+        return None
+    pairs = []
+    for first, second in itertools.combinations(range(len(handles)), 2):
+        status = ctypes.c_int()
+        if function(handles[first], handles[second], P2P_READ, ctypes.byref(status)):
+            return None
+        if status.value:
+            pairs.append([first, second])
+    return pairs
 
 
 def report_nvml() -> None:

@@ -29,7 +29,7 @@ HEALTHY: dict[str, Any] = {
     "training_problem": "",
     "driver": {"version": "570.172.08", "open": True},
     "kernel_gpus": [],
-    "nvml": {"version": "570.172.08", "gpus": [GPU] * 8, "lost": []},
+    "nvml": {"version": "570.172.08", "gpus": [GPU] * 8, "lost": [], "no_p2p": []},
     "nvml_problem": "",
     "infiniband": [
         {"device": f"mlx5_{at}", "port": "1", "state": "ACTIVE", "physical": "LinkUp",

@@ -58,6 +58,7 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
      "0000:20:00.0 0x001d"),
     ({"pci": None}, "D-ACS-UNKNOWN", "note", "n/a"),
     ({"iommu": {"cmdline": ["intel_iommu=on"], "active": True}}, "D-IOMMU", "warning", "intel_iommu=on"),
+    ({"nvml__no_p2p": [[0, 1], [0, 2]]}, "D-P2P", "note", "0-1, 0-2"),
     ({"shm": None}, "D-SHM-NONE", "error", "none"),
     ({"shm": {"total": 64 * MIB, "free": 64 * MIB}}, "D-SHM-SMALL", "error", "64.0 MiB free of 64.0 MiB"),
     ({"shm": {"total": 512 * MIB, "free": 512 * MIB}}, "D-SHM-SMALL", "warning", "512.0 MiB"),
