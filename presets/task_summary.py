@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .known_names import known_names
 from .launchers import megatron
-from .lint.launcher_calls import LauncherCall, read_script
+from .lint.launcher_calls import ASSIGNMENT, LauncherCall, ShellText, read_script
+from .lint.shell import Command
 from .lint.skypilot_file import gpus
 from .lint.torchrun_options import read_options
 from .text_formats import plain, whole
@@ -31,7 +33,8 @@ class TaskLauncher:
     def row(self) -> str:
         where = f"{self.name} (run: line {self.line})"
         if not self.known:
-            return f"{where}, as it is: {ROWS}"
+            how = "unknown to distui" if _starts_ranks(self.name) else "as it is"
+            return f"{where}, {how}: {ROWS}"
         return f"{where}: {'ranks as it finds them' if self.ranks is None else f'{self.ranks} ranks'}"
 
 
@@ -64,10 +67,9 @@ def summary(config: Mapping[str, Any], nnodes: int) -> TaskSummary:
     resources = config.get("resources")
     wanted = resources.get("accelerators") if isinstance(resources, Mapping) else None
     each = gpus(plain(config))
-    calls = read_script(str(config.get("run") or "")).launches
-    return TaskSummary(
-        nnodes, _accelerators(wanted), each, [_launcher(call, each, nnodes) for call in calls]
-    )
+    text = read_script(str(config.get("run") or ""))
+    launchers = [_launcher(call, each, nnodes) for call in text.launches]
+    return TaskSummary(nnodes, _accelerators(wanted), each, [*launchers, *_unknown_launchers(text)])
 
 
 def own_mesh(run: str) -> dict[str, int]:
@@ -92,6 +94,26 @@ def _launcher(call: LauncherCall, gpus: int | None, nnodes: int) -> TaskLauncher
         return TaskLauncher(call.program, call.line, False)
     each = _ranks_per_node(call, gpus)
     return TaskLauncher(call.program, call.line, True, None if each is None else each * nnodes)
+
+
+def _unknown_launchers(text: ShellText) -> Iterator[TaskLauncher]:
+    """Yield other programs that start ranks, from lines without a launcher that distui knows."""
+    lines = {call.line for call in text.launches}
+    for command in text.commands:
+        name = _program(command)
+        if _starts_ranks(name) and command.line not in lines:
+            yield TaskLauncher(name, command.line, False)
+
+
+def _starts_ranks(name: str) -> bool:
+    return name in known_names("starters")["of_ranks"]
+
+
+def _program(command: Command) -> str:
+    for word in command.words:
+        if word.text not in ("exec", "nohup") and not ASSIGNMENT.match(word.text):
+            return word.text.rpartition("/")[2]
+    return ""
 
 
 def _ranks_per_node(call: LauncherCall, gpus: int | None) -> int | None:

@@ -311,13 +311,14 @@ def test_a_launch_of_a_task_tells_its_errors(
 @for_each(
     ("run", "row"),
     [
-        ("fabric run --accelerator cuda t.py", "none seen in run: each process that"),
+        ("mpirun -np 16 python t.py", "mpirun (run: line 1), unknown to distui: each process that"),
         ("cd x\n  torchrun --nproc-per-node gpu t.py", "torchrun (run: line 2): 16 ranks"),
         ("torchrun --nproc-per-node $SKYPILOT_NUM_GPUS_PER_NODE t.py", "torchrun (run: line 1): 16 ranks"),
         ("torchrun --nproc-per-node $N t.py", "torchrun (run: line 1): ranks as it finds them"),
         ("conda activate deepspeed", "none seen in run"),
         ("uv pip install deepspeed", "none seen in run"),
-        ("srun --job-name deepspeed python t.py", "none seen in run"),
+        ("srun --job-name deepspeed python t.py", "srun (run: line 1), unknown to distui"),
+        ("srun torchrun t.py", "torchrun (run: line 1): 2 ranks"),
         ("conda run -n deepspeed torchrun t.py", "torchrun (run: line 1): "),
         ("accelerate launch t.py", "accelerate (run: line 1), as it is: each process that"),
         ("bash train.sh", "none seen in run:"),
