@@ -184,11 +184,15 @@ _LOOK = {
     "status": Verb(
         "status:status",
         "show the current state of a run",
-        options=(ONE_RUN, JSON),
+        options=(
+            ONE_RUN,
+            switch("-w --watch", "repeat every 2 s until the run has ended; JSON: one object per line"),
+            JSON,
+        ),
         examples={
             "status": "state, ranks, GPUs and findings of the newest run",
+            "status night -w": "repeatedly, until it has ended",
             "status night --json": "for scripts",
-            "status night.tar.gz": "the same of a bundle of `distui export`",
         },
         exits=READS_A_RUN,
     ),

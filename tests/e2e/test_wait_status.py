@@ -1,10 +1,15 @@
-"""`distui wait --json` prints the status when it returns, also after its timeout."""
+"""`distui status -w` repeats the status until the run has ended; `wait --json` prints it when it returns."""
 
 from __future__ import annotations
 
+import json
+import threading
+from contextlib import closing
+
 import pytest
 
-from .runs import World
+from .runs import DISTUI, World
+from .screen import Screen
 
 WAITS = """
 import os, time
@@ -15,7 +20,7 @@ while not os.path.exists("go"):
 
 
 @pytest.mark.real
-def test_the_status_is_printed_at_the_end_or_the_timeout(world: World) -> None:
+def test_each_status_is_an_object_until_the_run_has_ended(world: World) -> None:
     run = world.execute(WAITS)
     assert run.wait("healthy") == 0
     waited = run.distui("wait", "--until", "healthy", "--json").fine().json()
@@ -23,6 +28,14 @@ def test_the_status_is_printed_at_the_end_or_the_timeout(world: World) -> None:
     for limit_s in ("0", "0.3"):  # before the agent has told anything, and after
         late = run.distui("wait", "--timeout", limit_s, "--json")
         assert (late.code, late.json()["state"]) == (124, "running")
-    (world.work / "go").touch()
+    with closing(Screen([DISTUI, "status", "-w"], world.env, world.work, height=5)) as screen:
+        screen.until("more lines: `distui status` prints all")
+        threading.Timer(2.0, (world.work / "go").touch).start()
+        watched = run.distui("status", "--watch", "--json").fine().out.splitlines()
+        assert screen.ended() == 0
+        assert "more lines" not in screen.text
+    states = [json.loads(line)["state"] for line in watched]
+    assert (states[0], states[-1]) == ("running", "succeeded")
     ended = run.distui("wait", "--json")
     assert (ended.code, ended.json()["state"]) == (0, "succeeded")
+    assert run.distui("status", "-w").fine().out.startswith("job  succeeded")

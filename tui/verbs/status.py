@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterable
+import shutil
+import sys
+from collections.abc import AsyncIterator, Iterable
 
 from ...presets.finding import worst_first
 from ...presets.plurals import plural
@@ -14,7 +16,7 @@ from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.diagnosis.status import DAMAGED, hidden, state_words, world_size
 from ...runners.node.agentless import DiskLink, FilesLink, damage
 from ...runners.node.local_agent import with_link
-from ...runners.node.run_following import snapshot
+from ...runners.node.run_following import folded_events, snapshot
 from ...runners.notify.unreported import unreported
 from ...runners.reports.status_document import MarkedStatus, status_json
 from ...runners.run import clock, run_directories, run_notes
@@ -34,12 +36,16 @@ from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows
 from ..rows.tables import plain_table
 from ..terminal import answer
+from .events import while_read
 from .run_or_bundle import run_or_bundle
 
 WIDTH = 121
 """Maximum columns of a sentence."""
 MOST_VALUES = 8
 """Maximum number of further script values in the training line."""
+EVERY_S = 2.0
+"""Minimum seconds between two texts of `--watch`."""
+CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 
 def headline(state: RunState, now: float | None = None) -> str:
@@ -208,17 +214,53 @@ def _node(frame: Frame, node: Node) -> str:
 
 @run_or_bundle
 def status(options: argparse.Namespace) -> int:
-    """Print the status of one run."""
+    """Print the status of one run; with --watch repeatedly until the run has ended."""
 
-    async def use(entry: run_directories.Entry, link: Link) -> tuple[RunState, RunNotes]:
-        state = await snapshot(link)
-        complete(state, entry, link)
-        return state, run_notes.read(entry.path)
+    async def use(entry: run_directories.Entry, link: Link) -> int:
+        if not options.watch:
+            _print(await snapshot(link), entry, link, options)
+            return 0
+        async for state in _changes(link):
+            _print(state, entry, link, options)
+        return 0
 
-    state, marks = asyncio.run(with_link(options.run, use))
+    return asyncio.run(while_read(with_link(options.run, use)))
+
+
+async def _changes(link: Link) -> AsyncIterator[RunState]:
+    """Yield the state after events, at most every EVERY_S, and at the end of the run."""
+    state, due = RunState(), 0.0
+    async for _ in folded_events(link, state):
+        if not state.live:
+            continue
+        if state.phase.ended:
+            break
+        if clock.monotonic() >= due:
+            yield state
+            due = clock.monotonic() + EVERY_S
+    yield state
+
+
+def _print(state: RunState, entry: run_directories.Entry, link: Link, options: argparse.Namespace) -> None:
+    complete(state, entry, link)
+    marks = run_notes.read(entry.path)
     document: MarkedStatus = {**status_json(state), "tags": list(marks.tags), "note": marks.note or None}
-    answer(options.json, document, describe(state, marks=marks).splitlines())
-    return 0
+    lines = describe(state, marks=marks).splitlines()
+    if options.watch and not options.json and sys.stdout.isatty():
+        sys.stdout.write(CLEAR_SCREEN)
+        if not state.phase.ended:
+            lines = _fitting(lines)
+    answer(options.json, document, lines)
+    sys.stdout.flush()
+
+
+def _fitting(lines: list[str]) -> list[str]:
+    """Return as much of the lines as the terminal can show without scrolling."""
+    columns, rows = shutil.get_terminal_size()
+    if len(lines) >= rows:
+        more = plural(len(lines) - rows + 2, "more line")
+        lines = [*lines[: rows - 2], f"… {more}: `distui status` prints all"]
+    return [line[:columns] for line in lines]
 
 
 def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
