@@ -20,7 +20,9 @@ _OPERATOR = re.compile(r"&&|\|[|&]?|;;|[;()\n]|&(?!>)")
 _JOINING = ("|", "|&", "||", "&&")
 """Operators after which a list continues on the next line."""
 
-_PLAIN = re.compile(r"(?<![^ \t\n;&|()])&>|>[&|]?|<&?|`[^`]*`?|\$(?!\()|[^ \t\n;&|()<>'\"\\`$]+")
+_REDIRECTS = re.compile(r"&?>|<")
+_BEGUN_REDIRECTION = re.compile(r"\d*[<>&|]*")
+_PLAIN = re.compile(r"&>|>[&|]?|<&?|`[^`]*`?|\$(?!\()|[^ \t\n;&|()<>'\"\\`$]+")
 """Part of a word that stays as written."""
 _ESCAPED = re.compile(r"\\([\s\S]?)")
 _SINGLE = re.compile(r"'([^']*)'?")
@@ -118,9 +120,17 @@ class _Scanner:
 
     def _word(self) -> Word:
         line, parts = self._line, list[str]()
-        while (part := self._part()) is not None:
+        while not (parts and self._is_redirected(parts)) and (part := self._part()) is not None:
             parts.append(part)
         return Word("".join(parts), line)
+
+    def _is_redirected(self, parts: Sequence[str]) -> bool:
+        """Return True if a redirection follows a word without a blank, as in `a>log` and `cat<<EOF`."""
+        if _HERE.match(self._text, self._at):
+            return True
+        if not _REDIRECTS.match(self._text, self._at):
+            return False
+        return len(parts) > 3 or not _BEGUN_REDIRECTION.fullmatch("".join(parts))  # "2>>" is one word
 
     def _part(self) -> str | None:
         """Return the next part of a word without its quotes, or None at the end of the word."""

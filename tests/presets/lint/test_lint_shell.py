@@ -198,6 +198,9 @@ FILES = {
         ("sky status gone.yaml", []),
         ("accelerate launch --config_file gone.yaml t.py", [("L8", "line 1")]),
         ("torchrun --standalone gone.py --out x.py", [("L8", "line 1")]),
+        ("torchrun --standalone gone.py>log 2>&1", [("L8", "line 1")]),
+        ("torchrun --standalone gone.py&>log", [("L8", "line 1")]),
+        ("cat<<EOF\ntorchrun --standalone gone.py\nEOF", []),
         ("torchrun --standalone t.py", []),
         ("torchrun --standalone gpu.py", [("L48", "gpu.py:2")]),
         ("accelerate launch --cpu gpu.py", [("L48", "gpu.py:2")]),
@@ -260,6 +263,8 @@ def test_lists_in_the_background(text: str, expected: str) -> None:
         "torchrun " + "--foo " * 20_000,
         "bash -c " * 15_000,
         "cat <<A " * 15_000,
+        ">" * 120_000,
+        "a$" * 60_000 + ">",
     ],
 )
 def test_what_took_the_square_of_a_text_is_read(text: str) -> None:
