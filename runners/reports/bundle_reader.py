@@ -95,6 +95,7 @@ def _extracted(path: Path, file: IO[bytes], packed: gzip.GzipFile, folder: Path)
             raise RunError(_no_bundle(path, limit))
         if info.name in hashes:
             raise RunError(_no_bundle(path, f"{info.name} is in it twice"))
+        _check_ratio(path, whole, os.fstat(file.fileno()).st_size)
         target = folder / info.name
         private_folder(target.parent)
         _check_room(path, target.parent, info.size)
