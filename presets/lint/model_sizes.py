@@ -54,13 +54,10 @@ def check_sizes(
             yield from _divided(sizes[what], dimension, mesh.get(dimension, 1))
     if preset.mesh.sequence_parallel and "positions" in sizes:
         yield from _sequence_parts(sizes["positions"], mesh)
-    if "features" in sizes and "heads" in sizes:
-        yield from _features(sizes["features"], sizes["heads"])
+    yield from _features(sizes.get("features"), sizes.get("heads"))
     pp = mesh.get("pp", 1)
-    if "layers" in sizes:
-        yield from _stages(sizes["layers"], pp)
     if pp > 1:
-        yield from _microbatches(sizes.get("samples"), pp, preset)
+        yield from _pipeline(sizes, pp, preset)
 
 
 def _parsed(sources: Sequence[str | bytes | None]) -> Iterator[Script]:
@@ -133,8 +130,8 @@ def _sequence_parts(positions: Size, mesh: Mapping[str, int]) -> Iterator[Findin
         yield from _divided(positions, "tp", mesh.get("tp", 1), cp)
 
 
-def _features(features: Size, heads: Size) -> Iterator[Finding]:
-    if features.count % heads.count:
+def _features(features: Size | None, heads: Size | None) -> Iterator[Finding]:
+    if features and heads and features.count % heads.count:
         ratio = _ratio(features.count, heads.count)
         text = f"{features.count} {features.what} cannot be divided by {heads.count} heads: {ratio}."
         remedy = (
@@ -143,11 +140,13 @@ def _features(features: Size, heads: Size) -> Iterator[Finding]:
         yield issue("L44", features.name, text, value=str(features.count), remedy=remedy)
 
 
-def _stages(layers: Size, pp: int) -> Iterator[Finding]:
-    if layers.count < pp:
+def _pipeline(sizes: Mapping[str, Size], pp: int, preset: Preset) -> Iterator[Finding]:
+    layers = sizes.get("layers")
+    if layers and layers.count < pp:
         text = f"{layers.count} layers cannot be cut into {pp} stages (pp {pp}): each needs one."
         remedy = f"Give {pp} layers or more with {layers.name}, or set mesh.pp to {layers.count} or less."
         yield issue("L44", "mesh.pp", text, value=str(pp), remedy=remedy)
+    yield from _microbatches(sizes.get("samples"), pp, preset)
 
 
 def _microbatches(samples: Size | None, pp: int, preset: Preset) -> Iterator[Finding]:

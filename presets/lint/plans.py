@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import PurePath
 
@@ -278,6 +278,13 @@ def _script(
     known = {finding.id for finding in findings}
     if seen and "is_available" in seen.mentioned:
         known.add("L48")  # the script decides what its imported files do
+    yield from _imported_files(beside, facts, known)
+
+
+def _imported_files(
+    beside: Mapping[str, str | bytes | None], facts: script.ScriptFacts, known: Set[str]
+) -> Iterator[Finding]:
+    """Check the imported files. `known`: rules whose findings are left out."""
     for file, text in beside.items():
         if text is not None:
             yield from (hit for hit in script.check_imported(text, file, facts) if hit.id not in known)
