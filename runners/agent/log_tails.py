@@ -1,4 +1,8 @@
-"""Read the logs of an attempt as they grow: whole, or the newest parts and warnings if they grow too fast."""
+"""Read the logs of an attempt as they grow: whole, or the newest parts and warnings if they grow too fast.
+
+A *turn* reads a part of every file that has grown. A *hole* is a part of a file without blocks on disk. The *gap* is
+the hole that the log cap punched: `FILE.gap` has the number of removed lines, so that later lines keep their numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +21,45 @@ RECENT = 64 << 10
 """Bytes at the end of a file to keep for readers of training signals."""
 BLOCK = 64 << 10
 """Bytes per block, which take a few milliseconds."""
-TURN, WHOLE = 4 << 20, 16 << 20
-"""Most bytes per turn: of one file among many, and of a few files together."""
+TURN_BYTES = 16 << 20
+"""Bytes to read per turn, in equal shares of the files that have grown."""
+LEAST_SHARE = 4 << 20
+"""Minimum share of a file. With more than four files, a turn reads more than TURN_BYTES."""
 BEHIND = 64 << 20
 """Unread bytes above which only the newest part is read completely."""
-LAST = 16 << 20
-"""Limit at the end of an attempt, which users wait for."""
+BEHIND_AT_END = 16 << 20
+"""The same at the end of an attempt, where users wait for the rest to be read."""
 NEWEST = 1 << 20
 """Bytes of the newest part, per file."""
-SKIPPED = 256 << 20
-"""Most bytes to skip per turn."""
-LOUD = b" WARN "
+SKIPPED_BYTES = 256 << 20
+"""Bytes to skip per turn at most, in equal shares of all files."""
+WARNING_MARK = b" WARN "
 """Text of lines that are read even in skipped parts."""
-LOUD_LINES = 64
-"""Most such lines per block."""
+MOST_WARNINGS = 64
+"""Maximum number of such lines per block."""
+EMPTY_LINES = 1 << 20
+"""Empty lines to feed at once in place of a gap."""
 
 
 class Tail:
     """One file. Bytes after the last complete line are kept until the line is complete."""
 
     def __init__(self, run_dir: Path, file: LogFile, reading: Reading) -> None:
-        self.file, self.offset, self.size = file, 0, 0
-        self._run_dir, self._reading, self._on_disk = run_dir, reading, 0
-        self._rest, self._dropping = b"", False
-        self._again = False
+        self.file = file
+        self.offset = 0
+        """Position of the next byte to read."""
+        self.size = 0
+        """Size of the file, as of the last `saw`."""
+        self._run_dir = run_dir
+        self._reading = reading
+        self._on_disk = 0
+        """Bytes of the file's blocks on disk, which a sparse file has fewer of than its size."""
+        self._rest = b""
+        """The bytes after the last complete line."""
+        self._dropping = False
+        """True if `_rest` is the beginning of a line that is too long, whose other bytes are dropped."""
+        self._restarted = False
+        """True if the file shrank, so that its next lines count from 1 again."""
         self._newest = b""
         """The end of the complete lines since the last call of `recent`."""
 
@@ -58,7 +77,10 @@ class Tail:
     def saw(self, size: int, on_disk: int) -> None:
         """Record the current size. A file that shrank is read from its start."""
         if size < self.offset:
-            self.offset, self._rest, self._dropping, self._again = 0, b"", False, True
+            self.offset = 0
+            self._rest = b""
+            self._dropping = False
+            self._restarted = True
         self.size, self._on_disk = size, on_disk
 
     def read(self, limit: int) -> Iterator[int]:
@@ -66,12 +88,12 @@ class Tail:
         try:
             with opened(self._run_dir, self.file.id) as descriptor:
                 while limit > 0 and self.offset < self.size:
-                    block = self._block(descriptor, min(BLOCK, limit, self.left), self._take)
+                    block = self._block(descriptor, min(BLOCK, limit, self.left), self._feed_complete_lines)
                     if not block:
                         break
                     self.offset += len(block)
                     limit -= len(block)
-                    self._take(block)
+                    self._feed_complete_lines(block)
                     yield len(block)
         except (LogError, OSError):
             self.offset = self.size  # deleted or unreadable: no more to read
@@ -85,27 +107,30 @@ class Tail:
             with opened(self._run_dir, self.file.id) as descriptor:
                 while limit > 0 and self.offset < self.size - NEWEST:
                     room = self.size - NEWEST - self.offset
-                    block = self._block(descriptor, min(16 * BLOCK, limit, room), self._pass)
+                    block = self._block(descriptor, min(16 * BLOCK, limit, room), self._scan_warnings)
                     cut = block.rfind(b"\n") + 1 or len(block)
                     if not block:
                         break
                     self.offset += cut
                     limit -= cut
-                    self._pass(self._rest + block[:cut])
+                    self._scan_warnings(self._rest + block[:cut])
                     self._rest = b""
                     yield cut
         except (LogError, OSError):
             self.offset = self.size
 
     def _block(self, descriptor: int, size: int, feed: Callable[[bytes], None]) -> bytes:
-        """Return at most `size` bytes, after any holes. If the log cap removed lines here, feed as many empty lines."""
+        """Return at most `size` bytes from the offset on, or from the end of the hole there.
+
+        If that hole is the gap, pass as many empty lines to `feed` as the log cap removed.
+        """
         gap = gaps.read(self._run_dir / self.file.id)
         begin, end = next(gaps.stretches(descriptor, self.offset, gap), (self.size, self.size))
         if gap is not None and self.offset < gap.end <= begin:
             left = gap.lines
             while left > 0:
-                feed(b"\n" * min(left, 1 << 20))
-                left -= 1 << 20
+                feed(b"\n" * min(left, EMPTY_LINES))
+                left -= EMPTY_LINES
         self.offset = begin
         return os.pread(descriptor, min(size, end - begin), begin)
 
@@ -115,7 +140,8 @@ class Tail:
             self._feed(self._rest)
         self._rest, self._dropping = b"", False
 
-    def _take(self, block: bytes) -> None:
+    def _feed_complete_lines(self, block: bytes) -> None:
+        """Feed the lines that the block completes, and keep the bytes after them."""
         if self._dropping:  # the rest of a line whose beginning is in `_rest`
             if (at := block.find(b"\n")) < 0:
                 return
@@ -132,12 +158,12 @@ class Tail:
             if len(self._rest) > LONGEST:
                 self._rest, self._dropping = self._rest[:LONGEST], True
 
-    def _pass(self, data: bytes) -> None:
-        """Count lines, and read only the loud ones."""
+    def _scan_warnings(self, data: bytes) -> None:
+        """Count all lines, and feed only those with a WARNING_MARK."""
         self._dropping = False
-        self._turn()
-        done, at = 0, data.find(LOUD)
-        for _ in range(LOUD_LINES):
+        self._select_file()
+        done, at = 0, data.find(WARNING_MARK)
+        for _ in range(MOST_WARNINGS):
             if at < 0:
                 break
             begin = data.rfind(b"\n", 0, at) + 1
@@ -146,33 +172,40 @@ class Tail:
             self._reading.skip(data.count(b"\n", done, begin))
             self._reading.feed(decoded(data[begin:end]))
             done = end + 1
-            at = data.find(LOUD, end)
+            at = data.find(WARNING_MARK, end)
         self._reading.skip(data.count(b"\n", done))
 
     def _feed(self, data: bytes) -> None:
+        """Feed complete lines, whose end also becomes part of `recent`."""
         if self.file.stream != "nccl":
             self._newest = (self._newest + data[-RECENT:] + b"\n")[-RECENT:]
-        self._turn()
+        self._select_file()
         self._reading.feed(decoded(data))
 
-    def _turn(self) -> None:
-        if self._again:
-            self._again = False
+    def _select_file(self) -> None:
+        """Make the reading continue this file, or start it again."""
+        if self._restarted:
+            self._restarted = False
             self._reading.leave()
             self._reading.open(self.file.id, Whose(self.file.rank))
         else:
-            self._reading.turn_to(self.file.id, self.file.rank)
+            self._reading.switch_to(self.file.id, self.file.rank)
 
 
 class Tails:
     """All files of one attempt. Only one thread at a time may use it."""
 
     def __init__(self, run_dir: Path, node: int, attempt: int) -> None:
-        self.attempt, self.reading = attempt, Reading()
+        self.attempt = attempt
+        self.reading = Reading()
+        """Receives the lines of all files."""
         self.sampled = False
         """True if parts were skipped."""
-        self._run_dir, self._prefix = run_dir, attempt_dir(node, attempt)
+        self._run_dir = run_dir
+        self._prefix = attempt_dir(node, attempt)
+        """The directory of the attempt, relative to the run directory."""
         self._tails: dict[str, Tail] = {}
+        """By file id."""
         self._hurried = threading.Event()
 
     @property
@@ -204,20 +237,23 @@ class Tails:
         return self.left
 
     def turn(self, behind: int = BEHIND) -> Iterator[int]:
-        """Read a part of each file. Yields after every block. `behind`: unread bytes above which parts are skipped."""
+        """Read a part of each file. Yields the bytes of each block.
+
+        `behind`: unread bytes above which only the newest part of large files is read completely.
+        """
         left = self.left
         if left > behind:
             self.sampled = True
-            share = SKIPPED // len(self._tails)
+            share = SKIPPED_BYTES // len(self._tails)
             for tail in self._tails.values():
                 if tail.left > 2 * NEWEST:
                     yield from tail.skip(share)
         grown = [tail for tail in self._tails.values() if tail.left]
         for tail in grown:
-            yield from tail.read(max(TURN, WHOLE // len(grown)))
+            yield from tail.read(max(LEAST_SHARE, TURN_BYTES // len(grown)))
 
     def drain(self, behind: int = BEHIND) -> None:
-        """Read a whole turn in a thread. `hurry` ends it early."""
+        """Do a turn in a thread. `hurry` ends it early."""
         for _ in self.turn(behind):
             if self._hurried.is_set():
                 return
@@ -236,6 +272,6 @@ class Tails:
         """Read all remaining bytes, or only the newest part of large files, and last lines without a line end."""
         self.scan()
         while self.left:  # files do not grow here, because `scan` is not called
-            self.drain(LAST)
+            self.drain(BEHIND_AT_END)
         for tail in self._tails.values():
             tail.end()

@@ -24,7 +24,6 @@ from .runner_process import ServedRun
 Heard = Callable[[LogFile, bytes], None]
 """Receives a file and the end of its new bytes. Bytes of an attempt may follow the start of the next attempt."""
 
-
 EVERY_S = 2.0
 BUSY_S, BEHIND_S = 0.2, 0.02
 """Seconds between two turns while the logs grow fast, and while unread bytes remain."""

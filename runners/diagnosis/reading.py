@@ -138,7 +138,7 @@ class Reading:
         self.files.append(source.name)
         self._heard(rank, "")
 
-    def turn_to(self, name: str, rank: int | None = None) -> None:
+    def switch_to(self, name: str, rank: int | None = None) -> None:
         """Continue a file at its last position, or open it if it is new."""
         if name == self._at.name:
             return

@@ -157,8 +157,8 @@ def test_behind_a_flood_warnings_are_read_and_lines_are_counted(ranks: Ranks) ->
 
 
 def test_less_than_that_is_read_whole(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TURN", 1 << 18)
-    monkeypatch.setattr(module, "WHOLE", 1 << 20)
+    monkeypatch.setattr(module, "LEAST_SHARE", 1 << 18)
+    monkeypatch.setattr(module, "TURN_BYTES", 1 << 20)
     ranks.write("rank-0.nccl", COLL * ((3 << 20) // len(COLL)))
     ranks.read()
     assert ranks.tails.left > 0, "a turn is bounded"
@@ -185,7 +185,7 @@ def test_a_thread_that_reads_can_be_hurried(ranks: Ranks, monkeypatch: pytest.Mo
 def told(its: RaisedFindings, *lines: str, reading: Reading | None = None, now: float = 100.0) -> list[str]:
     """What is told of some lines: "id severity" or "-id"."""
     reading = reading or Reading()
-    reading.turn_to(f"{HERE}/rank-3.nccl")
+    reading.switch_to(f"{HERE}/rank-3.nccl")
     reading.feed(lines)
     return [
         f"{event.finding.id} {event.finding.severity}"
@@ -197,7 +197,7 @@ def told(its: RaisedFindings, *lines: str, reading: Reading | None = None, now: 
 
 def test_a_cause_is_told_once_with_its_line_rank_and_node() -> None:
     its, reading = RaisedFindings(5), Reading()
-    reading.turn_to(f"{HERE}/rank-3.nccl")
+    reading.switch_to(f"{HERE}/rank-3.nccl")
     reading.feed(["x", PORT])
     (event,) = its.news(reading, 100.0)
     assert isinstance(event, FindingRaised)

@@ -201,11 +201,11 @@ def test_files_that_are_read_in_turns_say_what_they_say_one_after_the_other() ->
         whole.open(name)
         whole.feed(its)
     for name in texts:
-        turns.turn_to(name)
+        turns.switch_to(name)
     for at in range(max(map(len, texts.values()))):
         for name, its in texts.items():
             if at < len(its):
-                turns.turn_to(name)
+                turns.switch_to(name)
                 turns.feed(its[at : at + 1])
     assert turns.files == whole.files
     said, other = (document(one, judge(one)) for one in (whole, turns))
@@ -226,11 +226,11 @@ def test_files_that_are_read_in_turns_say_what_they_say_one_after_the_other() ->
 
 def test_lines_that_are_skipped_are_counted() -> None:
     reading = Reading()
-    reading.turn_to("a")
+    reading.switch_to("a")
     reading.feed(["x"] * 3)
-    reading.turn_to("b")
+    reading.switch_to("b")
     reading.skip(10)
-    reading.turn_to("a")
+    reading.switch_to("a")
     reading.skip(5)
     reading.feed(["h:1:2 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error"])
     (one,) = judge(reading).findings
