@@ -11,7 +11,7 @@ from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from ..run import clock
 from ..run.command_executor import CommandRefused, Reply
 from ..run.model import Clause, NcclChanged, SetNccl
-from ..run.nccl_reach import UNUSED, called, calls_nccl, standing
+from ..run.nccl_reach import USES_GLOO, calls_nccl, levels_at_start, used_backends
 from ..run.nccl_reach import refusal as nothing_to_do
 from .commands import Restarts
 from .hook_clients import HookError, Hooks
@@ -72,9 +72,9 @@ class NcclSwitch:
     async def lower(self, why: str) -> tuple[bool, str]:
         """Reset a level that was set during the run. Return True if it was reset, and a sentence."""
         run, last = self._run, self._run.state.nccl
-        env = standing(run.plan.env, run.state.attempts)
+        env = levels_at_start(run.plan.env, run.state.attempts)
         if last is not None and _same(last, env):  # set by a restart, so it is in effect
-            env = standing(run.plan.env, ())
+            env = levels_at_start(run.plan.env, ())
         now = "" if last is None else f" at {last.level} {last.subsys}".rstrip()
         if last is None or _same(last, env):
             level = f"{env['NCCL_DEBUG']} {env['NCCL_DEBUG_SUBSYS']}"
@@ -97,7 +97,7 @@ class NcclSwitch:
 
     async def _restart(self, command: SetNccl, env: dict[str, str]) -> Sequence[Clause]:
         """Set the level of all ranks through a restart. A limited level does not apply to later attempts."""
-        before = standing(self._run.plan.env, self._run.state.attempts)
+        before = levels_at_start(self._run.plan.env, self._run.state.attempts)
         done = await self._restarts.restart(env)
         state, level = self._run.state, env["NCCL_DEBUG"]
         if command.seconds is not None:
@@ -130,7 +130,7 @@ class NcclSwitch:
     def _uses_gloo(self, answer: Mapping[str, Any], changed: tuple[int, ...]) -> bool:
         """Return True if NCCL is not in use, by a rank's answer. `changed`: ranks with the new level."""
         backend, planned = answer.get("backend") or "", self._run.plan.backend
-        if unused(backend, planned, called(self._run.state)):
+        if unused(backend, planned, used_backends(self._run.state)):
             return True
         return planned == "gloo" and not (changed or backend or answer.get("loaded"))
 
@@ -144,7 +144,7 @@ class NcclSwitch:
         changed = next((str(ack["text"]) for ack in acks if isinstance(ack, dict) and ack.get("text")), "")
         parts = [f"NCCL_DEBUG={level} is set for the next start"] if lasting and not command.ranks else []
         parts += [f"live: {changed}{_span(command)}"] if changed else []
-        return f"{UNUSED}: " + ("; ".join(parts) or "nothing was changed")
+        return f"{USES_GLOO}: " + ("; ".join(parts) or "nothing was changed")
 
     async def _ask(self, ranks: tuple[int, ...], op: str, **fields: Any) -> tuple[Answers, list[str]]:
         """Return the ranks' answers, and a text per rank without one. Raises CommandRefused or HookError."""
@@ -176,7 +176,7 @@ class NcclSwitch:
         """
         await asyncio.sleep(seconds)
         still = tuple(rank for rank in ranks if rank in self._hooks.by_rank)
-        standard = env or standing(self._run.plan.env, self._run.state.attempts)
+        standard = env or levels_at_start(self._run.plan.env, self._run.state.attempts)
         level, text = standard["NCCL_DEBUG"], ""
         if still:
             asked = self._ask(still, "nccl", env=env) if env else self._ask(still, "back")

@@ -1,4 +1,4 @@
-"""Ranks that a change of NCCL_DEBUG can reach, and how; and restarts for it that would change nothing.
+"""Decide which ranks a change of NCCL_DEBUG can reach, and refuse restarts that would change nothing.
 
 Pure. Screen, command line and agent decide by these functions, and so refuse with equal messages.
 """
@@ -14,17 +14,19 @@ from .formatting import agreeing, spans_text
 from .model import SetNccl
 from .state import Attempt, RunState
 
-STANDARD = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
-"""Values without a setting in the plan or by a restart."""
+DEFAULTS = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
+"""Values of variables that neither the plan nor a restart sets."""
 
-UNUSED = "the backend is gloo"
+USES_GLOO = "the backend is gloo"
+"""The reason for a refusal."""
 
 
-def standing(plan: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, str]:
-    """Level and subsystems in the environment of the newest attempt at its start."""
-    env = {name: plan.get(name, value) for name, value in STANDARD.items()}
+def levels_at_start(plan_env: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, str]:
+    """Return NCCL_DEBUG and NCCL_DEBUG_SUBSYS in the environment of the newest attempt at its start."""
+    env = {name: plan_env.get(name, default) for name, default in DEFAULTS.items()}
     for attempt in attempts:
-        env |= {name: attempt.env_diff[name] or STANDARD[name] for name in env if name in attempt.env_diff}
+        for name in env.keys() & attempt.env_diff.keys():
+            env[name] = attempt.env_diff[name] or DEFAULTS[name]
     return env
 
 
@@ -39,28 +41,25 @@ class Reach(Struct, frozen=True):
     """Ranks with an NCCL that cannot change the level live."""
     hookless: tuple[int, ...] = ()
     """Ranks without a hook: the level only applies from their next start, by the environment."""
-    versions: tuple[str, ...] = ()
 
     @property
-    def now(self) -> bool:
-        """Whether a change without a restart reaches every rank."""
-        return bool(self.live or self.later) and not self.restart and not self.hookless
-
-    @property
-    def some(self) -> bool:
+    def live_for_any(self) -> bool:
+        """Whether a change without a restart reaches at least one rank."""
         return bool(self.live or self.later)
+
+    @property
+    def live_for_all(self) -> bool:
+        """Whether a change without a restart reaches every rank."""
+        return self.live_for_any and not self.restart and not self.hookless
 
 
 def reach(state: RunState, ranks: Iterable[int] = ()) -> Reach:
     """Group these ranks; () means all."""
     live, later, restart, hookless = list[int](), list[int](), list[int](), list[int]()
-    versions = set[str]()
     for number in sorted(set(ranks) or state.ranks):
         rank = state.ranks.get(number)
         if rank is None:
             continue
-        if rank.nccl_version:
-            versions.add(rank.nccl_version)
         if rank.nccl_live is False:
             restart.append(number)
         elif rank.nccl_live:
@@ -69,7 +68,7 @@ def reach(state: RunState, ranks: Iterable[int] = ()) -> Reach:
             later.append(number)
         else:
             hookless.append(number)
-    return Reach(tuple(live), tuple(later), tuple(restart), tuple(hookless), tuple(sorted(versions)))
+    return Reach(tuple(live), tuple(later), tuple(restart), tuple(hookless))
 
 
 def uses_gloo(state: RunState) -> bool:
@@ -78,7 +77,7 @@ def uses_gloo(state: RunState) -> bool:
     The plan decides, unless a group of theirs has called NCCL, or a live rank has NCCL but no torch process group, so
     that other code may call it.
     """
-    if state.plan is None or state.plan.backend != "gloo" or calls_nccl(called(state)):
+    if state.plan is None or state.plan.backend != "gloo" or calls_nccl(used_backends(state)):
         return False
     groups = {number: rank.pulse.groups if rank.pulse else () for number, rank in state.ranks.items()}
     return state.phase.ended or not any(
@@ -94,36 +93,36 @@ def instead_of_gloo(state: RunState) -> bool:
     if state.plan is None or state.plan.backend != "gloo":
         return False
     pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None and rank.nccl_version]
-    return calls_nccl(called(state)) or any(pulse.torch is False for pulse in pulses)
+    return calls_nccl(used_backends(state)) or any(pulse.torch is False for pulse in pulses)
 
 
-def called(state: RunState) -> set[str]:
-    """Backends of the ranks' collectives, with the flight recorders' names ("nccl", "nccl2", "gloo")."""
+def used_backends(state: RunState) -> set[str]:
+    """Return the backends of the ranks' collectives, with the flight recorders' names ("nccl", "nccl2", "gloo")."""
     pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
     return {group.backend for pulse in pulses for group in pulse.groups} - {""}
 
 
 def calls_nccl(backends: Iterable[str]) -> bool:
-    """Whether a backend is NCCL, through any of torch's classes."""
+    """Return whether a backend is NCCL, through any of torch's classes."""
     return any(backend.startswith("nccl") for backend in backends)
 
 
-def how(state: RunState, ranks: Iterable[int] = ()) -> str:
-    """Sentence about how the change reaches each rank."""
+def describe_reach(state: RunState, ranks: Iterable[int] = ()) -> str:
+    """Return a sentence about how the change reaches each rank."""
     if uses_gloo(state):
-        return f"{UNUSED}, so NCCL_DEBUG has no effect"
+        return f"{USES_GLOO}, so NCCL_DEBUG has no effect"
     if not state.ranks:
         return "no rank has started yet"
     reached = reach(state, ranks)
-    nccl = f"NCCL {', '.join(reached.versions)}" if reached.versions else "this NCCL"
     parts = []
     if reached.live:
-        parts.append(f"{spans_text('rank', reached.live)} live ({nccl})")
+        parts.append(f"{spans_text('rank', reached.live)} live ({_versions_text(state, reached.live)})")
     if reached.later:
         parts.append(
             f"{spans_text('rank', reached.later)} from the first use of NCCL, which is not loaded yet"
         )
     if reached.restart:
+        nccl = _versions_text(state, reached.restart)
         parts.append(
             f"{spans_text('rank', reached.restart)} only by a restart ({nccl} cannot change it live, 2.24 or newer can)"
         )
@@ -133,24 +132,33 @@ def how(state: RunState, ranks: Iterable[int] = ()) -> str:
     return "; ".join(parts)
 
 
+def _versions_text(state: RunState, ranks: Iterable[int]) -> str:
+    """Return the NCCL versions of these ranks, such as "NCCL 2.21.5"."""
+    versions = {version for number in ranks if (version := state.ranks[number].nccl_version)}
+    return f"NCCL {', '.join(sorted(versions))}" if versions else "this NCCL"
+
+
 def refusal(state: RunState, command: SetNccl, planned: Mapping[str, str] | None = None) -> str:
-    """Why a change is refused, as a sentence; "" if it is not.
+    """Return why a change is refused, as a sentence; "" if it is not.
 
     `planned`: the plan's environment, if known. A restart costs work, so it must change something.
     """
     if not command.restart:
-        reached = reach(state, command.ranks)
-        if not reached.hookless or reached.some or reached.restart:
-            return ""
+        if not _all_hookless(reach(state, command.ranks)):
+            return ""  # the agent asks the hooks, and reports the ranks that could not change it
         if uses_gloo(state):
-            return f"{UNUSED}, and no rank has a hook: nothing would change"
+            return f"{USES_GLOO}, and no rank has a hook: nothing would change"
         return "no rank has a hook that could change NCCL_DEBUG live: only a restart sets it"
     if uses_gloo(state):
-        return f"{UNUSED}: a restart would change nothing, so nothing was restarted"
+        return f"{USES_GLOO}: a restart would change nothing, so nothing was restarted"
     level = _unchanged(state, command, planned)
     if level:
         return f"NCCL_DEBUG is {level} already: a restart would change nothing, so nothing was restarted"
     return ""
+
+
+def _all_hookless(reached: Reach) -> bool:
+    return bool(reached.hookless) and not (reached.live or reached.later or reached.restart)
 
 
 def _unchanged(state: RunState, command: SetNccl, planned: Mapping[str, str] | None) -> str:
@@ -159,14 +167,27 @@ def _unchanged(state: RunState, command: SetNccl, planned: Mapping[str, str] | N
         subsys = parse_subsys(command.subsys)
     except NcclError:
         return ""
-    if not state.attempts:
+    at_start = _known_at_start(state, planned)
+    requested = {"NCCL_DEBUG": command.level.strip().upper(), "NCCL_DEBUG_SUBSYS": subsys}
+    if at_start != requested:
         return ""
-    env = standing(planned or {}, state.attempts)
-    levels = {rank.nccl_debug for rank in state.ranks.values()}
-    if planned is None and not any("NCCL_DEBUG" in attempt.env_diff for attempt in state.attempts):
-        if state.nccl is not None or len(levels) != 1 or None in levels:
-            return ""  # their level at the start is unknown
-        env = {"NCCL_DEBUG": str(next(iter(levels))), "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
-    wanted = command.level.strip().upper()
-    same = env == {"NCCL_DEBUG": wanted, "NCCL_DEBUG_SUBSYS": subsys}
-    return wanted if same and levels <= {wanted, None} else ""
+    changed_live = _reported_levels(state) - {requested["NCCL_DEBUG"], None}
+    return "" if changed_live else requested["NCCL_DEBUG"]
+
+
+def _known_at_start(state: RunState, planned: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return the level and subsystems of the newest attempt at its start; None if they are unknown."""
+    if not state.attempts:
+        return None
+    if planned is not None or any("NCCL_DEBUG" in attempt.env_diff for attempt in state.attempts):
+        return levels_at_start(planned or {}, state.attempts)
+    levels = _reported_levels(state)
+    if state.nccl is not None or len(levels) != 1:
+        return None  # a live change hides the level at the start
+    (level,) = levels
+    return None if level is None else {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
+
+
+def _reported_levels(state: RunState) -> set[str | None]:
+    """Return the levels that the ranks' hooks reported last; None is one of them if a hook reported none."""
+    return {rank.nccl_debug for rank in state.ranks.values()}

@@ -38,7 +38,7 @@ from distui.runners.run.model import (
     TrainingSample,
     TrainingTick,
 )
-from distui.runners.run.nccl_reach import how, reach, refusal, uses_gloo
+from distui.runners.run.nccl_reach import describe_reach, reach, refusal, uses_gloo
 from distui.runners.run.saving import answer_to
 from distui.runners.run.state import RunState
 from distui.runners.telemetry.losses import what_is_lost
@@ -173,7 +173,7 @@ def test_without_a_hook_nothing_is_changed_live() -> None:
         refusal(state, asked())
         == "no rank has a hook that could change NCCL_DEBUG live: only a restart sets it"
     )
-    assert "ranks 0-7 only by a restart (have no hook)" in how(state)
+    assert "ranks 0-7 only by a restart (have no hook)" in describe_reach(state)
     gloo = state_of(ranks=2, gpu=False)
     assert refusal(gloo, asked()) == "the backend is gloo, and no rank has a hook: nothing would change"
 
@@ -185,7 +185,7 @@ def test_what_the_ranks_call_counts_and_not_the_plan() -> None:
     hooked = [(124.8, HookChanged(1, rank, "armed", 4711, "WARN", True, "2.30.7")) for rank in (0, 1)]
     state = state_of(*hooked, (124.9, pulses), ranks=2, gpu=False)
     assert refusal(state, asked(restart=True)) == ""
-    assert how(state) == "ranks 0, 1 live (NCCL 2.30.7)"
+    assert describe_reach(state) == "ranks 0, 1 live (NCCL 2.30.7)"
     assert "backend gloo planned, NCCL in use" in describe(state, play.NOW)
     asleep = tuple(replace(group, backend="gloo") for group in groups)
     gloo = PulseTick(tuple(Pulse(rank, play.NOW, groups=asleep) for rank in (0, 1)))
@@ -209,15 +209,22 @@ def test_nccl_that_torch_loads_with_itself_is_no_nccl_in_use() -> None:
 def test_the_ranks_that_can_obey_are_named() -> None:
     mixed = state_of((124, HookChanged(1, 7, "armed", 4718, "WARN", False, "2.21.5")))
     reached = reach(mixed)
-    assert (reached.live, reached.restart, reached.now, reached.some) == (
+    assert (reached.live, reached.restart, reached.live_for_all, reached.live_for_any) == (
         tuple(range(7)),
         (7,),
         False,
         True,
     )
-    text = how(mixed)
+    text = describe_reach(mixed)
     assert "ranks 0-6 live" in text
     assert "rank 7 only by a restart" in text
+    live = [(124, HookChanged(1, rank, "armed", 4711 + rank, "WARN", True, "2.30.7")) for rank in range(7)]
+    assert describe_reach(
+        state_of((124, HookChanged(1, 7, "armed", 4718, "WARN", False, "2.21.5")), *live)
+    ) == (
+        "ranks 0-6 live (NCCL 2.30.7); "
+        "rank 7 only by a restart (NCCL 2.21.5 cannot change it live, 2.24 or newer can)"
+    )
     question = confirmation(mixed, asked(), play.NOW)
     assert question is not None
     assert any("rank 7 only by a restart" in line for line in plain(question.lines))

@@ -13,7 +13,7 @@ from ...presets.secrets import mask
 from ...runners.run import clock, saving
 from ...runners.run.formatting import listed, spans
 from ...runners.run.model import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
-from ...runners.run.nccl_reach import UNUSED, how, reach, uses_gloo
+from ...runners.run.nccl_reach import USES_GLOO, describe_reach, reach, uses_gloo
 from ...runners.run.state import RunState
 from ...runners.telemetry.losses import what_is_lost
 from . import glyphs
@@ -339,15 +339,15 @@ def _live(state: RunState, ranks: list[int]) -> list[Row]:
     """Return the effect of a change without a restart, and the ranks that it does not reach."""
     if uses_gloo(state):
         return [
-            _line("how", f"{UNUSED}: kept for the next start", "warn"),
+            _line("how", f"{USES_GLOO}: kept for the next start", "warn"),
             _line("", "the ranks go on; c10d's own logging changes now"),
         ]
     reached = reach(state, ranks)
-    if reached.now:
+    if reached.live_for_all:
         return [_line("how", "live: the ranks go on")]
     return [
         _line("how", "live where that is possible: the ranks go on", "warn"),
-        _line("obey", how(state, ranks)),
+        _line("obey", describe_reach(state, ranks)),
     ]
 
 

@@ -20,7 +20,7 @@ from ...presets.nccl import (
 )
 from ...runners.run.formatting import duration_short, size_short
 from ...runners.run.model import SetNccl
-from ...runners.run.nccl_reach import how, reach, uses_gloo
+from ...runners.run.nccl_reach import describe_reach, reach, uses_gloo
 from ...runners.run.state import RunState
 from .frame import name_of
 from .glyphs import Row, fit, label_row, labelled
@@ -48,8 +48,8 @@ class Ways(Struct, frozen=True):
 
 def ways(state: RunState, ranks: tuple[int, ...] = ()) -> Ways:
     """Return live if some of these ranks support it, else a restart. () means all ranks."""
-    live = not uses_gloo(state) and reach(state, ranks).some
-    return Ways(live, how(state, ranks))
+    live = not uses_gloo(state) and reach(state, ranks).live_for_any
+    return Ways(live, describe_reach(state, ranks))
 
 
 class Disk(Struct, frozen=True):

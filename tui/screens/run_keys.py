@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ...runners.run.model import Dump, Profile, Restart, Stop
-from ...runners.run.nccl_reach import UNUSED, uses_gloo
+from ...runners.run.nccl_reach import USES_GLOO, uses_gloo
 from ...runners.run.wire.client import new_id
 from ..background import background
 from ..lending import lend, shell_argv
@@ -50,7 +50,7 @@ class RunKeys:
             return
         if uses_gloo(self._run.state):
             text = (
-                f"{UNUSED}, so NCCL_DEBUG has no effect;  "
+                f"{USES_GLOO}, so NCCL_DEBUG has no effect;  "
                 "`:nccl INFO` keeps a level for the next start and sets c10d's own logging now"
             )
             self._app.notify(text, severity="warning")

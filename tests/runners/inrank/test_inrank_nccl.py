@@ -20,7 +20,7 @@ from each import for_each
 from distui.presets.nccl import DEFAULT_SUBSYS
 from distui.runners.agent.nccl_switch import unused
 from distui.runners.run.model import NcclChanged, Restart, SetNccl
-from distui.runners.run.nccl_reach import standing
+from distui.runners.run.nccl_reach import levels_at_start
 from distui.runners.run.state import Attempt
 
 from .inrank_rig import driven, launch
@@ -195,12 +195,12 @@ def test_what_stands_is_the_plan_and_then_each_attempts_changes() -> None:
         {"NCCL_DEBUG": None, "NCCL_DEBUG_SUBSYS": "NET"},
     ]
     attempts = [Attempt(number, 0.0, "restart", 2, diff, ()) for number, diff in enumerate(diffs)]
-    assert standing({"NCCL_DEBUG": "INFO"}, attempts[:1]) == {
+    assert levels_at_start({"NCCL_DEBUG": "INFO"}, attempts[:1]) == {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS,
     }
-    assert standing({"NCCL_DEBUG": "INFO"}, attempts[:2])["NCCL_DEBUG"] == "TRACE"
-    assert standing({}, attempts) == {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "NET"}
+    assert levels_at_start({"NCCL_DEBUG": "INFO"}, attempts[:2])["NCCL_DEBUG"] == "TRACE"
+    assert levels_at_start({}, attempts) == {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "NET"}
 
 
 def real_library() -> str | None:
