@@ -12,11 +12,16 @@ from collections.abc import Mapping
 from ..presets.request import HOSTS, NODES, RUN
 from ..runners.launch.option_values import count, minutes, seconds
 from .arguments import Exits, Verb, exclusive, launch_headings, launch_option, switch, value, values, word
+from .exit_codes import FAILED, LOST, NO_RUN, TIMED_OUT, UNKNOWN_OUTCOME, UNREACHABLE
 from .option_values import duration, gigabytes, moment, rank_list
 
 PRESET_HELP = "`distui presets` lists them"
 RUN_HELP = "name, id or unique prefix"
-ONE_RUN = word("run", "RUN", f"{RUN_HELP} (default: the only live run, else the newest)", nargs="?")
+DEFAULT_RUN = "(default: the only live run, else the newest)"
+ONE_RUN = word("run", "RUN", f"{RUN_HELP} {DEFAULT_RUN}", nargs="?")
+RUN_OR_BUNDLE = word(
+    "run", "RUN|FILE", f"{RUN_HELP}; or a bundle of `distui export` {DEFAULT_RUN}", nargs="?"
+)
 NAMED_RUN = word("run", "RUN", RUN_HELP)
 JSON = switch("--json", "print JSON on stdout and nothing else")
 YES = switch("-y --yes", "do not ask")
@@ -39,8 +44,8 @@ LAUNCH_USAGE = "PRESET [options] -- SCRIPT [ARGS…]"
 TRAINING_FAILED = "the training failed"
 NOT_REMOVED = "a run could not be removed"
 ERROR_FOUND = "an error is among the findings"
-READS_A_RUN = Exits((3, 4))
-COMMANDS_A_RUN = Exits((1, 3, 4, 5))
+READS_A_RUN = Exits((NO_RUN, UNREACHABLE))
+COMMANDS_A_RUN = Exits((FAILED, NO_RUN, UNREACHABLE, UNKNOWN_OUTCOME))
 
 _START = {
     "launch": Verb(
@@ -57,7 +62,7 @@ _START = {
             "launch fsdp2 --hosts gpu1,gpu2 --name night -- train.py": "on two machines, via ssh",
             "launch ddp --on sky --gpus H100:8 --spot -- train.py": "on the cheapest such node of a cloud",
         },
-        exits=Exits((1,), TRAINING_FAILED),
+        exits=Exits((FAILED,), TRAINING_FAILED),
     ),
     "exec": Verb(
         "launch:execute",
@@ -70,7 +75,7 @@ _START = {
             "exec --name night --restarts 3 -- bash train.sh": "restarted after failures",
             "exec --detach --json -- accelerate launch train.py": "start it and return",
         },
-        exits=Exits((1,), TRAINING_FAILED),
+        exits=Exits((FAILED,), TRAINING_FAILED),
     ),
     "demo": Verb(
         "demo:demo",
@@ -88,7 +93,7 @@ _START = {
             "demo --preset fsdp2 --nproc-per-node 4": "under another preset",
             "demo --hang": "a rank that hangs after 100 steps, to see the finding",
         },
-        exits=Exits((1,), TRAINING_FAILED),
+        exits=Exits((FAILED,), TRAINING_FAILED),
     ),
     "rerun": Verb(
         "launch:rerun",
@@ -104,9 +109,9 @@ _START = {
         examples={
             "rerun night": "the same launch again, as a new run",
             "rerun night --set strategy.bucket_cap_mb=50 --env NCCL_DEBUG=INFO": "with a field and a variable changed",
-            "rerun night --name night-2 -n": "print the plan of one that can run next to it",
+            "rerun night --name night-2 -n": "print the plan of a new run that can run next to night",
         },
-        exits=Exits((1, 3), TRAINING_FAILED),
+        exits=Exits((FAILED, NO_RUN), TRAINING_FAILED),
     ),
     "plan": Verb(
         "launch:plan",
@@ -120,9 +125,9 @@ _START = {
         examples={
             "plan ddp -- train.py": "command line, environment and files of every rank",
             "plan fsdp2 --nnodes 2 --hosts gpu1,gpu2 --json -- train.py": "the plan as JSON",
-            "plan zero1 --adopt --try 10 -- train.py": "run 10 steps without and with it, and compare the losses",
+            "plan zero1 --adopt --try 10 -- train.py": "run 10 steps without and with --adopt, and compare the losses",
         },
-        exits=Exits((1,), "a run of --try failed"),
+        exits=Exits((FAILED,), "a run of --try failed"),
     ),
     "lint": Verb(
         "lint:lint",
@@ -134,11 +139,11 @@ _START = {
         usage=f"distui lint {LAUNCH_USAGE} | FILE… | -- COMMAND…",
         has_command=True,
         examples={
-            "lint ddp --nproc-per-node 8 -- train.py": "a launch before it",
-            "lint job.sh ds_config.json": "files of a launch that is not distui's",
+            "lint ddp --nproc-per-node 8 -- train.py": "check a launch before starting it",
+            "lint job.sh ds_config.json": "check files of a launch that is not distui's",
             "lint -- torchrun --nproc-per-node 8 train.py": "a command",
         },
-        exits=Exits((1,), ERROR_FOUND),
+        exits=Exits((FAILED,), ERROR_FOUND),
     ),
 }
 
@@ -163,7 +168,7 @@ _LOOK = {
             "ls state:failed preset:fsdp2 'age<2d' --sort size": "those that fit all words, the largest first",
             "ls --host gpu1 --host me@gpu2": "those of other machines, via ssh",
         },
-        exits=Exits((4,)),
+        exits=Exits((UNREACHABLE,)),
     ),
     "attach": Verb(
         "cockpit:attach",
@@ -185,7 +190,7 @@ _LOOK = {
         "status:status",
         "show the current state of a run",
         options=(
-            ONE_RUN,
+            RUN_OR_BUNDLE,
             switch("-w --watch", "repeat every 2 s until the run has ended; JSON: one object per line"),
             JSON,
         ),
@@ -200,13 +205,13 @@ _LOOK = {
         "logs:logs",
         "print the logs of the ranks",
         options=(
-            ONE_RUN,
+            RUN_OR_BUNDLE,
             RANKS,
             value("--node", "N", "only this node", type=count),
             value(
                 "--stream",
                 None,
-                "repeatable (default: out and err; log: of runner and agent)",
+                "only this stream (default: out and err; log: logs of distui's own runner and agent); repeatable",
                 action="append",
                 choices=("out", "err", "nccl", "log"),
                 default=[],
@@ -217,22 +222,22 @@ _LOOK = {
             switch("-t --timestamps", "print the time of each line"),
             JSON,
             value("--grep", "RE", "only lines that match", default=""),
-            value("--attempt", "N", "(default: the newest)", type=count),
+            value("--attempt", "N", "only this attempt (default: the newest)", type=count),
         ),
         examples={
             "logs night -f -t": "all ranks as they write, with times",
             "logs night -r 3 -n 50": "the last 50 lines of rank 3",
             "logs night --since 10m --grep 'loss|error'": "lines of the last 10 minutes that match",
         },
-        exits=Exits((1, 3, 4), "a log cannot be read"),
+        exits=Exits((FAILED, NO_RUN, UNREACHABLE), "a log cannot be read"),
     ),
     "metrics": Verb(
         "metrics:metrics",
         "print metrics of a run over time",
         options=(
-            ONE_RUN,
+            RUN_OR_BUNDLE,
             word("metric", "METRIC", "gpu.util, rank.step_s, train, … (default: all)", nargs="*"),
-            switch("--list", "list all metrics, or those that RUN has"),
+            switch("--list", "list the names of all metrics, or of the metrics of RUN"),
             value(
                 "--last",
                 "TIME",
@@ -243,15 +248,15 @@ _LOOK = {
             value("--until", "TIME", "the same (default: now)", type=moment),
             RANKS,
             values("--gpu", "N", "only this GPU", type=count),
-            switch("--fold", "one row per metric, over all ranks and GPUs"),
+            switch("--fold", "one row per metric: merge the values of all ranks and GPUs"),
             JSON,
         ),
         examples={
-            "metrics night": "newest, smallest, mean and largest value of everything",
-            "metrics night gpu.util rank.step_s --last 10m": "two of them, of the last 10 minutes",
-            "metrics night --list": "which there are",
+            "metrics night": "newest, smallest, mean and largest value of each metric",
+            "metrics night gpu.util rank.step_s --last 10m": "two metrics, of the last 10 minutes",
+            "metrics night --list": "the names of its metrics",
         },
-        exits=Exits((1, 3, 4), "there are no values in the window"),
+        exits=Exits((FAILED, NO_RUN, UNREACHABLE), "there are no values in the window"),
     ),
     "diff": Verb(
         "diff:diff",
@@ -270,15 +275,15 @@ _LOOK = {
             "diff night@1 night@2": "a failed attempt and its restart",
             "diff run.tar.gz gpu1:night --all": "a bundle and a run of another machine, also what is the same",
         },
-        exits=Exits((1, 3, 4), "with --exit-code: something differs"),
+        exits=Exits((FAILED, NO_RUN, UNREACHABLE), "with --exit-code: something differs"),
     ),
     "events": Verb(
         "events:events",
         "print the journal of a run",
-        options=(ONE_RUN, FOLLOW, JSON),
+        options=(RUN_OR_BUNDLE, FOLLOW, JSON),
         examples={
             "events night": "what happened, from the beginning",
-            "events night -f": "and what comes",
+            "events night -f": "the same, then new events as they happen",
             "events night --json": "one JSON object per line",
         },
         exits=READS_A_RUN,
@@ -291,7 +296,7 @@ _LOOK = {
             value(
                 "--until",
                 None,
-                "(default: done)",
+                "state to wait for (default: done); healthy: every rank has completed a step",
                 choices=("running", "healthy", "done"),
                 default="done",
             ),
@@ -301,9 +306,12 @@ _LOOK = {
         examples={
             "wait night": "until it has ended",
             "wait night --until healthy --timeout 600": "until every rank has completed a step, 10 minutes at most",
-            "wait night --json": "and print its status then",
+            "wait night --json": "until it has ended, then print its status",
         },
-        exits=Exits((1, 3, 4, 6, 124), "the run failed, or can no longer reach that state"),
+        exits=Exits(
+            (FAILED, NO_RUN, UNREACHABLE, LOST, TIMED_OUT),
+            "the run failed, or can no longer reach that state",
+        ),
     ),
     "watch": Verb(
         "watch:watch",
@@ -336,7 +344,7 @@ _CHANGE = {
         examples={
             "nccl night INFO --for 30": "for 30 s, without a restart",
             "nccl night TRACE --subsys COLL -r 3": "collectives of rank 3 only",
-            "nccl night WARN --restart": "if NCCL cannot change it live",
+            "nccl night WARN --restart": "by a restart, if NCCL cannot change it live",
         },
         exits=COMMANDS_A_RUN,
     ),
@@ -389,7 +397,12 @@ _CHANGE = {
         "stop a run (SIGTERM, then SIGKILL after the grace period)",
         options=(
             ONE_RUN,
-            value("--grace", "SECONDS", "(default: the preset's)", type=seconds),
+            value(
+                "--grace",
+                "SECONDS",
+                "time between SIGTERM and SIGKILL (default: the preset's)",
+                type=seconds,
+            ),
             YES,
             JSON,
         ),
@@ -404,13 +417,19 @@ _CHANGE = {
     ),
 }
 
-_KEEP_ORDER = {
+_TIDY_UP = {
     "note": Verb(
         "notes:note",
         "write a note on a run, or print its notes",
         options=(
             NAMED_RUN,
-            word("text", "TEXT", 'the note (default: print the notes; "": none)', nargs="*", default=[]),
+            word(
+                "text",
+                "TEXT",
+                'the note (default: print the notes); "" leaves the run without one',
+                nargs="*",
+                default=[],
+            ),
             switch("--clear", "remove all notes of the run"),
             JSON,
         ),
@@ -442,7 +461,7 @@ _KEEP_ORDER = {
     ),
     "rm": Verb(
         "removal:rm",
-        "remove runs that have ended, with their logs",
+        "remove ended runs: logs, metrics, journal; checkpoints elsewhere stay, except a demo's",
         options=(word("runs", "RUN", RUN_HELP, nargs="+"), YES, JSON),
         changes_runs=True,
         wants="ended",
@@ -451,19 +470,19 @@ _KEEP_ORDER = {
             "rm night night-2 -y": "two, without the question",
             "rm night --json -y": "what was removed, for scripts",
         },
-        exits=Exits((1, 3), NOT_REMOVED),
+        exits=Exits((FAILED, NO_RUN), NOT_REMOVED),
     ),
     "prune": Verb(
         "removal:prune",
-        "remove ended runs by age, number or outcome",
+        "remove the ended runs that match all given conditions (at least one), except those tagged keep",
         options=(
             value(
                 "--older-than",
                 "TIME",
-                "those that ended at least this long ago: 30d, 12h, 45m",
+                "only runs that ended at least this long ago: 30d, 12h, 45m",
                 type=duration,
             ),
-            value("--keep", "N", "except the newest N ended runs", type=count),
+            value("--keep", "N", "spare the newest N ended runs, whatever their outcome", type=count),
             switch("--failed", "only runs that failed or are lost"),
             switch("-n --dry-run", "print what would be removed"),
             YES,
@@ -472,10 +491,10 @@ _KEEP_ORDER = {
         changes_runs=True,
         examples={
             "prune --older-than 30d": "ended runs older than 30 days, after a question",
-            "prune --keep 20 -n": "what would be removed if the newest 20 stayed",
-            "prune --failed -y": "what failed or is lost, without the question",
+            "prune --failed --keep 20 -n": "print which failed runs would go if the newest 20 runs stayed",
+            "prune --failed -y": "all failed and lost runs, without the question",
         },
-        exits=Exits((1,), NOT_REMOVED),
+        exits=Exits((FAILED,), NOT_REMOVED),
     ),
 }
 
@@ -498,7 +517,7 @@ _FIND = {
             "diagnose slurm-4711.out": "logs of a job that was not distui's",
             "diagnose run.tar.gz --json": "a bundle of `distui export`, for scripts",
         },
-        exits=Exits((1, 3), "the cause is an error, or the run is lost"),
+        exits=Exits((FAILED, NO_RUN), "the cause is an error, or the run is lost"),
     ),
     "dump": Verb(
         "dump:dump",
@@ -507,7 +526,7 @@ _FIND = {
             ONE_RUN,
             word("what", choices=("stacks", "flight", "memory")),
             RANKS,
-            switch("--raw", "print each rank's answer instead of merging them"),
+            switch("--raw", "print each rank's answer instead of merging the answers"),
             switch("--record", "memory: have torch record allocations for later snapshots"),
             JSON,
         ),
@@ -526,7 +545,7 @@ _FIND = {
             word(
                 "run",
                 "RUN|DIR|FILE",
-                "name, id or unique prefix of a live run (default: the only one); or traces, which are shown",
+                "name, id or unique prefix of a live run (default: the only one); or traces to sum up",
                 nargs="?",
             ),
             RANKS,
@@ -541,7 +560,7 @@ _FIND = {
         examples={
             "profile night": "3 steps of all ranks by torch.profiler: operators, communication, the slowest rank",
             "profile night --ranks 0,5 --steps 10 --out traces": "two ranks, their traces in a directory",
-            "profile traces --json": "traces that are there, as JSON",
+            "profile traces --json": "sum up recorded traces, as JSON",
         },
         exits=COMMANDS_A_RUN._replace(failure="no rank has a trace"),
     ),
@@ -562,7 +581,7 @@ _FIND = {
             "doctor --hosts gpu1,gpu2": "two nodes, their differences, and the network between",
             "doctor night --json": "the nodes of a run, for scripts",
         },
-        exits=Exits((1, 3), ERROR_FOUND),
+        exits=Exits((FAILED, NO_RUN), ERROR_FOUND),
     ),
     "export": Verb(
         "export:export",
@@ -627,7 +646,7 @@ _PRESETS = {
             "presets show fsdp2 --json": "the fields of one of them, and where each comes from",
             "presets new mine --base ddp": "a preset of your own",
         },
-        exits=Exits((1, 3), "a file of presets cannot be read"),
+        exits=Exits((FAILED, NO_RUN), "a file of presets cannot be read"),
     ),
     "advise": Verb(
         "advise:advise",
@@ -641,9 +660,9 @@ _PRESETS = {
             value("--model-args", "K=V,…", "arguments of --script's class or function", default=""),
             value("--python", "PATH", "interpreter of the training environment, for --script"),
             value("--gpus", "COUNTxNAME", "GPUs of one node, as in 8xA100-80GB", required=True),
-            value("--nodes", "N", "(default: 1)", type=count, default=1),
+            value("--nodes", "N", "number of nodes (default: 1)", type=count, default=1),
             value("--gpu-memory", "GB", "memory of each GPU, for models not in the list", type=gigabytes),
-            value("--host-memory", "GB", "memory of each node (default: enough)", type=gigabytes),
+            value("--host-memory", "GB", "memory of each node (default: not checked)", type=gigabytes),
             value("--layers", "N", "layers (default: typical for that many parameters)", type=count),
             value("--hidden", "N", "hidden size (default: typical)", type=count),
             value("--vocab", "N", "vocabulary size (default: 32000)", type=count),
@@ -653,7 +672,7 @@ _PRESETS = {
             value(
                 "--format",
                 None,
-                "bytes per parameter of weights, gradients, Adam: 2+2+8, 2+2+12, 4+4+8 (default: bf16)",
+                "bytes per parameter of weights + gradients + Adam: bf16 2+2+8 (the default), mixed 2+2+12, fp32 4+4+8",
                 choices=("bf16", "mixed", "fp32"),
                 default="bf16",
             ),
@@ -664,21 +683,21 @@ _PRESETS = {
             "advise --params 70B --gpus 8xH100 --nodes 4 --recompute": "several nodes, with checkpointing",
             "advise --script model.py:GPT --gpus 8xA100-80GB --json": "with the parameters of your class",
         },
-        exits=Exits((1,), "no strategy fits"),
+        exits=Exits((FAILED,), "no strategy fits"),
     ),
     "trust": Verb(
         "trust:trust",
         "trust a configuration file that other users can write, as it is now",
         options=(
-            word("path", "PATH", "(default: the nearest distui.toml)", nargs="?"),
+            word("path", "PATH", "file to trust (default: the nearest distui.toml)", nargs="?"),
             exclusive(switch("--list", "list trusted files"), switch("--remove", "stop trusting the file")),
             JSON,
         ),
         usage="distui trust [PATH] | --list | --remove [PATH]",
         examples={
-            "trust": "the nearest distui.toml, as it is now",
-            "trust --list": "what is trusted, and whether it has changed",
-            "trust --remove distui.toml": "no longer",
+            "trust": "trust the nearest distui.toml, as it is now",
+            "trust --list": "list the trusted files, and whether each has changed",
+            "trust --remove distui.toml": "stop trusting it",
         },
         exits=Exits(()),
     ),
@@ -687,7 +706,12 @@ _PRESETS = {
         "list or test the channels of notifications, or print what a run has sent",
         options=(
             word("action", nargs="?", choices=("list", "test", "log"), default="list"),
-            word("name", "CHANNEL|RUN", "test: only this channel; log: of this run", nargs="?"),
+            word(
+                "name",
+                "CHANNEL|RUN",
+                "with test: try only this channel; with log: the run (default: the only live one, else the newest)",
+                nargs="?",
+            ),
             JSON,
         ),
         usage="distui notify [list | test [CHANNEL] | log [RUN]] [--json]",
@@ -696,7 +720,7 @@ _PRESETS = {
             "notify test team": "whether a channel works",
             "notify log night": "what a run has sent",
         },
-        exits=Exits((1, 3), "a channel does not work, or the settings have a mistake"),
+        exits=Exits((FAILED, NO_RUN), "a channel does not work, or the settings have a mistake"),
     ),
 }
 
@@ -737,7 +761,7 @@ _CLUSTERS = {
             "candidates --gpus A100:8 --nnodes 4 --spot": "four spot instances",
             "candidates --on aws --gpus H100:8 --json": "of one cloud, for scripts",
         },
-        exits=Exits((1,), "no node fits"),
+        exits=Exits((FAILED,), "no node fits"),
     ),
     "autostop": Verb(
         "clusters:autostop",
@@ -750,7 +774,7 @@ _CLUSTERS = {
         changes_runs=True,
         examples={
             "autostop night 30": "tear the cluster down after 30 idle minutes",
-            "autostop night off": "never",
+            "autostop night off": "never tear it down by itself",
             "autostop night 30 --json": "for scripts",
         },
         exits=COMMANDS_A_RUN,
@@ -783,13 +807,18 @@ _ITSELF = {
             "settings --example > ~/.config/distui/settings.toml": "a file to start with",
             "settings --json": "for scripts",
         },
-        exits=Exits((1,), "something in the file cannot be used"),
+        exits=Exits((FAILED,), "something in the file cannot be used"),
     ),
     "completion": Verb(
         "completion:script",
         "print the completion script of a shell",
         options=(
-            word("shell", help="(default: that of $SHELL)", nargs="?", choices=("bash", "zsh", "fish")),
+            word(
+                "shell",
+                help="shell to complete in (default: that of $SHELL)",
+                nargs="?",
+                choices=("bash", "zsh", "fish"),
+            ),
         ),
         examples={
             "completion bash >> ~/.bash_completion": "runs, presets, hosts and options at Tab in bash",
@@ -822,7 +851,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "start": _START,
     "observe runs": _LOOK,
     "change a run": _CHANGE,
-    "tidy up": _KEEP_ORDER,
+    "tidy up": _TIDY_UP,
     "find what is wrong": _FIND,
     "presets, memory and notifications": _PRESETS,
     "language models": _MODELS,
