@@ -124,5 +124,5 @@ def _hang(statements: Statements, tally: Tally) -> str:
 def _p2p_alone(communicator: CommunicatorPart) -> bool:
     kinds = {kind for each in communicator.pairs.values() for kind in each}
     single_node = communicator.nnodes == 1 or (communicator.nnodes is None and len(communicator.hosts) == 1)
-    nvls = communicator.nvls or communicator.channels.get("nvls", 0) > 0
-    return single_node and bool(kinds) and all(kind.startswith("P2P/") for kind in kinds) and not nvls
+    p2p = bool(kinds) and all(kind.startswith("P2P/") for kind in kinds)
+    return single_node and p2p and not communicator.uses_nvls

@@ -250,7 +250,7 @@ def _communicator(communicator: CommunicatorPart) -> CommunicatorInLogs:
         "trees": communicator.trees or None,
         "channels": dict(communicator.channels),
         "transports": communicator.transports(),
-        "nvls": communicator.nvls or None,
+        "nvls": communicator.uses_nvls,
         "tuning": dict(communicator.tuning),
         "collectives": dict(communicator.collectives),
     }

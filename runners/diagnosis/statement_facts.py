@@ -82,8 +82,6 @@ def _communicator(name: str, comm: CommunicatorPart, raw: dict[str, FactLine]) -
     owners = {part.rank: part.host for part in members}
     pairs, folded = folded_pairs(_pairs(comm), owners)
     began = ((part.rank, _unix(part.stamp)) for part in members)
-    nvls_channels = comm.channels.get("nvls")
-    uses_nvls = None if nvls_channels is None else bool(nvls_channels)
     return Communicator(
         id=name,
         nranks=comm.nranks,
@@ -97,7 +95,7 @@ def _communicator(name: str, comm: CommunicatorPart, raw: dict[str, FactLine]) -
         ring_count=comm.channels.get("coll") or len(comm.rings),
         trees=comm.trees,
         channels=dict(comm.channels),
-        nvls=True if comm.nvls else uses_nvls,
+        nvls=comm.uses_nvls,
         tuning=dict(comm.tuning),
         collectives=dict(comm.collectives),
         folded=folded,

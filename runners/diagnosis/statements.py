@@ -119,6 +119,7 @@ class CommunicatorPart:
     ends: dict[tuple[int, int, int], list[bool | None]] = field(default_factory=dict)
     """Whether sender and receiver use GPUDirect RDMA, by source, target and channel. Dropped once both agree."""
     nvls: bool = False
+    """Whether a line says that NVLink SHARP is set up. `uses_nvls` also counts channels."""
     collectives: Counter[str] = field(default_factory=Counter)
     tuning: Counter[str] = field(default_factory=Counter)
     """Number of choices per operation, algorithm and protocol, such as "AllReduce RING LL"."""
@@ -129,6 +130,14 @@ class CommunicatorPart:
     def spans_nodes(self) -> bool:
         """Whether its ranks are known to be on several nodes."""
         return len(self.hosts) > 1 or (self.nnodes or 0) > 1
+
+    @property
+    def uses_nvls(self) -> bool | None:
+        """Whether it uses NVLink SHARP; None if no line says so and the number of its channels is unknown."""
+        if self.nvls:
+            return True
+        nvls_channels = self.channels.get("nvls")
+        return None if nvls_channels is None else nvls_channels > 0
 
     def stages(self) -> dict[str, int]:
         """Return the number of ranks per stage."""

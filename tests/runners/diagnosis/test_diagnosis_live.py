@@ -96,6 +96,20 @@ def test_what_one_node_says() -> None:
     }
 
 
+def test_nvlink_sharp_is_used_or_not_or_unknown() -> None:
+    def nvls(said: list[str]) -> bool | None:
+        reading = Reading()
+        reading.open("a.log")
+        reading.feed(said)
+        (communicator,) = document(reading, judge(reading))["communicators"]
+        return communicator["nvls"]
+
+    said = lines(1, (2, 3), 4)[2]
+    assert nvls(said) is False
+    assert nvls([line.replace("0 nvls channels", "16 nvls channels") for line in said]) is True
+    assert nvls([line for line in said if "nvls" not in line]) is None
+
+
 def test_a_second_network_has_a_line_of_its_own() -> None:
     reading = Reading()
     reading.open("a")
