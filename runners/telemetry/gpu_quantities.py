@@ -105,7 +105,7 @@ GPU: tuple[Quantity, ...] = (
         curve=Curve(
             "gpu.util", "GPU utilisation", "GPU util", high=100, compared=Compared(5, 7, "median", "more")
         ),
-        column=TableColumn("util", "GPU utilisation, %", 4, 2),
+        column=TableColumn("util", "GPU utilisation, %", width=4, priority=2),
         export=_dcgm(
             "DCGM_FI_DEV_GPU_UTIL",
             "GPU utilization",
@@ -119,7 +119,7 @@ GPU: tuple[Quantity, ...] = (
         NvmlCall(_MEMORY, lambda memory: int(memory.used)),
         limit="gpu.mem_total",
         curve=Curve("gpu.mem", "GPU memory", compared=Compared(0, 11, "peak", "less")),
-        column=TableColumn("mem", "GPU memory used and total", 9, 3),
+        column=TableColumn("mem", "GPU memory used and total", width=9, priority=3),
         export=_bytes("DCGM_FI_DEV_FB_USED", "Used GPU memory", "hw.gpu.memory.usage"),
     ),
     _gpu(
@@ -136,14 +136,16 @@ GPU: tuple[Quantity, ...] = (
             _scaled(1.0),
         ),
         curve=Curve("gpu.temp", "GPU temperature", low=None),
-        column=TableColumn("temp", "GPU temperature, °C", 4, 11),
+        column=TableColumn("temp", "GPU temperature, °C", width=4, priority=11),
         export=_celsius("DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU", "gpu"),
     ),
     _gpu(
         "mem_temp_c",
         "°C",
         NvmlField(82, _scaled(1.0)),
-        column=TableColumn("mem_temp", "memory temperature, °C", 4, 30, "HBM", asked=True),
+        column=TableColumn(
+            "mem_temp", "memory temperature, °C", width=4, priority=30, title="HBM", optional=True
+        ),
         export=_celsius("DCGM_FI_DEV_MEMORY_TEMP", "Temperature of its memory", "memory"),
     ),
     _gpu(
@@ -152,7 +154,7 @@ GPU: tuple[Quantity, ...] = (
         NvmlCall((("nvmlDeviceGetPowerUsage",),), _scaled(1e-3)),
         limit="gpu.power_limit_w",
         curve=Curve("gpu.power", "GPU power", compared=Compared(0, 8, "median")),
-        column=TableColumn("power", "GPU power and its limit, W", 8, 12),
+        column=TableColumn("power", "GPU power and its limit, W", width=8, priority=12),
         export=_dcgm("DCGM_FI_DEV_POWER_USAGE", "Power", "in W", OtelSpelling("hw.power", "W")),
     ),
     _gpu("power_limit_w", "W", NvmlCall((("nvmlDeviceGetEnforcedPowerLimit",),), _scaled(1e-3)), Tier.SLOW),
@@ -162,7 +164,7 @@ GPU: tuple[Quantity, ...] = (
         "MHz",
         NvmlCall((("nvmlDeviceGetClockInfo", CLOCK_SM),)),
         curve=Curve("gpu.sm_mhz", "SM clock"),
-        column=TableColumn("clock", "SM clock, GHz", 5, 13),
+        column=TableColumn("clock", "SM clock, GHz", width=5, priority=13),
         export=_megahertz("DCGM_FI_DEV_SM_CLOCK", "Clock of the SMs", "distui.gpu.sm.clock"),
     ),
     _gpu(
@@ -178,14 +180,17 @@ GPU: tuple[Quantity, ...] = (
             (("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",)),
             throttle_words,
         ),
-        column=TableColumn("throttle", "what holds the clocks back", 8, 14, words=True),
+        column=TableColumn("throttle", "what holds the clocks back", width=8, priority=14, words=True),
     ),
     _gpu(
         "throttled_percent",
         "%",
         curve=Curve("gpu.throttled", "clocks held back", high=100),
         column=TableColumn(
-            "held", "share of the last period in which power or heat held the clocks back, %", 4, 15
+            "held",
+            "share of the last period in which power or heat held the clocks back, %",
+            width=4,
+            priority=15,
         ),
     ),
     _gpu(
@@ -194,7 +199,9 @@ GPU: tuple[Quantity, ...] = (
         NvmlActivity(2),
         why=NO_GPM,
         curve=Curve("gpu.sm_active", "SM activity", "SM active", high=100),
-        column=TableColumn("sm", "SM active, % (NVML serves it on Hopper and newer)", 4, 20, "SM"),
+        column=TableColumn(
+            "sm", "SM active, % (NVML serves it on Hopper and newer)", width=4, priority=20, title="SM"
+        ),
         export=_share(
             "DCGM_FI_PROF_SM_ACTIVE", "Share of cycles with a warp on an SM", "distui.gpu.sm.active"
         ),
@@ -205,7 +212,7 @@ GPU: tuple[Quantity, ...] = (
         NvmlActivity(5),
         why=NO_GPM,
         curve=Curve("gpu.tensor_active", "tensor core activity", "tensor active", high=100),
-        column=TableColumn("tensor", "tensor cores active, % (Hopper and newer)", 6, 21),
+        column=TableColumn("tensor", "tensor cores active, % (Hopper and newer)", width=6, priority=21),
         export=_share(
             "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
             "Share of cycles with busy tensor cores",
@@ -218,7 +225,9 @@ GPU: tuple[Quantity, ...] = (
         NvmlActivity(10),
         why=NO_GPM,
         curve=Curve("gpu.dram_active", "GPU memory bandwidth", "DRAM active", high=100),
-        column=TableColumn("dram", "memory bandwidth used, % (Hopper and newer)", 4, 22, "DRAM"),
+        column=TableColumn(
+            "dram", "memory bandwidth used, % (Hopper and newer)", width=4, priority=22, title="DRAM"
+        ),
         export=_share(
             "DCGM_FI_PROF_DRAM_ACTIVE", "Share of the memory's bandwidth in use", "distui.gpu.dram.active"
         ),
@@ -235,7 +244,14 @@ GPU: tuple[Quantity, ...] = (
         "B/s",
         _pcie_rate(198),
         curve=Curve("gpu.pcie_rx", "PCIe received", "PCIe in"),
-        column=TableColumn("pcie", "PCIe traffic, both ways, bytes/s", 5, 24, "PCIe", plus="pcie_tx_bps"),
+        column=TableColumn(
+            "pcie",
+            "PCIe traffic, both ways, bytes/s",
+            width=5,
+            priority=24,
+            title="PCIe",
+            plus="pcie_tx_bps",
+        ),
         export=_traffic("DCGM_FI_PROF_PCIE_RX_BYTES", "Received", "PCIe", "receive"),
     ),
     _gpu(
@@ -251,7 +267,12 @@ GPU: tuple[Quantity, ...] = (
         _nvlink_rate(139),
         curve=Curve("gpu.nvlink_rx", "NVLink received", "NVLink in"),
         column=TableColumn(
-            "nvlink", "NVLink traffic, both ways, bytes/s", 6, 23, "NVLink", plus="nvlink_tx_bps"
+            "nvlink",
+            "NVLink traffic, both ways, bytes/s",
+            width=6,
+            priority=23,
+            title="NVLink",
+            plus="nvlink_tx_bps",
         ),
         export=_traffic("DCGM_FI_PROF_NVLINK_RX_BYTES", "Received", "NVLink", "receive"),
     ),
@@ -260,7 +281,9 @@ GPU: tuple[Quantity, ...] = (
         "",
         NvmlCall((("nvmlDeviceGetTotalEccErrors", UNCORRECTED, VOLATILE),)),
         Tier.SLOW,
-        column=TableColumn("ecc", "uncorrected ECC errors", 4, 31, "ECC", asked=True),
+        column=TableColumn(
+            "ecc", "uncorrected ECC errors", width=4, priority=31, title="ECC", optional=True
+        ),
     ),
     _gpu("remap_pending", "", NvmlCall(_REMAPPED_ROWS, lambda rows: bool(rows[2])), Tier.SLOW),
     _gpu("remap_failed", "", NvmlCall(_REMAPPED_ROWS, lambda rows: bool(rows[3])), Tier.SLOW),

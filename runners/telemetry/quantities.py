@@ -40,7 +40,9 @@ RANK: tuple[Quantity, ...] = (
         "cpu_percent",
         "core %",
         curve=Curve("rank.cpu", "rank CPU", compared=Compared(8, 9, "median")),
-        column=TableColumn("cpu", "percent of one core, with children", 6, 4, "CPU", live=True),
+        column=TableColumn(
+            "cpu", "percent of one core, with children", width=6, priority=4, title="CPU", live=True
+        ),
         export=own_family("rank.cpu.cores", "CPU time of the rank and its children, in cores.", "cores"),
     ),
     Quantity(
@@ -49,20 +51,20 @@ RANK: tuple[Quantity, ...] = (
         curve=Curve(
             "rank.rss", "rank memory (RSS)", "rank memory", compared=Compared(7, 12, "peak", "less")
         ),
-        column=TableColumn("rss", "resident memory", 5, 9, "RSS"),
+        column=TableColumn("rss", "resident memory", width=5, priority=9, title="RSS"),
         export=own_family("rank.memory.usage", "Resident memory of the rank.", "bytes"),
     ),
     Quantity(
         "read_bps",
         "B/s",
         curve=Curve("rank.read", "rank disk reads", "disk read"),
-        column=TableColumn("read", "read from storage, bytes/s", 5, 25, live=True),
+        column=TableColumn("read", "read from storage, bytes/s", width=5, priority=25, live=True),
     ),
     Quantity(
         "write_bps",
         "B/s",
         curve=Curve("rank.write", "rank disk writes", "disk write"),
-        column=TableColumn("write", "written to storage, bytes/s", 5, 26, live=True),
+        column=TableColumn("write", "written to storage, bytes/s", width=5, priority=26, live=True),
     ),
     Quantity(
         "gpu_mem",
@@ -77,7 +79,11 @@ RANK: tuple[Quantity, ...] = (
         why=NO_STEPS,
         curve=Curve("rank.step", "step", low=None, last=True, compared=Compared(0, 13, "last")),
         column=TableColumn(
-            "step", "optimizer steps since the process began, not the script's own count", 7, 6, "steps"
+            "step",
+            "optimizer steps since the process began, not the script's own count",
+            width=7,
+            priority=6,
+            title="steps",
         ),
         export=own_family(
             "rank.steps",
@@ -93,7 +99,7 @@ RANK: tuple[Quantity, ...] = (
         holds=Holds.STEPS,
         why=NO_STEPS,
         curve=Curve("rank.step_s", "step time", compared=Compared(1, 1, "median", "less")),
-        column=TableColumn("pace", "mean time of a step", 6, 5, "s/step"),
+        column=TableColumn("pace", "mean time of a step", width=6, priority=5, title="s/step"),
         export=own_family("rank.step.duration", "Mean time of a step, while steps go on.", "seconds"),
     ),
     Quantity(
@@ -111,8 +117,8 @@ RANK: tuple[Quantity, ...] = (
         column=TableColumn(
             "wait",
             "share of the last minute that it waited for other ranks in collectives, %",
-            4,
-            7,
+            width=4,
+            priority=7,
             live=True,
         ),
         export=own_family(
@@ -122,7 +128,9 @@ RANK: tuple[Quantity, ...] = (
     Quantity(
         "log_age_s",
         "s",
-        column=TableColumn("log", "how long ago it wrote its last line to its log", 4, 19, live=True),
+        column=TableColumn(
+            "log", "how long ago it wrote its last line to its log", width=4, priority=19, live=True
+        ),
         export=own_family("rank.output.age", "Time since the rank wrote any output.", "seconds"),
     ),
 )

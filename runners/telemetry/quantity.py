@@ -109,13 +109,13 @@ class TableColumn(NamedTuple):
     about: str
     """Help text in the dialog of columns."""
     width: int
-    order: int
-    """Columns with the highest number are left out first if the terminal is narrow."""
+    priority: int
+    """0 is the most important column. Narrow terminals drop the column with the highest number first."""
     title: str = ""
     """Title, if it is not `id`."""
     plus: str = ""
     """Another field to add to the value."""
-    asked: bool = False
+    optional: bool = False
     """Only in the GPU table, and only if the user chose it or there is enough room."""
     live: bool = False
     """Out of date for a rank that has ended."""

@@ -63,7 +63,7 @@ from distui.tui.rows.log import files_for
 from distui.tui.rows.log_lines import LogLine, log_row
 from distui.tui.rows.nccl_dialog import begin, change, command, form_rows, ways
 from distui.tui.rows.ranks import heat_rows, heat_title, node_cells
-from distui.tui.rows.tables import next_sort, rank_columns, rank_lines, rank_table
+from distui.tui.rows.tables import next_sort, rank_columns, rank_rows, rank_table
 
 
 def line_of(row: Row) -> str:
@@ -315,17 +315,17 @@ def test_own_columns_are_left_out_from_the_right() -> None:
 
 def test_sorting_puts_the_worst_first_and_the_unknown_last() -> None:
     frame = frame_of(play.running(), sort="util")
-    assert [line.gpu and line.gpu.util for line in rank_lines(frame)] == [0, 31, 94, 95, 96, 96, 97, 98]
-    down = rank_lines(frame_of(play.running(), sort="util", reverse=True))
+    assert [line.gpu and line.gpu.util for line in rank_rows(frame)] == [0, 31, 94, 95, 96, 96, 97, 98]
+    down = rank_rows(frame_of(play.running(), sort="util", reverse=True))
     assert [line.rank.place.rank for line in down][:2] == [3, 0]
     some = [*play.running(), (124.8, RankTick(()))]
     state = frame_of(some, sort="rss").state
     state.ranks[0].sample = None
-    ordered = rank_lines(
+    ordered = rank_rows(
         Frame(state, LinkStatus(LinkPhase.FOLLOWING, 0), play.NOW, play.NOW, ViewOptions(sort="rss"))
     )
     assert ordered[-1].rank.place.rank == 0
-    assert rank_lines(frame_of(play.failed(), sort="state"))[0].rank.place.rank == 3
+    assert rank_rows(frame_of(play.failed(), sort="state"))[0].rank.place.rank == 3
 
 
 def test_the_exit_table_says_how_each_rank_ended() -> None:

@@ -73,7 +73,7 @@ def resorted(choice: ColumnChoice, at: int) -> ColumnChoice:
 
 def default_ids(table: str) -> tuple[str, ...]:
     """Return the ids that distui shows by default on a wide terminal."""
-    return tuple(column.id for column in TABLES[table] if not column.asked)
+    return tuple(column.id for column in TABLES[table] if not column.optional)
 
 
 def default_choice(choice: ColumnChoice) -> ColumnChoice:

@@ -1,4 +1,4 @@
-"""The columns of a table that fit next to each other, their widths, and the order of the lines. Pure."""
+"""The columns of a table that fit next to each other, their widths, and the order of the rows. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 from .columns import Column, GpuRow, RankRow
 from .glyphs import fit
 
-_L = TypeVar("_L", RankRow, GpuRow)
+_TableRow = TypeVar("_TableRow", RankRow, GpuRow)
 GAP = 1
 
 
@@ -31,7 +31,7 @@ def fitting(
     chosen = list(columns)
     while sum(least(column, sorted_by) + GAP for column in chosen) + 1 > width and len(chosen) > 2:
         spare = [column for column in chosen if column.id not in keep] or chosen
-        chosen.remove(spare[-1] if own else max(spare, key=lambda column: column.order))
+        chosen.remove(spare[-1] if own else max(spare, key=lambda column: column.priority))
     return chosen
 
 
@@ -40,20 +40,20 @@ def widths(columns: Sequence[Column], width: int, sorted_by: str = "") -> list[i
     out = [least(column, sorted_by) for column in columns]
     spare = width - 1 - sum(out) - GAP * len(out)
     for at, column in enumerate(columns):
-        more = min(max(0, column.most - out[at]), max(0, spare))
+        more = min(max(0, column.max_width - out[at]), max(0, spare))
         out[at] += more
         spare -= more
     return out
 
 
-def sorted_lines(lines: Sequence[_L], column: Column, reverse: bool) -> list[_L]:
-    """Sort lines by a column. Unknown values come last; equal values keep their order."""
+def sorted_rows(rows: Sequence[_TableRow], column: Column, reverse: bool) -> list[_TableRow]:
+    """Sort rows by a column. Unknown values come last; equal values keep their order."""
     if column.key is None:
-        return list(lines)
-    keyed = [(column.key(line), line) for line in lines]
-    with_value = [(value, line) for value, line in keyed if value is not None]
+        return list(rows)
+    keyed = [(column.key(row), row) for row in rows]
+    with_value = [(value, row) for value, row in keyed if value is not None]
     with_value.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=reverse)
-    return [line for _, line in with_value] + [line for value, line in keyed if value is None]
+    return [row for _, row in with_value] + [row for value, row in keyed if value is None]
 
 
 def tight(text: str, width: int) -> str:

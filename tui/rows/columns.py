@@ -54,11 +54,11 @@ class GpuRow(Struct, frozen=True):
     name: str = ""
 
 
-Line = RankRow | GpuRow
+TableRow = RankRow | GpuRow
 
 
 class Column(Struct, frozen=True):
-    """One column. Narrow terminals drop the column with the highest `order` first."""
+    """One column of a table."""
 
     id: str
     """The column's name in the settings file."""
@@ -66,39 +66,40 @@ class Column(Struct, frozen=True):
     about: str
     """Description for the dialog, with the unit."""
     width: int
-    order: int
+    priority: int
+    """0 is the most important column. Narrow terminals drop the column with the highest number first."""
     text: Callable[[Any], str]
     key: Callable[[Any], Sortable] | None = None
     right: bool = True
-    most: int = 0
-    """Maximum width if there are spare columns; 0 for `width`."""
-    only: str = ""
+    max_width: int = 0
+    """Maximum width if the terminal has room to spare; 0 for `width`."""
+    shown_if: str = ""
     """Condition: "gpu" needs GPUs, "nccl" NCCL, "nodes" several nodes, "ended" an ended run, "live" a live run."""
-    asked: bool = False
+    optional: bool = False
     """Whether the column appears only if the user chose it or the terminal is wide."""
 
     @property
-    def of_gpu(self) -> bool:
-        """Whether the GPU table also has this column."""
-        return self in _OF_GPU
+    def is_shared(self) -> bool:
+        """Whether both tables show these values of a GPU. Each has its own columns `node` and `gpu`."""
+        return self in SHARED_COLUMNS
 
 
 def _column(
     id: str,
     about: str,
+    *,
     width: int,
-    order: int,
+    priority: int,
     text: Callable[[Any], str],
     key: Callable[[Any], Sortable] | None = None,
-    *,
     title: str = "",
     **more: Any,
 ) -> Column:
     """Build a column; `title` defaults to the id."""
-    return Column(id, title or id, about, width, order, text, key, **more)
+    return Column(id, title or id, about, width, priority, text, key, **more)
 
 
-# --- of the table of quantities ---
+# --- measured values: one column per quantity that declares one ---
 
 
 def _reasons(words: Sequence[str] | None) -> str:
@@ -125,11 +126,11 @@ WORDS_WIDTH = 24
 
 
 class _Measured:
-    """Makes columns of quantities; `sample` returns the sample of a line, or None."""
+    """Makes columns of quantities; `sample` returns the sample of a row, or None."""
 
-    def __init__(self, sample: Callable[[Any], Any], only: str = "") -> None:
+    def __init__(self, sample: Callable[[Any], Any], shown_if: str = "") -> None:
         self._sample = sample
-        self._only = only
+        self._shown_if = shown_if
 
     def columns(self, quantities: Iterable[Quantity]) -> dict[str, Column]:
         """Return the columns of the quantities that have one, by id."""
@@ -143,43 +144,44 @@ class _Measured:
             declared.title or declared.id,
             declared.about,
             declared.width,
-            declared.order,
+            declared.priority,
             text,
             text if declared.words else value,
             right=not declared.words,
-            most=WORDS_WIDTH if declared.words else 0,
-            only=self._only,
-            asked=declared.asked,
+            max_width=WORDS_WIDTH if declared.words else 0,
+            shown_if=self._shown_if,
+            optional=declared.optional,
         )
 
-    def _field(self, name: str) -> Callable[[Line], Any]:
-        return lambda line: getattr(self._sample(line), name, None)
+    def _field(self, name: str) -> Callable[[TableRow], Any]:
+        return lambda row: getattr(self._sample(row), name, None)
 
-    def _sum(self, *names: str) -> Callable[[Line], float | None]:
-        def add(line: Line) -> float | None:
-            values = [value for name in names if (value := self._field(name)(line)) is not None]
+    def _sum(self, *names: str) -> Callable[[TableRow], float | None]:
+        def add(row: TableRow) -> float | None:
+            values = [value for name in names if (value := self._field(name)(row)) is not None]
             return sum(values) if values else None
 
         return add
 
-    def _text(self, quantity: Quantity, value: Callable[[Line], Any]) -> Callable[[Line], str]:
+    def _text(self, quantity: Quantity, value: Callable[[TableRow], Any]) -> Callable[[TableRow], str]:
         if quantity.limit:
-            limit = self._field(quantity.limit.partition(".")[2])
+            _, _, field = quantity.limit.partition(".")  # "gpu.mem_total" is the field mem_total
+            limit = self._field(field)
             pair_text = _TEXT_WITH_LIMIT[quantity.unit]
-            return lambda line: pair_text(value(line), limit(line))
+            return lambda row: pair_text(value(row), limit(row))
         text = _TEXT_BY_FIELD.get(quantity.field) or _text_of(quantity.unit)
-        return lambda line: text(value(line))
+        return lambda row: text(value(row))
 
 
-def others(line: Line) -> tuple[int, int] | None:
+def others(row: TableRow) -> tuple[int, int] | None:
     """Return the number of foreign processes on the GPU and their bytes; None if unknown.
 
     If NVML does not list the rank's own process, the pids belong to another pid namespace and cannot be attributed.
     """
-    gpu = line.gpu
+    gpu = row.gpu
     if gpu is None or gpu.pids is None:
         return None
-    mine, is_used = _own_processes(line)
+    mine, is_used = _own_processes(row)
     if is_used and mine.isdisjoint(gpu.pids):
         return None
     sizes = gpu.pid_mem if gpu.pid_mem is not None else (None,) * len(gpu.pids)
@@ -187,15 +189,15 @@ def others(line: Line) -> tuple[int, int] | None:
     return len(foreign), sum(foreign)
 
 
-def _own_processes(line: Line) -> tuple[frozenset[int | None], bool]:
+def _own_processes(row: TableRow) -> tuple[frozenset[int | None], bool]:
     """Return the pids of the run's ranks, and whether a rank uses the GPU."""
-    if isinstance(line, RankRow):
-        return frozenset({line.rank.pid}), True
-    return line.pids, bool(line.ranks)
+    if isinstance(row, RankRow):
+        return frozenset({row.rank.pid}), True
+    return row.pids, bool(row.ranks)
 
 
-def _others(line: Line) -> str:
-    counted = others(line)
+def _others_text(row: TableRow) -> str:
+    counted = others(row)
     if counted is None:
         return NA
     count, size = counted
@@ -204,38 +206,39 @@ def _others(line: Line) -> str:
     return f"{count} {size_short(size)}" if size else str(count)
 
 
-def _of_others(line: Line) -> float | None:
-    """Sort by their bytes, or by their number if the bytes are unknown."""
-    counted = others(line)
+def _others_key(row: TableRow) -> float | None:
+    """Return the bytes of foreign processes, or their number if the bytes are unknown."""
+    counted = others(row)
     return None if counted is None else counted[1] or counted[0]
 
 
-_GPU = _Measured(attrgetter("gpu"), only="gpu").columns(BY_KIND["gpu"])
+_MEASURED_OF_GPU = _Measured(attrgetter("gpu"), shown_if="gpu").columns(BY_KIND["gpu"])
 
-_OF_GPU: tuple[Column, ...] = (
-    *(column for column in _GPU.values() if not column.asked),
+SHARED_COLUMNS: tuple[Column, ...] = (
+    *(column for column in _MEASURED_OF_GPU.values() if not column.optional),
     _column(
         "others",
         "processes on the GPU that are not the run's, and their memory",
-        7,
-        16,
-        _others,
-        _of_others,
-        only="gpu",
+        width=7,
+        priority=16,
+        text=_others_text,
+        key=_others_key,
+        shown_if="gpu",
     ),
 )
+"""Columns of the GPU table that the rank table also has, with the values of the rank's GPU."""
 
 
 # --- ranks ---
 
 
-def _living(line: RankRow) -> RankSample | None:
+def _living(row: RankRow) -> RankSample | None:
     """Return the sample of a living rank; that of a rank that has ended describes a process that no longer exists."""
-    return line.sample if line.rank.phase in LIVING else None
+    return row.sample if row.rank.phase in LIVING else None
 
 
 def _rank_columns() -> dict[str, Column]:
-    living, last = _Measured(_living, only="live"), _Measured(attrgetter("sample"))
+    living, last = _Measured(_living, shown_if="live"), _Measured(attrgetter("sample"))
     columns: dict[str, Column] = {}
     for quantity in BY_KIND["rank"]:
         measured = living if quantity.column is not None and quantity.column.live else last
@@ -243,137 +246,168 @@ def _rank_columns() -> dict[str, Column]:
     return columns
 
 
-_RANK = _rank_columns()
+_MEASURED_OF_RANK = _rank_columns()
 
 
-def worst(line: RankRow) -> str:
+def worst(row: RankRow) -> str:
     """Return a sort key: failed before starting before running."""
-    style = glyphs.RANK[line.rank.phase][1]
-    return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(line.rank.phase)
+    style = glyphs.RANK[row.rank.phase][1]
+    return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(row.rank.phase)
 
 
 _where = attrgetter("where")
-RANK = _column(
+RANK_NUMBER = _column(
     "rank",
     "number of the rank",
-    4,
-    0,
-    lambda line: str(line.rank.place.rank),
-    attrgetter("rank.place.rank"),
+    width=4,
+    priority=0,
+    text=lambda row: str(row.rank.place.rank),
+    key=attrgetter("rank.place.rank"),
 )
-_NODE = _column("node", "name of its node", 8, 17, _where, _where, right=False, most=20)
-NODE = replace(_NODE, only="nodes")
+_NODE = _column(
+    "node", "name of its node", width=8, priority=17, text=_where, key=_where, right=False, max_width=20
+)
+NODE = replace(_NODE, shown_if="nodes")
 STATE = _column(
     "state",
     "state of the process",
-    11,
-    1,
-    lambda line: " ".join((glyphs.RANK[line.rank.phase][0], line.rank.phase)),
-    worst,
+    width=11,
+    priority=1,
+    text=lambda row: " ".join((glyphs.RANK[row.rank.phase][0], row.rank.phase)),
+    key=worst,
     right=False,
 )
-MESH = _column("mesh", "coordinates in the preset's mesh", 4, 16, lambda line: line.mesh or NA, right=False)
-"""Its width is that of the widest coordinates."""
+MESH = _column(
+    "mesh",
+    "coordinates in the preset's mesh",
+    width=4,
+    priority=16,
+    text=lambda row: row.mesh or NA,
+    right=False,
+)
+"""`rank_columns` widens it to the coordinates of the last rank, which are the widest."""
 EXIT = _column(
     "exit",
     "signal or exit code",
-    8,
-    2,
-    lambda line: line.rank.signal or or_na(line.rank.exit_code),
+    width=8,
+    priority=2,
+    text=lambda row: row.rank.signal or or_na(row.rank.exit_code),
     right=False,
-    only="ended",
+    shown_if="ended",
 )
-WAIT, LOG = _RANK["wait"], _RANK["log"]
+WAIT, LOG = _MEASURED_OF_RANK["wait"], _MEASURED_OF_RANK["log"]
 SILENT_S = 60.0
 """Minimum age of the last log line of a silent rank."""
 
 
-def silent(lines: Sequence[RankRow]) -> bool:
-    """Whether ranks have stopped writing to their logs: all of them, or a minority.
+def silent(rows: Sequence[RankRow]) -> bool:
+    """Whether silence is a symptom: no rank writes to its log any more, or only a minority has stopped.
 
-    If only rank 0 logs, the other ranks have no log age and do not count.
+    A silent majority is no symptom: after its start a job often logs on few ranks only. If only rank 0 logs, the other
+    ranks have no log age and do not count.
     """
-    ages = [line.sample.log_age_s for line in lines if line.sample and line.sample.log_age_s is not None]
-    old = sum(age >= SILENT_S for age in ages)
-    return old > 0 and (old == len(ages) or old < len(ages) - old)
+    ages = [row.sample.log_age_s for row in rows if row.sample and row.sample.log_age_s is not None]
+    silent_ranks = sum(age >= SILENT_S for age in ages)
+    if not silent_ranks:
+        return False
+    return silent_ranks == len(ages) or silent_ranks < len(ages) - silent_ranks
 
 
 RANK_COLUMNS: tuple[Column, ...] = (
-    RANK,
+    RANK_NUMBER,
     _column(
         "local",
         "local rank",
-        5,
-        18,
-        lambda line: str(line.rank.place.local_rank),
-        attrgetter("rank.place.local_rank"),
-        only="nodes",
+        width=5,
+        priority=18,
+        text=lambda row: str(row.rank.place.local_rank),
+        key=attrgetter("rank.place.local_rank"),
+        shown_if="nodes",
     ),
     NODE,
     MESH,
     STATE,
-    _column("pid", "process", 7, 10, lambda line: or_na(line.rank.pid), attrgetter("rank.pid")),
+    _column(
+        "pid",
+        "process",
+        width=7,
+        priority=10,
+        text=lambda row: or_na(row.rank.pid),
+        key=attrgetter("rank.pid"),
+    ),
     EXIT,
     _column(
         "gpu",
         "index of its GPU",
-        3,
-        8,
-        lambda line: or_na(line.gpu_index),
-        attrgetter("gpu_index"),
+        width=3,
+        priority=8,
+        text=lambda row: or_na(row.gpu_index),
+        key=attrgetter("gpu_index"),
         title="GPU",
-        only="gpu",
+        shown_if="gpu",
     ),
-    *_OF_GPU,
-    *_RANK.values(),
+    *SHARED_COLUMNS,
+    *_MEASURED_OF_RANK.values(),
     _column(
         "nccl",
         "its NCCL_DEBUG",
-        4,
-        9,
-        lambda line: line.rank.nccl_debug or NA,
+        width=4,
+        priority=9,
+        text=lambda row: row.rank.nccl_debug or NA,
         title="NCCL",
         right=False,
-        most=7,
-        only="nccl",
+        max_width=7,
+        shown_if="nccl",
     ),
     _column(
-        "hook", "state of distui's hook", 6, 27, lambda line: line.rank.hook or NA, right=False, asked=True
+        "hook",
+        "state of distui's hook",
+        width=6,
+        priority=27,
+        text=lambda row: row.rank.hook or NA,
+        right=False,
+        optional=True,
     ),
 )
 
 # --- GPUs ---
 
 GPU_INDEX = _column(
-    "gpu", "index of the GPU", 3, 0, lambda line: str(line.index), attrgetter("index"), title="GPU"
+    "gpu",
+    "index of the GPU",
+    width=3,
+    priority=0,
+    text=lambda row: str(row.index),
+    key=attrgetter("index"),
+    title="GPU",
 )
 GPU_RANKS = _column(
     "ranks",
     "ranks of the run that use it",
-    5,
-    4,
-    lambda line: f"r{spans_short(line.ranks)}" if line.ranks else "-",
-    lambda line: min(line.ranks, default=None),
+    width=5,
+    priority=4,
+    text=lambda row: f"r{spans_short(row.ranks)}" if row.ranks else "-",
+    key=lambda row: min(row.ranks, default=None),
     title="rank",
     right=False,
 )
 
 GPU_COLUMNS: tuple[Column, ...] = (
-    replace(_NODE, order=5),
+    replace(_NODE, priority=5),
     GPU_INDEX,
     GPU_RANKS,
-    *_OF_GPU,
-    *(column for column in _GPU.values() if column.asked),
+    *SHARED_COLUMNS,
+    *(column for column in _MEASURED_OF_GPU.values() if column.optional),
     _column(
         "name",
         "product",
-        10,
-        32,
-        lambda line: line.name or NA,
-        attrgetter("name"),
+        width=10,
+        priority=32,
+        text=lambda row: row.name or NA,
+        key=attrgetter("name"),
         right=False,
-        most=30,
-        asked=True,
+        max_width=30,
+        optional=True,
     ),
 )
 

@@ -18,13 +18,13 @@ from ...runners.run.model import RankPhase
 from ...runners.run.nccl_reach import uses_gloo
 from ...runners.run.state import Rank, RunState
 from . import glyphs
-from .column_widths import GAP, fitting, in_column, least, sorted_lines, widths
+from .column_widths import GAP, fitting, in_column, least, sorted_rows, widths
 from .columns import (
     EXIT,
     LOG,
     MESH,
     NODE,
-    RANK,
+    RANK_NUMBER,
     STATE,
     TABLES,
     WAIT,
@@ -37,8 +37,8 @@ from .columns import (
 from .frame import Frame, fit_name, gpu_of, names
 from .glyphs import Cell, Row, fit, table
 
-ASKED_FROM = 190
-"""Minimum table width for columns that are `asked`."""
+OPTIONAL_FROM = 190
+"""Minimum table width for columns that are `optional`."""
 
 
 class Table(Struct):
@@ -74,38 +74,42 @@ def rank_table(
     """
     order = rank_order(frame)
     view = frame.view
-    make = _Ranks(frame)
+    make = _RankRows(frame)
     first = max(0, min(first, len(order) - 1))
     last = len(order) if count is None else min(len(order), first + count)
-    lines = [make.line(frame.state.ranks[order[at]]) for at in range(first, last)]
+    visible = [make.row(frame.state.ranks[order[at]]) for at in range(first, last)]
     columns = rank_columns(frame)
     if not view.columns:
         columns = [
-            _raised(each, lines)
+            _raised(each, visible)
             for each in columns
-            if each.id == view.sort or not (beside_gpus and each.of_gpu)
-            if _worth(each, lines, view.sort)
+            if each.id == view.sort or not (beside_gpus and each.is_shared)
+            if _worth(each, visible, view.sort)
         ]
     laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame, "rank"), skip)
     chosen, sizes = laid.columns, laid.sizes
     rows: list[Row] = [()] * len(order)
-    rows[first:last] = [rank_row(frame, line, chosen, sizes) for line in lines]
+    rows[first:last] = [_drawn_rank(frame, row, chosen, sizes) for row in visible]
     head, areas = _head(frame, chosen, sizes, view.sort, view.reverse)
     return Table(head, rows, order, areas, len(chosen), laid.of, laid.more)
 
 
-_FROM = 7
-"""Columns of this order and above are left out if all their values are unknown; the others then show n/a."""
+_SHOWN_IF_UNKNOWN = 7
+"""Columns of this priority and above are left out if all their values are unknown; the others then show n/a."""
 
 
-def _worth(column: Column, lines: Sequence[RankRow] | Sequence[GpuRow], sort: str) -> bool:
+def _worth(column: Column, rows: Sequence[RankRow] | Sequence[GpuRow], sort: str) -> bool:
     """Whether a column that the user did not choose has a value to show."""
-    return column.order < _FROM or column.id == sort or any(column.text(line) != NA for line in lines)
+    return (
+        column.priority < _SHOWN_IF_UNKNOWN
+        or column.id == sort
+        or any(column.text(row) != NA for row in rows)
+    )
 
 
-def _raised(column: Column, lines: Sequence[RankRow]) -> Column:
+def _raised(column: Column, rows: Sequence[RankRow]) -> Column:
     """Return the column; the age of the log takes the place of the wait if the ranks are silent."""
-    return replace(column, order=WAIT.order) if column is LOG and silent(lines) else column
+    return replace(column, priority=WAIT.priority) if column is LOG and silent(rows) else column
 
 
 def rank_columns(frame: Frame) -> list[Column]:
@@ -124,7 +128,7 @@ def rank_columns(frame: Frame) -> list[Column]:
 
 
 def _gone(state: RunState) -> set[str]:
-    """Return the `only` conditions that this run does not meet, or no longer meets."""
+    """Return the `shown_if` conditions that this run does not meet, or no longer meets."""
     gone = {"live"} if state.phase.ended else {"ended"}
     if len(state.nodes) < 2:
         gone.add("nodes")
@@ -159,8 +163,8 @@ def _laid_out(
     """Return the columns that fit, always including the sort column, so that its mark is visible."""
     keep |= {sort}
     wanted = columns
-    if not own and width < ASKED_FROM:
-        wanted = [column for column in columns if column.id == sort or not column.asked]
+    if not own and width < OPTIONAL_FROM:
+        wanted = [column for column in columns if column.id == sort or not column.optional]
     chosen = fitting(wanted, width, keep, sort, bool(own))
     all_fit = len(chosen) == len(wanted)
     if skip and not all_fit:
@@ -187,11 +191,11 @@ def rank_order(frame: Frame) -> list[int]:
     if column is None or column.key is None:
         order = state.once(_worst_first)
         return order[::-1] if frame.view.reverse else order
-    if column is RANK:
+    if column is RANK_NUMBER:
         return sorted(state.ranks, reverse=frame.view.reverse)
-    make = _Ranks(frame)
-    lines = [make.line(rank) for _, rank in sorted(state.ranks.items())]
-    return [line.rank.place.rank for line in sorted_lines(lines, column, frame.view.reverse)]
+    make = _RankRows(frame)
+    rows = [make.row(rank) for _, rank in sorted(state.ranks.items())]
+    return [row.rank.place.rank for row in sorted_rows(rows, column, frame.view.reverse)]
 
 
 def _worst_first(state: RunState) -> list[int]:
@@ -224,8 +228,8 @@ def _blamed(state: RunState) -> set[int]:
     return blamed if len(blamed) < len(state.ranks) else set()
 
 
-class _Ranks:
-    """Builds lines; data that all lines need is computed once."""
+class _RankRows:
+    """Builds the rows of ranks; data that all rows need is computed once."""
 
     def __init__(self, frame: Frame, dim: bool = True) -> None:
         """Create the builder; `dim` includes old values."""
@@ -234,7 +238,7 @@ class _Ranks:
         self._names = names(frame.state)
         self._arranged = mesh.sizes(frame.state)
 
-    def line(self, rank: Rank) -> RankRow:
+    def row(self, rank: Rank) -> RankRow:
         frame = self._frame
         node = frame.state.nodes.get(rank.place.node)
         gpu = gpu_of(rank, node)
@@ -251,23 +255,23 @@ class _Ranks:
         )
 
 
-def rank_row(frame: Frame, line: RankRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:
-    marked = line.rank.place.rank in frame.view.marked
+def _drawn_rank(frame: Frame, row: RankRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:
+    marked = row.rank.place.rank in frame.view.marked
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
     for column, width in zip(chosen, sizes, strict=True):
-        text = fit_name(line.where, width) if column is NODE else column.text(line)
-        style = "stale" if text == NA or not line.fresh else "text"
+        text = fit_name(row.where, width) if column is NODE else column.text(row)
+        style = "stale" if text == NA or not row.fresh else "text"
         if column is STATE:
-            style = _state_style(frame, line)
-        elif text == NA and line.sample is None and line.rank.sample is not None:
+            style = _state_style(frame, row)
+        elif text == NA and row.sample is None and row.rank.sample is not None:
             text = glyphs.MISSING  # there is a value, but it is too old to show
         cells.append((in_column(column, text, width) + " ", style))
     return tuple(cells)
 
 
-def _state_style(frame: Frame, line: RankRow) -> str:
-    fresh = line.node is None or frame.fresh(line.node.node, line.node.heard)
-    return glyphs.RANK[line.rank.phase][1] if fresh else "stale"
+def _state_style(frame: Frame, row: RankRow) -> str:
+    fresh = row.node is None or frame.fresh(row.node.node, row.node.heard)
+    return glyphs.RANK[row.rank.phase][1] if fresh else "stale"
 
 
 def _head(
@@ -296,15 +300,15 @@ def next_sort(frame: Frame, table: str = "ranks") -> str:
     return ids[(ids.index(now) + 1) % len(ids)] if now in ids else ids[0]
 
 
-def rank_lines(frame: Frame, dim: bool = True) -> list[RankRow]:
+def rank_rows(frame: Frame, dim: bool = True) -> list[RankRow]:
     """Return every rank in the order of the table; `dim` includes old values."""
-    make = _Ranks(frame, dim)
-    return [make.line(frame.state.ranks[number]) for number in rank_order(frame)]
+    make = _RankRows(frame, dim)
+    return [make.row(frame.state.ranks[number]) for number in rank_order(frame)]
 
 
 def plain_table(frame: Frame) -> list[str]:
     """Return the whole table as text with full-width columns. A live run with ended ranks also has their exit codes."""
-    rows = rank_lines(dataclasses.replace(frame, view=replace(frame.view, sort="rank")), dim=False)
+    rows = rank_rows(dataclasses.replace(frame, view=replace(frame.view, sort="rank")), dim=False)
     columns = _plain_columns(frame, rows)
     right = frozenset(at for at, column in enumerate(columns) if column.right)
     texts = [tuple(column.text(row) for column in columns) for row in rows]
@@ -312,7 +316,7 @@ def plain_table(frame: Frame) -> list[str]:
 
 
 def _plain_columns(frame: Frame, rows: Sequence[RankRow]) -> list[Column]:
-    chosen = [column for column in rank_columns(frame) if not column.asked]
+    chosen = [column for column in rank_columns(frame) if not column.optional]
     if EXIT not in chosen and any(EXIT.text(row) != NA for row in rows):
         chosen.insert(chosen.index(STATE) + 1, EXIT)
     return [
@@ -344,7 +348,7 @@ _PLAIN = frozenset(
 # --- GPUs ---
 
 
-def gpu_lines(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
+def gpu_rows(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
     """Return the GPUs that ranks use, and the others of the same nodes, by node and index."""
     state = frame.state
     named = names(state)
@@ -362,7 +366,7 @@ def gpu_lines(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
         fresh, usable = frame.fresh(number, node.gpu_sampled), frame.usable(number, node.gpu_sampled)
         for gpu in node.gpus:
             ranks = tuple(sorted(used.get((number, gpu.index), ())))
-            line = GpuRow(
+            row = GpuRow(
                 gpu.index,
                 number,
                 gpu if usable and not gpu.lost else None,
@@ -373,18 +377,18 @@ def gpu_lines(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
                 gpu.lost,
                 gpu.name,
             )
-            (mine if ranks else rest).append(line)
+            (mine if ranks else rest).append(row)
     return mine, rest
 
 
 def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None, skip: int = 0) -> Table:
     """Return the run's GPUs, one row each; other GPUs of its nodes share one row below."""
     view = frame.view
-    mine, rest = gpu_lines(frame)
+    mine, rest = gpu_rows(frame)
     if not mine:
         mine, rest = rest, []
     column = by_id("gpus", view.gpu_sort) if view.gpu_sort else None
-    ordered = mine if column is None else sorted_lines(mine, column, view.gpu_reverse)
+    ordered = mine if column is None else sorted_rows(mine, column, view.gpu_reverse)
     columns = gpu_columns(frame)
     if not view.gpu_columns:
         columns = [each for each in columns if _worth(each, ordered[:64], view.gpu_sort)]
@@ -395,7 +399,7 @@ def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None
     rows: list[Row] = [()] * len(ordered)
     last = len(ordered) if count is None else min(len(ordered), first + count)
     for at in range(max(0, first), last):
-        rows[at] = _gpu_row(frame, ordered[at], chosen, sizes)
+        rows[at] = _drawn_gpu(frame, ordered[at], chosen, sizes)
     if rest:
         rows.append(((f"  {_rest(rest)}", "dim"),))
     return Table(head, rows, list(range(len(ordered))), areas, len(chosen), laid.of, laid.more)
@@ -407,7 +411,7 @@ def absent(frame: Frame, table: str) -> set[str]:
         return {"node"} if len(frame.state.nodes) < 2 else set()
     gone = _gone(frame.state)
     flat = len(mesh.sizes(frame.state)) < 2
-    return {column.id for column in TABLES[table] if column.only in gone or (column is MESH and flat)}
+    return {column.id for column in TABLES[table] if column.shown_if in gone or (column is MESH and flat)}
 
 
 def gpu_columns(frame: Frame) -> list[Column]:
@@ -434,27 +438,27 @@ def gpu_rows_wanted(state: RunState) -> int:
     return 1 + used + unused_row
 
 
-def _gpu_row(frame: Frame, line: GpuRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:
+def _drawn_gpu(frame: Frame, row: GpuRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:
     cells: list[Cell] = [(" ", "text")]
     for column, width in zip(chosen, sizes, strict=True):
-        if column.id == "util" and line.lost:
+        if column.id == "util" and row.lost:
             text = glyphs.BAD + "lost" if width > 4 else "lost"
             cells.append((in_column(column, text, width) + " ", "bad"))
-        elif column.id == "util" and line.fresh and line.gpu is not None and line.gpu.util is not None:
-            cells += _with_bar(frame, line.gpu.util, column.text(line), width)
+        elif column.id == "util" and row.fresh and row.gpu is not None and row.gpu.util is not None:
+            cells += _with_bar(frame, row.gpu.util, column.text(row), width)
         else:
-            text, style = _gpu_text(line, column)
+            text, style = _gpu_text(row, column)
             cells.append((in_column(column, text, width) + " ", style))
     return tuple(cells)
 
 
-def _gpu_text(line: GpuRow, column: Column) -> Cell:
-    text = column.text(line)
+def _gpu_text(row: GpuRow, column: Column) -> Cell:
+    text = column.text(row)
     if text == NA:
-        return glyphs.MISSING if line.gpu is None else NA, "stale"
+        return glyphs.MISSING if row.gpu is None else NA, "stale"
     if column.id == "throttle" and text != "-":
         return text, "warn"
-    return text, "text" if line.fresh else "stale"
+    return text, "text" if row.fresh else "stale"
 
 
 def _with_bar(frame: Frame, value: float, text: str, width: int) -> list[Cell]:
@@ -465,7 +469,7 @@ def _with_bar(frame: Frame, value: float, text: str, width: int) -> list[Cell]:
 
 def _rest(rest: Sequence[GpuRow]) -> str:
     """Return `6 other GPUs not of this run: 2-7, util 0-22%`."""
-    utils = [line.gpu.util for line in rest if line.gpu is not None and line.gpu.util is not None]
-    where = f" {spans_short(line.index for line in rest)}" if len({line.node for line in rest}) == 1 else ""
+    utils = [row.gpu.util for row in rest if row.gpu is not None and row.gpu.util is not None]
+    where = f" {spans_short(row.index for row in rest)}" if len({row.node for row in rest}) == 1 else ""
     load = f", util {min(utils):.0f}-{max(utils):.0f}%" if utils else ""
     return f"{plural(len(rest), 'other GPU')} not of this run{':' if where else ''}{where}{load}"

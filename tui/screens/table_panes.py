@@ -118,12 +118,12 @@ class TablePane(Pane):
         if self.frame is None:
             return
         gone = absent(self.frame, self.name_)
-        asked = {column.id for column in TABLES[self.name_] if column.asked}
+        optional = {column.id for column in TABLES[self.name_] if column.optional}
         on_screen = {id for _, _, id in self.table.areas} or set(default_ids(self.name_))
         choice = begin_choice(
             self.name_,
             self._chosen("columns"),
-            on_screen | (gone - asked),
+            on_screen | (gone - optional),
             self._chosen("sort"),
             self._chosen("reverse"),
         )
