@@ -1,4 +1,4 @@
-"""The first cause of a failed attempt, and the ledger's entry for it."""
+"""The first cause of a failed attempt, and the AttemptEnded record for the journal."""
 
 from __future__ import annotations
 
@@ -7,81 +7,84 @@ from collections.abc import Callable, Iterable, Mapping
 from ...presets.finding import Finding
 from ...presets.sanitize import clean_line, clean_text
 from ..diagnosis import activity
-from ..diagnosis.died import behind
+from ..diagnosis.died import blame_hung_rank
 from ..inrank.failure_causes import Failure, first_of, left_early
 from ..run.model import AttemptEnded, FirstCause, Outcome, RankChanged, RankPhase, Site
 from .ended_ranks import LAST_LINES, LONGEST, Ended, Raised
 
 
 def first_cause(
-    ended: list[Ended], done: Iterable[RankChanged], gathered: Callable[[RankChanged], Ended]
+    failed: list[Ended], exited_ok: Iterable[RankChanged], gather: Callable[[RankChanged], Ended]
 ) -> FirstCause | None:
-    """Return the earliest rank that failed on its own. Ranks that failed because of it are its victims.
+    """Return the rank whose failure made the others fail. All other failed ranks are its victims.
 
-    `done`: ranks that ended with exit code 0. If the other ranks only lost their connections, the first of these is the
-    cause, and `gathered` reads its last lines.
+    It is the rank that failed earliest on its own. If all failed ranks only lost their connections, it is the rank of
+    `exited_ok` (exit code 0) that exited earliest. `gather` reads the files of that rank.
     """
-    if not ended:
+    if not failed:
         return None
-    failures = {end.change.rank: end.failure for end in ended}
-    failure = first_of(list(failures.values()))
-    assert failure is not None
-    through = {change.rank: change for change in done}
-    leaver = left_early(failure, {rank: (change.at or 0.0, None) for rank, change in through.items()})
-    if leaver is not None:
-        left = gathered(through[leaver.rank])
-        return _left_early(left, leaver, ended[0].node, tuple(sorted(failures)))
-    first = next(end for end in ended if end.change.rank == failure.rank)
-    return _failed(first, failure, tuple(sorted(failures.keys() - {failure.rank})))
+    failures = {end.change.rank: end.failure for end in failed}
+    earliest = first_of(list(failures.values()))
+    assert earliest is not None
+    changes = {change.rank: change for change in exited_ok}
+    # A rank without a time exited before this agent replaced a dead one, so it is earlier than all ranks with a time.
+    exits = {rank: (change.at or 0.0, None) for rank, change in changes.items()}
+    early_exit = left_early(earliest, exits)
+    if early_exit is not None:
+        return _exited_early(gather(changes[early_exit.rank]), early_exit, tuple(sorted(failures)))
+    culprit = next(end for end in failed if end.change.rank == earliest.rank)
+    return _failed(culprit, earliest, tuple(sorted(failures.keys() - {earliest.rank})))
 
 
-def _left_early(left: Ended, failure: Failure, node: int, victims: tuple[int, ...]) -> FirstCause:
+def _exited_early(culprit: Ended, early_exit: Failure, victims: tuple[int, ...]) -> FirstCause:
     return FirstCause(
-        rank=left.change.rank,
-        local_rank=left.change.local_rank,
-        node=node,
-        pid=left.change.pid,
+        rank=culprit.change.rank,
+        local_rank=culprit.change.local_rank,
+        node=culprit.node,
+        pid=culprit.change.pid,
         exit_code=0,
-        text=failure.text,
+        text=early_exit.text,
         victims=victims,
-        at=left.change.at,
-        kind=failure.kind,
-        remedy=failure.remedy,
-        retry=failure.retry,
-        last_lines=left.last_lines[-LAST_LINES:],
+        at=culprit.change.at,
+        kind=early_exit.kind,
+        remedy=early_exit.remedy,
+        retry=early_exit.retry,
+        last_lines=culprit.last_lines[-LAST_LINES:],
     )
 
 
-def _failed(first: Ended, failure: Failure, victims: tuple[int, ...]) -> FirstCause:
-    change = first.change
+def _failed(culprit: Ended, failure: Failure, victims: tuple[int, ...]) -> FirstCause:
+    change = culprit.change
     return FirstCause(
         rank=change.rank,
         local_rank=change.local_rank,
-        node=first.node,
+        node=culprit.node,
         pid=change.pid,
         exit_code=change.exit_code if change.signal is None else None,
         signal=change.signal,
-        oom=first.evidence.oom,
+        oom=culprit.evidence.oom,
         text=describe(failure),
-        last_lines=first.last_lines[-LAST_LINES:],
+        last_lines=culprit.last_lines[-LAST_LINES:],
         victims=victims,
         at=failure.at or None,
         symptom=failure.symptom,
         kind=failure.kind,
         remedy=clean_text(failure.remedy),
         retry=failure.retry,
-        where=clean_text(failure.where or _own_line(first.crash)),
-        evidence=(*_stack_at(first.crash), *_led_to(first.raised), *first.evidence.lines),
+        where=clean_text(failure.where or _own_line(culprit.crash)),
+        evidence=(*_stack_at(culprit.crash), *_led_to(culprit.raised), *culprit.evidence.lines),
     )
 
 
 def _led_to(raised: Raised | None) -> tuple[str, ...]:
     """Return the exception that led to the last one, and that may explain it."""
-    before = raised.before if raised is not None else ()
-    return tuple(f"it came of {clean_text(earlier.strip())}" for earlier in before[:1])
+    if raised is None or not raised.before:
+        return ()
+    return (f"caused by {clean_text(raised.before[0].strip())}",)
 
 
 def _own_line(crash: tuple[Site, ...]) -> str:
+    """Return the file and line of the innermost frame in the user's code; "" without one."""
     own = next((site for site in crash if activity.own_code(site)), None)
     return "" if own is None else f"{own.file}:{own.line}"
 
@@ -91,6 +94,7 @@ def _stack_at(crash: tuple[Site, ...]) -> tuple[str, ...]:
 
 
 def succeeded(changes: Mapping[int, RankChanged]) -> list[RankChanged]:
+    """Return the changes of ranks that exited with code 0."""
     return [change for change in changes.values() if change.state is RankPhase.SUCCEEDED]
 
 
@@ -103,22 +107,23 @@ def close_attempt(
     attempt: int,
     changes: Mapping[int, RankChanged],
     *,
-    asked: Outcome | None,
-    gathered: Callable[[RankChanged], Ended],
+    requested: Outcome | None,
+    gather: Callable[[RankChanged], Ended],
     reported: str = "",
     hangs: Iterable[Finding] = (),
 ) -> AttemptEnded:
-    """Return the ledger's entry for an attempt whose ranks have all ended, or will end now.
+    """Return the AttemptEnded record of an attempt whose ranks have all ended, or will end now.
 
-    `asked` is RESTARTED or STOPPED on request. `changes`: last change of each rank. `reported`: the launcher's reason
-    to give up, if it reported one. `hangs`: findings at the first rank's failure.
+    `changes`: last change of each rank. `requested`: RESTARTED or STOPPED if a viewer requested the end. `gather`:
+    reads the files of an ended rank. `reported`: the launcher's reason to give up, if it reported one. `hangs`: findings
+    about hangs at the time of the first rank's failure.
     """
     failed = [change for change in changes.values() if change.state in (RankPhase.FAILED, RankPhase.KILLED)]
-    cause = first_cause([gathered(change) for change in failed], succeeded(changes), gathered)
-    if asked is not None:
-        return AttemptEnded(attempt, asked, None, f"attempt {attempt} {asked}")
+    if requested is not None:
+        return AttemptEnded(attempt, requested, None, f"attempt {attempt} {requested}")
+    cause = first_cause([gather(change) for change in failed], succeeded(changes), gather)
     if cause is not None:
-        cause = behind(cause, hangs, changes)
+        cause = blame_hung_rank(cause, hangs, changes)
         more = f"; {len(cause.victims)} more followed" if cause.victims else ""
         return AttemptEnded(attempt, Outcome.FAILED, cause, f"attempt {attempt} failed: {cause.text}{more}")
     if reported:

@@ -248,12 +248,14 @@ class Supervision:
         if self._run.stopping() and event.state is not RankPhase.SUCCEEDED:
             return structs.replace(event, state=RankPhase.STOPPED)
         if failed:
-            cause = first_cause([self._gathered(event)], succeeded(self._changes), self._gathered)
+            cause = first_cause([self._gather(event)], succeeded(self._changes), self._gather)
             if cause is not None and not cause.symptom:
                 return structs.replace(event, cause=cause)
         return event
 
-    def _close_attempt(self, asked: Outcome | None, reported: str = "", at: float | None = None) -> None:
+    def _close_attempt(
+        self, requested: Outcome | None, reported: str = "", at: float | None = None
+    ) -> None:
         """Close the attempt. `at`: Unix time of the runner's report, which an agent may read much later."""
         current = self._run.state.newest
         if current is None or current.ended is not None:
@@ -261,14 +263,14 @@ class Supervision:
         closed = close_attempt(
             current.number,
             self._changes,
-            asked=asked,
-            gathered=self._gathered,
+            requested=requested,
+            gather=self._gather,
             reported=reported,
             hangs=self._hangs,
         )
         self._emit_end(closed, at)
 
-    def _gathered(self, change: RankChanged) -> Ended:
+    def _gather(self, change: RankChanged) -> Ended:
         return gather(self._run.run_dir, change, self._evidence.get(change.rank, NOTHING), self._run.node)
 
     def _emit_end(self, event: AttemptEnded, at: float | None = None) -> None:

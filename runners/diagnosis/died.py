@@ -71,7 +71,9 @@ def _is_explained_by_memory(view: View, cause: FirstCause) -> bool:
     return cause.kind in MEMORY and any(each.id.startswith("oom-") for each in out_of_memory.find(view))
 
 
-def behind(cause: FirstCause, hangs: Iterable[Finding], changes: Mapping[int, RankChanged]) -> FirstCause:
+def blame_hung_rank(
+    cause: FirstCause, hangs: Iterable[Finding], changes: Mapping[int, RankChanged]
+) -> FirstCause:
     """Return the rank that the others waited for if a timeout ended their wait; else `cause`.
 
     `hangs`: findings that were raised when the first rank ended. `changes`: the last change of each rank.

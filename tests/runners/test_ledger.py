@@ -74,6 +74,11 @@ def test_of_a_rank_that_was_done_before_the_others_the_last_lines_are_kept(tmp_p
     assert found is not None
     assert (found.rank, found.kind) == (2, "left-early")
     assert found.last_lines == ("step 7 of 9", "no batch is left")
+    on_node_3 = first_cause(
+        [Ended(change(0, 10.2), lost, ())], [left], lambda each: Ended(each, None, (), node=3)
+    )
+    assert on_node_3 is not None
+    assert on_node_3.node == 3
     (home / "rank-2.out").unlink()
     assert gather(tmp_path, left).last_lines == ("a warning",)
 
@@ -81,7 +86,7 @@ def test_of_a_rank_that_was_done_before_the_others_the_last_lines_are_kept(tmp_p
 def test_the_ledger_says_how_an_attempt_ended() -> None:
     def one(*changes: RankChanged, asked: Outcome | None = None) -> Outcome:
         by_rank = {each.rank: each for each in changes}
-        return close_attempt(1, by_rank, asked=asked, gathered=unread).outcome
+        return close_attempt(1, by_rank, requested=asked, gather=unread).outcome
 
     good = RankChanged(1, 0, RankPhase.SUCCEEDED, 0, 1, 0)
     stopped = RankChanged(1, 1, RankPhase.STOPPED, 1, 2, -15, "SIGTERM")
@@ -92,7 +97,7 @@ def test_the_ledger_says_how_an_attempt_ended() -> None:
 
 
 def test_what_the_launcher_said_is_the_cause_where_no_rank_failed() -> None:
-    ended = close_attempt(1, {}, asked=None, gathered=unread, reported="RendezvousTimeoutError: x")
+    ended = close_attempt(1, {}, requested=None, gather=unread, reported="RendezvousTimeoutError: x")
     assert (ended.outcome, ended.text) == (Outcome.FAILED, "attempt 1 failed: RendezvousTimeoutError: x")
 
 
@@ -123,7 +128,7 @@ def test_the_exception_before_the_last_one_is_evidence() -> None:
     found = first_cause([Ended(change(1, 10.5), last, ())], (), unread)
     assert found is not None
     assert found.kind == "killed"
-    assert found.evidence == (f"it came of {killed.strip()}",)
+    assert found.evidence == (f"caused by {killed.strip()}",)
 
 
 def test_whoever_the_others_waited_for_is_the_cause_of_a_time_out() -> None:
@@ -138,7 +143,7 @@ def test_whoever_the_others_waited_for_is_the_cause_of_a_time_out() -> None:
         def gathered(each: RankChanged) -> Ended:
             return Ended(each, None, (waits,))
 
-        return close_attempt(1, by_rank, asked=None, gathered=gathered, hangs=hangs).first_cause
+        return close_attempt(1, by_rank, requested=None, gather=gathered, hangs=hangs).first_cause
 
     found = ended(hang)
     assert found is not None
