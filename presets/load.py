@@ -76,6 +76,15 @@ class Definition:
         return base
 
 
+@dataclass(frozen=True, slots=True)
+class PassedOverFile:
+    """A file or folder that was found and ignored."""
+
+    path: Path
+    note: str
+    """One sentence with the path and the reason."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
     """Every preset that is visible from a directory."""
@@ -84,12 +93,16 @@ class Library:
     """Definitions by name: the builtin one first, the one with the highest priority last."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Unreadable user presets: name → one sentence with the reason."""
-    passed: tuple[str, ...] = ()
-    """One sentence per file that was found and ignored."""
+    passed_over: tuple[PassedOverFile, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.definitions)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One sentence per file that was found and ignored."""
+        return tuple(file.note for file in self.passed_over)
 
 
 def user_dir(env: Mapping[str, str]) -> Path:
@@ -105,7 +118,7 @@ def library(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Li
     for source in (search.users(user_dir(env)), search.project(cwd or Path.cwd())):
         for definition in source:
             definitions[definition.name] = (*definitions.get(definition.name, ()), definition)
-    return Library(definitions=definitions, problems=search.problems, passed=tuple(search.passed))
+    return Library(definitions=definitions, problems=search.problems, passed_over=tuple(search.passed_over))
 
 
 def load(
@@ -134,7 +147,7 @@ def load(
         preset=model.build(name, layer.values),
         origins=dict(layer.origins),
         sources=sources,
-        notes=presets.passed,
+        notes=presets.notes,
     )
 
 
@@ -193,7 +206,9 @@ def _missing(presets: Library, name: str, above: tuple[str, ...]) -> PresetError
     asked = f", which {above[-1]} builds on" if above else ""
     hint = nearest_or_all(name, presets.definitions) or "; `distui presets` lists them"
     text = f"There is no preset {name!r}{asked}{hint}"
-    return PresetError(" ".join((sentence(text), *presets.passed)) if presets.passed else text)
+    if not presets.passed_over:
+        return PresetError(text)
+    return PresetError(" ".join((sentence(text), *presets.notes)))  # an ignored file may define it
 
 
 def _flatten(definition: Definition) -> Iterator[tuple[str, object]]:
@@ -280,7 +295,7 @@ class _NothingThere(PresetError):
 class _Search:
     trusted: Mapping[str, str]
     problems: dict[str, str] = field(default_factory=dict)
-    passed: list[str] = field(default_factory=list)
+    passed_over: list[PassedOverFile] = field(default_factory=list)
 
     @classmethod
     def begin(cls, env: Mapping[str, str]) -> _Search:
@@ -288,7 +303,7 @@ class _Search:
         try:
             return cls({entry.path: entry.sha256 for entry in trusted_files.entries(env)})
         except PresetError as error:
-            return cls({}, passed=[sentence(str(error))])
+            return cls({}, passed_over=[PassedOverFile(trusted_files.file_of(env), sentence(str(error)))])
 
     def users(self, folder: Path) -> Iterator[Definition]:
         """Yield the user's presets. An unreadable file affects only the preset of its name."""
@@ -297,7 +312,8 @@ class _Search:
         except FileNotFoundError:
             return
         except OSError as error:
-            self.passed.append(f"{folder} is passed over: it cannot be read ({error.strerror}).")
+            note = f"{folder} is passed over: it cannot be read ({error.strerror})."
+            self.passed_over.append(PassedOverFile(folder, note))
             return
         for file in (folder / name for name in names):
             try:
@@ -316,7 +332,7 @@ class _Search:
             try:
                 document = self.read(file) if _is_there(file) else None
             except _NothingThere as error:
-                self.passed.append(sentence(str(error)))
+                self.passed_over.append(PassedOverFile(file, sentence(str(error))))
                 continue
             if document is not None:
                 yield from _of_project(file, document)
@@ -327,7 +343,7 @@ class _Search:
         try:
             return parse_toml(trusted_files.read(file, self.trusted), str(file))
         except trusted_files.PassedOver as error:
-            self.passed.append(str(error))
+            self.passed_over.append(PassedOverFile(file, str(error)))
         except FileNotFoundError:
             if file.is_symlink():
                 raise _NothingThere(f"{file} cannot be read: it is a link to nothing") from None
@@ -346,7 +362,7 @@ def read_own(file: Path, env: Mapping[str, str] | None = None) -> tuple[dict[str
     Return its document, and notes on ignored files. Raises PresetError.
     """
     search = _Search.begin(os.environ if env is None else env)
-    return search.read(file), search.passed
+    return search.read(file), [each.note for each in search.passed_over]
 
 
 def _is_there(file: Path) -> bool:

@@ -20,30 +20,31 @@ class PresetEntry:
     """When to use it."""
     strategy: str = ""
     origin: str = ""
-    """ "" (shipped), "yours" or "project"."""
+    """ "" (shipped), "yours", "project", or "passed over" for a file that is ignored."""
     problem: str = ""
     """One sentence if it cannot be loaded, else ""."""
 
 
 def listed(presets: Library) -> list[PresetEntry]:
-    """List every preset of the library in its order. Unreadable files come last."""
+    """Return every preset in the order of the library, then the unreadable files, then the ignored ones."""
     broken = [name for name in presets.problems if name not in presets.definitions]
     entries = [_entry(name, presets) for name in (*presets.names, *broken)]
-    for text in presets.passed:
-        name, problem = clean_text(_named(text)), clean_text(text, LONGEST)
+    for file in presets.passed_over:
+        name, problem = clean_text(file.path.name), clean_text(file.note, LONGEST)
         entries.append(PresetEntry(name=name, origin="passed over", problem=problem))
     return entries
 
 
-def _named(sentence: str) -> str:
-    """Return the name of the file at the start of a sentence."""
-    return sentence.partition(" is passed over")[0].rpartition("/")[2].partition(" ")[0]
+def _origin(name: str, presets: Library) -> str:
+    """Return the origin of the definition with the highest priority."""
+    if name in presets.problems:  # files of the user only: an unreadable project file ends the search
+        return "yours"
+    kind, _, _ = presets.definitions[name][-1].origin.partition(" ")  # "user /…/mine.toml"
+    return {"builtin": "", "user": "yours"}.get(kind, kind)
 
 
 def _entry(name: str, presets: Library) -> PresetEntry:
-    defined = presets.definitions.get(name)
-    kind = defined[-1].origin.partition(" ")[0] if defined else "user"
-    origin = {"builtin": "", "user": "yours"}.get("user" if name in presets.problems else kind, kind)
+    origin = _origin(name, presets)
     try:
         preset = load(name, presets=presets).preset
     except PresetError as error:

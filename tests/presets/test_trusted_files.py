@@ -42,12 +42,12 @@ class Shared:
         shelf = library(cwd or self.mine, self.env)
         assert "theirs" not in shelf.names
         assert "LD_PRELOAD" not in load("ddp", presets=shelf).preset.env
-        return "\n".join(shelf.passed)
+        return "\n".join(shelf.notes)
 
     def counts(self, cwd: Path | None = None) -> bool:
         """Whether it is taken, asserting that nothing is passed over then."""
         shelf = library(cwd or self.mine, self.env)
-        assert ("theirs" in shelf.names) == (not shelf.passed)
+        assert ("theirs" in shelf.names) == (not shelf.notes)
         return "theirs" in shelf.names
 
 
@@ -93,7 +93,7 @@ def test_the_same_the_other_way_round(shared: Shared) -> None:
 
     def here() -> tuple[bool, str]:
         shelf = library(shared.mine, shared.env)
-        return "theirs" in shelf.names, " ".join(shelf.passed)
+        return "theirs" in shelf.names, " ".join(shelf.notes)
 
     own(shared.mine, NOBODY)
     own(shared.root / "home", NOBODY)
@@ -236,7 +236,7 @@ def test_the_nearest_file_that_counts_is_taken(shared: Shared) -> None:
     shelf = library(shared.mine, shared.env)
     assert "above" in shelf.names
     assert "theirs" not in shelf.names
-    assert len(shelf.passed) == 1
+    assert len(shelf.notes) == 1
 
 
 @as_root
@@ -410,7 +410,7 @@ def test_only_regular_files_are_read(shared: Shared) -> None:
     ]  # fmt: skip
     for make in kinds:
         make()
-        said = library(shared.mine, shared.env).passed
+        said = library(shared.mine, shared.env).notes
         assert len(said) == 1
         assert "must be a regular file" in said[0]
         file.rmdir() if file.is_dir() else file.unlink()

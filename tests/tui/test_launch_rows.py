@@ -11,7 +11,7 @@ from distui.presets import model
 from distui.presets.estimate.preset_guide import survey
 from distui.presets.estimate.workload import FORMATS, GB, USABLE, name_of_gpu, shape
 from distui.presets.finding import Finding
-from distui.presets.load import BUILTIN, Library, library, load
+from distui.presets.load import BUILTIN, Library, PassedOverFile, library, load
 from distui.runners.launch.estimate_inputs import hardware_here
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, request_without_script
 from distui.runners.launch.preset_library import PresetEntry, listed
@@ -124,6 +124,12 @@ def test_where_a_preset_comes_from_is_marked_and_said() -> None:
     assert [row[-1] for row in text(preset_rows(kinds, 20))] == [" ", "y", "p", "✖"]
     assert [text([title_row(one, 80)])[0].count("(your own)") for one in kinds] == [0, 1, 0, 1]
     assert "bad.toml line 1: no." in text(why_rows(kinds[3], 80, 2))[0]
+
+
+def test_an_ignored_file_has_its_whole_name_in_the_list() -> None:
+    ignored = PassedOverFile(Path("/home/ada/my presets/my ddp.toml"), "It is passed over: it belongs to eve.")
+    (entry,) = listed(Library(definitions={}, passed_over=(ignored,)))
+    assert (entry.name, entry.origin, entry.problem) == ("my ddp.toml", "passed over", ignored.note)
 
 
 @for_each("width", [80, 120])

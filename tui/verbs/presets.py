@@ -63,7 +63,7 @@ def _list_presets(as_json: bool) -> int:
     available = library()
     loaded, problems = entries(available)
     sys.stdout.write(json.dumps(list_dict(loaded)) + "\n" if as_json else list_text(loaded))
-    for sentence in (*problems, *available.passed):
+    for sentence in (*problems, *available.notes):
         complain(sentence)
     return 1 if problems else 0
 
