@@ -20,7 +20,7 @@ RUN_HELP = "name, id or unique prefix"
 DEFAULT_RUN = "(default: the only live run, else the newest)"
 ONE_RUN = word("run", "RUN", f"{RUN_HELP} {DEFAULT_RUN}", nargs="?")
 RUN_OR_BUNDLE = word(
-    "run", "RUN|FILE", f"{RUN_HELP}; or a bundle of `distui export` {DEFAULT_RUN}", nargs="?"
+    "run", "RUN|BUNDLE", f"{RUN_HELP}; or the file of a bundle of `distui export` {DEFAULT_RUN}", nargs="?"
 )
 NAMED_RUN = word("run", "RUN", RUN_HELP)
 JSON = switch("--json", "print JSON on stdout and nothing else")
