@@ -1,4 +1,4 @@
-"""Findings about presets, plans and files, their errors, and hints for unknown names."""
+"""Findings of every kind, and the errors of presets and plans."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ class PlanError(Exception):
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[str, ...] = ("error", "warning", "note")
-"""Worst first."""
+"""Worst first. "error": it does not work as written. "warning": it costs time or money. "note": it is worth knowing."""
 Role = Literal["cause", "hint", "symptom", "fact", "trace", "noise"]
 ROLES: tuple[str, ...] = ("cause", "hint", "symptom", "fact", "trace", "noise")
-"""Most relevant first."""
+"""The relation of a finding to a failure or a slowdown, the most relevant first.
+
+"cause": it explains the failure. "hint": it may be the reason, or may have contributed. "symptom": a consequence
+on a rank that is not to blame. "fact": true and worth knowing, whether or not anything has failed. "trace": the calls
+through which an error passed. "noise": looks like an error and is harmless.
+"""
 NO_VERDICT = "hang-no-verdict"
-"""The only note that a user waits for."""
+"""A hang for which the data allows no verdict: the only note that is shown as prominently as a warning."""
 
 
 class LaunchFinding(TypedDict):
@@ -58,12 +63,12 @@ class Finding:
     id: str
     """Stable, such as "L9" or "hang-python". The documentation lists all of them."""
     severity: str
-    """Severity: "error" does not work as written, "warning" costs time or money, "note" is worth knowing."""
+    """One of `SEVERITIES`."""
     text: str
     """One sentence with the problem and its reason."""
     _: KW_ONLY
     role: str = "cause"
-    """One of `ROLES`: the relation to a failure."""
+    """One of `ROLES`."""
     rank: int | None = None
     node: int | None = None
     remedy: str = ""
@@ -73,7 +78,7 @@ class Finding:
     ranks: tuple[int, ...] = ()
     """All affected ranks, if there are more than `rank`."""
     since: float | None = None
-    """Unix time of the beginning. The text contains no age, so that it does not change."""
+    """Unix time at which the problem began. `text` contains no age, so that it does not change with time."""
     where: str = ""
     """The line, field, variable or node with the problem, or "" for the whole."""
     value: str = ""
@@ -103,7 +108,7 @@ class Finding:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort by severity, then causes before hints before symptoms, then by time. The sort is stable."""
+    """Sort by severity, then by the order of `ROLES`, then by time. The sort is stable."""
     return sorted(findings, key=_order)
 
 
@@ -116,43 +121,3 @@ def _order(finding: Finding) -> tuple[int, bool, int, float]:
 def failed(findings: Iterable[Finding]) -> bool:
     """Return True if an error is among them. `lint` and `doctor` then exit with 1."""
     return any(finding.severity == "error" for finding in findings)
-
-
-def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str:
-    """Return the name most similar to `word`, or "" if no similarity reaches `least` (0 to 1)."""
-    return next(iter(nearest_names(word, names, least, 1)), "")
-
-
-def nearest_names(word: str, names: Iterable[str], least: float, most: int) -> list[str]:
-    """Return up to `most` similar names, the most similar first."""
-    import difflib  # needed only after a misspelling
-
-    return difflib.get_close_matches(word, list(names), n=most, cutoff=least)
-
-
-def misspells(word: str, name: str) -> bool:
-    """Return True if one letter is added, missing or wrong, or two letters are swapped."""
-    while word and name and word[0] == name[0]:
-        word, name = word[1:], name[1:]
-    while word and name and word[-1] == name[-1]:
-        word, name = word[:-1], name[:-1]
-    return max(len(word), len(name)) == 1 or (len(word) == 2 and word == name[::-1])
-
-
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return the question "did you mean NAME?", or "" if no name is similar."""
-    near = nearest(word, names)
-    return near and f"did you mean {near}?"
-
-
-def nearest_or_all(word: str, names: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown `word`: the question, or a list of all names."""
-    choices = list(names)
-    all_of_them = f"there are {', '.join(choices)}" if len(choices) < 16 else ""
-    hint = did_you_mean(word, choices) or all_of_them
-    return f"; {hint}" if hint else ""
-
-
-def sentence(text: str) -> str:
-    """Add a full stop, unless the message ends with other punctuation."""
-    return text if text.endswith((".", "?", "!")) else f"{text}."

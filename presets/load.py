@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from . import model, trusted_files
-from .finding import PresetError, nearest_or_all, sentence
+from .finding import PresetError
 from .model import Loaded
+from .sanitize import sentence
+from .spelling import nearest_or_all
 from .text_formats import DEEPEST, parse_toml
 
 PROJECT_FILE = "distui.toml"

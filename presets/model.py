@@ -16,7 +16,8 @@ from importlib import resources
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from . import nccl
-from .finding import PresetError, nearest_or_all
+from .finding import PresetError
+from .spelling import nearest_or_all
 
 StrategyKind = Literal["single", "ddp", "zero1", "fsdp1", "fsdp2", "deepspeed"]
 Dtype = Literal["fp32", "bf16", "fp16"]

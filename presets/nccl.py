@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from .finding import PlanError, did_you_mean, misspells, nearest, nearest_names
+from .finding import PlanError
 from .plurals import plural
+from .spelling import did_you_mean, misspells, nearest, nearest_names
 
 
 class NcclError(ValueError):

@@ -142,3 +142,8 @@ def _last_state(raw: bytes, width: int) -> tuple[str, bool]:
             return text, len(part) > enough
         raw = head
     return raw[:enough].decode("utf-8", "replace").replace("\r", " "), len(raw) > enough
+
+
+def sentence(text: str) -> str:
+    """Add a full stop, unless the message ends with other punctuation."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."

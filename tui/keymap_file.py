@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..presets import trusted_files
-from ..presets.finding import PresetError, did_you_mean
+from ..presets.finding import PresetError
+from ..presets.spelling import did_you_mean
 from .keys import ACTIONS, key_text
 
 

@@ -15,8 +15,9 @@ from typing import Any
 from msgspec import Struct
 
 from ..presets import trusted_files
-from ..presets.finding import PresetError, did_you_mean
+from ..presets.finding import PresetError
 from ..presets.sanitize import quoted
+from ..presets.spelling import did_you_mean
 from ..runners.launch import launch_settings
 from ..runners.logs import log_settings
 from ..runners.notify import ways

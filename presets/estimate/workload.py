@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ..finding import PlanError, nearest
+from ..finding import PlanError
 from ..known_names import known_names
 from ..script_tree import read
+from ..spelling import nearest
 from ..text_formats import Unreadable
 
 GB = 10**9

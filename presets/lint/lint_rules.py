@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from importlib import resources
 
 from .. import nccl, secrets
-from ..finding import Finding, Severity, nearest, sentence
+from ..finding import Finding, Severity
+from ..sanitize import sentence
+from ..spelling import nearest
 from ..text_formats import MarkupNode, place, whole
 
 

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import PurePath
 
 from .. import model, rank_mesh, skypilot, worker_group
-from ..finding import Finding, sentence, worst_first
+from ..finding import Finding, worst_first
 from ..launchers import deepspeed, megatron
 from ..model import Loaded, Preset, Strategy
 from ..plan import Plan
 from ..request import Request
+from ..sanitize import sentence
 from ..text_formats import Unreadable, plain, read_json
 from . import launches, lint_rules, script, skypilot_file
 from .deepspeed_file import check_deepspeed, is_deepspeed

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .. import model
-from ..finding import Finding, PresetError, sentence
+from ..finding import Finding, PresetError
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
+from ..sanitize import sentence
 from ..text_formats import plain
 from . import lint_rules
 from .deepspeed_file import check_deepspeed

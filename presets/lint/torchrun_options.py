@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..finding import Finding, nearest
+from ..finding import Finding
 from ..launchers.torchrun import SHORT, known_options
+from ..spelling import nearest
 from ..text_formats import whole
 from .lint_rules import issue
 from .shell import Word

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...presets.finding import Finding, sentence, worst_first
+from ...presets.finding import Finding, worst_first
+from ...presets.sanitize import sentence
 from ..run import machine
 from ..run.parts import ONCE, Parts, Report, failure, in_background, printed
 from ..run.wire.ssh import HostError, Way, each

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...presets.finding import Finding, Severity, sentence
+from ...presets.finding import Finding, Severity
 from ...presets.plurals import plural
+from ...presets.sanitize import sentence
 from ..run.formatting import listed, size_text
 
 GIB = 1 << 30

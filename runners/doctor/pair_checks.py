@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...presets.finding import Finding, Severity, sentence
+from ...presets.finding import Finding, Severity
+from ...presets.sanitize import sentence
 from ..run.formatting import NA
 
 # Two rounds, as in DLRover's node check. In the first, each node is in one pair, and an odd node joins a pair. In the

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from ...presets.finding import sentence
+from ...presets.sanitize import sentence
 from ..run.formatting import agreeing, duration_text
 from ..run.model import Clause, CommandDone
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...presets.finding import nearest_or_all
 from ...presets.sanitize import quoted
+from ...presets.spelling import nearest_or_all
 from ..run.errors import RunError
 
 RULES: Mapping[str, str] = {

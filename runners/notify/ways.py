@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, field, structs
 
-from ...presets.finding import nearest_or_all
 from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
+from ...presets.spelling import nearest_or_all
 from ..run.errors import RunError
 from ..run.settings_file import (
     Lookup,

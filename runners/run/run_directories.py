@@ -20,8 +20,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...presets import trusted_files
-from ...presets.finding import did_you_mean
 from ...presets.plurals import plural
+from ...presets.spelling import did_you_mean
 from ...presets.trusted_files import private_folder
 from . import clock, file_io, file_locks, host_processes, journal, own_runs
 from .errors import NoSuchRunError, RunError

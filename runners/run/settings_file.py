@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from ...presets import trusted_files
-from ...presets.finding import PresetError, did_you_mean
+from ...presets.finding import PresetError
 from ...presets.sanitize import quoted
+from ...presets.spelling import did_you_mean
 
 S = TypeVar("S")
 

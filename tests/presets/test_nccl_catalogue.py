@@ -9,7 +9,7 @@ import pytest
 from each import for_each
 
 from distui.presets import nccl, secrets
-from distui.presets.finding import misspells
+from distui.presets.spelling import misspells
 
 KINDS = {"flag", "torch", "int", "number", "word", "level", "text", "debug", "mask"}
 DOCUMENTED = (

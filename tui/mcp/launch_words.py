@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...presets.finding import did_you_mean
 from ...presets.request import REQUEST_OPTIONS, LaunchOption
 from ...presets.request import options as launch_options
+from ...presets.spelling import did_you_mean
 from ..command_words import dashed
 from .answers import Refused
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from ...presets.finding import did_you_mean
 from ...presets.nccl import LEVELS, NcclError, parse_level, parse_subsys, subsystems
+from ...presets.spelling import did_you_mean
 from ...runners.run import environment, run_notes
 from ...runners.run.errors import RunError
 from ...runners.run.model import Command, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Signal, Stop

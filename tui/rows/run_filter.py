@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from ...presets.finding import did_you_mean
 from ...presets.sanitize import quoted
+from ...presets.spelling import did_you_mean
 from ...runners.diagnosis.status import HUNG
 from ...runners.run.formatting import NA, bytes_of, seconds_of
 from ...runners.run.model import RunPhase

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...presets.finding import did_you_mean
 from ...presets.sanitize import quoted
+from ...presets.spelling import did_you_mean
 from .glyphs import fit, table
 from .runs import COLUMNS, RunEntry
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...presets.finding import nearest_names
 from ...presets.plurals import plural
+from ...presets.spelling import nearest_names
 from ...runners.node.local_agent import with_link
 from ...runners.run import clock, run_directories
 from ...runners.run.errors import RunError

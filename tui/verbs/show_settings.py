@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...presets.finding import PresetError, nearest_or_all
+from ...presets.finding import PresetError
 from ...presets.load import library
 from ...presets.sanitize import LONGEST, clean_text, quoted
 from ...presets.secrets import mask_text
+from ...presets.spelling import nearest_or_all
 from ...runners.launch import launch_settings
 from ...runners.logs import log_settings
 from ...runners.notify import ways
