@@ -127,7 +127,7 @@ def test_where_a_preset_comes_from_is_marked_and_said() -> None:
 
 
 def test_an_ignored_file_has_its_whole_name_in_the_list() -> None:
-    ignored = PassedOverFile(Path("/home/ada/my presets/my ddp.toml"), "It is passed over: it belongs to eve.")
+    ignored = PassedOverFile(Path("/srv/my presets/my ddp.toml"), "It is passed over: it belongs to eve.")
     (entry,) = listed(Library(definitions={}, passed_over=(ignored,)))
     assert (entry.name, entry.origin, entry.problem) == ("my ddp.toml", "passed over", ignored.note)
 
