@@ -276,7 +276,7 @@ def finding(view: View, case: Case, chain: Ends | None = None) -> Finding:
     fault, ranks, nearest = case
     leading = nearest if chain is None else chain.leading(nearest)
     victims = sorted(set(waiting_ranks(leading)).difference(ranks))
-    who = view.who(ranks)
+    who = view.ranks_text(ranks)
     does = fault.does if len(ranks) == 1 else _plural(fault.does)
     waiting = f"{spans_text('rank', victims)} {agreeing(victims, 'waits', 'wait')}" if victims else ""
     where = f" in {activity.call_text(nearest[0].call)}" if nearest else ""
@@ -286,7 +286,7 @@ def finding(view: View, case: Case, chain: Ends | None = None) -> Finding:
         severity=fault.severity,
         text=f"{who} {does}" + (f"; {waiting} for {it}{where}" if waiting else ""),
         role="cause" if fault.severity != "note" else "fact",
-        **view.about(ranks),
+        **view.rank_fields(ranks),
         remedy=fault.remedy.replace("{rank}", str(ranks[0])),
         evidence=tuple(evidence(view, case, leading)),
         since=min((pending.since for pending in leading), default=None),
@@ -347,4 +347,4 @@ def waiting_text(view: View, pending: Pending) -> str:
     recorded = all(wait.recorded for wait in pending.waits.values())
     since = f" since {time_of_day(pending.since, utc=True)}" if recorded else ""
     what = activity.call_text(pending.call)
-    return f"{view.who(ranks)} {agreeing(ranks, 'waits', 'wait')} in {what}{of}{where}{since}"
+    return f"{view.ranks_text(ranks)} {agreeing(ranks, 'waits', 'wait')} in {what}{of}{where}{since}"

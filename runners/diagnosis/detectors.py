@@ -18,8 +18,10 @@ from ..run.finding_ledger import FindingLedger, by_key
 from ..run.model import Event, Pulse, RankPhase, RunPhase
 from ..run.state import LIVING, RunState
 from . import applied_preset, died, expectations, hang, out_of_memory, starting, straggler, training_health
+from .arrivals import Arrivals
+from .memory_curve import MemoryCurve, MemoryPoint
 from .memory_growth import memory_limit
-from .view import KEPT, Arrivals, Curve, Detector, Point, View
+from .view import PULSES_KEPT, Detector, View
 
 AGAIN_S = 20.0
 """Seconds with pulses of every running rank before an inherited finding that no detector raises is dropped."""
@@ -138,7 +140,7 @@ def owns(finding: Finding) -> bool:
 @dataclass(slots=True)
 class _Kept:
     pid: int | None
-    pulses: deque[Pulse] = field(default_factory=lambda: deque(maxlen=KEPT))
+    pulses: deque[Pulse] = field(default_factory=lambda: deque(maxlen=PULSES_KEPT))
 
 
 class Judging:
@@ -150,8 +152,9 @@ class Judging:
         self._arrivals = Arrivals()
         self._fresh: deque[Pulse] = deque()
         """Pulses whose collectives are not compared yet."""
-        self._memory, self._memory_before = defaultdict[int, Curve](Curve), defaultdict[int, Curve](Curve)
-        self._node_memory = defaultdict[int, Curve](Curve)
+        self._memory = defaultdict[int, MemoryCurve](MemoryCurve)
+        self._memory_before = defaultdict[int, MemoryCurve](MemoryCurve)
+        self._node_memory = defaultdict[int, MemoryCurve](MemoryCurve)
         self._attempt = 0
         self._ledger = FindingLedger(emit)
         self._inherited = Inherited((), 0)
@@ -201,18 +204,18 @@ class Judging:
         if self._state.attempt != self._attempt:
             self._kept, self._attempt = {}, self._state.attempt
             self._forget_calls()
-            self._memory_before, self._memory = self._memory, defaultdict(Curve)
+            self._memory_before, self._memory = self._memory, defaultdict(MemoryCurve)
         for number, rank in self._state.ranks.items():
             if rank.pulse is not None:
                 self._remember_pulse(rank.pulse)
             sample = rank.sample
             if sample is not None and sample.rss_bytes is not None:
-                point = Point(rank.sampled, sample.rss_bytes, sample.gpu_mem)
+                point = MemoryPoint(rank.sampled, sample.rss_bytes, sample.gpu_mem)
                 self._memory[number].add(point)
         self._compare()
         for number, node in self._state.nodes.items():
             if (memory := memory_limit(node)) is not None:
-                self._node_memory[number].add(Point(node.heard, memory.used))
+                self._node_memory[number].add(MemoryPoint(node.heard, memory.used))
 
     def _remember_pulse(self, pulse: Pulse) -> None:
         kept = self._kept.get(pulse.rank)
@@ -237,5 +240,5 @@ class Judging:
             self._arrivals.add(self._fresh.popleft(), world)
 
 
-def _points(curves: Mapping[int, Curve]) -> dict[int, Sequence[Point]]:
+def _points(curves: Mapping[int, MemoryCurve]) -> dict[int, Sequence[MemoryPoint]]:
     return {number: curve.points for number, curve in curves.items()}

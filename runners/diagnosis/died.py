@@ -204,7 +204,7 @@ def _left(view: View, attempt: Attempt, cause: FirstCause, early: list[int]) -> 
     return Finding(
         id="died-peer-gone",
         severity="error",
-        text=f"{_of(view, attempt)}{view.who(early)} ended with exit code 0 before the others were done",
+        text=f"{_of(view, attempt)}{view.ranks_text(early)} ended with exit code 0 before the others were done",
         rank=early[0] if len(early) == 1 else None,
         ranks=tuple(sorted({*early, cause.rank, *cause.victims})),
         node=view.state.ranks[early[0]].place.node if early[0] in view.state.ranks else cause.node,
@@ -225,7 +225,7 @@ def _of(view: View, attempt: Attempt) -> str:
 def _text(view: View, cause: FirstCause) -> str:
     """Return the ledger's sentence, with the node if the run has several."""
     plain = f"rank {cause.rank}"
-    if not view.several() or not cause.text.startswith(plain + " "):
+    if not view.has_several_nodes() or not cause.text.startswith(plain + " "):
         return cause.text
     return f"{plain} on {view.host(cause.node)}{cause.text[len(plain) :]}"
 

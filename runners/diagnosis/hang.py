@@ -214,15 +214,15 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
     parting = _settled(view, parting)
     (usual, most), (other, few) = parting.variants[0], parting.variants[1]
     skipped = _skipped(view, pending.point.key.name, few[0], most[0])
-    phrase = f"{view.who(few)} {agreeing(few, 'is', 'are')} in {_call(other, parting)}"
+    phrase = f"{view.ranks_text(few)} {agreeing(few, 'is', 'are')} in {_call(other, parting)}"
     text = f"{phrase} where {spans_text('rank', most)} {agreeing(most, 'is', 'are')} in {_call(usual, parting)}"
     if skipped is not None:
-        text = f"{view.who(few)} skipped {_located(skipped)}: {text}"
+        text = f"{view.ranks_text(few)} skipped {_located(skipped)}: {text}"
     return Finding(
         "hang-mismatch",
         "error",
         text,
-        **view.about(few),
+        **view.rank_fields(few),
         remedy=ALIGN,
         since=pending.since,
         evidence=tuple(_parted(view, parting, pending)),
@@ -263,7 +263,7 @@ def _parted(view: View, parting: Split, pending: Pending) -> Iterable[str]:
     for call, ranks in parting.variants[:4]:
         stack = activity.stack_text(call.sites[:4]) or "call site not known"
         what = f" {call.what}" if call.what else ""
-        yield f"{view.who(ranks)}: {activity.call_text(call)}{what} of {pending.desc}: {stack}"
+        yield f"{view.ranks_text(ranks)}: {activity.call_text(call)}{what} of {pending.desc}: {stack}"
     (_, most), (_, few) = parting.variants[0], parting.variants[1]
     apart = _apart(view, pending.point.key.name, few[0], most[0])
     if apart is not None and apart.mine.seq < pending.point.seq:
@@ -301,9 +301,9 @@ def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
     return Finding(
         "hang-mismatch",
         "error",
-        f"{view.who([rank])} skipped {_located(apart.theirs)}; "
+        f"{view.ranks_text([rank])} skipped {_located(apart.theirs)}; "
         f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')} for it in {activity.call_text(pending.call)}",
-        **view.about([rank]),
+        **view.rank_fields([rank]),
         remedy=ALIGN,
         since=pending.since,
         evidence=(
@@ -320,14 +320,14 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
         return None
     near, ranks = others[0], pending.ranks
     text = (
-        f"{view.who(ranks)} {agreeing(ranks, 'is', 'are')} in {_brief(pending.call)} where "
+        f"{view.ranks_text(ranks)} {agreeing(ranks, 'is', 'are')} in {_brief(pending.call)} where "
         f"{spans_text('rank', near.ranks)} {agreeing(near.ranks, 'is', 'are')} in {activity.call_text(near.call)}"
     )
     return Finding(
         "hang-mismatch",
         "error",
         text,
-        **view.about(ranks),
+        **view.rank_fields(ranks),
         remedy=ALIGN,
         since=near.since,
         evidence=(
@@ -351,7 +351,7 @@ def circle(view: View, blocked: Sequence[Pending]) -> Finding:
         "hang-mismatch",
         "error",
         text,
-        **view.about(ranks),
+        **view.rank_fields(ranks),
         remedy="let every rank call the collectives of its groups in the same order",
         evidence=tuple(waiting_text(view, pending) for pending in blocked[:4]),
         since=min(pending.since for pending in blocked),
@@ -430,9 +430,9 @@ def spinning(view: View, pending: Pending) -> Finding | None:
     return Finding(
         "hang-collective",
         "error",
-        f"{view.who(ranks)} have all entered {activity.call_text(pending.call)} but it never completes: "
+        f"{view.ranks_text(ranks)} have all entered {activity.call_text(pending.call)} but it never completes: "
         "their GPUs are spinning",
-        **view.about(ranks),
+        **view.rank_fields(ranks),
         since=pending.since,
         remedy="check NCCL's messages (NCCL screen, NCCL_DEBUG=INFO): a broken transport, "
         "or one slow or broken link; one run with NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 shows which",
@@ -472,11 +472,13 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
 GAPS: tuple[tuple[Callable[[Pulse | None, float], bool], Callable[[View, Sequence[int]], str]], ...] = (
     (
         lambda pulse, now: pulse is None,
-        lambda view, ranks: f"nothing is received from {view.who(ranks)}",
+        lambda view, ranks: f"nothing is received from {view.ranks_text(ranks)}",
     ),
     (
         lambda pulse, now: pulse is not None and not pulse.hook,
-        lambda view, ranks: f"{view.who(ranks)} {agreeing(ranks, 'has', 'have')} no hook that answers",
+        lambda view, ranks: (
+            f"{view.ranks_text(ranks)} {agreeing(ranks, 'has', 'have')} no hook that answers"
+        ),
     ),
     (
         lambda pulse, now: pulse is not None and pulse.hook and pulse.recorder is False,
@@ -487,7 +489,7 @@ GAPS: tuple[tuple[Callable[[Pulse | None, float], bool], Callable[[View, Sequenc
     ),
     (
         lambda pulse, now: pulse is not None and now - pulse.at > 30.0,
-        lambda view, ranks: f"{view.who(ranks)} sent no data for a while",
+        lambda view, ranks: f"{view.ranks_text(ranks)} sent no data for a while",
     ),
 )
 """Whether the newest pulse of a rank lacks something, and the sentence about such ranks; the most important first."""

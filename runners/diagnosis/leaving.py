@@ -43,8 +43,8 @@ def find(view: View) -> Iterable[Finding]:
         yield Finding(
             "hang-leaving",
             "warning",
-            f"{view.who(ranks)} {does}, waiting for {why}{others}",
-            **view.about(ranks),
+            f"{view.ranks_text(ranks)} {does}, waiting for {why}{others}",
+            **view.rank_fields(ranks),
             remedy=_REMEDY,
             since=activity.still_since(view.history[ranks[0]]),
             evidence=proof[why],

@@ -11,7 +11,8 @@ from ...presets.finding import Finding
 from ..run.formatting import duration_text, size_text
 from ..run.model import RankPhase
 from ..run.state import Node
-from .view import Point, View
+from .memory_curve import MemoryPoint
+from .view import View
 
 NEAR, FAR = 0.95, 0.90
 """Shares of the limit above which a cgroup becomes nearly full, and below which the finding ends."""
@@ -35,7 +36,7 @@ def near(view: View) -> Iterable[Finding]:
         before = view.state.findings.get(("oom-near", None, number))
         if room.used < room.limit * (NEAR if before is None else FAR):
             continue
-        where = f" on {view.host(number)}" if view.several() else ""
+        where = f" on {view.host(number)}" if view.has_several_nodes() else ""
         yield before or Finding(
             id="oom-near",
             severity="warning",
@@ -94,7 +95,7 @@ def _short(view: View, node: int, since: float) -> tuple[Room, Growth] | None:
     return room, whole
 
 
-def _values(points: Sequence[Point], since: float, *, gpu: bool) -> list[tuple[float, int]]:
+def _values(points: Sequence[MemoryPoint], since: float, *, gpu: bool) -> list[tuple[float, int]]:
     if not points or (points[-1].gpu if gpu else points[-1].rss) is None:
         return []
     pairs = [(point.at, point.gpu if gpu else point.rss) for point in points if point.at >= since]
@@ -114,7 +115,7 @@ def _host_growth(
     yield _finding(view, worst, node, tuple(sorted(ranks)), "host memory", limit, ranks[worst])
 
 
-def _gpu(view: View, number: int, points: Sequence[Point], since: float) -> Finding | None:
+def _gpu(view: View, number: int, points: Sequence[MemoryPoint], since: float) -> Finding | None:
     if len(points) < 2 or (points[-1].gpu or 0) <= (points[0].gpu or 0):
         return None
     gpu = view.gpu(number)
@@ -132,7 +133,7 @@ def _gpu(view: View, number: int, points: Sequence[Point], since: float) -> Find
     return _finding(view, number, view.state.ranks[number].place.node, (), "GPU memory", limit, growth)
 
 
-def _nears(first: Point, last: Point, free: int, *, gpu: bool = False) -> bool:
+def _nears(first: MemoryPoint, last: MemoryPoint, free: int, *, gpu: bool = False) -> bool:
     """Whether two points suggest that memory runs out. A cheap test before `steady`."""
     before, after = (first.gpu, last.gpu) if gpu else (first.rss, last.rss)
     if before is None or after is None:
@@ -146,7 +147,7 @@ def _finding(
     before = view.state.findings.get(("mem-creep", rank, node))
     if before is not None and what in before.text:
         return before
-    gone, who = duration_text(view.now - growth.since), view.who((rank,))
+    gone, who = duration_text(view.now - growth.since), view.ranks_text((rank,))
     grown = growth.a_second * (view.now - growth.since)
     return Finding(
         id="mem-creep",

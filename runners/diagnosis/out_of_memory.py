@@ -10,9 +10,10 @@ from ...presets.finding import Finding
 from ..run.formatting import size_text
 from ..run.model import FirstCause, Outcome
 from ..run.state import Attempt
+from .memory_curve import MemoryPoint
 from .memory_growth import growth_text, memory_limit, near, rising
 from .memory_remedies import memory_remedy
-from .view import Point, View
+from .view import View
 
 LINGERS_S = 120.0
 """Seconds of a new attempt during which the end of the previous one is still reported."""
@@ -262,7 +263,7 @@ def _largest(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
         yield f"rank {most} held more: {size_text(held[most])}"
 
 
-def _curves(view: View, attempt: Attempt) -> dict[int, Sequence[Point]]:
+def _curves(view: View, attempt: Attempt) -> dict[int, Sequence[MemoryPoint]]:
     newest = attempt is view.attempt
     return dict(view.memory if newest else view.memory_before)
 
@@ -283,7 +284,7 @@ GROWS_S, GROWS, GROWS_BYTES = 20.0, 0.05, 64 << 20
 def grew(view: View, attempt: Attempt, rank: int) -> Iterable[str]:
     """Yield the curve of a rank whose host memory was still growing at its end."""
     curve = [point for point in _curves(view, attempt).get(rank, ()) if point.rss is not None]
-    last = curve[-1] if curve else Point(0.0)
+    last = curve[-1] if curve else MemoryPoint(0.0)
     from_then = max(last.at - GROWS_S, attempt.began + BEGINS_S)
     earlier = [point.rss or last.rss or 0 for point in curve if point.at >= from_then]
     added = (last.rss or 0) - min(earlier, default=last.rss or 0)

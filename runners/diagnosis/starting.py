@@ -55,7 +55,7 @@ def _idles(first: Pulse, newest: Pulse) -> bool:
 
 
 def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float) -> Finding:
-    who = view.who((rank,))
+    who = view.ranks_text((rank,))
     return Finding(
         id="start-waiting",
         severity="note",
@@ -186,7 +186,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
     first = next(comer for comer in comers if comer.rank == ranks[0])
     master = first.pulse.master or ""
     to_master = bool(master) and remote.rpartition(":")[2] == master.rpartition(":")[2]
-    who, get = view.who(ranks), agreeing(ranks, "gets", "get")
+    who, get = view.ranks_text(ranks), agreeing(ranks, "gets", "get")
     if to_master:
         named = master if master == remote else f"{master} ({remote})"
         text = f"{who} {get} no answer from MASTER_ADDR:MASTER_PORT {named}"
@@ -218,15 +218,15 @@ def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
     if len(groups) > 1:
         (most, usual), (few, other) = groups[0], groups[1]
         text = (
-            f"{view.who(other)} {agreeing(other, 'has', 'have')} WORLD_SIZE {few}, "
+            f"{view.ranks_text(other)} {agreeing(other, 'has', 'have')} WORLD_SIZE {few}, "
             f"{spans_text('rank', usual)} {agreeing(usual, 'has', 'have')} {most}"
         )
-        facts = [f"{view.who(ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
+        facts = [f"{view.ranks_text(ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
     else:
         other = tuple(rank for rank, size in sorted(seen.items()) if size.isdecimal() and rank >= int(size))
         if not other:
             return None
-        text = f"{view.who(other)} cannot be in a world of WORLD_SIZE {seen[other[0]]}"
+        text = f"{view.ranks_text(other)} cannot be in a world of WORLD_SIZE {seen[other[0]]}"
         facts = [f"RANK={other[0]}, WORLD_SIZE={seen[other[0]]}"]
     return _finding(
         view,
@@ -251,7 +251,7 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
-        f"{view.who(other)} {agreeing(other, 'connects', 'connect')} to rank 0 at {few}, "
+        f"{view.ranks_text(other)} {agreeing(other, 'connects', 'connect')} to rank 0 at {few}, "
         f"{spans_text('rank', usual)} at {most}"
     )
     return _finding(
@@ -261,7 +261,7 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
         text,
         "give every rank the same MASTER_ADDR and MASTER_PORT: an address of rank 0's node that all can reach",
         there,
-        [f"{view.who(ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
+        [f"{view.ranks_text(ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
     )
 
 
@@ -299,7 +299,7 @@ def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     ranks = sorted(comer.rank for comer in there)
     text = (
-        f"{view.who(gone)} ended before the process group was there; {spans_text('rank', ranks)} "
+        f"{view.ranks_text(gone)} ended before the process group was there; {spans_text('rank', ranks)} "
         f"{agreeing(ranks, 'waits', 'wait')} in {there[0].op}"
     )
     return _finding(
@@ -345,14 +345,14 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
         else ""
     )
     if not absent or first.op != "init_process_group":
-        text = f"{view.who(ranks)} {agreeing(ranks, 'waits', 'wait')} in {first.op} for the others"
+        text = f"{view.ranks_text(ranks)} {agreeing(ranks, 'waits', 'wait')} in {first.op} for the others"
     elif short:
         wait = f"{agreeing(ranks, 'waits', 'wait')} in {first.op} for {spans_text('rank', absent)}"
-        text = f"{view.who(ranks)} {wait}: {short}"
+        text = f"{view.ranks_text(ranks)} {wait}: {short}"
     else:
         wait = f"{agreeing(ranks, 'waits', 'wait')} in {first.op}"
-        missing = f"{view.who(absent)} {agreeing(absent, 'is', 'are')} not there yet"
-        text = f"{view.who(ranks)} {wait}; {missing}"
+        missing = f"{view.ranks_text(absent)} {agreeing(absent, 'is', 'are')} not there yet"
+        text = f"{view.ranks_text(ranks)} {wait}; {missing}"
     remedy = START if short else _NOTHING
     return [
         _finding(
@@ -370,7 +370,7 @@ def _reasons(view: View, absent: Sequence[int]) -> Iterable[str]:
     for rank in absent:
         by_reason.setdefault(_reason(view, rank), []).append(rank)
     for reason, ranks in list(by_reason.items())[:6]:
-        yield f"{view.who(ranks)}: {reason}"
+        yield f"{view.ranks_text(ranks)}: {reason}"
 
 
 def _reason(view: View, rank: int) -> str:
@@ -408,7 +408,7 @@ def _finding(
         severity,
         text,
         role="cause" if severity != "note" else "fact",
-        **view.about(ranks),
+        **view.rank_fields(ranks),
         remedy=remedy,
-        evidence=(*facts, f"{view.who(wait)} {agreeing(wait, 'is', 'are')} in {there[0].op}"),
+        evidence=(*facts, f"{view.ranks_text(wait)} {agreeing(wait, 'is', 'are')} in {there[0].op}"),
     )

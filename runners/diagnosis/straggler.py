@@ -14,8 +14,9 @@ from ..run.formatting import step_text
 from ..run.model import Pulse
 from . import activity, loader_workers
 from .activity import Kind, RankPosition
+from .arrivals import Arrivals, GroupArrivals, Step
 from .slow_reasons import PULSES, Reason, reasons, some_others, usual, witnesses
-from .view import Arrivals, GroupArrivals, Piece, View
+from .view import View
 
 ID = "straggler"
 INPUT = "input-bound"
@@ -144,8 +145,8 @@ def _who(view: View, lag: Lag) -> str:
     rank = view.state.ranks.get(lag.rank)
     gpu = None if rank is None or rank.sample is None else rank.sample.gpu
     if gpu is None:
-        return view.who((lag.rank,))
-    where = f"{view.host(lag.node)} " if view.several() else ""
+        return view.ranks_text((lag.rank,))
+    where = f"{view.host(lag.node)} " if view.has_several_nodes() else ""
     return f"{where}gpu{gpu} (rank {lag.rank})"
 
 
@@ -160,10 +161,10 @@ def _evidence(view: View, lag: Lag, why: list[Reason]) -> tuple[str, ...]:
         if lag.timed
         else "by the times at which the ranks called the same collectives"
     )
-    step = "step" if lag.stepwise else "piece of time"
+    unit = "step" if lag.stepwise else "piece of time"
     lines = [
         f"{how}: {who} of {lag.members} ranks came last in most of them",
-        f"the others wait {step_text(lag.share * lag.step_s)} in each {step} of {step_text(lag.step_s)}",
+        f"the others wait {step_text(lag.share * lag.step_s)} in each {unit} of {step_text(lag.step_s)}",
         *(reason.evidence for reason in why[:1] if reason.evidence),
         *(f"also: {reason.text}" for reason in why[1:3]),
     ]
@@ -272,76 +273,74 @@ def lags(
 
     A rank that is late only because it waits in another group is omitted.
     """
-    seen = [(group, pieces) for group in arrivals.groups if (pieces := _pieces(group, nodes, now))]
-    slow = [lag for group, pieces in seen if (lag := _lag(group, pieces, nodes, before)) is not None]
+    seen = [(group, steps) for group in arrivals.groups if (steps := _usable_steps(group, nodes, now))]
+    slow = [lag for group, steps in seen if (lag := _lag(group, steps, nodes, before)) is not None]
     worst: dict[tuple[int | None, int], Lag] = {}
     for lag in sorted(slow, key=lambda lag: -lag.share):
         worst.setdefault((lag.rank, lag.node), lag)
     return [lag for lag in worst.values() if not _victim(lag, seen, nodes)]
 
 
-def _pieces(group: GroupArrivals, nodes: Mapping[int, int], now: float) -> list[Piece]:
+def _usable_steps(group: GroupArrivals, nodes: Mapping[int, int], now: float) -> list[Step]:
     """Return the steps of a group; [] if they are too few or too old."""
-    if len(group.met) < COLLECTIVES:
+    if len(group.completed) < COLLECTIVES:
         return []
-    newest = _newest(group.pieces(_margin(group, nodes)))
-    if sum(piece.calls for piece in newest) < COLLECTIVES or len(newest) < STEPS:
+    newest = _newest(group.steps(_margin(group, nodes)))
+    if sum(step.calls for step in newest) < COLLECTIVES or len(newest) < STEPS:
         return []
     if newest[0].ends - newest[-1].ends + newest[-1].seconds < SHORT_S:
         return []
-    usual = statistics.median(piece.seconds for piece in newest)
+    usual = statistics.median(step.seconds for step in newest)
     return newest[::-1] if now - newest[0].ends <= max(OLD_S, 5 * usual) else []
 
 
-def _newest(pieces: Sequence[Piece]) -> list[Piece]:
+def _newest(steps: Sequence[Step]) -> list[Step]:
     """Return the steps of the last WINDOW_S, the newest first; more if they are too few."""
-    newest: list[Piece] = []
+    newest: list[Step] = []
     calls = 0
-    for piece in reversed(pieces):
+    for step in reversed(steps):
         enough = calls >= COLLECTIVES and len(newest) >= STEPS
-        if enough and newest[0].ends - piece.ends + piece.seconds > WINDOW_S:
+        if enough and newest[0].ends - step.ends + step.seconds > WINDOW_S:
             break
-        newest.append(piece)
-        calls += piece.calls
+        newest.append(step)
+        calls += step.calls
     return newest
 
 
 def _margin(group: GroupArrivals, nodes: Mapping[int, int]) -> float:
     """Return the maximum clock difference in a group. Kernel times need no common clock."""
     places = {nodes.get(rank) for rank in group.members}
-    return 0.0 if group.timed or len(places) == 1 else CLOCKS_S
+    return 0.0 if group.kernel_times or len(places) == 1 else CLOCKS_S
 
 
 def _lag(
-    group: GroupArrivals, pieces: list[Piece], nodes: Mapping[int, int], before: frozenset[Who]
+    group: GroupArrivals, steps: list[Step], nodes: Mapping[int, int], before: frozenset[Who]
 ) -> Lag | None:
-    asked = _asked(pieces, len(group.members))
+    asked = _asked(steps, len(group.members))
     margin = _margin(group, nodes)
-    blamed = [_blame(piece, asked, margin) for piece in pieces]
-    weights = [min(piece.seconds, HEAVIEST_S) for piece in pieces]
-    share, step = (
-        _middle([price for _, price in blamed], weights),
-        _middle([piece.seconds for piece in pieces], weights),
-    )
+    blamed = [_blame(step, asked, margin) for step in steps]
+    weights = [min(step.seconds, HEAVIEST_S) for step in steps]
+    share = _middle([price for _, price in blamed], weights)
+    step_s = _middle([step.seconds for step in steps], weights)
     last = [group.members[at] if price > LEAST / 2 else None for at, price in blamed]
     who = _culprit(group, _most(last, weights, nodes, before), nodes)
     if who is None:
         return None
     keeps = _keeps(who, before)
-    begin = _onset(pieces, last, who, nodes)
+    begin = _onset(steps, last, who, nodes)
     member = None if who[0] is None else group.index[who[0]]
-    if _is_small(pieces, share, step, keeps):
+    if _is_small(steps, share, step_s, keeps):
         return None
-    if not _beyond_chance(_leads(pieces[begin:], asked, member, margin), keeps):
+    if not _beyond_chance(_leads(steps[begin:], asked, member, margin), keeps):
         return None
     return Lag(
         *who,
         share=share,
-        step_s=step,
-        stepwise=group.a_step is not None,
-        since=pieces[begin].ends - pieces[begin].seconds,
+        step_s=step_s,
+        stepwise=group.collectives_per_step is not None,
+        since=steps[begin].ends - steps[begin].seconds,
         members=len(group.members),
-        timed=group.timed,
+        timed=group.kernel_times,
     )
 
 
@@ -352,11 +351,11 @@ def _culprit(group: GroupArrivals, who: Who | None, nodes: Mapping[int, int]) ->
     return who
 
 
-def _is_small(pieces: Sequence[Piece], share: float, step_s: float, keeps: float) -> bool:
+def _is_small(steps: Sequence[Step], share: float, step_s: float, keeps: float) -> bool:
     """Whether the lost share or time is too small, or too small for so few seconds."""
     if share < LEAST * keeps or share * step_s < LEAST_S * keeps:
         return True
-    return share < HIGH and pieces[-1].ends - pieces[0].ends + pieces[0].seconds < SPAN_S
+    return share < HIGH and steps[-1].ends - steps[0].ends + steps[0].seconds < SPAN_S
 
 
 def _keeps(who: Who, before: frozenset[Who]) -> float:
@@ -370,11 +369,11 @@ def _is(rank: int | None, who: Who, nodes: Mapping[int, int]) -> bool:
     return rank == who[0] if who[0] is not None else nodes.get(rank, 0) == who[1]
 
 
-def _onset(pieces: Sequence[Piece], last: Sequence[int | None], who: Who, nodes: Mapping[int, int]) -> int:
-    """Return the index of the piece since which the rank is last. `last`: the costly last rank of each piece."""
+def _onset(steps: Sequence[Step], last: Sequence[int | None], who: Who, nodes: Mapping[int, int]) -> int:
+    """Return the index of the step since which the rank is last. `last`: the costly last rank of each step."""
     others = 0
-    begin = len(pieces) - 1
-    for at in range(len(pieces) - 1, -1, -1):
+    begin = len(steps) - 1
+    for at in range(len(steps) - 1, -1, -1):
         if _is(last[at], who, nodes):
             begin, others = at, 0
             continue
@@ -384,11 +383,11 @@ def _onset(pieces: Sequence[Piece], last: Sequence[int | None], who: Who, nodes:
     return begin
 
 
-def _leads(pieces: Iterable[Piece], asked: Sequence[int], member: int | None, margin: float) -> list[float]:
-    """Return the median extra wait of the others per piece, in seconds. `member` None: compared with the last member."""
+def _leads(steps: Iterable[Step], asked: Sequence[int], member: int | None, margin: float) -> list[float]:
+    """Return the median extra wait of the others per step, in seconds. `member` None: compared with the last member."""
     leads = []
-    for piece in pieces:
-        waits = _waits(piece, asked, margin)
+    for step in steps:
+        waits = _waits(step, asked, margin)
         own = waits.pop(asked.index(member) if member in asked else waits.index(min(waits)))
         leads.append(statistics.median(waits) - own)
     return leads
@@ -410,7 +409,7 @@ def _most(
     nodes: Mapping[int, int],
     before: frozenset[Who],
 ) -> Who | None:
-    """Return the rank, else the node, that is last in most pieces. `last`: the costly last rank of each piece."""
+    """Return the rank, else the node, that is last in most steps. `last`: the costly last rank of each step."""
     named = [(rank, weight) for rank, weight in zip(last, seconds, strict=True) if rank is not None]
     for of in (lambda rank: (rank, nodes.get(rank, 0)), lambda rank: (None, nodes.get(rank, 0))):
         weights: dict[Who, float] = {}
@@ -436,47 +435,47 @@ def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
     return 0.0
 
 
-def _asked(pieces: Iterable[Piece], size: int) -> Sequence[int]:
+def _asked(steps: Iterable[Step], size: int) -> Sequence[int]:
     """Return the members to compare: all of a small group, else those that were last and a sample."""
     if size <= SAMPLED:
         return range(size)
-    last = {met.who for piece in pieces for met in piece.waits}
+    last = {collective.last_member for step in steps for collective in step.waits}
     return sorted(last.union(range(0, size, size // SAMPLED)))
 
 
-def _blame(piece: Piece, asked: Sequence[int], margin: float) -> tuple[int, float]:
-    """Return the member with the shortest wait in a piece, and the cost for the others as a share of the piece."""
-    waits = _waits(piece, asked, margin)
+def _blame(step: Step, asked: Sequence[int], margin: float) -> tuple[int, float]:
+    """Return the member with the shortest wait in a step, and the cost for the others as a share of the step."""
+    waits = _waits(step, asked, margin)
     least = min(waits)
     victim = sorted(waits)[len(waits) // 2]
-    return asked[waits.index(least)], (victim - least) / piece.seconds
+    return asked[waits.index(least)], (victim - least) / step.seconds
 
 
-def _waits(piece: Piece, asked: Sequence[int], margin: float) -> list[float]:
-    """Return each member's wait in a piece, in seconds."""
+def _waits(step: Step, asked: Sequence[int], margin: float) -> list[float]:
+    """Return each member's wait in a step, in seconds."""
     totals = [0.0] * len(asked)
-    for met in piece.waits:
-        values, late = met.values, met.late - margin
+    for collective in step.waits:
+        arrivals, latest = collective.arrivals, collective.latest - margin
         totals = [
-            total + (late - values[member] if values[member] < late else 0.0)
+            total + (latest - arrivals[member] if arrivals[member] < latest else 0.0)
             for total, member in zip(totals, asked, strict=True)
         ]
     return totals
 
 
-def _share(pieces: list[Piece], member: int, margin: float) -> float:
-    """Return the median share of a piece that a member waits."""
-    return statistics.median(_waits(piece, (member,), margin)[0] / piece.seconds for piece in pieces)
+def _share(steps: list[Step], member: int, margin: float) -> float:
+    """Return the median share of a step that a member waits."""
+    return statistics.median(_waits(step, (member,), margin)[0] / step.seconds for step in steps)
 
 
-def _victim(lag: Lag, seen: list[tuple[GroupArrivals, list[Piece]]], nodes: Mapping[int, int]) -> bool:
+def _victim(lag: Lag, seen: list[tuple[GroupArrivals, list[Step]]], nodes: Mapping[int, int]) -> bool:
     """Whether the rank waits in another group for at least half of the share that it costs."""
     if lag.rank is None:
         return False
-    for group, pieces in seen:
+    for group, steps in seen:
         member = group.index.get(lag.rank)
         if member is None:
             continue
-        if _share(pieces, member, _margin(group, nodes)) >= lag.share / 2:
+        if _share(steps, member, _margin(group, nodes)) >= lag.share / 2:
             return True
     return False

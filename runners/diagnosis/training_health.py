@@ -158,7 +158,7 @@ class TrainingHealth:
             "without the batch; torch.autograd.set_detect_anomaly(True) names the operation",
             evidence=tuple(evidence),
             since=view.now,
-            **view.about(ranks),
+            **view.rank_fields(ranks),
         )
 
     def _is_bad(self, sample: TrainingSample) -> bool:

@@ -11,7 +11,7 @@ from each import for_each
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import detectors as inheritance
 from distui.runners.diagnosis.detectors import Judging, owns
-from distui.runners.diagnosis.view import KEPT, View
+from distui.runners.diagnosis.view import PULSES_KEPT, View
 from distui.runners.run.model import (
     Collective,
     Event,
@@ -199,7 +199,7 @@ def test_pulses_are_kept_once_and_not_for_ever(told: list[Event]) -> None:
         state.ranks[0].pulse = pulse(0, float(number))
         judging.view(float(number))
         history = judging.view(float(number) + 0.5).history
-    assert [one.at for one in history[0]] == [float(number) for number in range(20 - KEPT, 20)]
+    assert [one.at for one in history[0]] == [float(number) for number in range(20 - PULSES_KEPT, 20)]
     assert 1 not in history
 
 
@@ -210,12 +210,12 @@ def test_another_process_begins_anew(told: list[Event]) -> None:
         state.ranks[rank].pulse = pulse(rank, 1.0)
     arrivals = judging.view(2.0).arrivals
     assert arrivals is not None
-    assert [group.closed for group in arrivals.groups] == [3]
+    assert [group.newest_completed for group in arrivals.groups] == [3]
     state.ranks[1].pulse = pulse(1, 3.0, pid=99)
     view = judging.view(4.0)
     assert [one.pid for one in view.history[1]] == [99]
     assert view.arrivals is not None
-    assert [group.closed for group in view.arrivals.groups] == [0]
+    assert [group.newest_completed for group in view.arrivals.groups] == [0]
 
 
 def test_memory_of_an_attempt_is_kept_through_the_next(told: list[Event]) -> None:

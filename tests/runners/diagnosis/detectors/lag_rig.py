@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distui.runners.diagnosis.view import KEPT, Arrivals, View
+from distui.runners.diagnosis.arrivals import Arrivals
+from distui.runners.diagnosis.view import PULSES_KEPT, View
 from distui.runners.run.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace, RankSample, Site
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 
@@ -64,9 +65,9 @@ class Training:
         return rank * self.nodes // self.ranks
 
     def history(self, seconds: float = 40.0, every: float = 5.0) -> dict[int, list[Pulse]]:
-        """Pulses of all ranks, the newest KEPT."""
+        """Pulses of all ranks, the newest PULSES_KEPT."""
         calls = self._run(seconds)
-        looks = [BEGAN + every * number for number in range(1, int(seconds / every) + 1)][-KEPT:]
+        looks = [BEGAN + every * number for number in range(1, int(seconds / every) + 1)][-PULSES_KEPT:]
         return {rank: [self._pulse(rank, calls[rank], at) for at in looks] for rank in range(self.ranks)}
 
     def _run(self, seconds: float) -> list[list[Collective]]:

@@ -8,7 +8,8 @@ from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import died
-from distui.runners.diagnosis.view import Point, View
+from distui.runners.diagnosis.memory_curve import MemoryPoint
+from distui.runners.diagnosis.view import View
 from distui.runners.run.model import FirstCause, Outcome, RankPhase, RankPlace, RankSample, RunPhase
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 
@@ -209,7 +210,7 @@ def test_a_rank_that_was_done_before_the_others_is_named_and_not_its_victim(kind
 def test_of_a_rank_that_was_killed_the_growth_of_its_memory_is_evidence(growing: bool, said: bool) -> None:
     killed = cause(kind="killed", signal="SIGKILL", exit_code=None, last_lines=(), where="")
     sizes = [300 + (26 * at if growing else 0) for at in range(50)]
-    curve = [Point(NOW - 55 + at, size << 20) for at, size in enumerate(sizes)]
+    curve = [MemoryPoint(NOW - 55 + at, size << 20) for at, size in enumerate(sizes)]
     view = View(state=failed(killed), plan=None, now=NOW + 1, history={}, memory={3: curve})
     (one,) = died.find(view)
     assert ("rank 3's host memory: 300.0 MiB → 1.5 GiB in 49 s" in one.evidence) is said

@@ -13,7 +13,8 @@ from msgspec import structs
 from distui.presets.estimate.preset_guide import data_parallel, offloaded
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import memory_growth, memory_remedies, out_of_memory
-from distui.runners.diagnosis.view import POINTS_KEPT, Curve, Point, View
+from distui.runners.diagnosis.memory_curve import POINTS_KEPT, MemoryCurve, MemoryPoint
+from distui.runners.diagnosis.view import View
 from distui.runners.run.model import (
     FirstCause,
     Gpu,
@@ -68,8 +69,8 @@ def rise(seconds: float, low: float, high: float, every: float = 2.0) -> list[tu
     ]
 
 
-def host_points(values: list[tuple[float, int]]) -> list[Point]:
-    return [Point(at, size) for at, size in values]
+def host_points(values: list[tuple[float, int]]) -> list[MemoryPoint]:
+    return [MemoryPoint(at, size) for at, size in values]
 
 
 # --- CUDA ----------------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ def test_cuda_memory_that_ran_out_names_rank_price_and_the_next_strategy() -> No
         at=NOW - 1,
         kind="cuda-oom",
     )
-    points = [Point(at, None, size) for at, size in rise(40, 1.2, 68.0)]
+    points = [MemoryPoint(at, None, size) for at, size in rise(40, 1.2, 68.0)]
     (one,) = found(state_of(cause), memory={1: points})
     assert (one.id, one.severity, one.rank, one.node, one.ranks) == ("oom-cuda", "error", 1, 0, (0, 2))
     assert one.text == "rank 1 ran out of GPU memory of 79.2 GiB: 2.0 GiB more did not fit"
@@ -135,7 +136,7 @@ def test_it_is_told_for_a_while_after_a_restart() -> None:
     state = state_of(FirstCause(1, 1, 0, last_lines=(NEW,)))
     state.attempts[0].outcome = Outcome.RESTARTED
     state.attempts.append(Attempt(2, NOW, "failure", 4, {}, state.attempts[0].ranks))
-    points = [Point(at, None, size) for at, size in rise(40, 1.2, 68.0)]
+    points = [MemoryPoint(at, None, size) for at, size in rise(40, 1.2, 68.0)]
     (one,) = found(state, memory_before={1: points})
     assert "rank 1's GPU memory: 1.2 → 68.0 GiB in 40 s" in one.evidence
     state.attempts[1].began = NOW - 500
@@ -250,12 +251,12 @@ def test_an_allocation_that_failed_on_a_node_with_room(used: float, tried: int, 
 
 def growing(low: float, high: float, seconds: float = 800.0) -> dict[str, Any]:
     """Rank 1 grows, and the node with it."""
-    own, node = Curve(), Curve()
+    own, node = MemoryCurve(), MemoryCurve()
     for (at, size), (_, whole) in zip(
         rise(seconds, low, high), rise(seconds, low + 20, high + 20), strict=True
     ):
-        own.add(Point(at, size))
-        node.add(Point(at, whole))
+        own.add(MemoryPoint(at, size))
+        node.add(MemoryPoint(at, whole))
     return {"memory": {1: own.points}, "node_memory": {0: node.points}}
 
 
@@ -319,7 +320,7 @@ def test_the_memory_of_a_gpu_grows() -> None:
     state = state_of()
     state.nodes[0].gpus = (Gpu(3, "u", "H100", mem_used=70 * GIB, mem_total=80 * GIB),)
     state.ranks[1].sample = RankSample(1, gpu=3)
-    points = [Point(at, None, size) for at, size in rise(800, 40, 70, 20)]
+    points = [MemoryPoint(at, None, size) for at, size in rise(800, 40, 70, 20)]
     (one,) = found(state, memory={1: points})
     assert (
         one.text
@@ -359,15 +360,15 @@ def test_a_machine_that_is_full_without_a_cgroup_is_not_told_so() -> None:
 
 
 def test_a_curve_stays_small_and_dense_at_its_end() -> None:
-    kept = Curve()
+    kept = MemoryCurve()
     for number in range(2000):
-        kept.add(Point(2.0 * number, number))
+        kept.add(MemoryPoint(2.0 * number, number))
     ages = [3998.0 - point.at for point in kept.points]
     assert len(ages) == POINTS_KEPT
     assert ages[-30:] == [2.0 * number for number in range(29, -1, -1)]
     assert 900 < ages[0] < 1200
     assert max(before - after for before, after in pairwise(ages)) <= 22.0
-    kept.add(Point(10.0, 1))
+    kept.add(MemoryPoint(10.0, 1))
     assert kept.points[-1].at == 3998.0
 
 

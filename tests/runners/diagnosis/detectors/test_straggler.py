@@ -364,11 +364,11 @@ def test_a_group_that_was_made_anew_counts_again() -> None:
     training = Training(late=slow(1))
     arrivals = arrivals_of(training.history(), 4)
     (group,) = arrivals.groups
-    assert group.closed > 200
+    assert group.newest_completed > 200
     again = [pulses[0] for pulses in Training(late=slow(2)).history(10.0).values()]
     for pulse in again:
         arrivals.add(structs.replace(pulse, at=pulse.at + 500), 4)
-    assert 0 < group.closed < 100
+    assert 0 < group.newest_completed < 100
 
 
 def test_reasons_join_from_telemetry() -> None:
