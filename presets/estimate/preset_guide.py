@@ -309,7 +309,7 @@ QUESTIONS = (
     _question("nodes", "How many nodes?", _1="1", _2="2", _4="4", _8="8 or more"),
     _question(
         "script",
-        "What divides the model in your script?",
+        "What parallelizes the model in your script?",
         parallelize="parallelize(), or nothing yet",
         trainer="Accelerate or the HF Trainer",
         deepspeed="DeepSpeed",

@@ -405,7 +405,7 @@ async def test_the_table_moves_sideways_only_where_columns_are_left_out(rig: Sta
         assert table_of(it) == before
     async with shown(rig(play.running()), 60, 24) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        assert "l h: others" in it.screen()
+        assert "(h/l: more)" in it.screen()
         await it.press("l", "l", "l")
         table = run_screen(it.app).ranks
         assert table.head is not None

@@ -131,7 +131,7 @@ def test_what_verdicts_rest_on_says_what_is_missing() -> None:
     shown = text_of(coverage_rows(frame_of(play.running()).state))
     assert "hooks: stacks, steps, collectives: all 8 ranks" in shown
     assert "flight recorder of torch: 0 of 8 ranks" in shown
-    assert "need INFO: d raises the level" in shown
+    assert "NCCL log: too quiet; press d for INFO" in shown
     watched = frame_of(play.running())
     watched.state.run = "watch-4711"
     assert "not read of a job that distui did not start" in text_of(coverage_rows(watched.state))
@@ -139,7 +139,7 @@ def test_what_verdicts_rest_on_says_what_is_missing() -> None:
     some = frame_of([*play.running(), (124, PulseTick(pulses))])
     assert "flight recorder of torch: 7 of 8 ranks" in text_of(coverage_rows(some.state))
     gloo = text_of(coverage_rows(frame_of(play.running(2, gpu=False)).state))
-    assert "gloo: NCCL is not used" in gloo
+    assert "NCCL log: none, the backend is gloo" in gloo
     assert "hooks: stacks, steps, collectives: 0 of 2 ranks" in gloo
     assert coverage_rows(frame_of(play.finished()).state) == []
 

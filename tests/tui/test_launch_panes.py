@@ -164,7 +164,7 @@ async def test_the_guide_asks_and_takes_its_preset_into_the_form(here: Here) -> 
         assert "1 of 7   How large is the model?" in it.screen()
         await it.press("2", "backspace", "up", "down", "enter")  # up to 8 billion, by digit and by arrow
         await it.press("2", "4", "2")  # A10, eight of them, two nodes
-        assert "What divides the model" in it.screen()
+        assert "What parallelizes the model" in it.screen()
         await it.press("1", "1", "1")
         assert "Take hsdp" in it.screen()
         assert "Set mesh.dp_replicate to the number of nodes, 2." in it.screen()

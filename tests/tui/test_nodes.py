@@ -86,7 +86,7 @@ def test_a_lost_node_says_how_long_and_when_again_and_shows_no_old_values() -> N
     rows = heat_rows(frame_of(several.lost()), 78)
     assert line_of(rows[0]).startswith("● c1")
     assert "97%" in line_of(rows[0])
-    assert line_of(rows[2]).startswith("✖ c2      lost 12 s, again in 3 s")
+    assert line_of(rows[2]).startswith("✖ c2      no answer 12 s, next try in 3 s")
     assert "%" not in line_of(rows[2])
     assert "r4" in line_of(rows[3])
     table = rank_table(frame_of(several.lost()), 78).rows
@@ -116,8 +116,8 @@ def test_many_nodes_keep_their_tiles_when_one_is_lost() -> None:
     assert all(width % 30 == 0 for width in widths)  # whole tiles
     found = text_of(rows)
     assert "✖c6" in found
-    assert "lost 12 s" in found
-    assert "again" not in found
+    assert "no answer 12 s" in found
+    assert "next try" not in found
 
 
 def test_only_one_row_counts_the_seconds_of_a_lost_node() -> None:
@@ -139,7 +139,7 @@ def test_the_banner_says_why_a_node_is_lost() -> None:
 def test_the_status_line_counts_nodes_and_dollars() -> None:
     found = line_of(what_row(frame_of(several.lost()), 200))
     assert "1 of 2 nodes" in found
-    assert "$196.64/h, $105.15" in found
+    assert "$105.15 at $196.64/h" in found
     assert "so far" not in found
     assert "autostop 30 min" in found
     assert "cluster" not in found

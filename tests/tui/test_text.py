@@ -54,7 +54,7 @@ def test_a_launch_is_told_by_its_stages_and_what_it_costs() -> None:
     assert " ● provision   1 s         2 nodes" in text
     assert "c2          ✖ 0 s " in text
     assert "setup: pip found no torch" in text
-    assert "✖ lost 46 min 34 s, trying now: c2 does not answer" in text
+    assert "✖ no answer 46 min 34 s, trying now: c2 does not answer" in text
 
 
 def test_stages_leave_when_ranks_are_there_and_each_rank_names_its_node() -> None:

@@ -240,9 +240,9 @@ def _covered(what: str, there: int, all_: int, noun: str) -> Row:
 
 
 def _nccl_covered(state: RunState) -> Row:
-    what = "NCCL's statements"
+    what = "NCCL log"
     if uses_gloo(state):
-        return ((f" {glyphs.MISSING} ", "dim"), (f"{what}: ", "text"), ("gloo: NCCL is not used", "dim"))
+        return ((f" {glyphs.MISSING} ", "dim"), (f"{what}: ", "text"), ("none, the backend is gloo", "dim"))
     if foreign(state):
         return (
             (f" {glyphs.MISSING} ", "dim"),
@@ -255,7 +255,7 @@ def _nccl_covered(state: RunState) -> Row:
         return (
             (f" {glyphs.MISSING} ", "warn"),
             (f"{what}: ", "text"),
-            ("need INFO: d raises the level", "warn"),
+            ("too quiet; press d for INFO", "warn"),
         )
     return _covered(what, heard, len(state.nodes), "node")
 

@@ -315,5 +315,5 @@ def link_state(frame: Frame, node: Node) -> tuple[str, str, str] | None:
     if node.link is LinkState.CONNECTING:
         return glyphs.STALE, "warn", f"connecting {since}"
     wait = (node.retry_at or 0.0) - frame.now
-    again = f"again in {duration_exact(wait)}" if wait >= 1 else "trying now"
-    return glyphs.BAD, "bad", f"lost {since}, {again}"
+    next_try = f"next try in {duration_exact(wait)}" if wait >= 1 else "trying now"
+    return glyphs.BAD, "bad", f"no answer {since}, {next_try}"

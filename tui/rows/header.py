@@ -21,7 +21,7 @@ from ...runners.telemetry.progress import STEPS_SOURCE, Progress, hung, parts, p
 from . import glyphs
 from .frame import Frame, SampleFields, gpu_fields, gpu_places
 from .glyphs import Cells, Row, kept, percent, row_width
-from .run_status import cost, recovered
+from .run_status import recovered, short_cost
 
 TRENDS_FROM = 120
 """Minimum columns for sparklines in the header."""
@@ -267,7 +267,7 @@ def _cluster_state(cluster: Cluster | None) -> Row:
 
 def _price(frame: Frame) -> Row:
     cluster = frame.state.cluster
-    price = "" if cluster is None else cost(cluster, frame.now).removesuffix(" so far")
+    price = "" if cluster is None else short_cost(cluster, frame.now)
     return ((price, "text"),) if price else ()
 
 

@@ -81,13 +81,25 @@ def recovered(cluster: Cluster) -> str:
 
 def cost(cluster: Cluster, now: float | None = None) -> str:
     """Return the price per hour, and the cost so far; "" if SkyPilot reports no price."""
-    if cluster.price_per_hour is None:
-        return ""
-    price = f"${cluster.price_per_hour:.2f}/h"
+    price, spent = _price_and_spending(cluster, clock.now() if now is None else now)
+    return f"{price}, {spent} so far" if spent else price
+
+
+def short_cost(cluster: Cluster, now: float) -> str:
+    """Return the cost so far at the price per hour, `$105.15 at $196.64/h`; "" if SkyPilot reports no price."""
+    price, spent = _price_and_spending(cluster, now)
+    return f"{spent} at {price}" if spent else price
+
+
+def _price_and_spending(cluster: Cluster, now: float) -> tuple[str, str]:
+    """Return the price per hour and the cost so far; "" for what is unknown."""
+    per_hour = cluster.price_per_hour
+    if per_hour is None:
+        return "", ""
     if cluster.since is None:
-        return price
-    until = cluster.until or (clock.now() if now is None else now)
-    return f"{price}, ${cluster.price_per_hour * max(0.0, until - cluster.since) / 3600:.2f} so far"
+        return f"${per_hour:.2f}/h", ""
+    hours = max(0.0, (cluster.until or now) - cluster.since) / 3600
+    return f"${per_hour:.2f}/h", f"${per_hour * hours:.2f}"
 
 
 _LABEL = 12

@@ -47,8 +47,8 @@ ROWS = 8
 
 
 def title(view: ChartView) -> str:
-    """Return `live 10m · a dot 5s`."""
-    dot = "" if view.wide > 1 else f" · a dot {duration_short(view.bucket)}"
+    """Return `live 10m · 5s per dot`."""
+    dot = "" if view.wide > 1 else f" · {duration_short(view.bucket)} per dot"
     return f"{view.window}{dot}{' · log scale' if view.log else ''}"
 
 

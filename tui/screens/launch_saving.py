@@ -36,7 +36,7 @@ class PresetSaving:
 
     def ask(self, form: LaunchForm) -> None:
         """Ask for the name of a new preset."""
-        about = f"a preset of your own: {form.preset} with what was changed"
+        about = f"Enter saves {form.preset} with your changes as a preset of your own, esc cancels"
         self._app.push_screen(
             WordsPrompt("save as", "a name", about), lambda name: self._start(form, (name or "").strip())
         )

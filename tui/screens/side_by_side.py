@@ -25,9 +25,9 @@ from .modal import RowsModal
 AGAIN_S = 10.0
 """Seconds between two reads of both runs while either is live."""
 _KEYS = key_row(
-    ("c", " curves or differences   "),
-    ("x", " by time or step   "),
-    ("a", " all or differences   "),
+    ("c", " curves/differences   "),
+    ("x", " time/step   "),
+    ("a", " all/only differences   "),
     ("esc", " close   "),
     ("j k g G", " scroll"),
 )
@@ -39,9 +39,9 @@ class ComparisonScreen(RowsModal[None]):
     WIDEST: ClassVar[int] = 1000
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape,q", "dismiss", "close", id="comparison.close"),
-        Binding("c,tab", "turn", "curves or differences", id="comparison.turn"),
-        Binding("x", "axis", "by time or by step", id="comparison.axis"),
-        Binding("a", "everything", "all or differences", id="comparison.all"),
+        Binding("c,tab", "turn", "switch between curves and differences", id="comparison.turn"),
+        Binding("x", "axis", "switch between time and step", id="comparison.axis"),
+        Binding("a", "everything", "switch between all rows and only differences", id="comparison.all"),
     ]
 
     def __init__(self, a: str, b: str, title: str, ascii_only: bool = False) -> None:

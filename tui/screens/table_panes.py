@@ -51,7 +51,7 @@ class TablePane(Pane):
         cut = self.table.shown < self.table.of
         self.entitle(
             self.heading(frame)
-            + (f" · {self.table.shown} of {self.table.of} columns, l h: others" if cut else "")
+            + (f" · {self.table.shown} of {self.table.of} columns (h/l: more)" if cut else "")
         )
         if current is not None and current in self.table.order:
             self.cursor = self.table.order.index(current)
