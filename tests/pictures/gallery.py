@@ -45,7 +45,7 @@ SCREENS = (
     Screen("findings", "The findings, with their evidence", ("6",), r"finding|wrong|problem"),
     Screen("events", "Attempts, checkpoints and commands", ("7",), r"attempt"),
     Screen("runs", "The list of runs", ("R",), r"preset", "\x1b"),
-    Screen("form", "A new run, from the run at hand", ("\x0e",), r"launcher torchrun", "\x1b"),
+    Screen("form", "A new run, copied from the selected run", ("\x0e",), r"launcher torchrun", "\x1b"),
 )
 NCCL = Screen("nccl-map", "What NCCL reports of its communicators and rings", ("5",), r"communicator|ring")
 

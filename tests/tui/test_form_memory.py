@@ -175,7 +175,7 @@ async def test_a_first_form_begins_as_the_settings_say(
         screen = it.app.screen
         assert isinstance(screen, LaunchScreen)
         assert (screen.form.preset, screen.form.place) == ("zero1", "slurm/lab")
-        await it.until(lambda: "as the settings say" in it.screen())
+        await it.until(lambda: "from your settings" in it.screen())
 
 
 async def test_tab_completes_the_script_and_then_moves_on(
