@@ -304,7 +304,7 @@ async def check_mistakes(caller: Caller) -> None:
         ("status", {"run": "--help"}, 3, "No run"), ("diagnose", {"run": "-"}, 3, "No run"),
         ("status", {"run": "../../../etc/passwd"}, 3, "No run"), ("status", {"run": "a\x00b"}, 3, "No run"),
         ("status", {"run": "\x1b]0;x\x07"}, 3, "No run"), ("status", {"run": "x" * 100_000}, 3, "No run"),
-        ("status", {"run": "train", "at": "/x"}, 2, "there is no 'x'"),
+        ("status", {"run": "train", "at": "/x"}, 2, "no 'x' here"),
         ("status", {"run": "train", "offset": -1}, 2, "greater than or equal"),
         ("logs", {"lines": 5}, 2, "no argument 'lines'"),
         ("logs", {"run": "train", "ranks": [7]}, 2, "rank 7"), ("logs", {"run": "train", "ranks": ["x"]}, 2, "ranks"),

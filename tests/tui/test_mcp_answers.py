@@ -93,14 +93,16 @@ def test_a_long_text_can_be_read_on() -> None:
 @for_each(
     ("at", "offset", "words"),
     [
-        ("/nope", 0, "there are ranks"), ("/ranks/7", 0, "has 1 item"), ("/ranks/x", 0, "has 1 item"),
+        ("/nope", 0, "no 'nope' here; the names are ranks"),
+        ("/ranks/7", 0, "has 1 item"), ("/ranks/x", 0, "has 1 item"),
         ("ranks", 0, "as in /ranks/0"),
-        ("/ranks/0/rank/deep", 0, "nothing is below"), ("/ranks", 9, "has 1 item"), ("/ranks/-1/", 0, "there is no"),
+        ("/ranks/0/rank/deep", 0, "nothing is below"), ("/ranks", 9, "has 1 item"), ("/ranks/-1/", 0, "no '-1' here"),
+        ("/ranks", 9, "offset 9 is past the end"), ("/log", 9, "has 3 characters: offset 9 is past the end"),
     ],
 )  # fmt: skip
 def test_a_place_that_is_not_there_is_a_sentence(at: str, offset: int, words: str) -> None:
     with pytest.raises(Refused, match=words):
-        page({"ranks": [{"rank": 0}]}, at, offset)
+        page({"ranks": [{"rank": 0}], "log": "abc"}, at, offset)
 
 
 def test_what_leaves_is_masked_and_acts_on_nothing() -> None:

@@ -1,4 +1,7 @@
-"""A tool's answer: a verb's JSON, sanitized, masked, and cut to a size for language models. Pure."""
+"""A tool's answer: a verb's JSON, sanitized, masked, and cut to a size for language models.
+
+No function here reads files or has other side effects.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ from ...presets.sanitize import as_message, clean_text, clean_whole
 from ...presets.secrets import Masker
 
 MOST_CHARACTERS = 40_000
-"""Maximum characters of an answer's JSON, about 10,000 words of a language model."""
+"""Maximum characters of an answer's JSON, about 10,000 tokens of a language model."""
 MOST_OF_A_SENTENCE = 2000
 """Maximum characters of an error."""
 MOST_CUTS = 20
 """Maximum number of listed cuts per answer."""
+MOST_NAMES = 30
+"""Maximum number of names in a message about an unknown name."""
 SHRINKS = ((500, 4000), (100, 2000), (50, 2000), (20, 1000), (8, 500), (4, 200), (2, 100))
 """Maximum items of a list and characters of a text, tried in order until an answer is short enough."""
 
@@ -70,9 +75,7 @@ def selected(document: Any, at: str) -> Any:
         try:
             value = value[_place(word)] if isinstance(value, list) else value[word]
         except (KeyError, IndexError, ValueError, TypeError):
-            inside = ", ".join(map(str, list(value)[:30])) if isinstance(value, Mapping) else ""
-            held = f"there are {inside}" if inside else _held(value)
-            raise Refused(f"at {at!r}: there is no {word!r}, {held}") from None
+            raise Refused(f"at {at!r}: no {word!r} here; {_choices(value)}") from None
     return value
 
 
@@ -83,10 +86,13 @@ def _place(word: str) -> int:
     return int(word)
 
 
-def _held(value: Any) -> str:
-    return (
-        f"the list has {plural(len(value), 'item')}" if isinstance(value, list) else "nothing is below it"
-    )
+def _choices(value: Any) -> str:
+    """Return the names or the number of items inside a value, for a message."""
+    if isinstance(value, list):
+        return f"the list has {plural(len(value), 'item')}"
+    if isinstance(value, Mapping) and value:
+        return f"the names are {', '.join(map(str, list(value)[:MOST_NAMES]))}"
+    return "nothing is below it"
 
 
 def pointer(at: str) -> list[str]:
@@ -103,19 +109,21 @@ def _below(at: str, word: object) -> str:
 
 
 def page(document: Any, at: str = "", offset: int = 0, most: int = MOST_CHARACTERS) -> dict[str, Any]:
-    """Return a part of a document from an item on: `data`, and `cut` and `next` if there is more. Raises Refused."""
+    """Return a page of the value at a JSON pointer, from item or character `offset` on. Raises Refused.
+
+    `data` has the page; `cut` lists what was shortened inside it; `next` has pointer and offset of the next page.
+    """
     value = selected(document, at)
     if not isinstance(value, str | list | Mapping):
         return _answer(Excerpt(value))
     if offset > len(value):
-        raise Refused(
-            f"{at or 'the answer'} has {plural(len(value), 'item')}: offset {offset} is behind them"
-        )
+        counted = plural(len(value), "character" if isinstance(value, str) else "item")
+        raise Refused(f"{at or 'the answer'} has {counted}: offset {offset} is past the end")
     if isinstance(value, str):
         return _answer(Excerpt(value[offset : offset + most]), at, offset + most, len(value))
     if isinstance(value, Mapping) and not offset:
         whole = _shrunk(value, most, at)
-        if whole.value != "…":
+        if whole is not None:
             return _answer(whole)
     pieces = _taken(value, at, offset, most)
     shown: Any = {name: piece.value for name, piece in pieces.items()}
@@ -131,7 +139,8 @@ def _taken(value: Any, at: str, offset: int, most: int) -> dict[Any, Excerpt]:
     pieces: dict[Any, Excerpt] = {}
     left = most
     for name, item in items[offset:]:
-        piece = _shrunk(item, most // 4, _below(at, name))
+        below = _below(at, name)
+        piece = _shrunk(item, most // 4, below) or _left_out(item, below)
         left -= size(piece.value) + len(str(name)) + 4
         if left < 0 and pieces:
             break
@@ -149,8 +158,8 @@ def _answer(piece: Excerpt, at: str = "", following: int = 0, of: int = 0) -> di
     return answer
 
 
-def _shrunk(value: Any, most: int, at: str) -> Excerpt:
-    """Return the value with the least cut of lists and texts that makes it short enough."""
+def _shrunk(value: Any, most: int, at: str) -> Excerpt | None:
+    """Return the value with the first of SHRINKS that makes it short enough, or None if none does."""
     if size(value) <= most:
         return Excerpt(value)
     for items, characters in SHRINKS:
@@ -158,8 +167,12 @@ def _shrunk(value: Any, most: int, at: str) -> Excerpt:
         short = _cut(value, at, items, characters, cuts)
         if size(short) <= most:
             return Excerpt(short, tuple(cuts))
-    cut = {"at": at, "of": len(value), "shown": 0}
-    return Excerpt("…", (cut,))
+    return None
+
+
+def _left_out(value: Any, at: str) -> Excerpt:
+    """Return the mark of a value that is shown with none of its items."""
+    return Excerpt("…", ({"at": at, "of": len(value), "shown": 0},))
 
 
 def _cut(value: Any, at: str, items: int, characters: int, cuts: list[dict[str, Any]]) -> Any:
@@ -200,7 +213,7 @@ def fitting(lines: Sequence[Any], newest: bool, most: int = MOST_CHARACTERS) -> 
     kept: list[Any] = []
     left = most
     for line in reversed(lines) if newest else lines:
-        short = _shrunk(line, most // 4, "").value
+        short = (_shrunk(line, most // 4, "") or _left_out(line, "")).value
         left -= size(short) + 2
         if left < 0 and kept:
             break
@@ -211,7 +224,8 @@ def fitting(lines: Sequence[Any], newest: bool, most: int = MOST_CHARACTERS) -> 
 def window(lines: Sequence[Any], skip: int, more: bool, newest: bool) -> dict[str, Any]:
     """Return lines as an answer; `next_skip` is the number to skip for the next lines, null if there are none.
 
-    `lines` follow the skipped ones, the oldest first; `more` means that further ones follow.
+    `lines` are in order of time. With `newest`, `skip` counts from the end of the log, and the answer has the last of
+    `lines`; otherwise `skip` counts from the beginning. `more`: there are further lines in that direction.
     """
     shown = fitting(lines, newest)
     follows = more or len(shown) < len(lines)
