@@ -15,46 +15,68 @@ RANKS_NAMED = 64
 
 
 class FoundLine(TypedDict):
+    """A log line as evidence."""
+
     file: str
     line: int
+    """Number of the line, from 1."""
     text: str
 
 
 class FoundInLogs(TypedDict):
-    """A finding in logs."""
+    """A finding in logs. "The first line" is the first line that matches its rule."""
 
     id: str
     severity: str
+    """One of SEVERITIES in presets/finding.py: "error", "warning", "note"."""
     role: str
+    """One of ROLES in presets/finding.py: "cause", "hint", "symptom", "fact", "trace", "noise"."""
     layer: str
+    """The software with the problem: "nccl", "cuda", "libfabric", "torch", "python", "launcher", "slurm", "ray",
+    "kubernetes", "cloud", "kernel", "unknown"."""
     confidence: str
+    """How sure the rule is: "high", "medium", "low"."""
     rank: int | None
+    """Rank of the first line."""
     node: int | None
+    """Number of the run's node that has the first line; None if the log is not of a run."""
     host: str | None
+    """Host of the first line."""
     device: int | None
+    """CUDA device of the first line, if NCCL prints it."""
     ranks: list[int]
+    """All ranks with such lines."""
     hosts: list[str]
+    """All hosts with such lines."""
     time: str | None
+    """Timestamp of the first line, as the log has it."""
     count: int
+    """Number of matching lines; 0 for a derived finding."""
     text: str
     remedy: str
     env: dict[str, str]
+    """Variables that the remedy sets."""
     values: dict[str, Any]
+    """What the first line names: a rank, a device, an interface, by the name of the group in the rule."""
     seen: str
+    """For a derived finding, which no single line shows: the statement that shows it. Otherwise ""."""
     evidence: list[FoundLine]
+    """At most three lines."""
 
 
 class FoundFirst(FoundInLogs):
     """The first cause."""
 
     order: Order
+    """How it was found to be the first: by "lines" of a single file, by "time", or "unknown"."""
 
 
 class Score(TypedDict):
-    """What ranks a candidate: severity, then specificity (1 explains most), then time, then confidence."""
+    """The sort key of a candidate, in this order. Symptoms come after all other roles."""
 
     severity: str
     specificity: int
+    """How much it explains: 1 most, 9 least. `explains` is its name."""
     time: str | None
     confidence: str
 
@@ -65,7 +87,8 @@ class CandidateInLogs(TypedDict):
     id: str
     role: str
     explains: str
-    """The name of its specificity: cause, inferred, message, trace, truncated, report, word, …."""
+    """The name of its specificity: "cause", "inferred", "message", "trace", "truncated", "report", "word", "symptom",
+    "consequence". See `Specificity`."""
     score: Score
     file: str | None
     line: int | None
@@ -73,8 +96,11 @@ class CandidateInLogs(TypedDict):
 
 
 class Victim(TypedDict):
+    """A symptom: it follows from the first cause."""
+
     id: str
     count: int
+    """Number of matching lines."""
     ranks: list[int]
 
 
@@ -85,40 +111,59 @@ class NodeInLogs(TypedDict):
     file: str | None
     """The file whose lines name no host; None if the host is known."""
     nccl: list[str]
+    """Versions, such as "2.27.5+cuda12.9"."""
     ranks: list[int]
+    """Its ranks in the largest communicator."""
     bootstrap: str | None
+    """Interface of the bootstrap network."""
     interfaces: dict[str, str]
+    """Address by name of a socket interface."""
     hcas: dict[str, str]
+    """Kind by HCA: "mlx5_0:1" → "IB" or "RoCE", with "/SHARP" if supported."""
     networks: list[str]
+    """Networks between nodes: "IB", "Socket", or the name of a plugin."""
     plugins: list[str]
     env: dict[str, str]
+    """Variables that NCCL logs as read."""
 
 
 class SlowestInit(TypedDict):
+    """The rank whose init took longest."""
+
     seconds: float
     rank: int
     phases_s: dict[str, float]
+    """Seconds by phase, as NCCL names them: "kernels", "bootstrap", "topo", …."""
 
 
 class CommunicatorInLogs(TypedDict):
     id: str | None
+    """NCCL's commId, logged since 2.18."""
     nranks: int | None
     nnodes: int | None
     hosts: list[str]
     ranks_seen: int
+    """Number of its ranks whose lines were read."""
     stages: dict[str, int]
-    """Number of ranks by init stage."""
+    """Number of ranks by stage: "started", "bootstrapped", "complete", "connected", "running", "destroyed", "aborted".
+    """
     behind: list[int]
-    """The first RANKS_NAMED ranks that have not reached the stage of the others."""
+    """The first RANKS_NAMED ranks that have not reached the furthest stage of its ranks."""
     init: SlowestInit | None
     rings: dict[str, str]
+    """Order of the ranks, such as "0 1 3 2", by number of the channel."""
     trees: int | None
+    """Number of channels with a tree."""
     channels: dict[str, int]
+    """Number of channels by kind: "coll", "collnet", "nvls", "p2p", "p2p per peer"."""
     transports: dict[str, int]
-    """Number of pairs by transport."""
+    """Number of pairs of ranks by transport, such as "P2P/IPC", "SHM", "NET/IB/GDRDMA"."""
     nvls: bool | None
+    """Whether it uses NVLink SHARP."""
     tuning: dict[str, int]
+    """Number of choices by operation, algorithm and protocol, such as "AllReduce RING LL"."""
     collectives: dict[str, int]
+    """Number of calls by operation, such as "AllReduce", over all ranks. Logged only with COLL in NCCL_DEBUG_SUBSYS."""
 
 
 class Diagnosis(TypedDict):
@@ -126,24 +171,34 @@ class Diagnosis(TypedDict):
 
     files: list[str]
     unread: list[str]
+    """A sentence per file or part of a file that was not read."""
     lines: int
     nccl_lines: int
     nccl: list[str]
+    """All NCCL versions in the logs."""
     failed: bool
+    """Whether the job failed, even if no line shows why."""
     first_cause: FoundFirst | None
+    """The best candidate if it is an error. None if there is none, or if the best one is only a warning."""
     candidates: list[CandidateInLogs]
     """Candidates for the first cause, the best first."""
     victims: list[Victim]
     behind: list[int]
+    """Ranks that had completed fewer collectives than others when collectives timed out. `behind` of a communicator is
+    about its init."""
     findings: list[FoundInLogs]
+    """The first cause, then by role and severity."""
     nodes: list[NodeInLogs]
     communicators: list[CommunicatorInLogs]
     communicators_left_out: int
+    """Number of communicators above the limit of what is kept."""
 
 
 def document(reading: Reading, verdict: Verdict) -> Diagnosis:
     """Return the document of a reading and its verdict."""
-    first = verdict.first
+    first_cause: FoundFirst | None = None
+    if verdict.first is not None and verdict.first.severity == "error":
+        first_cause = {**_finding(verdict.first), "order": verdict.order}
     statements = reading.statements
     return {
         "files": reading.files,
@@ -152,9 +207,7 @@ def document(reading: Reading, verdict: Verdict) -> Diagnosis:
         "nccl_lines": reading.nccl_lines,
         "nccl": sorted(statements.versions),
         "failed": verdict.failed,
-        "first_cause": None
-        if first is None or first.severity != "error"
-        else {**_finding(first), "order": verdict.order},
+        "first_cause": first_cause,
         "candidates": [_candidate(each) for each in verdict.candidates],
         "victims": [
             {"id": victim.id, "count": victim.count, "ranks": list(victim.ranks)}
@@ -190,7 +243,7 @@ def _finding(finding: LogFinding) -> FoundInLogs:
         "env": dict(finding.env),
         "values": dict(finding.values),
         "seen": finding.seen,
-        "evidence": [{"file": its.file, "line": its.line, "text": its.text} for its in finding.lines],
+        "evidence": [{"file": line.file, "line": line.line, "text": line.text} for line in finding.lines],
     }
 
 
@@ -242,7 +295,7 @@ def _communicator(communicator: CommunicatorPart) -> CommunicatorInLogs:
         "hosts": sorted(communicator.hosts),
         "ranks_seen": len(communicator.ranks),
         "stages": communicator.stages(),
-        "behind": _late(communicator)[:RANKS_NAMED],
+        "behind": _behind(communicator)[:RANKS_NAMED],
         "init": None
         if slowest is None
         else {"seconds": slowest.seconds, "rank": slowest.rank, "phases_s": dict(slowest.phases)},
@@ -256,7 +309,7 @@ def _communicator(communicator: CommunicatorPart) -> CommunicatorInLogs:
     }
 
 
-def _late(communicator: CommunicatorPart) -> list[int]:
+def _behind(communicator: CommunicatorPart) -> list[int]:
     """Return the ranks that have not reached the furthest stage of their communicator."""
     parts = communicator.ranks.values()
     furthest = max((part.stage for part in parts), default=None)
