@@ -73,7 +73,7 @@ LARGE = 100 << 20
 """Minimum bytes for the size of logs to be shown."""
 
 
-def large(state: RunState, files: Container[str] | None = None) -> int:
+def large_size(state: RunState, files: Container[str] | None = None) -> int:
     """Return the bytes of these logs (ids), or of all known logs, if they are large; else 0."""
     size = sum(size for name, size in state.log_sizes.items() if files is None or name in files)
     return size if size >= LARGE else 0

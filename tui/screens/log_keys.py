@@ -53,15 +53,15 @@ class LogKeys:
         try:
             with self._app.refusals("searching for an error"):
                 reached = await self._log.finder.next_error(
-                    step, lambda share: self._name_search(f"searching {int(share * 100)} %")
+                    step, lambda share: self._show_progress(f"searching {int(share * 100)} %")
                 )
                 self._app.notify(reached or "no error or warning in this log", timeout=2)
         finally:
-            self._name_search("")
+            self._show_progress("")
 
-    def _name_search(self, text: str) -> None:
+    def _show_progress(self, text: str) -> None:
         """Show the progress of a search for an error in the title; "" when it is over."""
-        self._log.title.errand = text
+        self._log.title.search_progress = text
         self._log.name_it()
 
     def action_times(self) -> None:

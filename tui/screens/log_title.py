@@ -1,4 +1,4 @@
-"""The title of the log pane: its choice, and the progress of a search or the position."""
+"""The title of the log pane: the chosen ranks, stream and pattern, the size, and the state or position."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ...presets.plurals import plural
 from ...runners.run import clock
 from ...runners.run.formatting import size_short, time_of_day
 from ..log_filter import LogFilter
-from ..rows.log import chosen_title, large
+from ..rows.log import chosen_title, large_size
 from ..rows.run_status import launching
 from .log_feed import LogFeed
 from .log_pane import LogPane
@@ -20,24 +20,29 @@ class LogTitle:
 
     def __init__(self, pane: LogPane, feed: LogFeed) -> None:
         self._pane, self._feed = pane, feed
-        self.errand = ""
-        """Progress text of a search for an error; "" without one."""
+        self.search_progress = ""
+        """Progress of a search for an error, or ""."""
 
     @property
     def text(self) -> str:
-        """The whole title."""
-        early, size = False, 0
+        """The title: "log · rank 3 · 1.2G · FOLLOW"."""
+        is_launching, size = False, 0
         frame, feed = self._pane.frame, self._feed
         if frame is not None:
-            early = launching(frame.state)
-            size = large(frame.state, feed.logs or ())
-        state = feed.problem or self.errand or self.state
-        parts = ("log", chosen_title(self._pane.selection, early), size_short(size) if size else "", state)
+            is_launching = launching(frame.state)
+            size = large_size(frame.state, feed.logs or ())
+        state = feed.problem or self.search_progress or self.state
+        parts = (
+            "log",
+            chosen_title(self._pane.selection, is_launching),
+            size_short(size) if size else "",
+            state,
+        )
         return " · ".join(filter(None, parts))
 
     @property
     def state(self) -> str:
-        """The number of lines that match the filter, or the position."""
+        """The matches of a filter, else the position; "reading" or "nothing written yet" if there are no lines."""
         feed = self._feed
         if isinstance(feed.logs, LogFilter):
             return self._matches(feed.logs)
@@ -61,7 +66,7 @@ class LogTitle:
 
     @property
     def _position(self) -> str:
-        """Whether the pane follows the end, or the time of the current line."""
+        """FOLLOW if the pane follows the end, else the time of the current line and the key that follows."""
         if self._pane.follow:
             return "FOLLOW"
         line = self._pane.current

@@ -40,7 +40,7 @@ class Measures:
     def wants(self, frame: Frame) -> Wants:
         """Return the wanted rows for the state of the run."""
         state = frame.state
-        early, ended = launching(state), state.phase.ended
+        is_launching, ended = launching(state), state.phase.ended
         gpus = 0 if ended else self._once("gpus", _shape(frame), lambda: gpu_rows_wanted(state))
         return Wants(
             map=lambda width: self._map(frame, width),
@@ -56,7 +56,7 @@ class Measures:
                 lambda: len(card_rows(frame, width, self.places)),
             ),
             tiled=len(shown_nodes(state)) > WIDE_NODES,
-            launching=early,
+            launching=is_launching,
             ended=ended,
         )
 

@@ -31,7 +31,7 @@ from ...runners.telemetry.progress import parts, progress, source_text
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
-from ..rows.log import large
+from ..rows.log import large_size
 from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows
 from ..rows.tables import plain_table
@@ -93,7 +93,7 @@ def unsaid(text: str, earlier: Iterable[str]) -> str:
 
 def _logs(state: RunState) -> list[str]:
     """Return the size of large logs and how much of it is kept; [] if they are small."""
-    size, cap = large(state), 0 if state.plan is None else state.plan.log_cap
+    size, cap = large_size(state), 0 if state.plan is None else state.plan.log_cap
     if not size:
         return []
     if not cap:
