@@ -36,11 +36,11 @@ def replay(options: argparse.Namespace) -> int:
 
         check_terminal()
         with opened(Path(options.run)) as manifest:
-            return show(manifest.run, True, options.ascii, replay=True)
+            return show(manifest.run, readonly=True, ascii_only=options.ascii, replay=True)
     entry = run_directories.resolve(options.run)
     if not run_directories.ended(entry):
         raise RunError(f"run {entry.record.name} is live: `distui attach {entry.record.name}` opens it")
-    return show(entry.record.run, True, options.ascii, replay=True)
+    return show(entry.record.run, readonly=True, ascii_only=options.ascii, replay=True)
 
 
 def check_terminal() -> None:

@@ -8,6 +8,7 @@ import sys
 
 from msgspec import Struct
 
+from ...presets.plurals import plural
 from ...runners.diagnosis.status import missing
 from ...runners.node.run_following import snapshot
 from ...runners.reports.status_document import WatchedStatus, status_json
@@ -21,16 +22,18 @@ from .status import describe
 
 def watch(options: argparse.Namespace) -> int:
     """Open one job in the cockpit, read-only, or list several; print text if there is no terminal."""
-    jobs = list(scan().jobs.values())
-    meant = [job for job in jobs if job.run is None] or jobs  # distui's own jobs have other verbs
+    seen = scan()
+    jobs = list(seen.jobs.values())
+    # `attach` opens distui's own jobs better than `watch` does: they count only if there is nothing else to watch.
+    candidates = [job for job in jobs if job.run is None] or jobs
     pid = options.pid
     if pid is None:
-        if len(meant) > 1:
+        if len(candidates) > 1:
             return _list(jobs, options.json)
-        pid = first_pid(meant[0]) if meant else None
-    job = find_job(scan(), pid)
+        pid = first_pid(candidates[0]) if candidates else None
+    job = find_job(seen, pid)
     if not options.json and interactive():
-        return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
+        return show(f"{WATCH}{first_pid(job)}", readonly=True, ascii_only=options.ascii)
     state = asyncio.run(_once(job))
     lacks = missing(state, None)  # its output is wherever its ranks write it, and is not searched
     lines = [*describe(state).rstrip().splitlines(), "", *(f"Missing: {sentence}." for sentence in lacks)]
@@ -64,6 +67,6 @@ def _list(jobs: list[WatchedJob], as_json: bool) -> int:
     lines: list[str] = []
     for row in rows:
         whose = f"distui run {row.run}" if row.run else f"started by {row.launcher}"
-        lines.append(f"{row.pid:>8}  {row.name}  {row.ranks} ranks  {whose}")
+        lines.append(f"{row.pid:>8}  {row.name}  {plural(row.ranks, 'rank')}  {whose}")
     answer(as_json, rows, [*lines, typeable("`distui watch PID` opens one of them", sys.stdout)])
     return 0
