@@ -1,8 +1,8 @@
 """Removal of a run's files: their extent, the reason, and the removal itself. `rm`, `prune` and retention share it.
 
-Unknown facts prevent a removal: a run of unknown age is not old, an unreadable plan may use a checkpoint, and files that
-another process may hold count as held. Only this user's directories below the runs' folder are removed, and the
-checkpoints of a demo.
+Unknown facts prevent a removal: a run of unknown age is not old, an unreadable plan may use a checkpoint, and a file
+that another process may hold counts as held. A disk that cannot lock files is no such reason (UNLOCKABLE). Only this
+user's directories below the runs' folder are removed, and the checkpoints of a demo.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UNLOCKABLE = (
     errno.ENOLCK,
     errno.EOPNOTSUPP,
 )
-"""Errors of locking that do not prevent a removal: a full disk is no reason to keep a run."""
+"""Errors of locking that do not prevent a removal, e.g. of a full disk. There agents and runners hold no lock either."""
 
 REMOVABLE_BY = {
     errno.EBUSY: "`umount` it",
@@ -113,7 +113,7 @@ class Removal(Struct, frozen=True, dict=True):
         """Seconds since `last`; None if unknown."""
         return None if self.last is None or self.last < CLOCKS_SET else elapsed(self.last, now)
 
-    def why(self, now: float) -> str:
+    def age_text(self, now: float) -> str:
         """Age in words: "ended 40d ago", or "last written …" if its end is unknown."""
         age = self.age(now)
         if age is None:
@@ -156,11 +156,14 @@ def _heard(state: RunState) -> float:
 
 
 def _parts(entry: Entry) -> tuple[Entry, ...]:
-    """Its parts with separate directories on this machine. A copy of a part is no part, and has none."""
+    """Return the other directories on this machine of a run on several nodes, one per node; () for any other run.
+
+    A copied directory of a node counts as a run on one node (kind "local"), so it has no parts.
+    """
     if entry.record.kind == "local":
         return ()
-    whole = entry.record.whole or entry.record.run
-    return tuple(part for part in run_directories.parts(whole) if part.path != entry.path)
+    launched_run = entry.record.whole or entry.record.run
+    return tuple(part for part in run_directories.parts(launched_run) if part.path != entry.path)
 
 
 def _refusal(entry: Entry, phase: RunPhase, until: float) -> str:
@@ -168,7 +171,7 @@ def _refusal(entry: Entry, phase: RunPhase, until: float) -> str:
     if not phase.ended:
         return f"run {name} is live ({phase}): `distui stop {name}` ends it, and only an ended run can be removed"
     if elsewhere := run_directories.elsewhere(entry):
-        return f"{elsewhere}, and remove it there; a copy goes with `rm -r {entry.path}`"
+        return f"{elsewhere}, and remove it there; remove a copy with `rm -r {entry.path}`"
     if left := run_directories.orphans(entry):
         pids = ", ".join(map(str, left[:8]))
         return f"{plural(len(left), 'process')} of run {name} still live (pid {pids}): `distui stop {name}` ends them"
@@ -204,7 +207,7 @@ def _checkpoint_folder(entry: Entry) -> Path | None:
 def _is_used(checkpoints: Path, leaving: Sequence[Path]) -> bool:
     """Whether a run other than `leaving` may resume from the checkpoints: its plan names them, or is unreadable."""
     if run_directories.strays():
-        return True
+        return True  # a live run whose directory and plan are gone may use them
     others = [path for path in run_directories.directories() if path not in leaving]
     return any(_may_name(path, checkpoints.name) for path in others)
 
@@ -224,38 +227,37 @@ def _may_name(path: Path, name: str) -> bool:
 
 
 def candidates(entries: Iterable[Entry], wait_s: float | None = None) -> Iterator[Removal]:
-    """Yield the runs that may be removed without their name: none that is foreign, a copy, or has the tag `keep`.
+    """Yield the runs that may be removed without their name: no copies, none with the tag `keep`.
 
     `wait_s`: seconds for the agents of all of them to exit. Raises RunError.
     """
     until = clock.monotonic() + (LEAVING_S if wait_s is None else wait_s)
     for entry in entries:
-        if any(map(_stays, (entry, *_parts(entry)))):
+        if any(map(_needs_name, (entry, *_parts(entry)))):
             continue
         removal = examine(entry, max(0.0, until - clock.monotonic()))
         if not removal.refusal:
             yield removal
 
 
-def _stays(entry: Entry) -> bool:
-    """Whether only a command with the name of this run, or of the part's run, may remove this directory."""
+def _needs_name(entry: Entry) -> bool:
+    """Whether only a command that names this run, or the run of this part, may remove this directory."""
     return entry.path.is_symlink() or _is_foreign(entry) or run_notes.read(entry.path).keeps
 
 
 def _is_foreign(entry: Entry) -> bool:
-    """Whether a directory is a run only by its name, or is a copy: only a command with its name may remove it."""
+    """Whether no launch made this directory: it is a copy, or has the name of a run but none of its files."""
     files = (run_directories.RUN_FILE, run_directories.PLAN_FILE, journal.NAME)
     return _is_copy(entry) or not any(os.path.lexists(entry.path / name) for name in files)
 
 
 def _is_copy(entry: Entry) -> bool:
-    """Whether a directory has a name that no launch gives, or the run.json of another run."""
+    """Whether a directory is a copy of a run: renamed, or with the run.json of another run."""
     if entry.record.name == entry.path.name:
-        return True
-    return (
-        bool(entry.problem)
-        and file_io.document_or_none(entry.path / run_directories.RUN_FILE, journal.RunRecord) is not None
-    )
+        return True  # a launch names directories TIME-NAME-ID; a renamed one gives its run the whole name
+    has_problem = bool(entry.problem)
+    run_file = entry.path / run_directories.RUN_FILE
+    return has_problem and file_io.document_or_none(run_file, journal.RunRecord) is not None
 
 
 def pruned(
@@ -298,40 +300,41 @@ class Removed(Struct, frozen=True):
 
 
 def remove(entry: Entry, wait_s: float | None = None) -> Removed:
-    """Examine a run again, then remove its directory, its parts' directories here, its sockets, and its checkpoints.
+    """Examine a run again, then remove its parts' directories here, its own, its checkpoints, and its sockets.
 
     `wait_s`: see `examine`. Raises RunError.
     """
     removal = examine(entry, wait_s)
     if removal.refusal:
         raise RunError(removal.refusal)
-    folders = [*removal.folders[1:], entry.path]  # last: a run stays if its parts cannot be removed
+    folders = [*removal.folders[1:], entry.path]  # after its parts: if one cannot be removed, the run stays
     if removal.checkpoints is not None and not _is_used(removal.checkpoints, folders):
         folders.append(removal.checkpoints)
     sizes = dict[Path, int]()
     for path in folders:
         with contextlib.suppress(GoneError):
             sizes[path] = _checked(path)
-    gone = _remove_each(sizes, removal.checkpoints)
-    if not gone:
+    removed = _remove_each(sizes, removal.checkpoints)
+    if not removed:
         raise GoneError(f"{entry.path} was already removed")
     for each in (entry, *removal.parts):
         _remove_sockets(each.record.run8)
-    return Removed(gone, sum(sizes[path] for path in gone))
+    return Removed(removed, sum(sizes[path] for path in removed))
 
 
 def _remove_each(paths: Iterable[Path], checkpoints: Path | None) -> list[Path]:
     """Remove directories, and return those that no other process removed first. Raises RunError."""
-    gone = list[Path]()
+    removed = list[Path]()
     for path in paths:
+        locks = () if path == checkpoints else (AGENT_LOCK, RUNNER_LOCK)
         try:
-            _remove(path, () if path == checkpoints else (AGENT_LOCK, RUNNER_LOCK))
-            gone.append(path)
+            _remove(path, locks)
+            removed.append(path)
         except GoneError:
             continue
         except RunError as error:
-            raise RunError("; ".join([str(error), *(f"{each} was removed" for each in gone)])) from None
-    return gone
+            raise RunError("; ".join([str(error), *(f"{each} was removed" for each in removed)])) from None
+    return removed
 
 
 def _checked(path: Path) -> int:
@@ -350,24 +353,31 @@ def _checked(path: Path) -> int:
 
 def _remove(path: Path, locks: Iterable[str]) -> None:
     """Rename a directory, with `locks` in it held, then remove it: no process sees half of it. Raises RunError."""
-    gone = path.with_name(f"{TRASH}{path.name}-{secrets.token_hex(4)}")
+    renamed = path.with_name(f"{TRASH}{path.name}-{secrets.token_hex(4)}")
     with _parent_of(path) as folder, _alone(path, folder) as run:
         with _held(run, path.name, locks):
-            os.rename(path.name, gone.name, src_dir_fd=folder, dst_dir_fd=folder)
-        with _parent_of(gone):
-            directory_trees.remove(gone.name, folder)
+            os.rename(path.name, renamed.name, src_dir_fd=folder, dst_dir_fd=folder)
+        with _errors_about(renamed):
+            directory_trees.remove(renamed.name, folder)
 
 
 @contextlib.contextmanager
 def _parent_of(path: Path) -> Iterator[int]:
     """Open the directory that contains a path; errors within become a RunError about the path."""
     file_io.check_owner(path.parent)
-    try:
+    with _errors_about(path):
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield folder
         finally:
             os.close(folder)
+
+
+@contextlib.contextmanager
+def _errors_about(path: Path) -> Iterator[None]:
+    """Turn errors within into a RunError about the path."""
+    try:
+        yield
     except FileNotFoundError:
         raise GoneError(f"{path} was already removed") from None
     except directory_trees.MountedError as error:
@@ -381,10 +391,10 @@ def _parent_of(path: Path) -> Iterator[int]:
 def _left(path: Path, error: directory_trees.LeftError) -> str:
     """Text about the rest of a directory, with a remedy."""
     others = f" and {plural(error.count - 1, 'other file')}" if error.count > 1 else ""
-    remedy = REMOVABLE_BY.get(error.errno or 0, "see to that")
+    remedy = REMOVABLE_BY.get(error.errno or 0, "make it removable")
     return (
-        f"{path / str(error.filename)}{others} cannot be removed ({error.strerror}), and all else of its run was "
-        f"removed: {remedy}, and the next `distui rm` or `distui prune` removes the rest"
+        f"{path / str(error.filename)}{others} cannot be removed ({error.strerror}); the rest of the run was "
+        f"removed: {remedy}, then the next `distui rm` or `distui prune` removes it, too"
     )
 
 
@@ -416,7 +426,10 @@ def _held(run: int, name: str, locks: Iterable[str]) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock an open file, and return False if another process holds it. Raises OSError."""
+    """Lock an open file; return False if another process holds it, True also after an error of UNLOCKABLE.
+
+    Raises OSError for any other error.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

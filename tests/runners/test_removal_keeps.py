@@ -261,7 +261,7 @@ def test_the_ended_run_of_another_host_is_refused_with_what_to_type(
     who = file_io.Identity(1, 1, "another boot", "another-host")
     (entry.path / "agent.json").write_bytes(msgspec.json.encode(who))
     assert main(["rm", "theirs", "--yes"]) == 2
-    assert f"remove it there; a copy goes with `rm -r {entry.path}`" in capsys.readouterr().err
+    assert f"remove it there; remove a copy with `rm -r {entry.path}`" in capsys.readouterr().err
 
 
 # --- parts ---

@@ -223,8 +223,8 @@ def test_a_file_that_cannot_be_removed_is_named_once_and_all_else_goes(
     assert trash.name.startswith(f".removed-{one.path.name}")
     assert [path.name for path in trash.rglob("*")] == ["plan.json"]
     assert err == (
-        f"distui: {trash}/plan.json cannot be removed (Operation not permitted), and all else of its run was removed: "
-        "`chattr -i` it, and the next `distui rm` or `distui prune` removes the rest\n"
+        f"distui: {trash}/plan.json cannot be removed (Operation not permitted); the rest of the run was removed: "
+        "`chattr -i` it, then the next `distui rm` or `distui prune` removes it, too\n"
     )
     stuck.clear()
     stuck.update({"rank-1.out": errno.EBUSY, "rank-2.out": errno.EBUSY})
@@ -232,7 +232,7 @@ def test_a_file_that_cannot_be_removed_is_named_once_and_all_else_goes(
     assert f"Finished a removal that was cut off: {trash}" in err
     assert "/node-0/rank-" in err
     assert "and 1 other file cannot be removed (Device or resource busy)" in err
-    assert ": `umount` it, and" in err
+    assert ": `umount` it, then" in err
     stuck.clear()
     assert main(["prune", "--failed", "--yes"]) == 0
     assert left() == []

@@ -77,7 +77,7 @@ def _lines(chosen: Sequence[Removal], sizes: Mapping[Path, int]) -> list[str]:
     now = clock.now()
     rows = [("name", "state", "age", "size", "directory")]
     for removal in chosen:
-        about = removal.entry.record.name, str(removal.phase), removal.why(now)
+        about = removal.entry.record.name, str(removal.phase), removal.age_text(now)
         for folder in removal.folders:
             rows.append((*about, size_short(sizes[folder]), str(folder)))
             about = "", "", ""
@@ -104,7 +104,7 @@ def _show(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
 
 def _document(removal: Removal, folders: Sequence[Path], size: int) -> RemovedRun:
     record = removal.entry.record
-    why = f"{removal.phase}, {removal.why(clock.now())}"
+    why = f"{removal.phase}, {removal.age_text(clock.now())}"
     paths = [str(folder) for folder in folders]
     return RemovedRun(record.run, record.name, str(removal.entry.path), why, paths, size)
 
