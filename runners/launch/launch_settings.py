@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..run.settings_file import loaded, no_section, strangers
+from ..run.settings_file import loaded, no_section, unknown_keys
 
 LOCAL, SKY, HOSTS = "local", "sky", "hosts"
 SECTION = "launch"
@@ -47,7 +47,7 @@ def of_table(table: Any, path: Path) -> LaunchDefaults:
     """Parse `[launch]`."""
     if not isinstance(table, Mapping):
         return LaunchDefaults(problems=(no_section(path, SECTION),))
-    problems = strangers(path, SECTION, table, KEYS, f"there are {' and '.join(KEYS)}")
+    problems = unknown_keys(path, SECTION, table, KEYS, f"there are {' and '.join(KEYS)}")
     values = {}
     for key in KEYS:
         value = table.get(key, "")

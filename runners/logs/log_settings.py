@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..run.formatting import bytes_of_cap
-from ..run.settings_file import loaded, no_section, strangers
+from ..run.settings_file import loaded, no_section, unknown_keys
 
 SECTION, CAP = "logs", "cap"
 
@@ -33,7 +33,7 @@ def of_table(table: Any, path: Path) -> LogSettings:
     """Return the settings of a `[logs]` table."""
     if not isinstance(table, Mapping):
         return LogSettings(problems=(no_section(path, SECTION),))
-    problems = strangers(path, SECTION, table, (CAP,), f"there is {SECTION}.{CAP}")
+    problems = unknown_keys(path, SECTION, table, (CAP,), f"there is {SECTION}.{CAP}")
     text = table.get(CAP, "off")
     cap = bytes_of_cap(text) if isinstance(text, str) else None
     if cap is None:

@@ -28,7 +28,7 @@ from ..run.settings_file import (
     others_read,
     secret_of,
     settings_path,
-    strangers,
+    unknown_keys,
 )
 from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
 
@@ -103,7 +103,7 @@ def of_table(table: Any, path: Path) -> Configured:
     if not isinstance(table, Mapping):
         return Configured(path, _own_ways(every_rule()), problems=(no_section(path, "notify"),))
     there = "there are notify.send, notify.rules, notify.ways"
-    problems = strangers(path, "notify", table, ("send", "rules", "ways"), there)
+    problems = unknown_keys(path, "notify", table, ("send", "rules", "ways"), there)
     rules = every_rule()
     try:
         rules = _rules(table, "notify.rules", rules)
@@ -193,7 +193,7 @@ def _mistakes_of_settings(where: str, kind: str, section: Mapping[str, Any]) -> 
         if key not in known:
             yield f"{where}: a channel of type {kind} has no setting {quoted(key)}{nearest_or_all(key, known)}"
         if key not in ("command", "rules") and not isinstance(value, str):
-            yield f"{where}.{key} has to be a text"
+            yield f"{where}.{key} has to be a string"
 
 
 def _mistakes_of_address(where: str, section: Mapping[str, Any]) -> Iterator[str]:

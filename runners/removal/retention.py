@@ -20,7 +20,7 @@ from ..run.errors import RunError
 from ..run.formatting import duration_text, seconds_of, size_short, time_of_day
 from ..run.model import RunPhase
 from ..run.run_directories import Entry
-from ..run.settings_file import loaded, no_section, strangers
+from ..run.settings_file import loaded, no_section, unknown_keys
 from . import run_removal
 
 SECTION = "retention"
@@ -72,7 +72,7 @@ def of_table(table: Any, path: Path) -> Retention:
     """Parse `[retention]`."""
     if not isinstance(table, Mapping):
         return Retention(problems=(no_section(path, SECTION),))
-    problems = strangers(path, SECTION, table, KEYS, f"there are {' and '.join(KEYS)}")
+    problems = unknown_keys(path, SECTION, table, KEYS, f"there are {' and '.join(KEYS)}")
     older, keep = table.get("older_than"), table.get("keep")
     age = seconds_of(older) if isinstance(older, str) else None
     if older is not None and not age:

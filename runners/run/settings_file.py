@@ -83,16 +83,16 @@ def loaded(
 
 
 def no_section(path: Path, section: str) -> str:
-    """Message for a plain value in place of a section."""
+    """Return the message for a plain value in place of a section."""
     return f"{path}: {section} has to be a section, [{section}]"
 
 
-def strangers(
-    path: Path, section: str, names: Iterable[str], keys: tuple[str, ...], there: str
+def unknown_keys(
+    path: Path, section: str, names: Iterable[str], keys: tuple[str, ...], known: str
 ) -> list[str]:
-    """Return a sentence for each unknown name in a section; `there` lists the known ones."""
+    """Return a sentence for each unknown name in a section. `known`: a sentence that lists the known keys."""
     return [
-        f"{path}: there is no setting {quoted(f'{section}.{name}')}; {did_you_mean(name, keys) or there}"
+        f"{path}: there is no setting {quoted(f'{section}.{name}')}; {did_you_mean(name, keys) or known}"
         for name in names
         if name not in keys
     ]

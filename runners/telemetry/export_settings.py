@@ -15,15 +15,15 @@ from msgspec import Struct
 from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
 from ..run.formatting import seconds_of
-from ..run.settings_file import Lookup, SecretError, is_address, loaded, no_section, secret_of, strangers
+from ..run.settings_file import Lookup, SecretError, is_address, loaded, no_section, secret_of, unknown_keys
 
 SECTION = "export"
 DIRECTORY = "openmetrics_dir"
 OTLP_KEYS = ("otlp_endpoint", "otlp_headers_file", "otlp_headers_env", "otlp_interval")
 ENDPOINT, HEADERS_FILE, HEADERS_ENV, INTERVAL = OTLP_KEYS
 KEYS = (DIRECTORY, *OTLP_KEYS)
-EVERY_S, LEAST_S, MOST_S = 10.0, 1.0, 3600.0
-"""Seconds between two pushes: default, minimum and maximum."""
+DEFAULT_INTERVAL_S, MIN_INTERVAL_S, MAX_INTERVAL_S = 10.0, 1.0, 3600.0
+"""Seconds between two pushes."""
 SIGNAL_PATH = "/v1/metrics"
 """Path that the OTLP specification appends to a collector's address."""
 MISSING = "OTLP needs an extra: `pip install 'distui[otlp]'`"
@@ -36,14 +36,16 @@ class OtlpExport(Struct, frozen=True):
     endpoint: str
     """Address of a collector or of its metrics endpoint, as written."""
     headers_file: str = ""
+    """File with a header per line, relative to the folder of the settings; "" without one."""
     headers_env: str = ""
+    """Name of a variable with a header per line; "" without one."""
     interval: str = ""
     """Interval as written."""
 
     @property
     def interval_s(self) -> float:
         """Seconds between two pushes."""
-        return seconds_of(self.interval) or EVERY_S
+        return seconds_of(self.interval) or DEFAULT_INTERVAL_S
 
     @property
     def url(self) -> str:
@@ -82,12 +84,12 @@ def of_table(table: Any, path: Path) -> MetricsExport:
     """Parse `[export]`."""
     if not isinstance(table, Mapping):
         return MetricsExport(problems=(no_section(path, SECTION),))
-    there = f"there are {', '.join(f'{SECTION}.{key}' for key in KEYS)}"
-    problems = strangers(path, SECTION, table, KEYS, there)
+    known = f"there are {', '.join(f'{SECTION}.{key}' for key in KEYS)}"
+    problems = unknown_keys(path, SECTION, table, KEYS, known)
     directory = _absolute(table.get(DIRECTORY))
     if directory is None and DIRECTORY in table:
         problems.append(
-            f"{path}: {SECTION}.{DIRECTORY} has to be a directory from / or ~ on, as in "
+            f"{path}: {SECTION}.{DIRECTORY} has to be an absolute path (or ~/…), as in "
             '"/var/lib/node_exporter/textfile"'
         )
     wrong = [f"{path}: {SECTION}.{text}" for text in _wrong_otlp(table)]
@@ -115,22 +117,26 @@ def _otlp(table: Mapping[str, Any]) -> OtlpExport:
 
 
 def _wrong_otlp(table: Mapping[str, Any]) -> list[str]:
-    """Problems, each from the key on; no text quotes a value, because it may be a secret."""
+    """Return the problems of the push, each beginning with its key. Values may be secrets, so they are not quoted."""
     if ENDPOINT not in table:
         return [f"{key} does nothing without {ENDPOINT}" for key in OTLP_KEYS if key in table]
-    texts = [f"{key} has to be a text" for key in OTLP_KEYS if not isinstance(table.get(key, ""), str)]
+    texts = [f"{key} has to be a string" for key in OTLP_KEYS if not isinstance(table.get(key, ""), str)]
     if texts:
         return texts
     wrong = _wrong_endpoint(table[ENDPOINT])
     variable = table.get(HEADERS_ENV, "")
     if variable and not is_secret(variable):
         wrong.append(
-            f"{HEADERS_ENV}: {quoted(variable)} does not read as the name of a secret, and would be written into run "
-            "directories: call it OTLP_TOKEN, say"
+            f"{HEADERS_ENV}: the name {quoted(variable)} has to look secret (e.g. OTLP_TOKEN), else its value "
+            "is saved in run directories"
         )
-    if INTERVAL in table and not LEAST_S <= (seconds_of(table[INTERVAL]) or 0) <= MOST_S:
+    if INTERVAL in table and not _is_valid_interval(table[INTERVAL]):
         wrong.append(f'{INTERVAL} has to be a time from 1s to 1h, as in "30s"')
     return wrong
+
+
+def _is_valid_interval(text: str) -> bool:
+    return MIN_INTERVAL_S <= (seconds_of(text) or 0) <= MAX_INTERVAL_S
 
 
 def _wrong_endpoint(value: str) -> list[str]:
@@ -138,7 +144,7 @@ def _wrong_endpoint(value: str) -> list[str]:
         return [f'{ENDPOINT} has to be the address of a collector, as in "http://localhost:4318"']
     parts = urlsplit(value)
     if parts.username is not None or "?" in value or "#" in value:
-        return [f"{ENDPOINT} has to be host and path alone: what is secret goes into {HEADERS_FILE}"]
+        return [f"{ENDPOINT} has to be only host and path: write secrets into {HEADERS_FILE}"]
     return []
 
 
@@ -154,13 +160,13 @@ def _headers(text: str, where: str) -> dict[str, str]:
     for number, line in enumerate(filter(None, map(str.strip, text.splitlines())), 1):
         match = _HEADER.fullmatch(line)
         if match is None:
-            raise SecretError(f"{where}: line {number} is no header: write NAME: VALUE, in ASCII")
+            raise SecretError(f"{where}: line {number} is not a header: write NAME: VALUE, in ASCII")
         headers[match[1]] = match[2]
     return headers
 
 
 def is_installed() -> bool:
-    """Whether this Python has the extra, without importing it."""
+    """Return whether this Python has the extra, without importing it."""
     try:
         return importlib.util.find_spec("opentelemetry.proto") is not None
     except ModuleNotFoundError:

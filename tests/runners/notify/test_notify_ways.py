@@ -92,7 +92,7 @@ def test_a_way_with_a_mistake_is_named_and_refused_at_a_launch(tmp_path: Path) -
     for lines, part in [
         ('type = "slak"', "type has to be one of"), ('type = "webhook"', "needs its address"),
         (f'type = "webhook"\nurl = "{SECRET}"\nurl_file = "x"', "in one of"),
-        ('type = "webhook"\nurl = 3', "has to be a text"),
+        ('type = "webhook"\nurl = 3', "has to be a string"),
         ('type = "command"', "list of words"), ('type = "command"\ncommand = "rm -rf"', "list of words"),
         ('type = "command"\ncommand = []', "list of words"), ('type = "desktop"\nurl = "x"', "has no setting"),
         ('type = "webhook"\nurl_env = "MY_ADDRESS"', "name of a secret"),

@@ -281,17 +281,17 @@ def test_the_network_is_that_of_the_launch_and_the_users_own_export_has_no_say()
 def test_what_cannot_be_used_is_named_and_nothing_is_pushed() -> None:
     for table, problem in [
         ({"otlp_endpoint": "localhost:4318"}, "export.otlp_endpoint has to be the address of a collector"),
-        ({"otlp_endpoint": "https://me:pw@h/"}, "export.otlp_endpoint has to be host and path alone"),
-        ({"otlp_endpoint": "https://h/?token=pw"}, "export.otlp_endpoint has to be host and path alone"),
+        ({"otlp_endpoint": "https://me:pw@h/"}, "export.otlp_endpoint has to be only host and path"),
+        ({"otlp_endpoint": "https://h/?token=pw"}, "export.otlp_endpoint has to be only host and path"),
         ({"otlp_endpoint": "https://h:port/"}, "export.otlp_endpoint has to be the address"),
-        ({"otlp_endpoint": 4318}, "export.otlp_endpoint has to be a text"),
+        ({"otlp_endpoint": 4318}, "export.otlp_endpoint has to be a string"),
         (
             {"otlp_endpoint": "http://h", "otlp_headers_file": ["pw"]},
-            "export.otlp_headers_file has to be a text",
+            "export.otlp_headers_file has to be a string",
         ),
         (
             {"otlp_endpoint": "http://h", "otlp_headers_env": "PLAIN"},
-            "PLAIN does not read as the name of a secret",
+            "the name PLAIN has to look secret",
         ),
         (
             {"otlp_endpoint": "http://h", "otlp_interval": "0.1s"},
@@ -345,4 +345,4 @@ def test_headers_come_from_a_file_that_others_cannot_read_and_from_a_variable(tm
         file.write_text(f"A: b\n{line}\n")
         with pytest.raises(SecretError) as refused:
             headers_of(otlp, NONE.get, tmp_path)
-        assert str(refused.value) == "headers: line 2 is no header: write NAME: VALUE, in ASCII"
+        assert str(refused.value) == "headers: line 2 is not a header: write NAME: VALUE, in ASCII"
