@@ -346,7 +346,7 @@ def _accept_variable(table: str, variable: str, value: object, where: str) -> st
     if not isinstance(value, str | int | float):
         raise PresetError(f"{where}: {table}.{variable} takes a text or a number, not {show(value)}")
     text = variable_text(value)
-    problem = nccl.check(variable, text) if table == "nccl" else None
+    problem = nccl.error_in(variable, text) if table == "nccl" else None
     if problem:
         raise PresetError(f"{where}: {problem}")
     return text

@@ -55,11 +55,14 @@ class Subsystem:
 class NcclVariable:
     name: str
     kind: str = "text"
-    """Type of its values: "flag", "torch", "int", "number", "word", "level", "text", "debug", "mask" (see nccl.toml)."""
+    """Type of its values: "flag", "torch" (torch's booleans), "int", "number", "word", "level", "text", "debug", "mask".
+
+    The head of nccl.toml explains each.
+    """
     scope: str = "restart"
     """Effect of a change: "live", "communicator" (new ones) or "restart"."""
     since: str = ""
-    """First NCCL version ("torch N": torch version) with it, or "" if it is older than the record."""
+    """First NCCL version ("torch N": torch version) with it; "" if unknown, or older than the sources of nccl.toml."""
     default: str = ""
     """Behaviour if it is unset, or "" if NCCL decides at run time."""
     values: tuple[str, ...] = ()
@@ -115,14 +118,19 @@ def described(name: str) -> list[NcclVariable]:
 
 def facts(entry: NcclVariable) -> str:
     """Describe a variable's values, default, versions, and the effect of a change."""
-    values, maker = takes(entry), "" if entry.since.startswith("torch") else "NCCL "
-    parts = [
-        values and f"takes {values}",
-        entry.default and f"default {entry.default}",
-        entry.since and f"since {maker}{entry.since}",
-        f"NCCL {entry.until} was the last that read it" if entry.until else SCOPES[entry.scope],
-    ]
-    return "; ".join(filter(None, parts))
+    parts: list[str] = []
+    if values := takes(entry):
+        parts.append(f"takes {values}")
+    if entry.default:
+        parts.append(f"default {entry.default}")
+    if entry.since:
+        is_of_torch = entry.since.startswith("torch")
+        parts.append(f"since {entry.since}" if is_of_torch else f"since NCCL {entry.since}")
+    if entry.until:
+        parts.append(f"NCCL {entry.until} was the last that read it")
+    else:
+        parts.append(SCOPES[entry.scope])
+    return "; ".join(parts)
 
 
 def full_name(name: str) -> str:
@@ -135,15 +143,15 @@ def of_plugin(name: str) -> bool:
     return name.startswith(tuple(_file()["plugins"]["names"]))
 
 
-def check(name: str, value: str) -> str | None:
+def error_in(name: str, value: str) -> str | None:
     """Return a sentence if setting the variable `name` to `value` is surely wrong, else None.
 
-    Names outside the catalogue are accepted, because newer NCCLs and plug-ins have their own. Typing errors are
-    refused: only one pair of names in the catalogue is that similar. `doubt` covers other unknown names.
+    Names outside the catalogue are accepted, because newer NCCLs and plug-ins have their own; `warning_for` is about
+    them. Only a misspelt name is an error: real names are rarely that similar, one pair of them in the catalogue.
     """
     entry = catalogue().get(name)
     if entry is None:
-        return _slipped(name)
+        return _error_in_name(name)
     try:
         if entry.kind == "debug":
             parse_level(value)
@@ -156,29 +164,33 @@ def check(name: str, value: str) -> str | None:
 
 def preset_table(name: str, value: str) -> str:
     """Return the table of a preset for a variable: "nccl" for a valid setting of NCCL, else "env"."""
-    return "nccl" if covers(name) and check(name, value) is None else "env"
+    return "nccl" if covers(name) and error_in(name, value) is None else "env"
 
 
-def slip(name: str) -> str:
-    """Return the variable that `name` misspells (`misspells`, or capitals), or "". A correct name gives ""."""
+def misspelt(name: str) -> str:
+    """Return the variable that `name` surely misspells: by lower case, or as `misspells` says. "" if there is none."""
     if name in catalogue():
         return ""
     upper = name.upper()
-    long = (near for near in _read() if len(near) >= len("NCCL_DEBUG"))  # short names are too similar
-    return upper if upper in catalogue() else next((near for near in long if misspells(upper, near)), "")
+    if upper in catalogue():
+        return upper
+    long_names = (
+        near for near in _current_names() if len(near) >= len("NCCL_DEBUG")
+    )  # short ones are too similar
+    return next((near for near in long_names if misspells(upper, near)), "")
 
 
-def _read() -> Iterator[str]:
-    """Yield the names that the newest versions read."""
+def _current_names() -> Iterator[str]:
+    """Yield the names of the variables that the newest versions read."""
     return (entry.name for entry in catalogue().values() if not entry.until)
 
 
-def doubt(name: str) -> str:
+def warning_for(name: str) -> str:
     """Return a sentence if setting the variable `name` may have no effect, else ""."""
     entry = catalogue().get(name)
     if entry is not None:
         return f"{name} is no longer read: NCCL {entry.until} was the last that did." if entry.until else ""
-    if not slip(name) and (of_plugin(name) or not covers(name)):
+    if not misspelt(name) and (of_plugin(name) or not covers(name)):
         return ""
     return (
         f"Neither NCCL up to {NEWEST} nor torch is known to read {name}: "
@@ -186,26 +198,29 @@ def doubt(name: str) -> str:
     )
 
 
-def doubts(names: Iterable[str]) -> list[str]:
-    """Return the doubts about these names, each with a suggested name."""
-    texts = {name: text for name in names if (text := doubt(name))}
-    return [
-        f"{text} Did you mean {near}?" if (near := likely(name)) else text for name, text in texts.items()
-    ]
+def warnings_for(names: Iterable[str]) -> list[str]:
+    """Return the warnings about these names, each with a suggested name."""
+    warnings: list[str] = []
+    for name in dict.fromkeys(names):
+        text = warning_for(name)
+        if not text:
+            continue
+        near = suggestion(name)
+        warnings.append(f"{text} Did you mean {near}?" if near else text)
+    return warnings
 
 
 @functools.lru_cache(maxsize=1000)
-def likely(name: str) -> str:
-    """Return the variable that an unknown `name` probably means, or "".
+def suggestion(name: str) -> str:
+    """Return the variable that an unknown `name` probably means, or "". Less strict than `misspelt`.
 
     Words that begin or end both names do not count: INSPECTOR_ENABLE is not similar to WIN_ENABLE.
     """
     word = name.upper()[:60]
     if name in catalogue():
         return ""
-    return slip(name) or next(
-        (near for near in nearest_names(word, _read(), 0.75, 12) if _alike(word, near)), ""
-    )
+    near_names = nearest_names(word, _current_names(), 0.75, 12)
+    return misspelt(name) or next((near for near in near_names if _alike(word, near)), "")
 
 
 def _alike(word: str, name: str) -> bool:
@@ -255,11 +270,6 @@ def _subsystems() -> tuple[Subsystem, ...]:
     return tuple(Subsystem(name, **facts) for name, facts in _file()["subsystems"].items())
 
 
-def disk_reserve(total: int) -> int:
-    """Return the bytes to keep free on a disk of `total` bytes: 5 %, and at least 2 GiB."""
-    return max(total // 20, 2 << 30)
-
-
 def flood_rate(level: str, subsys: str, collectives: float, ranks: int) -> float:
     """Return the log rate, in bytes per second, of `ranks` ranks with `collectives` per second, or 0.0 if negligible.
 
@@ -294,9 +304,9 @@ def _flooding(level: str, subsys: str) -> list[Subsystem]:
     if wanted.startswith("^"):
         names = {subsystem.name for subsystem in subsystems()} - names - {"ALL"}
     if "ALL" in names:
-        names = {"ALL"}
+        names = {"ALL"}  # its lines include those of every other subsystem
     elif "CALL" in names and parse_level(level) != "TRACE":
-        names.remove("CALL")
+        names.remove("CALL")  # NCCL prints it only at TRACE
     return [subsystem for subsystem in subsystems() if subsystem.lines and subsystem.name in names]
 
 
@@ -318,9 +328,9 @@ def _unknown_subsystem(name: str) -> str:
     return f"{name!r} is not a subsystem of NCCL: {hint}"
 
 
-def _slipped(name: str) -> str | None:
+def _error_in_name(name: str) -> str | None:
     """Return why a name outside the catalogue is refused, or None if it is accepted."""
-    near = slip(name)
+    near = misspelt(name)
     if not near and (covers(name) or of_plugin(name)):
         return None
     full = f"NCCL_{name.upper()}"
@@ -335,7 +345,7 @@ def takes(entry: NcclVariable) -> str:
         case "flag":
             return "0 or 1"
         case "torch":
-            return "1 or 0"
+            return "0 or 1 (also no, yes, false, true)"
         case "word" | "level" | "debug":
             return _choice(entry.values)
         case "int":
@@ -418,7 +428,7 @@ def combined(names: Sequence[str]) -> dict[str, str]:
             if env.setdefault(variable, value) != value:
                 raise PlanError(
                     f"--nccl-preset {preset_of[variable]} wants {variable}={env[variable]}, and {name} wants {value}: "
-                    f"leave one out, or both and give --nccl {variable}=VALUE"
+                    f"leave one out, or leave both out and set --nccl {variable}=VALUE"
                 )
             preset_of.setdefault(variable, name)
     return env

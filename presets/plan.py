@@ -321,7 +321,7 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`")
     env, notes = _layered(request, place, {}, wished_env(request))
-    notes += nccl.doubts([*wished_env(request), *itertools.chain(*request.env_on.values())])
+    notes += nccl.warnings_for([*wished_env(request), *itertools.chain(*request.env_on.values())])
     fewest, nnodes = worker_group.parse_nnodes(request.nnodes or 1)
     worker_group.check_nodes(
         Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes
@@ -434,7 +434,7 @@ def _check_env(request: Request, wished: Mapping[str, str]) -> None:
     """Raise PlanError for a variable that no plan may hold."""
     on_hosts = [pair for env in request.env_on.values() for pair in env.items() if nccl.covers(pair[0])]
     for name, value in (*request.nccl.items(), *on_hosts):
-        problem = nccl.check(name, value)
+        problem = nccl.error_in(name, value)
         if problem:
             raise PlanError(problem)
     if refusal := worker_group.env_refusal(wished):

@@ -141,7 +141,7 @@ def check_variables(name: str, value: str, where: str, nnodes: int | None = None
     if re.fullmatch(r"(TORCH_)?NCCL_TIMEOUT\w*", name):
         text = f"Neither NCCL nor torch reads {name}: collectives keep their own timeout (10 minutes)."
         yield issue("L1", where, text, value=shown)
-    elif nccl.covers(name) or nccl.slip(name):
+    elif nccl.covers(name) or nccl.misspelt(name):
         for finding in _nccl(name, value, where):
             yield replace(finding, value=shown)
     if _is_slow(name, value, nnodes):
@@ -189,17 +189,17 @@ def _nccl(name: str, value: str, where: str) -> Iterator[Finding]:
         text = f"{name} is the old name of TORCH_{name}, which newer torch warns about."
         yield issue("L15", where, text, severity="note", remedy=f"Write TORCH_{name}.")
         return
-    text = nccl.doubt(name)
+    text = nccl.warning_for(name)
     if text:
-        severity: Severity = "error" if nccl.slip(name) else "warning"
+        severity: Severity = "error" if nccl.misspelt(name) else "warning"
         remedy = None if name in nccl.catalogue() else "Check its spelling: it is set as written."
-        yield issue("L15", where, text, near=nccl.likely(name), severity=severity, remedy=remedy)
+        yield issue("L15", where, text, near=nccl.suggestion(name), severity=severity, remedy=remedy)
         return
     fact = nccl.catalogue().get(name)
     if fact is None:
         return
     literal = "$" not in value and "`" not in value
-    problem = nccl.check(name, value) if literal else None
+    problem = nccl.error_in(name, value) if literal else None
     if problem:
         yield issue("L16", where, sentence(problem[:1].upper() + problem[1:]))
     elif literal:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...presets.finding import Finding
-from ...presets.nccl import FLOOD_BYTES, disk_reserve
+from ...presets.nccl import FLOOD_BYTES
 from ..run import clock
 from ..run.formatting import size_text
 from ..run.log_files import attempt_dir
@@ -49,6 +49,11 @@ class Flood:
         """Return half a sentence."""
         rate = f"NCCL's logs on this node grow by {self.rate / 1e6:.3g} MB/s"
         return rate if self.free is None else f"{rate}, and {size_text(self.free)} are free"
+
+
+def disk_reserve(total: int) -> int:
+    """Return the bytes to keep free on a disk of `total` bytes: 5 %, and at least 2 GiB."""
+    return max(total // 20, 2 << 30)
 
 
 class Flow:

@@ -12,7 +12,7 @@ from itertools import chain
 import msgspec
 
 from ...presets.finding import Finding
-from ...presets.nccl import catalogue, likely
+from ...presets.nccl import catalogue, suggestion
 from ...presets.plan import Plan
 from ...presets.plurals import plural
 from ..run.model import Gpu
@@ -39,7 +39,7 @@ def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterat
 
 def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding:
     listed = name in catalogue()
-    near = likely(name)
+    near = suggestion(name)
     alarm = name in READ_AT_INIT or bool(near)
     if near:
         why = f"it looks like {near}"

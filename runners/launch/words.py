@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...presets.nccl import check, full_name
+from ...presets.nccl import error_in, full_name
 from ...presets.request import FORM_OPTIONS, REQUEST_OPTIONS, LaunchOption, Request
 from ..run.environment import pairs
 from ..run.errors import RunError
@@ -108,7 +108,7 @@ def nccl_pairs(words: Sequence[str]) -> dict[str, str]:
     """Parse `--nccl K=V` words, and check them against the catalogue. Raises RunError."""
     values = {full_name(name): value for name, value in pairs(words, "--nccl").items()}
     for name, value in values.items():
-        problem = check(name, value)
+        problem = error_in(name, value)
         if problem is not None:
             raise RunError(problem)
     return values

@@ -46,7 +46,7 @@ DOCUMENTED = (
     ],
 )
 def test_good_values_pass(name: str, value: str) -> None:
-    assert nccl.check(name, value) is None
+    assert nccl.error_in(name, value) is None
 
 
 @for_each(
@@ -68,13 +68,13 @@ def test_good_values_pass(name: str, value: str) -> None:
         ("NCCL_RAS_TIMEOUT_FACTOR", "0", "takes a number above 0, not '0'"),
         ("NCCL_RAS_TIMEOUT_FACTOR", "nan", "takes a number above 0"),
         ("NCCL_INSPECTOR_ENABLE", "yes", "takes 0 or 1"),
-        ("TORCH_NCCL_BLOCKING_WAIT", "maybe", "takes 1 or 0"),
+        ("TORCH_NCCL_BLOCKING_WAIT", "maybe", "takes 0 or 1 (also no, yes, false, true)"),
         ("NCCL_SOCKET_FAMILY", "ipv4", "takes AF_INET or AF_INET6"),
         ("", "1", "is no variable"),
     ],
 )
 def test_bad_values_get_a_sentence(name: str, value: str, part: str) -> None:
-    text = nccl.check(name, value)
+    text = nccl.error_in(name, value)
     assert text is not None
     assert part in text
     assert "\n" not in text
@@ -112,7 +112,7 @@ def test_every_variable_of_the_documentation_has_help() -> None:
     ],
 )
 def test_an_unknown_variable_is_doubted(name: str, near: str) -> None:
-    (text,) = nccl.doubts(["PATH", name, "NCCL_DEBUG", "NCCL_INSPECTOR_ENABLE", "NCCL_OFI_X", "FI_X"])
+    (text,) = nccl.warnings_for(["PATH", name, "NCCL_DEBUG", "NCCL_INSPECTOR_ENABLE", "NCCL_OFI_X", "FI_X"])
     assert text.startswith(
         f"Neither NCCL up to 2.32 nor torch is known to read {name}: it does nothing, unless"
     )
@@ -120,14 +120,14 @@ def test_an_unknown_variable_is_doubted(name: str, near: str) -> None:
 
 
 def test_a_variable_of_the_past_is_doubted() -> None:
-    assert nccl.doubts(["NCCL_LL_THRESHOLD"]) == [
+    assert nccl.warnings_for(["NCCL_LL_THRESHOLD"]) == [
         "NCCL_LL_THRESHOLD is no longer read: NCCL 2.4.8 was the last that did."
     ]
 
 
 def test_words_that_names_share_make_them_no_neighbours() -> None:
-    assert {nccl.likely(name) for name in ("NCCL_WEATHER_ENABLE", "NCCL_FOO_PLUGIN")} == {""}
-    assert nccl.likely("NCCL_INSPECT_ENABLE") == "NCCL_INSPECTOR_ENABLE"
+    assert {nccl.suggestion(name) for name in ("NCCL_WEATHER_ENABLE", "NCCL_FOO_PLUGIN")} == {""}
+    assert nccl.suggestion("NCCL_INSPECT_ENABLE") == "NCCL_INSPECTOR_ENABLE"
 
 
 def test_names_of_the_catalogue_are_no_slips_of_each_other() -> None:

@@ -10,7 +10,7 @@ from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.load import load
-from distui.presets.nccl import check, combined, nccl_presets
+from distui.presets.nccl import combined, error_in, nccl_presets
 from distui.presets.plan import Place, command_plan, make_plan
 from distui.presets.request import Request
 from distui.tui.cli import main
@@ -22,7 +22,7 @@ TRAIN = Request(script="train.py", nproc_per_node=2)
 @for_each("name", nccl_presets())
 def test_nccl_takes_every_value(name: str) -> None:
     preset = nccl_presets()[name]
-    assert [problem for pair in preset.env.items() if (problem := check(*pair))] == []
+    assert [problem for pair in preset.env.items() if (problem := error_in(*pair))] == []
     assert preset.when.endswith(".")
 
 

@@ -211,9 +211,9 @@ def _show_downloads(done: int, of: int) -> None:
 def _warn(plan: Plan, options: argparse.Namespace) -> None:
     """Warn of variables that no program may read. The notes of a plan are printed with its text."""
     printed = () if options.detach or options.json or interactive() else plan.notes
-    for doubt in nccl.doubts([*plan.env, *chain(*plan.hosts.values())]):
-        if doubt not in printed:
-            complain(doubt)
+    for warning in nccl.warnings_for([*plan.env, *chain(*plan.hosts.values())]):
+        if warning not in printed:
+            complain(warning)
 
 
 def outcome(entry: run_directories.Entry) -> int:

@@ -175,7 +175,7 @@ def _variables(name: str, as_json: bool) -> int:
     """Print variables of NCCL, with help. Raises RunError."""
     entries = nccl.described(name)
     if not entries:
-        near = nccl.likely(nccl.full_name(name.upper())) or nearest(name, nccl_presets())
+        near = nccl.suggestion(nccl.full_name(name.upper())) or nearest(name, nccl_presets())
         hint = f"did you mean {near}?" if near else "`distui presets nccl NCCL_` lists all variables"
         raise RunError(f"{name} is neither a setting nor a variable of NCCL: {hint}")
     lines: list[str] = []
