@@ -1,4 +1,11 @@
-"""`python -m distui.runners.agent run RUN_DIR [READY_FD [MODE]]`: a run's agent."""
+"""`python -m distui.runners.agent run RUN_DIR [READY_FD [MODE]]`: the agent of a run on one node.
+
+The runner starts the ranks and owns them. The agent follows the runner: it measures, judges, executes commands, and
+serves viewers. If the agent exits, runner and ranks continue, and the next viewer starts another agent.
+
+The agent reports on the pipe READY_FD that its socket answers, or why it will not. MODE is a StartMode: `start` may
+start a runner; `read`, the default, starts none and only serves what is there.
+"""
 
 from __future__ import annotations
 
@@ -37,21 +44,22 @@ from .reclaim_watch import ReclaimWatch
 from .relay_client import AgentRelay
 from .runner_process import Runner, ServedRun, SpawnRunner
 from .sampling import Sampling
-from .server import AgentServer, no_way
+from .server import AgentServer, refuse_relay
 from .supervision import Supervision
 
 if TYPE_CHECKING:
     from ..diagnosis.detectors import Judging
 
 HUB_SECONDS = 20.0
-"""Seconds that the agent of an ended part waits for its hub, whose link may be down and retries within 15 s.
+"""Seconds that the agent of a node waits, after the end, for the hub of a run on several nodes.
 
-Only the agent can report how the part ended. The node's job waits longer.
+The hub's connection to this node may be down; the hub retries it within 15 s. Only the agent can report how the ranks
+of the node ended. The process that started the agent (runners/node/job.py) waits longer.
 """
 
 
-def no_relay() -> bool:
-    """Return False, because a run without a relay carries no streams."""
+def never_relaying() -> bool:
+    """Return False: a run on one node has no relay, so its runner carries no streams."""
     return False
 
 
@@ -69,13 +77,15 @@ class Agent:
     ) -> None:
         """`spawn_runner` and `gpu_source` start the processes of a run."""
         self._mode = mode
+        self._has_hub = entry.record.kind == "node"
+        """True on each node of a run on several nodes, whose hub judges and sends the notifications."""
         self.served = run = ServedRun(entry, plan)
         self._socket = Path(run.stem + ".sock")
         hooks = Hooks(run.run_dir, run.stem, run.emit, run.parts, run.node)
         launched = self.launched = Environment(run, hooks)
         restarts = Restarts(run, launched)
         self.relay = self._make_relay()
-        relaying = self.relay.busy if self.relay is not None else no_relay
+        relaying = self.relay.busy if self.relay is not None else never_relaying
         self.pulses = Pulses(
             run.state, hooks, run.emit, RankLines(run.run_dir, run.node, self._flush_times)
         )
@@ -95,10 +105,10 @@ class Agent:
             relaying,
             spawn_runner,
         )
-        self.notifier = RunNotices(run, launched.value) if entry.record.kind != "node" else None
-        """None for a part of a run on several nodes, whose hub sends the notifications."""
+        self.notifier = None if self._has_hub else RunNotices(run, launched.value)
+        """None if the hub sends the notifications."""
         self.judging: Judging | None = None
-        """None before the runner has begun, and for a part of a run on several nodes, whose hub judges."""
+        """None before the runner has begun, and if the hub judges."""
         self.server = AgentServer(
             self._socket,
             entry.record,
@@ -108,7 +118,7 @@ class Agent:
             self._window,
             self.sampling.attend,
             curves=self.sampling.curves,
-            pass_on=self.relay.pass_on if self.relay is not None else no_way,
+            pass_on=self.relay.pass_on if self.relay is not None else refuse_relay,
         )
 
     async def _window(self, ask: ReadLog) -> Window:
@@ -129,7 +139,7 @@ class Agent:
         return self.served.runner.who.socket if self.served.runner is not None else None
 
     def _make_judging(self) -> Judging | None:
-        if self.served.record.kind == "node":
+        if self._has_hub:
             return None
         from ..diagnosis.detectors import Judging  # slow to import: the runner comes first
 
@@ -140,7 +150,7 @@ class Agent:
             await self.served.parts.guard("diagnosis", self.judging.judge_now())
 
     def _watchers(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Return the parts that run until the run has ended, by name."""
+        """Return the background tasks that run until the run has ended, by name."""
         run = self.served
         watchers = {
             "sampling": self.sampling.run,
@@ -164,10 +174,10 @@ class Agent:
 
     def _resume(self) -> bool:
         """Replay the journal, and create the run if it is new. Return True if the run continues."""
-        # A restarted job continues its part.
-        again = os.environ.pop("DISTUI_AGAIN", "") != ""
+        # The scheduler has started this node's job again: its journal ends with RunEnded, and new attempts follow.
+        job_restarted = os.environ.pop("DISTUI_AGAIN", "") != ""
         run, record = self.served, self.served.record
-        resumed = run.chronicle.replay() and not (again and run.state.phase.ended)
+        resumed = run.chronicle.replay() and not (job_restarted and run.state.phase.ended)
         if not resumed or not run.state.run:  # a journal may be lost while its run continues
             created = RunCreated(record.run, record.name, record.host, summarise(run.plan))
             run.emit(created, at=record.created if self._mode is StartMode.READ else None)
@@ -197,9 +207,9 @@ class Agent:
         self.sampling.close()
         if self.notifier is not None:
             await self.notifier.finish()
-        await self.server.outstay(HUB_SECONDS if run.record.kind == "node" else 0.0)
+        await self.server.wait_for_viewers(HUB_SECONDS if self._has_hub else 0.0)
         await self.server.close()
-        await self.supervision.dismiss()
+        await self.supervision.end_runner()
         sweep_sockets(run.record.run8)
         run.journal.close()
 
@@ -207,7 +217,7 @@ class Agent:
 async def serve(entry: run_directories.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
     """Serve one node's run until it has ended and no viewer is connected."""
     if mode is StartMode.READ and run_directories.ungoverned(entry):
-        ready("lost")  # its runner has exited since: there is nothing to serve or to write
+        ready("lost")  # the runner has exited since the agent was requested: nothing to serve or to write
         return
     agent = Agent(entry, plan, mode)
     agent.served.parts.watch_loop(asyncio.get_running_loop())

@@ -90,8 +90,8 @@ def keep_newest(newest: Newest, stamped: Stamped) -> None:
     newest[key] = stamped
 
 
-async def no_way(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-    """Answer for a run without a relay."""
+async def refuse_relay(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+    """Return the refusal of a stream to another node, for a run without a relay."""
     return f"nothing can be relayed to node {node} from here: the run has one node"
 
 
@@ -216,7 +216,7 @@ class AgentServer:
         watched: Callable[[bool], None] = lambda watched: None,
         windows: int = 1,
         curves: ReadCurves = no_curves,
-        pass_on: PassOn = no_way,
+        pass_on: PassOn = refuse_relay,
     ) -> None:
         self._watched, self._windows = watched, windows
         self._path, self._record, self._chronicle, self._parts = path, record, chronicle, parts
@@ -288,8 +288,11 @@ class AgentServer:
             if before is not None:
                 before.close()
 
-    async def outstay(self, seconds: float) -> None:
-        """Stay while viewers are connected, one second for new ones, and up to `seconds` until one receives the end."""
+    async def wait_for_viewers(self, seconds: float) -> None:
+        """Return when no viewer is connected, after at least one second in which new ones may come.
+
+        Wait up to `seconds` for a first viewer to receive the end of the run.
+        """
         await asyncio.sleep(1.0)
         await self.idle.wait()
         await clock.wait_set(self._visited, seconds)

@@ -184,7 +184,7 @@ class Supervision:
         """Read the rest of the logs before the end is reported."""
         await self._run.parts.guard("logs", self._nccl_logs.finish())
 
-    async def dismiss(self) -> None:
+    async def end_runner(self) -> None:
         """End a runner that stayed for the relay after its report of the end."""
         if self._run.runner is not None:
             await sweep(self._run.record.run, grace_s=2.0)

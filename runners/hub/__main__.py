@@ -224,7 +224,7 @@ class Hub:
         await self.links.close()
         await self._notifier.finish()
         await self.run.parts.wait(CANCEL, CANCEL_SECONDS)
-        await self._server.outstay(0.0)
+        await self._server.wait_for_viewers(0.0)
         await self._server.close()
         sweep_sockets(self.run.record.run8)
         self.run.journal.close()

@@ -32,6 +32,7 @@ class Ready:
         self._fd = descriptor
 
     def __call__(self, text: str = "ready") -> None:
+        """Report "ready", "lost" (no runner to serve), "taken" (another daemon serves the run), or "error: REASON"."""
         if self._fd is not None:
             try:
                 os.write(self._fd, text.encode(errors="backslashreplace") + b"\n")

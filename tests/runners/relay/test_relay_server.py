@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from owner import owner
 
-from distui.runners.agent.server import AgentServer, PassOn, no_way
+from distui.runners.agent.server import AgentServer, PassOn, refuse_relay
 from distui.runners.run.journal import Chronicle, RunRecord
 from distui.runners.run.model import Action, CommandDone, Hello, ReadLog, Via
 from distui.runners.run.wire.client import LinkError, SocketLink, Window
@@ -29,7 +29,7 @@ async def no_window(ask: ReadLog) -> Window:
 
 
 @asynccontextmanager
-async def served(pass_on: PassOn = no_way) -> AsyncIterator[tuple[AgentServer, Path]]:
+async def served(pass_on: PassOn = refuse_relay) -> AsyncIterator[tuple[AgentServer, Path]]:
     """An agent's server on a socket, and its path."""
     directory = Path(tempfile.mkdtemp(prefix="dt-"))
     chronicle = Chronicle(directory)
