@@ -16,18 +16,19 @@ class Counter:
         self._value: int | None = None
         self._time = 0.0
         self._narrow = False
+        """True if the register may have only 32 bits: see `_may_wrap`."""
 
     def rate(self, value: int | None, now: float, *, bits: int = 64) -> float | None:
         """Growth per second since the previous reading; None for the first, after a reset, or if unknown.
 
-        `now` is in monotonic seconds; `bits` is the value's width by its source.
+        `now` is in monotonic seconds; `bits` is the value's width as declared by its source.
         """
         before, seconds = self._value, now - self._time
         self._value, self._time = value, now
         if value is None or before is None or seconds <= 0:
             return None
         self._narrow = self._may_wrap(before, value, bits)
-        if self._narrow and self._rounds(seconds):
+        if self._narrow and self._could_have_wrapped(seconds):
             return None
         growth = value - before
         if growth < 0:
@@ -47,6 +48,6 @@ class Counter:
             return False
         return self._narrow or bits == 32 or value < before < 2**32
 
-    def _rounds(self, seconds: float) -> bool:
+    def _could_have_wrapped(self, seconds: float) -> bool:
         """Whether a 32-bit register could have wrapped unnoticed in that time."""
         return self._ceiling is not None and self._ceiling * seconds >= 2**32
