@@ -6,7 +6,7 @@ import importlib
 import json
 import math
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from each import for_each
@@ -62,6 +62,33 @@ def test_a_world_that_is_no_multiple(preset: Any) -> None:
 def test_a_model_that_cannot_be_cut(preset: Any) -> None:
     with pytest.raises(preset.ParallelizeError, match="Linear has no pp_plan, embed, logits, loss"):
         preset.pipeline.cut(preset.nn.Linear(2, 2), 0, 2)
+
+
+def test_a_tied_head_is_not_cut_from_its_embedding(preset: Any) -> None:
+    nn = preset.nn
+
+    class Tied(nn.Module):  # type: ignore[name-defined,misc]
+        pp_plan: ClassVar = {"first": ("tokens",), "blocks": "blocks", "last": ("head",)}
+        embed = logits = loss = None
+
+        def __init__(self, tied: bool) -> None:
+            super().__init__()
+            self.tokens, self.head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+            if tied:
+                self.head.weight = self.tokens.weight
+
+    with pytest.raises(
+        preset.ParallelizeError, match=r"tokens\.weight and head\.weight are one parameter.*: untie them"
+    ):
+        preset.pipeline.cut(Tied(True), 0, 2)
+    last = Tied(False)
+    preset.pipeline.cut(last, 1, 2)
+    assert [name for name, _ in last.named_parameters()] == [
+        "head.weight",
+        "blocks.1.weight",
+        "blocks.1.bias",
+    ]
 
 
 def test_a_model_without_a_plan_for_tp(preset: Any) -> None:

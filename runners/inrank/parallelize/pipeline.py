@@ -3,9 +3,10 @@
     pp_plan = {"first": ("tokens",), "blocks": "layers", "last": ("norm", "head")}
     def embed(self, x): ...          returns the input of the first block
     def logits(self, h): ...         of the last block's output
-    def loss(self, logits, y): ...   of one batch; uses no layers
+    def loss(self, logits, y): ...   of one microbatch, a mean: the losses of all are averaged; uses no parameters
 
-Each member of `blocks` is called as `block(h)`.
+Each member of `blocks` is called as `block(h)`. Parts of `first` and `last` cannot share parameters (a tied embedding
+and head): they are on different stages, and each stage would train its own copy.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
             " docs/scripts.md shows what such a model defines"
         )
     plan, loss = cast(Dict[str, Any], model.pp_plan), cast(Callable[[Any, Any], Any], model.loss)
-    whole = list(cast(nn.ModuleList, getattr(model, plan["blocks"])))
-    if len(whole) < stages:
+    blocks = list(cast(nn.ModuleList, getattr(model, plan["blocks"])))
+    if len(blocks) < stages:
         raise ParallelizeError(
-            f"pp is {stages}, and the model has only {len(whole)} blocks to cut:"
+            f"pp is {stages}, and the model has only {len(blocks)} blocks to cut:"
             " give it more, or change mesh.pp"
         )
-    mine = range(len(whole) * stage // stages, len(whole) * (stage + 1) // stages)
-    setattr(model, plan["blocks"], Blocks({str(number): whole[number] for number in mine}))
+    _check_untied(model, plan)
+    mine = range(len(blocks) * stage // stages, len(blocks) * (stage + 1) // stages)
+    setattr(model, plan["blocks"], Blocks({str(number): blocks[number] for number in mine}))
     of_other_stages = []
     if stage > 0:
         of_other_stages += plan["first"]
@@ -57,6 +59,23 @@ def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
         setattr(model, name, None)
     model.forward = _Part(model, plan["blocks"], stage == 0, stage == stages - 1)
     return loss
+
+
+def _check_untied(model: nn.Module, plan: Dict[str, Any]) -> None:
+    """Raise ParallelizeError if the first and the last stage would each train a copy of one parameter."""
+    first: Dict[int, str] = {}
+    last: Dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        part = name.partition(".")[0]
+        if part in plan["first"]:
+            first[id(parameter)] = name
+        elif part in plan["last"]:
+            last[id(parameter)] = name
+    for shared in first.keys() & last.keys():
+        raise ParallelizeError(
+            f"{first[shared]} and {last[shared]} are one parameter, and pp puts them on different stages:"
+            " untie them, or use a preset without pp"
+        )
 
 
 class _Part:
@@ -74,7 +93,7 @@ class _Part:
 
 
 class Pipeline(nn.Module):  # type: ignore[misc]
-    """A stage and its schedule. `forward_backward` trains it; it cannot be called."""
+    """A stage and its schedule. Scripts train it with `forward_backward`, which calls `train_step`; it has no output."""
 
     def __init__(
         self,
@@ -88,16 +107,16 @@ class Pipeline(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.module, self._group, self._replicas = module, group, replicas
         self._stage, self._stages = dist.get_rank(group), dist.get_world_size(group)
-        self._pieces = int(config.mesh.get("microbatches", 2 * self._stages))
+        self._microbatches = int(config.mesh.get("microbatches", 2 * self._stages))
         name = config.mesh.get("schedule", "1f1b")
         if name not in SCHEDULES:
             raise ParallelizeError(f"schedule is {name!r}; parallelize() knows {', '.join(SCHEDULES)}")
-        if name == "1f1b" and self._pieces < self._stages:
+        if name == "1f1b" and self._microbatches < self._stages:
             raise ParallelizeError(
-                f"microbatches is {self._pieces}: 1f1b needs one per stage, {self._stages} at least"
+                f"microbatches is {self._microbatches}: 1f1b needs one per stage, {self._stages} at least"
             )
         stage = PipelineStage(module, self._stage, self._stages, device(), group=group)
-        self._schedule = SCHEDULES[name](stage, self._pieces, loss_fn=loss)
+        self._schedule = SCHEDULES[name](stage, self._microbatches, loss_fn=loss)
 
     def forward(self, *_: Any) -> torch.Tensor:
         """Raise ParallelizeError: a single stage has no output."""
@@ -107,10 +126,11 @@ class Pipeline(nn.Module):  # type: ignore[misc]
 
     def train_step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Run forward and backward of one batch over all stages; return the mean loss on every stage."""
-        if len(x) % self._pieces:
+        count = self._microbatches
+        if len(x) % count:
             raise ParallelizeError(
-                f"a batch of {len(x)} cannot be cut into {self._pieces} microbatches: {len(x)} / {self._pieces} is"
-                f" {len(x) / self._pieces:.4g}; take a multiple of {self._pieces}, or change mesh.microbatches"
+                f"a batch of {len(x)} cannot be cut into {count} microbatches: {len(x)} / {count} is"
+                f" {len(x) / count:.4g}; take a multiple of {count}, or change mesh.microbatches"
             )
         losses: List[torch.Tensor] = []
         given = (x,) if self._stage == 0 else ()
@@ -129,6 +149,7 @@ class Pipeline(nn.Module):  # type: ignore[misc]
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         if self._replicas is None or not gradients:
             return
-        whole = parameters_to_vector(gradients)
-        dist.all_reduce(whole, group=self._replicas)
-        vector_to_parameters(whole / dist.get_world_size(self._replicas), gradients)
+        # torch's helpers take any tensors: here they copy the gradients into one buffer and back, for one all-reduce.
+        flat = parameters_to_vector(gradients)
+        dist.all_reduce(flat, group=self._replicas)
+        vector_to_parameters(flat / dist.get_world_size(self._replicas), gradients)
