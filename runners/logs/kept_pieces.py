@@ -1,8 +1,9 @@
-"""Logs of a run on several nodes: pieces that a hub has read and kept, and complete files of parts on this machine.
+"""Read the logs of a run on several nodes: kept pieces of other nodes' logs, and complete logs of parts on this machine.
 
-`record/node-1/attempt-001/rank-0.out@65536` has the bytes of that file from 65,536 on, up to its own length. So offsets
-stay correct, and missing data is known to be missing. The files of a part on this machine are in the part's run
-directory next to the hub's.
+A *hub* is the process that merges the agents of all nodes. A *part* is the run directory of one node; if the node is
+this machine, it is next to the hub's run directory. A *piece* is a range of a log that the hub has read from another
+node and kept: `record/node-1/attempt-001/rank-0.out@65536` has the bytes of that file that start at byte 65,536. So
+offsets stay correct, and bytes that were never read are known to be missing.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from ..run.log_files import LogError, file_sizes, opened, parse_file_id, part_of
 from ..run.model import ReadLog
 from ..run.wire.client import Window
 from . import line_times
-from .windows import ask_window, offset_at, spans_of, window_of
+from .windows import ask_window, offset_at_time, spans_of, window_of
 
 FOLDER = "record"
 Pieces = dict[str, dict[int, int]]
-"""End by begin of each piece in order, by file ID."""
+"""{file ID: {first byte of a piece: its end byte}}, both sorted."""
 
 CLOCK = "clock"
-"""File next to a node's pieces with their `Window.shift`."""
+"""Name of the file next to a node's pieces. It has `Window.shift`: seconds to add to the times of that node."""
 
 
 def pieces(run_dir: str | Path) -> Pieces:
@@ -69,7 +70,7 @@ async def ask_anywhere(run_dir: str | Path, ask: ReadLog) -> Window:
 
 
 def read_piece(run_dir: str | Path, ask: ReadLog) -> Window:
-    """Return `read_window` of the kept pieces. In a gap, the window begins with the next piece.
+    """Return `read_window` of the kept pieces. If the offset is missing, the window begins with the next piece.
 
     Raises LogError.
     """
@@ -79,20 +80,20 @@ def read_piece(run_dir: str | Path, ask: ReadLog) -> Window:
         raise LogError(f"nothing of {file} was read while its node answered")
     if ask.line > 1:
         raise LogError(
-            f"only pieces of {file} were read while its node answered: its lines cannot be counted"
+            f"only parts of {file} were read while its node answered, so line numbers are unknown: go to a time"
         )
     size, times = max(held.values()), line_times.kept(Path(run_dir) / FOLDER, file)
     if ask.line:
         offset = 0
     elif ask.at:
-        offset = offset_at(times, ask)
+        offset = offset_at_time(times, ask)
     start = max(size + offset, 0) if offset < 0 else offset
     begin = _piece_after(held, start)
     if begin is None:
         return Window(file, min(start, size), size, size, b"")
-    inside = max(start - begin, 0)
-    if offset < 0 and inside:
-        inside = start - held[begin]  # counted from the end, so that the window begins with a complete line
+    inside = max(start - begin, 0)  # offset in the piece
+    if offset < 0 and inside:  # a negative offset, so that the window begins with a complete line
+        inside = start - held[begin]
     with opened(run_dir, f"{FOLDER}/{file}@{begin}") as descriptor:
         window = window_of(descriptor, replace(ask, offset=inside))
     window = replace(
@@ -112,7 +113,7 @@ def _piece_after(held: Mapping[int, int], start: int) -> int | None:
 
 
 def kept_shift(run_dir: str | Path, file: str) -> float:
-    """Return the clock shift in seconds of a file's node; 0.0 if none is kept."""
+    """Return the seconds to add to the times of a file's node; 0.0 if they are not kept."""
     try:
         return float((Path(run_dir) / FOLDER / file.partition("/")[0] / CLOCK).read_bytes())
     except (OSError, ValueError):
@@ -122,7 +123,7 @@ def kept_shift(run_dir: str | Path, file: str) -> float:
 def pieces_of(run_dir: str | Path, file: str) -> dict[int, int]:
     """Return the end of each piece of one file, by its begin. Raises LogError."""
     if parse_file_id(file) is None:
-        raise LogError(f"{file!r} is not a log of this run: `distui logs` names them")
+        raise LogError(f"{file!r} is not a log of this run: `distui logs` prints their names")
     path = Path(run_dir) / FOLDER / file
     ends = {}
     for piece in path.parent.glob(f"{path.name}@*"):

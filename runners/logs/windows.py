@@ -1,4 +1,8 @@
-"""Windows into a log file: a piece of it, from a line start, never more than the requested size."""
+"""Read a window of a log file: a part of it from a line start, never longer than the requested size.
+
+Some bytes of a log cannot be read. The *gap* is what the *cap*, the maximum size of a log on disk, has removed from the
+middle (gaps.py). *Holes* were never written: the file is sparse there. A *stretch* is a readable range between them.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,8 @@ MAX_LIMIT = 1 << 20
 """Maximum bytes per window."""
 REACH = 65536
 """Maximum distance in bytes of a window's search for a line start."""
+_CHUNK = 4 << 20
+"""Bytes per read while lines are counted."""
 
 Read = Callable[[str | Path, ReadLog], Window]
 """Reads a window from a run directory. Raises LogError."""
@@ -33,15 +39,18 @@ def read_window(run_dir: str | Path, ask: ReadLog) -> Window:
     more. A window whose `offset` is smaller than the requested one repeats the beginning of a line. If `size`
     is also smaller than the requested offset, the file was truncated.
 
-    `line` and `at` name the start by line or time: see ReadLog. `times` are those of its index.
+    `line` and `at` name the start by line or time: see ReadLog. `times` is the part of the log's index of line times
+    (line_times.py) that covers the window.
 
-    `grep` is a Python regular expression: `data` then has only matching lines, as many as a search finds in a short time
-    (runners/logs/search.py). With `limit=1`, `next` is the end of the first one. The search runs in a separate
-    process that is killed after 3 s. This call blocks for that time, so an event loop uses `ask_window`.
+    `grep` is a Python regular expression: `data` then has only matching lines. After 0.1 s of CPU time a search returns
+    the matches so far, after 0.3 s also none (search.py); the next search continues at `next`. With `limit=1`, `next` is
+    the end of the first match. A pattern that backtracks for more than 3 s raises LogError. This call blocks for that
+    time, so an event loop uses `ask_window`.
+
     Raises LogError.
     """
     while True:  # retry if the cap has removed data since the read
-        window, gap = _read_between_caps(run_dir, ask)
+        window, gap = _read_with_gap(run_dir, ask)
         if gaps.read(f"{run_dir}/{ask.file}", window.size) == gap:
             return window
 
@@ -60,20 +69,20 @@ async def ask_window(run_dir: str | Path, ask: ReadLog, read: Read = read_window
     return await asyncio.get_running_loop().run_in_executor(executor, answer)
 
 
-def _read_between_caps(run_dir: str | Path, ask: ReadLog) -> tuple[Window, gaps.Gap | None]:
+def _read_with_gap(run_dir: str | Path, ask: ReadLog) -> tuple[Window, gaps.Gap | None]:
     """Return a window, and the gap that the file had before the read."""
     with opened(run_dir, ask.file) as descriptor:
         gap = gaps.read(f"{run_dir}/{ask.file}", os.fstat(descriptor).st_size)
         if ask.line > 0:
             ask = replace(ask, offset=line_start(descriptor, ask.line, gap))
         elif ask.at > 0:
-            ask = replace(ask, offset=offset_at(line_times.kept(run_dir, ask.file), ask))
+            ask = replace(ask, offset=offset_at_time(line_times.kept(run_dir, ask.file), ask))
         window = window_of(descriptor, ask, gap)
     return replace(window, times=line_times.of_lines(run_dir, ask.file, spans_of(window, ask.grep))), gap
 
 
-def offset_at(times: Sequence[line_times.Record], ask: ReadLog) -> int:
-    """Return the offset before the first line at the requested time. Raises LogError."""
+def offset_at_time(times: Sequence[line_times.Record], ask: ReadLog) -> int:
+    """Return the offset at which a window shows one line before the first one at the requested time. Raises LogError."""
     first = line_times.offset_at(times, ask.at)
     if first is None:
         raise LogError(f"no times of {ask.file} were recorded: distui was not there when it was written")
@@ -83,7 +92,7 @@ def offset_at(times: Sequence[line_times.Record], ask: ReadLog) -> int:
 def window_of(descriptor: int, ask: ReadLog, gap: gaps.Gap | None = None) -> Window:
     """Return `read_window` of an open file from `offset` on, without times.
 
-    The window ends where `gap` or a hole begins, or starts after it. The data before it is read like a file's end.
+    The window is within one stretch. The end of a stretch is read like the end of a file: its last line may be partial.
     """
     limit, size = min(max(ask.limit, 1), MAX_LIMIT), os.fstat(descriptor).st_size
     start = min(ask.offset, size)
@@ -101,7 +110,7 @@ def window_of(descriptor: int, ask: ReadLog, gap: gaps.Gap | None = None) -> Win
         start = max(start, begin)
         first = _line_before(descriptor, start)
         data = _lines_from(descriptor, first, end, limit)
-        if first < start and first + len(data) <= start:  # the line is longer than the limit
+        if first < start and first + len(data) <= start:  # the line's part before `start` fills the limit
             first, data = start, _lines_from(descriptor, start, end, limit)
     return Window(ask.file, first, first + len(data), max(size, end), data)
 
@@ -111,10 +120,10 @@ def _lines_from(descriptor: int, start: int, end: int, limit: int) -> bytes:
     return _whole_lines(os.pread(descriptor, min(limit, max(end - start, 0)), start), start, end)
 
 
-def _whole_lines(data: bytes, start: int, size: int) -> bytes:
-    """Remove a last line that continues after the window, unless it is the only line."""
+def _whole_lines(data: bytes, start: int, end: int) -> bytes:
+    """Remove a last line that continues after `data`, unless it is the only line. `end`: of the stretch."""
     cut = data.rfind(b"\n") + 1
-    return data[:cut] if cut and start + len(data) < size else data
+    return data[:cut] if cut and start + len(data) < end else data
 
 
 def spans_of(window: Window, grep: str) -> list[tuple[int, int]]:
@@ -125,11 +134,11 @@ def spans_of(window: Window, grep: str) -> list[tuple[int, int]]:
     return [(start, start + len(line) + 1) for start, line in zip(window.starts, lines, strict=False)]
 
 
-_CHUNK = 4 << 20
-
-
 def line_start(descriptor: int, line: int, gap: gaps.Gap | None = None) -> int:
-    """Return a line's offset, counted from 1, or the size of a shorter file. Raises LogError for a line in `gap`."""
+    """Return the offset of a line, or the size of a file with fewer lines. Raises LogError for a line in `gap`.
+
+    `line` counts from 1, and includes the lines that the cap has removed.
+    """
     left, at = line - 1, 0
     for begin, end in gaps.stretches(descriptor, 0, gap):
         if gap is not None and at < gap.end <= begin:
@@ -147,12 +156,14 @@ def line_start(descriptor: int, line: int, gap: gaps.Gap | None = None) -> int:
                 start = at + len(data) - len(data.split(b"\n", left)[-1])
                 if start < end:
                     return start
-            left, at = max(left - count, 0), at + (len(data) or end)
+            if not data:  # the file was truncated in the meantime
+                return os.fstat(descriptor).st_size
+            left, at = max(left - count, 0), at + len(data)
     return os.fstat(descriptor).st_size
 
 
 def _line_before(descriptor: int, offset: int) -> int:
-    """Return the start of the line with byte `offset`, or `offset` if that is out of reach."""
+    """Return the start of the line with byte `offset`, or `offset` if the start is more than REACH before it."""
     low = max(offset - REACH, 0)
     newline = os.pread(descriptor, offset - low, low).rfind(b"\n")
     if newline >= 0:
@@ -161,9 +172,12 @@ def _line_before(descriptor: int, offset: int) -> int:
 
 
 def _written_end(descriptor: int, size: int, gap: gaps.Gap | None) -> int:
-    """Return the end of the last written bytes; `size` if there are too many holes to search."""
-    pieces = list(itertools.islice(gaps.stretches(descriptor, 0, gap), search.MOST_STRETCHES))
-    return pieces[-1][1] if 0 < len(pieces) < search.MOST_STRETCHES else size
+    """Return the end of the last stretch; `size` if there is none, or too many to search."""
+    stretches = list(itertools.islice(gaps.stretches(descriptor, 0, gap), search.MOST_STRETCHES))
+    if not stretches or len(stretches) == search.MOST_STRETCHES:
+        return size
+    _, end = stretches[-1]
+    return end
 
 
 def _tail_start(descriptor: int, start: int, end: int, limit: int) -> int:
