@@ -4,7 +4,7 @@ The runner starts the ranks and owns them. The agent follows the runner: it meas
 serves viewers. If the agent exits, runner and ranks continue, and the next viewer starts another agent.
 
 The agent reports on the pipe READY_FD that its socket answers, or why it will not. MODE is a StartMode: `start` may
-start a runner; `read`, the default, starts none and only serves what is there.
+start a runner; `read`, the default, starts none: it adopts a living runner and serves the files.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ LEAST_SHARE = 4 << 20
 BEHIND = 64 << 20
 """Unread bytes above which only the newest part is read completely."""
 BEHIND_AT_END = 16 << 20
-"""The same at the end of an attempt, where users wait for the rest to be read."""
+"""Such a limit at the end of an attempt, where users wait for the rest to be read."""
 NEWEST = 1 << 20
 """Bytes of the newest part, per file."""
 SKIPPED_BYTES = 256 << 20
@@ -205,7 +205,7 @@ class Tails:
         self._prefix = attempt_dir(node, attempt)
         """The directory of the attempt, relative to the run directory."""
         self._tails: dict[str, Tail] = {}
-        """By file id."""
+        """Files by their id."""
         self._hurried = threading.Event()
 
     @property

@@ -111,7 +111,7 @@ def _below(at: str, word: object) -> str:
 def page(document: Any, at: str = "", offset: int = 0, most: int = MOST_CHARACTERS) -> dict[str, Any]:
     """Return a page of the value at a JSON pointer, from item or character `offset` on. Raises Refused.
 
-    `data` has the page; `cut` lists what was shortened inside it; `next` has pointer and offset of the next page.
+    `data` has the page; `cut` lists the shortened values inside it; `next` has pointer and offset of the next page.
     """
     value = selected(document, at)
     if not isinstance(value, str | list | Mapping):
