@@ -14,10 +14,10 @@ from ...presets.nccl import (
     LEVELS,
     Subsystem,
     cost,
-    disk_reserve,
     flood_rate,
     subsystems,
 )
+from ...runners.agent.nccl_flood import disk_reserve
 from ...runners.run.formatting import duration_short, size_short
 from ...runners.run.model import SetNccl
 from ...runners.run.nccl_reach import describe_reach, reach, uses_gloo
