@@ -191,7 +191,7 @@ class Diagnosis(TypedDict):
     nodes: list[NodeInLogs]
     communicators: list[CommunicatorInLogs]
     communicators_left_out: int
-    """Number of communicators above the limit of what is kept."""
+    """Number of communicators that were not kept, because there were more than COMMUNICATORS (statements.py)."""
 
 
 def document(reading: Reading, verdict: Verdict) -> Diagnosis:

@@ -141,7 +141,7 @@ def test_every_column_is_printed_and_orders_with_the_unknown_last(name: str, rev
     unknown = [COLUMNS[name].order(run) is None for run in listed]
     assert unknown == sorted(unknown)
     known = [COLUMNS[name].order(run) for run in listed if COLUMNS[name].order(run) is not None]
-    assert known == sorted(known, reverse=COLUMNS[name].falling != reverse)  # type: ignore[type-var]
+    assert known == sorted(known, reverse=COLUMNS[name].descending != reverse)  # type: ignore[type-var]
     lines = printed(listed, ["name", *([name] if name != "name" else [])], None, True)
     assert len(lines) == 5
     assert lines[0].split()[0] == "name"

@@ -13,7 +13,7 @@ from distui.tui.cli import main
 from distui.tui.other_hosts import host_entry
 from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.run_filter import fitting, mistake
-from distui.tui.rows.runs import RunEntry, head_row, ordered, placed, run_row
+from distui.tui.rows.runs import RunEntry, head_row, ordered, place_columns, run_row
 from distui.tui.rows.runs_table import narrowed
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
@@ -38,7 +38,7 @@ def several_runs() -> list[RunEntry]:
 @for_each("width", [58, 78, 118, 198])
 def test_columns_fill_the_width_and_never_more(width: int) -> None:
     runs = several_runs()
-    places = placed(runs, width)
+    places = place_columns(runs, width)
     assert {place.column.name for place in places} >= {"state", "name"}
     for row in (head_row(places, "age"), *(run_row(run, places) for run in runs)):
         assert width - 2 <= row_width(row) <= width + 2
@@ -62,7 +62,7 @@ def test_columns_fill_the_width_and_never_more(width: int) -> None:
 
 
 def test_ages_count_from_now_and_durations_to_the_end() -> None:
-    text = "".join(cell for cell, _ in run_row(several_runs()[1], placed(several_runs(), 200)))
+    text = "".join(cell for cell, _ in run_row(several_runs()[1], place_columns(several_runs(), 200)))
     assert "25h" in text or "1d" in text
     assert "61s" in text
 
@@ -85,9 +85,9 @@ def test_a_filter_reads_words_and_fields() -> None:
 
 def test_tags_and_a_note_have_columns_where_a_run_has_some() -> None:
     runs = several_runs()
-    assert not {"tags", "note"} & {place.column.name for place in placed(runs, 198)}
+    assert not {"tags", "note"} & {place.column.name for place in place_columns(runs, 198)}
     runs[1] = replace(runs[1], tags=("good", "paper"), note="the baseline")
-    places = placed(runs, 198)
+    places = place_columns(runs, 198)
     text = "".join(cell for cell, _ in run_row(runs[1], places))
     assert "good paper" in text
     assert "the baseline" in text
@@ -231,7 +231,7 @@ async def test_r_opens_the_form_of_the_run(rig: Start) -> None:
 
 def test_a_foreign_job_fits_its_cells() -> None:
     runs = [replace(several_runs()[3], finding="not started by distui")]
-    text = "".join(cell for cell, _ in run_row(runs[0], placed(runs, 120)))
+    text = "".join(cell for cell, _ in run_row(runs[0], place_columns(runs, 120)))
     assert "torchrun" in text
     assert "not started by distui" in text
 
@@ -240,7 +240,7 @@ def test_a_foreign_job_fits_its_cells() -> None:
 def test_a_host_that_does_not_answer_is_a_sentence_over_the_columns(width: int) -> None:
     silent = host_entry("gpu9", "no answer", "gpu9 does not answer: is it up, and the network between?")
     runs = [*several_runs(), silent]
-    places = placed(runs, width)
+    places = place_columns(runs, width)
     row = run_row(silent, places)
     text = "".join(cell for cell, _ in row)
     assert width - 2 <= row_width(row) <= width + 2

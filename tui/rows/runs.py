@@ -69,8 +69,10 @@ class RunEntry(Struct, frozen=True, kw_only=True):
         return structs.replace(self, age_s=elapsed(self.began, now), ended_s=elapsed(self.ended, now))
 
 
-def entry_of(entry: Entry, history: History, phase: RunPhase, its: RunFigures, marks: RunNotes) -> RunEntry:
-    """Return the entry of a run of this machine, without its ages."""
+def entry_of(
+    entry: Entry, history: History, phase: RunPhase, figures: RunFigures, notes: RunNotes
+) -> RunEntry:
+    """Return the entry of a run of this machine, without its ages. `notes`: the user's tags and note."""
     state = history.state
     return RunEntry(
         id=entry.record.run,
@@ -83,9 +85,9 @@ def entry_of(entry: Entry, history: History, phase: RunPhase, its: RunFigures, m
         attempt=None if hidden(state, bool(history.problems)) else state.attempt,
         path=str(entry.path),
         began=entry.record.created,
-        tags=marks.tags,
-        note=marks.note,
-        **structs.asdict(its),
+        tags=notes.tags,
+        note=notes.note,
+        **structs.asdict(figures),
     )
 
 
@@ -106,14 +108,14 @@ class RunColumn(Struct, frozen=True):
     order: Callable[[RunEntry], float | str | None]
     """Sort key; None sorts last."""
     right: bool = False
-    falling: bool = False
+    descending: bool = False
     """Whether the largest values come first."""
     width: int = 0
     """Minimum width in the list; 0 if only `ls` has the column."""
-    rank: int = 0
-    """Columns with a lower rank are placed first; rank 0 is always placed."""
-    grows: int = 0
-    """Maximum width, if columns are to spare."""
+    priority: int = 0
+    """If there is no room for all columns, the largest numbers are left out first, and 0 never."""
+    max_width: int = 0
+    """Maximum width if there is room to spare; 0 if the column keeps its minimum width."""
     shown: Callable[[RunEntry], str] | None = None
     """Its text in the list, if it differs from `text`."""
 
@@ -170,7 +172,9 @@ def words_of_state(entry: RunEntry) -> str:
 def _number(name: str, field: str, text: Callable[[Any], str] = or_na, **about: Any) -> RunColumn:
     """Return a column of right-aligned numbers, the largest first."""
     value = attrgetter(field)
-    return RunColumn(name, lambda run: text(value(run)), value, **{"right": True, "falling": True} | about)
+    return RunColumn(
+        name, lambda run: text(value(run)), value, **{"right": True, "descending": True} | about
+    )
 
 
 def _words(name: str, text: Callable[[RunEntry], str], **about: Any) -> RunColumn:
@@ -180,24 +184,33 @@ def _words(name: str, text: Callable[[RunEntry], str], **about: Any) -> RunColum
 
 _COLUMNS = (
     RunColumn("state", _state, words_of_state, width=12, shown=_marked_state),
-    _words("name", lambda run: run.name or run.id, width=12, grows=32),
-    RunColumn("host", lambda run: run.host or "here", lambda run: run.host, width=12, rank=1, grows=24),
-    _words("preset", attrgetter("preset"), width=8, rank=3, grows=16, shown=lambda run: run.preset or "-"),
+    _words("name", lambda run: run.name or run.id, width=12, max_width=32),
+    RunColumn(
+        "host", lambda run: run.host or "here", lambda run: run.host, width=12, priority=1, max_width=24
+    ),
+    _words(
+        "preset",
+        attrgetter("preset"),
+        width=8,
+        priority=3,
+        max_width=16,
+        shown=lambda run: run.preset or "-",
+    ),
     _number("attempt", "attempt"),
     _number("nodes", "nodes"),
-    _number("ranks", "ranks", width=5, rank=4, shown=_world),
-    _number("step", "step", width=7, rank=6, shown=_step),
-    RunColumn("done", _percent, share_done, right=True, falling=True, width=5, rank=8),
+    _number("ranks", "ranks", width=5, priority=4, shown=_world),
+    _number("step", "step", width=7, priority=6, shown=_step),
+    RunColumn("done", _percent, share_done, right=True, descending=True, width=5, priority=8),
     RunColumn("began", _began, lambda run: run.age_s),
-    _number("age", "age_s", duration_short, falling=False, width=4, rank=2),
-    _number("took", "lasted_s", duration_short, width=4, rank=7),
-    _number("ended", "ended_s", duration_short, falling=False),
-    _number("exit", "exit_code", width=4, rank=9),
-    _number("size", "size", size_short, width=6, rank=10),
-    _words("finding", _finding, width=14, rank=5, grows=90, shown=_marked_finding),
-    _words("tags", lambda run: " ".join(run.tags), width=8, rank=3, grows=24),
-    _words("note", attrgetter("note"), width=10, rank=6, grows=40),
-    _words("id", attrgetter("id"), width=24, rank=11, grows=100),
+    _number("age", "age_s", duration_short, descending=False, width=4, priority=2),
+    _number("took", "lasted_s", duration_short, width=4, priority=7),
+    _number("ended", "ended_s", duration_short, descending=False),
+    _number("exit", "exit_code", width=4, priority=9),
+    _number("size", "size", size_short, width=6, priority=10),
+    _words("finding", _finding, width=14, priority=5, max_width=90, shown=_marked_finding),
+    _words("tags", lambda run: " ".join(run.tags), width=8, priority=3, max_width=24),
+    _words("note", attrgetter("note"), width=10, priority=6, max_width=40),
+    _words("id", attrgetter("id"), width=24, priority=11, max_width=100),
     _words("path", attrgetter("path")),
 )
 COLUMNS = {column.name: column for column in _COLUMNS}
@@ -213,8 +226,8 @@ class PlacedColumn(Struct, frozen=True):
     width: int
 
 
-def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
-    """Choose the columns that fit by rank; spare width goes to columns with longer texts."""
+def place_columns(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
+    """Choose the columns that fit, by priority. Spare width goes to columns with longer texts."""
     wanted = [
         column
         for column in _COLUMNS
@@ -222,44 +235,48 @@ def placed(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
     ]
     chosen = _fitting(wanted, width - 2)
     widths = _widths(chosen, runs, width - 2)
-    places, at = [], 1
+    placed_columns, at = [], 1
     for column in chosen:
-        places.append(PlacedColumn(column, at, widths[column.name]))
+        placed_columns.append(PlacedColumn(column, at, widths[column.name]))
         at += widths[column.name] + 2
-    return places
+    return placed_columns
 
 
 def _fitting(wanted: Sequence[RunColumn], room: int) -> list[RunColumn]:
-    """Return the columns that fit, in their order; those of the lowest rank are chosen first, rank 0 always."""
+    """Return the columns that fit, in their order on the screen. Those of priority 0 are always among them."""
     chosen: list[RunColumn] = []
-    for column in sorted(wanted, key=lambda column: column.rank):
-        if column.width + 2 <= room or not column.rank:
+    for column in sorted(wanted, key=lambda column: column.priority):
+        if column.width + 2 <= room or not column.priority:
             chosen.append(column)
             room -= column.width + 2
     return [column for column in wanted if column in chosen]
 
 
 def _widths(chosen: Sequence[RunColumn], runs: Sequence[RunEntry], room: int) -> dict[str, int]:
-    """Return the width of each column. Longer texts get the spare width; the growing column of highest rank the rest."""
+    """Return the width of each column.
+
+    Spare width goes to columns with texts longer than their minimum width, by priority. What is left goes to the column
+    with a maximum width that would be left out first.
+    """
     widths = {column.name: column.width for column in chosen}
     room -= sum(column.width + 2 for column in chosen)
-    growing = sorted((column for column in chosen if column.grows), key=lambda column: column.rank)
+    growing = sorted((column for column in chosen if column.max_width), key=lambda column: column.priority)
     for column in growing:
         longest = max((len(column.in_list(run)) for run in runs), default=0)
-        taken = max(0, min(longest, column.grows) - column.width)
+        taken = max(0, min(longest, column.max_width) - column.width)
         taken = min(taken, max(0, room))
         widths[column.name] += taken
         room -= taken
     if room > 0 and growing:
-        widths[max(growing, key=lambda column: column.rank).name] += room
+        widths[max(growing, key=lambda column: column.priority).name] += room
     return widths
 
 
-def head_row(places: Sequence[PlacedColumn], sort: str = "", reverse: bool = False) -> Row:
+def head_row(placed_columns: Sequence[PlacedColumn], sort: str = "", reverse: bool = False) -> Row:
     """Return the names of the columns, with a mark at the sort column."""
     cells: list[Cell] = [(" ", "dim")]
     arrow = "▴" if reverse else "▾"
-    for place in places:
+    for place in placed_columns:
         name = place.column.name
         mark = arrow if name == sort else ""
         shown = name if len(name) + len(mark) <= place.width else name[: place.width - len(mark)]
@@ -268,17 +285,18 @@ def head_row(places: Sequence[PlacedColumn], sort: str = "", reverse: bool = Fal
     return tuple(cells)
 
 
-def run_row(entry: RunEntry, places: Sequence[PlacedColumn], marked: bool = False) -> Row:
+def run_row(entry: RunEntry, placed_columns: Sequence[PlacedColumn], marked: bool = False) -> Row:
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
     if entry.instead:
-        width = places[-1].first + places[-1].width - places[0].first - places[0].width
-        state = fit(f"{glyphs.STALE} {entry.phase}", places[0].width)
+        state_column, last = placed_columns[0], placed_columns[-1]
+        width = last.first + last.width - state_column.first - state_column.width
+        state = fit(f"{glyphs.STALE} {entry.phase}", state_column.width)
         return (
             *cells,
             (f"{state}  ", "stale"),
             (fit(entry.instead, width), "warn" if entry.problem else "stale"),
         )
-    for place in places:
+    for place in placed_columns:
         text = place.column.in_list(entry)
         style = "stale" if text in (NA, "-") else _style(place.column.name, entry)
         cells.append((fit(text, place.width, right=place.column.right) + "  ", style))
@@ -300,26 +318,28 @@ def ordered(runs: Sequence[RunEntry], sort: str, reverse: bool = False) -> list[
     if not sort:
         return list(reversed(runs)) if reverse else list(runs)
     column = COLUMNS[sort]
-    keys = [column.order(run) for run in runs]
-    places = [at for at, key in enumerate(keys) if key is not None]
-    places.sort(key=lambda at: keys[at], reverse=column.falling != reverse)  # type: ignore[arg-type, return-value]
-    return [runs[at] for at in (*places, *(at for at, key in enumerate(keys) if key is None))]
+    known = [run for run in runs if column.order(run) is not None]
+    unknown = [run for run in runs if column.order(run) is None]
+    return sorted(known, key=column.order, reverse=column.descending != reverse) + unknown  # type: ignore[arg-type]
 
 
-def next_sort(sort: str, places: Sequence[PlacedColumn]) -> str:
+def next_sort(sort: str, placed_columns: Sequence[PlacedColumn]) -> str:
     """Return the next column on the screen; after the last one "", the source's own order."""
-    names = ["", *(place.column.name for place in places)]
+    names = ["", *(place.column.name for place in placed_columns)]
     return names[(names.index(sort) + 1) % len(names)] if sort in names else ""
 
 
-def at_column(places: Sequence[PlacedColumn], x: int) -> str:
-    """Return the column under the pointer; "" if there is none."""
-    return next((each.column.name for each in places if each.first <= x < each.first + each.width + 2), "")
+def at_column(placed_columns: Sequence[PlacedColumn], x: int) -> str:
+    """Return the name of the column under the pointer; "" if there is none."""
+    for place in placed_columns:
+        if place.first <= x < place.first + place.width + 2:
+            return place.column.name
+    return ""
 
 
 def removal_rows(runs: Sequence[RunEntry]) -> list[Row]:
     """Return what a removal deletes."""
-    lost = "logs, metrics, findings and the ledger; checkpoints elsewhere stay"
+    lost = "logs, metrics, findings, journal; checkpoints outside this directory stay"
     rows = [label_row("lost", 7, lost, "warn")]
     has_unknown = any(run.size is None for run in runs)
     if has_unknown or len(runs) > 1:

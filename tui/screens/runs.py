@@ -28,7 +28,7 @@ from ..rows.runs import (
     head_row,
     next_sort,
     ordered,
-    placed,
+    place_columns,
     removal_rows,
     run_row,
 )
@@ -80,7 +80,7 @@ class RunList(SearchableRows):
         self.listed = ordered(fitting(self.all, self.words), self.sort, self.reverse)
         self.has_cursor = bool(self.listed)
         if self.listed:
-            self._places = placed(self.listed, self.size.width - 1)
+            self._places = place_columns(self.listed, self.size.width - 1)
             ids = [run.id for run in self.listed]
             if current in ids:
                 self.cursor = ids.index(current)
