@@ -21,12 +21,13 @@ from ..run.model import FindingCleared, FindingRaised, NcclTick
 from .log_tails import Tails
 from .runner_process import ServedRun
 
-Heard = Callable[[LogFile, bytes], None]
+ReceiveOutput = Callable[[LogFile, bytes], None]
 """Receives a file and the end of its new bytes. Bytes of an attempt may follow the start of the next attempt."""
 
 EVERY_S = 2.0
+"""Seconds between two turns over the logs (see log_tails.py), and at least between two NcclTicks."""
 BUSY_S, BEHIND_S = 0.2, 0.02
-"""Seconds between two turns while the logs grow fast, and while unread bytes remain."""
+"""Seconds between two turns while the logs grow fast, and while bytes are left for the next turn."""
 IN_LOOP = 256 << 10
 """Most bytes to read in the event loop. More are read in a thread."""
 RETRIED_S = 20.0
@@ -54,8 +55,8 @@ class RaisedFindings:
         fresh = [finding for finding in self._fired(reading) if finding.id not in self.raised]
         events: list[FindingRaised | FindingCleared] = []
         for role in ("cause", "hint", "symptom"):
-            if role == "symptom" and self._cause():
-                events += [self._clear(name) for name in self._of("symptom")]
+            if role == "symptom" and self._has_cause():
+                events += [self._clear(name) for name in self._ids_with_role("symptom")]
                 break
             for finding in fresh:
                 if finding.role == role and (severity := self._severity(finding, now)):
@@ -88,10 +89,10 @@ class RaisedFindings:
             if entry.count or entry.rule.id not in ELSEWHERE:
                 yield finding_of(entry, seen, reading)
 
-    def _cause(self) -> bool:
+    def _has_cause(self) -> bool:
         return any(entry.role == "cause" and entry.severity == "error" for entry in self.raised.values())
 
-    def _of(self, role: str) -> list[str]:
+    def _ids_with_role(self, role: str) -> list[str]:
         return [name for name, finding in self.raised.items() if finding.role == role]
 
     def _severity(self, finding: LogFinding, now: float) -> str | None:
@@ -129,17 +130,25 @@ class RaisedFindings:
 class NcclLogs:
     """Follows the logs of this node's ranks during the run."""
 
-    def __init__(self, run: ServedRun, heard: Heard) -> None:
-        """`heard` receives the end of each rank's new output."""
-        self._run, self._heard = run, heard
+    def __init__(self, run: ServedRun, receive_output: ReceiveOutput) -> None:
+        """`receive_output` receives the end of each rank's new output."""
+        self._run, self._receive_output = run, receive_output
         self._tails: Tails | None = None
+        """The logs of the current attempt."""
         self._findings = RaisedFindings(run.node)
         self._turns = asyncio.Lock()
-        self._working: asyncio.Future[None] | None = None
-        self._last: NcclFacts | None = None
-        self._ticked, self._dirty = float("-inf"), False
-        self._seen: dict[str, float] = {}
-        self._own = ((), None) if run.plan.backend == "gloo" else rdma()
+        """Held during a turn: only one reader at a time uses the tails."""
+        self._thread: asyncio.Future[None] | None = None
+        """The newest turn that was done in a thread."""
+        self._sent_facts: NcclFacts | None = None
+        """The facts of the newest NcclTick, without the count of lines."""
+        self._ticked = float("-inf")
+        """Monotonic time of the newest NcclTick."""
+        self._has_news = False
+        """True if NCCL has written lines since then."""
+        self._first_seen: dict[str, float] = {}
+        """Unix time at which each communicator first appeared, by its id."""
+        self._rdma = ((), None) if run.plan.backend == "gloo" else rdma()
 
     async def run(self) -> None:
         """Emit an NcclTick for new facts. After cancellation, read the rest."""
@@ -176,7 +185,7 @@ class NcclLogs:
         else:
             for _ in tails.turn():
                 await asyncio.sleep(0)
-        if left or self._dirty:
+        if left or self._has_news:
             self._report(left)
         if tails.left:
             return BEHIND_S
@@ -184,14 +193,14 @@ class NcclLogs:
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         """Read in a thread. If this task is cancelled, the next reader waits for the thread."""
-        await self._rest()
-        self._working = asyncio.get_running_loop().run_in_executor(None, work)
-        await asyncio.shield(self._working)
+        await self._wait_for_thread()
+        self._thread = asyncio.get_running_loop().run_in_executor(None, work)
+        await asyncio.shield(self._thread)
 
-    async def _rest(self) -> None:
+    async def _wait_for_thread(self) -> None:
         """Wait for a thread that a cancelled task left running."""
-        if self._working is not None and not self._working.done():
-            await asyncio.wait({self._working})
+        if self._thread is not None and not self._thread.done():
+            await asyncio.wait({self._thread})
 
     async def _end(self) -> None:
         """Read the rest of the current attempt."""
@@ -203,7 +212,7 @@ class NcclLogs:
     def _begin(self, attempt: int) -> None:
         """Follow an attempt's logs from their start. After an adoption, its findings stay raised."""
         self._tails = Tails(self._run.run_dir, self._run.node, attempt)
-        self._last, self._seen = None, {}
+        self._sent_facts, self._first_seen = None, {}
         node = self._run.state.nodes.get(self._run.node)
         if node is not None and node.nccl is not None:  # of the previous attempt
             self._run.emit(NcclTick(attempt, Raw(nccl_facts.encode(NcclFacts()))))
@@ -220,36 +229,37 @@ class NcclLogs:
         self._findings = RaisedFindings(self._run.node, raised)
 
     def _report(self, left: int) -> None:
+        """Report new output, findings and facts after a turn. `left`: bytes that were unread before it."""
         assert self._tails is not None
         now, tails = clock.now(), self._tails
         for file, newest in tails.recent():
-            self._heard(file, newest)
+            self._receive_output(file, newest)
         events = self._findings.news(tails.reading, now)
         if tails.sampled:
             events += self._findings.behind(left, now)
         for event in events:
             self._run.emit(event)
-        self._dirty = tails.reading.nccl_lines > 0
-        if self._dirty and clock.monotonic() - self._ticked >= EVERY_S:
-            self._dirty = False
+        self._has_news = tails.reading.nccl_lines > 0
+        if self._has_news and clock.monotonic() - self._ticked >= EVERY_S:
+            self._has_news = False
             self._tick(tails, now)
 
     def _tick(self, tails: Tails, now: float) -> None:
         """Emit the facts if they have changed."""
-        facts = nccl_facts.placed(tails.reading.facts(), self._run.node, *self._own)
+        facts = nccl_facts.placed(tails.reading.facts(), self._run.node, *self._rdma)
         for comm in facts.communicators:
-            self._seen.setdefault(comm.id, now)
+            self._first_seen.setdefault(comm.id, now)
         facts = structs.replace(
             facts,
             communicators=tuple(
-                structs.replace(comm, seen=self._seen[comm.id]) for comm in facts.communicators
+                structs.replace(comm, seen=self._first_seen[comm.id]) for comm in facts.communicators
             ),
             behind=tails.left,
             sampled=tails.sampled,
         )
-        same = structs.replace(facts, lines=0)
-        if self._last != same:
-            self._last, self._ticked = same, clock.monotonic()
+        without_count = structs.replace(facts, lines=0)  # a new count is no news
+        if self._sent_facts != without_count:
+            self._sent_facts, self._ticked = without_count, clock.monotonic()
             self._run.emit(NcclTick(tails.attempt, Raw(nccl_facts.encode(facts))))
 
 
