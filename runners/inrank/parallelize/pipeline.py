@@ -57,7 +57,7 @@ def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
         of_other_stages += plan["last"]
     for name in of_other_stages:
         setattr(model, name, None)
-    model.forward = _Part(model, plan["blocks"], stage == 0, stage == stages - 1)
+    model.forward = _StageForward(model, plan["blocks"], stage == 0, stage == stages - 1)
     return loss
 
 
@@ -78,7 +78,7 @@ def _check_untied(model: nn.Module, plan: Dict[str, Any]) -> None:
         )
 
 
-class _Part:
+class _StageForward:
     """The `forward` of a stage."""
 
     def __init__(self, model: nn.Module, blocks: str, first: bool, last: bool) -> None:
