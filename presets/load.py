@@ -205,9 +205,9 @@ def _chain(presets: Library, name: str, depth: int, above: tuple[str, ...]) -> l
 
 
 def _missing(presets: Library, name: str, above: tuple[str, ...]) -> PresetError:
-    asked = f", which {above[-1]} builds on" if above else ""
+    used_by = f", which {above[-1]} builds on" if above else ""
     hint = nearest_or_all(name, presets.definitions) or "; `distui presets` lists them"
-    text = f"There is no preset {name!r}{asked}{hint}"
+    text = f"There is no preset {name!r}{used_by}{hint}"
     if not presets.passed_over:
         return PresetError(text)
     return PresetError(" ".join((sentence(text), *presets.notes)))  # an ignored file may define it
