@@ -1,7 +1,7 @@
 """torch's elastic launcher, controlled through two public plug-ins: a RendezvousHandler and a LogsSpecs.
 
-After a restart was requested, the handler returns `num_nodes_waiting() >= 1` once. torch then restarts the group
-through a new rendezvous and counts no retry. The LogsSpecs gives every attempt new files, and changes the ranks'
+After a restart was requested, the handler reports a waiting node until the next rendezvous. torch then restarts the
+group through that rendezvous and counts no retry. The LogsSpecs gives every attempt new files, and changes the ranks'
 environment. The signatures of both are unchanged from torch 2.7 to 2.15.
 """
 
@@ -20,12 +20,12 @@ from typing import Any
 from . import deepspeed_cpu, env_changes, relay, rendezvous
 from .attempt_round import Round
 from .control import private
-from .joining import drop_old_name
+from .joining import drop_deprecated_variable
 from .rank_changes import defaulted, version_of
 from .rank_processes import children
-from .rendezvous import meet
+from .rendezvous import set_rendezvous
 from .reporter import Reporter
-from .worker_group import SIGNALS, RunStopped, WorkerGroup, heed
+from .worker_group import SIGNALS, RunStopped, WorkerGroup, handle_stop_signals
 
 Ending = tuple[str, int, str]
 """How the run ended: phase, exit code and a sentence."""
@@ -61,25 +61,28 @@ def attempt_all(group: WorkerGroup) -> Ending:
         raise RunStopped
 
     try:
-        heed(stop)
+        handle_stop_signals(stop)
         return _launch(group)
     except RunStopped:
         return _stopped(group)
 
 
 def on_check(group: WorkerGroup) -> None:
-    """Act on each check of torch: its ranks are started. Wrap torch's signal handlers to note the signal first."""
+    """Act on torch's checks of the ranks. At the first, all ranks are started, and torch's signal handlers are set.
+
+    Wrap these handlers, so that the signal is noted before torch ends the ranks.
+    """
     group.spawning, group.variables.undo = False, {}
     for number in SIGNALS:
-        theirs = signal.getsignal(number)
-        if callable(theirs) and not hasattr(theirs, "of_distui"):
-            signal.signal(number, _noting_stop(group, theirs))
+        torch_handler = signal.getsignal(number)
+        if callable(torch_handler) and not hasattr(torch_handler, "of_distui"):
+            signal.signal(number, _noting_stop(group, torch_handler))
 
 
-def _noting_stop(group: WorkerGroup, theirs: Any) -> Any:
+def _noting_stop(group: WorkerGroup, torch_handler: Any) -> Any:
     def noted(number: int, frame: FrameType | None) -> None:
         _note_stop(group, number)
-        theirs(number, frame)
+        torch_handler(number, frame)
 
     noted.of_distui = True  # type: ignore[attr-defined]
     return noted
@@ -133,7 +136,9 @@ def start_again(group: WorkerGroup, why: str) -> Ending:
     group.report("AttemptEnded", attempt=group.attempt, outcome="failed", text=text)
     group.spawning = False
     if not group.roll_back(text) and not group.back_off():
-        return "failed", 1, "%s; %s" % (text, group.deaths.why) if group.deaths.why else text
+        if group.deaths.refusal:
+            text = "%s; %s" % (text, group.deaths.refusal)
+        return "failed", 1, text
     if group.stopping:
         return _stopped(group)
     group.take_env()  # changes that were requested since
@@ -142,6 +147,7 @@ def start_again(group: WorkerGroup, why: str) -> Ending:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     launch = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
     try:
+        # the pid stays, by which the agent knows its runner; what torch left in this process goes
         os.execv(
             sys.executable, [sys.executable, "-u", launch, group.run_dir, str(group.failures), "failure"]
         )
@@ -166,12 +172,12 @@ def prepare(group: WorkerGroup, version: tuple[int, int]) -> tuple[Any, Any, lis
         raise ValueError(
             "torch %d.%d in %s is too old: distui needs 2.7 or newer there" % (*version, sys.executable)
         )
-    drop_old_name(version)
+    drop_deprecated_variable(version)
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
             args = torchrun.parse_args(list(group.plan["argv"]))
-        meet(args, group.plan)
+        set_rendezvous(args, group.plan)
         args.log_dir = os.devnull  # make_logs replaces it; by default torch leaves an empty folder in /tmp
         config, command, command_args = torchrun.config_from_args(args)
     except SystemExit:
@@ -205,7 +211,7 @@ def plug_in(group: WorkerGroup, config: Any, on_check: Callable[[], None]) -> No
     """
     from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 
-    backend, place = config.rdzv_backend, rendezvous.prepare(config, group.run_dir)
+    backend, coordinator = config.rdzv_backend, rendezvous.prepare(config, group.run_dir)
 
     def make(params: Any) -> Any:
         inner = RendezvousParameters(
@@ -217,10 +223,10 @@ def plug_in(group: WorkerGroup, config: Any, on_check: Callable[[], None]) -> No
             local_addr=params.local_addr,
             **params.config,
         )
-        return make_handler(group, rendezvous.handler(inner, place), on_check)
+        return make_handler(group, rendezvous.handler(inner, coordinator), on_check)
 
-    if place is not None:
-        relay.start(place, group.plan, group.control)
+    if coordinator is not None:
+        relay.start(coordinator, group.plan, group.control)
     rendezvous_handler_registry.register("distui", make)
     config.rdzv_backend = "distui"
     config.logs_specs = make_logs(group)
@@ -230,7 +236,7 @@ def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -
     """Wrap a RendezvousHandler with the group's restarts and its restart policy."""
     from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousHandler
 
-    met = Round()
+    round_ = Round()
 
     class Handler(RendezvousHandler):  # type: ignore[misc]  # torch has no types here
         use_agent_store = property(lambda self: inner.use_agent_store)
@@ -239,9 +245,9 @@ def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -
             return "distui"
 
         def next_rendezvous(self) -> Any:
-            before_attempt(group, met)
+            before_attempt(group, round_)
             info = inner.next_rendezvous()
-            group.agreed = met.begin(info, group.next_number())
+            group.agreed_number = round_.begin(info, group.next_number())
             return info
 
         def num_nodes_waiting(self) -> int:
@@ -254,7 +260,7 @@ def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -
             group.ending = group.ending or waiting > 0  # torch ends the ranks for the waiting nodes
             if not group.restart.is_set():
                 return waiting
-            met.announce_restart()
+            round_.announce_restart()
             return max(waiting, 1)
 
         is_closed, set_closed = staticmethod(inner.is_closed), staticmethod(inner.set_closed)
@@ -263,23 +269,25 @@ def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -
     return Handler()
 
 
-def before_attempt(group: WorkerGroup, met: Round) -> None:
+def before_attempt(group: WorkerGroup, round_: Round) -> None:
     """Note the cause of the next attempt, and after a failure wait as the policy requires.
 
     Raises GaveUp and RunStopped.
     """
-    group.settle()
-    group.cause = "membership" if group.attempt else group.cause
-    # A rank without a known process has failed early.
-    failed = group.failed.is_set() or bool(group.unseen)
-    if group.attempt and not group.restart.is_set() and failed and not met.restart_announced():
+    group.wait_for_exits()
+    if group.attempt:
+        group.cause = "membership"
+    # A rank whose process was never found has failed early.
+    failed = group.failed.is_set() or bool(group.unidentified)
+    if group.attempt and not group.restart.is_set() and failed and not round_.restart_announced():
         group.cause = "failure"
         if not group.back_off():
-            raise GaveUp(group.deaths.why)
+            raise GaveUp(group.deaths.refusal)
     if group.stopping:
         raise RunStopped
     if group.restart.is_set():
-        group.cause = "restart" if group.attempt else group.cause
+        if group.attempt:
+            group.cause = "restart"
         group.restart.clear()
 
 

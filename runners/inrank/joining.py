@@ -31,7 +31,7 @@ Intel MPI; Slurm."""
 
 def watch(below: bool) -> None:
     """Let this process join once it acts as a rank. `below`: it is below the command, not the command itself."""
-    when_imported("torch", _drop_old_name)
+    when_imported("torch", _drop_deprecated_variable)
     if below and _by_variables() is not None:
         when_imported("torch", lambda module: _join_by_variables())
     wrap_imported("torch.distributed.distributed_c10d", "", "init_process_group", _joining_first)
@@ -39,12 +39,12 @@ def watch(below: bool) -> None:
         when_imported("torch.optim.optimizer", _watch_steps)
 
 
-def _drop_old_name(torch: ModuleType) -> None:
+def _drop_deprecated_variable(torch: ModuleType) -> None:
     major, minor = torch.__version__.split(".")[:2]
-    drop_old_name((int(major), int(minor)))
+    drop_deprecated_variable((int(major), int(minor)))
 
 
-def drop_old_name(version: tuple[int, int]) -> None:
+def drop_deprecated_variable(version: tuple[int, int]) -> None:
     """Remove the flight recorder's old variable if the new one equals it: torch 2.9 and newer warn about it."""
     old = os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
     if version >= (2, 9) and old == os.environ.get("TORCH_FR_BUFFER_SIZE"):

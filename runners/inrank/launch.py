@@ -25,7 +25,9 @@ def _load_rooms() -> None:
 
 
 if __name__ == "__main__":
-    if "DISTUI_NESTED" not in os.environ:  # until the runner handles them: see worker_group.heed
+    if (
+        "DISTUI_NESTED" not in os.environ
+    ):  # until the runner handles them: see worker_group.handle_stop_signals
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     _load_rooms()
     runner = importlib.import_module("distui_inrank.runner")

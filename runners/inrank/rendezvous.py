@@ -23,7 +23,7 @@ OURS = ("distui", "c10d", "static")
 LOOPBACK = "127.0.0.1"
 
 
-def meet(args: Any, plan: dict[str, Any]) -> None:
+def set_rendezvous(args: Any, plan: dict[str, Any]) -> None:
     """Change torchrun's parsed arguments to the rendezvous of this module."""
     if str(args.nnodes).split(":")[-1] == "1":
         run = os.environ.get("DISTUI_RUN_ID", "run")

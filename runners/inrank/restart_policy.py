@@ -149,7 +149,7 @@ class Deaths:
     def __init__(self) -> None:
         self.ends: dict[int, RankExit] = {}
         """Local rank → exit."""
-        self.why = ""
+        self.refusal = ""
         """Reason against a further attempt; "" if it is allowed."""
         self._earlier: Failure | None = None
         self._earlier_s = 0.0
@@ -160,14 +160,12 @@ class Deaths:
         """Return whether another attempt may follow this one, whose files are in `directory`."""
         failure = first_failure(directory, list(self.ends.values()))
         before = (self._earlier, healthy_s, self._earlier_s)
-        self.why = hopeless(policy, failure, *before) if policy["limit"] else ""
+        self.refusal = hopeless(policy, failure, *before) if policy["limit"] else ""
         self._earlier, self._earlier_s = failure, healthy_s
-        if not verdict.restart:
-            self.why = self.why or "gave up: the restart policy allows %d failures, this was number %d" % (
-                policy["limit"],
-                verdict.failures,
-            )
-        return not self.why
+        if not verdict.restart and not self.refusal:
+            numbers = policy["limit"], verdict.failures
+            self.refusal = "gave up: the restart policy allows %d failures, this was number %d" % numbers
+        return not self.refusal
 
 
 def _death(directory: str, end: RankExit) -> Death:

@@ -29,7 +29,7 @@ from .rank_processes import kill_group, signal_name, start_ticks
 from .rendezvous import several_nodes
 from .reporter import report_faults
 from .restart_policy import UNLIMITED
-from .worker_group import SIGNALS, WorkerGroup, attempt_dir, heed
+from .worker_group import SIGNALS, WorkerGroup, attempt_dir, handle_stop_signals
 
 
 def write_identity(run_dir: str, path: str, kind: str) -> None:
@@ -106,7 +106,7 @@ class CommandGroup(WorkerGroup):
 
     def run_to_end(self) -> int:
         """Run attempts until one succeeds, the run is stopped, or the policy gives up; return the runner's exit code."""
-        heed(self.on_signal)
+        handle_stop_signals(self.on_signal)
         self.started()
         phase, code, text = self._run_attempts()
         self.end(phase, code, text)
@@ -143,7 +143,7 @@ class CommandGroup(WorkerGroup):
     def _failed(self, code: int | None) -> tuple[str, int, str]:
         if code is None:
             return "failed", 127, self._problem
-        why = "; " + self.deaths.why if self.plan["restart"]["limit"] else ""
+        why = "; " + self.deaths.refusal if self.plan["restart"]["limit"] else ""
         name = signal_name(code)
         how = "was killed by %s" % name if name else "ended with exit code %d" % code
         return "failed", code, "the command %s%s" % (how, why)
@@ -263,7 +263,7 @@ class CommandGroup(WorkerGroup):
         """Report this runner again if the guest has exited and the command has not: restarts are here now."""
         if peer is self._guest:
             self._guest = None
-            self.settle(0.2)
+            self.wait_for_exits(0.2)
             if self.pids:
                 self.started()
 
@@ -362,7 +362,7 @@ class GuestGroup(WorkerGroup):
             phase, code, text = "failed", 1, "the ranks could not be started: %s" % error
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        self.settle()
+        self.wait_for_exits()
         self.report.close()
         if phase == "failed":
             sys.stderr.write("distui: %s\n" % text)

@@ -37,7 +37,7 @@ class WorkerGroup:
         self.plan, self.run_dir, self.failures = plan, run_dir, failures
         self.node = int(plan.get("node", 0))
         self.attempt = 0
-        self.agreed = 0
+        self.agreed_number = 0
         """Lowest number for the next attempt, agreed by all nodes; 0 before the first rendezvous."""
         self.inherited: dict[str, Any] = {}
         """Number, cause and env_diff for the next attempt, if the managed command around this torchrun has begun it."""
@@ -58,7 +58,7 @@ class WorkerGroup:
         """True from the end of an attempt's preparation until torch first checks its ranks."""
         self.pids: dict[int, int] = {}
         """Live ranks of the current attempt: local rank → pid."""
-        self.unseen: set[int] = set()
+        self.unidentified: set[int] = set()
         """Local ranks of the current attempt without a known process."""
         self.deaths = Deaths()
         """Exits of the current attempt's ranks, and the reason against another attempt."""
@@ -197,7 +197,7 @@ class WorkerGroup:
         number = self.inherited.get("attempt")
         self.inherited = {}
         if number is None:
-            number = max(self.agreed, self.next_number())
+            number = max(self.agreed_number, self.next_number())
             with contextlib.suppress(FileExistsError):  # the node's folder exists from attempt 2 on
                 os.mkdir(os.path.dirname(self._directory(number)), 0o700)
             os.mkdir(self._directory(number), 0o700)
@@ -217,7 +217,7 @@ class WorkerGroup:
     def _begin(self, number: int) -> None:
         self.attempt, self.began, self.ending = number, time.monotonic(), False
         self.failed.clear()
-        self.unseen, self.deaths.ends = set(), {}
+        self.unidentified, self.deaths.ends = set(), {}
         if not (self.stopping or self.restart.is_set()):
             self.wake.clear()
 
@@ -257,7 +257,7 @@ class WorkerGroup:
         `before`: the children of this process so far.
         """
         note_exit_codes()
-        self.unseen = {place["local_rank"] for place in places}
+        self.unidentified = {place["local_rank"] for place in places}
         arguments = (self.attempt, places, list(before))
         threading.Thread(target=self._find, args=arguments, name="distui-find", daemon=True).start()
 
@@ -276,7 +276,7 @@ class WorkerGroup:
         """Report that a rank runs. Return the thread that waits for its exit and reports it."""
         attempt, began, local = self.attempt, self.began, place["local_rank"]
         self.pids[local] = pid
-        self.unseen.discard(local)
+        self.unidentified.discard(local)
         about = {"attempt": attempt, "rank": place["rank"], "local_rank": local, "pid": pid}
         self.report("RankChanged", state="running", **about)
 
@@ -300,7 +300,7 @@ class WorkerGroup:
         thread.start()
         return thread
 
-    def settle(self, seconds: float = 2.0) -> None:
+    def wait_for_exits(self, seconds: float = 2.0) -> None:
         """Wait at most `seconds` until the exit of every rank was reported."""
         deadline = time.monotonic() + seconds
         while self.pids and time.monotonic() < deadline:
@@ -310,7 +310,7 @@ class WorkerGroup:
         """Report how the run ended."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # the run's end is being reported
-        self.settle()
+        self.wait_for_exits()
         self.report("RunEnded", phase=phase, exit_code=exit_code, text=text)
         self.report.close()
 
@@ -332,7 +332,7 @@ def _is_grace(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value <= threading.TIMEOUT_MAX  # type: ignore[operator]
 
 
-def heed(handler: Callable[[int, FrameType | None], None]) -> None:
+def handle_stop_signals(handler: Callable[[int, FrameType | None], None]) -> None:
     """Install `handler` for the signals that end a run and unblock these signals; pending ones arrive now."""
     for number in SIGNALS:
         signal.signal(number, handler)

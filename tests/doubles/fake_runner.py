@@ -150,7 +150,7 @@ class FakeRunner:
             elif not self._failed:
                 return RunPhase.SUCCEEDED, 0, "every rank ended with exit code 0"
             elif not await self._back_off(clock.monotonic() - began):
-                return RunPhase.FAILED, 1, self._deaths.why
+                return RunPhase.FAILED, 1, self._deaths.refusal
             if self._is_restarting:
                 self._is_restarting, self._cause = False, self._cause_of_restart
         return RunPhase.STOPPED, 1, "stopped"

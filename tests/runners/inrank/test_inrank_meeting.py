@@ -32,7 +32,7 @@ def parsed(**about: Any) -> SimpleNamespace:
 @for_each("rank", [0, 1])
 def test_the_static_recipe(rank: int) -> None:
     args = parsed(node_rank=rank, master_addr="127.0.0.1", master_port=8008)
-    rendezvous.meet(args, PART)
+    rendezvous.set_rendezvous(args, PART)
     assert (args.rdzv_backend, args.rdzv_endpoint) == ("distui", "127.0.0.1:8008")
     assert args.rdzv_id == "20260101-000000-own-0123abcd", "the same on every node"
     assert args.rdzv_conf.split(",")[0] == f"is_host={1 - rank}", "the node rank that the user gave decides"
@@ -43,23 +43,23 @@ def test_the_c10d_recipe_keeps_what_it_says() -> None:
     args = parsed(
         rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:29400", rdzv_id="sky-1", rdzv_conf="read_timeout=5"
     )
-    rendezvous.meet(args, PART)
+    rendezvous.set_rendezvous(args, PART)
     assert (args.rdzv_endpoint, args.rdzv_id) == ("127.0.0.1:29400", "sky-1")
     assert args.rdzv_conf == "is_host=0,read_timeout=5,order=1"
     own = parsed(
         rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:29400", rdzv_conf="is_host=1", local_addr="10.0.0.9"
     )
-    rendezvous.meet(own, PART)
+    rendezvous.set_rendezvous(own, PART)
     assert (own.rdzv_conf, own.local_addr) == ("is_host=1,order=1", "10.0.0.9")
 
 
 @for_each("backend", ["static", "c10d", "etcd-v2"])
 def test_one_node_meets_itself(backend: str) -> None:
     args = parsed(nnodes="1:1", rdzv_backend=backend, rdzv_endpoint="10.0.0.1:29400", local_addr="10.0.0.1")
-    rendezvous.meet(args, PART)
+    rendezvous.set_rendezvous(args, PART)
     assert (args.rdzv_backend, args.rdzv_endpoint, args.local_addr) == ("distui", "", "10.0.0.1")
     usual = parsed(nnodes="1")
-    rendezvous.meet(usual, PART)
+    rendezvous.set_rendezvous(usual, PART)
     assert usual.local_addr == "127.0.0.1"
 
 
@@ -68,7 +68,7 @@ def test_torch_warns_of_nothing_on_one_node(monkeypatch: pytest.MonkeyPatch) -> 
     words = ["--nnodes", "1", "--standalone", "--local-addr", "127.0.0.1", "x.py"]
     args, warned = run.parse_args(words), list[str]()
     monkeypatch.setattr(run.logger, "warning", lambda text, *_: warned.append(text))
-    rendezvous.meet(args, PART)
+    rendezvous.set_rendezvous(args, PART)
     args.rdzv_backend = "c10d"  # distui's own is there in a runner alone
     run.config_from_args(args)
     assert not [text for text in warned if "master_addr" in text]
@@ -77,7 +77,7 @@ def test_torch_warns_of_nothing_on_one_node(monkeypatch: pytest.MonkeyPatch) -> 
 def test_another_rendezvous_is_left_alone() -> None:
     args = parsed(rdzv_backend="etcd-v2", rdzv_endpoint="etcd:2379")
     before = dict(vars(args))
-    rendezvous.meet(args, PART)
+    rendezvous.set_rendezvous(args, PART)
     assert vars(args) == before
 
 

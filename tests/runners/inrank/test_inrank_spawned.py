@@ -91,7 +91,7 @@ def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: WorkerG
     }
     assert ended == {0: ("failed", 3), 1: ("failed", 4)}
     assert group.failed.is_set()
-    assert not group.unseen
+    assert not group.unidentified
     assert [rank.wait(10) for rank in ranks] == [3, 4]
 
 
