@@ -116,7 +116,7 @@ def test_layers_to_wrap_by_name(preset: Any) -> None:
 
 
 def test_experts_that_are_not_there(preset: Any) -> None:
-    with pytest.raises(preset.ParallelizeError, match="Linear has none with expert_parallel = True"):
+    with pytest.raises(preset.ParallelizeError, match="Linear has no module with expert_parallel = True"):
         preset.expert_parallel.divide_experts(preset.nn.Linear(2, 2), None)
 
 

@@ -29,8 +29,8 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh) -> List[str]:
             names += [f"{path}.{name}" for name, _ in module.named_parameters()]
     if not names:
         raise ParallelizeError(
-            f"ep divides experts, and {type(model).__name__} has none with expert_parallel = True:"
-            " docs/scripts.md shows a layer that has"
+            f"ep divides experts, and {type(model).__name__} has no module with expert_parallel = True:"
+            " docs/scripts.md says what such a module needs"
         )
     return names
 
@@ -46,26 +46,29 @@ def _divide_module(path: str, module: nn.Module, mesh: DeviceMesh) -> None:
         part.register_hook(lambda gradient: _averaged_gradient(gradient, mesh))
         module.register_parameter(name, part)
     inner = module.forward
-    module.forward = lambda tokens, counts: _there_and_back(module, inner, tokens, counts, group)
+    module.forward = lambda tokens, counts: _forward_with_exchange(module, inner, tokens, counts, group)
 
 
 def _averaged_gradient(gradient: Any, mesh: DeviceMesh) -> Any:
-    """Average an expert's gradient over all ranks. It already is the sum over the ep ranks, whose tokens it got."""
+    """Average an expert's gradient over all ranks.
+
+    The local gradient already sums the tokens of all ep ranks, so divide it by ep, then average over dp.
+    """
     local = gradient.to_local() / mesh["ep"].size()
     dist.all_reduce(local, group=mesh["dp"].get_group())
     local /= mesh["dp"].size()
     return DTensor.from_local(local, mesh["ep"], [Shard(0)], run_check=False)
 
 
-def _there_and_back(
+def _forward_with_exchange(
     module: nn.Module, inner: Any, tokens: torch.Tensor, counts: torch.Tensor, group: dist.ProcessGroup
 ) -> torch.Tensor:
     """Send tokens to the ranks of their experts, compute, and send them back. Both sides sort them by expert."""
     ranks = dist.get_world_size(group)
-    theirs = torch.empty_like(counts)
-    dist.all_to_all_single(theirs, counts, group=group)
+    received_counts = torch.empty_like(counts)
+    dist.all_to_all_single(received_counts, counts, group=group)
     sent = counts.view(ranks, -1).sum(1).tolist()
-    received = theirs.view(ranks, -1)
+    received = received_counts.view(ranks, -1)
     arrived = _Exchange.apply(tokens, received.sum(1).tolist(), sent, group)
     order = _by_expert(received)
     done = _local_forward(module, inner, arrived[order], received.sum(0))
@@ -82,15 +85,19 @@ def _by_expert(received: torch.Tensor) -> torch.Tensor:
 def _local_forward(
     module: nn.Module, inner: Any, tokens: torch.Tensor, counts: torch.Tensor
 ) -> torch.Tensor:
-    """Call `inner` with this rank's experts as plain tensors."""
-    whole = dict(module.named_parameters(recurse=False))
-    for name, parameter in whole.items():
+    """Call `inner` with this rank's experts as plain tensors.
+
+    nn.Module accepts only parameters under the names of parameters, so take these out of the module for the call, and
+    set the local tensors as plain attributes.
+    """
+    sharded = dict(module.named_parameters(recurse=False))
+    for name, parameter in sharded.items():
         del module._parameters[name]
         object.__setattr__(module, name, parameter.to_local())
     try:
         out: torch.Tensor = inner(tokens, counts)
     finally:
-        for name, parameter in whole.items():
+        for name, parameter in sharded.items():
             object.__delattr__(module, name)
             module._parameters[name] = parameter
     return out
