@@ -1,4 +1,4 @@
-"""Rings the terminal for the run on the screen while the user looks elsewhere, by the notification rules."""
+"""Rings the terminal for the run on the screen while the user looks elsewhere; `due_alerts` has the rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..runners.run.state import RunState
 from .due_alerts import TerminalAlerts
 
 TYPED_S = 60.0
-"""A user counts as present for so many seconds after a key, if the terminal reports no focus."""
+"""A user counts as present for this many seconds after a key, if the terminal reports no focus."""
 
 
 class TerminalFocus:
@@ -45,20 +45,20 @@ class Alerts:
         """Create the alerts; `write` writes to the terminal."""
         self._write = write
         self._focus = TerminalFocus()
-        self._of_run = TerminalAlerts()
+        self._alerts_of_run = TerminalAlerts()
 
     def begin(self) -> None:
         """Reset the alerts for another run."""
-        self._of_run = TerminalAlerts()
+        self._alerts_of_run = TerminalAlerts()
 
     def ring(self, state: RunState, now: float) -> None:
         """Write due alerts if the user looks elsewhere. Alerts that the user sees on the screen are dropped."""
-        due = self._of_run.due(state, now)
+        due = self._alerts_of_run.due(state, now)
         if due and self._focus.away(clock.monotonic()):
             self._write("".join(due))
 
-    def notice(self, event: Event) -> None:
-        """Track the focus of the terminal."""
+    def track_focus(self, event: Event) -> None:
+        """Note from a key or a focus event whether the user looks at this terminal."""
         if isinstance(event, Key):
             self._focus.typed(clock.monotonic())
         elif isinstance(event, AppFocus | AppBlur):

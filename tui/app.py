@@ -147,7 +147,7 @@ class CockpitApp(Cockpit):
             await self.current.follower.drop()
 
     async def on_event(self, event: Event) -> None:
-        self.alerts.notice(event)
+        self.alerts.track_focus(event)
         await self.type_ahead.take(event)
 
     # --- the run on the screen

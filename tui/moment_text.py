@@ -12,13 +12,14 @@ class MomentError(Exception):
     """The typed text is no moment of the run; the message is one sentence."""
 
 
-HINT = "type at 14:32:07, at -5m, at step 1200, at first-cause or at start"
+HINT = "type `at 14:32:07`, `at -5m`, `at step 1200`, `at first-cause` or `at start`"
 
 
 def moment_of(text: str, timeline: Timeline, end: float) -> float:
     """Return the unix time of `14:32:07`, `-5m`, `step 1200`, `first-cause`, `start` or `end`. Raises MomentError.
 
-    A time of day is the last one before `end`. A step is the time of its checkpoint.
+    A time of day is the last one before `end`. A step is the time of the first checkpoint at or after it;
+    without one `Travel` looks for a sample of the step, so the MomentError is about both.
     """
     word, *more = text.lower().split() or [""]
     if word == "step" and len(more) == 1 and more[0].isdecimal():
@@ -38,7 +39,7 @@ def _of_step(timeline: Timeline, step: int) -> float:
     checkpoint = timeline.checkpoint_of(step)
     if checkpoint is None:
         raise MomentError(
-            f"no sample has step {step}: the run has not reached it, or its curve is no longer kept"
+            f"no checkpoint or sample has step {step}: the run has not reached it, or its curve is no longer kept"
         )
     return checkpoint.at
 
@@ -58,6 +59,7 @@ def _of_clock(word: str, begin: float, end: float) -> float:
         raise MomentError(f"{word!r} is no time: {HINT}")
     if at >= begin - 60:
         return min(max(at, begin), end)
-    if ago is None and time.localtime(at)[:3] != time.localtime(end)[:3]:
+    is_of_the_day_before = time.localtime(at)[:3] != time.localtime(end)[:3]
+    if ago is None and is_of_the_day_before:  # `end`'s day has not reached this time of day
         raise MomentError(f"{word} is after the newest known time of this run, {time_of_day(end)}")
     raise MomentError(f"{word} is before the start of this run at {time_of_day(begin)}")
