@@ -22,7 +22,7 @@ RUN, HOSTS, NODES = "", "hosts of your own", "nodes through SkyPilot"
 """Headings in `--help`."""
 ABOUT = {
     HOSTS: "reached via ssh; they need nothing but Python",
-    NODES: "with --on sky (the cheapest), or --on INFRA",
+    NODES: "with --on sky (the cheapest), or --on PLACE",
 }
 
 
@@ -116,7 +116,11 @@ class Request:
         label="nodes",
     )
     nproc_per_node: int | str | None = _of_plans(
-        "--nproc-per-node", "N|gpu|cpu|auto", "ranks on each node", read="count", form="nproc"
+        "--nproc-per-node",
+        "N|gpu|cpu|auto",
+        "ranks on each node (default: the preset's)",
+        read="count",
+        form="nproc",
     )
     on: str = _of_plans(
         "--on",
@@ -141,7 +145,7 @@ class Request:
     adopt: bool = _of_plans(
         "--adopt",
         "",
-        "apply the preset where the script calls DistributedDataParallel itself",
+        "patch the script's DDP() call to use the preset",
         False,
         more="For a plain script that nobody edits, with ddp, zero1 or fsdp2: [adopt.md](adopt.md).",
         label="adopt",
@@ -206,7 +210,7 @@ class Request:
     env_on: Mapping[str, Mapping[str, str]] = _option(
         "--env-on",
         "HOSTS:K=V",
-        "variable for the nodes whose host name matches, as in gpu0?:NCCL_SOCKET_IFNAME==eth1",
+        "variable for the nodes whose host name matches, as in gpu0?:NCCL_SOCKET_IFNAME=eth1",
         {},
         repeat=True,
         read="env_on",
@@ -214,25 +218,28 @@ class Request:
     hook: bool | None = _option(
         "--no-hook",
         "",
-        "do not load distui's hook into the ranks",
+        "do not load distui's hook, which reports from inside each rank",
         read="no",
-        more="No steps, no live `NCCL_DEBUG`, no dumps.",
+        more="Without it: no steps, no live `NCCL_DEBUG`, no dumps.",
     )
     signals: tuple[str, ...] = _option(
         "--signal",
         "REGEX",
-        "read training signals in the output with a pattern",
+        "read metrics from the output with a pattern",
         (),
         repeat=True,
         more="Its named groups say what it reads: [telemetry.md](telemetry.md#a-pattern-of-your-own).",
     )
     grace_s: float | None = _option(
-        "--grace", "SECONDS", "time between SIGTERM and SIGKILL", parse="seconds"
+        "--grace",
+        "SECONDS",
+        "time between SIGTERM and SIGKILL (default: the preset's; exec: 30)",
+        parse="seconds",
     )
     save_on: str | None = _option(
         "--save-on",
         "SIGNAL|FILE:PATH",
-        "what asks the script to save a checkpoint",
+        "signal or file that tells the script to save a checkpoint",
         more="`distui restart --save-first` uses it: [scripts.md](scripts.md#save-on-demand).",
     )
     notify: tuple[str, ...] = _option(
@@ -248,7 +255,7 @@ class Request:
     log_cap: int | None = _option(
         "--log-cap",
         "SIZE|off",
-        "leave out the middle of a rank's log beyond SIZE on disk",
+        "drop the middle of a rank's log beyond SIZE on disk",
         parse="cap",
         more="From 16MiB on, as in 200MB; without it as `logs.cap` of the settings says, else logs are kept whole:"
         " [telemetry.md](telemetry.md#logs).",
@@ -256,7 +263,7 @@ class Request:
     restart_limit: int | None = _option(
         "--restarts",
         "N",
-        "restart after at most N consecutive failures",
+        "restart after at most N consecutive failures (default: the preset's; exec: 0)",
         parse="count",
         more="0: no failure restarts them. Ten minutes without a failure start the count again.",
     )
