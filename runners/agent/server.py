@@ -218,25 +218,30 @@ class AgentServer:
         curves: ReadCurves = no_curves,
         pass_on: PassOn = refuse_relay,
     ) -> None:
-        self._watched, self._windows = watched, windows
         self._path, self._record, self._chronicle, self._parts = path, record, chronicle, parts
-        self._execute, self._read_window, self._version = execute, window, ""
-        self._read_curves, self._pass_on = curves, pass_on
+        self._execute, self._pass_on = execute, pass_on
+        self._read_window, self._read_curves = window, curves
+        self._watched, self._windows = watched, windows
+        self._version = ""
+        """The release of distui, for the hello."""
         chronicle.listeners.append(self._publish)
         self._clients: set[Client] = set()
         self._silent: dict[Client, None] = {}
         """Connections without a request, the oldest first. They may use half of the open files."""
         self._newest: Newest = {}
+        """The newest sample of each kind and node, for a viewer that connects."""
         self._server: asyncio.Server | None = None
         self._identify: Callable[[Path], None] = lambda path: None
         """Writes the socket's path for viewers."""
         self.missed = asyncio.Event()
         """Set by a process that did not find the socket."""
         self.idle = asyncio.Event()
+        """Set while no viewer is connected."""
         self.idle.set()
         self._starter = os.getppid()
+        """The launching process, which does not count as a viewer of the end."""
         self._visited = asyncio.Event()
-        """True if a viewer other than the launching process received RunEnded."""
+        """Set when a viewer other than the launching process has received RunEnded."""
 
     async def announce(self, run: DaemonRun, ready: Callable[[], None], adopted: bool) -> None:
         """Bind, write agent.json, call `ready`, and journal AgentStarted. Raises RunError or OSError."""

@@ -67,7 +67,9 @@ class Supervision:
         self._run, self._hooks, self._restarts = run, hooks, restarts
         self._sampling, self._nccl_logs, self._judge = sampling, nccl_logs, judge
         self._checkpoints = checkpoints
-        self._environment, self._mode = restarts.environment, StartMode.READ
+        self._environment = restarts.environment
+        self._mode = StartMode.READ
+        """START once this agent has started or adopted a runner, whose end it then sees itself."""
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
         self._evidence: dict[int, KernelEvidence] = {}
@@ -78,7 +80,9 @@ class Supervision:
         self._began = (0, 0.0)
         """Number of the attempt whose start this agent saw, and its monotonic time."""
         self._last_word: tuple[int, Stamped] | None = None
+        """The runner's report of the end and its offset, until RunEnded is emitted."""
         self._tail = ReportTail(run.run_dir, 0)
+        """The runner's reports that are not read yet."""
         self._fresh = False
         """True if the runner has begun no attempt yet."""
 
