@@ -22,7 +22,17 @@ _JOINING = ("|", "|&", "||", "&&")
 
 _REDIRECTS = re.compile(r"&?>|<")
 _BEGUN_REDIRECTION = re.compile(r"\d*[<>&|]*")
-_PLAIN = re.compile(r"&>|>[&|]?|<&?|`[^`]*`?|\$(?!\()|[^ \t\n;&|()<>'\"\\`$]+")
+_PLAIN = re.compile(
+    r"""
+    &>                          # redirection of stdout and stderr
+    |>[&|]?                     # redirection of output: > >& >|
+    |<&?                        # redirection of input: < <&
+    |`[^`]*`?                   # command substitution in backquotes
+    |\$(?!\()                   # the $ of a variable; $( begins a group
+    |[^ \t\n;&|()<>'"\\`$]+     # other characters without a meaning for the shell
+    """,
+    re.VERBOSE,
+)
 """Part of a word that stays as written."""
 _ESCAPED = re.compile(r"\\([\s\S]?)")
 _SINGLE = re.compile(r"'([^']*)'?")
@@ -32,6 +42,7 @@ _QUOTED = re.compile(r"[^\"\\$]+|[\\$]")
 _GROUP = re.compile(r"\$\(")
 _ARRAY = re.compile(r"(?<==)\(")
 _IN_GROUP = re.compile(r"[^()']+|'[^']*'|[()']")
+"""Next part of a group: plain text, a quoted text (whose parentheses do not count), or a parenthesis or lone quote."""
 
 _REDIRECTION = re.compile(r"(?:\d*|&)(?:>>?\|?|<>?)(.*)", re.DOTALL)
 _OPENING = frozenset({"if", "while", "until", "for", "case", "select"})
@@ -53,7 +64,10 @@ class Word:
 
     @property
     def literal(self) -> bool:
-        """Return True if the shell would expand nothing in it."""
+        """Return True if it has no variable and no command substitution, so that its value is known.
+
+        Quotes are removed, so that a `$` in single quotes counts as a variable, too.
+        """
         return "$" not in self.text and "`" not in self.text
 
 
@@ -82,8 +96,8 @@ class _Scanner:
 
     def __init__(self, text: str, first_line: int) -> None:
         self._text, self._at, self._line = text, 0, first_line
-        self._documents: list[tuple[str, bool]] = []
-        """Last lines of the here-documents that begin after this line, and True if tabs may precede them."""
+        self._here_documents: list[tuple[str, bool]] = []
+        """Here-documents after this line: the line that ends each, and True if tabs may precede it (`<<-`)."""
 
     def tokens(self) -> Iterator[Word | str]:
         """Yield words, and operators as texts."""
@@ -92,31 +106,31 @@ class _Scanner:
             if self._next(_BLANK) or self._next(_COMMENT):
                 continue
             if match := self._next(_HERE):
-                self._documents.append((match[3], bool(match[1])))
+                self._here_documents.append((match[3], bool(match[1])))
                 continue
             operator = self._next(_OPERATOR)
             token = operator[0] if operator else self._word()
             if token == "\n":
-                self._skip_documents()
+                self._skip_here_documents()
             if token != "\n" or last not in _JOINING:
                 last = token
                 yield token
 
     def _next(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Read on if the rest of the text begins with a pattern."""
+        """Advance past a match at the current position. Return None and stay if there is none."""
         match = pattern.match(self._text, self._at)
         if match:
             self._line += match[0].count("\n")
             self._at = match.end()
         return match
 
-    def _skip_documents(self) -> None:
-        for name, may_be_indented in self._documents:
+    def _skip_here_documents(self) -> None:
+        for name, may_be_indented in self._here_documents:
             while self._at < len(self._text) and (match := self._next(_LINE)):
                 line = match[0].removesuffix("\n")
                 if name == (line.lstrip("\t") if may_be_indented else line):
                     break
-        self._documents = []
+        self._here_documents = []
 
     def _word(self) -> Word:
         line, parts = self._line, list[str]()
@@ -130,7 +144,8 @@ class _Scanner:
             return True
         if not _REDIRECTS.match(self._text, self._at):
             return False
-        return len(parts) > 3 or not _BEGUN_REDIRECTION.fullmatch("".join(parts))  # "2>>" is one word
+        is_redirection = len(parts) <= 3 and _BEGUN_REDIRECTION.fullmatch("".join(parts))
+        return not is_redirection  # "2>>" is one word
 
     def _part(self) -> str | None:
         """Return the next part of a word without its quotes, or None at the end of the word."""
@@ -176,14 +191,16 @@ class _CommandReader:
 
     def __init__(self) -> None:
         self._done: list[Command] = []
-        self._since = 0
-        """Index in `_done` of the first command that an `&` would send to the background."""
+        self._list_start = 0
+        """Index in `_done` of the first command of the current list, which an `&` sends to the background."""
         self._groups: list[int] = []
-        """`_since` of the lists around each open group."""
+        """`_list_start` of the list around each open group."""
         self._background: list[tuple[int, int]] = []
         """Ranges in `_done` of commands in the background."""
         self._branch: list[int] = []
+        """Numbers of the open branches, the outermost first."""
         self._branches = 0
+        """Number of branches so far."""
 
     def read(self, tokens: Iterable[Word | str]) -> list[Command]:
         words: list[Word] = []
@@ -198,6 +215,9 @@ class _CommandReader:
         return self._with_background()
 
     def _with_background(self) -> list[Command]:
+        """Return the commands, marked if a range of `_background` contains them. Ranges may be nested."""
+        # changes[i]: ranges that begin at command i, minus ranges that end before it. Their running sum counts the
+        # ranges around each command.
         changes = [0] * (len(self._done) + 1)
         for begin, end in self._background:
             changes[begin] += 1
@@ -210,17 +230,17 @@ class _CommandReader:
 
     def _operator(self, operator: str) -> None:
         if operator == "(":
-            self._groups.append(self._since)
+            self._groups.append(self._list_start)
         elif operator == ")":
             self._leave_group()
         elif operator not in _JOINING:
             if operator == "&":
-                self._background.append((self._since, len(self._done)))
-            self._since = len(self._done)
+                self._background.append((self._list_start, len(self._done)))
+            self._list_start = len(self._done)
 
     def _leave_group(self) -> None:
         if self._groups:
-            self._since = self._groups.pop()
+            self._list_start = self._groups.pop()
 
     def _command(self, words: Sequence[Word]) -> None:
         """Append the command in these words without shell keywords and redirections."""
@@ -237,12 +257,12 @@ class _CommandReader:
     def _keyword(self, word: str) -> None:
         """Enter a branch or group, change to its next branch, or leave it."""
         if word == "{":
-            self._groups.append(self._since)
+            self._groups.append(self._list_start)
         elif word == "}":
             self._leave_group()
         elif word in _OPENING:
             self._enter_branch()
-        elif word in _CLOSING | _NEXT_BRANCH and self._branch:
+        elif self._branch and word in (_CLOSING | _NEXT_BRANCH):
             self._branch.pop()
             if word in _NEXT_BRANCH:
                 self._enter_branch()
@@ -253,6 +273,7 @@ class _CommandReader:
 
 
 def _without_redirections(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Remove redirections, each with its target: `2>log` is one word, `> log` are two."""
     kept, is_target = [], False
     for word in words:
         redirection = _REDIRECTION.fullmatch(word.text)
