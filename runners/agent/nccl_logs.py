@@ -246,7 +246,7 @@ class NcclLogs:
 
     def _tick(self, tails: Tails, now: float) -> None:
         """Emit the facts if they have changed."""
-        facts = nccl_facts.placed(tails.reading.facts(), self._run.node, *self._rdma)
+        facts = nccl_facts.with_node_facts(tails.reading.facts(), self._run.node, *self._rdma)
         for comm in facts.communicators:
             self._first_seen.setdefault(comm.id, now)
         facts = structs.replace(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..run.formatting import agreeing, spans_text
-from .nccl_facts import InitStage, requests_sockets
+from .nccl_facts import RankStage, requests_sockets
 from .reading import Reading
 from .rules import RuleHits, Tally
 from .statements import CommunicatorPart, Statements
@@ -116,7 +116,7 @@ def _hang(statements: Statements, tally: Tally) -> str:
     if max(seqs, default=2) > 1 or any(entry.count for entry in tally.entries if entry.rule.explains):
         return ""
     for comm in statements.sessions.communicators:
-        if _p2p_alone(comm) and comm.reached(InitStage.COMPLETE):
+        if _p2p_alone(comm) and comm.reached(RankStage.COMPLETE):
             return f"{comm.nranks} ranks on one node were ready, and collective {max(seqs)} timed out"
     return ""
 

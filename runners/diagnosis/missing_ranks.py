@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..run.formatting import spans_text
 from .error_lines import PLACE
 from .heads import SOURCES, Head, Thread
-from .nccl_facts import InitStage
+from .nccl_facts import RankStage
 from .reading import Reading
 from .rules import First, RankProgress, Rule, RuleHits
 from .statements import CommunicatorPart
@@ -132,7 +132,7 @@ Silent = tuple[Sequence[int], str]
 def _never_came(communicator: CommunicatorPart) -> Silent | None:
     """Find ranks missing at a communicator's init. If more than half are missing, their logs were not given."""
     size, seen = communicator.nranks or 0, communicator.ranks
-    begun = seen and all(part.stage is InitStage.STARTED for part in seen.values())
+    begun = seen and all(part.stage is RankStage.STARTED for part in seen.values())
     if not begun or not 0 < size - len(seen) <= size // 2 or size > MOST_RANKS:
         return None
     ranks = sorted(set(range(size)) - set(seen))

@@ -16,8 +16,8 @@ from msgspec import Struct, structs
 T = TypeVar("T")
 
 
-class InitStage(enum.IntEnum):
-    """Progress of one rank in a communicator's life."""
+class RankStage(enum.IntEnum):
+    """Stage of one rank in the life of a communicator, from its start to its end."""
 
     STARTED = 0
     BOOTSTRAPPED = 1
@@ -31,7 +31,7 @@ class InitStage(enum.IntEnum):
     ABORTED = 6
 
 
-STAGES = tuple(stage.name.lower() for stage in InitStage)
+STAGES = tuple(stage.name.lower() for stage in RankStage)
 """Names in order of progress."""
 
 
@@ -72,9 +72,13 @@ class Communicator(Struct, frozen=True, omit_defaults=True):
     ring_count: int = 0
     trees: int = 0
     channels: dict[str, int] = {}
+    """Number of channels by kind: "coll", "collnet", "nvls", "p2p", "p2p per peer"."""
     nvls: bool | None = None
+    """Whether it uses NVLink SHARP; None if unknown."""
     tuning: dict[str, int] = {}
+    """How often the tuner made a choice, by collective, algorithm and protocol: "AllReduce RING LL128"."""
     collectives: dict[str, int] = {}
+    """Number of logged calls by name: "AllReduce", "Send"."""
     folded: int = 0
     """Number of omitted pairs. `pairs` then has only one pair per two hosts and kind."""
     seen: float | None = None
@@ -152,14 +156,12 @@ def decode(document: bytes) -> NcclFacts:
     return _decoder.decode(document)
 
 
-def placed(facts: NcclFacts, node: int, devices: tuple[str, ...], peermem: bool | None) -> NcclFacts:
+def with_node_facts(
+    facts: NcclFacts, node: int, devices: tuple[str, ...], peermem: bool | None
+) -> NcclFacts:
     """Add the node's number and the facts from its own files to the facts of its logs."""
-    return structs.replace(
-        facts,
-        nodes=tuple(
-            structs.replace(host, node=node, devices=devices, peermem=peermem) for host in facts.nodes
-        ),
-    )
+    nodes = [structs.replace(host, node=node, devices=devices, peermem=peermem) for host in facts.nodes]
+    return structs.replace(facts, nodes=tuple(nodes))
 
 
 def shifted(facts: NcclFacts, shift: float) -> NcclFacts:
@@ -178,7 +180,7 @@ def shifted(facts: NcclFacts, shift: float) -> NcclFacts:
 
 
 def speed(kind: str) -> int:
-    """Return a rank of transports from 0, the fastest, in NCCL's order of preference."""
+    """Return the place of a transport in NCCL's order of preference; 0 is the fastest."""
     if kind.startswith("P2P"):
         return 0
     if kind == "SHM":
@@ -189,7 +191,10 @@ def speed(kind: str) -> int:
 
 
 def folded_pairs(pairs: Iterable[Pair], owners: Mapping[int, str]) -> tuple[tuple[Pair, ...], int]:
-    """Return at most PAIRS pairs, and the number of omitted ones."""
+    """Return at most PAIRS pairs, and the number of omitted ones.
+
+    If there are more, only the first pair per two hosts and kind is kept. `owners`: the host of each rank.
+    """
     given = tuple(pairs)
     if len(given) <= PAIRS:
         return given, 0
@@ -229,7 +234,7 @@ def _union(same: list[Communicator]) -> Communicator:
     """Merge several nodes' facts about one communicator."""
     if len(same) == 1:
         return same[0]
-    fields = {name: how([getattr(comm, name) for comm in same]) for name, how in _MERGED.items()}
+    fields = {name: how([getattr(comm, name) for comm in same]) for name, how in _MERGE_BY_FIELD.items()}
     merged = structs.replace(same[0], **fields)
     owners: dict[int, str] = {}
     for host, ranks in merged.hosts.items():
@@ -273,6 +278,7 @@ def _distinct(parts: list[tuple[T, ...]]) -> tuple[T, ...]:
 def _combined(
     how: Callable[[Counter[str], Counter[str]], Counter[str]], parts: list[dict[str, int]]
 ) -> dict[str, int]:
+    """Combine the counts of each key. `how`: operator.add for the sum, operator.or_ for the maximum."""
     total = Counter[str]()
     for part in parts:
         total = how(total, Counter(part))
@@ -285,7 +291,7 @@ def _known(how: Callable[[list[T]], T], answers: Iterable[T | None]) -> T | None
     return how(given) if given else None
 
 
-_MERGED: dict[str, Callable[[list[Any]], Any]] = {
+_MERGE_BY_FIELD: dict[str, Callable[[list[Any]], Any]] = {
     "nnodes": partial(_known, max),
     "hosts": _hosts,
     "stages": _furthest,

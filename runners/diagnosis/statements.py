@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 from .heads import Head, Stamp, Thread
-from .nccl_facts import Init, InitStage
+from .nccl_facts import Init, RankStage
 from .rules import Raw, Version, parse_version
 
 K = TypeVar("K")
@@ -89,7 +89,7 @@ class RankPart:
     host: str
     pid: int | None
     pointer: str
-    stage: InitStage = InitStage.STARTED
+    stage: RankStage = RankStage.STARTED
     stamp: Stamp | None = None
     """Timestamp of its first line; None without one."""
     calls: int = 0
@@ -142,7 +142,7 @@ class CommunicatorPart:
     def stages(self) -> dict[str, int]:
         """Return the number of ranks per stage."""
         counts = Counter(part.stage for part in self.ranks.values())
-        return {stage.name.lower(): counts[stage] for stage in InitStage if counts[stage]}
+        return {stage.name.lower(): counts[stage] for stage in RankStage if counts[stage]}
 
     def transports(self) -> dict[str, int]:
         """Return the number of pairs per transport."""
@@ -153,7 +153,7 @@ class CommunicatorPart:
         """Return the rank with the longest init; None without times."""
         return max(self.timed.values(), key=lambda timing: timing.seconds, default=None)
 
-    def reached(self, stage: InitStage) -> bool:
+    def reached(self, stage: RankStage) -> bool:
         """Whether every rank has reached this stage."""
         return len(self.ranks) == self.nranks and all(part.stage >= stage for part in self.ranks.values())
 
@@ -398,7 +398,7 @@ class Statements:
         part, communicator = session.part, session.communicator
         if nodes := NNODES.search(rest):
             communicator.nnodes = int(nodes[1])
-            _advance(part, InitStage.BOOTSTRAPPED)
+            _advance(part, RankStage.BOOTSTRAPPED)
         if ending is not None:
             _advance(part, _STAGES[ending[1]])
             if ending[1].startswith(("Destroy", "Abort")):
@@ -445,7 +445,7 @@ class Statements:
     def connected(self, head: Head, message: str) -> None:
         """Note that all rings or trees are connected."""
         if message.startswith("Connected all"):
-            _advance(self.sessions.of(head, message).part, InitStage.CONNECTED)
+            _advance(self.sessions.of(head, message).part, RankStage.CONNECTED)
 
     def channels(self, head: Head, message: str) -> None:
         """Read the number of channels of each kind."""
@@ -510,7 +510,7 @@ class Statements:
                 called[match[1]] += 1
             if session.part is not None and match[1] not in ("Send", "Recv"):
                 session.part.calls += 1
-            _advance(session.part, InitStage.RUNNING)
+            _advance(session.part, RankStage.RUNNING)
         elif match := TUNED.match(message):
             algorithm, protocol = (ALGORITHMS.get(match[2], match[2]), PROTOCOLS.get(match[3], match[3]))
             choice = " ".join(word for word in (match[1], algorithm, protocol) if word)
@@ -520,14 +520,14 @@ class Statements:
 
 
 _STAGES = {
-    "Init START": InitStage.STARTED,
-    "Init COMPLETE": InitStage.COMPLETE,
-    "Destroy COMPLETE": InitStage.DESTROYED,
-    "Abort COMPLETE": InitStage.ABORTED,
+    "Init START": RankStage.STARTED,
+    "Init COMPLETE": RankStage.COMPLETE,
+    "Destroy COMPLETE": RankStage.DESTROYED,
+    "Abort COMPLETE": RankStage.ABORTED,
 }
 
 
-def _advance(part: RankPart | None, stage: InitStage) -> None:
+def _advance(part: RankPart | None, stage: RankStage) -> None:
     if part is not None and part.stage < stage:
         part.stage = stage
 

@@ -55,7 +55,7 @@ def node_facts(node: int, ranks: tuple[int, int], nranks: int = 4) -> NcclFacts:
     for rank, its in lines(node, ranks, nranks).items():
         reading.open(f"node-{node}/attempt-001/rank-{rank}.nccl")
         reading.feed(its)
-    return nccl_facts.placed(reading.facts(), node, ("mlx5_0:1",), True)
+    return nccl_facts.with_node_facts(reading.facts(), node, ("mlx5_0:1",), True)
 
 
 def test_what_one_node_says() -> None:

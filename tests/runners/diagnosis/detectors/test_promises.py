@@ -74,7 +74,7 @@ class Job:
         for rank in range(node * EIGHT, (node + 1) * EIGHT):
             reading.open(f"node-{node}/attempt-001/rank-{rank}.nccl")
             reading.feed(list(self.lines(node, rank)))
-        facts = nccl_facts.placed(reading.facts(), node, self.devices, self.peermem)
+        facts = nccl_facts.with_node_facts(reading.facts(), node, self.devices, self.peermem)
         seen = tuple(msgspec.structs.replace(one, seen=self.seen) for one in facts.communicators)
         return nccl_facts.encode(msgspec.structs.replace(facts, communicators=seen))
 
