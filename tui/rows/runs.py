@@ -255,8 +255,8 @@ def _fitting(wanted: Sequence[RunColumn], room: int) -> list[RunColumn]:
 def _widths(chosen: Sequence[RunColumn], runs: Sequence[RunEntry], room: int) -> dict[str, int]:
     """Return the width of each column.
 
-    Spare width goes to columns with texts longer than their minimum width, by priority. What is left goes to the column
-    with a maximum width that would be left out first.
+    Spare width goes to columns with texts longer than their minimum width, by priority. The remaining width goes to the
+    last of these columns.
     """
     widths = {column.name: column.width for column in chosen}
     room -= sum(column.width + 2 for column in chosen)
