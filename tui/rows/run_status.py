@@ -92,7 +92,7 @@ def short_cost(cluster: Cluster, now: float) -> str:
 
 
 def _price_and_spending(cluster: Cluster, now: float) -> tuple[str, str]:
-    """Return the price per hour and the cost so far; "" for what is unknown."""
+    """Return the price per hour and the cost so far; "" for an unknown value."""
     per_hour = cluster.price_per_hour
     if per_hour is None:
         return "", ""
