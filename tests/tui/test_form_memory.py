@@ -72,9 +72,10 @@ def test_paths_complete_as_far_as_they_agree(tmp_path: Path, monkeypatch: pytest
     assert completed_path("odd", ".py") == ("odd", [])
 
 
-def launched(request: Request) -> None:
-    """Leave the directory of a run that was launched so."""
+def launched(request: Request, ago_s: float = 0.0) -> None:
+    """Leave the directory of a run that was launched so, some seconds ago."""
     record = run_directories.new_record(request.name or "x")
+    record = msgspec.structs.replace(record, created=record.created - ago_s)
     run_directories.create(record, b"{}", {REQUEST_FILE: request_text(request, os.getcwd())})
 
 
@@ -151,8 +152,8 @@ async def test_the_form_begins_with_the_run_at_hand(rig: Start) -> None:
 
 async def test_the_last_launch_comes_back_and_recent_ones_by_a_key(rig: Start) -> None:
     it = rig(play.running(), run=None)
-    for script in ("old.py", "new.py"):
-        launched(Request(preset="ddp", script=script))
+    launched(Request(preset="ddp", script="old.py"), ago_s=60)  # virtual time does not pass between the two
+    launched(Request(preset="ddp", script="new.py"))
     async with shown(it, 120, 40):
         await it.press("ctrl+n")
         screen = it.app.screen
