@@ -120,6 +120,20 @@ def test_experts_that_are_not_there(preset: Any) -> None:
         preset.expert_parallel.divide_experts(preset.nn.Linear(2, 2), None)
 
 
+def test_only_experts_that_are_divided_are_left_out_of_the_average(
+    preset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DDP ignores the returned names: a layer inside the experts that is not divided would differ between ranks."""
+    nn = preset.nn
+    experts = nn.Module()
+    experts.expert_parallel = True
+    experts.weight = nn.Parameter(preset.torch.zeros(4, 2))
+    experts.norm = nn.LayerNorm(2)
+    monkeypatch.setattr(preset.expert_parallel, "_divide_module", lambda path, module, mesh: None)
+    names = preset.expert_parallel.divide_experts(nn.Sequential(experts), None)
+    assert names == ["0.weight"]
+
+
 def test_accumulation_cuts_the_batch_and_gives_the_mean(
     preset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,13 +20,14 @@ from .settings import ParallelizeError
 def divide_experts(model: nn.Module, mesh: DeviceMesh) -> List[str]:
     """Divide all experts of `model` over the dimension ep of `mesh` (dp, ep); return the names of their parameters.
 
+    Only the module's own parameters are divided; those of layers inside it stay whole, and DDP averages them.
     Raises ParallelizeError.
     """
     names = []
     for path, module in model.named_modules():
         if getattr(module, "expert_parallel", False):
             _divide_module(path, module, mesh)
-            names += [f"{path}.{name}" for name, _ in module.named_parameters()]
+            names += [f"{path}.{name}" for name, _ in module.named_parameters(recurse=False)]
     if not names:
         raise ParallelizeError(
             f"ep divides experts, and {type(model).__name__} has no module with expert_parallel = True:"
