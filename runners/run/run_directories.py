@@ -248,9 +248,9 @@ def _kind(path: Path) -> str:
 
 
 def served(path: Path) -> Entry | None:
-    """Return the run in a directory, for its server.
+    """Return the run in a directory for the processes that serve it; None if there is none.
 
-    It also returns a run with a damaged run.json if the directory's name identifies it.
+    Unlike `at`, it also returns a run with a damaged run.json whose directory's name identifies it, and a copied run.
     """
     return at(path) or _guessed(path) or _copied(path)
 
