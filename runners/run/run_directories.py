@@ -248,7 +248,7 @@ def _kind(path: Path) -> str:
 
 
 def served(path: Path) -> Entry | None:
-    """Return the run in a directory for the processes that serve it; None if there is none.
+    """Return the run in a directory as lists and servers accept it; None if there is none.
 
     Unlike `at`, it also returns a run with a damaged run.json whose directory's name identifies it, and a copied run.
     """
