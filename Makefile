@@ -91,12 +91,12 @@ docs: install    ## the documentation as a site in .site; a broken link fails
 	$(BIN)/mkdocs build --strict --config-file .ci/mkdocs.yml
 
 bench: install   ## the table of benchmarks.md; BENCH=--quick
-	$(BIN)/python -m tests.bench $(BENCH)
+	PYTHONPATH=tests $(BIN)/python -m tests.bench $(BENCH)
 
-pictures: install ## docs/pictures, from the real program in a terminal
+pictures: install ## docs/pictures, and .pictures in all sizes and looks
 	$(BIN)/python -m pip install --quiet --group pictures
-	$(BIN)/python -m tests.pictures
-	$(BIN)/python -m tests.pictures.recording
+	PYTHONPATH=tests $(BIN)/python -m tests.pictures
+	PYTHONPATH=tests $(BIN)/python -m tests.pictures.recording
 
 clean:           ## remove what install and the tools made
 	rm -rf $(VENV) .site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

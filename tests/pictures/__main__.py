@@ -39,12 +39,6 @@ class Shot:
     """What stands there before a key is pressed."""
 
 
-GPU_SHOTS = (
-    Shot("restart", "What a restart would do, before it does it", (120, 40), (r"SIGTERM",), ("r",)),
-)
-
-
-CPU = Shot("overview-cpu", "The overview of two ranks on the CPU", (80, 24), (r"rank",))
 DOWN, UP, BEFORE, CLEAR = "\x1b[B", "\x1b[A", "\x1b[Z", "\x15"
 """Keys: the third goes to the pane before, the last one empties a field, as the form begins with the run at hand."""
 LAUNCH = Shot(
@@ -87,30 +81,17 @@ def take(stage: Shown, run: str, shot: Shot) -> None:
             unnamed(draw(terminal.cells, shot.title)), encoding="utf-8"
         )
         print(f"{shot.name}.svg")
-        if shot.size == (80, 24):  # what a package index shows in place of a picture
-            lines = "\n".join(line.rstrip() for line in terminal.text.splitlines())
-            (TARGET / f"{shot.name}.txt").write_text(unnamed(lines.rstrip()) + "\n", encoding="utf-8")
         if "-v" in sys.argv:
             print(terminal.text)
 
 
-def with_gpus(wanted: Callable[[str], bool]) -> None:
-    """Eight ranks on eight GPUs of a simulated driver."""
-    shots = [shot for shot in GPU_SHOTS if wanted(shot.name)]
-    if shots:
-        with contextlib.closing(Stage(gpus=8)) as stage:
-            stage.train("gpt-small", 8)
-            for shot in shots:
-                take(stage, "gpt-small", shot)
-
-
 def without_gpus(wanted: Callable[[str], bool]) -> None:
     """Two ranks on the CPU; in the end one of them is killed."""
-    if not any(wanted(shot.name) for shot in (CPU, LAUNCH, LAUNCH_MEMORY, VERDICT, FAILED)):
+    if not any(wanted(shot.name) for shot in (LAUNCH, LAUNCH_MEMORY, VERDICT, FAILED)):
         return
     with contextlib.closing(Stage(gpus=0)) as stage:
         stage.train("gpt-small", 2, "--restarts", "0")
-        for shot in (CPU, LAUNCH, LAUNCH_MEMORY):
+        for shot in (LAUNCH, LAUNCH_MEMORY):
             if wanted(shot.name):
                 take(stage, "gpt-small", shot)
         if wanted(VERDICT.name):
@@ -152,7 +133,6 @@ def main(names: list[str]) -> int:
 
     try:
         gallery.all_pictures(wanted)
-        with_gpus(wanted)
         without_gpus(wanted)
         on_nodes(wanted)
         while_launching(wanted)

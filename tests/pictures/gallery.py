@@ -1,4 +1,7 @@
-"""The screens of one run in every size and every look: docs/pictures/SCREEN-SIZE[-LOOK].svg."""
+"""The screens of one run in every size and every look: SCREEN-SIZE[-LOOK].svg.
+
+Those of KEPT go to docs/pictures, the others to .pictures, for looking at.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from .svg import draw
 from .terminal import Terminal
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+LOOKED_AT = TARGET.parents[1] / ".pictures"
 SIZES = ((80, 24), (120, 40), (200, 60))
+KEPT = (120, 40)
+"""Size of the pictures in the documentation, in the first look."""
 LIGHT_PAPER = "#fafbfc"
 RANKS = 8
 NCCL_LOGS = Path(__file__).with_name("nccl-dgx8.tar.gz")
@@ -88,10 +94,14 @@ def take(terminal: Terminal, screen: Screen, size: tuple[int, int], look: Look) 
     rest(terminal, screen.shown)
     name = f"{screen.name}-{size[0]}x{size[1]}{look.suffix}"
     picture = unnamed(draw(terminal.cells, screen.title, look.paper))
-    (TARGET / f"{name}.svg").write_text(picture, encoding="utf-8")
-    if not look.suffix and size == SIZES[0]:  # what a package index shows in place of a picture
+    folder = TARGET if size == KEPT and not look.suffix else LOOKED_AT
+    (folder / f"{name}.svg").write_text(picture, encoding="utf-8")
+    if not look.suffix and size == SIZES[0]:
         lines = "\n".join(line.rstrip() for line in terminal.text.splitlines())
-        (TARGET / f"{name}.txt").write_text(unnamed(lines.rstrip()) + "\n", encoding="utf-8")
+        folder = (
+            TARGET if screen.name == "overview" else LOOKED_AT
+        )  # a package index shows it in place of the picture
+        (folder / f"{name}.txt").write_text(unnamed(lines.rstrip()) + "\n", encoding="utf-8")
     print(f"{name}.svg")
     terminal.press(screen.back)
     terminal.until(r"Overview")
@@ -125,6 +135,7 @@ def all_pictures(wanted: Callable[[str], bool]) -> None:
     if not screens and not wanted(NCCL.name):
         return
     TARGET.mkdir(exist_ok=True)
+    LOOKED_AT.mkdir(exist_ok=True)
     with contextlib.closing(Stage(gpus=RANKS)) as stage:
         stage.train("gpt-small", RANKS)
         time.sleep(60)  # curves need a past
