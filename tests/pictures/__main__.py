@@ -60,7 +60,12 @@ VERDICT = Shot(
 
 
 NODES = Shot(
-    "nodes", "A run on three nodes, one of which does not answer", (120, 40), ("lost", "FOLLOW"), (), "lost"
+    "nodes",
+    "A run on three nodes, one of which does not answer",
+    (120, 40),
+    ("no answer", "FOLLOW"),
+    (),
+    "no answer",
 )
 LAUNCHING = Shot("launching", "A launch through SkyPilot", (120, 40), ("numpy-2",), (), "provision")
 
