@@ -30,13 +30,12 @@ LONGER_S = {
     "input-bound": 60.0,
     "mem-creep": 360.0,
     "loss-diverges": 360.0,
-    "throughput-drop": 360.0,
 }
 """AGAIN_S for findings that need more data."""
 SILENT_S = 120.0
 """Seconds before a rank without pulses no longer delays the decision."""
 _WATCHED = re.compile(
-    r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|oom-near|version-mismatch|loss-.*|throughput-drop"
+    r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|oom-near|version-mismatch|loss-.*"
 )
 """Findings from samples of a running attempt. All others follow from events, which the journal has at once."""
 _VERDICT = re.compile(r"hang|start")
@@ -123,9 +122,7 @@ DETECTORS: tuple[Detector, ...] = (
 EVERY_S = 2.0
 AT_ONCE = 450
 """Maximum number of pulses whose collectives are compared per pass. The rest follows in later passes."""
-_OWN = re.compile(
-    r"(hang|start|died|oom|expect|acted|checkpoint|loss)-.*|straggler|input-bound|mem-creep|throughput-drop"
-)
+_OWN = re.compile(r"(hang|start|died|oom|expect|acted|checkpoint|loss)-.*|straggler|input-bound|mem-creep")
 
 
 _SHARED = "version-mismatch"

@@ -1,4 +1,4 @@
-"""Report a loss that is NaN or diverges, and a throughput that dropped, from the script's own values.
+"""Report a loss that is NaN or diverges, from the script's own values.
 
 Called once per round; keeps earlier values. Conservative: a warm-up, a spike, a restart from a checkpoint, and losses
 that rise and fall by design (GAN, reinforcement learning) raise nothing.
@@ -6,7 +6,6 @@ that rise and fall by design (GAN, reinforcement learning) raise nothing.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +14,10 @@ from statistics import median
 from ...presets.finding import Finding
 from ..run.formatting import spans_text
 from ..run.model import TrainingSample
-from ..telemetry.progress import current, rate_text
+from ..telemetry.progress import current
 from .view import View
 
-NOT_FINITE, DIVERGES, SLOWER = "loss-not-finite", "loss-diverges", "throughput-drop"
+NOT_FINITE, DIVERGES = "loss-not-finite", "loss-diverges"
 
 STEADY_REPORTS = 3
 """Consecutive reports required for values that may be an accident: inf, or NaN before any finite loss."""
@@ -39,13 +38,6 @@ UP_AND_DOWN = re.compile(
     r"(?:^|[^a-z])(?:d|g|(?:disc|gen|adv)\w{0,40}|gan)[_ /]?loss|reward|return|advantage|kl\b|entropy", re.I
 )
 """Script values that make the loss meaningless: adversarial and reinforcement learning."""
-
-WARM_UP = 10
-"""Number of first reports of an attempt whose throughput does not count."""
-ENOUGH = 20
-"""Minimum number of later reports in both attempts."""
-DROP, BACK = 0.8, 0.9
-"""Share of the previous attempt's throughput that raises and clears the finding."""
 
 
 @dataclass(slots=True)
@@ -74,18 +66,6 @@ class _Losses:
         return self.first, self.lowest
 
 
-@dataclass(slots=True)
-class _Speed:
-    """The throughput of one attempt."""
-
-    number: int
-    world: int
-    source: str = ""
-    seen: float = 0.0
-    count: int = 0
-    values: list[float] = field(default_factory=list)
-
-
 class TrainingHealth:
     """Detector with state across rounds."""
 
@@ -97,9 +77,6 @@ class TrainingHealth:
         self._raised: Finding | None = None
         """The finding of a non-finite loss as it was raised, so that its evidence does not change."""
         self._losses: dict[int, _Losses] = {}
-        self._speed: _Speed | None = None
-        self._before: _Speed | None = None
-        self._slower: Finding | None = None
         self._attempt = 0
 
     def find(self, view: View) -> Iterable[Finding]:
@@ -107,20 +84,13 @@ class TrainingHealth:
         if view.attempt is None:
             return []
         if view.state.attempt != self._attempt:
-            self._begin(view)
+            self._begin(view.state.attempt)
         samples = [sample for sample in current(view.state) if sample.at >= view.attempt.began]
-        findings = [*self._not_finite(view, samples)]
-        if not findings:
-            findings += self._diverging(view, samples[:1])
-        return [*findings, *self._slowed(view, samples)]
+        return [*self._not_finite(view, samples)] or [*self._diverging(view, samples[:1])]
 
-    def _begin(self, view: View) -> None:
-        self._attempt = view.state.attempt
-        self._bad, self._finite, self._slower = {}, set(), None
-        if self._speed is not None:
-            self._before = self._speed
-        assert view.attempt is not None
-        self._speed = _Speed(self._attempt, view.attempt.world_size)
+    def _begin(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._bad, self._finite = {}, set()
         for losses in self._losses.values():  # steps after the checkpoint are reported again
             losses.values, losses.since, losses.finding = [], None, None
 
@@ -207,36 +177,6 @@ class TrainingHealth:
         if now - losses.since >= HOLDS_S:
             losses.finding = _diverged(sample, losses, level)
 
-    def _slowed(self, view: View, samples: Sequence[TrainingSample]) -> Iterable[Finding]:
-        speed = self._speed
-        sample = next((each for each in samples if _rate(each) is not None), None)
-        if speed is None or sample is None:
-            return
-        rate = _rate(sample)
-        if rate is not None and sample.at > speed.seen:
-            value, name = rate
-            source = f"{name} by {sample.sources.get(name, '')}"
-            if speed.source not in ("", source):
-                speed.count, speed.values = 0, []
-            speed.source, speed.seen, speed.count = source, sample.at, speed.count + 1
-            if speed.count > WARM_UP:
-                speed.values = [*speed.values, value][-10 * ENOUGH :]
-        self._compare(speed, view)
-        if self._slower is not None:
-            yield self._slower
-
-    def _compare(self, speed: _Speed, view: View) -> None:
-        before = self._before
-        if before is None or before.world != speed.world or before.source != speed.source:
-            return
-        if len(before.values) < ENOUGH or len(speed.values) < ENOUGH:
-            return
-        share = median(speed.values[-ENOUGH:]) / median(before.values)
-        if self._slower is not None:
-            self._slower = None if share > BACK else self._slower
-        elif share < DROP:
-            self._slower = _slower(before, speed, view)
-
 
 def _swings(sample: TrainingSample) -> bool:
     """Whether the script has losses or rewards that rise and fall by design."""
@@ -257,32 +197,4 @@ def _diverged(sample: TrainingSample, losses: _Losses, level: float) -> Finding:
             f"learning rate {sample.lr}, gradient norm {sample.grad_norm}",
         ),
         since=losses.since,
-    )
-
-
-def _rate(sample: TrainingSample) -> tuple[float, str] | None:
-    """Return the throughput and the name of its field."""
-    for name in ("tokens_s", "samples_s"):
-        value = getattr(sample, name)
-        if value is not None and math.isfinite(value) and value > 0:
-            return value, name
-    return (1 / sample.step_s, "step_s") if sample.step_s else None
-
-
-def _slower(before: _Speed, speed: _Speed, view: View) -> Finding:
-    was, now = median(before.values), median(speed.values[-ENOUGH:])
-    unit = {"tokens_s": "tok/s", "samples_s": "samples/s"}.get(speed.source.partition(" ")[0], "steps/s")
-    changes = ", ".join(
-        f"{name}={value}" for name, value in (view.attempt.env_diff if view.attempt else {}).items()
-    )
-    return Finding(
-        id=SLOWER,
-        severity="warning",
-        text=f"attempt {speed.number} runs at {rate_text(now)} {unit}, {100 * (1 - now / was):.0f} % less than attempt "
-        f"{before.number} on as many ranks ({rate_text(was)})",
-        remedy="compare the nodes, clocks and NCCL settings of both attempts; a slow rank shows as a straggler",
-        role="symptom",
-        evidence=(f"medians of {len(speed.values)} and {len(before.values)} reports, {speed.source}",)
-        + ((f"changed with the restart: {changes}",) if changes else ()),
-        since=view.now,
     )

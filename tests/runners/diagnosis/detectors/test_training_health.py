@@ -1,4 +1,4 @@
-"""Findings from reported losses and throughputs; what a healthy training reports raises none."""
+"""Findings from reported losses; what a healthy training reports raises none."""
 
 from __future__ import annotations
 
@@ -181,41 +181,6 @@ def test_a_restart_from_a_checkpoint_raises_nothing() -> None:
     assert told.all([5 + loss / 10 for loss in falling(15)] + [3.2] * 60) == []
 
 
-# --- throughput ---
-
-
-def test_a_throughput_that_dropped_with_a_restart_is_found() -> None:
-    told = Told()
-    assert told.all([2.0] * 40, tokens_s=10_000.0) == []
-    told.restart()
-    assert told.all([2.0] * 25, tokens_s=7_000.0) == []
-    told.report(loss=2.0, tokens_s=7_000.0)
-    for _ in range(10):
-        found = told.report(loss=2.0, tokens_s=7_000.0)
-    (finding,) = found
-    assert finding.id == "throughput-drop"
-    assert "30 % less than attempt 1" in finding.text
-    assert any("NCCL_DEBUG=INFO" in line for line in finding.evidence)
-    told.all([2.0] * 30, tokens_s=9_900.0)
-    assert told.report(loss=2.0, tokens_s=9_900.0) == []
-
-
-@for_each("case", ["few reports", "other world size", "other source", "a slow warm-up", "a bit slower"])
-def test_what_is_no_drop(case: str) -> None:
-    told = Told()
-    told.all([2.0] * (5 if case == "few reports" else 40), tokens_s=10_000.0)
-    told.restart()
-    if case == "other world size":
-        told.state.attempts[-1].world_size = 1
-    if case == "a slow warm-up":
-        assert told.all([2.0] * 9, tokens_s=100.0) == []
-        assert told.all([2.0] * 40, tokens_s=10_000.0) == []
-    elif case == "other source":
-        assert told.all([2.0] * 40, samples_s=10.0) == []
-    else:
-        assert told.all([2.0] * 40, tokens_s=8_500.0 if case == "a bit slower" else 5_000.0) == []
-
-
 def test_judging_owns_them() -> None:
-    for name in ("loss-not-finite", "loss-diverges", "throughput-drop"):
+    for name in ("loss-not-finite", "loss-diverges"):
         assert owns(Finding(name, "warning", ""))
