@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ...presets.plurals import plural
-from ..run import clock, kept_stacks, saving
+from ..run import clock, saving
 from ..run.command_executor import (
     ENDED,
     NO_CLUSTER,
@@ -319,21 +319,10 @@ class AgentCommands(CommandExecutor):
             raise CommandRefused(text)
         return reply(text)
 
-    def _kept(self, command: Dump) -> Reply:
-        """Return kept stacks. Raises CommandRefused."""
-        kept = kept_stacks.newest(self._run.run_dir, command.at, command.ranks)
-        if kept is None:
-            raise CommandRefused(kept_stacks.NONE)
-        return Reply([Clause(kept_stacks.text(kept))], kept.data)
-
     async def _dump(self, command: Dump) -> Reply:
-        """Return the ranks' answers, or earlier ones. Raises CommandRefused."""
+        """Ask all chosen ranks at once. Return the answers, and name the ranks without one. Raises CommandRefused."""
         if command.what == "runner":
             return reply(await self._restarts.check_runner())
-        return self._kept(command) if command.reads else await self._asked(command)
-
-    async def _asked(self, command: Dump) -> Reply:
-        """Ask all chosen ranks at once. Return the answers, and name the ranks without one."""
         hooks = self._hooks.chosen(command.ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
@@ -346,8 +335,6 @@ class AgentCommands(CommandExecutor):
         if not data:
             raise CommandRefused(sentence(also), also)
         data, left = within(data, DUMP_BYTES)
-        if command.what == "stacks":
-            kept_stacks.keep(self._run.run_dir, self._run.node, clock.now(), data)
         if left:
             also.append(Clause("too long for one answer: ask for {ranks} with --rank", left))
         dumped = Clause(f"{command.what} of {{ranks}}", tuple(int(rank) for rank in data))

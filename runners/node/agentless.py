@@ -21,7 +21,7 @@ from ..agent.runner_process import ReportTail
 from ..diagnosis.status import DAMAGED
 from ..logs.kept_pieces import all_sizes, ask_anywhere
 from ..logs.windows import ask_window
-from ..run import clock, file_io, file_locks, host_processes, kept_stacks, run_directories
+from ..run import clock, file_io, file_locks, host_processes, run_directories
 from ..run.command_executor import RESTART_SECONDS
 from ..run.environment import RESTART, refusal
 from ..run.errors import OUTCOME_UNKNOWN, RunError, UnreachableError
@@ -33,7 +33,6 @@ from ..run.model import (
     Command,
     CommandDone,
     CommandReceived,
-    Dump,
     Event,
     FindingRaised,
     Hello,
@@ -273,13 +272,8 @@ class DiskLink:
         return max(stamped.time for stamped in history.events)
 
     async def send(self, command: Command) -> CommandDone:
-        """Return kept stacks of a moment; refuse all other commands, because the run has ended."""
+        """Refuse the command, because the run has ended."""
         assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
-        if isinstance(command, Dump) and command.reads:
-            kept = kept_stacks.newest(self._run_dir, command.at, command.ranks)
-            if kept is None:
-                return CommandDone(command.id, False, kept_stacks.NONE)
-            return CommandDone(command.id, True, kept_stacks.text(kept), kept.data)
         again = f"`distui rerun {self._entry.record.name}` starts it again"
         return CommandDone(command.id, False, f"the run has ended: {again}")
 
@@ -326,8 +320,6 @@ class FilesLink(DiskLink):
     async def send(self, command: Command) -> CommandDone:
         """Execute stop and restart, the only commands that need no agent."""
         assert not isinstance(command, Hello | Via | ReadLog | ReadMetrics)
-        if command.reads:
-            return await super().send(command)
         if self.readonly and isinstance(command, Stop | Restart):
             return CommandDone(command.id, False, "this connection is read-only")
         try:

@@ -1033,12 +1033,6 @@ class Dump(RunCommand, frozen=True, tag=True):
     """One of "stacks", "flight", "memory", "record" (torch records allocations for later memory snapshots) or "runner"
     (no rank is asked; only check whether the runner answers)."""
     ranks: tuple[int, ...] = ()
-    at: float = 0.0
-    """Unix time: return the kept stacks of that time, and ask no rank."""
-
-    @property
-    def reads(self) -> bool:
-        return bool(self.at)
 
     def requested(self) -> str:
         return f"dump of {self.what} requested"

@@ -126,30 +126,23 @@ class RunKeys:
     # --- stacks
 
     def action_stacks(self) -> None:
-        """Show the stacks of the marked ranks, or of all, with equal stacks grouped.
-
-        In the past, show the stacks that were recorded then.
-        """
-        then = self._run.travel.at or 0.0
-        if self._run.state.phase.ended and not then:
-            text = "the run has ended: there are no ranks to ask; [ goes back to when stacks were taken"
-            self._app.notify(text)
+        """Show the stacks of the marked ranks, or of all, with equal stacks grouped."""
+        if self._commands.in_past():
             return
-        background(self._app, "stacks", self._show_stacks(self._marked, then), exclusive=True)
+        if self._run.state.phase.ended:
+            self._app.notify("the run has ended: there are no ranks to ask")
+            return
+        background(self._app, "stacks", self._show_stacks(self._marked), exclusive=True)
 
-    async def _show_stacks(self, ranks: tuple[int, ...], then: float) -> None:
-        """Request stacks; `then` is the unix time of the shown moment, or 0 for now."""
+    async def _show_stacks(self, ranks: tuple[int, ...]) -> None:
         who = "the marked ranks" if ranks else "every rank"
         with self._app.refusals(f"asking {who} for stacks"):
-            done = await self._run.follower.send(Dump(new_id(), "stacks", ranks, at=then))
+            done = await self._run.follower.send(Dump(new_id(), "stacks", ranks))
             if not done.data:
                 self._app.report(done)
                 return
             rows = partial(dumps().stack_rows, done.data, source=dumps().source_of(self._run.state))
-            title = dumps().stack_title(done.data)
-            if then:
-                title = f"{done.text}: {title}"
-            self._app.push_screen(WideScreen(title, rows, self._app.view.ascii))
+            self._app.push_screen(WideScreen(dumps().stack_title(done.data), rows, self._app.view.ascii))
 
     # --- shell
 
