@@ -79,7 +79,7 @@ lint: install
 	$(BIN)/ruff check .
 
 types: install
-	$(BIN)/mypy -p distui.presets -p distui.runners -p distui.tui
+	$(BIN)/mypy -p distui
 	@for one in $$(find tests -name conftest.py); do MYPYPATH=tests $(BIN)/mypy "$$one" || exit 1; done # all have one module name
 	MYPYPATH=tests/tui $(BIN)/mypy tests --exclude '(^|/)conftest\.py$$' # tests/tui imports its conftest by name
 

@@ -11,7 +11,6 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -20,30 +19,33 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
+import distui
 from distui.runners.run import machine
 from distui.tui.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+VERSION = distui.__version__
+PACKAGE = ROOT / ".editable" / "distui"
 NEEDED = (
+    "distui/__init__.py",
+    "distui/__main__.py",
+    "distui/api.py",
+    "distui/py.typed",
     "distui/presets/builtin/ddp.toml",
     "distui/presets/examples/chargpt.py",
     "distui/presets/known_names.toml",
     "distui/presets/lint/lint_rules.toml",
     "distui/presets/nccl.toml",
-    "distui/presets/py.typed",
     "distui/runners/diagnosis/formats.toml",
     "distui/runners/inrank/known_causes.ini",
     "distui/runners/inrank/launch.py",
     "distui/runners/inrank/shim/torchrun",
     "distui/runners/inrank/site/sitecustomize.py",
     "distui/runners/logs/grep.py",
-    "distui/runners/py.typed",
     "distui/tui/actions.toml",
     "distui/tui/app.tcss",
     "distui/tui/mcp/SKILL.md",
-    "distui/tui/py.typed",
 )
 """Files that no import would miss at build time."""
 
@@ -65,8 +67,9 @@ def build(source: Path, target: str, into: Path) -> Path:
 
 
 def in_tree() -> set[str]:
-    """Files of the rooms as a wheel should hold them."""
-    return {
+    """Files of the package and its rooms as a wheel should hold them."""
+    own = {f"distui/{path.name}" for path in PACKAGE.iterdir() if path.is_file()}
+    return own | {
         f"distui/{path.relative_to(ROOT).as_posix()}"
         for room in ROOMS
         for path in (ROOT / room).rglob("*")
@@ -106,7 +109,9 @@ def test_a_wheel_holds_the_rooms_and_nothing_else(sdist: Path, wheel: Path, tmp_
     kept = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
     tested = ("Makefile", "docs/index.md", "tests/test_packaging.py")
     assert kept >= {"README.md", "LICENSE", "CHANGELOG.md", *tested}, "a source distribution can be tested"
-    assert not (sdist / ".editable").exists()
+    assert {path.name for path in (sdist / PACKAGE.relative_to(ROOT)).iterdir()} == {
+        path.name for path in PACKAGE.iterdir() if path.is_file()
+    }, "without the links"
 
 
 @pytest.mark.real
@@ -160,6 +165,7 @@ def test_the_installed_command_plans_and_runs(
     installed: Path, clean: dict[str, str], tmp_path: Path
 ) -> None:
     assert run(installed / "distui", "--version", env=clean) == f"distui {VERSION}\n"
+    assert run(installed / "python", "-m", "distui", "--version", env=clean) == f"distui {VERSION}\n"
     (tmp_path / "x.py").write_text("print('hello')\n")
     words = ("plan", "ddp", "--nproc-per-node", "2", "--json", "--", "x.py", "--lr", "1e-3")
     plan = json.loads(run(installed / "distui", *words, cwd=tmp_path, env=clean))

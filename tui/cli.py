@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
+from .. import __version__
 from ..presets.finding import PresetError
 from ..presets.sanitize import quoted
 from ..presets.trusted_files import ignored
@@ -60,12 +61,10 @@ class TopParser(Parser):
 
 
 class ShowVersion(argparse.Action):
-    """`--version`. Reads the package's metadata on demand, which takes as long as all other imports of a verb."""
+    """`--version`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from importlib.metadata import version
-
-        sys.stdout.write(f"distui {version('distui')}\n")
+        sys.stdout.write(f"distui {__version__}\n")
         parser.exit()
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from ... import __version__
 from ..inrank import own_folders
 from ..inrank.control import listen, same_user
 from ..run import clock
@@ -245,15 +246,12 @@ class AgentServer:
 
     async def announce(self, run: DaemonRun, ready: Callable[[], None], adopted: bool) -> None:
         """Bind, write agent.json, call `ready`, and journal AgentStarted. Raises RunError or OSError."""
-        from importlib.metadata import version  # slow to import: the runner comes first
-
-        release = version("distui")
-        await self.start(release)
+        await self.start(__version__)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.missed.set)
         self._identify = run.identify
         self._identify(self._path)
         ready()
-        run.emit(AgentStarted(os.getpid(), release, adopted, *hardware()))
+        run.emit(AgentStarted(os.getpid(), __version__, adopted, *hardware()))
 
     async def start(self, version: str) -> None:
         """Bind for this user only. `version` is for the hello. Raises RunError or OSError."""

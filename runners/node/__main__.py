@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 
+from ... import __version__
 from ...presets.render import part_id, part_run8
 from ..run import clock, file_io
 from ..run.errors import RunError
@@ -50,7 +50,7 @@ def probe() -> str:
             "home": str(Path.home()),
             "hostname": platform.node(),
             "machine": platform.machine(),
-            "distui": version("distui"),
+            "distui": __version__,
         }
     )
 

@@ -21,7 +21,6 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from ...presets import trusted_files
@@ -118,16 +117,12 @@ def lay(name: str, folder: Path) -> None:
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
-    """Yield this installation's files by their path in `distui.zip`, and the metadata with its version."""
-    runners = Path(__file__).resolve().parent.parent
-    for room in ROOMS:
-        root = runners.parent / room
-        for path in sorted(root.rglob("*")):
-            if "__pycache__" not in path.parts and path.is_file():
-                yield f"distui/{room}/{path.relative_to(root).as_posix()}", path.read_bytes()
-    version = metadata.version("distui")
-    about = f"Metadata-Version: 2.1\nName: distui\nVersion: {version}\n"
-    yield f"distui-{version}.dist-info/METADATA", about.encode()
+    """Yield this installation's files by their path in `distui.zip`."""
+    package = Path(__file__).parents[2]  # not resolved: a checkout has links to the rooms in it
+    paths = [*package.iterdir(), *(path for room in ROOMS for path in (package / room).rglob("*"))]
+    for path in sorted(paths):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield f"distui/{path.relative_to(package).as_posix()}", path.read_bytes()
 
 
 def _name(files: dict[str, bytes]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 from msgspec import structs
 
+from ... import __version__
 from ...presets.plurals import plural
 from ...presets.secrets import Masker, secrets_in
 from ..diagnosis.diagnosis_document import document
@@ -18,7 +18,7 @@ from ..diagnosis.first_cause import judge
 from ..diagnosis.read_logs import logs_of_run, read_run
 from ..diagnosis.status import judged_attempt
 from ..logs import line_times
-from ..profile.profiling import FOLDER as PROFILES
+from ..profile.rank_traces import FOLDER as PROFILES
 from ..run import clock, file_io, journal, run_directories
 from ..run.formatting import size_text, spans_text
 from ..run.model import HUB, ReadLog, Stamped
@@ -68,7 +68,7 @@ class Gathering:
         missing = [self._masker.value(text) for text in self.missing]
         manifest = Manifest(
             FORMAT,
-            version("distui"),
+            __version__,
             clock.now(),
             record.run,
             record.name,

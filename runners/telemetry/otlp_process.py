@@ -12,7 +12,6 @@ import json
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -23,6 +22,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 
+from ... import __version__
 from ..run.post import Answer, send
 
 ANSWER_S = 8.0
@@ -40,11 +40,11 @@ HEADERS = {
 
 def request_of(document: Mapping[str, Any]) -> ExportMetricsServiceRequest:
     """Convert a push to OpenTelemetry's message."""
-    request, version = ExportMetricsServiceRequest(), _version()
+    request = ExportMetricsServiceRequest()
     whole = request.resource_metrics.add()
-    whole.resource.attributes.extend(_attributes({**document["resource"], "service.version": version}))
+    whole.resource.attributes.extend(_attributes({**document["resource"], "service.version": __version__}))
     part = whole.scope_metrics.add()
-    part.scope.name, part.scope.version = "distui", version
+    part.scope.name, part.scope.version = "distui", __version__
     for each in document["metrics"]:
         began = document["attempt_began" if each["of_attempt"] else "began"]
         part.metrics.append(_metric(each, _nanoseconds(began), _nanoseconds(document["at"])))
@@ -76,13 +76,6 @@ def _attributes(values: Mapping[str, int | str]) -> Iterator[KeyValue]:
 
 def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1e9)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("distui")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def push(document: Mapping[str, Any]) -> str:

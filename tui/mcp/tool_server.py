@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import anyio
@@ -17,6 +16,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
+from ... import __version__
 from ...presets.secrets import Masker, secrets_in
 from ...runners.reports.bundle_content import secrets_of
 from ...runners.run import run_directories
@@ -48,7 +48,7 @@ class ToolServer(MCPServer[Any]):
 
     def __init__(self, **about: Any) -> None:
         super().__init__(
-            "distui", version=version("distui"), instructions=ABOUT, log_level="ERROR", **about
+            "distui", version=__version__, instructions=ABOUT, log_level="ERROR", **about
         )
         self._taken: dict[str, list[str]] = {}
         self._withheld: set[str] = set()

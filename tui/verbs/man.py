@@ -6,9 +6,9 @@ import argparse
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
+from ... import __version__
 from ...runners.run import file_io
 from ...runners.run.errors import RunError
 from ..cli import parser
@@ -19,7 +19,7 @@ from ..manual import pages
 def man(options: argparse.Namespace) -> int:
     """Show a page by man(1) on a terminal, else print its source. Raises RunError."""
     top = parser()
-    made = pages(top.verbs, top, version("distui"))
+    made = pages(top.verbs, top, __version__)
     if options.dir is not None:
         if options.name is not None:
             raise RunError("--dir writes all pages: leave VERB out")

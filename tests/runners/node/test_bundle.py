@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 from patience import HANG_S
 
+from distui import __version__
 from distui.runners.node import boot, package, wheels
 from distui.runners.run.errors import RunError
 
@@ -72,7 +72,7 @@ def holds(made: Path) -> None:
         names = set(archive.namelist())
     assert {"distui/runners/agent/__main__.py", "distui/runners/inrank/site/sitecustomize.py"} <= names
     assert {"distui/presets/nccl.toml", "distui/runners/node/job.py"} <= names
-    assert f"distui-{metadata.version('distui')}.dist-info/METADATA" in names
+    assert "distui/__init__.py" in names, "an installed distui on a node must not replace the bundle's"
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
     there = {path.name.partition("-")[0] for path in (made / "wheels").iterdir()}
     assert there == {"msgspec", "psutil", "nvidia_ml_py"}
@@ -119,7 +119,7 @@ def test_it_unpacks_where_there_is_nothing_but_a_python_and_runs_from_there(
     done = node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["distui"] == metadata.version("distui")
+    assert told["distui"] == __version__
     assert told["cores"] == len(os.sched_getaffinity(0))
     assert told["home"] == str(tmp_path / "home")
     libraries = list((tmp_path / "home" / ".cache" / "distui").glob("lib-*"))
