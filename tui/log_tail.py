@@ -57,30 +57,24 @@ class LogTail(LoadedLogs):
         await self._more_in_front(ENOUGH)
 
     async def begin_at(self, jump: Jump) -> None:
-        """Load the files from a line, a time, or a share of their bytes.
+        """Load the files from their beginning, from a time, or around a line.
 
         `problem` is set for a file that does not support the jump.
         """
         self.at_end = False
-        several, at = len(self) > 1, jump.at
-        if jump.share is not None and several:
-            at = await self._time_of(jump.share)
-        by_time = at and (several or not jump.file)
-        if by_time or (jump.share is None and not jump.file):
-            await self._begin_with(
-                [ReadLog(name, 0, WINDOW, line=jump.line, at=at) for name in self._spans]
-            )
+        by_time = jump.at and len(self) > 1
+        if jump.file and not by_time:
+            await self._begin_with(await self._around(jump))
         else:
-            await self._begin_with(await self._at_share(jump))
+            await self._begin_with([ReadLog(name, 0, WINDOW, at=jump.at) for name in self._spans])
 
-    async def _at_share(self, jump: Jump) -> list[ReadLog]:
-        """Return the first requests at a share of each file's bytes, or around a line and at its share of others."""
-        sizes, share = await self._sizes(), jump.share or 0.0
-        if jump.file:
-            share = jump.offset / max(sizes[jump.file], 1)
+    async def _around(self, jump: Jump) -> list[ReadLog]:
+        """Return the first requests: around the line, and at the same share of the other files."""
+        windows = await asyncio.gather(*(self._read(ReadLog(name, -1, 1)) for name in self._spans))
+        sizes = {name: window.size for name, window in zip(self._spans, windows, strict=True)}
+        share = jump.offset / max(sizes[jump.file], 1)
         asks = {name: ReadLog(name, int(size * share), WINDOW) for name, size in sizes.items()}
-        if jump.file:
-            asks[jump.file] = ReadLog(jump.file, max(0, jump.offset - WINDOW // 2), WINDOW)
+        asks[jump.file] = ReadLog(jump.file, max(0, jump.offset - WINDOW // 2), WINDOW)
         return list(asks.values())
 
     async def _begin_with(self, asks: Sequence[ReadLog]) -> None:
@@ -92,18 +86,6 @@ class LogTail(LoadedLogs):
                 span.restart(window.offset)
                 self._take(span, window)
         self._show()
-
-    async def _sizes(self) -> dict[str, int]:
-        windows = await asyncio.gather(*(self._read(ReadLog(name, -1, 1)) for name in self._spans))
-        return {name: window.size for name, window in zip(self._spans, windows, strict=True)}
-
-    async def _time_of(self, share: float) -> float:
-        """Return the approximate time of that share of the longest file; 0.0 if it has no times."""
-        sizes = await self._sizes()
-        longest = max(sizes, key=lambda name: sizes[name])
-        window = await self._read(ReadLog(longest, int(sizes[longest] * share), TAIL))
-        lines = LogSpan(self._spans[longest].file, window.offset).feed(window, self._clock())
-        return next((line.key[0] for line in lines if line.key[0]), 0.0)
 
     # --- a line that is not shown
 

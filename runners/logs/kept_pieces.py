@@ -78,14 +78,8 @@ def read_piece(run_dir: str | Path, ask: ReadLog) -> Window:
     held = pieces_of(run_dir, file)
     if not held:
         raise LogError(f"nothing of {file} was read while its node answered")
-    if ask.line > 1:
-        raise LogError(
-            f"only parts of {file} were read while its node answered, so line numbers are unknown: go to a time"
-        )
     size, times = max(held.values()), line_times.kept(Path(run_dir) / FOLDER, file)
-    if ask.line:
-        offset = 0
-    elif ask.at:
+    if ask.at:
         offset = offset_at_time(times, ask)
     start = max(size + offset, 0) if offset < 0 else offset
     begin = _piece_after(held, start)

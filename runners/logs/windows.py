@@ -23,8 +23,6 @@ MAX_LIMIT = 1 << 20
 """Maximum bytes per window."""
 REACH = 65536
 """Maximum distance in bytes of a window's search for a line start."""
-_CHUNK = 4 << 20
-"""Bytes per read while lines are counted."""
 
 Read = Callable[[str | Path, ReadLog], Window]
 """Reads a window from a run directory. Raises LogError."""
@@ -39,8 +37,8 @@ def read_window(run_dir: str | Path, ask: ReadLog) -> Window:
     more. A window whose `offset` is smaller than the requested one repeats the beginning of a line. If `size`
     is also smaller than the requested offset, the file was truncated.
 
-    `line` and `at` name the start by line or time: see ReadLog. `times` is the part of the log's index of line times
-    (line_times.py) that covers the window.
+    `at` names the start by time: see ReadLog. `times` is the part of the log's index of line times (line_times.py) that
+    covers the window.
 
     `grep` is a Python regular expression: `data` then has only matching lines. After 0.1 s of CPU time a search returns
     the matches so far, after 0.3 s also none (search.py); the next search continues at `next`. With `limit=1`, `next` is
@@ -65,7 +63,7 @@ async def ask_window(run_dir: str | Path, ask: ReadLog, read: Read = read_window
             start = max(ask.offset, 0)
             return Window(ask.file, start, start, 0, b"", str(error))
 
-    executor = search.SEARCHES if ask.grep or ask.line > 1 else None
+    executor = search.SEARCHES if ask.grep else None
     return await asyncio.get_running_loop().run_in_executor(executor, answer)
 
 
@@ -73,9 +71,7 @@ def _read_with_gap(run_dir: str | Path, ask: ReadLog) -> tuple[Window, gaps.Gap 
     """Return a window, and the gap that the file had before the read."""
     with opened(run_dir, ask.file) as descriptor:
         gap = gaps.read(f"{run_dir}/{ask.file}", os.fstat(descriptor).st_size)
-        if ask.line > 0:
-            ask = replace(ask, offset=line_start(descriptor, ask.line, gap))
-        elif ask.at > 0:
+        if ask.at > 0:
             ask = replace(ask, offset=offset_at_time(line_times.kept(run_dir, ask.file), ask))
         window = window_of(descriptor, ask, gap)
     return replace(window, times=line_times.of_lines(run_dir, ask.file, spans_of(window, ask.grep))), gap
@@ -132,34 +128,6 @@ def spans_of(window: Window, grep: str) -> list[tuple[int, int]]:
         return [(window.offset, window.next)]
     lines = window.data.removesuffix(b"\n").split(b"\n")
     return [(start, start + len(line) + 1) for start, line in zip(window.starts, lines, strict=False)]
-
-
-def line_start(descriptor: int, line: int, gap: gaps.Gap | None = None) -> int:
-    """Return the offset of a line, or the size of a file with fewer lines. Raises LogError for a line in `gap`.
-
-    `line` counts from 1, and includes the lines that the cap has removed.
-    """
-    left, at = line - 1, 0
-    for begin, end in gaps.stretches(descriptor, 0, gap):
-        if gap is not None and at < gap.end <= begin:
-            if 0 <= left < gap.lines:
-                first = line - left
-                raise LogError(
-                    f"line {line:,} is left out: {first:,} to {first + gap.lines - 1:,} are not kept"
-                )
-            left -= gap.lines
-        at = begin
-        while at < end:
-            data = os.pread(descriptor, min(_CHUNK, end - at), at)
-            count = data.count(b"\n")
-            if count >= left:
-                start = at + len(data) - len(data.split(b"\n", left)[-1])
-                if start < end:
-                    return start
-            if not data:  # the file was truncated in the meantime
-                return os.fstat(descriptor).st_size
-            left, at = max(left - count, 0), at + len(data)
-    return os.fstat(descriptor).st_size
 
 
 def _line_before(descriptor: int, offset: int) -> int:

@@ -1111,8 +1111,6 @@ class ReadLog(Struct, frozen=True, tag=True):
     limit: int = 65536
     grep: str = ""
     """Regular expression: return only matching lines."""
-    line: int = 0
-    """If positive: begin at this line, counted from 1, and ignore `offset`."""
     at: float = 0.0
     """If positive: begin one line before the first line written at or after this unix time."""
     id: str = ""

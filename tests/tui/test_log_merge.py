@@ -26,7 +26,7 @@ from distui.tui.cli import main
 from distui.tui.loaded_logs import LoadedLogs
 from distui.tui.log_filter import LogFilter
 from distui.tui.log_tail import LogTail
-from distui.tui.rows.log import Jump, JumpError, jump_of
+from distui.tui.rows.log import Jump
 from distui.tui.rows.log_lines import LogLine, TimeColumn, folded, log_row, time_column, wrapped
 
 T = 1_700_000_000.0
@@ -119,7 +119,7 @@ async def test_everybody_sees_the_same_order(
         await later.earlier()
     assert [text.split()[0] for text in texts(later)] == written
     back = it.tail()
-    await back.begin_at(Jump(line=1))
+    await back.begin_at(Jump())
     assert texts(back)[0].startswith("0 ")
     while back.behind:
         await back.later()
@@ -135,9 +135,6 @@ async def test_a_time_is_gone_to_with_several_files(tmp_path: Path) -> None:
     assert not tail.at_end
     first = next(line for line in tail.lines if line.key[0] >= T + 1500)
     assert int(first.text) == 1499
-    half = it.tail()
-    await half.begin_at(Jump(share=0.5))
-    assert 1200 < int(half.lines[0].text) < 1800
 
 
 async def test_a_search_reports_how_far_it_is_and_never_that_nothing_was_written(tmp_path: Path) -> None:
@@ -236,17 +233,6 @@ def test_a_long_line_is_wrapped_under_itself() -> None:
         "efghijabcdefgh",
         "ij".rjust(14),
     ] or len(rows) == 3
-
-
-@for_each(("typed", "jump"), [("line 500", Jump(line=500)), ("50%", Jump(share=0.5))])
-def test_places_that_are_typed(typed: str, jump: Jump) -> None:
-    assert jump_of(typed) == jump
-
-
-@for_each("typed", ["line", "line 0", "line x", "101%"])
-def test_what_is_no_place_is_a_sentence(typed: str) -> None:
-    with pytest.raises(JumpError):
-        jump_of(typed)
 
 
 def test_a_managed_job_whose_hub_has_gone_is_no_job_that_has_ended(

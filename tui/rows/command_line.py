@@ -349,12 +349,8 @@ VERBS = {
         action=_theme,
         following=_first(*ALL_THEMES),
     ),
-    "line": TypedVerb(
-        "line N   go to a line of the log that is shown; 50% goes to its middle",
-        action=lambda words: f"log.jump({' '.join(['line', *words])!r})",
-    ),
 }
-"""Every first word but percentages, which jump to a place in the log."""
+"""Every first word."""
 
 WORDS = tuple(sorted(VERBS))
 
@@ -364,8 +360,6 @@ def help_line(text: str, names: RunNames) -> str:
     verb, blank, _ = text.lstrip().partition(" ")
     if verb in VERBS:
         return VERBS[verb].usage or f"{verb}   takes nothing after it"
-    if verb.endswith("%"):
-        return "N%   go to that part of the log that is shown"
     fitting = candidates(text, names) if not blank else []
     if fitting:
         return "  ".join(fitting)
@@ -407,8 +401,6 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     if not words:
         return TypedCommand()
     verb, rest = words[0], words[1:]
-    if re.fullmatch(r"\d+%", text.strip()):
-        return TypedCommand(action=f"log.jump({verb!r})")
     if verb not in VERBS:
         meant = did_you_mean(verb, WORDS)
         raise CommandError(f"no command {verb!r}: {meant or 'Tab lists them'}")

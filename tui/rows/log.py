@@ -1,4 +1,4 @@
-"""The shown part of a run's logs: the choice of rank, stream and pattern, and a place to go to. Pure."""
+"""The shown part of a run's logs: the choice of rank, stream and pattern, and a place to load. Pure."""
 
 from __future__ import annotations
 
@@ -154,28 +154,9 @@ def _expected(state: RunState) -> list[LogFile]:
 
 
 class Jump(Struct, frozen=True):
-    """A place in the log that the user typed."""
+    """A place in the log: a time, or a line if its file is known; Jump() is the first line."""
 
-    line: int = 0
     at: float = 0.0
-    share: float | None = None
+    """Unix seconds; 0.0 if unknown."""
     file: str = ""
-    """If known: file and offset of a line, and its time in `at`."""
     offset: int = 0
-
-
-class JumpError(ValueError):
-    """The typed text is no place in the log; the message is one sentence."""
-
-
-def jump_of(typed: str) -> Jump:
-    """Parse `line 500` or `50%`. Raises JumpError."""
-    word, _, number = typed.partition(" ")
-    if word == "line":
-        if not (number.isascii() and number.isdecimal() and int(number) > 0):
-            raise JumpError(f"no line {number!r}: type a number from 1 on, as in `line 500`")
-        return Jump(line=int(number))
-    percent = int(word.removesuffix("%"))
-    if percent > 100:
-        raise JumpError(f"{word} is beyond the end: type 0% to 100%")
-    return Jump(share=percent / 100)

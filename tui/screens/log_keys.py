@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec.structs import replace
 
 from ...runners.logs.search import compile_grep
 from ...runners.run.log_files import LogError
 from ..background import background
 from ..lending import copy, page
-from ..rows.log import JumpError, Selection, choices, jump_of
+from ..rows.log import Selection, choices
 from .cockpit import Cockpit
 from .log_view import LogView
 from .prompts import FilterPrompt
@@ -22,9 +20,8 @@ TIMES = {"clock": "time of day", "start": "since the attempt began", "step": "si
 class LogKeys:
     """Actions of the log."""
 
-    def __init__(self, app: Cockpit, log: LogView, show: Callable[[], None]) -> None:
-        """Create them; `show` shows the log on the whole screen."""
-        self._app, self._log, self._show = app, log, show
+    def __init__(self, app: Cockpit, log: LogView) -> None:
+        self._app, self._log = app, log
         self._patterns: list[str] = []
         """Earlier filters, the newest last."""
 
@@ -92,17 +89,6 @@ class LogKeys:
 
     def action_pager(self) -> None:
         page(self._app, self._log.laid_out.whole_text())
-
-    def action_jump(self, typed: str) -> None:
-        """Go to the place of `:line 500` or `:50%`."""
-        try:
-            why = self._log.go_to(jump_of(typed))
-        except JumpError as error:
-            why = str(error)
-        if why:
-            self._app.notify(why, severity="error")
-        elif not self._log.display:
-            self._show()
 
     def release(self) -> bool:
         """Remove the filter, or else the choice of a rank, and follow again; False if there is nothing to undo."""

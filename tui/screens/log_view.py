@@ -76,7 +76,7 @@ class LogView(LogPane):
         if past is None:
             self.set_follow(True)
         else:
-            self.go_to(Jump(at=past))
+            self._go_to_time(past)
 
     def set_follow(self, on: bool) -> None:
         """Follow the end, or stay at the current line."""
@@ -90,20 +90,14 @@ class LogView(LogPane):
             self.refresh()
         self.name_it()
 
-    def go_to(self, jump: Jump) -> str:
-        """Show that place; return "" or why it cannot be shown."""
-        if jump.line > 1 and self.laid_out.has_labels:
-            return "lines are counted in one file: choose a rank with Enter and a stream with v first"
+    def _go_to_time(self, at: float) -> None:
         self.follow = False
         if not self.selection.filters:
-            self.feed.restart(jump)
-        elif jump.at:
-            lines = self.laid_out.lines
-            at = bisect_left(lines, jump.at, key=lambda line: line.key[0])
-            self.move_to(self.laid_out.row_of(min(at, len(lines) - 1)))
-        else:
-            self.move_to(0 if jump.line else int(len(self.rows) * (jump.share or 0)))
-        return ""
+            self.feed.restart(Jump(at=at))
+            return
+        lines = self.laid_out.lines
+        index = bisect_left(lines, at, key=lambda line: line.key[0])
+        self.move_to(self.laid_out.row_of(min(index, len(lines) - 1)))
 
     def to_own_log(self) -> bool:
         """Switch from all ranks to the log of the rank that wrote the current line, at that line.
@@ -173,7 +167,8 @@ class LogView(LogPane):
         if bottom and tail is not None and not tail.at_end:
             self.set_follow(True)
         elif not bottom and tail is not None and not tail.beginning:
-            self.go_to(Jump(line=1))
+            self.follow = False
+            self.feed.restart(Jump())
         else:
             super().action_end(bottom)
 

@@ -71,7 +71,7 @@ class RunScreen(Screen[None]):
         self.lead = LogLead(self.log_view)
         self.opener = LogOpener(app, run, self.log_view, self.lead, self.show_pane)
         self.run_keys = RunKeys(app, run, commands)
-        self.log_keys = LogKeys(app, self.log_view, lambda: self.action_pane("log"))
+        self.log_keys = LogKeys(app, self.log_view)
         self._measures = Measures()
         self.placing = False
         """Whether the layout of the panes is changing."""

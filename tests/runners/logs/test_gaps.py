@@ -17,7 +17,7 @@ from distui.runners.logs import gaps, grep, search
 from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.gaps import Gap, cap_log
 from distui.runners.logs.windows import ask_window, read_window
-from distui.runners.run.log_files import LogError, LogFile, parse_file_id
+from distui.runners.run.log_files import LogFile, parse_file_id
 from distui.runners.run.model import ReadLog
 from distui.tui.log_tail import LogTail
 from distui.tui.rows.log import Jump
@@ -109,15 +109,6 @@ def test_a_window_anywhere_has_whole_lines_alone(capped: Path, where: str) -> No
         assert window.size == LINES * WIDE
 
 
-def test_lines_keep_their_numbers(capped: Path) -> None:
-    gap = gap_of(capped)
-    for number in (1, 5, gap.begin // WIDE, gap.end // WIDE + 1, LINES - 3, LINES):
-        assert read_window(capped, ReadLog(FILE, 0, 200, line=number)).data.startswith(line(number))
-    for number in (gap.begin // WIDE + 1, gap.end // WIDE):
-        with pytest.raises(LogError, match="is left out"):
-            read_window(capped, ReadLog(FILE, 0, 200, line=number))
-
-
 def test_a_search_finds_what_is_kept_and_no_nul(capped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "run_grep", grep.answer)  # no process of its own
     gap = gap_of(capped)
@@ -148,7 +139,7 @@ def test_diagnosis_counts_the_lines_that_are_left_out(capped: Path) -> None:
 async def test_the_log_screen_scrolls_up_over_a_gap(capped: Path) -> None:
     gap = gap_of(capped)
     tail = LogTail(partial(ask_window, capped), [log()])
-    await tail.begin_at(Jump(line=gap.end // WIDE + 1))
+    await tail.begin_at(Jump(file=FILE, offset=gap.end))
     came = await tail.earlier()
     above = tail.lines[came - 1].text
     assert above.startswith(line(gap.begin // WIDE).decode()[:13]), "the lines right before the gap"

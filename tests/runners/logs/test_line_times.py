@@ -17,7 +17,7 @@ from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.kept_pieces import read_piece
 from distui.runners.logs.line_times import LineTime, LineTimes, TimeRecords, offset_at, thinned
 from distui.runners.logs.own_stamps import own_time
-from distui.runners.logs.windows import line_start, read_window
+from distui.runners.logs.windows import read_window
 from distui.runners.run.log_files import parse_file_id
 from distui.runners.run.model import ReadLog
 
@@ -184,15 +184,7 @@ def test_no_text_is_too_strange_and_none_is_later_than_it_came(text: str, before
     assert own is None or T - line_times.SHARP_S - 16 <= own <= T
 
 
-def test_lines_are_found_by_number_and_time(tmp_path: Path) -> None:
-    lines = b"".join(b"line %d\n" % number for number in range(1, 700_001))
-    written(tmp_path, lines)
-    with open(tmp_path / NAME, "rb") as file:
-        for number in (1, 2, 345_678, 700_000):
-            start = line_start(file.fileno(), number)
-            assert lines[start:].startswith(b"line %d\n" % number)
-        assert line_start(file.fileno(), 9_999_999) == len(lines)
-    assert read_window(tmp_path, ReadLog(NAME, 0, 100, line=500_000)).data.startswith(b"line 500000\n")
+def test_lines_are_found_by_time() -> None:
     assert offset_at([(0, T), (10, T + 1), (20, T + 2)], T + 1.5) == 10
     assert offset_at([], T) is None
 
