@@ -128,16 +128,19 @@ _WEAK = (
 
 _SAVES = re.compile(r"^_?(save|load|write|restore|dump)\w*(check_?point|ckpt|snapshot|state_?dict)", re.I)
 """Names of functions that write or read checkpoints, in any library."""
+_TORCH = re.compile(r"/(site|dist)-packages/torch/|/torch/(nn|distributed|autograd|optim|utils|cuda|fx|_\w+)/")
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
-_STANDARD = re.compile(r"/python3\.\d+t?/|/python3\d\.zip/|^<")
-_TORCH = re.compile(r"/torch/(?!\.)")
+_PYTHON = re.compile(r"/python3\.\d+t?/|/python3\d\.zip/|^<|/inrank/")
+"""Python's own files, and distui's hook."""
+_LEVELS = ((2, _TORCH), (1, _LIBRARY), (3, _PYTHON))
+"""Files that are not the user's own code, by level; the first match counts."""
 
 
 class _StackFrame(NamedTuple):
     strong: Kind | None
     weak: Kind | None
     level: int
-    """0: the user's own code, 1: a library, 2: torch, 3: the standard library."""
+    """As in `_LEVELS`; 0 for the user's own code."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -151,9 +154,7 @@ def _frame(file: str, name: str) -> _StackFrame:
 
 
 def _level(path: str) -> int:
-    if _LIBRARY.search(path):
-        return 2 if _TORCH.search(path) else 1
-    return 3 if _STANDARD.search(path) else 0
+    return next((level for level, files in _LEVELS if files.search(path)), 0)
 
 
 def place(stack: Sequence[Site]) -> RankPosition:
@@ -197,8 +198,9 @@ def users(stack: Sequence[Site], most: int = 4) -> tuple[Site, ...]:
     return tuple((own or libraries or list(stack))[:most])
 
 
-def own_code(site: Site) -> bool:
-    return _frame(site.file, site.name).level == 0
+def own_code(file: str) -> bool:
+    """Whether a file is the user's own code: outside installed packages, Python, torch and the hook."""
+    return _level(rooted(file)) == 0
 
 
 ASLEEP_SHARE, DOZES_SHARE = 0.003, 0.02
@@ -444,7 +446,7 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     Another thread can interrupt a loop without calls only at its backward jump, so all samples show one line.
     """
     innermost = pulses[-1].stack[0]
-    if not own_code(innermost) or place(pulses[-1].stack).kind is not Kind.CODE:
+    if not own_code(innermost.file) or place(pulses[-1].stack).kind is not Kind.CODE:
         return False
     trail = _trail(pulses, lambda it: it.hook and it.stack[:1] == (innermost,) and it.sites == 1)
     if len(trail) < 3 or trail[-1].at - trail[0].at < ASLEEP_S or works(trail[0], trail[-1]):

@@ -80,7 +80,7 @@ def _worth_naming(pulse: Pulse) -> Iterable[RankThread]:
     return [
         thread
         for thread in pulse.threads
-        if thread.error or any(activity.own_code(site) for site in thread.stack)
+        if thread.error or any(activity.own_code(site.file) for site in thread.stack)
     ][:4]
 
 

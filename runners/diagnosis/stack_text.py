@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..run.file_io import FileError, content
 from ..run.model import Site
 from ..run.state import RunState
+from .activity import own_code
 from .rank_dumps import alike, short_site
 
 _HEAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
@@ -99,10 +100,6 @@ def _shared(frames: Sequence[str], first: Sequence[str]) -> int:
 
 
 _FRAME_TEXT = re.compile(r"(.*):(\d+) (.*)", re.S)
-_FOREIGN = re.compile(
-    r"<|.*/(?:(?:site|dist)-packages|lib/python\d\.\d+|inrank)/"
-    r"|.*/torch/(?:nn|distributed|autograd|optim|utils|cuda|fx|_\w+)/"
-)
 
 
 class StackFrame(NamedTuple):
@@ -112,8 +109,8 @@ class StackFrame(NamedTuple):
 
     @property
     def own(self) -> bool:
-        """Whether it is the user's code: outside installed packages, Python, torch and the hook."""
-        return bool(self.path) and not _FOREIGN.match(self.path)
+        """Whether it is the user's own code."""
+        return bool(self.path) and own_code(self.path)
 
 
 def frame_of(text: str) -> StackFrame:
