@@ -43,6 +43,10 @@ def _before(attempt: str | None, number: int) -> bool:
     return attempt is not None and attempt.isdecimal() and int(attempt) < number
 
 
+UNKILLABLE = (
+    "see which kernel call holds them (NFS, a GPU driver): `ps -eo pid,stat,wchan:32,args | grep ' D'`; "
+    "if they stay, reboot the node"
+)
 FRESH_S = 10.0
 """Largest age, in seconds, of a report that was read when it was written, if late on a busy machine."""
 
@@ -71,7 +75,8 @@ class Supervision:
         self._mode = StartMode.READ
         """START once this agent has started or adopted a runner, whose end it then sees itself."""
         self._changes: dict[int, RankChanged] = {}
-        """Last change of each rank of the open attempt."""
+        """Last change of each rank of the open attempt, in the order of the reports. Changes that an earlier agent
+        read come first, and have no time."""
         self._evidence: dict[int, KernelEvidence] = {}
         """The kernel's log on the ranks that exited."""
         self._hangs: tuple[Finding, ...] = ()
@@ -175,7 +180,7 @@ class Supervision:
             if left:
                 text = f"these processes would not end: {', '.join(left)}"
                 self._run.findings.raise_finding(
-                    Finding("unkillable", "warning", text, node=self._run.node)
+                    Finding("unkillable", "warning", text, remedy=UNKILLABLE, node=self._run.node)
                 )
         offset, stamped = last_word
         assert isinstance(stamped.event, RunEnded)
@@ -237,6 +242,7 @@ class Supervision:
             self._oom_watch.follow(event.pid)
         else:
             event = self._rank_ended(event)
+        self._changes.pop(event.rank, None)
         self._changes[event.rank] = event
         return event
 
