@@ -16,11 +16,11 @@ from types import MappingProxyType
 from ...presets.finding import Role
 from ..inrank.failure_causes import Failure, of_line
 from ..inrank.known_causes import NAN_REMEDY
+from ..inrank.printed_traceback import NEXT, OF_RAY
 from .exceptions import LAST, sentence, text_of
 from .heads import Head
 from .line_formats import ERRORS, LEVELS
 from .prefixes import Writer
-from .printed_traceback import NEXT, OF_RAY
 from .rules import First, Rule, RuleHits, shown
 
 MOST, MOST_WORDS, MOST_IN_ALL = 64, 16, 8192

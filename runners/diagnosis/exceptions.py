@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from ...presets.finding import Role, Severity
 from ..inrank.failure_causes import Death, Failure, classify, signal_of
-from ..inrank.tracebacks import of_launcher
+from ..inrank.printed_traceback import BEGIN, LINES, PrintedTraceback, Step, begins, chains, rank_in_head
 from .exits import Endings, of_rank
 from .heads import Head
-from .printed_traceback import BEGIN, LINES, PrintedTraceback, Step, begins
 from .rules import First, Rule, RuleHits
 
 MOST = 64
@@ -37,25 +36,8 @@ PLACE = 1 << 20
 
 _UNCAUGHT = re.compile(r"\[rank\d+\]: ")
 """torch's tag on uncaught exceptions."""
-_CHAINED = (
-    "another exception occurred",
-    "direct cause of the following exception",
-    f"Original {BEGIN}",
-    "Tracebacks above this line can probably be ignored",  # fairseq
-)
-"""Text between two tracebacks that report the same failure."""
 _OF_LOGGING = "Call stack:"
 """The logging module prints this after an error in a log call, which does not end the process."""
-_GROUPS = re.compile(r"^(?:.*\.)?(?:Base)?ExceptionGroup$")
-"""Exceptions that contain others, printed after them."""
-_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
-"""The rank of an exception inside a CheckpointException."""
-_OF_ENGINE = re.compile(r"\[[\d: -]{8,25}(?:[DPE]P\d+ )*TP(\d{1,5})(?: [DPE]P\d+)*\] ")
-"""The tensor-parallel rank in SGLang's prefix of a traceback."""
-_OWN = re.compile(r"\bdid not receive grad for rank (\d{1,7})\b")
-"""A message that names the rank that raised the exception."""
-_SPAWNED = re.compile(r"-- Process (\d{1,7}) terminated")
-"""The rank in the exception of torch.multiprocessing.spawn."""
 GENERIC = ("exception", "assertion")
 """Classes that explain nothing: an earlier exception in the chain may explain more."""
 _NUMBER = re.compile(r"\d+")
@@ -90,8 +72,7 @@ class _Trace:
 
     def is_cut_off(self, lengths: Mapping[int, int]) -> bool:
         """Whether its file ends before the exception. `lengths`: lines of each file so far."""
-        printed = self.printed
-        if self.raised or self.ignored or not (printed.place or printed.headed or printed.wrapped):
+        if self.raised or self.ignored or not self.printed.is_evident:
             return False
         return lengths.get(self.stream[0], 0) - self.last[0] <= SHORT
 
@@ -100,19 +81,14 @@ class _Trace:
         if step is Step.OVER or self.raised is None:
             return step is Step.OVER
         if step is Step.RAISED:
-            return of_launcher(self.printed.kind, self.printed.text)
+            return self.printed.is_of_launcher
         return step is Step.NONE and number - self.raised.evidence.line > AFTER
 
     def cut_off(self) -> RuleHits:
         """Return a failure of unknown class, at the newest line."""
-        number, line = self.last
-        text = "The log ends within a traceback"
-        if self.printed.wrapped:
-            text += f", of {self.printed.wrapped}"
-        if self.printed.place:
-            text += f", at {self.printed.place}{_within(self.printed, line)}"
-        first = First.of(self.stream[0], self.name, number, line, self.head)
-        return RuleHits.of(replace(CUT_OFF, text=f"{text}: {CUT_OFF.text}"), first)
+        first = First.of(self.stream[0], self.name, *self.last, self.head)
+        text = f"The log ends within a traceback{self.printed.where_cut_off()}: {CUT_OFF.text}"
+        return RuleHits.of(replace(CUT_OFF, text=text), first)
 
 
 @dataclass(slots=True)
@@ -142,6 +118,14 @@ class _Inner(NamedTuple):
     first: First
     """Its line."""
 
+    def explains(self, failure: Failure, text: str, first: First) -> bool:
+        """Whether it explains more than the next exception, with this text and line, or is the same one."""
+        if first.evidence.line - self.first.evidence.line > LINES:
+            return False
+        if self.failure.kind == failure.kind and self.text == text:
+            return True
+        return failure.kind in GENERIC and self.failure.kind not in GENERIC
+
 
 REPORTED = Rule(
     id="launcher-reports",
@@ -163,8 +147,6 @@ CUT_OFF = Rule(
     text="its exception is not there.",
     remedy="Look for the rest: the end of the file, stderr, the logs of the other ranks.",
 )
-QUOTED = 120
-"""Maximum length of a quoted source line, in characters."""
 SHORT = 4
 """Lines of other writers that may follow a truncated traceback."""
 
@@ -210,20 +192,17 @@ class Exceptions:
         """Start a traceback if `text` begins one. `text`: the line without prefixes; `head`, `stream`: its writer."""
         where = self._file, stream
         before = self._traces.get(where)
-        if not begins(text) or (before is not None and before.raised is None and BEGIN not in text):
+        is_within = before is not None and before.raised is None and BEGIN not in text
+        if is_within or not begins(text):
             return
-        if (named := _RANK.search(text) or _OF_ENGINE.search(line)) is not None:
-            head = of_rank(int(named[1]), head)
         if before is not None:
             self._chain_or_close(before, text)
-        for stale in [trace for trace in self._traces.values() if number - trace.began > OLD]:
-            self._close(stale)
-        if len(self._traces) >= STREAMS:
-            self._close(next(iter(self._traces.values())))
+        self._make_room(number)
+        rank = rank_in_head(text, line)
         self._traces[where] = _Trace(
             stream=where,
             name=self._name,
-            head=head,
+            head=head if rank is None else of_rank(rank, head),
             printed=PrintedTraceback(text),
             began=number,
             last=(number, line),
@@ -231,6 +210,13 @@ class Exceptions:
             ignored=number - self._ignored.pop(where, -9) <= 2,
         )
         self.within = True
+
+    def _make_room(self, number: int) -> None:
+        """Close tracebacks that began long ago, and the oldest one if too many are open."""
+        for stale in [trace for trace in self._traces.values() if number - trace.began > OLD]:
+            self._close(stale)
+        if len(self._traces) >= STREAMS:
+            self._close(next(iter(self._traces.values())))
 
     def ignore(self, stream: str, number: int) -> None:
         """Note that Python reports the exception of the next traceback as ignored."""
@@ -272,7 +258,7 @@ class Exceptions:
         if trace.raised and text.startswith(_OF_LOGGING):
             self._drop(trace)
             return False
-        if trace.raised and _is_chain(text):
+        if trace.raised and chains(text):
             self._chain_or_close(trace, text)
             return False
         step = trace.printed.feed(text)
@@ -365,8 +351,7 @@ class Exceptions:
 
     def _chain_or_close(self, trace: _Trace, text: str) -> None:
         """Close a traceback whose writer goes on with `text`. A chain or a wrapper makes both the same failure."""
-        wrapped = trace.printed.kind.endswith("CheckpointException") and BEGIN in text
-        if not wrapped and not _is_chain(text):
+        if not trace.printed.wraps(text):
             self._close(trace)
             return
         self._drop(trace)
@@ -377,28 +362,20 @@ class Exceptions:
     def _failure(self, trace: _Trace) -> tuple[Failure, First] | None:
         """Return the failure that a traceback shows, and its line; of a chain, the exception that explains more."""
         printed, first = trace.printed, trace.raised
-        if first is None or trace.ignored or _GROUPS.match(printed.kind):
+        if first is None or trace.ignored or printed.is_group:
             return None
-        message = str(printed.raised()["text"])
-        if of_launcher(printed.kind, printed.text) or of_launcher(printed.kind, message):
-            self._launched(message, first)
+        rank, is_launcher = printed.named_rank, printed.is_of_launcher
+        if rank is not None and (is_launcher or first.head.rank is None):
+            first = replace(first, head=of_rank(rank, first.head))
+        if is_launcher:
+            self.failed = True
+            self._launcher = self._launcher or first
             return None
-        if first.head.rank is None and (named := _OWN.search(message)) is not None:
-            first = replace(first, head=of_rank(int(named[1]), first.head))
         failure = self._classed(printed, first)
         inner = self._inner.pop(trace.stream, None)
-        if inner is not None and first.evidence.line - inner.first.evidence.line <= LINES:
-            again = inner.failure.kind == failure.kind and inner.text == printed.text
-            if again or (failure.kind in GENERIC and inner.failure.kind not in GENERIC):
-                return inner.failure, replace(inner.first, head=first.head)
+        if inner is not None and inner.explains(failure, printed.text, first):
+            return inner.failure, replace(inner.first, head=first.head)
         return failure, first
-
-    def _launched(self, message: str, first: First) -> None:
-        """Note a launcher's own exception. Its message may name the rank."""
-        self.failed = True
-        if (named := _SPAWNED.match(message)) is not None:
-            first = replace(first, head=of_rank(int(named[1]), first.head))
-        self._launcher = self._launcher or first
 
     def _classed(self, printed: PrintedTraceback, first: First) -> Failure:
         """Classify an exception by its first line, and by all its lines if those after the first only add to it.
@@ -447,10 +424,6 @@ class Exceptions:
             )
 
 
-def _is_chain(text: str) -> bool:
-    return any(word in text for word in _CHAINED)
-
-
 def _rule(failure: Failure, place: int, sure: bool) -> Rule:
     severity: Severity
     role: Role
@@ -470,17 +443,6 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
         remedy=sentence(remedy),
         place=PLACE + place,
     )
-
-
-def _within(printed: PrintedTraceback, last: str) -> str:
-    """Return the innermost frame if in a library, and its source line: the only hints to the missing exception."""
-    file, line, name = printed.innermost
-    inner = f"{file.rpartition('/')[2]}:{line}" != printed.place
-    library = f", in {name} ({'/'.join(file.split('/')[-2:])}:{line})" if inner else ""
-    newest, before = printed.sources
-    cut = before and last.rstrip().endswith(newest)  # the file's last line may be truncated
-    source = before if cut else newest
-    return library + (f", at `{source[:QUOTED]}`" if source else "")
 
 
 def text_of(failure: Failure) -> str:

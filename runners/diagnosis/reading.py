@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ..inrank.printed_traceback import BEGIN, IGNORED, STARTS, unfolded
 from ..inrank.tracebacks import shortened
 from ..run.errors import RunError
 from .error_lines import ErrorLines, is_alive, may_diverge, may_report
@@ -17,7 +18,6 @@ from .log_sources import BrokenOff, Source, Unread
 from .log_text import PART, PASTED, SEARCHED, apart, straight
 from .nccl_facts import NcclFacts
 from .prefixes import Writer, learned, prompted, ray_rank, writer
-from .printed_traceback import BEGIN, IGNORED, STARTS, unfolded
 from .recorder_dumps import DumpError, Recorders, bounded, rank_of_dump
 from .rules import WHERE, WIDTH, Book, Raw, Tally, Version, book
 from .short_logs import ShortLog
@@ -276,7 +276,8 @@ class Reading:
         """Split a one-line traceback into lines with PART between them; None for any other line."""
         text = self._writer(line).text
         prefix = line.partition(text)[0]
-        return unfolded(text, prefix) if len(prefix) < PREFIX else None
+        lines = unfolded(text) if len(prefix) < PREFIX else None
+        return None if lines is None else PART.join(prefix + each for each in lines)
 
     def _traced(self, line: str, number: int) -> bool:
         """Whether a line belongs to an open traceback."""

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from ...presets.finding import ROLES, SEVERITIES, Role, Severity
 from ...presets.sanitize import clean_text
+from ..inrank.printed_traceback import IGNORED, STARTS
 from .exits import NEEDLES as EXITS
 from .heads import SOURCES, Head, Stamp, Thread, stamp_of
 from .nccl_facts import FactLine
-from .printed_traceback import IGNORED, STARTS
 
 BEFORE = r"[ \[(<:,'/\"*|>\]]"
 """Characters that may precede a needle, which leaves fewer positions to match."""

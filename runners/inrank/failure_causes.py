@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .known_causes import ANYWHERE, CAUSES, FILE_LIMIT, LED_TO, LESS, LOST_WORKER, OF_EXITS, WORKER, Cause
-from .tracebacks import COMPILING, in_lines, raised_in, shortened, unwrapped
+from .printed_traceback import last_raised, unwrapped
+from .tracebacks import COMPILING, raised_in, shortened
 
 LONGEST = 200
 """Longest quote of an exception in a sentence, in characters."""
@@ -92,7 +93,7 @@ CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.
 def classify(death: Death) -> Failure:
     raised = death.raised
     if not raised and death.exit_code in (1, -signal.SIGABRT):
-        raised = in_lines(death.lines)
+        raised = last_raised(death.lines)
     raised = unwrapped(raised)
     number = signal_of(death.exit_code)
     if death.oom:

@@ -1,11 +1,11 @@
-"""Uncaught exceptions: a rank's note of its exception, and the exception of a traceback in a log."""
+"""Uncaught exceptions: a rank's note of its exception, and the names by which printed ones are known."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -13,8 +13,8 @@ LONGEST = 2000
 """Most characters that are kept of an exception's text, half of them from its end."""
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]")
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_TAG = re.compile(r"^(?:\[[\w:.<>-]+\]:\s?)+")
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
+TAG = re.compile(r"^(?:\[[\w:.<>-]+\]:\s?)+")
+"""Prefixes of launchers and torch, such as "[rank3]: "."""
 _LAST = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 _ERROR = re.compile(
     r"(?:Error|Exception|Exit|Interrupt|Warning|Timeout|Expired)$|^Stop(?:Async)?Iteration$|^[a-z_][\w.]*\.[A-Z]\w+$"
@@ -91,16 +91,9 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return text[: longest // 2] + " … " + text[-longest // 2 :]
 
 
-def unwrapped(raised: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the note of a DataLoader worker's exception if the rank's exception only carries it, else `raised`."""
-    text = str(raised.get("text", ""))
-    carried = in_lines(text.splitlines()) if "Original Traceback" in text else {}
-    return {**raised, **carried, "importing": False} if carried else raised
-
-
 def raised_in(line: str) -> str | None:
     """Return the exception type in the last line of a traceback; None for any other line."""
-    last = _LAST.match(_TAG.sub("", line.rstrip()))
+    last = _LAST.match(TAG.sub("", line.rstrip()))
     return last["type"] if last and _ERROR.search(last["type"]) else None
 
 
@@ -118,33 +111,3 @@ def of_tool(text: str) -> bool:
     if program.startswith("-"):
         return False  # the text was shortened and lacks the program
     return _STARTERS.match(program) is None or _UNREACHED.search(text) is not None
-
-
-def in_lines(lines: Sequence[str]) -> dict[str, Any]:
-    """Return the last exception in lines of a log, in the form of `note_of`; {} if none. Skips those of launchers."""
-    note: dict[str, Any] = {}
-    frames: list[tuple[str, int, str]] = []
-    within = False
-    for raw in lines:
-        line = _TAG.sub("", raw.rstrip())
-        frame = _FRAME.match(line)
-        if "Traceback (most recent call last)" in line:
-            within, frames = True, []
-        elif frame:
-            within = True
-            frames.append((frame["file"], int(frame["line"]), frame["name"] or "<module>"))
-        elif within and line and not line[0].isspace():
-            kind = raised_in(line)
-            if kind is not None:
-                text = line[len(kind) :].removeprefix(":").removeprefix(" ")
-                if not of_launcher(kind, text):
-                    note = _carried(kind, text, frames)
-                within, frames = False, []
-    return note
-
-
-def _carried(kind: str, text: str, frames: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
-    where, importing = place(frames)
-    name = kind.rpartition(".")[2]
-    compiling = name in COMPILING and bool(frames) and not frames[-1][0].startswith("<")
-    return {"type": name, "text": text, "where": where, "importing": importing or compiling}

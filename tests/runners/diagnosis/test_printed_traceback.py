@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from distui.runners.diagnosis.first_cause import Verdict, judge
 from distui.runners.diagnosis.log_text import without_codes
-from distui.runners.diagnosis.printed_traceback import PrintedTraceback, begins
 from distui.runners.diagnosis.reading import Reading
+from distui.runners.inrank.printed_traceback import PrintedTraceback, begins
 
 HEAD = "Traceback (most recent call last):"
 FRAMES = [

@@ -8,7 +8,8 @@ from typing import Any
 from each import for_each
 
 from distui.runners.inrank.failure_causes import Death, classify, first_of
-from distui.runners.inrank.tracebacks import in_lines, note_of
+from distui.runners.inrank.printed_traceback import last_raised
+from distui.runners.inrank.tracebacks import note_of
 
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
 
@@ -315,14 +316,14 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 
 
 def test_an_exception_is_found_in_the_merged_output_of_a_launcher() -> None:
-    found = in_lines(MERGED.splitlines())
+    found = last_raised(MERGED.splitlines())
     assert found == {
         "type": "DistNetworkError",
         "text": "no way",
         "where": "/job/me.py:6",
         "importing": False,
     }
-    assert in_lines(["ValueError: only a word"]) == {}
+    assert last_raised(["ValueError: only a word"]) == {}
 
 
 def test_a_note_names_the_users_own_line() -> None:

@@ -1,13 +1,16 @@
-"""Parse one traceback line by line: complete, without its head, in a box, table or group, or after a prefix."""
+"""Read printed tracebacks line by line: complete, without a head, in a box, table or group, or after a prefix.
+
+It is the only reader of tracebacks: for logs (diagnosis/exceptions.py) and for the last lines of a rank's stderr.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from ..inrank.tracebacks import COMPILING, place, raised_in, shortened
-from .log_text import PART
+from .tracebacks import COMPILING, TAG, of_launcher, place, raised_in, shortened
 
 BEGIN = "Traceback (most recent call last)"
 BOXED = "❱"
@@ -39,6 +42,8 @@ _STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-pac
 OF_RAY = re.compile(r"(?:\w+\.){0,4}RayTaskError\((?P<type>\w+)\): ")
 _BOX = re.compile(rf"[│┃|] {BOXED} +\d+ ")
 _BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
+_RULES = ("|", "│", "┃")
+"""Vertical borders of boxes and tables."""
 NEXT = re.compile(
     r"\s*$|\[|[EWIF]\d{4} |\d{4}[-/]\d\d|\d\d:\d\d|Traceback|(?:ERROR|INFO|WARN(?:ING)?|DEBUG|CRITICAL|FATAL)\b"
     r"|(?:srun|slurmstepd|mpirun|wandb|torchrun|Exception ignored)\b|E0|={8}|-{8}|\+-"
@@ -46,6 +51,26 @@ NEXT = re.compile(
 )
 """Lines that do not continue a message."""
 _GOES_ON = (":", ",", ";", "(", "[", "{", "-", "...", "error(s) found.")
+"""Ends of message lines that the next line continues."""
+_CHAINS = (
+    "another exception occurred",
+    "direct cause of the following exception",
+    f"Original {BEGIN}",
+    "Tracebacks above this line can probably be ignored",  # fairseq
+)
+"""Text between two tracebacks that report the same failure."""
+_GROUPS = re.compile(r"^(?:.*\.)?(?:Base)?ExceptionGroup$")
+"""Exceptions that contain others, printed after them."""
+_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
+"""The rank of an exception inside a CheckpointException."""
+_ENGINE = re.compile(r"\[[\d: -]{8,25}(?:[DPE]P\d+ )*TP(\d{1,5})(?: [DPE]P\d+)*\] ")
+"""The tensor-parallel rank in SGLang's prefix of a traceback."""
+_OWN_RANK = re.compile(r"\bdid not receive grad for rank (\d{1,7})\b")
+"""A message that names the rank that raised the exception."""
+_SPAWNED = re.compile(r"-- Process (\d{1,7}) terminated")
+"""The rank in the exception of torch.multiprocessing.spawn."""
+QUOTED = 120
+"""Maximum length of a quoted source line, in characters."""
 
 
 class Step(Enum):
@@ -73,8 +98,10 @@ class PrintedTraceback:
         """Type of its exception, as printed; "" while it is missing."""
         self.wrapped = ""
         """Type of the task's exception that Ray passes on. Its traceback follows."""
-        self.sources = ("", "")
+        self._sources = ("", "")
         """The newest source line below a frame, and the one before."""
+        self._ends_in_source = False
+        """Whether that source line is the newest line, which may be cut off."""
         self._frames: list[tuple[str, int, str]] = []
         self._message: list[str] = []
         self._count = 0
@@ -108,23 +135,27 @@ class PrintedTraceback:
         if self.kind:
             return self._continued(bare)
         if self._is_of_frame(bare):
-            if self._frames and _INDENTED.match(bare) and self._raised(bare.strip()):
-                return Step.RAISED
-            self._frame(bare)
-            return Step.PART
+            return self._framed(bare)
         if self._raised(bare):
             return Step.RAISED
         if (task := OF_RAY.match(bare)) is not None:
             self.wrapped = task["type"]
             self._frames.clear()  # the frames of the task follow
             return Step.PART
-        return Step.OVER if not self.headed else Step.NONE
+        return Step.NONE if self.headed else Step.OVER
 
     def _is_of_frame(self, line: str) -> bool:
         """Whether a line is a frame or the source code below it, which has no indentation if copied from a web page."""
         if not line.strip("^~ ") or line[0].isspace() or line[0] in ">│└├" or _FRAME.match(line):
             return True
         return self._unindented and raised_in(line) is None
+
+    def _framed(self, line: str) -> Step:
+        """Read a line that looks like a frame or source code."""
+        if self._frames and _INDENTED.match(line) and self._raised(line.strip()):
+            return Step.RAISED
+        self._frame(line)
+        return Step.PART
 
     @property
     def text(self) -> str:
@@ -137,36 +168,72 @@ class PrintedTraceback:
         return len(self._message) > 1
 
     @property
+    def is_group(self) -> bool:
+        """Whether the exception only contains others, whose tracebacks follow."""
+        return _GROUPS.match(self.kind) is not None
+
+    @property
+    def is_of_launcher(self) -> bool:
+        """Whether a launcher raised the exception because its ranks failed."""
+        return of_launcher(self.kind, self.text) or of_launcher(self.kind, self.message())
+
+    @property
+    def is_evident(self) -> bool:
+        """Whether its lines are certainly of a traceback, even without an exception."""
+        return bool(self.headed or self.wrapped or self.place)
+
+    @property
+    def named_rank(self) -> int | None:
+        """The rank that the message names as the one that raised the exception, or as the failed process."""
+        message = self.message()
+        named = _SPAWNED.match(message) or _OWN_RANK.search(message)
+        return None if named is None else int(named[1])
+
+    @property
     def place(self) -> str:
         """File and line of the innermost frame in the user's own code so far; "" without frames."""
         return place(self._frames)[0].rpartition("/")[2]
 
-    @property
-    def innermost(self) -> tuple[str, int, str]:
-        """File, line, function of the innermost frame so far outside of Python's library; ("", 0, "") without frames."""
+    def wraps(self, text: str) -> bool:
+        """Whether the writer's next traceback, which begins with `text`, reports the same failure."""
+        wrapped = self.kind.endswith("CheckpointException") and BEGIN in text
+        return wrapped or chains(text)
+
+    def where_cut_off(self) -> str:
+        """Return the place where the traceback was cut off, as hints to its missing exception: ", at train.py:21, …"."""
+        text = f", of {self.wrapped}" if self.wrapped else ""
+        if not self.place:
+            return text
         others = [frame for frame in self._frames if not _STANDARD.search(frame[0])]
-        return next(reversed(others or self._frames), ("", 0, ""))
+        file, line, name = (others or self._frames)[-1]
+        text += f", at {self.place}"
+        folders = file.split("/")
+        if f"{folders[-1]}:{line}" != self.place:
+            text += f", in {name} ({'/'.join(folders[-2:])}:{line})"
+        newest, before = self._sources
+        source = before if before and self._ends_in_source else newest
+        return f"{text}, at `{source[:QUOTED]}`" if source else text
+
+    def message(self, lines: int = MESSAGE + 1) -> str:
+        """Return the exception's message, once it was printed. `lines`: maximum number of its lines."""
+        text = self._message[0] if self._message else ""
+        for line in self._message[1:lines]:
+            if text:
+                text += " " if text.rstrip().endswith(_GOES_ON) else "\n"
+            text += line.strip()
+        return shortened(text)
 
     def raised(self, lines: int = MESSAGE + 1) -> dict[str, Any]:
-        """Return the exception in the form of inrank.tracebacks.note_of, once it was printed.
-
-        `lines`: maximum number of lines of its message.
-        """
+        """Return the exception in the form of tracebacks.note_of, once it was printed. `lines`: as in `message`."""
         where, importing = place(self._frames)
         name = self.kind.rpartition(".")[2]
         compiling = name in COMPILING and bool(self._frames) and not self._frames[-1][0].startswith("<")
-        text = self._message[0]
-        for line in self._message[1:lines]:
-            if self._whole(text):
-                text += "\n"
-            elif text:
-                text += " "
-            text += line.strip()
-        return {"type": name, "text": shortened(text), "where": where, "importing": importing or compiling}
-
-    def _whole(self, text: str) -> bool:
-        """Whether a message is complete without the next line."""
-        return bool(text) and not text.rstrip().endswith(_GOES_ON)
+        return {
+            "type": name,
+            "text": self.message(lines),
+            "where": where,
+            "importing": importing or compiling,
+        }
 
     def _bare(self, text: str) -> str | None:
         """Return a line without the traceback's prefix and indentation; None if it lacks that prefix."""
@@ -178,11 +245,17 @@ class PrintedTraceback:
             self._margin = ""  # the prefix of the first line only
         self._sure = True
         bare = text[len(self._margin) :]
-        if self._margin.strip()[-1:] in ("|", "│", "┃") and bare.rstrip().endswith(("|", "│", "┃")):
+        if self._margin.rstrip().endswith(_RULES) and bare.rstrip().endswith(_RULES):
             bare = bare.rstrip()[:-1].rstrip()  # a table
-        if not self._frames and (frame := _FRAME.match(bare.lstrip())) is not None and frame["name"]:
-            self._indent = max(0, len(bare) - len(bare.lstrip()) - 2)
+        if not self._frames:
+            self._learn_indent(bare)
         return bare[self._indent :] if bare[: self._indent].isspace() else bare
+
+    def _learn_indent(self, bare: str) -> None:
+        """Learn the indentation of the whole traceback from its first frame."""
+        frame = _FRAME.match(bare.lstrip())
+        if frame is not None and frame["name"]:
+            self._indent = max(0, len(bare) - len(bare.lstrip()) - 2)
 
     def _frame(self, text: str) -> None:
         bare = text.strip()
@@ -190,8 +263,12 @@ class PrintedTraceback:
         self._unindented = match is not None and text.startswith("File ")
         if match is not None:
             self._frames.append((match["file"], int(match["line"][:9]), match["name"] or "<module>"))
-        elif bare.strip("^~ ") and not bare.startswith(('File "', "[Previous line repeated")):
-            self.sources = bare, self.sources[0]
+        is_source = match is None and not bare.startswith(('File "', "[Previous line repeated"))
+        if is_source and bare.strip("^~ "):
+            self._sources = bare, self._sources[0]
+            self._ends_in_source = True
+        elif bare:
+            self._ends_in_source = False
 
     def _raised(self, line: str) -> bool:
         match = _LINE.match(line.rstrip())
@@ -213,7 +290,7 @@ class PrintedTraceback:
 
     def _in_box(self, text: str) -> Step:
         inner = text[len(self._margin) :] if text.startswith(self._margin) else text
-        if inner[:1] in ("│", "┃", "|"):
+        if inner.startswith(_RULES):
             match = _IN_BOX.match(inner[1:].strip(" │┃|"))
             if match is not None:
                 self._frames.append((match["file"], int(match["line"][:9]), match["name"] or "?"))
@@ -225,19 +302,19 @@ class PrintedTraceback:
         return Step.RAISED if self._raised(inner) else Step.NONE
 
 
-def unfolded(line: str, prefix: str = "") -> str | None:
-    """Split a traceback that is in one line, with PART between its lines and the prefix before each; else return None.
+def unfolded(line: str) -> list[str] | None:
+    """Return the lines of a traceback that was joined into one line; None for any other line.
 
     Python and JSON strings have `\\n` between the lines, messages of clouds (SageMaker) a space.
     """
     if BEGIN not in line:
         return None
     if r"\n" in line:
-        return prefix + line.replace(r"\n", PART + prefix).replace(r"\"", '"')
+        return line.replace(r"\"", '"').split(r"\n")
     before, _, after = line.partition(f"{BEGIN}: ")
     if _FLAT.match(after) is None:
         return None
-    return (PART + prefix).join([f"{prefix}{before}{BEGIN}:", *_FOLD.split(" " + after)[1:]])
+    return [f"{before}{BEGIN}:", *_FOLD.split(" " + after)[1:]]
 
 
 def begins(text: str) -> bool:
@@ -245,3 +322,38 @@ def begins(text: str) -> bool:
     return (
         _HEAD.search(text) is not None or _HEADLESS.match(text) is not None or _BOX.match(text) is not None
     )
+
+
+def chains(text: str) -> bool:
+    """Whether a line says that the traceback after it reports the same failure as the one before it."""
+    return any(words in text for words in _CHAINS)
+
+
+def rank_in_head(text: str, line: str) -> int | None:
+    """Return the rank in the first line of a traceback. `text`: the line without the writer's prefixes."""
+    named = _RANK.search(text) or _ENGINE.search(line)
+    return None if named is None else int(named[1])
+
+
+def last_raised(lines: Iterable[str]) -> dict[str, Any]:
+    """Return the last exception in lines of a log, in the form of `note_of`; {} if none. Skips those of launchers."""
+    note: dict[str, Any] = {}
+    printed: PrintedTraceback | None = None
+    for raw in lines:
+        line = TAG.sub("", raw.rstrip())
+        if begins(line) and (printed is None or BEGIN in line):
+            printed = PrintedTraceback(line)
+        elif printed is not None:
+            step = printed.feed(line)
+            if step is Step.RAISED and not printed.is_of_launcher:
+                note = printed.raised()
+            if step in (Step.RAISED, Step.OVER):
+                printed = None
+    return note
+
+
+def unwrapped(raised: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the note of a DataLoader worker's exception if the rank's exception only carries it, else `raised`."""
+    text = str(raised.get("text", ""))
+    carried = last_raised(text.splitlines()) if "Original Traceback" in text else {}
+    return {**raised, **carried, "importing": False} if carried else raised
