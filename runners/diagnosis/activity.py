@@ -128,7 +128,9 @@ _WEAK = (
 
 _SAVES = re.compile(r"^_?(save|load|write|restore|dump)\w*(check_?point|ckpt|snapshot|state_?dict)", re.I)
 """Names of functions that write or read checkpoints, in any library."""
-_TORCH = re.compile(r"/(site|dist)-packages/torch/|/torch/(nn|distributed|autograd|optim|utils|cuda|fx|_\w+)/")
+_TORCH = re.compile(
+    r"/(site|dist)-packages/torch/|/torch/(nn|distributed|autograd|optim|utils|cuda|fx|_\w+)/"
+)
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
 _PYTHON = re.compile(r"/python3\.\d+t?/|/python3\d\.zip/|^<|/inrank/")
 """Python's own files, and distui's hook."""
