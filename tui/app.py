@@ -90,7 +90,7 @@ class CockpitApp(Cockpit):
         self.replay = replay
         self.work = BackgroundWork(self)
         self.choices = Choices(self, settings if settings is not None else settings_path())
-        self.permissions = Permissions(readonly, replay)
+        self.permissions = Permissions(readonly)
         self.alerts = Alerts(self.write)
         self.type_ahead = TypeAhead(self, self.work.parts, super().on_event)
         self.beat = Beat(lambda: self.call_next(self.tick))
@@ -154,7 +154,6 @@ class CockpitApp(Cockpit):
 
     def open_run(self, run: str) -> None:
         if self.current is not None:
-            self.current.travel.playing = False
             background(self, "drop", self.current.follower.drop())
         current = OpenRun(self, run, self.source, self.clock, self.beat, self.publish)
         self.current = self.permissions.run = current
@@ -178,7 +177,7 @@ class CockpitApp(Cockpit):
             terminal.end_if_hung_up(128 + signal.SIGHUP)
         self.picture.hurried = False
         current = self.current
-        if current is not None and not self.permissions.replay:
+        if current is not None and not self.replay:
             self.alerts.ring(current.state, self.clock())
         if current is not None and current.travel.at is None and current.has_news():
             self.publish()
@@ -189,11 +188,6 @@ class CockpitApp(Cockpit):
         return self.permissions.allowed(action)
 
     # --- keys
-
-    def action_speed(self, by: int) -> None:
-        """Play slower or faster."""
-        if self.current is not None:
-            self.current.travel.faster(by)
 
     def action_leave(self) -> None:
         self.exit(return_code=0)

@@ -38,7 +38,7 @@ class Action(Struct, frozen=True):
     def target(self) -> str:
         """The action as Textual runs it: `RunScreen.action_forward` passes it on to a part of the screen."""
         target = target_of(self.action)
-        is_passed_on = target != self.action and self.scope not in ("run", "replay")
+        is_passed_on = target != self.action and self.scope != "run"
         return f"screen.{target}" if is_passed_on else target
 
     @property
@@ -69,7 +69,6 @@ ACTIONS = tuple(_read_actions())
 SCOPES = {
     "app": "everywhere",
     "run": "on a run",
-    "replay": "in a replay",
     "list": "in the rank table, the log and the run list",
     "tables": "in the rank and GPU tables",
     "findings": "in the findings",

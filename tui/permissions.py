@@ -14,11 +14,9 @@ OF_NO_RUN = ("launch", "rerun", "remove", "note", "tags")
 class Permissions:
     """Answers for each action whether it is enabled now."""
 
-    def __init__(self, readonly: bool, replay: bool) -> None:
-        """Create it for a cockpit with `--readonly`, or for a replay."""
+    def __init__(self, readonly: bool) -> None:
+        """Create it; `readonly` is the option `--readonly`."""
         self.forced_readonly = readonly
-        self.replay = replay
-        """Whether this is a replay: the space key toggles playback."""
         self.run: OpenRun | None = None
 
     @property
@@ -28,8 +26,6 @@ class Permissions:
 
     def allowed(self, action: str) -> bool:
         """Whether an action is enabled, by its name."""
-        if action == "play":
-            return self.replay
         if action not in MUTATING:
             return True
         if action in OF_NO_RUN:

@@ -1,8 +1,7 @@
-"""The time that the cockpit shows: live, or a moment in the past that the user moves or plays forward."""
+"""The time that the cockpit shows: live, or a moment in the past that the user moves."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
@@ -12,7 +11,7 @@ from ..runners.run.errors import RunError
 from ..runners.run.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
 from ..runners.run.state import RunState
 from ..runners.run.wire.client import LinkError, new_id, paced
-from .background import background, keep_running
+from .background import background
 from .follower import Follower
 from .moment_text import MomentError, moment_of
 from .newest_samples import time_of
@@ -21,9 +20,6 @@ from .past_samples import put_samples
 from .rows.frame import Frame, LinkPhase, LinkStatus, Moment
 from .rows.plot import Mark
 
-PLAY_S = 0.5
-"""Seconds between two frames during playback."""
-SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 60.0)
 MOST_VALUES = 4000
 """Maximum values per request for samples around a moment: some 20 kB."""
 METRICS_OF_ALL = 30
@@ -53,19 +49,17 @@ class Travel:
         self._timeline = Timeline()
         self.at: float | None = None
         """Unix time of the moment; None for live."""
-        self.playing = False
         self._state = RunState()
         self._window = NO_WINDOW
         """Begin, end and answer of the last request for samples."""
         self._asked = NO_WINDOW[:2]
         """Begin and end of the last request."""
-        self._speed = 1.0
 
     def frame(self, frame: Frame) -> Frame:
         """Return the live frame, or that of the moment."""
         if self.at is None:
             return frame
-        moment = Moment(self.at, time_of(frame), step_of(self._state), self.playing, self._speed)
+        moment = Moment(self.at, time_of(frame), step_of(self._state))
         link = LinkStatus(LinkPhase.FOLLOWING, self.at)
         return Frame(self._state, link, self.at, self.at, frame.view, moment)
 
@@ -117,7 +111,6 @@ class Travel:
 
     def live(self) -> bool:
         """Return to live; False if the screen is live already."""
-        self.pause()
         if self.at is None:
             return False
         self.at, self._window, self._asked = None, NO_WINDOW, NO_WINDOW[:2]
@@ -205,65 +198,6 @@ class Travel:
                 return place
             begin, end = place, min(end, place + window.seconds)
         return begin
-
-    # --- playing
-
-    def play_at(self, typed: str) -> None:
-        """Play at a typed speed such as "4", "4x" or "4×"; toggle playback if it is ""."""
-        speed = typed.strip().removesuffix("x").removesuffix("×")
-        if not speed:
-            self.toggle()
-            return
-        try:
-            number = float(speed)
-        except ValueError:
-            number = 0.0
-        if 0.01 <= number <= 3600:
-            self.play(number)
-        else:
-            self._app.notify(f"{typed!r} is no speed: type play 4", severity="error")
-
-    def toggle(self) -> None:
-        if self.playing:
-            self.pause()
-            self._publish()
-        else:
-            self.play(self._speed)
-
-    def play(self, speed: float) -> None:
-        """Play at this speed: from the moment, or else from the beginning of the run."""
-        self._speed = speed
-        if not self.playing:
-            self.playing = True
-            keep_running(self._app, "play", self._go_on)
-        if self.at is None:
-            background(self._app, "travel", self._play_from_start(), exclusive=True)
-        else:
-            self._publish()
-
-    async def _play_from_start(self) -> None:
-        if await self._load():
-            self._show(self._timeline.begin)
-        else:
-            self.pause()
-
-    def faster(self, by: int) -> None:
-        """Switch to the next or previous speed."""
-        at = min(range(len(SPEEDS)), key=lambda place: abs(SPEEDS[place] - self._speed))
-        self._speed = SPEEDS[max(0, min(len(SPEEDS) - 1, at + by))]
-        if self.at is not None:
-            self._publish()
-        else:
-            self._app.notify(f"speed {self._speed:g}×: space plays")
-
-    def pause(self) -> None:
-        self.playing = False
-
-    async def _go_on(self) -> None:
-        while self.playing:
-            await asyncio.sleep(PLAY_S)
-            if self.playing and self.at is not None:
-                self.go(self.at + PLAY_S * self._speed)
 
 
 def _names_step(words: list[str]) -> bool:

@@ -35,7 +35,6 @@ RUN_SCREEN: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Parts of the screen of a run: what follows a fault, and the keys that begin it."""
 BESIDE: dict[str, tuple[str, tuple[str, ...]]] = {
-    "play": (SOON, ("colon", *"play", "enter")),
     "filter": (ONCE, ("3", "slash", "x")),
     "filter-state": (SOON, ("3", "slash")),
     "comparison": (SOON, ("colon", *"compare", "space", "x", "enter")),

@@ -297,15 +297,6 @@ async def test_a_line_of_commands_goes_there_and_complains(rig: Start) -> None:
         await it.until(lambda: "PAST" not in it.screen())
 
 
-async def test_play_goes_on_and_ends_live(rig: Start) -> None:
-    async with shown(travelling(rig), 140, 40) as it:
-        await started(it)
-        it.app.commands.run_line("play 60")
-        await it.until(lambda: "60× · playing" in it.screen())
-        await it.until(lambda: "PAST" not in it.screen())
-        assert not it.run.travel.playing
-
-
 async def test_what_comes_live_does_not_move_the_past(rig: Start) -> None:
     async with shown(travelling(rig), 140, 40) as it:
         await started(it)

@@ -325,10 +325,6 @@ VERBS = {
         action=lambda words: f"run.at({' '.join(words)!r})",
         following=_first("first-cause", "start", "step"),
     ),
-    "play": TypedVerb(
-        "play [SPEED]   let the past go on from there, 4 times as fast: play 4",
-        action=lambda words: f"run.pace({' '.join(words)!r})",
-    ),
     "columns": TypedVerb(
         "columns [ranks|gpus]   choose the columns of a table, their order, and the sort; kept",
         action=_columns,

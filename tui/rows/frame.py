@@ -82,19 +82,11 @@ class Moment(Struct, frozen=True):
     latest: float
     """The end of the time line: now, or the end of the run."""
     step: int | None = None
-    playing: bool = False
-    speed: float = 1.0
 
     def text(self) -> str:
-        """Return `PAST 14:32:07 · step 1210 · 4× · playing`."""
-        parts = [f"PAST {time_of_day(self.at)}"]
-        if self.step is not None:
-            parts.append(f"step {self.step}")
-        if self.playing or self.speed != 1.0:
-            parts.append(f"{self.speed:g}×")
-        if self.playing:
-            parts.append("playing")
-        return " · ".join(parts)
+        """Return `PAST 14:32:07 · step 1210`."""
+        step = "" if self.step is None else f" · step {self.step}"
+        return f"PAST {time_of_day(self.at)}{step}"
 
 
 @dataclass(frozen=True, slots=True)

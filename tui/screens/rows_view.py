@@ -185,10 +185,6 @@ class RowsView(DrawnView):
 
     # --- moving
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable marking in a replay, where its key plays."""
-        return not (action == "mark" and getattr(self.app, "replay", False))
-
     def move_to(self, index: int) -> None:
         """Move the cursor to a row and make that row visible."""
         old, self.cursor = self.cursor, max(0, min(index, len(self.rows) - 1))

@@ -43,7 +43,7 @@ class RunScreen(Screen[None]):
     """One run. Keys of `keys.py` with scope "run" act on its parts; the app handles those with scope "app"."""
 
     app: Cockpit
-    BINDINGS: ClassVar[list[Binding]] = bindings("run", "replay")  # type: ignore[assignment]
+    BINDINGS: ClassVar[list[Binding]] = bindings("run")  # type: ignore[assignment]
 
     def __init__(self, app: Cockpit, run: OpenRun, commands: Commands) -> None:
         super().__init__()

@@ -68,14 +68,6 @@ class RunKeys:
     def action_live(self) -> None:
         self._run.travel.live()
 
-    def action_play(self) -> None:
-        """Toggle playback."""
-        self._run.travel.toggle()
-
-    def action_pace(self, typed: str) -> None:
-        """Play at the typed speed, or toggle playback."""
-        self._run.travel.play_at(typed)
-
     # --- records
 
     def action_compare(self, other: str) -> None:
