@@ -156,17 +156,6 @@ class LocalSource:
                 self._ended.pop(run, None)
         return names, freed, problems
 
-    def prunable(self, older_than_s: float, keep: int) -> set[str]:
-        """Return ids of the runs that `distui prune` would remove with these options.
-
-        Called in a thread. Raises RunError.
-        """
-        from ..runners.removal import run_removal
-
-        runs = run_removal.candidates(run_directories.entries())
-        chosen = run_removal.pruned(runs, clock.now(), older_than_s=older_than_s, keep=keep)
-        return {run.entry.record.run for run in chosen}
-
     def places(self, run_id: str) -> dict[str, str]:
         """Return a run's local directories: "directory" (working directory) and "records"; {} if there are none."""
         try:

@@ -40,7 +40,6 @@ BESIDE: dict[str, tuple[str, tuple[str, ...]]] = {
     "comparison": (SOON, ("colon", *"compare", "space", "x", "enter")),
     "runs": (SOON, ("R",)),
     "hosts": (SOON, ("R",)),
-    "remove": (ONCE, ("R", "P")),
     "plan": (ONCE, ("ctrl+n",)),
 }
 """The same of what is over that screen, or beside it."""

@@ -186,23 +186,6 @@ async def test_only_ended_runs_are_removed_and_the_question_has_size_and_path(ri
         assert len(removed) == 2
 
 
-async def test_p_marks_what_prune_removes(rig: Start) -> None:
-    it = rig(play.running(), runs=several_runs())
-    asked: list[tuple[float, int]] = []
-
-    def prunable(older_than_s: float, keep: int) -> set[str]:
-        asked.append((older_than_s, keep))
-        return {several_runs()[2].id}
-
-    it.source.prunable = prunable  # type: ignore[method-assign]
-    async with shown(it, 120, 30):
-        await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("R", "P")
-        await it.until(lambda: "1 run marked: ended 30 days ago or more" in it.told())
-        assert asked == [(30 * 86400.0, 20)]
-        assert screen_of(it).list.marked == {several_runs()[2].id}
-
-
 async def test_readonly_removes_and_launches_nothing(rig: Start) -> None:
     async with shown(rig(play.running(), runs=several_runs(), readonly=True), 120, 30) as it:
         await it.until(lambda: "RUNNING" in it.screen())

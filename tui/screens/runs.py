@@ -255,18 +255,6 @@ class RunsScreen(Screen[None]):
             why = "is live: x on it stops it"
         self.notify(f"run {refused.name} {why}, and only ended runs are removed", severity="error")
 
-    def action_prune(self) -> None:
-        """Mark the runs that `distui prune --older-than 30d --keep 20` would remove."""
-        background(self, "remove", self._mark_old())
-
-    async def _mark_old(self) -> None:
-        with self.app.refusals():
-            self.list.marked = await asyncio.to_thread(self.app.source.prunable, 30 * 86400.0, 20)
-            self.list.searched()
-            count = len(self.list.marked)
-            text = f"{plural(count, 'run')} marked: ended 30 days ago or more, not among the newest 20; X removes them"
-            self.notify(text if count else "no run ended 30 days ago or more, besides the newest 20")
-
     def _ask_removal(self, runs: list[RunEntry]) -> None:
         if not runs:
             return
