@@ -29,6 +29,7 @@ from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.start_preview import Preview
 from distui.runners.reports.bundle_files import Manifest
+from distui.runners.reports.curve_report import Curves, MetricName
 from distui.runners.reports.profile_report import Profiled
 from distui.runners.reports.status_document import MarkedStatus, RunStatus, WatchedStatus
 from distui.runners.run.model import Stamped
@@ -43,7 +44,6 @@ from distui.tui.verbs.launch import Started
 from distui.tui.verbs.lint import Findings
 from distui.tui.verbs.listing import RunLine
 from distui.tui.verbs.logs import LogLine
-from distui.tui.verbs.metrics import Curves, MetricName
 from distui.tui.verbs.notes import Notes, Tags
 from distui.tui.verbs.notify import ListedWays, SentNotices, TriedWays
 from distui.tui.verbs.presets import NamedSettings, Written

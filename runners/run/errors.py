@@ -49,5 +49,11 @@ class UnknownOutcomeError(RunError):
     code = 5
 
 
+class RefusedError(RunError):
+    """The run refused the command or could not execute it; the text is its answer."""
+
+    code = 1
+
+
 OUTCOME_UNKNOWN = "it is unknown if that was done: the agent died before it answered"
 """Answer for a command whose receiver ended."""

@@ -230,6 +230,11 @@ def resolved(
     return begin, max(end, begin + 1)
 
 
+def finite(values: Sequence[float | None]) -> list[float]:
+    """Return the values that are known and finite."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
 async def ask_curves(stores: Stores, ask: ReadMetrics) -> MetricsWindow:
     """Call `read` in a thread."""
     return await asyncio.get_running_loop().run_in_executor(_READERS, read, stores, ask)

@@ -8,13 +8,14 @@ import time
 import pytest
 from each import for_each
 
+from distui.runners.reports.curve_report import chosen, curve_of
 from distui.runners.run import run_directories
 from distui.runners.run.errors import RunError
 from distui.runners.run.model import HUB, Series
 from distui.runners.telemetry.quantity_text import value_text
 from distui.tui.cli import main
 from distui.tui.option_values import duration, moment
-from distui.tui.verbs.metrics import chosen, curve_of, lines, small_curve
+from distui.tui.verbs.metrics import lines, small_curve
 
 NOW = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
 

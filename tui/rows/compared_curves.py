@@ -9,13 +9,14 @@ from itertools import pairwise
 from ...runners.comparison.account import Account, MetricCurve
 from ...runners.comparison.account_numbers import DRAWN, STEPS
 from ...runners.run.formatting import duration_short
+from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import find_metric
 from ...runners.telemetry.quantity import Quantity
 from ...runners.telemetry.quantity_text import count_short
 from .charts import chart_text, chart_title, edge_text, free_axis, gutter
 from .comparison import INKS, SIDES
 from .glyphs import Cell, Row, clip
-from .plot import Axis, Line, Mode, Values, draw, finite, with_labels
+from .plot import Axis, Line, Mode, Values, draw, with_labels
 
 LEAST_CHART = 5
 """Minimum rows of a chart with its title."""

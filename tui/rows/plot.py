@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from ...runners.telemetry.curves import finite
 from .glyphs import Cell, Row, fit, joined
 
 Value = float | None
@@ -70,11 +71,6 @@ class Line(Struct, frozen=True):
 
 
 # --- the scale ---
-
-
-def finite(values: Values) -> list[float]:
-    """Return the values that are known and finite."""
-    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 _STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)

@@ -15,8 +15,9 @@ from statistics import median
 from msgspec import Struct
 
 from ...runners.run.formatting import spans_short
+from ...runners.telemetry.curves import finite
 from .glyphs import Cell, Row, clip, fit, row_width
-from .plot import Mode, TimeSpan, Values, finite, tick_row
+from .plot import Mode, TimeSpan, Values, tick_row
 
 
 class StripState(enum.IntEnum):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from textual.binding import Binding
 
 from ...runners.run.formatting import duration_short
+from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import METRICS, find_metric
 from ...runners.telemetry.quantity import Quantity
 from ..history import MetricHistory, Shown
@@ -34,7 +35,7 @@ from ..rows.charts import (
 )
 from ..rows.frame import Frame, gpu_places
 from ..rows.glyphs import Row
-from ..rows.plot import Axis, Line, finite, sparkline
+from ..rows.plot import Axis, Line, sparkline
 from .history_pane import HistoryPane, chart_mode, is_live, moment_at, time_word, window_seconds
 from .metric_picker import MetricPicker
 from .rank_strip import rank_time
