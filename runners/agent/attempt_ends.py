@@ -8,8 +8,9 @@ from ...presets.finding import Finding
 from ...presets.sanitize import clean_line, clean_text
 from ..diagnosis import activity
 from ..diagnosis.died import blame_hung_rank
-from ..inrank.failure_causes import Failure, first_of, left_early
+from ..inrank.failure_causes import Failure, left_early
 from ..run.model import AttemptEnded, FirstCause, Outcome, RankChanged, RankPhase, Site
+from ..run.state import is_earlier
 from .ended_ranks import LAST_LINES, LONGEST, Ended, Raised
 
 
@@ -19,21 +20,31 @@ def first_cause(
     """Return the rank whose failure made the others fail. All other failed ranks are its victims.
 
     It is the rank that failed earliest on its own. If all failed ranks only lost their connections, it is the rank of
-    `exited_ok` (exit code 0) that exited earliest. `gather` reads the files of that rank.
+    `exited_ok` (exit code 0) that exited earliest. Both are in the order of the reports. `gather` reads the files of
+    that rank.
     """
     if not failed:
         return None
     failures = {end.change.rank: end.failure for end in failed}
-    earliest = first_of(list(failures.values()))
-    assert earliest is not None
-    changes = {change.rank: change for change in exited_ok}
-    # A rank without a time exited before this agent replaced a dead one, so it is earlier than all ranks with a time.
-    exits = {rank: (change.at or 0.0, None) for rank, change in changes.items()}
-    early_exit = left_early(earliest, exits)
-    if early_exit is not None:
-        return _exited_early(gather(changes[early_exit.rank]), early_exit, tuple(sorted(failures)))
-    culprit = next(end for end in failed if end.change.rank == earliest.rank)
-    return _failed(culprit, earliest, tuple(sorted(failures.keys() - {earliest.rank})))
+    own = [failure for failure in failures.values() if not failure.symptom] or list(failures.values())
+    first = _earliest({failure.rank: failure.at or None for failure in own})
+    exits = {change.rank: change for change in exited_ok}
+    if exits:
+        left = exits[_earliest({rank: change.at for rank, change in exits.items()})]
+        early_exit = left_early(failures[first], {left.rank: (left.at or 0.0, None)})
+        if early_exit is not None:
+            return _exited_early(gather(left), early_exit, tuple(sorted(failures)))
+    culprit = next(end for end in failed if end.change.rank == first)
+    return _failed(culprit, failures[first], tuple(sorted(failures.keys() - {first})))
+
+
+def _earliest(times: Mapping[int, float | None]) -> int:
+    """Return the rank with the earliest of the times, which are in the order of the reports."""
+    first, *later = times
+    for rank in later:
+        if is_earlier(times[rank], times[first]):
+            first = rank
+    return first
 
 
 def _exited_early(culprit: Ended, early_exit: Failure, victims: tuple[int, ...]) -> FirstCause:
@@ -114,9 +125,9 @@ def close_attempt(
 ) -> AttemptEnded:
     """Return the AttemptEnded record of an attempt whose ranks have all ended, or will end now.
 
-    `changes`: last change of each rank. `requested`: RESTARTED or STOPPED if a viewer requested the end. `gather`:
-    reads the files of an ended rank. `reported`: the launcher's reason to give up, if it reported one. `hangs`: findings
-    about hangs at the time of the first rank's failure.
+    `changes`: last change of each rank, in the order of the reports. `requested`: RESTARTED or STOPPED if a viewer
+    requested the end. `gather`: reads the files of an ended rank. `reported`: the launcher's reason to give up, if it
+    reported one. `hangs`: findings about hangs at the time of the first rank's failure.
     """
     failed = [change for change in changes.values() if change.state in (RankPhase.FAILED, RankPhase.KILLED)]
     if requested is not None:

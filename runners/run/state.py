@@ -389,24 +389,35 @@ def _keep_last(state: RunState, at: Stamped, event: AttemptEnded) -> None:
 
 def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:
     """Merge a node's end of an attempt: the worst outcome and the earliest cause count."""
-    before = attempt.outcome
-    if before is None or _WORST.index(event.outcome) <= _WORST.index(before):
-        attempt.outcome, attempt.text = event.outcome, event.text
-    attempt.idle = event.idle if before is None or attempt.idle else ""  # needs all nodes
-    attempt.ended = time
+    before, attempt.ended = attempt.outcome, time
+    attempt.steps = max((sample.step or 0 for sample in event.last), default=attempt.steps)
     lasted = [each for each in (attempt.lasted_s, event.lasted_s) if each is not None]
     attempt.lasted_s = max(lasted, default=None)
-    early = attempt.first_cause if before is not None or event.first_cause is None else None
-    cause = attempt.first_cause = _earlier(early, event.first_cause)
-    attempt.steps = max((sample.step or 0 for sample in event.last), default=attempt.steps)
-    if before is not None and cause is not None and cause is not event.first_cause:
+    if before is None:
+        attempt.outcome, attempt.text, attempt.idle = event.outcome, event.text, event.idle
+        attempt.first_cause = event.first_cause or attempt.first_cause
+        return
+    if _WORST.index(event.outcome) <= _WORST.index(before):
+        attempt.outcome, attempt.text = event.outcome, event.text
+    if attempt.idle:  # needs all nodes
+        attempt.idle = event.idle
+    cause = attempt.first_cause = _earlier(attempt.first_cause, event.first_cause)
+    if cause is not None and cause is not event.first_cause:
         attempt.text = f"attempt {attempt.number} {attempt.outcome}: {cause.text}"
 
 
-def _earlier(first: FirstCause | None, other: FirstCause | None) -> FirstCause | None:
-    if first is None or other is None:
-        return first or other
-    return min(first, other, key=lambda cause: (cause.symptom, cause.at or 0.0))
+def _earlier(first: FirstCause | None, reported: FirstCause | None) -> FirstCause | None:
+    """Return the cause that counts: no symptom before a symptom, then by time."""
+    if first is None or reported is None:
+        return first or reported
+    if first.symptom != reported.symptom:
+        return reported if first.symptom else first
+    return reported if is_earlier(reported.at, first.at) else first
+
+
+def is_earlier(time: float | None, first: float | None) -> bool:
+    """Whether a unix time precedes that of an earlier report. If one of them is unknown, the order of reports counts."""
+    return time is not None and first is not None and time < first
 
 
 def _nccl_changed(state: RunState, at: Stamped, event: NcclChanged) -> None:

@@ -120,6 +120,23 @@ def test_the_first_cause_is_the_earliest_that_is_no_symptom(order: tuple[int, in
     assert "Connection closed" not in told.text
 
 
+def test_a_cause_without_a_time_never_replaces_one_that_was_reported_before() -> None:
+    times: list[tuple[float | None, float | None, int]] = [
+        (None, 6.0, 0),
+        (6.0, None, 0),
+        (6.0, 5.0, 1),
+        (5.0, 6.0, 0),
+    ]
+    for first, second, expected in times:
+        causes = (FirstCause(0, 0, 0, text="a", at=first), FirstCause(1, 0, 1, text="b", at=second))
+        ends = [
+            (node, AttemptEnded(1, Outcome.FAILED, cause, cause.text)) for node, cause in enumerate(causes)
+        ]
+        told = fold(*part(0), *part(1), *ends).attempts[0].first_cause
+        assert told is not None
+        assert told.rank == expected
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_an_attempt_that_failed_on_one_node_failed(order: tuple[int, int]) -> None:
     outcomes = (Outcome.FAILED, Outcome.SUCCEEDED)

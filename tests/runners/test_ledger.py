@@ -13,7 +13,7 @@ from distui.runners.run.model import FirstCause, Outcome, RankChanged, RankPhase
 from distui.runners.run.state import Rank
 
 
-def change(rank: int, at: float, code: int = 1, signal: str | None = None) -> RankChanged:
+def change(rank: int, at: float | None, code: int = 1, signal: str | None = None) -> RankChanged:
     state = RankPhase.KILLED if signal else RankPhase.FAILED
     return RankChanged(1, rank, state, rank, 100 + rank, code, signal, at)
 
@@ -41,6 +41,26 @@ def test_a_rank_that_only_says_that_another_is_gone_is_no_cause() -> None:
     found = first_cause([earlier, killed], (), unread)
     assert found is not None
     assert (found.rank, found.signal, found.exit_code) == (3, "SIGKILL", None)
+
+
+def test_of_failures_without_a_time_the_first_report_counts() -> None:
+    """An agent that replaced a dead one does not know when the ranks ended that had ended before."""
+    for ends, first in (
+        ([change(1, None), change(0, 10.0)], 1),
+        ([change(1, 10.0), change(0, None)], 1),
+        ([change(1, None), change(0, None)], 1),
+        ([change(1, 10.0), change(0, 9.0)], 0),
+    ):
+        found = first_cause([unread(each) for each in ends], (), unread)
+        assert found is not None
+        assert found.rank == first
+    lost = Raised(10.1, "RuntimeError", "Connection closed by peer [127.0.0.1]")
+    left = [
+        RankChanged(1, rank, RankPhase.SUCCEEDED, rank, 72, 0, at=at) for rank, at in ((3, 9.0), (2, None))
+    ]
+    found = first_cause([Ended(change(0, 10.2), lost, ())], left, unread)
+    assert found is not None
+    assert (found.rank, found.kind, found.at) == (3, "left-early", 9.0)
 
 
 def test_the_kernel_has_the_word_on_memory() -> None:
