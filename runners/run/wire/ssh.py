@@ -191,19 +191,7 @@ class SshLink(SocketLink):
 
     @classmethod
     async def _open(cls, destination: str, options: Sequence[str], remote: Sequence[str]) -> SshLink:
-        pipe = asyncio.subprocess.PIPE
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *argv(destination, options, remote),
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                limit=MAX_LINE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise LinkError(f"ssh cannot be executed here ({error.strerror}): install OpenSSH") from None
-        link = cls(process, destination)
+        link = cls(await _started(argv(destination, options, remote), LinkError), destination)
         try:
             await link.greet(GREET_SECONDS)
         except LinkError as error:
@@ -258,6 +246,19 @@ class SshLink(SocketLink):
         del self._stderr[:-KEPT_LINES]
 
 
+async def _started(
+    command: Sequence[str], refused: type[LinkError | HostError]
+) -> asyncio.subprocess.Process:
+    """Start ssh in a separate session, which Ctrl-C does not reach. Raises `refused` if it cannot be executed."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, limit=MAX_LINE, start_new_session=True
+        )
+    except OSError as error:
+        raise refused(f"ssh cannot be executed here ({error.strerror}): install OpenSSH") from None
+
+
 async def kill(process: asyncio.subprocess.Process) -> None:
     """Kill an ssh without waiting for its ProxyCommand, which may hold the pipes longer and delay `wait`."""
     with contextlib.suppress(ProcessLookupError):
@@ -295,17 +296,7 @@ async def call(way: Way, remote: Sequence[str], data: bytes, seconds: float) -> 
 
 
 async def _call(way: Way, remote: Sequence[str], data: bytes, seconds: float) -> bytes:
-    pipe = asyncio.subprocess.PIPE
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv(way.destination, way.options, remote),
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise HostError(f"ssh cannot be executed here ({error.strerror}): install OpenSSH") from None
+    process = await _started(argv(way.destination, way.options, remote), HostError)
     try:
         async with asyncio.timeout(seconds):
             out, err = await process.communicate(data)
