@@ -18,7 +18,7 @@ from ...presets.nccl import FLOOD_BYTES
 from ..run import clock
 from ..run.formatting import size_text
 from ..run.log_files import attempt_dir
-from ..run.machine import disk_space
+from ..run.machine import disk_reserve, disk_space
 from .runner_process import ServedRun
 
 FLOOD_ID = "nccl-flood"
@@ -49,11 +49,6 @@ class Flood:
         """Return half a sentence."""
         rate = f"NCCL's logs on this node grow by {self.rate / 1e6:.3g} MB/s"
         return rate if self.free is None else f"{rate}, and {size_text(self.free)} are free"
-
-
-def disk_reserve(total: int) -> int:
-    """Return the bytes to keep free on a disk of `total` bytes: 5 %, and at least 2 GiB."""
-    return max(total // 20, 2 << 30)
 
 
 class Flow:

@@ -43,6 +43,11 @@ def disk_space(path: str | os.PathLike[str]) -> tuple[int | None, int | None]:
     return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
 
+def disk_reserve(total: int) -> int:
+    """Return the bytes to keep free on a disk of `total` bytes: 5 %, and at least 2 GiB."""
+    return max(total // 20, 2 << 30)
+
+
 def check_system() -> None:
     """Raise RunError on a system other than Linux, because runs need it."""
     if SYSTEM != "linux":

@@ -13,7 +13,8 @@ from inrank.conftest import own_directories as own_directories
 from distui.presets.finding import Finding
 from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, flood_rate
 from distui.runners.agent import nccl_flood
-from distui.runners.agent.nccl_flood import FLOOD_ID, Flow, disk_reserve, written
+from distui.runners.agent.nccl_flood import FLOOD_ID, Flow, written
+from distui.runners.run.machine import disk_reserve
 from distui.runners.run.model import FindingRaised, Restart, SetNccl
 from distui.runners.run.state import RunState
 

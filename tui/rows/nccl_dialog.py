@@ -17,8 +17,8 @@ from ...presets.nccl import (
     flood_rate,
     subsystems,
 )
-from ...runners.agent.nccl_flood import disk_reserve
 from ...runners.run.formatting import duration_short, size_short
+from ...runners.run.machine import disk_reserve
 from ...runners.run.model import SetNccl
 from ...runners.run.nccl_reach import describe_reach, reach, uses_gloo
 from ...runners.run.state import RunState
