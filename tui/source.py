@@ -263,29 +263,31 @@ class LocalSource:
 
     async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
         """Stop a run, even if its agent or hub does not answer, which `say` reports. Raises LinkError."""
-        with _raised_as(LinkError, (RunError, OSError)):
+        with _raised_as(LinkError):
             return await stop_run(run_directories.resolve(run_id), command, say, open_link)
 
     async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
         """Execute a cluster command of a run that has ended. Raises LinkError."""
         from ..runners.hub import sky_cloud
 
-        with _raised_as(LinkError, (RunError, OSError)):
+        with _raised_as(LinkError):
             ok, text = await sky_cloud.carry_out(run_directories.resolve(run_id), command)
             return CommandDone(command.id, ok, text)
 
 
-_REFUSED: tuple[type[Exception], ...] = (RunError, PresetError, PlanError)
+_CAUSES: dict[type[LaunchError | LinkError], tuple[type[Exception], ...]] = {
+    LaunchError: (RunError, PresetError, PlanError),
+    LinkError: (RunError, OSError),
+}
+"""Error that screens handle → errors of the lower layers that it reports."""
 
 
 @contextmanager
-def _raised_as(
-    kind: type[LaunchError | LinkError], caught: tuple[type[Exception], ...] = _REFUSED
-) -> Iterator[None]:
-    """Convert every error of the lower layers to the error that screens handle."""
+def _raised_as(kind: type[LaunchError | LinkError]) -> Iterator[None]:
+    """Convert the errors of the lower layers to the error that screens handle."""
     try:
         yield
-    except caught as error:
+    except _CAUSES[kind] as error:
         raise kind(str(error)) from None
 
 
