@@ -543,10 +543,7 @@ _FIND = {
         "record steps of ranks with torch.profiler, and sum up the traces",
         options=(
             word(
-                "run",
-                "RUN|DIR|FILE",
-                "name, id or unique prefix of a live run (default: the only one); or traces to sum up",
-                nargs="?",
+                "run", "RUN", "name, id or unique prefix of a live run (default: the only one)", nargs="?"
             ),
             RANKS,
             value("--steps", "N", "optimizer steps (default: 3)", type=count, default=3),
@@ -554,13 +551,12 @@ _FIND = {
             value("--out", "DIR", "copy the traces to DIR (default: the run's directory)"),
             JSON,
         ),
-        usage="distui profile [RUN | DIR | FILE] [--ranks LIST] [--steps N] [--timeout SECONDS] [--out DIR] [--json]",
         changes_runs=True,
         wants="live",
         examples={
             "profile night": "3 steps of all ranks by torch.profiler: operators, communication, the slowest rank",
             "profile night --ranks 0,5 --steps 10 --out traces": "two ranks, their traces in a directory",
-            "profile traces --json": "sum up recorded traces, as JSON",
+            "profile night --json": "the summary as JSON",
         },
         exits=COMMANDS_A_RUN._replace(failure="no rank has a trace"),
     ),

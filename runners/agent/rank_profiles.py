@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..profile import profiling, traces
-from ..profile.profiling import RankTrace
+from ..profile import profiling, rank_traces, traces
+from ..profile.rank_traces import RankTrace
 from ..profile.traces import TraceSummary
 from ..run.command_executor import CommandRefused, Reply
 from ..run.model import Clause, Profile, sentence
@@ -121,7 +121,7 @@ class RankProfiles:
                 self._drop(command.folder)
                 return Reply([Clause("given up")])
             case "read":
-                return await asyncio.to_thread(profiling.read_reply, self._run.run_dir, command)
+                return await asyncio.to_thread(rank_traces.read_reply, self._run.run_dir, command)
         raise CommandRefused(f"there is no part {command.part!r} of a profile")
 
     def _chosen(self, command: Profile) -> list[HookClient]:

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import sys
-import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -33,7 +32,6 @@ MOST_OPERATORS = 40
 LONGEST_NAME = 120
 MOST_MARKS = 1000
 """Maximum number of step boundaries in a trace: the hook sets 101 at most."""
-STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 MARK = re.compile(r"distui\.step#(\d{1,18})")
 OPTIMIZER = "Optimizer.step#"
 """Prefix of torch's name for the span of an optimizer step."""
@@ -92,8 +90,6 @@ class DistributedInfo(Struct):
     """The rank that wrote the trace."""
 
     rank: int | None = None
-    world_size: int | None = None
-    backend: str = ""
 
 
 class Trace(Struct):
@@ -129,8 +125,6 @@ class TraceSummary(Struct, frozen=True, omit_defaults=True):
     """Duration of each step."""
     gpu: bool = False
     """Whether the times are from GPU kernels."""
-    rank: int | None = None
-    world_size: int | None = None
 
     @property
     def own(self) -> float:
@@ -151,25 +145,16 @@ class StepSpan(NamedTuple):
 # --- reading
 
 
-def read(path: Path) -> Trace:
-    """Read a trace, gzipped or not. Raises TraceError."""
-    return decoded(str(path), content(path, MOST_JSON))
-
-
-def content(path: Path, most: int) -> bytes:
-    """Read at most `most` bytes of a trace's JSON, gzipped or not. Raises TraceError."""
+def content(path: Path) -> bytes:
+    """Read a trace's JSON. Raises TraceError."""
     try:
         with file_io.opened(path) as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            data = gzip.GzipFile(fileobj=file).read(most + 1) if packed else file.read(most + 1)
-    except file_io.FileError as error:
+            data = file.read(MOST_JSON + 1)
+    except (file_io.FileError, OSError) as error:
         raise TraceError(str(error)) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"{path} is damaged: {getattr(error, 'strerror', None) or error}") from None
-    if len(data) > most:
+    if len(data) > MOST_JSON:
         raise TraceError(
-            f"{path} has more than {most >> 20} MiB of events, too many to sum up: open it in Perfetto, or profile "
+            f"{path} has more than {MOST_JSON >> 20} MiB of events, too many to sum up: open it in Perfetto, or profile "
             "fewer steps"
         )
     return data
@@ -225,7 +210,7 @@ def common(some: Sequence[Span], others: Sequence[Span]) -> float:
 def summarized(trace: Trace) -> TraceSummary:
     """Summarize the steps of a trace, or all of it if it has none. Raises TraceError for a trace without operators."""
     spans = [event for event in trace.events if event.countable()]
-    steps = profiler_steps(spans) or step_spans(spans)
+    steps = step_spans(spans)
     timed = _categorized(spans, ("cpu_op", *_KERNELS))
     if not timed:
         raise TraceError("the trace has no operators")
@@ -237,7 +222,6 @@ def summarized(trace: Trace) -> TraceSummary:
     busy = _clipped([*computes, *collectives, *kernels], window)
     operators = _categorized(inside, ("cpu_op",))
     own = _of_kernels(computes, operators) if kernels else _self_times(operators)
-    about = trace.distributed or DistributedInfo()
     return TraceSummary(
         (end - begin) / 1e6,
         length(computing) / 1e6,
@@ -249,8 +233,6 @@ def summarized(trace: Trace) -> TraceSummary:
         steps[0].number if steps else None,
         tuple((step.end - step.begin) / 1e6 for step in steps),
         bool(kernels),
-        about.rank,
-        about.world_size,
     )
 
 
@@ -349,16 +331,6 @@ def _most(times: Iterable[tuple[str, float]]) -> tuple[OperatorTime, ...]:
 # --- steps
 
 
-def profiler_steps(spans: Iterable[TraceEvent]) -> list[StepSpan]:
-    """Return the steps that torch.profiler or `completed` named."""
-    steps = [
-        StepSpan(int(match[1]), event.ts, event.end, event.pid, event.tid)
-        for event in spans
-        if event.cat != "gpu_user_annotation" and (match := STEP.fullmatch(event.name))
-    ]
-    return sorted(steps, key=lambda step: step.begin)
-
-
 def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
     """Return the steps between marks; a mark is inside the optimizer's span, whose end is the step's end."""
     marks = sorted(
@@ -451,7 +423,7 @@ def complete(raw: Path, rank: int, world_size: int) -> TraceSummary:
         pieces: list[bytes] = []
         problem: TraceError | None = None
         try:
-            data = content(raw, MOST_JSON)
+            data = content(raw)
             trace = decoded(raw.name, data)
             pieces = completed(data, trace, rank, world_size)
         except TraceError as error:
@@ -468,7 +440,7 @@ def complete(raw: Path, rank: int, world_size: int) -> TraceSummary:
     raw.unlink()
     if problem is not None:
         raise problem
-    return msgspec.structs.replace(summarized(trace), rank=rank, world_size=world_size)
+    return summarized(trace)
 
 
 def main(words: list[str]) -> int:

@@ -15,8 +15,7 @@ from ...presets.plurals import plural
 from ...presets.secrets import Masker, secrets_in
 from ..diagnosis.diagnosis_document import document
 from ..diagnosis.first_cause import judge
-from ..diagnosis.read_logs import logs_of_run, read_run
-from ..diagnosis.status import judged_attempt
+from ..diagnosis.read_logs import judged_attempt, logs_of_run, read_run
 from ..logs import line_times
 from ..profile.rank_traces import FOLDER as PROFILES
 from ..run import clock, file_io, journal, run_directories

@@ -10,8 +10,8 @@ import msgspec
 
 from ..node.local_agent import check_ranks
 from ..node.run_following import history
-from ..profile import profiling
-from ..profile.profiling import Fetched, RankTrace
+from ..profile import profiling, rank_traces
+from ..profile.rank_traces import Fetched, RankTrace
 from ..profile.traces import OperatorTime, TraceSummary
 from ..run import run_directories
 from ..run.errors import RunError
@@ -20,7 +20,6 @@ from ..run.wire.client import Link
 
 APART = 0.05
 """Fraction of a step: with a smaller difference between ranks, none is the slowest."""
-NOTHING = "no rank has a trace that could be summed up"
 
 
 def checked(command: Profile, out: Path | None) -> Profile:
@@ -41,13 +40,13 @@ async def profiled(
     if not state.phase.ended:
         check_ranks(state, command.ranks)
     done = await link.send(command)
-    answered = profiling.traces(done)
+    answered = rank_traces.traces(done)
     if entry.record.kind == "node":
         entry = run_directories.resolve(entry.record.whole)
     if out is None and entry.record.kind != "hub":
-        return done, answered, profiling.here(entry.path, answered)
-    folder = profiling.folder_of(entry.path, answered) if out is None else out
-    return done, answered, await profiling.fetched(link.send, answered, folder)
+        return done, answered, rank_traces.here(entry.path, answered)
+    folder = rank_traces.folder_of(entry.path, answered) if out is None else out
+    return done, answered, await rank_traces.fetched(link.send, answered, folder)
 
 
 class ProfiledRank(TypedDict):
@@ -92,7 +91,7 @@ def report(done: CommandDone, answered: Mapping[int, RankTrace], fetched: Fetche
         for rank in answered
         if fetched.folder and rank not in lost
     }
-    said = values(summaries, _without(done, answered) | profiling.problems(answered, fetched))
+    said = values(summaries, _without(done, answered) | rank_traces.problems(answered, fetched))
     return {"ok": done.ok, "text": done.text, "folder": fetched.folder or None, "files": files, **said}
 
 

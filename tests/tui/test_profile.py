@@ -12,13 +12,12 @@ import scripted as play
 from conftest import Start, shown
 from msgspec import structs
 
-from distui.runners.profile import profiling
-from distui.runners.profile.profiling import Fetched, RankTrace
+from distui.runners.profile import profiling, rank_traces
+from distui.runners.profile.rank_traces import Fetched, RankTrace
 from distui.runners.profile.traces import OperatorTime, TraceSummary
 from distui.runners.reports.profile_report import report, slowest, values
 from distui.runners.run.command_executor import CommandRefused
 from distui.runners.run.model import Clause, CommandDone, Profile
-from distui.tui.cli import main
 from distui.tui.option_values import rank_list
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
 from distui.tui.rows.glyphs import plain, row_width
@@ -70,10 +69,10 @@ def test_nothing_in_a_trace_reaches_the_terminal_as_it_is() -> None:
 def test_what_ranks_answer_is_read_and_the_rest_named() -> None:
     trace = RankTrace("node-0/profiles/a/rank-0.json.gz", 10, summary(0.01, 0.0))
     data = {"0": msgspec.json.encode(trace).decode(), "1": "{", "x": "{}"}
-    answered = profiling.traces(CommandDone("a", True, "profile of rank 0; rank 1: ended", data))
-    assert profiling.title(answered) == "Steps 7 to 8 of rank 0"
+    answered = rank_traces.traces(CommandDone("a", True, "profile of rank 0; rank 1: ended", data))
+    assert rank_traces.title(answered) == "Steps 7 to 8 of rank 0"
     outside = {0: trace, 1: RankTrace("../../etc/rank-1.json.gz", 1)}
-    assert profiling.here(Path("/run"), outside) == Fetched("/run/node-0/profiles/a")
+    assert rank_traces.here(Path("/run"), outside) == Fetched("/run/node-0/profiles/a")
     done = CommandDone("a", True, "profile of rank 0; rank 1: ended")
     clauses = (Clause("profile of {ranks}", (0,)), Clause("{ranks}: step 9 not reached within 2 s", (1, 3)))
     missing = report(structs.replace(done, clauses=clauses), answered, Fetched("/run"))["missing"]
@@ -147,27 +146,3 @@ async def test_the_key_does_nothing_where_nothing_may_be_changed(rig: Start) -> 
         await it.press("colon", *"profile", "enter")
         await it.until(lambda: "ead-only" in it.told())
         assert it.link.commands == []
-
-
-def test_traces_that_are_there_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spans = [
-        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 10},
-        {
-            "ph": "X",
-            "cat": "user_annotation",
-            "name": "ProfilerStep#3",
-            "pid": 1,
-            "tid": 1,
-            "ts": 0,
-            "dur": 20,
-        },
-    ]
-    (tmp_path / "worker_rank-4_x.json").write_text(json.dumps({"traceEvents": spans}))
-    (tmp_path / "broken.json").write_text("{")
-    assert main(["profile", str(tmp_path), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert [rank["rank"] for rank in document["ranks"]] == [4]
-    assert document["ranks"][0]["shares"]["compute"] == 0.5
-    assert list(document["missing"]) == ["0"]
-    assert main(["profile", str(tmp_path / "broken.json")]) == 1
-    assert "is no trace" in capsys.readouterr().err

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...presets.plurals import plural
-from ...runners.profile import profiling
-from ...runners.profile.profiling import Fetched, RankTrace
+from ...runners.profile import rank_traces
+from ...runners.profile.rank_traces import Fetched, RankTrace
 from ...runners.profile.traces import OperatorTime, TraceSummary
 from ...runners.reports.profile_report import APART, merged, shares_of, slowest
 from ...runners.run.formatting import NA, spans_text
@@ -126,4 +126,4 @@ def answer_rows(
     summaries = {rank: its.summary for rank, its in answered.items() if its.summary is not None}
     lines = trace_lines(fetched.folder, len(answered) - len(fetched.missing))
     lines += [f"Not all have a trace: {done.text}"] if "; " in done.text else []
-    return profile_rows(summaries, profiling.problems(answered, fetched), lines, width)
+    return profile_rows(summaries, rank_traces.problems(answered, fetched), lines, width)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from textual.app import SystemCommand
 
-from ...runners.profile import profiling
+from ...runners.profile import rank_traces
 from ...runners.run import saving
 from ...runners.run.model import (
     Command,
@@ -235,12 +235,12 @@ class Commands:
             rows = partial(dumps().dump_rows, what, done.data, source=dumps().source_of(self._run.state))
             self._app.push_screen(WideScreen(done.text, rows, self._app.view.ascii))
             return
-        answered = profiling.traces(done)
+        answered = rank_traces.traces(done)
         run_dir, elsewhere = self._app.source.kept_at(self._run.id)
         if run_dir is not None and not elsewhere:
-            fetched = profiling.here(run_dir, answered)
+            fetched = rank_traces.here(run_dir, answered)
         else:
-            folder = profiling.folder_of(run_dir or state_dir(), answered)
-            fetched = await profiling.fetched(self._run.follower.send, answered, folder)
+            folder = rank_traces.folder_of(run_dir or state_dir(), answered)
+            fetched = await rank_traces.fetched(self._run.follower.send, answered, folder)
         rows = partial(answer_rows, done, answered, fetched)
-        self._app.push_screen(WideScreen(profiling.title(answered), rows, self._app.view.ascii))
+        self._app.push_screen(WideScreen(rank_traces.title(answered), rows, self._app.view.ascii))

@@ -11,7 +11,7 @@ import pytest
 
 from distui.presets.plan import Place, Plan, command_plan
 from distui.presets.request import Request
-from distui.runners.profile import profiling
+from distui.runners.profile import rank_traces
 from distui.runners.run.model import CommandReceived, Profile
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import new_id
@@ -53,11 +53,11 @@ async def test_ranks_of_all_nodes_record_the_same_steps(site: Site, tmp_path: Pa
         done = await viewer.link.send(Profile(new_id(), steps=2))
         assert done.ok, done.text
         assert done.text == "profile of ranks 0, 1"
-        answered = profiling.traces(done)
+        answered = rank_traces.traces(done)
         assert [trace.file.partition("/")[0] for trace in answered.values()] == ["node-0", "node-1"]
-        assert profiling.steps_text(answered).startswith("steps ")
-        fetched = await profiling.fetched(viewer.link.send, answered, tmp_path / "here")
-        assert fetched == profiling.Fetched(str(tmp_path / "here"))
+        assert rank_traces.steps_text(answered).startswith("steps ")
+        fetched = await rank_traces.fetched(viewer.link.send, answered, tmp_path / "here")
+        assert fetched == rank_traces.Fetched(str(tmp_path / "here"))
         for rank, trace in answered.items():
             packed = (tmp_path / "here" / f"rank-{rank}.json.gz").read_bytes()
             assert packed == (run.parts[rank].path / trace.file).read_bytes()
