@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import msgspec
 
 from ..runners.diagnosis.nccl_facts import NcclFacts, merge
-from ..runners.diagnosis.status import judged_attempt
 from ..runners.run import run_directories
 from ..runners.run.errors import NoSuchRunError, RunError
 from ..runners.run.state import RunState
@@ -44,7 +43,11 @@ def merged(documents: Iterable[bytes]) -> NcclFacts | None:
 
 def read_run(run: str, state: RunState, stop: threading.Event) -> NcclFacts | None:
     """Return facts from the logs of a run; None if `stop` was set. Slow. Raises RunError."""
-    from ..runners.diagnosis.read_logs import logs_of_run, read_run  # the rules are slow to load
+    from ..runners.diagnosis.read_logs import (  # the rules are slow to load
+        judged_attempt,
+        logs_of_run,
+        read_run,
+    )
 
     away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
     try:

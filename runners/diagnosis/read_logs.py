@@ -8,9 +8,10 @@ from itertools import islice
 from pathlib import Path
 
 from ..logs import kept_pieces
-from ..run import run_directories
 from ..run.errors import RunError
-from ..run.log_files import LogFile, list_files, parse_file_id, whole_id
+from ..run.log_files import list_files, parse_file_id, whole_id
+from ..run.run_directories import Entry, parts
+from ..run.state import RunState
 from .file_names import NOBODYS, Whose, older_attempts, owners, rank_in_name
 from .log_records import Records, learned_records
 from .log_sources import BrokenOff, Named, Source, Unread, plain_source, sources
@@ -48,19 +49,24 @@ def read_all(files: Iterable[Named]) -> Reading:
     for source in sources(files, reading.unread):
         if source.name in older and not source.given:
             reading.unread.older.append(source.name)
-            continue
-        if is_dump(source.stream.peek()):
+        elif is_dump(source.stream.peek()):
             reading.record(source)
-            continue
-        try:
-            _fed(reading, source, lines_of(source), whose.get(source.name, NOBODYS))
-        except NoTextError:
-            if source.given:
-                raise
-            reading.unread.no_logs.append(source.name)
-    if not reading.lines and not reading.recorders.names and reading.unread.sentences:
+        else:
+            _read_log(reading, source, whose.get(source.name, NOBODYS))
+    is_empty = not reading.lines and not reading.recorders.names
+    if is_empty and reading.unread.sentences:
         raise RunError(reading.unread.sentences[0])
     return reading
+
+
+def _read_log(reading: Reading, source: Source, whose: Whose) -> None:
+    """Read a log to its end. Raises RunError for a log that the user named and that is not text."""
+    try:
+        _fed(reading, source, lines_of(source), whose)
+    except NoTextError:
+        if source.given:
+            raise
+        reading.unread.no_logs.append(source.name)
 
 
 def _names(name: str, path: Path) -> list[str]:
@@ -95,32 +101,39 @@ def _fed(
 
     Raises RunError if the user named the log and nothing of it can be read.
     """
-    is_new = reading.files[-1:] != [source.name]
+    begun = reading.files[-1:] == [source.name]
     layers: list[Records] = []
     try:
         for lines in _whole_enough(blocks):
             if stopped():
                 return False
-            if is_new:
+            if begun:
+                lines = _plain(lines, layers)
+            else:
                 reading.open(source.name, whose)
                 layers = _learned_layers(lines)
-            for layer in layers:
-                lines = layer.plain(lines)
-            if is_new:
+                lines = _plain(lines, layers)
                 reading.learn(flat(lines))
-                is_new = False
+                begun = True
             reading.feed(lines)
     except BrokenOff as error:
-        if is_new and source.given:
+        if source.given and not begun:
             raise RunError(f"{source.name} cannot be read ({error}): have it copied again") from None
-        line = 0 if is_new else reading.line
+        line = reading.line if begun else 0
         reading.unread.sentences.append(
             f"{source.name} breaks off after line {line} ({error}): have it copied again"
         )
-    if is_new and source.name not in reading.files:
+    if not begun and source.name not in reading.files:
         reading.open(source.name, whose)
     _feed_rest(reading, source, layers)
     return True
+
+
+def _plain(lines: list[str], layers: Iterable[Records]) -> list[str]:
+    """Return one plain line per line of a log whose lines are records."""
+    for layer in layers:
+        lines = layer.plain(lines)
+    return lines
 
 
 def _feed_rest(reading: Reading, source: Source, layers: list[Records]) -> None:
@@ -164,20 +177,29 @@ def _whole_enough(blocks: Iterator[list[str]]) -> Iterator[list[str]]:
     yield from blocks
 
 
-def logs_of_run(entry: run_directories.Entry, attempt: int | None = None) -> list[Named]:
+def judged_attempt(entry: Entry, state: RunState) -> int | None:
+    """Return the attempt whose logs a diagnosis reads; None: the newest with logs.
+
+    A hub keeps the ends of older attempts' logs, which are irrelevant to this one.
+    """
+    return state.attempt or None if entry.record.kind == "hub" else None
+
+
+def logs_of_run(entry: Entry, attempt: int | None = None) -> list[Named]:
     """Return an attempt's logs (None: the newest) on this machine: of the run, its parts, and the hub's copies."""
+    paths = _paths_of_logs(entry)
+    logs = [log for log in map(parse_file_id, paths) if log is not None and log.attempt is not None]
+    newest = max((log.attempt or 0 for log in logs), default=0) if attempt is None else attempt
+    judged = sorted((log for log in logs if log.attempt == newest), key=lambda log: log.order)
+    return [(log.id, path) for log in judged for path in paths[log.id]]
+
+
+def _paths_of_logs(entry: Entry) -> dict[str, list[Path]]:
+    """Return the files of each log by its ID: one, or the kept pieces of another node's log."""
     paths = {file.id: [entry.path / file.id] for file in list_files(entry.path)}
-    if entry.record.kind == "hub":
-        for part in run_directories.parts(entry.record.run):
-            for file in list_files(part.path):
-                paths[whole_id(file.id, part.record.node)] = [part.path / file.id]
+    for part in parts(entry.record.run) if entry.record.kind == "hub" else ():
+        for file in list_files(part.path):
+            paths[whole_id(file.id, part.record.node)] = [part.path / file.id]
     for kept, held in kept_pieces.pieces(entry.path).items():
         paths.setdefault(kept, [entry.path / kept_pieces.FOLDER / f"{kept}@{begin}" for begin in held])
-    by_attempt: dict[int, list[LogFile]] = {}
-    for file_id in paths:
-        log = parse_file_id(file_id)
-        if log is not None and log.attempt is not None:
-            by_attempt.setdefault(log.attempt, []).append(log)
-    newest = max(by_attempt, default=0) if attempt is None else attempt
-    logs = sorted(by_attempt.get(newest, []), key=lambda log: log.order)
-    return [(log.id, path) for log in logs for path in paths[log.id]]
+    return paths

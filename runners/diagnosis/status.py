@@ -1,17 +1,13 @@
-"""Facts from the state of a run: its line in a list, current findings, and missing data."""
+"""A run in a list and in a headline: its figures, its state in words, and its worst finding."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from msgspec import Struct
 
-from ...presets.finding import Finding, worst_first
+from ...presets.finding import worst_first
 from ...presets.sanitize import clean_text
-from ..run.formatting import spans_text
 from ..run.journal import History
-from ..run.log_files import parse_file_id
-from ..run.model import LinkState, RankPhase, RunPhase
+from ..run.model import RunPhase
 from ..run.run_directories import Entry
 from ..run.state import RunState
 from ..telemetry import curves, step_totals
@@ -110,75 +106,3 @@ HUNG = "hung?"
 def state_words(state: RunState) -> str:
     """Return the state of a run in words, with a hang."""
     return f"{state.phase.words}, {HUNG}" if hung(state) else state.phase.words
-
-
-def standing(state: RunState) -> list[Finding]:
-    """Return the current findings, the worst first."""
-    return worst_first(state.findings.values())
-
-
-def judged_attempt(entry: Entry, state: RunState) -> int | None:
-    """Attempt whose logs a diagnosis reads; None: the newest with logs.
-
-    A hub keeps the ends of older attempts' logs, which are irrelevant to this one.
-    """
-    return state.attempt or None if entry.record.kind == "hub" else None
-
-
-def missing(state: RunState, logs: Sequence[str] | None) -> list[str]:
-    """Return the data that a diagnosis lacks, one sentence each.
-
-    `logs`: ids of the logs that were read; None if none are needed.
-    """
-    gaps: list[str] = []
-    if logs is not None:
-        gaps += _unread(state, logs)
-        if not logs and not gaps:
-            gaps = ["no logs of the newest attempt are on this machine"]
-    return gaps if state.phase.ended else [*gaps, *_missing_values(state)]
-
-
-def _missing_values(state: RunState) -> Iterator[str]:
-    """Yield sentences about data that nodes and ranks of a live run do not report."""
-    for node in state.nodes.values():
-        if node.link is LinkState.LOST:
-            yield f"{node.host or f'node {node.node}'} does not answer: its values are old"
-    yield from _hookless(state)
-    if untimed(state):
-        yield UNTIMED
-
-
-def _hookless(state: RunState) -> Iterator[str]:
-    """Yield a sentence about the running ranks whose hook does not answer."""
-    running = [number for number, rank in sorted(state.ranks.items()) if rank.phase is RankPhase.RUNNING]
-    blind = [number for number in running if not state.ranks[number].hook]
-    if blind:
-        pulses = [state.ranks[number].pulse for number in blind]
-        has_stacks = all(pulse and pulse.stack for pulse in pulses)
-        lacking = "no flight recorder" if has_stacks else "no stack, no flight recorder"
-        yield f"no hook answers in {spans_text('rank', blind)}: {lacking}"
-
-
-UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is detected"
-"""Text for NCCL, because ranks enqueue a collective long before it runs."""
-
-
-def untimed(state: RunState) -> bool:
-    """Whether NCCL collectives are known, but none of them has a duration."""
-    if state.plan is None or state.plan.backend != "nccl":
-        return False
-    pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
-    seen = [call for pulse in pulses for call in pulse.recent if not call.p2p]
-    return bool(seen) and all(call.duration_ms is None for call in seen)
-
-
-def _unread(state: RunState, logs: Sequence[str]) -> Iterator[str]:
-    """Unread logs on nodes: during a run, a hub keeps only logs that a viewer requested."""
-    if state.phase.ended or not state.merged:
-        return
-    files = [file for name in logs if (file := parse_file_id(name)) is not None]
-    here = {file.node for file in files if file.attempt == state.attempt}
-    running = {rank.place.node for rank in state.ranks.values() if rank.phase is RankPhase.RUNNING}
-    if absent := sorted(running - here):
-        where = f"of attempt {state.attempt} on {spans_text('node', absent)}"
-        yield f"the logs {where} were not read yet: `distui logs {state.name}` fetches them"

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 import msgspec
 from msgspec import Struct, structs
 
-from ...presets.finding import RunFinding
+from ...presets.finding import RunFinding, worst_first
 from ..diagnosis.applied_preset import Applied, applied
 from ..diagnosis.first_step import no_step_yet
 from ..diagnosis.mesh import coordinates, sizes
-from ..diagnosis.status import hidden, missing, standing
+from ..diagnosis.missing_data import missing
+from ..diagnosis.status import hidden
 from ..run import clock
 from ..run.formatting import elapsed
 from ..run.freshness import Freshness, freshness
@@ -338,6 +339,6 @@ def standing_json(state: RunState, logs: Sequence[str]) -> LiveDiagnosis:
         "state": str(state.phase),
         "hung": hung(state),
         "attempt": state.attempt,
-        "findings": [finding.of_run() for finding in standing(state)],
+        "findings": [finding.of_run() for finding in worst_first(state.findings.values())],
         "missing": missing(state, logs),
     }

@@ -13,7 +13,8 @@ from ...presets.finding import Finding, worst_first
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...presets.secrets import mask
-from ...runners.diagnosis.status import foreign, untimed
+from ...runners.diagnosis.missing_data import untimed
+from ...runners.diagnosis.status import foreign
 from ...runners.run.formatting import (
     agreeing,
     duration_exact,

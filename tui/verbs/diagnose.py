@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...presets.finding import Finding
+from ...presets.finding import Finding, worst_first
 from ...presets.plurals import plural
 from ...runners.diagnosis.diagnosis_document import Diagnosis, document
 from ...runners.diagnosis.first_cause import Verdict, judge
@@ -16,9 +16,8 @@ from ...runners.diagnosis.heads import Stamp
 from ...runners.diagnosis.log_findings import LogFinding
 from ...runners.diagnosis.missing_ranks import ABSENT
 from ...runners.diagnosis.nccl_facts import NcclFacts
-from ...runners.diagnosis.read_logs import logs_of_run, read_all, read_run
+from ...runners.diagnosis.read_logs import judged_attempt, logs_of_run, read_all, read_run
 from ...runners.diagnosis.reading import Reading
-from ...runners.diagnosis.status import judged_attempt, standing
 from ...runners.reports.bundle_reader import is_bundle, opened
 from ...runners.reports.status_document import LiveDiagnosis, standing_json
 from ...runners.run import clock, run_directories
@@ -147,7 +146,7 @@ def _with_role(findings: Iterable[LogFinding], *roles: str) -> list[LogFinding]:
 
 def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     """Return the findings of a run's own detectors as lines."""
-    findings = standing(state)
+    findings = worst_first(state.findings.values())
     if state.phase is RunPhase.LOST:
         when = "when it last reported"
     elif state.phase.ended:

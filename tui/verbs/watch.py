@@ -9,7 +9,7 @@ import sys
 from msgspec import Struct
 
 from ...presets.plurals import plural
-from ...runners.diagnosis.status import missing
+from ...runners.diagnosis.missing_data import missing
 from ...runners.node.run_following import snapshot
 from ...runners.reports.status_document import WatchedStatus, status_json
 from ...runners.run.state import RunState

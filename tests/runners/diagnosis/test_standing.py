@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from each import for_each
 
-from distui.runners.diagnosis.status import UNTIMED, missing, untimed
+from distui.runners.diagnosis.missing_data import UNTIMED, missing, untimed
 from distui.runners.run.model import Collective, PlanSummary, Pulse, RankPhase, RankPlace, RunPhase
 from distui.runners.run.state import Attempt, Rank, RunState
 
