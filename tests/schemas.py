@@ -30,6 +30,7 @@ from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.start_preview import Preview
 from distui.runners.reports.bundle_files import Manifest
 from distui.runners.reports.curve_report import Curves, MetricName
+from distui.runners.reports.dump_report import Dumped
 from distui.runners.reports.profile_report import Profiled
 from distui.runners.reports.status_document import MarkedStatus, RunStatus, WatchedStatus
 from distui.runners.run.model import Stamped
@@ -39,7 +40,6 @@ from distui.tui.verbs.clusters import Answer
 from distui.tui.verbs.control import RankAnswers
 from distui.tui.verbs.diagnose import RunDiagnosis
 from distui.tui.verbs.doctor import ExaminationDocument, NodeExamination
-from distui.tui.verbs.dump import Dumped
 from distui.tui.verbs.launch import Started
 from distui.tui.verbs.lint import Findings
 from distui.tui.verbs.listing import RunLine

@@ -16,6 +16,11 @@ DEFAULT = "0"
 """Name of the group of all ranks."""
 
 
+def by_rank(data: Mapping[str, str]) -> dict[int, str]:
+    """Return the ranks' answers by rank number; other names are left out."""
+    return {int(rank): text for rank, text in data.items() if rank.isdecimal()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderPart:
     """One rank's progress in one group, from its recorder."""

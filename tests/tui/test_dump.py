@@ -12,13 +12,14 @@ import pytest
 import scripted as play
 from each import for_each
 
+from distui.runners.diagnosis.rank_memory import memory_values
 from distui.runners.diagnosis.stack_text import SourceLines, frame_of
+from distui.runners.reports.dump_report import together
 from distui.runners.run.model import CommandDone
 from distui.runners.run.state import RunState
 from distui.tui.cli import main
 from distui.tui.rows import dumps
 from distui.tui.rows.glyphs import plain, row_width
-from distui.tui.verbs.dump import together
 
 GIB = 1 << 30
 
@@ -203,7 +204,7 @@ def test_memory_is_a_row_a_device() -> None:
         "Rank 1: no CUDA in this rank.",
     ]
     assert "--record" not in "\n".join(dumps.memory({0: cuda(snapshot="/n/a", recording=True)}))
-    (values,) = dumps.memory_values({3: cuda()})
+    (values,) = memory_values({3: cuda()})
     assert (values["rank"], values["devices"]["0"]["fragmentation"], values["devices"]["0"]["retries"]) == (
         3,
         0.1,

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.rank_dumps import CollectiveWait, RecorderGroup, merged_recorders
+from ...runners.diagnosis.rank_dumps import CollectiveWait, RecorderGroup, by_rank, merged_recorders
+from ...runners.diagnosis.rank_memory import memory_values
 from ...runners.diagnosis.stack_text import (
     SourceLines,
     StackFrame,
@@ -67,11 +68,6 @@ def dump_rows(what: str, data: Mapping[str, str], width: int, source: Source = n
         rows.append(((f"rank {rank}", "head"),))
         rows += [text_row(f"  {line}") for line in text.splitlines()]
     return rows
-
-
-def by_rank(data: Mapping[str, str]) -> dict[int, str]:
-    """Return the answers by rank number; other names are left out."""
-    return {int(rank): text for rank, text in data.items() if rank.isdecimal()}
 
 
 _PACKAGES = re.compile(r"(?:/lib/python\d\.\d+)?/(?:site|dist)-packages/|/lib/python\d\.\d+/")
@@ -285,9 +281,6 @@ def _wait_sentence(wait: CollectiveWait, group: RecorderGroup) -> str:
     return text + "."
 
 
-CUDA = "allocated_bytes.all.current", "reserved_bytes.all.current"
-PEAKS = "allocated_bytes.all.peak", "reserved_bytes.all.peak"
-SPLIT = "inactive_split_bytes.all.current"
 VIEWER = "https://pytorch.org/memory_viz"
 
 
@@ -329,42 +322,3 @@ def _notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         if entry["note"]:
             notes.setdefault(entry["note"], []).append(entry["rank"])
     return [f"{spans_text('rank', those).capitalize()}: {note}." for note, those in notes.items()]
-
-
-def memory_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return the memory of each rank as values; sizes are in bytes. Raises ValueError.
-
-    `fragmentation` is the share of reserved memory that is unused in partly used blocks.
-    """
-    entries = []
-    for rank in sorted(texts):
-        answer = json.loads(texts[rank])
-        if not isinstance(answer, dict):
-            raise ValueError("it is no object")
-        cuda = answer.get("cuda") or {}
-        entries.append(
-            {
-                "rank": rank,
-                "rss_bytes": answer.get("rss_bytes"),
-                "max_rss_bytes": answer.get("max_rss_bytes"),
-                "devices": {name: _device_values(its) for name, its in sorted(cuda.items())},
-                "recording": bool(answer.get("recording")),
-                "snapshot": answer.get("snapshot"),
-                "note": answer.get("note") or answer.get("snapshot_error"),
-            }
-        )
-    return entries
-
-
-def _device_values(its: Mapping[str, Any]) -> dict[str, Any]:
-    reserved, split = its.get(CUDA[1]), its.get(SPLIT)
-    return {
-        "allocated": its.get(CUDA[0]),
-        "reserved": reserved,
-        "peak_allocated": its.get(PEAKS[0]),
-        "peak_reserved": its.get(PEAKS[1]),
-        "total": its.get("total_bytes"),
-        "fragmentation": split / reserved if reserved and split is not None else None,
-        "retries": its.get("num_alloc_retries"),
-        "ooms": its.get("num_ooms"),
-    }
