@@ -270,8 +270,6 @@ class CockpitApp(Cockpit):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Return the palette's entries from distui's own table instead of Textual's."""
         yield from key_commands(self, screen)
-        if self.current is not None:
-            yield from self.commands.palette()
 
 
 def collect_from_now() -> None:

@@ -154,14 +154,6 @@ async def test_readonly_keeps_clusters(rig: Start) -> None:
         await it.until(lambda: "2 nodes" in it.screen())
         await it.press("colon", *"down", "enter")
         await it.until(lambda: "read-only" in it.told())
-        assert list(it.app.commands.palette()) == []
-
-
-async def test_the_palette_offers_what_can_be_done_with_the_cluster(rig: Start) -> None:
-    async with shown(rig(nodes=several.running())) as it:
-        await it.until(lambda: "2 nodes" in it.screen())
-        titles = [command.title for command in it.app.get_system_commands(it.app.screen)]
-        assert "take the cluster down" in titles
 
 
 async def test_a_shell_takes_the_way_of_the_node(rig: Start) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from types import ModuleType
-
-from textual.app import SystemCommand
 
 from ...runners.profile import rank_traces
 from ...runners.run import saving
@@ -53,14 +50,6 @@ USUAL_VARIABLES = (
 """Variables that completion offers in addition to those that a restart has changed."""
 
 
-CLUSTER_LINES = {
-    "take the cluster down": "down",
-    "cluster: down after 30 min idle": "autostop 30",
-    "cluster: never down by itself": "autostop off",
-}
-"""Entries of the palette, and the equivalent `:` lines."""
-
-
 def dumps() -> ModuleType:
     """Import the rows of dumps on demand: they are slow to load and rarely used."""
     from ..rows import dumps as rows
@@ -103,13 +92,6 @@ class Commands:
                 target = target_of(typed.action)
                 owner = app if target == typed.action else app.screen
                 background(app, "action", app.run_action(target, owner))
-
-    def palette(self) -> Iterator[SystemCommand]:
-        """Yield the palette's entries for the cluster of the run."""
-        if no_cluster(self._run.state) or not self._app.permissions.allowed("launch"):
-            return
-        for text, line in CLUSTER_LINES.items():
-            yield SystemCommand(text, f":{line}", partial(self.run_line, line))
 
     # --- questions
 
