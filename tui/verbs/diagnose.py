@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...presets.finding import Finding, worst_first
 from ...presets.plurals import plural
-from ...runners.diagnosis.diagnosis_document import Diagnosis, document
-from ...runners.diagnosis.first_cause import Verdict, judge
+from ...runners.diagnosis.diagnosis_document import document
+from ...runners.diagnosis.first_cause import Verdict
 from ...runners.diagnosis.heads import Stamp
 from ...runners.diagnosis.log_findings import LogFinding
 from ...runners.diagnosis.missing_ranks import ABSENT
 from ...runners.diagnosis.nccl_facts import NcclFacts
-from ...runners.diagnosis.read_logs import judged_attempt, logs_of_run, read_all, read_run
 from ...runners.diagnosis.reading import Reading
 from ...runners.reports.bundle_reader import is_bundle, opened
-from ...runners.reports.status_document import LiveDiagnosis, standing_json
-from ...runners.run import clock, run_directories
+from ...runners.reports.run_diagnosis import judge_files, judge_run, with_role
+from ...runners.run import run_directories
 from ...runners.run.errors import NoSuchRunError
 from ...runners.run.formatting import spans_text, time_of_day
-from ...runners.run.model import RankPhase, RunEnded, RunPhase, Stamped
+from ...runners.run.model import RunPhase
 from ...runners.run.state import RunState
 from ...runners.watch.foreign_jobs import pids_of, scan
 from ..rows.communicators import by_size, communicator_card
@@ -31,7 +29,6 @@ from ..rows.glyphs import plain
 from ..rows.nccl_nodes import node_rows
 from ..terminal import answer
 
-STDIN = ("(standard input)", Path("/dev/stdin"))
 SHOWN = 8
 """Maximum number of communicators in text; --json has all."""
 UNCUT = 1 << 20
@@ -62,8 +59,7 @@ def _are_files(names: Sequence[str]) -> bool:
 
 
 def _of_files(names: Sequence[str], as_json: bool) -> int:
-    reading = read_all(STDIN if name == "-" else (name, Path(name)) for name in names)
-    verdict = judge(reading)
+    reading, verdict = judge_files(names)
     answer(as_json, document(reading, verdict), text(reading, verdict))
     return 1 if verdict.failed else 0
 
@@ -78,70 +74,20 @@ def _foreign(name: str) -> str:
     )
 
 
-class RunDiagnosis(Diagnosis):
-    """`diagnose RUN`."""
-
-    live: LiveDiagnosis
-
-
 def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
     """Print the findings of the run's detectors, then those in its local logs."""
-    history = entry.history()
-    files = logs_of_run(entry, judged_attempt(entry, history.state))
-    state, lost = history.state, run_directories.phase(entry, history) is RunPhase.LOST
-    if lost:
-        why = state.end_text or run_directories.why_lost(entry, run_directories.orphans(entry))
-        state.apply(Stamped(clock.now(), RunEnded(RunPhase.LOST, None, why)))
-    reading, unread = read_run(files)
-    judged, live = judge(reading), standing_json(state, [name for name, _ in files])
-    verdict = survived(judged, state)
-    live["missing"] += [*history.problems, *unread]
-    lines = [f"{entry.record.name} is {state.end_text}.", ""] if lost else []
-    lines += against(entry.record.name, state, live["missing"])
-    if files:
-        lines += ["", "The logs of the newest attempt:", *text(reading, verdict)]
-        lines += ["", SURVIVED] if verdict is not judged else []
-    about: RunDiagnosis = {**document(reading, verdict), "live": live}
-    answer(as_json, about, lines)
-    return 1 if verdict.failed or _has_error(state) or lost else 0
-
-
-def _has_error(state: RunState) -> bool:
-    return any(each.severity == "error" and each.role == "cause" for each in state.findings.values())
+    judged, name = judge_run(entry), entry.record.name
+    lines = [f"{name} is {judged.state.end_text}.", ""] if judged.state.phase is RunPhase.LOST else []
+    lines += against(name, judged.state, judged.live["missing"])
+    if judged.logs:
+        lines += ["", "The logs of the newest attempt:", *text(judged.reading, judged.verdict)]
+    if judged.outlived:
+        lines += ["", SURVIVED]
+    answer(as_json, judged.document(), lines)
+    return 1 if judged.failed else 0
 
 
 SURVIVED = "No rank ended because of the failures in the logs: the script went on after them."
-
-
-def survived(verdict: Verdict, state: RunState) -> Verdict:
-    """Return the verdict with failures that the run survived turned into facts.
-
-    Without such failures the verdict itself is returned.
-    """
-    ends = _survived_ends(state)
-    outlived = [finding for finding in verdict.findings if finding.stops and finding.id.startswith(ends)]
-    if not outlived:
-        return verdict
-    facts = tuple(replace(finding, role="fact", severity="note") for finding in outlived)
-    kept = tuple(finding for finding in verdict.findings if finding not in outlived)
-    cause = next(iter(_with_role(kept, "cause")), None)
-    victims = tuple(_with_role(kept, "symptom"))
-    candidates = tuple(each for each in verdict.candidates if not each.finding.id.startswith(ends))
-    return replace(
-        verdict, findings=kept + facts, first=cause, victims=victims, candidates=candidates, ended=False
-    )
-
-
-def _survived_ends(state: RunState) -> tuple[str, ...]:
-    """Return prefixes of failures that the run survived: all if it succeeded, deaths if every rank runs."""
-    if state.phase is RunPhase.SUCCEEDED:
-        return ("",)
-    runs = [rank.phase is RankPhase.RUNNING for rank in state.ranks.values()]
-    return ("died-", "oom-") if runs and all(runs) else ()
-
-
-def _with_role(findings: Iterable[LogFinding], *roles: str) -> list[LogFinding]:
-    return [finding for finding in findings if finding.role in roles]
 
 
 def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
@@ -183,7 +129,7 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
     for finding in verdict.findings:
         if _has_paragraph(finding, verdict):
             lines += ["", *_finding(finding)]
-    minor = _with_role(verdict.findings, "fact", "trace", "noise")
+    minor = with_role(verdict.findings, "fact", "trace", "noise")
     if minor:
         counts = ", ".join(f"{finding.id} {finding.count} ×" for finding in minor)
         lines += ["", f"Also in the logs: {counts}"]
