@@ -14,13 +14,13 @@ from ...runners.run import clock, saving
 from ...runners.run.formatting import listed, spans
 from ...runners.run.model import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.run.nccl_reach import USES_GLOO, describe_reach, reach, uses_gloo
+from ...runners.run.signal_names import HARMLESS, number_of, signal_name
 from ...runners.run.state import RunState
 from ...runners.telemetry.losses import what_is_lost
 from . import glyphs
 from .frame import names, silent, without
 from .glyphs import Row, label_row
 from .run_status import billed, given_up, launching, price, remains
-from .signal_names import HARMLESS, number_of, signal_name
 
 DEFAULT_GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL if the plan has none."""

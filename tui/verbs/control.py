@@ -13,57 +13,42 @@ from typing import TypedDict
 import msgspec
 from msgspec import structs
 
-from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.sanitize import clean_text, escaped_json
 from ...runners.node.agentless import stop_run
 from ...runners.node.local_agent import check_ranks, open_link, with_link
 from ...runners.node.run_following import history
-from ...runners.run import environment, run_directories, saving
+from ...runners.run import checked_commands, run_directories, saving
 from ...runners.run.environment import pairs
 from ...runners.run.errors import RunError, UnreachableError
 from ...runners.run.formatting import agreeing, spans_text
-from ...runners.run.model import Command, CommandDone, RankPhase, Restart, SetNccl, Signal, Stop
+from ...runners.run.model import Command, CommandDone, RankPhase, Restart, Stop
 from ...runners.run.processes import disposition
+from ...runners.run.signal_names import HARMLESS, signal_name
 from ...runners.run.state import RunState
 from ...runners.run.wire.client import Link, LinkError, new_id
 from ..rows import confirm
 from ..rows.glyphs import plain
-from ..rows.signal_names import HARMLESS, number_of, signal_name
 from ..terminal import complain, confirmed
 
 
 def nccl(options: argparse.Namespace) -> int:
     """Change NCCL_DEBUG, live if the ranks' NCCL supports that."""
-    if options.reachable and not options.restart:
-        raise RunError("--reachable is for a restart: add --restart")
-    try:
-        parse_level(options.level)
-        parse_subsys(options.subsys)
-    except NcclError as error:
-        raise RunError(str(error)) from None
-    _there(options)
-    command = SetNccl(
-        new_id(),
+    command = checked_commands.nccl_command(
         options.level,
         options.subsys,
-        tuple(options.rank),
+        options.rank,
         options.seconds,
         options.restart,
         options.reachable,
     )
+    _there(options)
     return _do(options, command)
 
 
 def restart(options: argparse.Namespace) -> int:
     """Restart the group in place, after a confirmation."""
     env = {**from_shell(options.from_shell), **pairs(options.env, "--env")}
-    both = [name for name in options.unset if name in env]
-    if both:
-        raise RunError(f"--unset {both[0]} is also set: leave out one of the two")
-    changes: dict[str, str | None] = {**env, **dict.fromkeys(options.unset)}
-    if refused := environment.refusal(changes):
-        raise RunError(refused)
-    command = Restart(new_id(), env, tuple(options.unset), options.reachable)
+    command = checked_commands.restart_command(env, options.unset, options.reachable)
     save_s = _save_seconds(options)
     if not _sure(options, command, save_s):
         return 1
@@ -82,14 +67,8 @@ def _save_seconds(options: argparse.Namespace) -> float | None:
         if options.save_timeout is not None:
             raise RunError("--save-timeout is for a save before the restart: add --save-first")
         return None
-    if options.reachable:
-        raise RunError(
-            "--save-first needs every rank, and --reachable restarts without some: leave one out"
-        )
     state = run_directories.resolve(options.run).state()
-    if not state.phase.ended and saving.way(state) is None:
-        raise RunError(f"--save-first: {saving.NO_WAY}")
-    return saving.SECONDS if options.save_timeout is None else float(options.save_timeout)
+    return checked_commands.save_seconds(state, options.save_timeout, options.reachable)
 
 
 def from_shell(names: list[str]) -> dict[str, str]:
@@ -115,7 +94,8 @@ def stop(options: argparse.Namespace) -> int:
 
 def send_signal(options: argparse.Namespace) -> int:
     """Send a signal to ranks, after a confirmation if it would end one."""
-    number = parse_signal(options.signal)
+    command = checked_commands.signal_command(options.signal, options.rank)
+    number = signal.Signals[command.signal]
     state = _there(options, always=signal_name(number.name) not in HARMLESS)
     effect = consequence(state, number, options.rank) if state is not None and not state.phase.ended else ""
     if effect and not options.yes:
@@ -123,15 +103,7 @@ def send_signal(options: argparse.Namespace) -> int:
             raise RunError(f"{effect}: add --yes to send it")
         if not confirmed(f"{clean_text(effect)}. ", "nothing was changed"):
             return 1
-    return _do(options, Signal(new_id(), number.name, tuple(options.rank)))
-
-
-def parse_signal(text: str) -> signal.Signals:
-    """Return a signal by its name, with or without SIG, or by its number. Raises RunError."""
-    number = number_of(text)
-    if number is None:
-        raise RunError(f"there is no signal {text}: name one as in USR1, TERM or STOP")
-    return number
+    return _do(options, command)
 
 
 def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -> str:
