@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 
 from ..run.model import MetricsWindow, Series
 from ..run.state import Attempt, RunState
+from ..telemetry.curves import finite
 from ..telemetry.metric_names import METRICS, find_metric
 from ..telemetry.progress import STEPS_SOURCE, Progress, progress, value_text
 from ..telemetry.quantity import Quantity as Measured
@@ -106,11 +106,6 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     lower, _, upper = statistics.quantiles(values, n=4)
     return lower, upper
-
-
-def finite(values: Iterable[float | None]) -> list[float]:
-    """Return the values that are known and finite."""
-    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def curves(window: MetricsWindow, began: float) -> tuple[MetricCurve, ...]:

@@ -12,6 +12,7 @@ from ...runners.run.formatting import NA, duration_short
 from ...runners.run.freshness import TIMES, holds, usual_interval
 from ...runners.run.model import Gpu, Host
 from ...runners.run.state import RunState
+from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import METRICS
 from ...runners.telemetry.quantities import NO_STEPS, NO_TRAINING
 from ...runners.telemetry.quantity import Holds, Quantity
@@ -27,7 +28,6 @@ from .plot import (
     axis_for,
     draw,
     durations,
-    finite,
     mark_row,
     nice_ceiling,
     tick_row,
