@@ -17,6 +17,7 @@ from ..diagnosis.diagnosis_document import document
 from ..diagnosis.first_cause import judge
 from ..diagnosis.read_logs import judged_attempt, logs_of_run, read_run
 from ..logs import line_times
+from ..node.run_following import snapshot
 from ..profile.rank_traces import FOLDER as PROFILES
 from ..run import clock, file_io, journal, run_directories
 from ..run.formatting import size_text, spans_text
@@ -29,12 +30,28 @@ from ..telemetry.metrics_files import FOLDER, LEVELS, gathered
 from .bundle_files import FORMAT, MOST_FILE, Manifest
 from .bundle_writer import BundleWriter
 from .cut_logs import Span, joined, placed, spans, tail_of
+from .run_status import complete
 from .status_document import standing_json, status_json
 
 WINDOW = 1 << 20
 """Bytes per request."""
 MOST_CURVES = 64 << 20
 """Maximum bytes of one level's curves per node; the newest are included."""
+
+
+async def write_bundle(
+    entry: run_directories.Entry, link: Link, path: Path, *, force: bool, log_bytes: int
+) -> Manifest:
+    """Write a run into a bundle; `force` replaces a file. Raises RunError.
+
+    `log_bytes`: bytes kept of the end of each log, after its beginning.
+    """
+    state = await snapshot(link)
+    if entry.record.kind == "node":  # the link leads to the hub of the whole run
+        entry = run_directories.resolve(entry.record.whole)
+    complete(state, entry, link)
+    with BundleWriter(path, entry.record.run, force) as writer:
+        return await Gathering(entry, link, state, writer, log_bytes).run()
 
 
 class Gathering:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,30 +14,17 @@ import msgspec
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text, escaped_json
 from ...runners.node.local_agent import with_link
-from ...runners.node.run_following import snapshot
-from ...runners.reports.bundle_content import Gathering
+from ...runners.reports.bundle_content import write_bundle
 from ...runners.reports.bundle_files import Manifest
-from ...runners.reports.bundle_writer import BundleWriter
-from ...runners.run import run_directories
 from ...runners.run.formatting import size_text
-from ...runners.run.wire.client import Link
 from ..terminal import typeable
-from .status import complete
 
 
 def export(options: argparse.Namespace) -> int:
     """Write the bundle, and print what it contains and lacks. Raises RunError."""
     path = Path(options.file)
-
-    async def use(entry: run_directories.Entry, link: Link) -> Manifest:
-        state = await snapshot(link)
-        if entry.record.kind == "node":  # the link leads to the hub of the whole run
-            entry = run_directories.resolve(entry.record.whole)
-        complete(state, entry, link)
-        with BundleWriter(path, entry.record.run, options.force) as writer:
-            return await Gathering(entry, link, state, writer, options.logs << 20).run()
-
-    manifest = asyncio.run(with_link(options.run, use))
+    work = partial(write_bundle, path=path, force=options.force, log_bytes=options.logs << 20)
+    manifest = asyncio.run(with_link(options.run, work))
     if options.json:
         sys.stdout.write(escaped_json(msgspec.json.encode(manifest).decode()) + "\n")
     else:

@@ -13,16 +13,14 @@ from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.applied_preset import applied
 from ...runners.diagnosis.first_step import no_step_yet
-from ...runners.diagnosis.status import DAMAGED, hidden, state_words, world_size
-from ...runners.node.agentless import DiskLink, FilesLink, damage
+from ...runners.diagnosis.status import hidden, state_words, world_size
 from ...runners.node.local_agent import with_link
 from ...runners.node.run_following import folded_events, snapshot
-from ...runners.notify.unreported import unreported
-from ...runners.reports.status_document import MarkedStatus, status_json
+from ...runners.reports.run_status import complete, marked
 from ...runners.run import clock, run_directories, run_notes
 from ...runners.run.checkpoints import checkpoint_line
 from ...runners.run.formatting import NA, duration_text, size_text, step_short
-from ...runners.run.model import Event, FindingRaised, Host, LinkState, RunPhase, Stamped
+from ...runners.run.model import Host, LinkState, RunPhase
 from ...runners.run.nccl_reach import instead_of_gloo
 from ...runners.run.run_notes import RunNotes
 from ...runners.run.state import Node, RunState
@@ -244,13 +242,12 @@ async def _changes(link: Link) -> AsyncIterator[RunState]:
 def _print(state: RunState, entry: run_directories.Entry, link: Link, options: argparse.Namespace) -> None:
     complete(state, entry, link)
     marks = run_notes.read(entry.path)
-    document: MarkedStatus = {**status_json(state), "tags": list(marks.tags), "note": marks.note or None}
     lines = describe(state, marks=marks).splitlines()
     if options.watch and not options.json and sys.stdout.isatty():
         sys.stdout.write(CLEAR_SCREEN)
         if not state.phase.ended:
             lines = _fitting(lines)
-    answer(options.json, document, lines)
+    answer(options.json, marked(state, marks), lines)
     sys.stdout.flush()
 
 
@@ -261,18 +258,3 @@ def _fitting(lines: list[str]) -> list[str]:
         more = plural(len(lines) - rows + 2, "more line")
         lines = [*lines[: rows - 2], f"… {more}: `distui status` prints all"]
     return [line[:columns] for line in lines]
-
-
-def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
-    """Add what the link does not report: damaged files that its agent does not need, and the state that `ls` shows."""
-    if isinstance(link, FilesLink) and not state.phase.ended:
-        state.phase = run_directories.phase(entry, entry.history())
-    events: list[Event] = []
-    if state.phase.ended:
-        events += map(FindingRaised, unreported(entry))
-    if not isinstance(link, DiskLink) and all(each.id != DAMAGED for each in state.findings.values()):
-        events += damage(entry, entry.history())
-    for event in events:
-        state.apply(Stamped(clock.now(), event, node=entry.record.node))
-    if state.plan is not None and not state.plan.launcher:
-        state.plan = None  # neither the journal nor plan.json has a plan
