@@ -66,7 +66,7 @@ class SettingGuide(Struct, frozen=True):
     about: str
     """A sentence without a final period."""
     wants: str
-    """Description of valid values, after "has to be"."""
+    """Description of valid values, after "must be"."""
     example: Any
     """An example of a valid value."""
     default: Any = None
@@ -207,7 +207,7 @@ def settings_of(document: Mapping[str, Any], path: Path) -> tuple[UserSettings, 
         if key is None:
             problems.append(f"{path}: {_unknown(name)}")
         elif not key.fits(value):
-            problems.append(f"{path}: {name} has to be {key.wants}")
+            problems.append(f"{path}: {name} must be {key.wants}")
         else:
             chosen[key.field] = tuple(value) if isinstance(value, list) else value
     return UserSettings(**chosen), problems
@@ -215,7 +215,7 @@ def settings_of(document: Mapping[str, Any], path: Path) -> tuple[UserSettings, 
 
 def _unknown(name: str) -> str:
     if name in SECTIONS:
-        return f"{name} has to be a section, [{name}]"
+        return f"{name} must be a section, [{name}]"
     meant = did_you_mean(name, sorted(KEYS))
     return f"there is no setting {quoted(name)}" + (f"; {meant}" if meant else "")
 

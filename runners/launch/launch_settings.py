@@ -54,7 +54,7 @@ def of_table(table: Any, path: Path) -> LaunchDefaults:
         if value == "" or (isinstance(value, str) and _FITS[key].fullmatch(value)):
             values[key] = value
         else:
-            problems.append(f"{path}: {SECTION}.{key} has to be {WANTS[key]}")
+            problems.append(f"{path}: {SECTION}.{key} must be {WANTS[key]}")
     return LaunchDefaults(**values, problems=tuple(problems))
 
 

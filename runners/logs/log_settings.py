@@ -37,9 +37,7 @@ def of_table(table: Any, path: Path) -> LogSettings:
     text = table.get(CAP, "off")
     cap = bytes_of_cap(text) if isinstance(text, str) else None
     if cap is None:
-        problems.append(
-            f'{path}: {SECTION}.{CAP} has to be a size of 16MiB or more, as in "200MB", or "off"'
-        )
+        problems.append(f'{path}: {SECTION}.{CAP} must be a size of 16MiB or more, as in "200MB", or "off"')
     if problems:
         return LogSettings(problems=tuple(problems))
     return LogSettings(cap or 0, text if CAP in table else "")

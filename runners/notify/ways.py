@@ -111,7 +111,7 @@ def of_table(table: Any, path: Path) -> Configured:
         problems.append(f"{path}: {error}")
     send = table.get("send", [])
     if not _is_texts(send):
-        problems.append(f'{path}: notify.send has to be a list of channels, as in ["team", "terminal"]')
+        problems.append(f'{path}: notify.send must be a list of channels, as in ["team", "terminal"]')
         send = []
     ways, unusable = _own_ways(rules), dict[str, str]()
     sections = table.get("ways", {})
@@ -151,14 +151,14 @@ def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
     if "rules" not in section:
         return basis
     if not _is_texts(section["rules"]):
-        raise RunError(f'{where} has to be a list of rules, as in ["hang", "gave-up", "gpus-idle=20"]')
+        raise RunError(f'{where} must be a list of rules, as in ["hang", "gave-up", "gpus-idle=20"]')
     return rules_of(section["rules"], where, basis)
 
 
 def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
     """Return the channel of a section. Raises RunError."""
     if not isinstance(section, Mapping):
-        raise RunError(f"notify.ways.{name} has to be a section, [notify.ways.{name}]")
+        raise RunError(f"notify.ways.{name} must be a section, [notify.ways.{name}]")
     kind = section.get("type", name)
     mistake = next(_mistakes(name, kind, section), None)
     if mistake is not None:
@@ -175,16 +175,16 @@ def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]
     if not NAME.fullmatch(name) or name == OFF:
         yield f"notify.ways: {quoted(name)} is not a valid channel name: use up to 32 letters, digits, _ and -"
     if not isinstance(kind, str) or kind not in KINDS:
-        yield f"{where}.type has to be one of {', '.join(KINDS)}"
+        yield f"{where}.type must be one of {', '.join(KINDS)}"
     if kind == "terminal" and name != kind:
-        yield f"{where}: a channel of type terminal has to be called terminal: write [notify.ways.terminal]"
+        yield f"{where}: a channel of type terminal must be called terminal: write [notify.ways.terminal]"
     yield from _mistakes_of_settings(where, kind, section)
     if kind == "command" and not _is_command(section.get("command")):
-        yield f'{where}.command has to be a list of words, the program first, as in ["mail-me", "-q"]'
+        yield f'{where}.command must be a list of words, the program first, as in ["mail-me", "-q"]'
     if kind in POSTED:
         yield from _mistakes_of_address(where, section)
     if section.get("sequence", "auto") not in SEQUENCES:
-        yield f"{where}.sequence has to be one of {', '.join(SEQUENCES)}"
+        yield f"{where}.sequence must be one of {', '.join(SEQUENCES)}"
 
 
 def _mistakes_of_settings(where: str, kind: str, section: Mapping[str, Any]) -> Iterator[str]:
@@ -193,7 +193,7 @@ def _mistakes_of_settings(where: str, kind: str, section: Mapping[str, Any]) -> 
         if key not in known:
             yield f"{where}: a channel of type {kind} has no setting {quoted(key)}{nearest_or_all(key, known)}"
         if key not in ("command", "rules") and not isinstance(value, str):
-            yield f"{where}.{key} has to be a string"
+            yield f"{where}.{key} must be a string"
 
 
 def _mistakes_of_address(where: str, section: Mapping[str, Any]) -> Iterator[str]:
@@ -288,7 +288,7 @@ def target(way: NoticeWay, lookup: Lookup, folder: Path) -> WayTarget:
     url = url or secret_of(way.url_file, way.url_env, lookup, folder)
     if way.kind == "apprise":
         if not _SERVICE.fullmatch(url):
-            raise WayError("its address is none: it has to be one line, as in ntfys://TOPIC")
+            raise WayError("its address is none: it must be one line, as in ntfys://TOPIC")
         if importlib.util.find_spec("apprise") is None:
             raise WayError("it needs apprise: `pip install 'distui[notify]'`")
         return WayTarget(url)
@@ -298,11 +298,11 @@ def target(way: NoticeWay, lookup: Lookup, folder: Path) -> WayTarget:
 def _web_target(url: str, token: str) -> WayTarget:
     """Return the destination of a webhook's requests. Raises WayError."""
     if not is_address(url):
-        raise WayError("its address is none: it has to be one line, as in https://HOST/PATH")
+        raise WayError("its address is none: it must be one line, as in https://HOST/PATH")
     if urlsplit(url).username is not None:
         raise WayError(
             "its address holds a user's name: write a token with token_file or token_env instead"
         )
     if not token.isascii() or any(char < " " for char in token):
-        raise WayError("its token has characters that no header can hold: it has to be one line of ASCII")
+        raise WayError("its token has characters that no header can hold: it must be one line of ASCII")
     return WayTarget(url, token)

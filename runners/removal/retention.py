@@ -76,9 +76,9 @@ def of_table(table: Any, path: Path) -> Retention:
     older, keep = table.get("older_than"), table.get("keep")
     age = seconds_of(older) if isinstance(older, str) else None
     if older is not None and not age:
-        problems.append(f'{path}: {SECTION}.older_than has to be a time above 0, as in "30d"')
+        problems.append(f'{path}: {SECTION}.older_than must be a time above 0, as in "30d"')
     if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):
-        problems.append(f"{path}: {SECTION}.keep has to be a number of runs, from 1 on")
+        problems.append(f"{path}: {SECTION}.keep must be a number of runs, from 1 on")
     return Retention(problems=tuple(problems)) if problems else Retention(age, keep)
 
 

@@ -84,7 +84,7 @@ def loaded(
 
 def no_section(path: Path, section: str) -> str:
     """Return the message for a plain value in place of a section."""
-    return f"{path}: {section} has to be a section, [{section}]"
+    return f"{path}: {section} must be a section, [{section}]"
 
 
 def unknown_keys(

@@ -89,7 +89,7 @@ def of_table(table: Any, path: Path) -> MetricsExport:
     directory = _absolute(table.get(DIRECTORY))
     if directory is None and DIRECTORY in table:
         problems.append(
-            f"{path}: {SECTION}.{DIRECTORY} has to be an absolute path (or ~/…), as in "
+            f"{path}: {SECTION}.{DIRECTORY} must be an absolute path (or ~/…), as in "
             '"/var/lib/node_exporter/textfile"'
         )
     wrong = [f"{path}: {SECTION}.{text}" for text in _wrong_otlp(table)]
@@ -120,7 +120,7 @@ def _wrong_otlp(table: Mapping[str, Any]) -> list[str]:
     """Return the problems of the push, each beginning with its key. Values may be secrets, so they are not quoted."""
     if ENDPOINT not in table:
         return [f"{key} does nothing without {ENDPOINT}" for key in OTLP_KEYS if key in table]
-    texts = [f"{key} has to be a string" for key in OTLP_KEYS if not isinstance(table.get(key, ""), str)]
+    texts = [f"{key} must be a string" for key in OTLP_KEYS if not isinstance(table.get(key, ""), str)]
     if texts:
         return texts
     wrong = _wrong_endpoint(table[ENDPOINT])
@@ -131,7 +131,7 @@ def _wrong_otlp(table: Mapping[str, Any]) -> list[str]:
             "is saved in run directories"
         )
     if INTERVAL in table and not _is_valid_interval(table[INTERVAL]):
-        wrong.append(f'{INTERVAL} has to be a time from 1s to 1h, as in "30s"')
+        wrong.append(f'{INTERVAL} must be a time from 1s to 1h, as in "30s"')
     return wrong
 
 
@@ -141,10 +141,10 @@ def _is_valid_interval(text: str) -> bool:
 
 def _wrong_endpoint(value: str) -> list[str]:
     if not is_address(value):
-        return [f'{ENDPOINT} has to be the address of a collector, as in "http://localhost:4318"']
+        return [f'{ENDPOINT} must be the address of a collector, as in "http://localhost:4318"']
     parts = urlsplit(value)
     if parts.username is not None or "?" in value or "#" in value:
-        return [f"{ENDPOINT} has to be only host and path: write secrets into {HEADERS_FILE}"]
+        return [f"{ENDPOINT} must be only host and path: write secrets into {HEADERS_FILE}"]
     return []
 
 

@@ -81,4 +81,4 @@ def test_the_plan_says_which_cap_holds_and_where_it_is_written(world: World) -> 
     settings(world, '[logs]\ncap = "1MB"\n')
     plan = world.distui(*words).fine().out
     assert "log cap" not in plan
-    assert "logs.cap has to be a size" in plan
+    assert "logs.cap must be a size" in plan

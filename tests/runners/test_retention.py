@@ -65,13 +65,13 @@ def test_what_the_settings_mean(settings: Path, text: str, rule: Retention) -> N
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[retention]\nolder_than = "30"', "has to be a time"),
+        ('[retention]\nolder_than = "30"', "must be a time"),
         ('[retention]\nolder_than = "0d"', "above 0"),
-        ("[retention]\nolder_than = 30", "has to be a time"),
+        ("[retention]\nolder_than = 30", "must be a time"),
         ("[retention]\nkeep = 0", "from 1 on"),
         ("[retention]\nkeep = true", "from 1 on"),
         ('[retention]\nolder = "1d"', "did you mean older_than?"),
-        ("retention = 5", "has to be a section"),
+        ("retention = 5", "must be a section"),
         ("[retention", "TOML"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_wrong_section_costs_a_sentence_alone(settings: Path, capsys: pytest.C
     settings.write_text('[launch]\npreset = 3\nplace = "local"\n')
     preset, err = planned("plan ddp --json -- train.py", capsys)
     assert preset == "ddp"
-    assert "launch.preset has to be the name of a preset" in err
+    assert "launch.preset must be the name of a preset" in err
 
 
 def test_a_preset_that_is_not_there_is_named(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,10 +181,10 @@ def test_secrets_that_nothing_could_use_are_named(
 @for_each(
     ("text", "why"),
     [
-        ('[logs]\ncap = "1MB"\n', "logs.cap has to be a size of 16MiB or more"),
-        ("[logs]\ncap = 200000000\n", "logs.cap has to be a size of 16MiB or more"),
+        ('[logs]\ncap = "1MB"\n', "logs.cap must be a size of 16MiB or more"),
+        ("[logs]\ncap = 200000000\n", "logs.cap must be a size of 16MiB or more"),
         ('[logs]\ncap = "200MB"\ncaps = 1\n', "there is no setting logs.caps; did you mean cap?"),
-        ("logs = 5\n", "logs has to be a section, [logs]"),
+        ("logs = 5\n", "logs must be a section, [logs]"),
     ],
 )
 def test_a_cap_that_is_none_caps_nothing_and_is_named(

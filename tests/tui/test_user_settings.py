@@ -71,15 +71,15 @@ def test_comments_and_strange_keys_stay(file: Path) -> None:
     [
         ('themes = "dark"', "there is no setting themes; did you mean theme?"),
         ("[ranks]\nsorted = 1", "there is no setting ranks.sorted; did you mean ranks.sort?"),
-        ('theme = "blue"', "theme has to be one of dark, light, terminal, textual-dark, "),
-        ('hosts = "gpu1"', "hosts has to be a list of hosts"),
-        ('hosts = ["-oProxyCommand=x"]', "hosts has to be a list of hosts"),
-        ('hosts = ["a", "a"]', "hosts has to be a list of hosts"),
-        ("[gpus]\ncolumns = ['gpu', 'warmth']", "gpus.columns has to be a list of columns"),
-        ("[ranks]\nreverse = 1", "ranks.reverse has to be true or false"),
-        ("ranks = 3", "ranks has to be a section, [ranks]"),
-        ('[curves]\nmetrics = ["loss"]', "curves.metrics has to be a list of metrics"),
-        ('[curves]\nwindow = "2m"', "curves.window has to be one of 1m, 5m"),
+        ('theme = "blue"', "theme must be one of dark, light, terminal, textual-dark, "),
+        ('hosts = "gpu1"', "hosts must be a list of hosts"),
+        ('hosts = ["-oProxyCommand=x"]', "hosts must be a list of hosts"),
+        ('hosts = ["a", "a"]', "hosts must be a list of hosts"),
+        ("[gpus]\ncolumns = ['gpu', 'warmth']", "gpus.columns must be a list of columns"),
+        ("[ranks]\nreverse = 1", "ranks.reverse must be true or false"),
+        ("ranks = 3", "ranks must be a section, [ranks]"),
+        ('[curves]\nmetrics = ["loss"]', "curves.metrics must be a list of metrics"),
+        ('[curves]\nwindow = "2m"', "curves.window must be one of 1m, 5m"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_the_rest_counts(file: Path, text: str, sentence: str) -> None:
@@ -110,7 +110,7 @@ def test_a_damaged_file_is_never_written_over(file: Path, data: bytes) -> None:
 
 def test_a_section_that_is_none_is_never_written_over(file: Path) -> None:
     written(file, "ranks = 3\n")
-    with pytest.raises(SettingsError, match=r"ranks has to be a section, \[ranks\]"):
+    with pytest.raises(SettingsError, match=r"ranks must be a section, \[ranks\]"):
         keep(file, {"sort": "step"})
     assert file.read_text() == "ranks = 3\n"
 

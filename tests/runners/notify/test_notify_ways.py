@@ -90,15 +90,15 @@ def test_an_address_on_the_command_line_is_refused_and_not_repeated(tmp_path: Pa
 
 def test_a_way_with_a_mistake_is_named_and_refused_at_a_launch(tmp_path: Path) -> None:
     for lines, part in [
-        ('type = "slak"', "type has to be one of"), ('type = "webhook"', "needs its address"),
+        ('type = "slak"', "type must be one of"), ('type = "webhook"', "needs its address"),
         (f'type = "webhook"\nurl = "{SECRET}"\nurl_file = "x"', "in one of"),
-        ('type = "webhook"\nurl = 3', "has to be a string"),
+        ('type = "webhook"\nurl = 3', "must be a string"),
         ('type = "command"', "list of words"), ('type = "command"\ncommand = "rm -rf"', "list of words"),
         ('type = "command"\ncommand = []', "list of words"), ('type = "desktop"\nurl = "x"', "has no setting"),
         ('type = "webhook"\nurl_env = "MY_ADDRESS"', "name of a secret"),
         (f'type = "webhook"\nurl = "{SECRET}"\nurls = 1', "did you mean"),
         (f'type = "webhook"\nurl = "{SECRET}"\nrules = "hang"', "list of rules"),
-        ('type = "terminal"', "has to be called terminal"),
+        ('type = "terminal"', "must be called terminal"),
         ('type = "apprise"\nurl_file = "x"\ntoken_file = "y"', "of type apprise has no setting"),
         (f'type = "webhook"\nurl = "{SECRET}"\nrules = ["hangs"]', "did you mean hang?"),
     ]:  # fmt: skip

@@ -280,14 +280,14 @@ def test_the_network_is_that_of_the_launch_and_the_users_own_export_has_no_say()
 
 def test_what_cannot_be_used_is_named_and_nothing_is_pushed() -> None:
     for table, problem in [
-        ({"otlp_endpoint": "localhost:4318"}, "export.otlp_endpoint has to be the address of a collector"),
-        ({"otlp_endpoint": "https://me:pw@h/"}, "export.otlp_endpoint has to be only host and path"),
-        ({"otlp_endpoint": "https://h/?token=pw"}, "export.otlp_endpoint has to be only host and path"),
-        ({"otlp_endpoint": "https://h:port/"}, "export.otlp_endpoint has to be the address"),
-        ({"otlp_endpoint": 4318}, "export.otlp_endpoint has to be a string"),
+        ({"otlp_endpoint": "localhost:4318"}, "export.otlp_endpoint must be the address of a collector"),
+        ({"otlp_endpoint": "https://me:pw@h/"}, "export.otlp_endpoint must be only host and path"),
+        ({"otlp_endpoint": "https://h/?token=pw"}, "export.otlp_endpoint must be only host and path"),
+        ({"otlp_endpoint": "https://h:port/"}, "export.otlp_endpoint must be the address"),
+        ({"otlp_endpoint": 4318}, "export.otlp_endpoint must be a string"),
         (
             {"otlp_endpoint": "http://h", "otlp_headers_file": ["pw"]},
-            "export.otlp_headers_file has to be a string",
+            "export.otlp_headers_file must be a string",
         ),
         (
             {"otlp_endpoint": "http://h", "otlp_headers_env": "PLAIN"},
@@ -295,11 +295,11 @@ def test_what_cannot_be_used_is_named_and_nothing_is_pushed() -> None:
         ),
         (
             {"otlp_endpoint": "http://h", "otlp_interval": "0.1s"},
-            "export.otlp_interval has to be a time from 1s to 1h",
+            "export.otlp_interval must be a time from 1s to 1h",
         ),
         (
             {"otlp_endpoint": "http://h", "otlp_interval": "often"},
-            "export.otlp_interval has to be a time from 1s to 1h",
+            "export.otlp_interval must be a time from 1s to 1h",
         ),
         ({"otlp_interval": "10s"}, "export.otlp_interval does nothing without otlp_endpoint"),
     ]:

@@ -201,13 +201,13 @@ def test_what_the_settings_mean() -> None:
         ({}, None, ""),
         ({"openmetrics_dir": "/var/lib/x"}, Path("/var/lib/x"), ""),
         ({"openmetrics_dir": "~/x"}, Path.home() / "x", ""),
-        ({"openmetrics_dir": "x"}, None, "has to be an absolute path (or ~/…)"),
-        ({"openmetrics_dir": ""}, None, "has to be an absolute path (or ~/…)"),
-        ({"openmetrics_dir": "/a\nb"}, None, "has to be an absolute path (or ~/…)"),
-        ({"openmetrics_dir": 5}, None, "has to be an absolute path (or ~/…)"),
-        ({"openmetrics_dir": "~nobody-of-that-name/x"}, None, "has to be an absolute path (or ~/…)"),
+        ({"openmetrics_dir": "x"}, None, "must be an absolute path (or ~/…)"),
+        ({"openmetrics_dir": ""}, None, "must be an absolute path (or ~/…)"),
+        ({"openmetrics_dir": "/a\nb"}, None, "must be an absolute path (or ~/…)"),
+        ({"openmetrics_dir": 5}, None, "must be an absolute path (or ~/…)"),
+        ({"openmetrics_dir": "~nobody-of-that-name/x"}, None, "must be an absolute path (or ~/…)"),
         ({"openmetrics": "/x"}, None, "did you mean openmetrics_dir?"),
-        ("/x", None, "has to be a section"),
+        ("/x", None, "must be a section"),
     ]:
         read = export_settings.of_table(table, Path("settings.toml"))
         assert read.directory == directory
