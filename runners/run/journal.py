@@ -38,6 +38,7 @@ from .model import (
     Folded,
     Hello,
     PlanSummary,
+    RankTick,
     RunCreated,
     RunEnded,
     RunPhase,
@@ -78,6 +79,14 @@ def read(
         problems.append(
             f"{NAME} has {plural(strange, 'line')} that cannot be read: damaged, or of another version"
         )
+
+
+def is_of_run(stamped: Stamped) -> bool:
+    """Whether an event happened to the run: others only mark the extent of a bundle (see `bundle_reader.opened`)."""
+    event = stamped.event
+    if isinstance(event, RankTick):
+        return False
+    return not isinstance(event, RunEnded) or event.phase is not RunPhase.EXPORTED
 
 
 class Lines:
@@ -493,7 +502,7 @@ def _created(path: Path, record: RunRecord) -> Stamped:
 
 
 def _plan(path: Path) -> PlanSummary:
-    from ...presets.render import plan_from_json  # slow import that intact journals do not need
+    from ...presets.plan_json import plan_from_json  # slow import that intact journals do not need
 
     try:
         return summarise(plan_from_json(json.loads(file_io.content(path / PLAN_FILE))))

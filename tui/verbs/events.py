@@ -14,7 +14,7 @@ from ...runners.diagnosis.status import DAMAGED
 from ...runners.node.local_agent import with_link
 from ...runners.run import journal, run_directories
 from ...runners.run.formatting import time_of_day
-from ...runners.run.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
+from ...runners.run.model import FindingRaised, Stamped
 from ...runners.run.wire.client import Link
 from ..terminal import complain, piped_stdout, unread
 from .run_or_bundle import run_or_bundle
@@ -26,7 +26,7 @@ def events(options: argparse.Namespace) -> int:
     if not options.follow:
         entry = run_directories.resolve(options.run)
         for stamped in journal.read(entry.path):
-            if not _of_opening(stamped):
+            if journal.is_of_run(stamped):
                 _print_event(stamped, options.json)
         for problem in entry.history().problems:
             complain(f"{entry.record.name}: {problem}")
@@ -34,7 +34,7 @@ def events(options: argparse.Namespace) -> int:
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
         async for stamped in link.events():
-            if stamped.seq and not _of_opening(stamped):
+            if stamped.seq and journal.is_of_run(stamped):
                 _print_event(stamped, options.json)
             elif isinstance(stamped.event, FindingRaised) and stamped.event.finding.id == DAMAGED:
                 complain(stamped.event.finding.text)
@@ -69,12 +69,6 @@ async def while_read(work: Awaitable[int]) -> int:
     finally:
         if number is not None:
             loop.remove_reader(number)
-
-
-def _of_opening(stamped: Stamped) -> bool:
-    """Whether an event only marks the extent of a bundle, and is no event of the run (see `bundle_reader.opened`)."""
-    event = stamped.event
-    return isinstance(event, RankTick) or (isinstance(event, RunEnded) and event.phase is RunPhase.EXPORTED)
 
 
 def _print_event(stamped: Stamped, as_json: bool) -> None:
