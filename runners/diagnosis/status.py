@@ -26,7 +26,7 @@ DAMAGED = "damaged"
 """Id of the finding about damaged files of the run."""
 
 
-def hidden(state: RunState, damaged: bool = False) -> bool:
+def attempts_unknown(state: RunState, damaged: bool = False) -> bool:
     """Whether the attempts are unknown rather than none: the run is running, or files are damaged."""
     damaged = damaged or any(finding.id == DAMAGED for finding in state.findings.values())
     return not state.attempts and (damaged or state.phase is RunPhase.RUNNING)
@@ -63,7 +63,7 @@ def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunF
     """Figures of a run, from its own files; `phase` is from `run_directories.phase`."""
     state = history.state
     line = progress(state, now)
-    unseen = hidden(state, bool(history.problems))
+    unseen = attempts_unknown(state, bool(history.problems))
     step, total = (line.step, line.total) if phase.ended else _advanced(entry, state, now)
     return RunFigures(
         nodes=None if unseen else max(1, len({rank.place.node for rank in state.ranks.values()})),

@@ -13,7 +13,7 @@ from ..diagnosis.applied_preset import Applied, applied
 from ..diagnosis.first_step import no_step_yet
 from ..diagnosis.mesh import coordinates, sizes
 from ..diagnosis.missing_data import missing
-from ..diagnosis.status import hidden
+from ..diagnosis.status import attempts_unknown
 from ..run import clock
 from ..run.formatting import elapsed
 from ..run.freshness import Freshness, freshness
@@ -169,7 +169,7 @@ def status_json(state: RunState, now: float | None = None) -> RunStatus:
         "name": state.name,
         "state": str(state.phase),
         "hung": hung(state),
-        "attempt": None if hidden(state) else state.attempt,
+        "attempt": None if attempts_unknown(state) else state.attempt,
         "began": state.began or None,
         "ended": state.end(),
         "exit_code": state.exit_code,

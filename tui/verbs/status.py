@@ -13,7 +13,7 @@ from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.applied_preset import applied
 from ...runners.diagnosis.first_step import no_step_yet
-from ...runners.diagnosis.status import hidden, state_words, world_size
+from ...runners.diagnosis.status import attempts_unknown, state_words, world_size
 from ...runners.node.local_agent import with_link
 from ...runners.node.run_following import folded_events, snapshot
 from ...runners.reports.run_status import complete, marked
@@ -48,7 +48,7 @@ CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 def headline(state: RunState, now: float | None = None) -> str:
     """Return one line: name, state, progress, pace."""
-    frame, unseen = _frame(state, now), hidden(state)
+    frame, unseen = _frame(state, now), attempts_unknown(state)
     words = no_step_yet(state, frame.now)
     begun = [f"attempt {state.attempt}"] if state.attempt else []
     seen, world = len(state.ranks), world_size(state)
