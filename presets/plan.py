@@ -81,14 +81,14 @@ class Plan:
     env: Mapping[str, str]
     """Added to the environment of the launcher and of every rank."""
     hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Pattern of host names → additional variables of the matching nodes. See `render.for_host`."""
+    """Pattern of host names → additional variables of the matching nodes. See `node_plans.for_host`."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files to write before the start: path relative to the run directory → text."""
     nnodes: int = 1
     nnodes_min: int | None = None
     """Fewest nodes of an elastic run. None means always `nnodes`."""
     node: int = 0
-    """Number of this plan's node, from 0. `render.for_node` derives it from the plan of all nodes."""
+    """Number of this plan's node, from 0. `node_plans.for_node` derives it from the plan of all nodes."""
     nproc_per_node: int | None = None
     backend: str | None = None
     """ "nccl" or "gloo", or None for a command."""

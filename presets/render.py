@@ -1,21 +1,16 @@
-"""Convert a plan to text, to JSON and back, and to the plans of its nodes."""
+"""Convert a plan to text for a terminal."""
 
 from __future__ import annotations
 
-import dataclasses
-import fnmatch
-import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from . import rank_mesh, worker_group
-from .finding import PlanError
-from .launchers import accelerate, deepspeed, torchrun
+from . import rank_mesh
+from .launchers import torchrun
 from .model import RestartPolicy
 from .plan import Plan
 from .sanitize import clean_whole, quoted
-from .secrets import MASK, SECRET_WORDS, holds_secret, mask, mask_text, mask_words
+from .secrets import mask, mask_text, mask_words
 
 LOG_CAP = "--log-cap"
 """Key in a plan's origins for the settings file that sets its log cap."""
@@ -152,94 +147,6 @@ def _policy(policy: RestartPolicy) -> str:
     )
 
 
-def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
-    """Return the plan as JSON values. `masked` hides secrets, for output and export."""
-    document: dict[str, Any] = {
-        item.name: _plain(getattr(plan, item.name)) for item in dataclasses.fields(plan)
-    }
-    document["coordinates"] = [
-        rank_mesh.coordinates(plan.mesh, rank)
-        for rank in range(math.prod(plan.mesh.values()) if plan.strategy or not plan.mesh else 0)
-    ]
-    document["hosts"] = {pattern: dict(variables) for pattern, variables in plan.hosts.items()}
-    if masked:
-        document["hosts"] = {pattern: _without_values(env) for pattern, env in plan.hosts.items()}
-        document["env"] = _without_values(plan.env)
-        document["files"] = {name: mask_text(text) for name, text in plan.files.items()}
-        for part in ("argv", "command"):
-            document[part] = mask_words(document[part])
-    document["restart"] = dataclasses.asdict(plan.restart)
-    return document
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _without_values(env: Mapping[str, str]) -> dict[str, str]:
-    """Replace each value that contains a secret by MASK, never only a part of it."""
-    return {name: MASK if holds_secret(name, value) else value for name, value in env.items()}
-
-
-def hidden(plan: Plan) -> dict[str, str]:
-    """Return the values that the plan's masked JSON hides, as environment of the executing process.
-
-    Never write them down.
-    """
-    shown = plan_to_json(plan, masked=True)
-    env = {name: value for name, value in plan.env.items() if shown["env"][name] == MASK}
-    parts = {
-        part: {str(at): word for at, word in enumerate(getattr(plan, part))} for part in ("argv", "command")
-    }
-    parts["files"] = dict(plan.files)
-    words = {
-        part: {key: text for key, text in texts.items() if MASK in _at(shown[part], key)}
-        for part, texts in parts.items()
-    }
-    return {**env, SECRET_WORDS: json.dumps(words)} if any(words.values()) else env
-
-
-def _at(part: Any, key: str) -> str:
-    return str(part[int(key)] if isinstance(part, list) else part[key])
-
-
-def revealed(plan: Plan, env: Mapping[str, str]) -> Plan:
-    """Return a plan from masked JSON with the texts from `hidden`. Missing texts stay masked."""
-    try:
-        words = json.loads(env.get(SECRET_WORDS) or "{}")
-        argv, command = (
-            tuple(words.get(part, {}).get(str(at), word) for at, word in enumerate(getattr(plan, part)))
-            for part in ("argv", "command")
-        )
-        return dataclasses.replace(
-            plan, argv=argv, command=command, files={**plan.files, **words.get("files", {})}
-        )
-    except (ValueError, AttributeError, TypeError):
-        return plan
-
-
-def unknown_words(plan: Plan) -> list[str]:
-    """Return the arguments of a plan with a secret whose value is missing."""
-    return [word for word in plan.argv if MASK in word]
-
-
-def plan_from_json(document: Mapping[str, Any]) -> Plan:
-    """Return the plan that `plan_to_json` wrote. Unknown fields are ignored. Raises PlanError."""
-    fields = {item.name for item in dataclasses.fields(Plan)}
-    values = {name: value for name, value in document.items() if name in fields}
-    policy = {item.name for item in dataclasses.fields(RestartPolicy)}
-    try:
-        for name in ("argv", "command", "notes", "passed", "sources", "signals", "notify"):
-            values[name] = tuple(values.get(name, ()))
-        restart = {name: value for name, value in dict(values.get("restart", {})).items() if name in policy}
-        values["restart"] = RestartPolicy(**restart)
-        return Plan(**values)
-    except (TypeError, ValueError) as error:
-        raise PlanError(f"This is not a plan that distui wrote: {error}") from None
-
-
 def ports(plan: Plan) -> str:
     """Describe the ports that the running plan opens."""
     if plan.launcher != "torchrun":
@@ -258,106 +165,3 @@ def ports(plan: Plan) -> str:
         f"{endpoint} on the first node: the rendezvous, for holders of the run's key; torch's own for the ranks, "
         "unauthenticated, on every node (see docs/security.md)"
     )
-
-
-PORTS = range(20000, 30000)
-"""Range of the rendezvous port of a run on several nodes: below the kernel's ephemeral ports (32768 on Linux)."""
-
-
-def rendezvous_port(run8: str) -> int:
-    """Return a port from the run's eight hex digits, because free ports of the future head are not known yet."""
-    return PORTS[int(run8, 16) % len(PORTS)]
-
-
-def part_id(run: str, node: int) -> str:
-    return f"{run}.n{node}"
-
-
-def part_run8(run8: str, node: int) -> str:
-    """Return the stem of that part's socket names, which is known without a question to the node."""
-    return f"{run8}n{node}"
-
-
-def for_host(plan: Plan, host: str) -> Plan:
-    """Return `plan` with the variables of each pattern in `plan.hosts` that matches the host. Later patterns win.
-
-    A pattern is a shell pattern in lower case, which may match the name with or without its domain.
-    """
-    names = {host.lower(), host.lower().split(".", 1)[0]}
-    added: dict[str, str] = {}
-    origins: dict[str, str] = {}
-    for pattern, variables in plan.hosts.items():
-        if any(fnmatch.fnmatchcase(name, pattern.lower()) for name in names):
-            added |= variables
-            origins |= {name: plan.origins.get(f"{pattern}:{name}", "") for name in variables}
-    if not added:
-        return plan
-    return dataclasses.replace(plan, env={**plan.env, **added}, origins={**plan.origins, **origins})
-
-
-def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd: str, python: str) -> Plan:
-    """Return the plan of node number `node` at `addresses[node]`. `addresses[0]` is the head's address.
-
-    The part is a separate run with its own ID and marker in the ranks' environment. The rendezvous is that of the whole
-    run. Raises PlanError if there is no such node.
-    """
-    if not 0 <= node < min(plan.nnodes, len(addresses)):
-        raise PlanError(
-            f"There is no node {node}: the plan is for {plan.nnodes}, and {len(addresses)} addresses are given"
-        )
-    argv, files = plan.argv, plan.files
-    if plan.nnodes > 1:
-        argv = placed_argv(plan.launcher, argv, plan.command, node, addresses)
-        files = placed_files(files, node, addresses)
-    names = tuple(plan.files)
-    words = {str(at): word for at, word in enumerate(argv)}
-    argv = tuple(moved_paths(words, names, plan.run_dir, run_dir).values())
-    env = moved_paths(plan.env, names, plan.run_dir, run_dir)
-    run = part_id(plan.run, node)
-    seat = {"DISTUI_NODE": str(node), "DISTUI_NNODES": str(plan.nnodes), "DISTUI_HEAD": addresses[0]}
-    return dataclasses.replace(
-        plan,
-        run=run,
-        run_dir=run_dir,
-        cwd=cwd,
-        python=python,
-        node=node,
-        argv=argv,
-        env={**env, "DISTUI_RUN_ID": run, **seat},
-        origins={**plan.origins, **dict.fromkeys(seat, worker_group.DISTUI)},
-        files=moved_paths(files, names, plan.run_dir, run_dir),
-    )
-
-
-def placed_argv(
-    launcher: str, words: Sequence[str], command: Sequence[str], node: int, addresses: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the command line of node number `node`. The user's own words, `command`, stay unchanged."""
-    if launcher == "torchrun":
-        return torchrun.placed(words, addresses[0], addresses[node], node)
-    own = len(words) - len(command)
-    return (*(_filled(word, node, addresses) for word in words[:own]), *words[own:])
-
-
-def placed_files(texts: Mapping[str, str], node: int, addresses: Sequence[str]) -> dict[str, str]:
-    """Return the files of node number `node`."""
-    return {
-        name: _filled(text, node, addresses)
-        if name == deepspeed.HOST_FILE or name.startswith("accelerate/")
-        else text
-        for name, text in texts.items()
-    }
-
-
-def moved_paths(texts: Mapping[str, str], names: Sequence[str], before: str, after: str) -> dict[str, str]:
-    """Return `texts` with the paths of the files `names` moved to another run directory."""
-    made = dict(texts)
-    for name in names:
-        made = {key: text.replace(f"{before}/{name}", f"{after}/{name}") for key, text in made.items()}
-    return made
-
-
-def _filled(text: str, node: int, addresses: Sequence[str]) -> str:
-    for number, address in enumerate(addresses):
-        text = text.replace(deepspeed.address(number), address)
-    return text.replace(accelerate.HEAD, addresses[0]).replace(accelerate.NODE, str(node))

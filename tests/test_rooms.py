@@ -247,15 +247,15 @@ LATE_IMPORTS = {
     # The rules of diagnosis take a while to load.
     "runners/agent/__main__.py": {"runners.diagnosis.detectors"},
     # `ls` and `status` read runs without presets, plans, launches and hubs.
-    "runners/run/daemon.py": {"presets.render"},
-    "runners/run/journal.py": {"presets.render"},
+    "runners/run/daemon.py": {"presets.plan_json"},
+    "runners/run/journal.py": {"presets.plan_json"},
     "runners/hub/__main__.py": {"runners.hub.cluster_launch"},
     "runners/launch/sky.py": {"presets.task_summary"},
     # Every Python below a command loads this, and few become ranks.
     "runners/inrank/joining.py": {"runners.inrank.control", "runners.inrank.hook"},
     # What acts on torch is loaded once the script has imported that.
     "runners/inrank/adopt/arming.py": {"runners.inrank.adopt.call"},
-    "runners/node/local_agent.py": {"presets.plan", "presets.render", "runners.node.routes"},
+    "runners/node/local_agent.py": {"presets.plan", "presets.plan_json", "runners.node.routes"},
     "runners/node/script_files.py": {"presets.script_support", "presets.script_tree"},
 }  # fmt: skip
 """Imports of our own that wait until a function runs, each for the time that a start takes; there are no others."""

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
-from ...presets.render import revealed, unknown_words
+from ...presets.plan_json import revealed, unknown_words
 from ...presets.secrets import MASK, SECRET_WORDS
 from ..run import environment
 from ..run.environment import Kept, Started

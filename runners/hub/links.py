@@ -15,7 +15,7 @@ import msgspec
 from msgspec import MsgspecError, Raw, structs
 
 from ...presets.finding import Finding
-from ...presets.render import part_id
+from ...presets.node_plans import part_id
 from ..diagnosis import nccl_facts
 from ..node.agentless import FilesLink
 from ..node.local_agent import open_agent

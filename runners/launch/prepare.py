@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from ...presets.finding import PlanError
 from ...presets.load import load
+from ...presets.node_plans import for_host
 from ...presets.plan import Plan, command_plan, make_plan
-from ...presets.render import LOG_CAP, for_host
+from ...presets.render import LOG_CAP
 from ...presets.request import NODES, REQUEST_OPTIONS, Request
 from ..logs import log_settings
 from ..node import executable, local_agent

@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from ...presets.finding import PlanError
+from ...presets.node_plans import rendezvous_port
 from ...presets.plan import Place, Plan
-from ...presets.render import plan_to_json, render, rendezvous_port
+from ...presets.plan_json import plan_to_json
+from ...presets.render import render
 from ...presets.request import Request
 from ...presets.secrets import mask, mask_value, mask_words
 from ..hub.launch_order import CARGO, SkyRequest

@@ -12,7 +12,7 @@ from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Plan, command_plan, make_plan, wished_env
-from ...presets.render import hidden as hidden_of
+from ...presets.plan_json import hidden as hidden_of
 from ...presets.request import Request
 from ...presets.skypilot import Cargo
 from ...presets.text_formats import Unreadable, bare, decoded, read_yaml, write_yaml

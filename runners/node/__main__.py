@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from ... import __version__
-from ...presets.render import part_id, part_run8
+from ...presets.node_plans import part_id, part_run8
 from ..run import clock, file_io
 from ..run.errors import RunError
 from ..run.machine import gpus_here

@@ -23,8 +23,9 @@ from msgspec import Struct
 
 from ...presets import worker_group
 from ...presets.finding import PlanError
+from ...presets.node_plans import for_host, for_node, part_id, part_run8
 from ...presets.plan import Plan
-from ...presets.render import for_host, for_node, part_id, part_run8, plan_from_json, plan_to_json, revealed
+from ...presets.plan_json import plan_from_json, plan_to_json, revealed
 from ...presets.secrets import SECRET_WORDS
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import Seat
@@ -61,7 +62,7 @@ class Document(Struct, frozen=True):
     created: float
     nnodes: int
     plan: dict[str, Any]
-    """`render.plan_to_json` of the plan for all nodes, with placeholders, secrets masked."""
+    """`plan_json.plan_to_json` of the plan for all nodes, with placeholders, secrets masked."""
     addresses: tuple[str, ...] | None = None
     """Address of every node by number; None: SkyPilot has them."""
 
@@ -78,7 +79,7 @@ class Start(Struct, frozen=True):
 
     job: Document
     env: dict[str, str] = {}
-    """Result of `render.hidden` for the plan, and DISTUI_RELAY_KEY."""
+    """Result of `plan_json.hidden` for the plan, and DISTUI_RELAY_KEY."""
 
 
 def path_of(run: str) -> Path:

@@ -85,8 +85,8 @@ def start(
     `files`: additional files of the run directory; `hidden`: secrets that are not in the plan; `shell`: environment that
     the ranks inherit, by default this process's. Raises RunError.
     """
-    from ...presets.render import hidden as hidden_of
-    from ...presets.render import plan_to_json
+    from ...presets.plan_json import hidden as hidden_of
+    from ...presets.plan_json import plan_to_json
 
     ensure_socket_dir()
     document = json.dumps(plan_to_json(plan, masked=True), indent=1).encode()

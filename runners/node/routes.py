@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ...presets.finding import PlanError
 from ...presets.plan import Plan
-from ...presets.render import plan_from_json, plan_to_json
+from ...presets.plan_json import plan_from_json, plan_to_json
 from ..run import file_io, own_runs, run_directories
 from ..run.errors import RunError, UnreachableError
 from ..run.journal import RunRecord

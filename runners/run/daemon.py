@@ -58,7 +58,7 @@ def main(argv: list[str], serve: Serve, usage: str) -> int:
 def load(entry: run_directories.Entry) -> Plan:
     """Load the plan of a run. Raises RunError, also for another run's plan: its processes would count as this run's."""
     # Slow to import, and modules that only read runs import this module too.
-    from ...presets.render import plan_from_json
+    from ...presets.plan_json import plan_from_json
 
     path = entry.path / run_directories.PLAN_FILE
     try:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from distui.presets.render import part_id
+from distui.presets.node_plans import part_id
 from distui.runners.agent.server import AgentServer
 from distui.runners.logs.windows import ask_window
 from distui.runners.run import file_io, run_directories

@@ -20,7 +20,7 @@ import pytest
 from distui.presets.load import load
 from distui.presets.model import RestartPolicy
 from distui.presets.plan import Plan, make_plan
-from distui.presets.render import plan_to_json
+from distui.presets.plan_json import plan_to_json
 from distui.presets.request import Request
 from distui.runners.agent.__main__ import Agent
 from distui.runners.agent.runner_process import Runner, SpawnRunner

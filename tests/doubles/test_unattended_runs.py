@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from distui.presets.render import plan_to_json
+from distui.presets.plan_json import plan_to_json
 from distui.runners.agent.__main__ import Agent
 from distui.runners.node import courier
 from distui.runners.notify import couriers

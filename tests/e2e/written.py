@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from distui.presets.render import plan_from_json
+from distui.presets.plan_json import plan_from_json
 from distui.runners.node import local_agent
 from distui.runners.run import file_io, launch_record
 from distui.runners.run.journal import Chronicle, summarise

@@ -103,7 +103,7 @@ def test_layers_are_compiled_and_checkpointed_through_it(
 
 
 def test_a_file_for_each_node(tmp_path: Path) -> None:
-    from distui.presets.render import for_node
+    from distui.presets.node_plans import for_node
 
     made = plan("fsdp2", BY_YAML, nnodes=2)
     for node in (0, 1):

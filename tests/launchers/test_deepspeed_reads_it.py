@@ -14,7 +14,7 @@ from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.lint import lint_file
-from distui.presets.render import for_node
+from distui.presets.node_plans import for_node
 
 from .hf import needs_hf
 from .plans import DEEPSPEED, plan

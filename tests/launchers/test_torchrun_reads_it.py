@@ -10,7 +10,7 @@ import pytest
 
 from distui.presets.finding import PlanError
 from distui.presets.launchers import torchrun
-from distui.presets.render import for_node
+from distui.presets.node_plans import for_node
 
 from .plans import plan
 

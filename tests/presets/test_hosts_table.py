@@ -11,9 +11,11 @@ from each import for_each
 from distui.presets.finding import PlanError, PresetError
 from distui.presets.load import load
 from distui.presets.model import Loaded
+from distui.presets.node_plans import for_host
 from distui.presets.plan import Place, Plan, command_plan, make_plan
+from distui.presets.plan_json import plan_from_json, plan_to_json
 from distui.presets.preset_text import show_text
-from distui.presets.render import for_host, plan_from_json, plan_to_json, render
+from distui.presets.render import render
 from distui.presets.request import Request
 
 PLACE = Place(

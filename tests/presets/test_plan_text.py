@@ -22,7 +22,8 @@ from distui.presets.finding import PlanError
 from distui.presets.launchers import torchrun
 from distui.presets.model import Loaded, Preset, RestartPolicy
 from distui.presets.plan import Place, Plan, command_plan, make_plan
-from distui.presets.render import command_line, plan_from_json, plan_to_json, ports, render
+from distui.presets.plan_json import plan_from_json, plan_to_json
+from distui.presets.render import command_line, ports, render
 from distui.presets.request import Request
 from distui.presets.secrets import is_secret, mask
 

@@ -11,16 +11,10 @@ from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.load import load
+from distui.presets.node_plans import for_node, part_id, part_run8, rendezvous_port
 from distui.presets.plan import Place, Plan, command_plan, make_plan
-from distui.presets.render import (
-    for_node,
-    part_id,
-    part_run8,
-    plan_from_json,
-    plan_to_json,
-    render,
-    rendezvous_port,
-)
+from distui.presets.plan_json import plan_from_json, plan_to_json
+from distui.presets.render import render
 from distui.presets.request import Request
 
 PLACE = Place(

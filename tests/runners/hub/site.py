@@ -20,8 +20,9 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
+from distui.presets.node_plans import for_node, part_id, part_run8
 from distui.presets.plan import Place, Plan, command_plan
-from distui.presets.render import for_node, part_id, part_run8, plan_to_json
+from distui.presets.plan_json import plan_to_json
 from distui.presets.request import Request
 from distui.runners.inrank.secure_channel import KEY_FILE
 from distui.runners.node import local_agent, routes

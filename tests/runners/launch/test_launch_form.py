@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from each import for_each
 
-from distui.presets.render import plan_to_json
+from distui.presets.plan_json import plan_to_json
 from distui.runners.launch import launch_form, recent
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.launch_settings import kind_of

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from each import for_each
 
-from distui.presets.render import plan_from_json
+from distui.presets.plan_json import plan_from_json
 from distui.presets.request import Request
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest

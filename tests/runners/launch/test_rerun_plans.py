@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distui.presets.render import plan_to_json
+from distui.presets.plan_json import plan_to_json
 from distui.presets.request import FORM_OPTIONS, Named, Request
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest

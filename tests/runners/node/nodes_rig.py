@@ -21,8 +21,9 @@ from typing import Any
 from patience import HANG_S
 
 from distui.presets.load import load
+from distui.presets.node_plans import rendezvous_port
 from distui.presets.plan import Place, Plan, make_plan
-from distui.presets.render import plan_to_json, rendezvous_port
+from distui.presets.plan_json import plan_to_json
 from distui.presets.request import Request
 from distui.runners.run import journal, run_directories
 from distui.runners.run.machine import free_port
