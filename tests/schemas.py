@@ -28,6 +28,7 @@ from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.start_preview import Preview
+from distui.runners.removal.removed_runs import Removable, Removed
 from distui.runners.reports.bundle_files import Manifest
 from distui.runners.reports.curve_report import Curves, MetricName
 from distui.runners.reports.dump_report import Dumped
@@ -47,7 +48,6 @@ from distui.tui.verbs.logs import LogLine
 from distui.tui.verbs.notes import Notes, Tags
 from distui.tui.verbs.notify import ListedWays, SentNotices, TriedWays
 from distui.tui.verbs.presets import NamedSettings, Written
-from distui.tui.verbs.removal import Removable, Removed
 from distui.tui.verbs.trust import Trusted, TrustedFile
 from distui.tui.verbs.watch import ListedJob
 

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from ...presets.plurals import plural
-from ...runners.removal import run_removal
+from ...runners.removal import removed_runs, run_removal
 from ...runners.removal.directory_trees import size_of
+from ...runners.removal.removed_runs import RemovedRun
 from ...runners.removal.run_removal import Removal
 from ...runners.run import clock, run_directories
 from ...runners.run.errors import RunError
@@ -20,50 +19,14 @@ from ..rows.glyphs import table
 from ..terminal import answer, complain, confirmed
 
 
-class RemovedRun(Struct, frozen=True):
-    run: str
-    name: str
-    path: str
-    why: str
-    folders: list[str]
-    bytes: int
-
-
-class Removed(Struct, frozen=True):
-    """`rm`, and `prune` without --dry-run."""
-
-    removed: list[RemovedRun]
-    freed_bytes: int
-    failed: list[str]
-
-
-class Removable(Struct, frozen=True):
-    """`prune --dry-run`."""
-
-    would_remove: list[RemovedRun]
-
-
 def rm(options: argparse.Namespace) -> int:
     """Remove runs by their names. Refuse if one of them is live, before any is removed."""
-    entries = {entry.path: entry for entry in map(run_directories.resolve, options.runs)}
-    chosen = [run_removal.examine(entry) for entry in entries.values()]
-    for removal in chosen:
-        if removal.refusal:
-            raise RunError(removal.refusal)
-    return _remove(options, chosen)
+    return _remove(options, removed_runs.checked(map(run_directories.resolve, options.runs)))
 
 
 def prune(options: argparse.Namespace) -> int:
     """Remove ended runs by age, number and outcome."""
-    if options.older_than is None and options.keep is None and not options.failed:
-        raise RunError("which runs? add --older-than 30d, --keep 20 or --failed")
-    chosen = run_removal.pruned(
-        run_removal.candidates(run_directories.entries()),
-        clock.now(),
-        older_than_s=options.older_than,
-        keep=options.keep,
-        failed=options.failed,
-    )
+    chosen = removed_runs.to_prune(options.older_than, options.keep, options.failed)
     return _show(options, chosen) if options.dry_run else _remove(options, chosen)
 
 
@@ -93,41 +56,22 @@ def _total(chosen: Sequence[Removal], sizes: Mapping[Path, int]) -> str:
 
 def _show(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
     sizes = _sizes(chosen)
-    documents = [
-        _document(removal, removal.folders, sum(sizes[folder] for folder in removal.folders))
-        for removal in chosen
-    ]
     lines = [*_lines(chosen, sizes), f"would remove {_total(chosen, sizes)}"]
-    answer(options.json, Removable(documents), lines if chosen else ["nothing to remove"])
+    answer(options.json, removed_runs.removable(chosen), lines if chosen else ["nothing to remove"])
     return 0
-
-
-def _document(removal: Removal, folders: Sequence[Path], size: int) -> RemovedRun:
-    record = removal.entry.record
-    why = f"{removal.phase}, {removal.age_text(clock.now())}"
-    paths = [str(folder) for folder in folders]
-    return RemovedRun(record.run, record.name, str(removal.entry.path), why, paths, size)
 
 
 def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
     if chosen and not _sure(options, chosen):
         return 1
-    said, removed, failed = run_removal.sweep(), list[RemovedRun](), list[str]()
-    for removal in chosen:
-        try:
-            gone = run_removal.remove(removal.entry)
-            removed.append(_document(removal, gone.folders, gone.size))
-        except run_removal.GoneError:
-            continue  # the run is already removed
-        except RunError as error:
-            failed.append(str(error))
-    freed = sum(each.bytes for each in removed)
-    lines = list(map(_removed_line, removed))
-    lines.append(f"removed {plural(len(removed), 'run')}, {size_short(freed)} freed")
-    answer(options.json, Removed(removed, freed, failed), lines if chosen else ["nothing to remove"])
-    for text in (*said, *failed):
+    problems = run_removal.sweep()
+    done = removed_runs.remove_all(chosen)
+    lines = list(map(_removed_line, done.removed))
+    lines.append(f"removed {plural(len(done.removed), 'run')}, {size_short(done.freed_bytes)} freed")
+    answer(options.json, done, lines if chosen else ["nothing to remove"])
+    for text in (*problems, *done.failed):
         complain(text)
-    return 1 if failed else 0
+    return 1 if done.failed else 0
 
 
 def _removed_line(removed: RemovedRun) -> str:
