@@ -34,6 +34,7 @@ from distui.runners.reports.curve_report import Curves, MetricName
 from distui.runners.reports.dump_report import Dumped
 from distui.runners.reports.profile_report import Profiled
 from distui.runners.reports.run_diagnosis import RunDiagnosis
+from distui.runners.reports.run_list import RunLine
 from distui.runners.reports.status_document import MarkedStatus, RunStatus, WatchedStatus
 from distui.runners.run.model import Stamped
 from distui.tui.setting_guide import ExampleSettings, Settings
@@ -43,7 +44,6 @@ from distui.tui.verbs.control import RankAnswers
 from distui.tui.verbs.doctor import ExaminationDocument, NodeExamination
 from distui.tui.verbs.launch import Started
 from distui.tui.verbs.lint import Findings
-from distui.tui.verbs.listing import RunLine
 from distui.tui.verbs.logs import LogLine
 from distui.tui.verbs.notes import Notes, Tags
 from distui.tui.verbs.notify import ListedWays, SentNotices, TriedWays

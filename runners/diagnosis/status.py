@@ -46,6 +46,7 @@ def worst(state: RunState) -> str:
 class RunFigures(Struct, frozen=True):
     """Figures of a run in a list; None if unknown."""
 
+    attempt: int | None
     nodes: int | None
     ranks: int | None
     step: int | None
@@ -66,6 +67,7 @@ def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunF
     unseen = attempts_unknown(state, bool(history.problems))
     step, total = (line.step, line.total) if phase.ended else _advanced(entry, state, now)
     return RunFigures(
+        attempt=None if unseen else state.attempt,
         nodes=None if unseen else max(1, len({rank.place.node for rank in state.ranks.values()})),
         ranks=None if unseen else len(state.ranks),
         step=step,

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.status import HUNG, RunFigures, attempts_unknown
+from ...runners.diagnosis.status import HUNG, RunFigures
 from ...runners.run.formatting import NA, duration_short, duration_text, elapsed, size_short
 from ...runners.run.journal import History
 from ...runners.run.model import RunPhase
@@ -82,7 +82,6 @@ def entry_of(
         readonly=phase.ended,
         preset=state.plan.preset or state.plan.launcher if state.plan else "",
         problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
-        attempt=None if attempts_unknown(state, bool(history.problems)) else state.attempt,
         path=str(entry.path),
         began=entry.record.created,
         tags=notes.tags,

@@ -8,17 +8,16 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from msgspec import Struct, structs
 
 from ...presets.request import Named
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.status import figures
 from ...runners.removal.directory_trees import size_of
-from ...runners.run import clock, run_directories, run_notes
+from ...runners.reports.run_list import ReadRun, runs_here
+from ...runners.run import clock, run_directories
 from ...runners.run.errors import RunError, UnreachableError
-from ...runners.run.model import RunPhase
 from ...runners.run.wire.ssh import Way
 from ..rows.run_filter import FilterError, RunFilter, understood
 from ..rows.runs import RunEntry, entry_of, ordered
@@ -39,35 +38,6 @@ class ListOrder(Struct, frozen=True):
     def measured(self) -> bool:
         """Whether the sizes of the directories are needed, which are slow to measure."""
         return "size" in (*self.columns, self.sort, *self.filter.fields)
-
-
-class RunLine(TypedDict):
-    """A run in `ls --json`."""
-
-    run: str
-    name: str
-    state: str
-    attempt: int | None
-    created: float
-    host: str
-    path: str
-    preset: str | None
-    nodes: int | None
-    ranks: int | None
-    step: int | None
-    total: int | None
-    exit_code: int | None
-    finding: str
-    lasted_s: float | None
-    hung: bool
-    ended: float | None
-    tags: list[str]
-    note: str | None
-    size: int | None
-    problems: list[str]
-    orphans: list[int]
-    on: NotRequired[str]
-    """The host of --host that keeps the run."""
 
 
 class ListedRun(Struct, frozen=True):
@@ -147,49 +117,17 @@ def _lines(order: ListOrder, runs: Sequence[ListedRun], width: int | None, hosts
 
 
 def _runs_here(measured: bool) -> list[ListedRun]:
-    """Return the runs of this machine, newest first; a damaged run does not affect others."""
-    entries = (*run_directories.entries(), *run_directories.strays())
-    return [_run_here(entry, measured) for entry in entries]
+    return [_listed(read, size_of(read.entry.path) if measured else None) for read in runs_here()]
 
 
-def _run_here(entry: run_directories.Entry, measured: bool) -> ListedRun:
-    """Read a run's own files and processes."""
-    history, now = entry.history(), clock.now()
-    phase = run_directories.phase(entry, history)
-    orphans = run_directories.orphans(entry) if phase is RunPhase.LOST else []
-    its = figures(entry, history, phase, now)
-    marks = run_notes.read(entry.path)
-    row = entry_of(entry, history, phase, its, marks).as_of(now)
-    if measured:
-        row = structs.replace(row, size=size_of(entry.path))
-    problems = [*history.problems, *([marks.problem] if marks.problem else [])]
-    notes = [f"damaged: {problem}" for problem in problems]
-    notes += [run_directories.why_lost(entry, orphans)] if orphans else []
-    document: RunLine = {
-        "run": entry.record.run,
-        "name": entry.record.name,
-        "state": str(phase),
-        "attempt": row.attempt,
-        "created": entry.record.created,
-        "host": entry.record.host,
-        "path": str(entry.path),
-        "preset": history.state.plan.preset if history.state.plan else None,
-        "nodes": its.nodes,
-        "ranks": its.ranks,
-        "step": its.step,
-        "total": its.total,
-        "exit_code": its.exit_code,
-        "finding": its.finding,
-        "lasted_s": its.lasted_s,
-        "hung": its.hung,
-        "ended": its.ended,
-        "tags": list(row.tags),
-        "note": row.note or None,
-        "size": row.size,
-        "problems": problems,
-        "orphans": orphans,
-    }
-    return ListedRun(row, document, tuple(f"{entry.record.run}: {note}" for note in notes))
+def _listed(read: ReadRun, size: int | None) -> ListedRun:
+    entry = read.entry
+    row = entry_of(entry, read.history, read.phase, read.figures, read.marks).as_of(clock.now())
+    notes = [f"damaged: {problem}" for problem in read.problems]
+    if read.orphans:
+        notes.append(run_directories.why_lost(entry, read.orphans))
+    sentences = tuple(f"{entry.record.run}: {note}" for note in notes)
+    return ListedRun(structs.replace(row, size=size), read.document(size), sentences)
 
 
 def _runs_of_hosts(options: argparse.Namespace) -> tuple[list[ListedRun], list[str]]:
