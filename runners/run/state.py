@@ -642,7 +642,9 @@ class RunState:
     open_commands: dict[str, tuple[CommandReceived, int]] = field(default_factory=dict)
     """Commands without an answer: id → the command and the attempt at that time."""
     notices: list[tuple[float, str]] = field(default_factory=list)
-    """Sentences for the user: (time, sentence), oldest first."""
+    """Sentences for the user: (time, sentence), oldest first; only the newest 200."""
+    notice_count: int = 0
+    """Number of all sentences so far."""
     version: int = 0
     telemetry_version: int = 0
     _derived: tuple[object, dict[object, Any]] = field(default=(None, {}), compare=False, repr=False)
@@ -740,6 +742,7 @@ class RunState:
         """Record a sentence for the user, with its host."""
         who = self.nodes[at.node].host or f"node {at.node}" if self.of_part(at) else ""
         self.notices.append((at.time, f"{who}: {text}" if who else text))
+        self.notice_count += 1
         del self.notices[:-200]
 
     def refresh_phase(self) -> None:

@@ -24,7 +24,7 @@ from ...runners.reports.status_document import status_json
 from ...runners.run import clock, run_directories
 from ...runners.run.formatting import time_of_day
 from ...runners.run.log_files import LogFile, parse_file_id
-from ...runners.run.model import AttemptEnded, Event, FindingRaised, HostTick, RankTick, RunEnded
+from ...runners.run.model import AttemptEnded, Event, FindingRaised, HostTick, RankTick, RunEnded, Stamped
 from ...runners.run.state import RunState
 from ...runners.run.wire.client import Link, LinkError
 from ..due_alerts import TerminalAlerts, ring
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 5.0
 """Seconds between two headlines while there are no events."""
-PIECE = 4096
+PIPE_PIECE = 4096
 """Bytes that a writable pipe accepts at once (PIPE_BUF)."""
 
 _OF_ATTEMPT = re.compile(r"attempt (\d+): ")
@@ -75,7 +75,7 @@ class Stream:
         left = memoryview(text.encode(self._stream.encoding or "utf-8", "backslashreplace"))
         while left:
             await _writable(number)
-            left = left[os.write(number, left[:PIECE]) :]
+            left = left[os.write(number, left[:PIPE_PIECE]) :]
 
 
 async def _writable(number: int) -> None:
@@ -152,20 +152,21 @@ class RanksOutput:
             await self._grown.wait()
             self._grown.clear()
             await self._print_new(link)
-            await self._finish(link, [file for file in self._open() if self._is_old(file)])
+            earlier = [file for file in self._open_files() if self._is_of_earlier_attempt(file)]
+            await self._finish_files(link, earlier)
 
     async def finish(self, link: Link, sizes: Mapping[str, int]) -> None:
         """Print the rest of a run that has ended. Raises LinkError."""
         self.grow(sizes)
-        await self._finish(link, self._open())
+        await self._finish_files(link, self._open_files())
 
-    def _open(self) -> list[LogFile]:
+    def _open_files(self) -> list[LogFile]:
         return [file for file in self._logs.files if file.id not in self._finished]
 
-    def _is_old(self, file: LogFile) -> bool:
+    def _is_of_earlier_attempt(self, file: LogFile) -> bool:
         return (file.attempt or 0) < self._newest[file.node]
 
-    async def _finish(self, link: Link, files: Sequence[LogFile]) -> None:
+    async def _finish_files(self, link: Link, files: Sequence[LogFile]) -> None:
         if not files:
             return
         self._logs.to_the_end(files)
@@ -200,12 +201,13 @@ async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool, quiet
     """
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     output = None if quiet or as_json else RanksOutput(out, err, plan.launcher != "command")
+    event_lines = None if as_json else EventLines(err, output)
     state, name, alerts = RunState(), entry.record.name, TerminalAlerts(fresh=True)
     if not as_json:
         await _introduce(err, plan, name)
     while not state.phase.ended:
         try:
-            await _follow_link(entry, state, None if as_json else err, output, alerts)
+            await _follow_link(entry, state, event_lines, output, alerts)
         except LinkError as error:
             await err.write(f"distui: {clean_text(str(error), LONGEST)}\n")
             await asyncio.sleep(1.0)
@@ -240,29 +242,45 @@ async def _lost_output(out: Stream, err: Stream, name: str) -> bool:
 async def _follow_link(
     entry: run_directories.Entry,
     state: RunState,
-    err: Stream | None,
+    event_lines: EventLines | None,
     output: RanksOutput | None,
     alerts: TerminalAlerts,
 ) -> None:
     """Follow the run through one link, until the link or the run ends. Raises LinkError."""
     link = await open_link(entry)
-    reading = None
+    following = asyncio.create_task(_follow_events(link, state, event_lines, output, alerts))
+    tasks = [following]
     if output is not None:
         output.resume()
-        reading = asyncio.create_task(output.follow(link))
+        tasks.append(asyncio.create_task(output.follow(link)))
     try:
-        await _follow(link, state, err, output, alerts)
-    except asyncio.CancelledError:
-        if reading is not None:
-            reading.cancel()  # even if it waits for the reader of its pipe
-        raise
+        await asyncio.gather(*tasks)  # Ctrl-C cancels both, even if one waits for the reader of its pipe
     finally:
-        if output is not None and reading is not None:
-            output.pause()
-            await asyncio.wait([reading])
+        following.cancel()
+        await asyncio.wait(tasks)
         await link.close()
-    if reading is not None and not reading.cancelled() and (error := reading.exception()) is not None:
-        raise error
+
+
+async def _follow_events(
+    link: Link,
+    state: RunState,
+    event_lines: EventLines | None,
+    output: RanksOutput | None,
+    alerts: TerminalAlerts,
+) -> None:
+    """Fold and print the events of one link, and let the output's `follow` return after the last. Raises LinkError."""
+    try:
+        async for stamped in link.events(state.seq):
+            state.apply(stamped)
+            if written := "".join(alerts.due(state, clock.now())):
+                ring(written)
+            if output is not None and state.live:
+                output.grow(state.log_sizes)
+            if event_lines is not None:
+                await event_lines.print_new(state, stamped)
+    finally:
+        if output is not None:
+            output.pause()
 
 
 class Causes:
@@ -276,7 +294,7 @@ class Causes:
         self._printed.setdefault(attempt, []).append(text)
 
     def record(self, event: Event) -> None:
-        """Add the cause of an attempt that ended: nothing else has to print it."""
+        """Count an ended attempt's cause as printed: its notice named it."""
         if isinstance(event, AttemptEnded):
             self.add(event.attempt, event.idle if event.first_cause is None else event.first_cause.text)
 
@@ -299,35 +317,36 @@ class Causes:
         return f"{text[: len(text) - len(sentence)]}{rest}"
 
 
-async def _follow(
-    link: Link, state: RunState, err: Stream | None, output: RanksOutput | None, alerts: TerminalAlerts
-) -> None:
-    printed, shown, latest = len(state.notices), 0.0, 0.0
-    causes = Causes()
-    async for stamped in link.events(state.seq):
-        state.apply(stamped)
-        if written := "".join(alerts.due(state, clock.now())):
-            ring(written)
-        if output is not None and state.live:
-            output.grow(state.log_sizes)
-        if err is None:
-            continue
-        for moment, text in state.notices[printed:]:
-            latest = max(latest, moment)  # nodes report their own times, some of them late
-            await _report(err, latest, causes.unprinted(stamped.event, state.attempt, text))
-        causes.record(stamped.event)
-        printed = len(state.notices)
-        silent_since = max(shown, output.wrote if output is not None else 0.0)
+class EventLines:
+    """A line per event on stderr, and a headline every few seconds while nothing else is printed."""
+
+    def __init__(self, err: Stream, output: RanksOutput | None) -> None:
+        self._err, self._output = err, output
+        self._causes = Causes()
+        self._printed_count = 0
+        """Number of the run's notices that were printed."""
+        self._headline_at = 0.0
+        """Monotonic time of the last headline."""
+        self._latest_time = 0.0
+        """Unix time of the last line. Nodes report their own times, some of them late."""
+
+    async def print_new(self, state: RunState, stamped: Stamped) -> None:
+        """Print what a folded event adds."""
+        unprinted = state.notice_count - self._printed_count
+        for moment, text in state.notices[-unprinted:] if unprinted else ():
+            await self._print(moment, self._causes.unprinted(stamped.event, state.attempt, text))
+        self._printed_count = state.notice_count
+        self._causes.record(stamped.event)
+        silent_since = max(self._headline_at, self._output.wrote if self._output is not None else 0.0)
         due = state.live and clock.monotonic() - silent_since >= EVERY_S
         if due and isinstance(stamped.event, RankTick | HostTick):
-            shown = clock.monotonic()
-            latest = max(latest, stamped.time)
-            await _report(err, latest, headline(state))
+            self._headline_at = clock.monotonic()
+            await self._print(stamped.time, headline(state))
 
-
-async def _report(err: Stream, moment: float, text: str) -> None:
-    if text:
-        await err.write(f"{time_of_day(moment)}  {clean_text(text)}\n")
+    async def _print(self, moment: float, text: str) -> None:
+        self._latest_time = max(self._latest_time, moment)
+        if text:
+            await self._err.write(f"{time_of_day(self._latest_time)}  {clean_text(text)}\n")
 
 
 async def _rest(entry: run_directories.Entry, output: RanksOutput, err: Stream) -> None:
