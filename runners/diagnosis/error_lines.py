@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from ..inrank.known_causes import NAN_REMEDY
 from ..inrank.printed_traceback import NEXT, OF_RAY
 from .exceptions import LAST, sentence, text_of
 from .heads import Head
-from .line_formats import ERRORS, LEVELS
+from .line_formats import ERRORS, LEVELS, LINES
 from .prefixes import Writer
 from .rules import First, Rule, RuleHits, shown
 
@@ -51,46 +51,7 @@ class Sureness(IntEnum):
     """An exception's line, or the last message of a process that aborts."""
 
 
-_ENDED = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Expired|NotFound|Exceeded)(?:\(\w+\))?(?::\s|:?$)"
-    r"|^\s*what\(\): +\S|Fatal Python error|^(?i:fatal)[: ]|\bFATAL\b"
-    r"|^\S+: error: |^nvcc (?:fatal|error) *: |^Cuda failure \d|^Memory access fault by|^[\w.]+\.OutOfResources:"
-    r"|\b(?:hip|cuda)Error[A-Z]\w+: "
-    r"|^Last error:\s*$|\bTHCudaCheck FAIL\b|\bCheck failed: "
-    r"|\bAssertion [`'].{1,400}?['`] failed\b"
-)
-_LEVEL = re.compile(
-    r"\b(?:ERROR|CRITICAL)\b|\|CCL_ERROR\||^Error executing job\b|^terminate called after throwing"
-    r"|(?i:loss is (?:nan|inf)\b.{0,40}stopp)|\*\*\* An error occurred in MPI_"
-    r"|\[E\d{3,4} |^E\d{4} |\[E \w+\.\w+:\d+\]|\b[Ee]rror(?::| #?-?\d+\b)|\berror\]|NCCL WARN|Last error:"
-    r"|\b\w+Error:|\b[Ee]rror in [\w.<>]{1,80}: |^[EF] \d\d-\d\d \d\d:\d\d:\d\d "
-    r"|\bsize mismatch for \S+: copying a param\b|\bpthread_create failed\b|^Test \w+ failure\b"
-    r"|^\[[\d :,-]+ [CF] \d+ \d+\] |^E[A-Z]\d{4}: |: undefined symbol: |\bunschedulable: "
-    r"|^ninja: build stopped|^FAILED: \S"
-    r"|^\s*(?:\S+\s+)?Warning\s{2,}[A-Z]\w+\s{2,}\S"
-    r"|^Exception raised from (?:nccl|check|throwNCCL|getNCCL|initialize)\w* at "
-)
-_WORDS = re.compile(
-    r"^\s*assert \S|^Error [a-z]|command not found|No such file or directory|(?i:permission denied)|Exec format error"
-    r"|(?i:not? (?:found|installed)|does not exist)|^(?:/\S{1,80}/)?(?:ba|da|k|z)?sh: .{1,200}: not a valid "
-    r"|(?i:\bquota\b.{0,120}exceed|exceed.{0,80}\bquota\b)"
-    r"|\bnodes are available: |, but another process is utilizing it"
-    r"|\b(?i:cannot|can't|could not|unable to|failed|failure|evicted|killed|aborted|unrecognized arguments|refused)\b"
-)
 ERROR_WORDS = (*ERRORS["sure"], *ERRORS["words"])
-_NOTHING = re.compile(
-    r"^[\s^~]*$|^\s*frame #\d+: "
-    r'|^\s*File "|\bFile "[^"]{1,400}", line \d|^\s*raise |^\s*self\.\w|^\s*return \w+\(|error_file'
-    r"|(?i:\berrors?[\"']?\s*[:=]\s*(?:0|none|null|false|<N/A>|$))|Traceback \(most"
-    r"|(?i:\berror\b\s*+(?:[:=]\s*+)?-?\d+\.\d)"
-    r"|\b0 errors?\b|^\s*(?:failed|succeeded|active): \d+$|^nccl\w+Error: |closing signal|ChildFailedError"
-    r"|CalledProcessError|Root Cause|failed \(exitcode"
-    r"|exits with return code|CHILD PROCESS FAILED|error_handler: ?\{?$|Submitted job triggered an exception"
-    r"|couldn't chdir to .*: going to \S+ instead|^a non-zero exit code\. Per user-direction"
-    r"|^UserError: User program failed with|async event ?: ?(?:client reregistration|port active|[\w ]{1,12} change)"
-    r"|FutureWarning|DeprecationWarning|UserWarning|\bINFO\b|\bDEBUG\b|\bWARNING\b|\blevel=(?:info|debug|warn)"
-)
-"""Error words that report no error, or only the failure of a launcher's ranks."""
 _WARNING = re.compile(r"\bUserWarning: |^WARNING\b(?: \[[^\]]{1,80}\])?(?: \(\S{1,20}\))?:? ")
 _REPORTED = re.compile(r"Error: failed to run torchrun ")
 """A launcher's report that its ranks failed. Any other message explains more."""
@@ -101,12 +62,6 @@ _SAID = re.compile(r"\s*what\(\): +\S")
 """C++ prints this after the type of an uncaught exception."""
 _TAGGED = re.compile(r"\[rank\d+\]: (?![\s\[])")
 """torch's prefix of an uncaught exception's lines, even if the exception itself is missing."""
-_ALIVE = re.compile(
-    r"\d%\|.*\||(?i:\b(?:step|iter|iteration|epoch|global_step)\b\W{0,3}\d+.{0,80}\b(?:loss|lr|tok|time|acc))"
-    r"|(?i:\bloss\W{0,4}-?\d)|\biteration +\d+/ *\d+ \|"
-    r"|^\s*(?:\S+\s+)?Normal\s{2,}(?:Scheduled|Started)\s{2,}"
-)
-"""A line of a training that makes progress."""
 _NOT_FINITE = re.compile(
     r"""(?i)loss\]?["']?\s*+(?:[=:|,]\s*+)?(?:tensor\()?["']?(?:(?P<sure>nan)|[-+]?inf)\b"""
     r"""|grad[ _]norm["']?\s*+(?:[=:|]\s*+)?["']?(?:nan|[-+]?inf)\b"""
@@ -142,11 +97,38 @@ class _Sentence:
         """Whether it only introduces other lines. `titles`: titles of tracebacks count as messages."""
         return (self.title and not titles) or self.text.strip() == REASON
 
-    def is_continued_by(self, text: str) -> bool:
-        """Whether the next line is a part of the message: after a colon, or indented if nothing else is known."""
-        if self.text.rstrip().endswith(":"):
+    def take(self, text: str, first: First) -> bool:
+        """Add the next line if it continues the message. Return True if it is no message of its own.
+
+        It does after a colon, or indented if nothing else is known.
+        """
+        is_ended = self.sureness is Sureness.ENDED
+        if self.text.startswith("terminate called") and _SAID.match(text):
+            self.text, self.failure, self.sureness, self.first = text, of_line(text), Sureness.ENDED, first
             return True
-        return text[:1].isspace() and self.sureness is Sureness.ENDED and self.failure is None
+        is_detail = text[:1].isspace() and is_ended and self.failure is None
+        if not is_detail and not self.text.rstrip().endswith(":"):
+            return False
+        self.failure = of_line(f"{self.text}\n{text.strip()}") or self.failure
+        if self.text.strip() == REASON:
+            self.text, self.first = text.strip(), first
+        elif self.failure is None and is_ended:
+            self.text = f"{self.text.rstrip()} {text.strip()}"
+        return is_ended or self.failure is not None
+
+    @property
+    def order(self) -> tuple[bool, bool, bool, bool, int, int, int]:
+        """Sort key, the message that explains most first."""
+        failure = self.failure
+        return (
+            self.outlived,
+            failure is not None and failure.symptom,
+            failure is None,
+            _REPORTED.match(self.text) is not None,
+            -self.sureness,
+            self.first.file,
+            self.first.evidence.line,
+        )
 
 
 class ErrorLines:
@@ -174,22 +156,30 @@ class ErrorLines:
         """Read a line that may report an error. `text`: without prefixes; `has_rule`: a rule also matches it."""
         if self._joins(line, text, head, number) or self.full or _is_glog_warning(line, text):
             return
-        if _NOTHING.search(text) and text.strip() != REASON:
+        if LINES["nothing"].search(text) and text.strip() != REASON:
             self._warning(line, text, head, number)
-            return
+        else:
+            self._report(line, text, head, number, has_rule)
+
+    def _report(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
+        """Keep a line that reports an error."""
         before = line.partition(text)[0]
         sureness = _sureness(line, text, before)
-        if sureness is None or (sureness is Sureness.WORDS and self._words[self._file] >= MOST_WORDS):
+        if sureness is None or not self._has_room(sureness):
             return
         failure = of_line(text)
-        if has_rule and (failure is None or failure.symptom):
+        if has_rule and not _is_cause(failure):
             return
         if sureness is Sureness.WORDS and failure is not None:
-            sureness, failure = (sureness, None) if failure.symptom else (Sureness.LEVEL, failure)
+            sureness, failure = (Sureness.LEVEL, failure) if _is_cause(failure) else (sureness, None)
         first = self._first(line, head, number)
         minor, title = LEVELS["minor"].search(before) is not None, OF_RAY.match(text) is not None
         self._keep(_Sentence(sureness, failure, text, first, warned=minor, title=title))
         self.open_here = True
+
+    def _has_room(self, sureness: Sureness) -> bool:
+        """Whether this file's quota of the least certain messages has room."""
+        return sureness is not Sureness.WORDS or self._words[self._file] < MOST_WORDS
 
     def _first(self, line: str, head: Head, number: int) -> First:
         return First.of(self._file, self._name, number, line, head)
@@ -200,24 +190,13 @@ class ErrorLines:
         return last if last is not None and last.first.file == self._file else None
 
     def _joins(self, line: str, text: str, head: Head, number: int) -> bool:
-        """Whether a line continues the previous message, which ends with a colon or has indented lines."""
+        """Whether a line continues the message of the line before it."""
         last = self._newest()
         if last is None or last.first.evidence.line != number - 1:
             return False
         if not text[:1].isspace() and (number != self.awaited or NEXT.match(text)):
             return False
-        if last.text.startswith("terminate called") and _SAID.match(text):
-            last.text, last.failure, last.sureness = text, of_line(text), Sureness.ENDED
-            last.first = self._first(line, head, number)
-            return True
-        if not last.is_continued_by(text):
-            return False
-        last.failure = of_line(f"{last.text}\n{text.strip()}") or last.failure
-        if last.text.strip() == REASON:
-            last.text, last.first = text.strip(), self._first(line, head, number)
-        elif last.failure is None and last.sureness is Sureness.ENDED:
-            last.text = f"{last.text.rstrip()} {text.strip()}"
-        return last.failure is not None or last.sureness is Sureness.ENDED
+        return last.take(text, self._first(line, head, number))
 
     def _keep(self, sentence: _Sentence) -> None:
         self._kept.append(sentence)
@@ -231,7 +210,7 @@ class ErrorLines:
         """Keep a Python warning if the table of causes contains it: it may explain an unexplained failure."""
         match = _WARNING.search(text)
         failure = None if match is None else of_line(text[match.end() :])
-        if failure is not None and not failure.symptom and self._words[self._file] < MOST_WORDS:
+        if _is_cause(failure) and self._has_room(Sureness.WORDS):
             first = self._first(line, head, number)
             self._keep(_Sentence(Sureness.WORDS, failure, text, first, warned=True))
 
@@ -273,30 +252,30 @@ class ErrorLines:
                 each.outlived = True
         self.open_here = False
 
-    def entries(
+    def best(
         self,
         lengths: Mapping[int, int],
         failed: bool,
         killed: First | None = None,
         titles: bool = True,
         symptoms: Mapping[int, int] = MappingProxyType({}),
-    ) -> Iterator[RuleHits]:
-        """Yield the best message as a rule that fired: a cause if the job failed or the file ends with it.
+    ) -> RuleHits | None:
+        """Return the best message as a rule that fired: a cause if the job failed or the file ends with it.
 
         `lengths`: lines of each file so far. `failed`: other evidence shows that the job failed. `killed`: the report of
         a killed process, whose file has only consequences after it. `titles`: include titles of tracebacks without an
         exception. `symptoms`: line of the first symptom by file number; an unknown message after it is a symptom too.
         """
-        kept = [
-            each
-            for each in self._kept
-            if not (_follows(each.first, killed) or each.is_empty(titles) or _is_after(each, symptoms))
-        ]
+        kept = [each for each in self._kept if not each.is_empty(titles)]
+        kept = [each for each in kept if not _follows(each.first, killed) and not _is_after(each, symptoms)]
         ended = kept if failed else [each for each in kept if _ends(each, lengths)]
         surer = [each for each in kept if each.sureness > Sureness.WORDS]
-        best = min(ended or surer, key=_order, default=None)
-        if best is not None:
-            yield RuleHits.of(_rule(best, bool(ended)), best.first)
+        best = min(ended or surer, key=lambda each: each.order, default=None)
+        return None if best is None else RuleHits.of(_rule(best, bool(ended)), best.first)
+
+
+def _is_cause(failure: Failure | None) -> bool:
+    return failure is not None and not failure.symptom
 
 
 def _around(text: str, at: int) -> str:
@@ -332,7 +311,7 @@ def is_alive(line: str) -> bool:
     """Whether a line shows that training makes progress."""
     for word in ("%|", "oss", "tep", "ter", "poch", "OSS", "TEP", "TER", "POCH", "Normal  "):
         if word in line:
-            return _ALIVE.search(line) is not None
+            return LINES["alive"].search(line) is not None
     return False
 
 
@@ -355,11 +334,11 @@ def may_report(line: str) -> bool:
 
 def sureness_of(text: str) -> Sureness | None:
     """Return how certainly a line reports a failure; None if it reports none."""
-    if _ENDED.search(text):
+    if LINES["ended"].search(text):
         return Sureness.ENDED
-    if _LEVEL.search(text):
+    if LINES["level"].search(text):
         return Sureness.LEVEL
-    return Sureness.WORDS if _WORDS.search(text) else None
+    return Sureness.WORDS if LINES["words"].search(text) else None
 
 
 def _sureness(line: str, text: str, before: str) -> Sureness | None:
@@ -375,21 +354,6 @@ def _sureness(line: str, text: str, before: str) -> Sureness | None:
 def _is_glog_warning(line: str, text: str) -> bool:
     """Whether a line is torch's warning or less, and does not name a port or a peer."""
     return LEVELS["glog_minor"].search(line, 0, 80) is not None and _SOCKET.search(text) is None
-
-
-def _order(each: _Sentence) -> tuple[bool, bool, bool, bool, int, int, int]:
-    failure, first = each.failure, each.first
-    symptom = failure is not None and failure.symptom
-    reported = _REPORTED.match(each.text) is not None
-    return (
-        each.outlived,
-        symptom,
-        failure is None,
-        reported,
-        -each.sureness,
-        first.file,
-        first.evidence.line,
-    )
 
 
 def _rule(best: _Sentence, ended: bool) -> Rule:

@@ -12,7 +12,7 @@ from ..inrank.failure_causes import Death, Failure, classify, signal_of
 from ..inrank.tracebacks import of_tool
 from .file_names import PROCESS, LocalRanks
 from .heads import SOURCES, Head
-from .line_formats import EXITS
+from .line_formats import EXIT_FORMS, EXITS, SIGNALS
 
 _LISTED = re.compile(
     r"^\s*(?:time      : (?P<time>[\d_:-]{1,40})|host      : (?P<host>\S{1,200})"
@@ -21,67 +21,8 @@ _LISTED = re.compile(
 )
 """Rows of the table at the end of torchrun: host, rank and exit of each process. The root cause is last."""
 
-_WORDS = {
-    "Killed": signal.SIGKILL,
-    "Segmentation fault": signal.SIGSEGV,
-    "Bus error": signal.SIGBUS,
-    "Terminated": signal.SIGTERM,
-    "Aborted": signal.SIGABRT,
-    "Illegal instruction": signal.SIGILL,
-    "Floating point exception": signal.SIGFPE,
-    "Hangup": signal.SIGHUP,
-}
-"""Names of signals in shells and Slurm."""
-_WORD = f"(?P<word>{'|'.join(_WORDS)}|Out [Oo]f [Mm]emory)"
-
-_ENDS = "(?:[Cc]ontainer|[Pp]od|[Jj]ob|[Tt]rial|[Rr]esources) (?:exited|terminated|ended)"
-_MPIRUN = (
-    r"process rank (?P<rank>\d{1,9}) with PID (?:(?P<pid>\d{1,9})|\S{1,20})(?: on node (?P<host>\S{1,200}))? exited on "
-    r"signal (?P<signal>\d{1,2})\b"
-)
-_SSH = r"(?:Command 'ssh (?:-[A-Za-z] \S{1,80} ){0,8}(?P<host>[A-Za-z0-9][\w.-]{0,200}) .*)?"
-_SRUN = r"srun: error: (?P<host>[\w.-]{1,200}): tasks? (?P<rank>\d{1,9})[\d,-]*: "
-_FORMS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        # torchrun; DeepSpeed's launcher; subprocess, as Accelerate and torch.distributed.launch use it
-        r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<local>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)",
-        r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,9})",
-        r"Child process (?P<pid>\d{1,9}) \(local_rank (?P<local>\d{1,9})\) FAILED \(exitcode (?P<code>-?\d{1,9})\)",
-        # the last local rank's command, whichever rank failed: the node has only one rank if that is 0
-        r"(?:'--local_rank=(?P<local>0)'.*)?exits with return code = (?P<code>-?\d{1,9})",
-        rf"{_SSH}(?:died with <Signals\.\w+: (?P<signal>\d{{1,2}})>|returned non-zero exit status (?P<code>\d{{1,3}}))",
-        # torch.multiprocessing.spawn
-        r"[Pp]rocess (?P<rank>\d{1,9}) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d{1,3}))",
-        r"Process (?P<rank>\d{1,9}) terminated with the following (?P<raised>error)",
-        _MPIRUN,
-        r"(?P<raised>Primary job) +terminated normally, but \d+ process",
-        # Open MPI and UCX, both after [host:pid]; Horovod with gloo
-        rf"\bSignal: {_WORD} \((?P<signal>\d{{1,2}})\)",
-        r"\bCaught signal (?P<signal>\d{1,2}) \(",
-        r"\bProcess (?P<rank>\d{1,9}) exit(?:ed)? with (?:status|exit) code (?P<code>\d{1,3})",
-        # crash handlers of glog and Abseil, also used by Ray and JAX
-        r"(?:^|\s)\*\*\* (?P<name>SIG[A-Z]{2,6})\b.{0,40}?\breceived (?:by PID (?P<pid>\d{1,9})|at time=)",
-        # composer's launcher
-        r"\bRank (?P<rank>\d{1,9}) crashed with exit code (?P<code>-?\d{1,3})",
-        # Kubeflow's events, kubectl describe, YARN
-        r"\bPod: (?:[\w-]+\.)?(?P<host>[a-z0-9][\w.-]{0,200}) exited with code (?P<code>\d{1,3})",
-        r"^\s*Exit Code:\s+(?P<code>[1-9]\d{0,2})$",
-        r"[Cc]ontainer exited with a non-zero exit code (?P<code>\d{1,3})",
-        # the task number is the rank
-        f"{_SRUN}(?:{_WORD}|Exited with exit code (?P<code>\\d{{1,3}}))",
-        # pdsh
-        r"(?<![\w.-])(?P<host>[\w.-]{1,200}): ssh exited with exit code (?P<code>\d{1,3})",
-        # SkyPilot: a list with the code of each node
-        r"failed with return code list: \[(?P<list>[-\d, ]{1,4000})\]",
-        # container clusters; torchrun's table if only its last line is left
-        rf"\b(?:{_ENDS}|failed) with (?:a )?(?:non-zero )?(?:exit|return) code:? (?P<code>\d{{1,3}})\b",
-        r"\bSignal (?P<signal>\d{1,2}) \(SIG[A-Z]{2,6}\) received by PID (?P<pid>\d{1,9})",
-        # shells
-        rf"(?:^|: )line \d+: +(?P<pid>\d{{1,9}}) {_WORD}",
-        rf"^{_WORD}(?: \(core dumped\))?$",
-    )
-)
+_WORDS = {name: signal.Signals[value] for name, value in SIGNALS.items()}
+"""Signals by their names in shells and Slurm."""
 RAISED = "terminated with the following error"
 """torch.multiprocessing.spawn writes this above the exception."""
 NEEDLES = (*EXITS, RAISED, *_WORDS)
@@ -188,7 +129,7 @@ class Endings:
 
 def _ending(line: str, head: Head) -> ReportedExit | None:
     """Return the exit that a line reports; None for other lines."""
-    for pattern in _FORMS:
+    for pattern in EXIT_FORMS.values():
         if match := pattern.search(line):
             return None if of_tool(line) else _exit_of(match, head)
     return ReportedExit(_OF_SLURM, head, code=-signal.SIGKILL) if _OOM.search(line) else None

@@ -222,10 +222,9 @@ class _Case:
     def _message(self, failed: bool) -> RuleHits | None:
         """Return the best error message. `failed`: it may be far from the end of its file."""
         exceptions = self.exceptions
-        entries = self.reading.error_lines.entries(
+        return self.reading.error_lines.best(
             self.reading.lengths, failed, exceptions.killed, not exceptions.raised, self._first_symptoms()
         )
-        return next(entries, None)
 
     def _specificity_of(self, message: RuleHits) -> Specificity:
         if message.rule.id == UNEXPLAINED:

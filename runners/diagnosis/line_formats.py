@@ -35,16 +35,28 @@ def _whole(pattern: str) -> str:
 
 
 def _patterns(section: str) -> dict[str, re.Pattern[str]]:
-    return {name: re.compile(pattern) for name, pattern in _TABLES[section].items()}
+    return {name: re.compile(_whole(pattern)) for name, pattern in _TABLES[section].items()}
 
 
+def _alternatives(patterns: Iterable[str], in_any_case: Iterable[str]) -> re.Pattern[str]:
+    """Return one pattern for several. `in_any_case`: those that ignore case."""
+    return re.compile("|".join([*patterns, *(f"(?i:{pattern})" for pattern in in_any_case)]))
+
+
+SIGNALS: Mapping[str, str] = _TABLES["signals"]
+_TABLES["parts"]["SIGNAL"] = f"(?P<word>{'|'.join(SIGNALS)}|Out [Oo]f [Mm]emory)"
 HOST: str = _TABLES["parts"]["HOST"]
 SHIPPED, TAGS, RANKS, TIMES = map(_formats, ("shipped", "tags", "ranks", "times"))
 LEVELS: Mapping[str, re.Pattern[str]] = _patterns("levels")
 NAMES: Mapping[str, re.Pattern[str]] = _patterns("names")
 RECORDS: Mapping[str, Sequence[str]] = _TABLES["records"]
 ERRORS: Mapping[str, Sequence[str]] = _TABLES["errors"]
+LINES: Mapping[str, re.Pattern[str]] = {
+    name: _alternatives(patterns, _TABLES["lines_in_any_case"].get(name, ()))
+    for name, patterns in _TABLES["lines"].items()
+}
 EXITS: Sequence[str] = _TABLES["exits"]["needles"]
+EXIT_FORMS: Mapping[str, re.Pattern[str]] = _patterns("exit_forms")
 NO_LOGS = frozenset[str](_TABLES["files"]["no_logs"])
 
 

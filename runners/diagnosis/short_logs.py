@@ -6,11 +6,11 @@ training or a longer log.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from .error_lines import UNEXPLAINED, is_alive
 from .heads import Head
+from .line_formats import LINES
 from .prefixes import Writer
 from .rules import First, Rule, RuleHits, shown
 
@@ -20,28 +20,6 @@ QUOTED = 300
 """Maximum number of quoted characters of the line."""
 PLACE = (1 << 21) + 1
 """Sorts these lines after error messages."""
-
-_TROUBLE = re.compile(
-    r"(?i:\b(?:errors?|failed|failure|fails?|crash(?:ed|es|ing)?|abort(?:ed|ing)?|killed|(?-i:terminated)|cannot|can't"
-    r"|could ?n[o']t|unable to|denied|refused|unschedulable|evicted|oom|dead|corrupt(?:ed)?|unreachable|rejected"
-    r"|unrecognized|preempted|\d+% full|stuck)\b)"
-    r"|(?i:not (?:found|ready|respond|enough|supported)|no such|undefined symbol|timed out|time-?out\b"
-    r"|out of memory|no space|connection lost|lost (?:connection|contact|node))"
-    r"|\bSIG(?:TERM|KILL|ABRT|SEGV|BUS|INT)\b|Error\b|Exception\b|Failed[A-Z]\w+|\w(?:CannotRun|BackOff|NotEnough\w+)\b|\bdumped\b"
-)
-_EVERYDAY = re.compile(
-    r"(?i:\berrors?\b[\"'\]]?\s*+(?:[:=]\s*+)?(?:\[\]|\W?-?(?:\d|none\b|null\b|false\b|n/a))"
-    r"|\b0 (?:errors?|failures?|failed|dead)\b"
-    r"|\b(?:failed|failures?|dead)\b[\"']?\s*[:=]\s*(?:0\b|\[\]|none\b|false\b)|\bno (?:errors?|failures?)\b"
-    r"|without (?:an? )?errors?|fall(?:s|ing)? ?back|deprecat|ignor|retry|retries|skipp|dead ?lock"
-    r"|successful|time-?out[\"']?\s*[:=]|going to \S+ instead|\d terminated\b|^usage:"
-    r"|\busing\b|from scratch|\bwill (?:be|use|not|proceed|continue)\b|continu|proceed|default|\bimport\b"
-    r"|unable to register|computation placer|-laio|-lcufile|collect2|^(?:mesg|stty|tput):|notebook|tokenizer)"
-    r"|\btime +algbw\b|\b[A-Z]+(?:_[A-Z]+)*_(?:ERROR|TIMEOUT|FAIL\w*)\b"
-)
-"""Error words that are a number, a setting or a handled problem."""
-_LESS = re.compile(r"(?i:warn|\bdebug\b|\binfo\b)|(?:^|[\[ ])[WI]\d{4} |\[[WI] |: [WI] \w+/")
-"""Levels below error, also before the message."""
 
 
 class ShortLog:
@@ -60,11 +38,13 @@ class ShortLog:
         self._lines += 1
         if max(self._lines, number) > MOST_LINES or is_alive(line):
             self.open, self._first = False, None
-        return self.open and self._first is None and _TROUBLE.search(line) is not None
+        return self.open and self._first is None and LINES["trouble"].search(line) is not None
 
     def take(self, line: str, number: int, file: tuple[int, str], head: Head, wrote: Writer) -> None:
         """Keep the line if it reports an error. `file`: number and name."""
-        if _TROUBLE.search(wrote.text) and not _EVERYDAY.search(wrote.text) and not _LESS.search(line):
+        if LINES["everyday"].search(wrote.text) or LINES["less"].search(line):
+            return
+        if LINES["trouble"].search(wrote.text):
             head = replace(head, rank=None)  # the evidence is too weak to blame a rank
             self._first = First.of(*file, number, line, head)
             self._text = shown(wrote.text.strip())[:QUOTED]
