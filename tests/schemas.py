@@ -32,6 +32,7 @@ from distui.runners.removal.removed_runs import Removable, Removed
 from distui.runners.reports.bundle_files import Manifest
 from distui.runners.reports.curve_report import Curves, MetricName
 from distui.runners.reports.dump_report import Dumped
+from distui.runners.reports.examination import ExaminationDocument, NodeExamination
 from distui.runners.reports.profile_report import Profiled
 from distui.runners.reports.run_diagnosis import RunDiagnosis
 from distui.runners.reports.run_list import RunLine
@@ -41,7 +42,6 @@ from distui.tui.setting_guide import ExampleSettings, Settings
 from distui.tui.verbs.advise import AdviceDocument
 from distui.tui.verbs.clusters import Answer
 from distui.tui.verbs.control import RankAnswers
-from distui.tui.verbs.doctor import ExaminationDocument, NodeExamination
 from distui.tui.verbs.launch import Started
 from distui.tui.verbs.lint import Findings
 from distui.tui.verbs.logs import LogLine

@@ -20,8 +20,9 @@ from distui.presets.finding import Finding
 from distui.runners.doctor.examine import Examination
 from distui.runners.doctor.node_checks import ExaminedNode
 from distui.runners.doctor.pair_checks import Result
+from distui.runners.reports.examination import document
 from distui.tui.cli import main
-from distui.tui.verbs.doctor import document, text
+from distui.tui.verbs.doctor import text
 
 HERE = ["doctor", "--python", sys.executable]
 

@@ -8,29 +8,19 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypedDict
 
-from msgspec import Struct
-
-from ...presets.finding import Finding, LaunchFinding, failed
+from ...presets.finding import Finding, failed
 from ...presets.sanitize import clean_text
-from ...runners.doctor.examine import DoctorRequest, Examination, NodeToCheck, examine
-from ...runners.doctor.node_checks import MIB, ExaminedNode
+from ...runners.doctor.examine import DoctorRequest, Examination, examine
+from ...runners.doctor.node_checks import ExaminedNode
 from ...runners.doctor.pair_checks import Result, state, usual
-from ...runners.hub import on_hosts
-from ...runners.launch.hosts import settled, ssh_options
-from ...runners.launch.prepared import check_port
 from ...runners.launch.words import request_of
-from ...runners.run import own_runs, run_directories
-from ...runners.run.errors import RunError
+from ...runners.reports.examination import doctor_request, document
 from ...runners.run.formatting import NA, size_text
-from ...runners.run.wire.ssh import Way
 from ..arguments import names_hosts
 from ..rows.glyphs import counted, table
 from ..terminal import answer
 
-MOST_MIB = 4096
 BAR_CELLS = 24
 BETWEEN = "between the nodes"
 HEAD = (
@@ -76,53 +66,19 @@ async def _examined(request: DoctorRequest, bar: _Bar) -> Examination:
 
 def _request(options: argparse.Namespace) -> DoctorRequest:
     """Build the request from the options. Raises RunError."""
-    check_port(options.port)
-    if not 0 < options.size <= MOST_MIB:
-        raise RunError(f"--size {options.size}: write MiB from 1 to {MOST_MIB}")
-    if options.run is not None and names_hosts(options):
-        raise RunError("a run has its own hosts: leave out --hosts and --hostfile, or the run")
-    cwd = ""
-    if options.run is not None:
-        places, cwd = _of_run(options.run)
-    elif names_hosts(options):
-        ssh = ssh_options(options.ssh_config)
+    named = None
+    if names_hosts(options):
         named = request_of({"hosts": options.hosts, "hostfile": options.hostfile})
-        places = [
-            NodeToCheck(host.destination, Way(host.destination, ssh)) for host in settled(named).hosts
-        ]
-    else:
-        places = [NodeToCheck("this node")]
-    return DoctorRequest(
-        places=places,
-        python=_python(options.python),
-        cwd=cwd,
+    return doctor_request(
+        run=options.run,
+        named=named,
+        ssh_config=options.ssh_config,
+        python=options.python,
         port=options.port,
         head=options.head_addr or "",
         try_pairs=not options.no_pairs,
-        size=options.size * MIB,
+        size_mib=options.size,
     )
-
-
-def _of_run(name: str) -> tuple[list[NodeToCheck], str]:
-    """Return the nodes of a run, and the start directory of its ranks. Raises RunError."""
-    entry = run_directories.resolve(name)
-    if entry.record.kind != "hub":
-        return [NodeToCheck("this node")], ""
-    own_runs.check(entry.path)
-    order = on_hosts.read(entry.path)
-    if order is None:
-        raise RunError(
-            f"the nodes of {entry.record.name} are SkyPilot's: name those you can ssh to with --hosts"
-        )
-    places = [NodeToCheck(host, Way(host, order.options)) for host in order.hosts]
-    return places, f"~/.distui/{order.work}" if order.work else ""
-
-
-def _python(text: str | None) -> str:
-    """Return an interpreter's absolute path; a bare name is looked up on each node's PATH."""
-    if text and "/" in text and not text.startswith("~"):
-        return str(Path.cwd() / text)
-    return text or ""
 
 
 class _Bar:
@@ -212,52 +168,3 @@ def _pair(result: Result, members: Sequence[str]) -> tuple[str, str, str]:
     if result.seconds is None or result.bandwidth is None:
         return names, NA, NA
     return names, f"{result.seconds * 1000:.1f}", f"{result.bandwidth / 1e9:.2f}"
-
-
-class NodeExamination(TypedDict):
-    """A node, with all facts if it was reached."""
-
-    name: str
-    reached: bool
-
-
-class PairResult(Struct, frozen=True):
-    round: int
-    members: list[str]
-    bytes: int
-    seconds: float | None
-    bytes_per_s: float | None
-    right: bool | None
-    state: str
-    problem: str | None
-
-
-class ExaminationDocument(Struct, frozen=True):
-    """`doctor`."""
-
-    nodes: list[NodeExamination]
-    findings: list[LaunchFinding]
-    backend: str | None
-    pairs: list[PairResult]
-
-
-def document(outcome: Examination, names: Sequence[str]) -> ExaminationDocument:
-    nodes = {node.name: node for node in outcome.nodes}
-    first, second = outcome.rounds
-    reference = usual(first) or usual(second)
-    pairs: list[PairResult] = []
-    for number, some in ((1, first), (2, second)):
-        for result in some:
-            members = [outcome.members[member] for member in result.members]
-            measured = result.size, result.seconds, result.bandwidth, result.right
-            verdict = state(result, reference), result.problem or None
-            pairs.append(PairResult(number, members, *measured, *verdict))
-    findings = [finding.as_dict() for finding in outcome.findings]
-    examined = [_node(name, nodes.get(name)) for name in names]
-    return ExaminationDocument(examined, findings, outcome.backend or None, pairs)
-
-
-def _node(name: str, node: ExaminedNode | None) -> Any:
-    if node is None:
-        return {"name": name, "reached": False}
-    return {"name": name, "reached": True, "ahead_s": node.ahead_s, "doubt_s": node.doubt_s, **node.facts}
