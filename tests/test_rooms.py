@@ -215,7 +215,7 @@ LATE_IMPORTS = {
     "tui/app.py": {"tui.screens.launch"},
     "tui/verbs/completion.py": {
         "presets.load", "presets.model", "presets.nccl", "runners.notify.rule_words",
-        "runners.notify.ways", "runners.run.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",
+        "runners.notify.channels", "runners.run.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",
         "tui.rows.runs",
     },
     "tui/verbs/demo.py": {"tui.verbs.demo_launch"},

@@ -35,7 +35,7 @@ def wrapper(env: Mapping[str, str]) -> str:
 
 
 def alert_bytes(text: Text, env: Mapping[str, str], sequence: str = "auto") -> str:
-    """Return the bytes to write to the terminal; for `sequence` see `ways.SEQUENCES`."""
+    """Return the bytes to write to the terminal; for `sequence` see `channels.SEQUENCES`."""
     kind = kind_of(env) if sequence == "auto" else sequence
     if kind == "bell":
         return BELL

@@ -6,7 +6,7 @@ import os
 import platform
 import signal
 
-from ..runners.notify import ways
+from ..runners.notify import channels
 from ..runners.notify.messages import text_of
 from ..runners.notify.notice_rules import Rules, wanted_of
 from ..runners.notify.rule_words import chosen
@@ -55,15 +55,15 @@ class TerminalAlerts:
 
     def _decide(self, state: RunState, now: float) -> None:
         """Choose the rules: from the run's plan, or from the settings if it names no channel."""
-        configured = ways.load()
+        configured = channels.load()
         words = state.plan.notify if state.plan is not None else ()
         try:
-            words = words or ways.resolved((), configured)
+            words = words or channels.resolved((), configured)
         except RunError:  # every launch reports this error
             return
-        rules = next((each.rules for each in chosen(words) if each.way == "terminal"), None)
+        rules = next((each.rules for each in chosen(words) if each.channel == "terminal"), None)
         if rules is not None:
-            self._sequence = configured.ways["terminal"].sequence
+            self._sequence = configured.channels["terminal"].sequence
             self._rules = Rules(wanted_of([rules]))
             if not self._fresh:
                 self._rules.prime(state, now, clock.monotonic())

@@ -20,7 +20,7 @@ from ..presets.sanitize import quoted
 from ..presets.spelling import did_you_mean
 from ..runners.launch import launch_settings
 from ..runners.logs import log_settings
-from ..runners.notify import ways
+from ..runners.notify import channels
 from ..runners.removal import retention
 from ..runners.run import file_io
 from ..runners.run.settings_file import SettingsError, document_of, no_section, no_toml, settings_text
@@ -172,7 +172,7 @@ KEYS: dict[str, SettingKey] = {
 
 OF_RUNS: dict[str, Callable[[Any, Path], tuple[str, ...]]] = {
     launch_settings.SECTION: lambda table, path: launch_settings.of_table(table, path).problems,
-    "notify": ways.problems_of,
+    "notify": channels.problems_of,
     export_settings.SECTION: lambda table, path: export_settings.of_table(table, path).all_problems,
     log_settings.SECTION: lambda table, path: log_settings.of_table(table, path).problems,
     retention.SECTION: lambda table, path: retention.of_table(table, path).problems,

@@ -15,7 +15,7 @@ from ...presets.render import LOG_CAP
 from ...presets.request import NODES, REQUEST_OPTIONS, Request
 from ..logs import log_settings
 from ..node import executable, local_agent
-from ..notify import ways
+from ..notify import channels
 from ..notify.rule_words import OFF
 from ..run import machine, run_directories
 from ..run.errors import RunError
@@ -25,8 +25,8 @@ from .prepared import Prepared, run_name
 
 def prepare(request: Request) -> Prepared:
     """Plan a run in any place without starting it. Raises RunError and PresetError."""
-    configured = ways.load()
-    words = ways.resolved(request.notify, configured)
+    configured = channels.load()
+    words = channels.resolved(request.notify, configured)
     request = hosts.settled(request)
     _check_place(request)
     try:

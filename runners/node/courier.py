@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from ..notify import ways
+from ..notify import channels
 from ..notify.delivery import FILE, Delivery
 from ..notify.notice_rules import ends
 from ..notify.rule_words import called
@@ -41,7 +41,7 @@ async def attend(run_dir: Path, lookup: Lookup) -> None:
     lacks_agent = run_directories.condition_of(entry) in (Condition.UNSERVED, Condition.UNREAD)
     if lacks_agent and entry.record.kind == "local":
         kept = environment.read(run_dir)
-        names = ways.secret_names() & kept.hidden if kept is not None else ()
+        names = channels.secret_names() & kept.hidden if kept is not None else ()
         await asyncio.to_thread(start_agent, entry, given(names, lookup))
     else:
         await deliver(run_dir, lookup)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from ..run import file_io
 from ..run.settings_file import Lookup
-from . import ways
+from . import channels
 from .sending import DESKTOP, NETWORK, given
 from .unreported import unattended
 
 
 def start(run_dirs: Sequence[Path], lookup: Lookup) -> None:
     """Start a courier for these runs. `lookup`: variables of the launch."""
-    env = {**os.environ, **given((*NETWORK, *DESKTOP, *ways.secret_names()), lookup)}
+    env = {**os.environ, **given((*NETWORK, *DESKTOP, *channels.secret_names()), lookup)}
     with contextlib.suppress(OSError), file_io.appending(run_dirs[0] / "agent.log") as log:
         subprocess.Popen(
             [sys.executable, "-P", "-m", "distui.runners.node.courier", *map(str, run_dirs)],

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..run import clock, file_io
 from .messages import Text
 from .notice_rules import LATE_S, Notice
-from .rule_words import LAST, ChosenWay
+from .rule_words import LAST, ChosenChannel
 from .sending import SendOutcome
 
 FILE = "notices.jsonl"
@@ -42,8 +42,8 @@ class NoticeRecord(Struct, frozen=True, omit_defaults=True):
     """A line of the file."""
 
     at: float
-    way: str
-    key: str
+    channel: str = field(name="way")
+    key: str = ""
     state: str
     """One of "due", "trying", "later" (a try failed), "sent", "failed", "left-out" (by the rate limit) or "late"."""
     rule: str = ""
@@ -89,7 +89,7 @@ def summaries(kept: Iterable[NoticeRecord]) -> list[NoticeSummary]:
     """Return the notifications per channel in their original order."""
     found: dict[tuple[str, str], NoticeSummary] = {}
     for record in kept:
-        each = found.setdefault((record.way, record.key), NoticeSummary(record, record))
+        each = found.setdefault((record.channel, record.key), NoticeSummary(record, record))
         each.newest = record
         each.tries += record.state == "trying"
         each.failures += record.state in ("later", "failed")
@@ -97,12 +97,12 @@ def summaries(kept: Iterable[NoticeRecord]) -> list[NoticeSummary]:
     return list(found.values())
 
 
-def wanted_on(ways: Iterable[ChosenWay], notices: Iterable[Notice]) -> Iterator[tuple[str, Notice]]:
+def wanted_on(channels: Iterable[ChosenChannel], notices: Iterable[Notice]) -> Iterator[tuple[str, Notice]]:
     """Yield each notification with the name of each channel whose rules enable it."""
     for notice in notices:
-        for way, rules in ways:
+        for channel, rules in channels:
             if notice.rule in rules and notice.minutes in (None, rules[notice.rule]):
-                yield way, notice
+                yield channel, notice
 
 
 Send = Callable[[str, Notice, Mapping[str, int]], Awaitable[tuple[Text, SendOutcome]]]
@@ -131,13 +131,15 @@ def _next(queue: Iterable[_Waiting], now: float) -> _Waiting | None:
 class Delivery:
     """All channels of one run."""
 
-    def __init__(self, run_dir: Path, ways: Iterable[ChosenWay], send: Send, report: Report) -> None:
+    def __init__(
+        self, run_dir: Path, channels: Iterable[ChosenChannel], send: Send, report: Report
+    ) -> None:
         self._path, self._send, self._report = run_dir / FILE, send, report
-        self._ways = list(ways)
-        self._queues: dict[str, list[_Waiting]] = {each.way: [] for each in self._ways}
-        self._news = {way: asyncio.Event() for way in self._queues}
-        self._recent: dict[str, deque[float]] = {way: deque(maxlen=MOST) for way in self._queues}
-        self._left_out: dict[str, Counter[str]] = {way: Counter() for way in self._queues}
+        self._channels = list(channels)
+        self._queues: dict[str, list[_Waiting]] = {each.channel: [] for each in self._channels}
+        self._news = {channel: asyncio.Event() for channel in self._queues}
+        self._recent: dict[str, deque[float]] = {channel: deque(maxlen=MOST) for channel in self._queues}
+        self._left_out: dict[str, Counter[str]] = {channel: Counter() for channel in self._queues}
         self._settled: set[tuple[str, str]] = set()
         """(channel, key) of all accepted notifications."""
         self._patience_s: float | None = None
@@ -152,49 +154,49 @@ class Delivery:
         """Continue the delivery of an earlier process. Return the keys of all notifications."""
         found, now = summaries(records(self._path.parent)), clock.now()
         for each in found:
-            way, key, age_s = each.newest.way, each.newest.key, now - each.first.at
-            self._settled.add((way, key))
-            if way not in self._queues or each.notice is None:
+            channel, key, age_s = each.newest.channel, each.newest.key, now - each.first.at
+            self._settled.add((channel, key))
+            if channel not in self._queues or each.notice is None:
                 continue
             if 0 <= age_s < WINDOW_S:
-                self._recent[way].append(clock.monotonic() - age_s)
+                self._recent[channel].append(clock.monotonic() - age_s)
             if each.is_open(now):
-                self._put(way, each.notice, each.failures)
+                self._put(channel, each.notice, each.failures)
         return {each.newest.key for each in found}
 
     def offer(self, notices: Iterable[Notice]) -> None:
         """Send these on every channel whose rules enable them."""
-        for way, notice in wanted_on(self._ways, notices):
-            if (way, notice.key) in self._settled:
+        for channel, notice in wanted_on(self._channels, notices):
+            if (channel, notice.key) in self._settled:
                 continue
-            self._settled.add((way, notice.key))
-            if notice.rule in LAST or self._may_send(way, notice):
-                self._recent[way].append(clock.monotonic())
-                self._write(way, notice, "due", notice=notice)
-                self._put(way, notice)
+            self._settled.add((channel, notice.key))
+            if notice.rule in LAST or self._may_send(channel, notice):
+                self._recent[channel].append(clock.monotonic())
+                self._write(channel, notice, "due", notice=notice)
+                self._put(channel, notice)
 
-    def _may_send(self, way: str, notice: Notice) -> bool:
+    def _may_send(self, channel: str, notice: Notice) -> bool:
         """Return True if no limit applies. Otherwise count the notification, and record the first suppressed one."""
-        recent, left_out = self._recent[way], self._left_out[way]
+        recent, left_out = self._recent[channel], self._left_out[channel]
         if clock.now() - notice.at > LATE_S:
-            self._write(way, notice, "late")
+            self._write(channel, notice, "late")
             return False
         if len(recent) == MOST and clock.monotonic() - recent[0] < WINDOW_S:
             if not left_out:
-                self._write(way, notice, "left-out")
+                self._write(channel, notice, "left-out")
             left_out[notice.rule] += 1
             return False
         return True
 
-    def _put(self, way: str, notice: Notice, failures: int = 0) -> None:
-        self._queues[way].append(_Waiting(notice, failures))
-        self._news[way].set()
+    def _put(self, channel: str, notice: Notice, failures: int = 0) -> None:
+        self._queues[channel].append(_Waiting(notice, failures))
+        self._news[channel].set()
 
     async def run(self) -> None:
         """Deliver on all channels. A cancelled try may have arrived: see `leave`."""
         async with asyncio.TaskGroup() as group:
-            for way in self._queues:
-                group.create_task(self._deliver(way))
+            for channel in self._queues:
+                group.create_task(self._deliver(channel))
 
     def leave(self, patience_s: float = math.inf) -> None:
         """Make `run` return when all is done, or when the next try of each channel is later than `patience_s`."""
@@ -202,15 +204,15 @@ class Delivery:
         for news in self._news.values():
             news.set()
 
-    async def _deliver(self, way: str) -> None:
+    async def _deliver(self, channel: str) -> None:
         """Try the due notifications one after the other. A waiting one delays no other."""
-        queue, news = self._queues[way], self._news[way]
+        queue, news = self._queues[channel], self._news[channel]
         while True:
             news.clear()
             now = clock.monotonic()
             each = _next(queue, now)
             if each is not None and each.due <= now:
-                if await self._is_settled(way, each):
+                if await self._is_settled(channel, each):
                     queue.remove(each)
                 continue
             pause_s = each.due - now if each is not None else None
@@ -218,30 +220,30 @@ class Delivery:
                 return
             await clock.wait_set(news, pause_s)
 
-    async def _is_settled(self, way: str, waiting: _Waiting) -> bool:
+    async def _is_settled(self, channel: str, waiting: _Waiting) -> bool:
         """Try once. Return True if it has arrived or must not be tried again."""
         notice = waiting.notice
-        self._write(way, notice, "trying")
-        left_out = dict(self._left_out[way])
-        text, outcome = await self._send(way, notice, left_out)
+        self._write(channel, notice, "trying")
+        left_out = dict(self._left_out[channel])
+        text, outcome = await self._send(channel, notice, left_out)
         if outcome.ok:
-            self._left_out[way] -= Counter(left_out)
-            self._write(way, notice, "sent", title=text.title)
-            self._report(way, "")
+            self._left_out[channel] -= Counter(left_out)
+            self._write(channel, notice, "sent", title=text.title)
+            self._report(channel, "")
             return True
         if outcome.again and waiting.failures < len(WAITS_S):
-            self._write(way, notice, "later", why=outcome.why)
+            self._write(channel, notice, "later", why=outcome.why)
             if waiting.failures:
-                self._report(way, outcome.why)
+                self._report(channel, outcome.why)
             wait_s = min(max(WAITS_S[waiting.failures], outcome.after_s or 0.0), MOST_WAIT_S)
             waiting.failures, waiting.due = waiting.failures + 1, clock.monotonic() + wait_s
             return False
-        self._write(way, notice, "failed", why=outcome.why)
-        self._report(way, outcome.why)
+        self._write(channel, notice, "failed", why=outcome.why)
+        self._report(channel, outcome.why)
         return True
 
-    def _write(self, way: str, about: Notice, state: str, **more: Any) -> None:
+    def _write(self, channel: str, about: Notice, state: str, **more: Any) -> None:
         """Append a line to the file. If that fails, the state is only in memory."""
-        record = NoticeRecord(clock.now(), way, about.key, state, about.rule, **more)
+        record = NoticeRecord(clock.now(), channel, about.key, state, about.rule, **more)
         with contextlib.suppress(OSError), file_io.appending(self._path) as file:
             file.write(msgspec.json.encode(record) + b"\n")

@@ -13,8 +13,8 @@ from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...presets.secrets import MASK, Masker, mask_text
 from ..run.formatting import duration_text
+from .channels import ChannelTarget
 from .notice_rules import LATE_S, Notice
-from .ways import WayTarget
 
 MOST_TITLE, MOST_TEXT = 160, 1200
 """Most characters."""
@@ -106,7 +106,7 @@ def cut(text: str, most: int = MOST_TEXT) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def webhook_request(where: WayTarget, text: Text) -> dict[str, Any]:
+def webhook_request(where: ChannelTarget, text: Text) -> dict[str, Any]:
     """Return a webhook's request, only for memory: see post.py."""
     headers = {"User-Agent": "distui", "Content-Type": "application/json"}
     if where.token:
@@ -114,7 +114,7 @@ def webhook_request(where: WayTarget, text: Text) -> dict[str, Any]:
     return {"url": where.url, "headers": headers, "body": json.dumps(generic(text))}
 
 
-def apprise_request(where: WayTarget, text: Text) -> dict[str, Any]:
+def apprise_request(where: ChannelTarget, text: Text) -> dict[str, Any]:
     """Return a notification for apprise, only for memory: see apprise_process.py."""
     return {"url": where.url, "title": text.title, "body": text.body, "type": _TYPES[text.severity]}
 

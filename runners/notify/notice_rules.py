@@ -86,9 +86,9 @@ class _Condition:
         self.open, self.since = False, None
 
 
-def wanted_of(ways: Iterable[Minutes]) -> set[tuple[str, float | None]]:
+def wanted_of(channels: Iterable[Minutes]) -> set[tuple[str, float | None]]:
     """Return the enabled rules of all channels, with their minutes."""
-    return {pair for rules in ways for pair in rules.items()}
+    return {pair for rules in channels for pair in rules.items()}
 
 
 @dataclass(slots=True)

@@ -38,17 +38,17 @@ class RunNotices:
     def __init__(self, run: DaemonRun, lookup: Lookup) -> None:
         """`lookup`: variables of the launch."""
         self._run, self._lookup = run, lookup
-        self._ways = called(run.plan.notify)
-        self._rules = Rules(wanted_of(each.rules for each in self._ways))
+        self._channels = called(run.plan.notify)
+        self._rules = Rules(wanted_of(each.rules for each in self._channels))
         send = partial(send_notice, run.record.name, run.record.host, lookup)
-        self._delivery = Delivery(run.run_dir, self._ways, send, self._report)
+        self._delivery = Delivery(run.run_dir, self._channels, send, self._report)
         self._failing: dict[str, str] = {}
 
     def begin(self, mode: StartMode) -> None:
         """Start after the journal's replay. Without a channel nothing is sent. Readers do not search for other runs."""
         if mode is not StartMode.READ:
             self._run.parts.once(OTHERS, couriers.start_for_others(self._lookup))
-        if not self._ways:
+        if not self._channels:
             return
         self._rules.resume(self._delivery.resume())
         self._run.parts.start(RULES, self._judge_often)
@@ -81,7 +81,7 @@ class RunNotices:
         """Send the due notifications of an ended run, and let a courier deliver the rest."""
         parts = self._run.parts
         await parts.wait(OTHERS, OTHERS_S)
-        if not self._ways:
+        if not self._channels:
             return
         await parts.stop(RULES)
         await parts.guard(RULES, self._report_end())
@@ -92,13 +92,13 @@ class RunNotices:
         if self._delivery.is_open and self._run.state.phase.ended:
             couriers.start([self._run.run_dir], self._lookup)
 
-    def _report(self, way: str, why: str) -> None:
+    def _report(self, channel: str, why: str) -> None:
         if self._run.state.phase.ended:
             return  # RunEnded is the last event: `status` reads the rest from the file
         if why:
-            self._failing[way] = why
+            self._failing[channel] = why
         else:
-            self._failing.pop(way, None)
+            self._failing.pop(channel, None)
         texts = [f"on the channel {name}: {each}" for name, each in self._failing.items()]
         if texts:
             remedy = f"`distui notify test {next(iter(self._failing))}` tries it"

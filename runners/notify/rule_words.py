@@ -37,16 +37,16 @@ Minutes = Mapping[str, float | None]
 """Enabled rules → minutes, or None for rules without minutes and for the usual behaviour."""
 
 
-class ChosenWay(NamedTuple):
+class ChosenChannel(NamedTuple):
     """One channel and its enabled rules."""
 
-    way: str
+    channel: str
     rules: Minutes
 
     @property
     def word(self) -> str:
         """Return the form that a plan keeps and that `chosen` reads."""
-        return f"{self.way}:{rules_word(self.rules)}"
+        return f"{self.channel}:{rules_word(self.rules)}"
 
 
 def every_rule() -> Minutes:
@@ -119,33 +119,33 @@ def _named(word: str, where: str) -> tuple[str, float | None]:
 
 def split_word(word: str, where: str = "--notify") -> tuple[str, list[str] | None]:
     """Split `team:hang,gave-up` into channel and rules, or None without rules. Raises RunError."""
-    way, colon, rules = word.partition(":")
-    if not NAME.fullmatch(way) or "://" in word:
+    channel, colon, rules = word.partition(":")
+    if not NAME.fullmatch(channel) or "://" in word:
         # The word is not quoted: it may be an address that is secret.
         raise RunError(
             f"{where} takes the name of a channel, as in team or team:hang,gave-up: write an address into "
             "[notify.ways.NAME] of settings.toml, since `ps` shows the arguments of a command"
         )
-    return way, rules.split(",") if colon else None
+    return channel, rules.split(",") if colon else None
 
 
-def chosen(plan_words: Iterable[str]) -> list[ChosenWay]:
+def chosen(plan_words: Iterable[str]) -> list[ChosenChannel]:
     """Parse the words of a plan. Unknown words of another version are skipped."""
-    ways = []
+    channels = []
     for word in plan_words:
         if word == OFF:
             continue
         try:
-            way, rules = split_word(word)
-            ways.append(ChosenWay(way, rules_of(rules or [ALL], "")))
+            channel, rules = split_word(word)
+            channels.append(ChosenChannel(channel, rules_of(rules or [ALL], "")))
         except RunError:
             continue
-    return ways
+    return channels
 
 
-def called(plan_words: Iterable[str]) -> list[ChosenWay]:
+def called(plan_words: Iterable[str]) -> list[ChosenChannel]:
     """Return the channels that send notifications.
 
     The cockpit rings the terminal, because it knows if a user is active.
     """
-    return [each for each in chosen(plan_words) if each.way != "terminal"]
+    return [each for each in chosen(plan_words) if each.channel != "terminal"]

@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from ..run import clock
 from ..run.settings_file import Lookup
-from . import ways
+from . import channels
+from .channels import POSTED, NotificationChannel, SecretError, target
 from .messages import (
     Text,
     apprise_request,
@@ -30,7 +31,6 @@ from .messages import (
     without,
 )
 from .notice_rules import Notice
-from .ways import POSTED, NoticeWay, WayError, target
 
 ANSWER_S = 10.0
 """Seconds for a connection, and for each part of an answer."""
@@ -77,29 +77,29 @@ async def send_notice(
 ) -> tuple[Text, SendOutcome]:
     """Try a notification once, on the named channel of the current settings: see `delivery.Send`."""
     text = text_of(notice, run, host, left_out, clock.now())
-    configured = await asyncio.to_thread(ways.load)
-    way = configured.ways.get(name)
-    if way is None:
+    configured = await asyncio.to_thread(channels.load)
+    channel = configured.channels.get(name)
+    if channel is None:
         why = configured.why_not(name) or "there is no such channel any more"
         return text, SendOutcome(False, why, again=bool(configured.problems))
-    return text, await send(way, text, lookup, configured.path.parent)
+    return text, await send(channel, text, lookup, configured.path.parent)
 
 
-async def send(way: NoticeWay, text: Text, lookup: Lookup, folder: Path) -> SendOutcome:
+async def send(channel: NotificationChannel, text: Text, lookup: Lookup, folder: Path) -> SendOutcome:
     """Try once. Never raises. `folder`: of the settings. `lookup`: the environment of the launch."""
-    if way.kind == "command":
+    if channel.kind == "command":
         env, notice = {**os.environ, **variables(text)}, json.dumps(generic(text))
-        return await _run(list(way.command), env, notice, f"its command {way.command[0]}")
-    if way.kind == "desktop":
+        return await _run(list(channel.command), env, notice, f"its command {channel.command[0]}")
+    if channel.kind == "desktop":
         return await _run(desktop_words(text), {**os.environ, **_bus(lookup)}, "", "notify-send")
-    if way.kind not in POSTED:
+    if channel.kind not in POSTED:
         return SendOutcome(False, "the cockpit notifies a terminal, the agent cannot")
     try:
-        where = target(way, lookup, folder)
-    except WayError as error:
+        where = target(channel, lookup, folder)
+    except SecretError as error:
         return SendOutcome(False, str(error), again=True)  # its file may be incomplete at this moment
     env = {**os.environ, **given(NETWORK, lookup)}
-    if way.kind == "apprise":
+    if channel.kind == "apprise":
         answer = await _answer(APPRISE, apprise_request(where, text), env, APPRISE_S)
     else:
         answer = await _answer(POST, {**webhook_request(where, text), "seconds": ANSWER_S}, env, WHOLE_S)

@@ -69,21 +69,21 @@ def last_state(entry: Entry) -> tuple[Condition, RunState]:
 def _ends_on(state: RunState) -> set[tuple[str, str]]:
     """Return the channels for a run's end, each with the key of that notification."""
     words = () if state.plan is None else state.plan.notify
-    return {(way, notice.key) for way, notice in wanted_on(called(words), ends(state, clock.now()))}
+    return {(channel, notice.key) for channel, notice in wanted_on(called(words), ends(state, clock.now()))}
 
 
 def _known(run_dir: Path) -> Mapping[tuple[str, str], NoticeSummary]:
     """Return the state of a run's notifications by channel and key."""
-    return {(each.newest.way, each.newest.key): each for each in summaries(records(run_dir))}
+    return {(each.newest.channel, each.newest.key): each for each in summaries(records(run_dir))}
 
 
 def unreported(entry: Entry) -> list[Finding]:
     """Return at most one finding of `status`, for a run whose end was not reported on a channel."""
     known, texts = _known(entry.path), []
-    for way, key in sorted(_ends_on(last_state(entry)[1])):
-        text = _standing(entry.path, known.get((way, key)))
+    for channel, key in sorted(_ends_on(last_state(entry)[1])):
+        text = _standing(entry.path, known.get((channel, key)))
         if text:
-            texts.append(f"the end of the run is not reported on the channel {way}{text}")
+            texts.append(f"the end of the run is not reported on the channel {channel}{text}")
     if not texts:
         return []
     remedy = "`distui notify log RUN` lists all notifications, `distui notify test` tests the channels"

@@ -14,7 +14,7 @@ from test_theme import contrast, hexed
 from textual.theme import BUILTIN_THEMES
 
 from distui.runners.logs import log_settings
-from distui.runners.notify import ways
+from distui.runners.notify import channels
 from distui.runners.removal import retention
 from distui.runners.run.settings_file import settings_path
 from distui.runners.telemetry import export_settings
@@ -75,7 +75,7 @@ def test_the_example_changes_nothing_until_a_comment_is_taken_away(file: Path) -
     for name, key in KEYS.items():
         value = tuple(key.example) if isinstance(key.example, list) else key.example
         assert getattr(settings, key.field) == value, name
-    assert ways.load().send == ("terminal",)
+    assert channels.load().send == ("terminal",)
     assert log_settings.load() == log_settings.LogSettings(200_000_000, "200MB")
     assert retention.load() == retention.Retention(30 * 86400.0, 200)
     assert export_settings.load().otlp == export_settings.OtlpExport(

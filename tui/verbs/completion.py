@@ -175,18 +175,17 @@ def _tags(prefix: str = "", **_: Any) -> Words:
     return [sign + tag for tag in sorted(tags)]
 
 
-def _ways(prefix: str = "", **_: Any) -> Words:
+def _channels(prefix: str = "", **_: Any) -> Words:
     """Complete notification channels; after `:` rules, of a list `A,B,…` the last one."""
-    from ...runners.notify import rule_words, ways
+    from ...runners.notify import channels, rule_words
 
-    way, colon, rest = prefix.partition(":")
+    channel, colon, rest = prefix.partition(":")
     if not colon:
-        return list(ways.load().ways)
+        return list(channels.load().channels)
     head, comma, _rest = rest.rpartition(",")
     there = head.split(",")
-    return [
-        f"{way}:{head}{comma}{rule}" for rule in (*rule_words.RULES, rule_words.ALL) if rule not in there
-    ]
+    rules = (*rule_words.RULES, rule_words.ALL)
+    return [f"{channel}:{head}{comma}{rule}" for rule in rules if rule not in there]
 
 
 def _nothing(**_: Any) -> Words:
@@ -315,7 +314,9 @@ BY_VERB: Mapping[tuple[str, str], Callable[..., Words]] = {
     ("presets", "name"): lambda parsed_args, **_: (
         nccl_presets() if parsed_args.action == "nccl" else presets()
     ),
-    ("notify", "name"): lambda parsed_args, **_: runs("notify") if parsed_args.action == "log" else _ways(),
+    ("notify", "name"): lambda parsed_args, **_: (
+        runs("notify") if parsed_args.action == "log" else _channels()
+    ),
     ("ls", "sort"): _columns,
     ("ls", "columns"): _columns,
     ("lint", "preset"): lambda prefix, **_: [*presets(), *files(prefix)],
@@ -331,7 +332,7 @@ BY_METAVAR: Mapping[str, Callable[..., Words]] = {
     "FILTER": _filters,
     "+TAG": _tags,
     "TAG": _tags,
-    "CHANNEL[:RULES]": lambda prefix, **_: [*_ways(prefix), "off"],
+    "CHANNEL[:RULES]": lambda prefix, **_: [*_channels(prefix), "off"],
     "FILE": files,
     "PATH": files,
     "FIELD=VALUE": _fields,

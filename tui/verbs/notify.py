@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...runners.notify import delivery, ways
+from ...runners.notify import channels, delivery
+from ...runners.notify.channels import POSTED, Configured, NotificationChannel
 from ...runners.notify.messages import trial_text
 from ...runners.notify.rule_words import RULES, rules_word
 from ...runners.notify.sending import SendOutcome, send
 from ...runners.notify.unreported import unreported
-from ...runners.notify.ways import POSTED, Configured, NoticeWay, WayError
 from ...runners.run import clock, run_directories
 from ...runners.run.errors import RunError
 from ...runners.run.formatting import time_of_day
+from ...runners.run.settings_file import SecretError
 from ..alert_bytes import alert_bytes
 from ..due_alerts import ring
 from ..terminal import answer, complain
@@ -81,7 +82,7 @@ class SentNotices(Struct, frozen=True):
 def notify(options: argparse.Namespace) -> int:
     if options.action == "log":
         return _log(options)
-    configured = ways.load()
+    configured = channels.load()
     if options.action == "test":
         return _test(options, configured)
     if options.name is not None:
@@ -93,7 +94,7 @@ def notify(options: argparse.Namespace) -> int:
 
 
 def _list(configured: Configured, as_json: bool) -> int:
-    rows = [_about(way, configured) for way in configured.ways.values()]
+    rows = [_about(channel, configured) for channel in configured.channels.values()]
     rules = [ListedRule(name, when) for name, when in RULES.items()]
     document = ListedWays(
         str(configured.path), list(configured.send), rows, rules, list(configured.problems)
@@ -110,20 +111,20 @@ def _list(configured: Configured, as_json: bool) -> int:
     return 1 if configured.problems else 0
 
 
-def _about(way: NoticeWay, configured: Configured) -> ListedWay:
+def _about(channel: NotificationChannel, configured: Configured) -> ListedWay:
     """Return a channel without its secrets; of an address only the host."""
     to, problem = "", ""
-    if way.kind in POSTED:
+    if channel.kind in POSTED:
         try:
-            to = ways.target(way, os.environ.get, configured.path.parent).host
-        except WayError as error:
+            to = channels.target(channel, os.environ.get, configured.path.parent).host
+        except SecretError as error:
             problem = str(error)
-    elif way.kind == "command":
-        to = way.command[0]
+    elif channel.kind == "command":
+        to = channel.command[0]
     else:
         terminal = "the terminal of a cockpit without the focus, or of the launch"
-        to = terminal if way.kind == "terminal" else "notify-send"
-    return ListedWay(way.name, way.kind, to, rules_word(way.rules), problem)
+        to = terminal if channel.kind == "terminal" else "notify-send"
+    return ListedWay(channel.name, channel.kind, to, rules_word(channel.rules), problem)
 
 
 # --- test ---
@@ -132,7 +133,7 @@ def _about(way: NoticeWay, configured: Configured) -> ListedWay:
 def _test(options: argparse.Namespace, configured: Configured) -> int:
     problems: Sequence[str] = ()
     if options.name is not None:
-        chosen = [ways.way_of(options.name, configured, "notify test")]
+        chosen = [channels.channel_of(options.name, configured, "notify test")]
     else:
         chosen, problems = _used(configured), configured.problems
     for problem in problems:
@@ -151,24 +152,28 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
     return 0 if all(row.ok for row in rows) and not problems else 1
 
 
-def _used(configured: Configured) -> list[NoticeWay]:
+def _used(configured: Configured) -> list[NotificationChannel]:
     """Return the user's own channels, and the built-in ones that the configuration names."""
     sent = {word.partition(":")[0] for word in configured.send}
-    return [way for way in configured.ways.values() if way.name in sent or way.name not in ways.OWN]
+    return [
+        channel
+        for channel in configured.channels.values()
+        if channel.name in sent or channel.name not in channels.OWN
+    ]
 
 
-async def _try_all(chosen: list[NoticeWay], configured: Configured) -> list[TriedWay]:
-    return list(await asyncio.gather(*(_try(way, configured) for way in chosen)))
+async def _try_all(chosen: list[NotificationChannel], configured: Configured) -> list[TriedWay]:
+    return list(await asyncio.gather(*(_try(channel, configured) for channel in chosen)))
 
 
-async def _try(way: NoticeWay, configured: Configured) -> TriedWay:
+async def _try(channel: NotificationChannel, configured: Configured) -> TriedWay:
     text, began = trial_text(platform.node(), clock.now()), clock.monotonic()
-    if way.kind == "terminal":
-        outcome = _ring(alert_bytes(text, os.environ, way.sequence))
+    if channel.kind == "terminal":
+        outcome = _ring(alert_bytes(text, os.environ, channel.sequence))
     else:
-        outcome = await send(way, text, os.environ.get, configured.path.parent)
+        outcome = await send(channel, text, os.environ.get, configured.path.parent)
     seconds = round(clock.monotonic() - began, 3)
-    return TriedWay(way.name, way.kind, outcome.ok, seconds, outcome.why or None)
+    return TriedWay(channel.name, channel.kind, outcome.ok, seconds, outcome.why or None)
 
 
 def _ring(data: str) -> SendOutcome:
@@ -186,7 +191,7 @@ def _log(options: argparse.Namespace) -> int:
     for each in delivery.summaries(delivery.records(entry.path)):
         last = each.newest
         about = last.title or None, last.why or None
-        rows.append(SentNotice(last.way, last.rule, last.state, each.first.at, each.tries, *about))
+        rows.append(SentNotice(last.channel, last.rule, last.state, each.first.at, each.tries, *about))
     lines = [] if rows else [f"run {entry.record.name} has sent no notifications"]
     for row in rows:
         text = ": ".join(filter(None, (row.title, row.why)))

@@ -15,7 +15,7 @@ from ...presets.secrets import mask_text
 from ...presets.spelling import nearest_or_all
 from ...runners.launch import launch_settings
 from ...runners.logs import log_settings
-from ...runners.notify import ways
+from ...runners.notify import channels
 from ...runners.removal import retention
 from ...runners.run.settings_file import SecretError, section_of, settings_path
 from ...runners.telemetry import export_settings
@@ -65,12 +65,12 @@ def _unknown_preset(path: Path) -> Iterator[str]:
 
 def _unreadable_secrets(path: Path, export: MetricsExport) -> Iterator[str]:
     """Yield errors of address and secret files of notifications and metrics; variables belong to each launch."""
-    for way in ways.load().ways.values():
-        if way.kind in ways.POSTED and not way.url_env and not way.token_env:
+    for channel in channels.load().channels.values():
+        if channel.kind in channels.POSTED and not channel.url_env and not channel.token_env:
             try:
-                ways.target(way, os.environ.get, path.parent)
+                channels.target(channel, os.environ.get, path.parent)
             except SecretError as error:
-                yield f"{path}: notify.ways.{way.name}: {error}"
+                yield f"{path}: notify.ways.{channel.name}: {error}"
     if export.otlp is not None and export.otlp.headers_file and not export.otlp.headers_env:
         try:
             export_settings.headers_of(export.otlp, os.environ.get, path.parent)
@@ -86,7 +86,7 @@ def _of_runs(export: MetricsExport) -> dict[str, Any]:
     return {
         "launch.preset": defaults.preset,
         "launch.place": defaults.place,
-        "notify.send": ways.load().send,
+        "notify.send": channels.load().send,
         "export.openmetrics_dir": export.directory and str(export.directory),
         "export.otlp_endpoint": otlp and mask_text(otlp.endpoint),
         "export.otlp_headers_file": otlp and otlp.headers_file,

@@ -20,12 +20,12 @@ from web_sink import Sink, sink
 
 from distui.runners.notify import delivery as delivering
 from distui.runners.notify import sending
+from distui.runners.notify.channels import NotificationChannel
 from distui.runners.notify.delivery import MOST, Delivery, records
 from distui.runners.notify.messages import Text, text_of, variables
 from distui.runners.notify.notice_rules import LATE_S, Notice
-from distui.runners.notify.rule_words import ChosenWay, every_rule, rules_of
+from distui.runners.notify.rule_words import ChosenChannel, every_rule, rules_of
 from distui.runners.notify.sending import SendOutcome, send
-from distui.runners.notify.ways import NoticeWay
 from distui.runners.run import clock, post
 from distui.runners.run.parts import in_background
 
@@ -48,8 +48,8 @@ def text() -> Text:
     return text_of(notice(), "night", "gpu1")
 
 
-def posted(server: Sink, kind: str = "webhook") -> NoticeWay:
-    return NoticeWay("team", kind, every_rule(), url=server.url(f"/services/{SECRET}"))
+def posted(server: Sink, kind: str = "webhook") -> NotificationChannel:
+    return NotificationChannel("team", kind, every_rule(), url=server.url(f"/services/{SECRET}"))
 
 
 def nothing(name: str) -> None:
@@ -57,7 +57,7 @@ def nothing(name: str) -> None:
 
 
 async def once(
-    way: NoticeWay, tmp_path: Path, lookup: Callable[[str], str | None] = nothing
+    way: NotificationChannel, tmp_path: Path, lookup: Callable[[str], str | None] = nothing
 ) -> SendOutcome:
     return await send(way, text(), lookup, tmp_path)
 
@@ -101,12 +101,14 @@ async def test_what_a_server_answers(server: Sink, tmp_path: Path) -> None:
         assert len(server.got) == 1, "a redirect is not followed"
         if answer == "429":
             assert outcome.after_s == 1.0
-    way = NoticeWay("team", "webhook", every_rule(), url=f"http://127.0.0.1:1/{SECRET}")
+    way = NotificationChannel("team", "webhook", every_rule(), url=f"http://127.0.0.1:1/{SECRET}")
     assert await once(way, tmp_path) == SendOutcome(False, "127.0.0.1: Connection refused", True)
 
 
-def through_apprise(server: Sink, path: str = f"/{SECRET}") -> NoticeWay:
-    return NoticeWay("team", "apprise", every_rule(), url=server.url(path).replace("http:", "json:"))
+def through_apprise(server: Sink, path: str = f"/{SECRET}") -> NotificationChannel:
+    return NotificationChannel(
+        "team", "apprise", every_rule(), url=server.url(path).replace("http:", "json:")
+    )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its imports
@@ -123,7 +125,7 @@ async def test_apprise_sends_and_says_why_it_did_not(server: Sink, tmp_path: Pat
         assert (outcome.ok, outcome.again) == (False, True)
         assert part in outcome.why
         assert SECRET not in outcome.why
-    unknown = NoticeWay("team", "apprise", every_rule(), url=f"nonesuch://{SECRET}/x")
+    unknown = NotificationChannel("team", "apprise", every_rule(), url=f"nonesuch://{SECRET}/x")
     refused = await once(unknown, tmp_path)
     assert refused.why.startswith("nonesuch: ")
     assert SECRET not in refused.why
@@ -138,7 +140,7 @@ async def test_a_process_sends_through_apprise(server: Sink, tmp_path: Path) -> 
 
 @pytest.mark.real
 async def test_a_process_posts_and_uses_the_proxy_of_the_launch(server: Sink, tmp_path: Path) -> None:
-    way = NoticeWay("team", "webhook", every_rule(), url="http://nowhere.invalid/x")
+    way = NotificationChannel("team", "webhook", every_rule(), url="http://nowhere.invalid/x")
     assert (await once(way, tmp_path, {"http_proxy": server.url("")}.get)).ok
     assert server.got[0].path == "http://nowhere.invalid/x"
 
@@ -163,10 +165,12 @@ async def test_a_notice_that_was_accepted_is_not_sent_again_because_the_answer_c
         assert await once(posted(server), tmp_path) == SendOutcome(True)
 
 
-def program(tmp_path: Path, code: str) -> NoticeWay:
+def program(tmp_path: Path, code: str) -> NotificationChannel:
     script = tmp_path / "say.py"
     script.write_text(code)
-    return NoticeWay("cmd", "command", every_rule(), command=(sys.executable, str(script), "a;b $(x)"))
+    return NotificationChannel(
+        "cmd", "command", every_rule(), command=(sys.executable, str(script), "a;b $(x)")
+    )
 
 
 @pytest.mark.real
@@ -186,7 +190,9 @@ async def test_a_command_gets_the_text_and_no_shell_and_may_fail_hang_or_be_miss
 
     failed = await once(program(tmp_path, "raise SystemExit(3)"), tmp_path)
     assert (failed.again, failed.why.endswith("exit code 3")) == (True, True)
-    missing = await once(NoticeWay("cmd", "command", every_rule(), command=("/nonexistent/x",)), tmp_path)
+    missing = await once(
+        NotificationChannel("cmd", "command", every_rule(), command=("/nonexistent/x",)), tmp_path
+    )
     assert (missing.again, "is not installed" in missing.why) == (False, True)
     monkeypatch.setattr(sending, "COMMAND_S", 0.5)
     late = await once(program(tmp_path, "import time\ntime.sleep(100)"), tmp_path)
@@ -220,10 +226,10 @@ async def test_a_program_that_cannot_be_started_is_tried_again_if_that_can_help(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
-    command = NoticeWay("cmd", "command", every_rule(), command=("true",))
+    command = NotificationChannel("cmd", "command", every_rule(), command=("true",))
     why = f"cannot be started: {os.strerror(number)}"
     assert await once(command, tmp_path) == SendOutcome(False, f"its command true {why}", again)
-    way = NoticeWay("team", "webhook", every_rule(), url="http://127.0.0.1:1/x")
+    way = NotificationChannel("team", "webhook", every_rule(), url="http://127.0.0.1:1/x")
     sender = f"127.0.0.1: the process that sends it {why}"
     assert await once(way, tmp_path) == SendOutcome(False, sender, again=True)
 
@@ -238,7 +244,7 @@ async def test_the_desktop_is_asked_with_notify_send(
         return 0, b""
 
     monkeypatch.setattr(sending, "_ended", ended)
-    desktop = NoticeWay("desktop", "desktop", every_rule())
+    desktop = NotificationChannel("desktop", "desktop", every_rule())
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "notify-send is not installed" in (await once(desktop, tmp_path)).why
     (tmp_path / "notify-send").touch(mode=0o755)
@@ -268,7 +274,7 @@ class Scripted:
         return self.texts[-1], outcome
 
     def delivery(self, folder: Path, rules: str = "all") -> Delivery:
-        ways = [ChosenWay("team", rules_of(rules.split(","), ""))]
+        ways = [ChosenChannel("team", rules_of(rules.split(","), ""))]
         return Delivery(folder, ways, self.send, lambda way, why: self.reports.append(why))
 
 
@@ -407,7 +413,7 @@ async def test_a_try_that_was_under_way_is_made_again_for_the_end_of_the_run(tmp
 
     notices = [notice("gave-up"), notice("hang")]
     for each in notices:
-        delivery = Delivery(tmp_path, [ChosenWay("team", every_rule())], hangs, lambda way, why: None)
+        delivery = Delivery(tmp_path, [ChosenChannel("team", every_rule())], hangs, lambda way, why: None)
         async with in_background(delivery.run()):
             delivery.offer([each])
             await noted(tmp_path, "trying")

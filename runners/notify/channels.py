@@ -30,7 +30,7 @@ from ..run.settings_file import (
     settings_path,
     unknown_keys,
 )
-from .rule_words import NAME, OFF, ChosenWay, Minutes, every_rule, rules_of, split_word
+from .rule_words import NAME, OFF, ChosenChannel, Minutes, every_rule, rules_of, split_word
 
 _ADDRESSES = ("url", "url_file", "url_env")
 _TOKENS = ("token_file", "token_env")
@@ -51,11 +51,8 @@ SEQUENCES = ("auto", "osc9", "osc777", "bell")
 _SERVICE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20\x7f]+")
 """An address of apprise."""
 
-WayError = SecretError
-"""A channel cannot be used now. The text is the end of a sentence about it, without secrets."""
 
-
-class NoticeWay(Struct, frozen=True):
+class NotificationChannel(Struct, frozen=True):
     name: str
     kind: str
     rules: Minutes = field(default_factory=every_rule)
@@ -68,14 +65,14 @@ class NoticeWay(Struct, frozen=True):
     sequence: str = "auto"
 
     def __repr__(self) -> str:
-        return f"NoticeWay({self.name!r}, {self.kind!r})"
+        return f"NotificationChannel({self.name!r}, {self.kind!r})"
 
 
 class Configured(Struct, frozen=True):
     """The notification settings."""
 
     path: Path
-    ways: Mapping[str, NoticeWay]
+    channels: Mapping[str, NotificationChannel]
     send: tuple[str, ...] = ()
     """Words like those of `--notify`, for launches without it."""
     problems: tuple[str, ...] = ()
@@ -87,21 +84,21 @@ class Configured(Struct, frozen=True):
         """Return why there is no such channel, if the settings are wrong, or ""."""
         if name in self.unusable:
             return self.unusable[name]
-        if self.problems and len(self.ways) == len(OWN):
+        if self.problems and len(self.channels) == len(OWN):
             return self.problems[0]
         return ""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Configured:
     """Load this user's settings. Never fails."""
-    nothing = Configured(settings_path(environ), _own_ways(every_rule()))
+    nothing = Configured(settings_path(environ), _own_channels(every_rule()))
     return loaded("notify", of_table, lambda why: structs.replace(nothing, problems=(why,)), environ)
 
 
 def of_table(table: Any, path: Path) -> Configured:
     """Parse `[notify]`. A channel with a mistake is left out and reported."""
     if not isinstance(table, Mapping):
-        return Configured(path, _own_ways(every_rule()), problems=(no_section(path, "notify"),))
+        return Configured(path, _own_channels(every_rule()), problems=(no_section(path, "notify"),))
     there = "there are notify.send, notify.rules, notify.ways"
     problems = unknown_keys(path, "notify", table, ("send", "rules", "ways"), there)
     rules = every_rule()
@@ -113,17 +110,17 @@ def of_table(table: Any, path: Path) -> Configured:
     if not _is_texts(send):
         problems.append(f'{path}: notify.send must be a list of channels, as in ["team", "terminal"]')
         send = []
-    ways, unusable = _own_ways(rules), dict[str, str]()
+    channels, unusable = _own_channels(rules), dict[str, str]()
     sections = table.get("ways", {})
     if not isinstance(sections, Mapping):
         problems.append(f"{path}: notify.ways has to hold sections, as [notify.ways.team]")
         sections = {}
     for name, section in sections.items():
         try:
-            ways[name] = _way(name, section, rules)
+            channels[name] = _channel(name, section, rules)
         except RunError as error:
             unusable[name] = f"{path}: {error}"
-    return Configured(path, ways, tuple(send), (*problems, *unusable.values()), unusable)
+    return Configured(path, channels, tuple(send), (*problems, *unusable.values()), unusable)
 
 
 def problems_of(table: Any, path: Path) -> tuple[str, ...]:
@@ -138,8 +135,8 @@ def problems_of(table: Any, path: Path) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def _own_ways(rules: Minutes) -> dict[str, NoticeWay]:
-    return {kind: NoticeWay(kind, kind, rules) for kind in OWN}
+def _own_channels(rules: Minutes) -> dict[str, NotificationChannel]:
+    return {kind: NotificationChannel(kind, kind, rules) for kind in OWN}
 
 
 def _is_texts(value: Any) -> bool:
@@ -155,7 +152,7 @@ def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
     return rules_of(section["rules"], where, basis)
 
 
-def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
+def _channel(name: str, section: Mapping[str, Any], rules: Minutes) -> NotificationChannel:
     """Return the channel of a section. Raises RunError."""
     if not isinstance(section, Mapping):
         raise RunError(f"notify.ways.{name} must be a section, [notify.ways.{name}]")
@@ -166,7 +163,7 @@ def _way(name: str, section: Mapping[str, Any], rules: Minutes) -> NoticeWay:
     settings = {key: section[key] for key in KINDS[kind] if key in section}
     if "command" in settings:
         settings["command"] = tuple(settings["command"])
-    return NoticeWay(name, kind, _rules(section, f"notify.ways.{name}.rules", rules), **settings)
+    return NotificationChannel(name, kind, _rules(section, f"notify.ways.{name}.rules", rules), **settings)
 
 
 def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
@@ -222,26 +219,26 @@ def resolved(words: Sequence[str], configured: Configured) -> tuple[str, ...]:
         raise RunError("--notify off excludes every channel: use either off or names of channels")
     if words and not chosen:
         return (OFF,)
-    return tuple({each.way: each.word for each in chosen}.values())
+    return tuple({each.channel: each.word for each in chosen}.values())
 
 
-def _chosen(word: str, configured: Configured, where: str) -> ChosenWay:
+def _chosen(word: str, configured: Configured, where: str) -> ChosenChannel:
     """Return the channel and the rules that a word names. Raises RunError."""
     name, rules = split_word(word, where)
-    way = way_of(name, configured, where)
+    channel = channel_of(name, configured, where)
     if rules is None:
-        return ChosenWay(name, way.rules)
-    return ChosenWay(name, rules_of(rules, f"{where} {name}", way.rules))
+        return ChosenChannel(name, channel.rules)
+    return ChosenChannel(name, rules_of(rules, f"{where} {name}", channel.rules))
 
 
-def way_of(name: str, configured: Configured, where: str) -> NoticeWay:
+def channel_of(name: str, configured: Configured, where: str) -> NotificationChannel:
     """Return the named channel. Raises RunError."""
-    if name in configured.ways:
-        return configured.ways[name]
+    if name in configured.channels:
+        return configured.channels[name]
     why = configured.why_not(name)
     if why:
         raise RunError(why)
-    hint = nearest_or_all(name, configured.ways)
+    hint = nearest_or_all(name, configured.channels)
     raise RunError(
         f"{where}: unknown channel {quoted(name)}{hint}; add [notify.ways.{name}] to {configured.path} to create it"
     )
@@ -249,11 +246,13 @@ def way_of(name: str, configured: Configured, where: str) -> NoticeWay:
 
 def secret_names() -> frozenset[str]:
     """Return the variables with addresses and tokens of the configured channels."""
-    configured = load().ways.values()
-    return frozenset(name for way in configured for name in (way.url_env, way.token_env) if name)
+    configured = load().channels.values()
+    return frozenset(
+        name for channel in configured for name in (channel.url_env, channel.token_env) if name
+    )
 
 
-class WayTarget(Struct, frozen=True):
+class ChannelTarget(Struct, frozen=True):
     """The destination of a request, only in memory."""
 
     url: str
@@ -275,34 +274,34 @@ class WayTarget(Struct, frozen=True):
         return {text for word in words for text in (word, unquote(word)) if len(text) > 3} - {self.host}
 
     def __repr__(self) -> str:
-        return f"WayTarget({self.host!r})"
+        return f"ChannelTarget({self.host!r})"
 
 
-def target(way: NoticeWay, lookup: Lookup, folder: Path) -> WayTarget:
-    """Return the current address and token of a channel. `folder`: of the settings. Raises WayError."""
-    url = way.url.strip()
+def target(channel: NotificationChannel, lookup: Lookup, folder: Path) -> ChannelTarget:
+    """Return the current address and token of a channel. `folder`: of the settings. Raises SecretError."""
+    url = channel.url.strip()
     if url and others_read(folder / "settings.toml"):
-        raise WayError(
+        raise SecretError(
             f"others can read {folder / 'settings.toml'}, which holds its address: `chmod 600` it, or write url_file"
         )
-    url = url or secret_of(way.url_file, way.url_env, lookup, folder)
-    if way.kind == "apprise":
+    url = url or secret_of(channel.url_file, channel.url_env, lookup, folder)
+    if channel.kind == "apprise":
         if not _SERVICE.fullmatch(url):
-            raise WayError("its address is none: it must be one line, as in ntfys://TOPIC")
+            raise SecretError("its address is none: it must be one line, as in ntfys://TOPIC")
         if importlib.util.find_spec("apprise") is None:
-            raise WayError("it needs apprise: `pip install 'distui[notify]'`")
-        return WayTarget(url)
-    return _web_target(url, secret_of(way.token_file, way.token_env, lookup, folder))
+            raise SecretError("it needs apprise: `pip install 'distui[notify]'`")
+        return ChannelTarget(url)
+    return _web_target(url, secret_of(channel.token_file, channel.token_env, lookup, folder))
 
 
-def _web_target(url: str, token: str) -> WayTarget:
-    """Return the destination of a webhook's requests. Raises WayError."""
+def _web_target(url: str, token: str) -> ChannelTarget:
+    """Return the destination of a webhook's requests. Raises SecretError."""
     if not is_address(url):
-        raise WayError("its address is none: it must be one line, as in https://HOST/PATH")
+        raise SecretError("its address is none: it must be one line, as in https://HOST/PATH")
     if urlsplit(url).username is not None:
-        raise WayError(
+        raise SecretError(
             "its address holds a user's name: write a token with token_file or token_env instead"
         )
     if not token.isascii() or any(char < " " for char in token):
-        raise WayError("its token has characters that no header can hold: it must be one line of ASCII")
-    return WayTarget(url, token)
+        raise SecretError("its token has characters that no header can hold: it must be one line of ASCII")
+    return ChannelTarget(url, token)

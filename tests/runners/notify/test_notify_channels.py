@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.notify import ways
+from distui.runners.notify import channels
+from distui.runners.notify.channels import (
+    ChannelTarget,
+    Configured,
+    NotificationChannel,
+    SecretError,
+    load,
+    resolved,
+    target,
+)
 from distui.runners.notify.messages import (
     apprise_request,
     generic,
@@ -19,7 +28,6 @@ from distui.runners.notify.messages import (
 )
 from distui.runners.notify.notice_rules import Notice
 from distui.runners.notify.rule_words import every_rule
-from distui.runners.notify.ways import Configured, NoticeWay, WayError, WayTarget, load, resolved, target
 from distui.runners.run.errors import RunError
 
 SECRET = "https://hooks.slack.com/services/T0/B0/sEcReTpArT"
@@ -33,13 +41,13 @@ def configured(tmp_path: Path, text: str, mode: int = 0o600) -> Configured:
     return load({"XDG_CONFIG_HOME": str(tmp_path)})
 
 
-def address(settings: Configured, name: str = "team", **env: str) -> WayTarget:
-    return target(settings.ways[name], env.get, settings.path.parent)
+def address(settings: Configured, name: str = "team", **env: str) -> ChannelTarget:
+    return target(settings.channels[name], env.get, settings.path.parent)
 
 
 def test_without_settings_nothing_is_sent(tmp_path: Path) -> None:
     empty = configured(tmp_path, "")
-    assert set(empty.ways) == {"terminal", "desktop"}
+    assert set(empty.channels) == {"terminal", "desktop"}
     assert resolved((), empty) == ()
     assert not empty.problems
 
@@ -52,7 +60,7 @@ def test_a_way_is_sent_on_when_a_launch_or_the_settings_say_so(tmp_path: Path) -
     assert resolved(("team:-hang", "terminal:gave-up"), settings)[1] == "terminal:gave-up"
     assert resolved(("off",), settings) == ("off",)
     assert SECRET not in "".join(resolved(("team",), settings))
-    assert SECRET not in repr(settings.ways)
+    assert SECRET not in repr(settings.channels)
     assert address(settings).url == SECRET
 
 
@@ -124,7 +132,7 @@ def test_a_broken_table_costs_a_sentence(tmp_path: Path, text: str) -> None:
 def test_what_no_launch_could_take_in_send_is_named_once() -> None:
     team = {"type": "webhook", "url_env": "TEAM_WEBHOOK"}
     table = {"send": ["team:hangs", "tem", "off", "phone"], "ways": {"team": team, "phone": {"type": "x"}}}
-    problems = ways.problems_of(table, Path("/s.toml"))
+    problems = channels.problems_of(table, Path("/s.toml"))
     assert [
         part in each for part, each in zip(("phone.type", "hang?", "team?"), problems, strict=True)
     ] == [True] * 3
@@ -132,7 +140,7 @@ def test_what_no_launch_could_take_in_send_is_named_once() -> None:
 
 def test_settings_that_others_can_write_do_not_count(tmp_path: Path) -> None:
     settings = configured(tmp_path, f'[notify.ways.team]\ntype = "webhook"\nurl = "{SECRET}"\n', 0o666)
-    assert "team" not in settings.ways
+    assert "team" not in settings.channels
     assert "passed over" in settings.problems[0]
 
 
@@ -143,7 +151,7 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, source: str) -
     hidden.chmod(0o644)
     value = SECRET if source == "url" else str(hidden)
     settings = configured(tmp_path, f'[notify.ways.team]\ntype = "webhook"\n{source} = "{value}"\n', 0o644)
-    with pytest.raises(WayError, match="chmod 600") as refused:
+    with pytest.raises(SecretError, match="chmod 600") as refused:
         address(settings)
     assert "sEcReT" not in str(refused.value)
     hidden.chmod(0o600)
@@ -153,23 +161,23 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, source: str) -
 
 def test_a_file_beside_the_settings_and_one_that_is_missing(tmp_path: Path) -> None:
     settings = configured(tmp_path, '[notify.ways.team]\ntype = "webhook"\nurl_file = "team-url"\n')
-    with pytest.raises(WayError, match="cannot be read: No such file"):
+    with pytest.raises(SecretError, match="cannot be read: No such file"):
         address(settings)
     beside = settings.path.parent / "team-url"
     beside.touch(mode=0o600)
-    with pytest.raises(WayError, match="is empty"):
+    with pytest.raises(SecretError, match="is empty"):
         address(settings)
     beside.write_text(f"\n{SECRET}\n")
     assert address(settings).url == SECRET
     beside.unlink()
     os.mkfifo(beside, 0o600)
-    with pytest.raises(WayError, match="regular file"):
+    with pytest.raises(SecretError, match="regular file"):
         address(settings)
 
 
 def test_a_variable_of_the_launch(tmp_path: Path) -> None:
     settings = configured(tmp_path, '[notify.ways.team]\ntype = "webhook"\nurl_env = "TEAM_WEBHOOK"\n')
-    with pytest.raises(WayError, match="TEAM_WEBHOOK is not set"):
+    with pytest.raises(SecretError, match="TEAM_WEBHOOK is not set"):
         address(settings)
     assert address(settings, TEAM_WEBHOOK=SECRET).url == SECRET
 
@@ -180,7 +188,7 @@ def test_what_is_no_address_is_refused_and_not_repeated(tmp_path: Path) -> None:
         "https://me:pw@h/x", "https://h/\x7f", "https://hä/x",
     ]:  # fmt: skip
         settings = configured(tmp_path, '[notify.ways.team]\ntype = "webhook"\nurl_env = "TEAM_WEBHOOK"\n')
-        with pytest.raises(WayError) as refused:
+        with pytest.raises(SecretError) as refused:
             address(settings, TEAM_WEBHOOK=url)
         assert url not in str(refused.value)
 
@@ -195,8 +203,8 @@ def hostile() -> Notice:
     return Notice("gave-up", "k", "it failed", 5.0, HOSTILE, "mend it", "error", (3,), 0)
 
 
-def way(kind: str) -> NoticeWay:
-    return NoticeWay("w", kind, every_rule(), url=SECRET)
+def way(kind: str) -> NotificationChannel:
+    return NotificationChannel("w", kind, every_rule(), url=SECRET)
 
 
 def test_a_text_says_run_what_rank_remedy_and_how_to_attach() -> None:
@@ -212,7 +220,7 @@ def test_what_a_log_says_calls_no_channel_and_acts_on_nothing() -> None:
     text = text_of(hostile(), "night", "gpu1")
     assert "\x1b" not in text.whole
     assert "abcdefghijklmnop1234" not in text.whole
-    for sent in (generic(text)["text"], apprise_request(WayTarget(SECRET), text)["body"]):
+    for sent in (generic(text)["text"], apprise_request(ChannelTarget(SECRET), text)["body"]):
         assert not [each for each in ("<!", "<@", "@everyone") if each in sent]
 
 
@@ -232,17 +240,17 @@ def test_a_long_text_is_cut() -> None:
 
 def test_the_request_of_each_kind() -> None:
     text = text_of(hostile(), "night", "gpu1")
-    request = webhook_request(WayTarget("https://h/x", "t0ken"), text)
+    request = webhook_request(ChannelTarget("https://h/x", "t0ken"), text)
     assert request["headers"]["Authorization"] == "Bearer t0ken"
     assert '"version": 1' in request["body"]
     assert generic(text)["text"].startswith("night: it failed\nRank 3 raised")
-    message = apprise_request(WayTarget("ntfys://topic"), text)
+    message = apprise_request(ChannelTarget("ntfys://topic"), text)
     assert (message["url"], message["title"], message["type"]) == (
         "ntfys://topic",
         "night: it failed",
         "failure",
     )
-    assert "sEcReT" not in repr(WayTarget(SECRET, "t0ken")) + repr(way("webhook"))
+    assert "sEcReT" not in repr(ChannelTarget(SECRET, "t0ken")) + repr(way("webhook"))
 
 
 def test_an_address_of_apprise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,15 +263,15 @@ def test_an_address_of_apprise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ]
     assert address(settings, TEAM_WEBHOOK=SECRET).host == "hooks.slack.com"
     monkeypatch.setitem(sys.modules, "apprise", None)
-    with pytest.raises(WayError, match=r"it needs apprise: `pip install 'distui\[notify\]'`"):
+    with pytest.raises(SecretError, match=r"it needs apprise: `pip install 'distui\[notify\]'`"):
         address(settings, TEAM_WEBHOOK=SECRET)
     for url in ("sEcReT", "slack://a b", "slack://", "://sEcReT"):
-        with pytest.raises(WayError) as refused:
+        with pytest.raises(SecretError) as refused:
             address(settings, TEAM_WEBHOOK=url)
         assert "sEcReT" not in str(refused.value)
 
 
 def test_of_the_secrets_of_a_target_nothing_is_quoted() -> None:
-    where = WayTarget(SECRET + "?key=abcd", "t0ken")
+    where = ChannelTarget(SECRET + "?key=abcd", "t0ken")
     text = without(f"failed: {SECRET}?key=abcd services/T0/B0/sEcReTpArT key=abcd t0ken", where.secrets)
     assert not [part for part in ("sEcReT", "abcd", "t0ken") if part in text]
