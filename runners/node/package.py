@@ -57,7 +57,7 @@ def build(cache: Path | None = None, report: wheels.Report = wheels.no_report) -
         _check_ours(home)
         _drop_damaged(home)
         files = dict(_files())
-        sections = {"wheels": wheels.gather(home, report), "screens": wheels.screens(home)}
+        sections = {"wheels": wheels.gather(home, report), "screens": wheels.screen_wheels(home)}
         made = home / _name(files)
         if not made.is_dir():
             _make(made, files)

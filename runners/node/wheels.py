@@ -1,7 +1,7 @@
 """Wheels of distui's dependencies on nodes, for each Python and machine that a node may have.
 
-`pip download` gets them once from the package index; finished ones stay even if the others fail. Without an index they
-are this environment's own packages, for nodes with this Python and machine.
+`pip download` gets them once from the package index; those of one kind of node stay even if the others fail. Without an
+index they are this environment's own packages, for nodes with this Python and machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -47,14 +47,14 @@ PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 DOWNLOAD_SECONDS = 60.0
 RETRY_SECONDS = 6 * 3600.0
 """Seconds before an index that lacked wheels is tried again."""
-TRIED = "tried"
-"""File next to the wheels: why some are missing, from the last attempt."""
+REASON_FILE = "tried"
+"""File next to the wheels: why the last downloads failed; empty if none did."""
 Report = Callable[[int, int], None]
 """Report the number of finished downloads, and of all downloads."""
 
 
-class Node(NamedTuple):
-    """A kind of node."""
+class NodeKind(NamedTuple):
+    """A kind of node, which needs its own wheels."""
 
     python: str
     machine: str
@@ -63,8 +63,8 @@ class Node(NamedTuple):
         return f"Python {self.python} on {self.machine}"
 
 
-NODES = [
-    Node(python, machine)
+NODE_KINDS = [
+    NodeKind(python, machine)
     for python in ("3.11", "3.12", "3.13", "3.14")
     for machine in ("x86_64", "aarch64")
 ]
@@ -89,14 +89,16 @@ def _folder(home: Path) -> Path:
     return home / f"wheels-{hashlib.sha256(' '.join(requirements()).encode()).hexdigest()[:12]}"
 
 
-def unserved(home: Path) -> list[Node]:
+def unserved(home: Path) -> list[NodeKind]:
     """Kinds of nodes with missing wheels."""
-    return [node for node in NODES if not (_folder(home) / f"has-{node.python}-{node.machine}").exists()]
+    return [
+        node for node in NODE_KINDS if not (_folder(home) / f"has-{node.python}-{node.machine}").exists()
+    ]
 
 
 def why_unserved(home: Path) -> str:
     """Return a sentence about the kinds of nodes with missing wheels, with a remedy; "" if none are missing."""
-    nodes, tried = unserved(home), _folder(home) / TRIED
+    nodes, tried = unserved(home), _folder(home) / REASON_FILE
     if not nodes or not tried.exists():
         return ""
     why = tried.read_text(errors="replace")
@@ -107,22 +109,21 @@ def why_unserved(home: Path) -> str:
 
 
 def forget(folder: Path) -> None:
-    """Allow the next `gather` to download the missing wheels of a folder."""
-    for mark in [*folder.glob("has-*"), folder / TRIED]:
+    """Delete the records of earlier downloads into a folder, so that the next `gather` repeats them."""
+    for mark in [*folder.glob("has-*"), folder / REASON_FILE]:
         mark.unlink(missing_ok=True)
 
 
 def gather(home: Path, report: Report) -> list[Path]:
     """Collect all available wheels. Raises OSError and RunError."""
-    folder, tried = _folder(home), _folder(home) / TRIED
+    folder, tried = _folder(home), _folder(home) / REASON_FILE
     private_folder(folder)
     nodes = unserved(home)
     if nodes and not (tried.exists() and clock.now() - tried.stat().st_mtime < RETRY_SECONDS):
-        why = next(filter(None, _downloads(folder, nodes, report)), "")
-        file_io.write_atomically(tried, why.encode())
-    here = Node(f"{sys.version_info[0]}.{sys.version_info[1]}", os.uname().machine)
+        file_io.write_atomically(tried, _download_all(folder, nodes, report).encode())
+    here = NodeKind(f"{sys.version_info[0]}.{sys.version_info[1]}", os.uname().machine)
     own = folder / "own"
-    if here in NODES and here not in unserved(home):
+    if here in NODE_KINDS and here not in unserved(home):
         return sorted(folder.glob("*.whl"))
     private_folder(own)
     for name in NEEDED:
@@ -130,20 +131,22 @@ def gather(home: Path, report: Report) -> list[Path]:
     return sorted([*folder.glob("*.whl"), *own.glob("*.whl")])
 
 
-def _downloads(folder: Path, nodes: list[Node], report: Report) -> Iterator[str]:
-    """Yield the reason of each failed download, "" for success."""
+def _download_all(folder: Path, nodes: list[NodeKind], report: Report) -> str:
+    """Download the wheels for each kind of node. Return the different reasons of failed downloads, "" for none."""
     report(0, len(nodes))
     first = _download(folder, nodes[0])
-    yield first
     if first:
-        return  # probably without an index: skip the other seven
+        return first  # probably without an index: skip the others
+    reasons: dict[str, None] = {}
     with ThreadPoolExecutor(4) as pool:
         for done, why in enumerate(pool.map(lambda node: _download(folder, node), nodes[1:]), 2):
             report(done, len(nodes))
-            yield why
+            if why:
+                reasons[why] = None
+    return "; ".join(reasons)
 
 
-def _download(folder: Path, node: Node) -> str:
+def _download(folder: Path, node: NodeKind) -> str:
     words = [*DOWNLOAD, "--python-version", node.python]
     words += [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{node.machine}")]
     with tempfile.TemporaryDirectory(prefix=".get-", dir=folder) as fresh:
@@ -184,7 +187,7 @@ def _pip() -> list[str]:
     return [uv, "tool", "run", "pip"]
 
 
-def screens(home: Path) -> list[Path]:
+def screen_wheels(home: Path) -> list[Path]:
     """Wheels of SCREENS, packed once each from this installation. Raises OSError and RunError."""
     folder = home / "screens"
     private_folder(folder)

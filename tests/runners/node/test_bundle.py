@@ -212,9 +212,9 @@ def test_downloads_are_kept_and_those_that_failed_are_named(
 ) -> None:
     """An index without the wheels of one kind of node; pip is the one that Python brings."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    here = wheels.Node(f"{sys.version_info[0]}.{sys.version_info[1]}", os.uname().machine)
-    other = wheels.Node("3.14", "sparc")
-    monkeypatch.setattr(wheels, "NODES", [here, other])
+    here = wheels.NodeKind(f"{sys.version_info[0]}.{sys.version_info[1]}", os.uname().machine)
+    other = wheels.NodeKind("3.14", "sparc")
+    monkeypatch.setattr(wheels, "NODE_KINDS", [here, other])
     index, cache = tmp_path / "index", tmp_path / "cache"
     index.mkdir()
     for name in wheels.NEEDED:
@@ -233,6 +233,24 @@ def test_downloads_are_kept_and_those_that_failed_are_named(
     )
     assert sorted(wheel.name for wheel in (made / "wheels").iterdir()) == sorted(
         wheel.name for wheel in index.iterdir()
+    )
+
+
+def test_a_failed_download_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [wheels.NodeKind(f"3.{minor}", "sparc") for minor in range(11, 31)]
+    failing = {kinds[1]: "no msgspec", kinds[2]: "pip did not end in 60 s", kinds[3]: "no msgspec"}
+    tried: list[wheels.NodeKind] = []
+
+    def download(folder: Path, node: wheels.NodeKind) -> str:
+        tried.append(node)
+        return failing.get(node, "")
+
+    monkeypatch.setattr(wheels, "NODE_KINDS", kinds)
+    monkeypatch.setattr(wheels, "_download", download)
+    wheels.gather(tmp_path / "cache", wheels.no_report)
+    assert sorted(tried) == kinds
+    assert "(no msgspec; pip did not end in 60 s): nodes of these kinds" in wheels.why_unserved(
+        tmp_path / "cache"
     )
 
 
