@@ -110,7 +110,7 @@ def failed_in(findings: Iterable[LogFinding]) -> bool:
 
 def placed(finding: LogFinding, others: Collection[LogFinding], reading: Reading) -> LogFinding:
     """Add rank and host from NCCL's and torch's findings and from exit reports if the finding's lines lack them."""
-    finding = _ranked(finding, others, reading)
+    finding = _with_first_exit(_with_raising_rank(finding, others), reading)
     if finding.host or finding.hosts:
         return finding
     endings = reading.exceptions.endings
@@ -121,12 +121,16 @@ def placed(finding: LogFinding, others: Collection[LogFinding], reading: Reading
     return replace(finding, host=host, hosts=(host,)) if host else finding
 
 
-def _ranked(finding: LogFinding, others: Iterable[LogFinding], reading: Reading) -> LogFinding:
-    """Add the rank from an exception after an NCCL error, else the rank that exited first."""
-    if finding.rank is None and finding.layer == "nccl":
-        raised_in = set[int]().union(*(each.ranks for each in others if each.id == OF_NCCL))
-        if len(raised_in) == 1:
-            finding = replace(finding, rank=min(raised_in), ranks=tuple(raised_in))
+def _with_raising_rank(finding: LogFinding, others: Iterable[LogFinding]) -> LogFinding:
+    """Add the rank that raised an exception after an NCCL error."""
+    if finding.rank is not None or finding.layer != "nccl":
+        return finding
+    ranks = set[int]().union(*(each.ranks for each in others if each.id == OF_NCCL))
+    return replace(finding, rank=min(ranks), ranks=tuple(ranks)) if len(ranks) == 1 else finding
+
+
+def _with_first_exit(finding: LogFinding, reading: Reading) -> LogFinding:
+    """Add the rank that exited first, or torchrun's root cause."""
     first, is_root = reading.exceptions.endings.first, reading.exceptions.endings.rooted
     rank = None if first is None else rank_of(first, reading)
     if first is None or rank is None:

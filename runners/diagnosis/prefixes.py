@@ -100,24 +100,29 @@ def writer(line: str, learned_prefix: re.Pattern[str] | None) -> Writer:
     """Return the writer of a line. `learned_prefix`: the pattern of its file."""
     if learned_prefix is None and _is_bare(line):
         return Writer(None, "", None, "", line)
-    named: dict[str, str] = {}
-    text, rank = line, rank_of(line)
-    for _ in range(LAYERS):
-        match = _match(_SHIPPED, text)
-        if match is None and learned_prefix is not None:
-            match = learned_prefix.match(text)
-            learned_prefix = None if match else learned_prefix
-        match = match or _match(_TAGS, text) or _logged(text)
-        if match is None:
-            break
-        named = groups(match) | named
-        text = text[match.end() :]
+    named, text = _taken_apart(line, learned_prefix)
+    rank = rank_of(line)
     if rank is None and "rank" in named:
         rank = int(named["rank"])
     local = int(named["local"]) if "local" in named else None
-    text = _without_bar(text)
-    text = _BRACKETS.sub("", text) if text[:1] == "[" else text
+    text = _BRACKETS.sub("", _without_bar(text))
     return Writer(rank, named.get("host", ""), local, named.get("pid", ""), text)
+
+
+def _taken_apart(line: str, learned_prefix: re.Pattern[str] | None) -> tuple[dict[str, str], str]:
+    """Return the values in the prefixes of a line, by name, and the text after them."""
+    named: dict[str, str] = {}
+    for _ in range(LAYERS):
+        match = _match(_SHIPPED, line)
+        if match is None and learned_prefix is not None:
+            match = learned_prefix.match(line)
+            learned_prefix = learned_prefix if match is None else None  # a line has it once
+        match = match or _match(_TAGS, line) or _logged(line)
+        if match is None:
+            break
+        named = groups(match) | named
+        line = line[match.end() :]
+    return named, line
 
 
 def _logged(text: str) -> re.Match[str] | None:

@@ -263,14 +263,20 @@ class Reading:
         traced = self.exceptions.within and self._traced(line, number)
         if first := self.book.plain(" " + line):
             self._plain(line, first, number, traced)
-        elif traced or (may_diverge(line) and self.error_lines.diverged(line, number, *self._bare(line))):
+        elif not traced:
+            self._unknown(line, number)
+
+    def _unknown(self, line: str, number: int) -> None:
+        """Read a line without a needle: of a training, or of an error that no rule knows."""
+        errors = self.error_lines
+        if may_diverge(line) and errors.diverged(line, number, *self._bare(line)):
             return
-        elif (self.error_lines.open_here or self.exceptions.pending) and is_alive(line):
-            self.error_lines.outlive()
+        if (errors.open_here or self.exceptions.pending) and is_alive(line):
+            errors.outlive()
             self.exceptions.alive(self._writer(line).stream)
-        elif number == self.error_lines.awaited or (not self.error_lines.full and may_report(line)):
+        elif number == errors.awaited or (not errors.full and may_report(line)):
             head, wrote = self._bare(line)
-            self.error_lines.line(line, wrote.text, head, number, has_rule=False)
+            errors.line(line, wrote.text, head, number, has_rule=False)
 
     def _unfolded(self, line: str) -> str | None:
         """Split a one-line traceback into lines with PART between them; None for any other line."""
@@ -356,24 +362,28 @@ class Reading:
 
     def _rank_of(self, wrote: Writer) -> tuple[int | None, str]:
         """Return the rank of the line, else of its file's name, and the node if it is a local rank."""
-        own, process = self._at.whose, f"{PROCESS}{wrote.pid}"
         if wrote.rank is not None:
-            if wrote.local is not None:
-                self.locals.add(wrote.host or self._at.name, wrote.local, wrote.rank)
-            elif wrote.pid:
-                self.locals.add(process, 0, wrote.rank)
-            elif own.node and own.rank is not None:
-                self.locals.add(own.node, own.rank, wrote.rank)
+            self._map_local_rank(wrote, wrote.rank)
             self._heard(wrote.rank, "")
             return wrote.rank, ""
         if wrote.local is not None:
             self._heard(wrote.local, wrote.host or self._at.name)
             return wrote.local, wrote.host or self._at.name
         if not wrote.pid:
-            return own.rank, own.node
+            return self._at.whose.rank, self._at.whose.node
         if (named := ray_rank(wrote)) is not None:
             self.locals.add(f"{PROCESS}{named[0]}", 0, named[1])
-        return 0, process
+        return 0, f"{PROCESS}{wrote.pid}"
+
+    def _map_local_rank(self, wrote: Writer, rank: int) -> None:
+        """Note the local rank of a line with a global rank: of the line itself, its process, or its file's name."""
+        own = self._at.whose
+        if wrote.local is not None:
+            self.locals.add(wrote.host or self._at.name, wrote.local, rank)
+        elif wrote.pid:
+            self.locals.add(f"{PROCESS}{wrote.pid}", 0, rank)
+        elif own.node and own.rank is not None:
+            self.locals.add(own.node, own.rank, rank)
 
     def facts(self) -> NcclFacts:
         """Return everything read so far in the form that nodes send."""

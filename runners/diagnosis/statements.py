@@ -501,22 +501,28 @@ class Statements:
     def collective(self, head: Head, message: str) -> None:
         """Read a collective (if COLL is logged) or a tuner's choice."""
         if match := COLLECTIVE.match(message):
-            session = self.sessions.by_pointer.get((head.process, match[2]))
-            if session is None and match[3]:
-                session = self.sessions.called(head, match[2], int(match[3]))
-            session = session or self.sessions.of(head)
-            called = session.communicator.collectives
-            if match[1] in called or len(called) < KEPT:
-                called[match[1]] += 1
-            if session.part is not None and match[1] not in ("Send", "Recv"):
-                session.part.calls += 1
-            _advance(session.part, RankStage.RUNNING)
+            self._called(head, match)
         elif match := TUNED.match(message):
-            algorithm, protocol = (ALGORITHMS.get(match[2], match[2]), PROTOCOLS.get(match[3], match[3]))
+            algorithm, protocol = ALGORITHMS.get(match[2], match[2]), PROTOCOLS.get(match[3], match[3])
             choice = " ".join(word for word in (match[1], algorithm, protocol) if word)
-            chosen = self.sessions.of(head).communicator.tuning
-            if choice in chosen or len(chosen) < KEPT:
-                chosen[choice] += 1
+            _count(self.sessions.of(head).communicator.tuning, choice)
+
+    def _called(self, head: Head, match: re.Match[str]) -> None:
+        """Count a collective. `match`: a match of COLLECTIVE."""
+        session = self.sessions.by_pointer.get((head.process, match[2]))
+        if session is None and match[3]:
+            session = self.sessions.called(head, match[2], int(match[3]))
+        session = session or self.sessions.of(head)
+        _count(session.communicator.collectives, match[1])
+        if session.part is not None and match[1] not in ("Send", "Recv"):
+            session.part.calls += 1
+        _advance(session.part, RankStage.RUNNING)
+
+
+def _count(counts: Counter[str], name: str) -> None:
+    """Count a name unless there are too many."""
+    if name in counts or len(counts) < KEPT:
+        counts[name] += 1
 
 
 _STAGES = {
