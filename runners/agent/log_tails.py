@@ -15,7 +15,8 @@ from ..diagnosis.file_names import Whose
 from ..diagnosis.log_text import LONGEST, decoded
 from ..diagnosis.reading import Reading
 from ..logs import gaps
-from ..run.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
+from ..run.log_files import LogFile, attempt_dir, parse_file_id
+from ..run.opened_logs import LogError, opened
 
 RECENT = 64 << 10
 """Bytes at the end of a file to keep for readers of training signals."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..run import clock, file_io, rpc, run_directories
-from ..run.daemon import DaemonRun
+from ..run.daemon_run import DaemonRun
 from ..run.journal import REPORT
 from ..run.model import Stamped
 from ..run.parts import in_background

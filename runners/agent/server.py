@@ -20,7 +20,7 @@ from ... import __version__
 from ..inrank import own_folders
 from ..inrank.control import listen, same_user
 from ..run import clock
-from ..run.daemon import DaemonRun
+from ..run.daemon_run import DaemonRun
 from ..run.errors import RunError
 from ..run.journal import Chronicle, RunRecord
 from ..run.model import (

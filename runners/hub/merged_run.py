@@ -9,7 +9,7 @@ from typing import Any
 
 from ...presets.plan import Plan
 from ..run import clock
-from ..run.daemon import DaemonRun
+from ..run.daemon_run import DaemonRun
 from ..run.model import (
     HUB,
     ClusterChanged,

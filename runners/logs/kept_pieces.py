@@ -14,8 +14,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..run.log_files import LogError, file_sizes, opened, parse_file_id, part_of, whole_id
+from ..run.log_files import file_sizes, parse_file_id, part_of, whole_id
 from ..run.model import ReadLog
+from ..run.opened_logs import LogError, opened
 from ..run.wire.client import Window
 from . import line_times
 from .windows import ask_window, offset_at_time, spans_of, window_of

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...presets.trusted_files import private_folder
-from ..run.log_files import LogError, opened
+from ..run.opened_logs import LogError, opened
 
 FOLDER = "times"
 """Folder in a run directory with the path of each log below it. Not a log folder: the watch would report its writes."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..run import clock
-from ..run.log_files import LogError
+from ..run.opened_logs import LogError
 from ..run.proc import read_stat
 from .gaps import Gap, stretches
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..run.log_files import LogError, opened
 from ..run.model import ReadLog
+from ..run.opened_logs import LogError, opened
 from ..run.wire.client import Window
 from . import gaps, line_times, search
 

@@ -35,9 +35,10 @@ from ..run.errors import RunError
 from ..run.formatting import size_text
 from ..run.host_processes import StartMode
 from ..run.journal import RunRecord
-from ..run.log_files import LogError, LogFile, opened, parse_file_id
+from ..run.log_files import LogFile, parse_file_id
 from ..run.machine import check_python
 from ..run.model import LogGrew, RunEnded, RunPhase, Stop
+from ..run.opened_logs import LogError, opened
 from ..run.parts import Parts, failure
 from ..run.state import RunState
 from ..run.wire.client import LinkError, SocketLink, new_id

@@ -43,7 +43,7 @@ class NoticeRecord(Struct, frozen=True, omit_defaults=True):
 
     at: float
     channel: str = field(name="way")
-    key: str = ""
+    key: str
     state: str
     """One of "due", "trying", "later" (a try failed), "sent", "failed", "left-out" (by the rate limit) or "late"."""
     rule: str = ""

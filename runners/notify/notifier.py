@@ -21,7 +21,7 @@ from .sending import send_notice
 from .unreported import FAILED
 
 if TYPE_CHECKING:
-    from ..run.daemon import DaemonRun
+    from ..run.daemon_run import DaemonRun
 
 EVERY_S = 2.0
 AT_END_S = 120.0

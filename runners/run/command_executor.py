@@ -13,7 +13,7 @@ from msgspec import structs
 from .model import Action, Clause, CommandDone, CommandReceived, RunPhase, sentence
 
 if TYPE_CHECKING:
-    from .daemon import DaemonRun
+    from .daemon_run import DaemonRun
 
 ENDED = "the run has ended: launch it again to change anything"
 NO_CLUSTER = "this run has no cluster of SkyPilot's: there is nothing to take down"

@@ -17,7 +17,7 @@ from .state import RunState
 from .wire.client import new_id
 
 if TYPE_CHECKING:
-    from .daemon import DaemonRun
+    from .daemon_run import DaemonRun
 
 SECONDS = 120.0
 """Maximum seconds of a save before a restart is given up."""

@@ -19,8 +19,8 @@ from distui.runners.logs.choice import check_there
 from distui.runners.node import agentless, local_agent, run_following
 from distui.runners.run import run_directories
 from distui.runners.run.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
-from distui.runners.run.log_files import LogError
 from distui.runners.run.model import AttemptStarted, FindingRaised, RankPlace, Stamped
+from distui.runners.run.opened_logs import LogError
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import LinkError, UnansweredError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...runners.logs.search import compile_grep
-from ...runners.run.log_files import LogError
+from ...runners.run.opened_logs import LogError
 from ..background import background
 from ..lending import copy, page
 from ..rows.log import Selection, choices

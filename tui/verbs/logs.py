@@ -26,8 +26,9 @@ from ...runners.logs.search import compile_grep
 from ...runners.node.local_agent import with_link
 from ...runners.run import run_directories
 from ...runners.run.errors import RunError
-from ...runners.run.log_files import LogError, LogFile, parse_file_id
+from ...runners.run.log_files import LogFile, parse_file_id
 from ...runners.run.model import CaughtUp, LogGrew, ReadLog, RunEnded
+from ...runners.run.opened_logs import LogError
 from ...runners.run.parts import in_background
 from ...runners.run.state import RunState
 from ...runners.run.wire.client import Link

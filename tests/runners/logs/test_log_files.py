@@ -10,16 +10,8 @@ from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners.run.log_files import (
-    STREAMS,
-    LogError,
-    command_id,
-    file_id,
-    list_files,
-    opened,
-    parse_file_id,
-    silence,
-)
+from distui.runners.run.log_files import STREAMS, command_id, file_id, list_files, parse_file_id, silence
+from distui.runners.run.opened_logs import LogError, opened
 
 NUMBERS = st.integers(0, 5000)
 

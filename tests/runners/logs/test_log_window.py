@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from distui.runners.logs import grep
 from distui.runners.logs import search as module
 from distui.runners.logs.windows import MAX_LIMIT, ask_window, read_window
-from distui.runners.run.log_files import LogError
 from distui.runners.run.model import ReadLog
+from distui.runners.run.opened_logs import LogError
 from distui.runners.run.wire.client import Window
 
 NAME = "node-0/attempt-001/rank-0.out"
