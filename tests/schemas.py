@@ -27,6 +27,7 @@ from distui.runners.comparison.adoption_trial import AdoptionTrial
 from distui.runners.comparison.differences import ComparedRuns
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.hub.sky_process import Candidate
+from distui.runners.launch.advice import AdviceDocument
 from distui.runners.launch.start_preview import Preview
 from distui.runners.removal.removed_runs import Removable, Removed
 from distui.runners.reports.bundle_files import Manifest
@@ -39,7 +40,6 @@ from distui.runners.reports.run_list import RunLine
 from distui.runners.reports.status_document import MarkedStatus, RunStatus, WatchedStatus
 from distui.runners.run.model import Stamped
 from distui.tui.setting_guide import ExampleSettings, Settings
-from distui.tui.verbs.advise import AdviceDocument
 from distui.tui.verbs.clusters import Answer
 from distui.tui.verbs.control import RankAnswers
 from distui.tui.verbs.launch import Started

@@ -12,8 +12,8 @@ from each import for_each
 
 from distui.presets.estimate.workload import Counted
 from distui.presets.load import load
+from distui.runners.launch import advice
 from distui.tui.cli import main
-from distui.tui.verbs import advise
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "presets/examples/chargpt.py"
 
@@ -114,7 +114,7 @@ def test_a_script_is_counted(capsys: pytest.CaptureFixture[str], monkeypatch: py
         asked.append(words)
         return found
 
-    monkeypatch.setattr(advise, "count", count)
+    monkeypatch.setattr(advice, "count", count)
     words = f"--script {EXAMPLE}:CharGPT --model-args layers=3,width=96 --gpus 2xT4 --python /p"
     code, out, _ = run(words, capsys)
     assert (code, asked) == (0, [("/p", str(EXAMPLE), "CharGPT", {"layers": 3, "width": 96})])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...presets.estimate.memory import Estimate, estimate_for, format_for
 from ...presets.estimate.preset_guide import QUESTIONS, Question, Recommendation, needed, survey
@@ -12,9 +12,7 @@ from ...presets.estimate.workload import (
     FORMATS,
     GB,
     USABLE,
-    Format,
     NodeGpus,
-    Shape,
     parse_gpus,
     parse_parameters,
     shape,
@@ -23,6 +21,7 @@ from ...presets.finding import PlanError
 from ...presets.launchers import megatron
 from ...presets.model import Preset
 from ...presets.plurals import plural
+from ...runners.launch.advice import PARTS, Advice
 from ...runners.launch.launch_form import LaunchForm
 from . import glyphs
 from .glyphs import Cell, Row, fit, row_width, wrap
@@ -56,7 +55,6 @@ def end_rows(recommended: Recommendation, width: int) -> list[Row]:
 
 
 HEAD = ("", "weights", "gradients", "optimizer", "states", "activations", "buffers", "total", "")
-PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")
 
 BAR = (
     ("weights", "W", "heat2"),
@@ -71,40 +69,20 @@ _FULL_WIDTH = 102
 """Minimum columns for the sum of the states in the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """The question, and the estimate of every strategy."""
-
-    model: Shape
-    form: Format
-    gpus: NodeGpus
-    nodes: int
-    estimates: list[Estimate]
-
-    @property
-    def ranks(self) -> int:
-        return self.nodes * self.gpus.count
-
-    @property
-    def first(self) -> Estimate | None:
-        """Return the simplest strategy that fits."""
-        return next((estimate for estimate in self.estimates if estimate.fits), None)
-
-
 def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
     """Return the advice for the launch form; None without a model or GPUs. Raises PlanError.
 
     `here` names the GPUs of this machine.
     """
-    hardware = form.hardware or form.gpus or here
+    hardware = form.hardware or form.option("gpus") or here
     if not form.params or not hardware:
         return None
     gpus, size = _parsed(form, hardware)
     if form.nproc.isdecimal() and int(form.nproc):
         gpus = replace(gpus, count=int(form.nproc))
     nodes = preset.topology.nnodes
-    if form.nodes:
-        nodes = _from_one(form.nodes.rpartition(":")[2], f"nodes {form.nodes}: a number from 1 on")
+    if asked_nodes := form.option("nnodes"):
+        nodes = _from_one(asked_nodes.rpartition(":")[2], f"nodes {asked_nodes}: a number from 1 on")
     model = shape(size)
     if form.seq:
         seq = _from_one(form.seq, f"sequence {form.seq}: a number of positions from 1 on")
