@@ -43,7 +43,7 @@ from .kept_curves import NodeCurves
 from .links import Links
 from .merged_run import LAUNCH_FILE, MergedRun
 from .node_logs import AT_ONCE, NodeLogs
-from .run_ending import Whole, ending
+from .run_ending import WholeRun, ending
 
 OWN_LOGS = ("agent.log", "launch.log")
 CHECK_S = 1.0
@@ -207,10 +207,10 @@ class Hub:
         numbers = run.nodes.numbers()
         if not numbers:
             return RunEnded(RunPhase.STOPPED, 1, "stopped before any rank started") if stopping else None
-        whole = Whole(
+        whole = WholeRun(
             name=run.record.name,
             stopping=stopping,
-            why=run.why_stopped,
+            stop_text=run.why_stopped,
             nnodes_min=run.plan.nnodes_min,
             cause=state.first_cause,
             cluster_down=state.cluster is not None and state.cluster.down,

@@ -13,7 +13,7 @@ GIVE_UP_S = 60.0
 STOP_GIVE_UP_S = 15.0
 """`GIVE_UP_S` for a run that is being stopped."""
 UNHEARD_S = 600.0
-"""`GIVE_UP_S` for a stop that reached no node: a node that answers later still gets the stop."""
+"""`GIVE_UP_S` for a stop after which no part has ended: a node that answers until then still gets the stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class NodeEnding:
     host: str
     ended: RunEnded | None = None
     read: bool = True
-    """Whether the hub has read all the required data of an ended part."""
+    """For an ended part: whether the hub has read its journal and logs to the end."""
     link: LinkState | None = None
     silent_s: float = 0.0
     """Seconds since the link's state last changed."""
@@ -39,10 +39,12 @@ class NodeEnding:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeRun:
+    """Data that decides the end of the run, besides its parts."""
+
     name: str
     stopping: bool = False
-    why: str = "stopped"
+    stop_text: str = "stopped"
     """Text of the end of a stopped run."""
     nnodes_min: int | None = None
     """Minimum number of nodes for an elastic run to continue and succeed."""
@@ -57,7 +59,7 @@ class Whole:
         return min(nnodes, self.nnodes_min or nnodes)
 
 
-def ending(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
+def ending(whole: WholeRun, parts: list[NodeEnding]) -> RunEnded | None:
     """Return the end of the run; None while it continues."""
     patient_s = patience(whole.stopping, any(part.ended for part in parts), whole.cluster_down)
     if not parts or not all(part.is_settled(patient_s) for part in parts):
@@ -65,15 +67,17 @@ def ending(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
     return _outcome(whole, parts)
 
 
-def _outcome(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
+def _outcome(whole: WholeRun, parts: list[NodeEnding]) -> RunEnded | None:
     """Return the end of a run whose nodes have all ended or are gone."""
     gone = [part for part in parts if part.ended is None]
     ended = {part.node: part.ended for part in parts if part.ended is not None}
-    if whole.stopping:
-        return RunEnded(RunPhase.STOPPED, 1, whole.why + _without(gone, whole.cluster_down))
+    bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
+    if whole.stopping and (
+        bad or gone
+    ):  # as in an agent, a run that succeeded at the moment of the stop is no failure
+        return RunEnded(RunPhase.STOPPED, 1, whole.stop_text + _unanswered(whole, gone))
     if not ended:
         return _all_gone(whole)
-    bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
     if len(ended) - len(bad) >= whole.needed(len(parts)):
         return _succeeded(whole, gone)
     return _failed(whole, parts, bad, gone)
@@ -88,48 +92,54 @@ def patience(stopping: bool, some_ended: bool, cluster_down: bool) -> float:
     return STOP_GIVE_UP_S if some_ended else UNHEARD_S
 
 
-def _all_gone(whole: Whole) -> RunEnded | None:
+def _all_gone(whole: WholeRun) -> RunEnded | None:
     """End of a run without an answer from any node: None, unless the cluster is known to be down."""
     if not whole.cluster_down:
         return None
     return RunEnded(RunPhase.LOST, None, "the cluster was taken down before the run's end was reported")
 
 
-def _succeeded(whole: Whole, gone: list[NodeEnding]) -> RunEnded:
+def _succeeded(whole: WholeRun, gone: list[NodeEnding]) -> RunEnded:
     but = f", but {whole.idle}" if whole.idle else ""
-    return RunEnded(RunPhase.SUCCEEDED, 0, f"every rank ended with exit code 0{but}" + _without(gone))
+    return RunEnded(
+        RunPhase.SUCCEEDED, 0, f"every rank ended with exit code 0{but}" + _unanswered(whole, gone)
+    )
 
 
 def _names(parts: list[NodeEnding]) -> str:
     return ", ".join(part.name for part in parts)
 
 
-def _without(gone: list[NodeEnding], cluster_down: bool = False) -> str:
-    if gone and cluster_down:
+def _unanswered(whole: WholeRun, gone: list[NodeEnding]) -> str:
+    if not gone:
+        return ""
+    if whole.cluster_down:
         return f"; how {_names(gone)} ended is unknown"
-    return f"; {_names(gone)} did not answer: whatever runs there still does" if gone else ""
+    return f"; {_names(gone)} did not answer: whatever runs there still does"
 
 
 def _failed(
-    whole: Whole, parts: list[NodeEnding], bad: Mapping[int, RunEnded], gone: list[NodeEnding]
+    whole: WholeRun, parts: list[NodeEnding], bad: Mapping[int, RunEnded], gone: list[NodeEnding]
 ) -> RunEnded:
     if not bad:  # the end of the silent nodes is unknown
         return RunEnded(RunPhase.LOST, None, f"all others succeeded; how {_names(gone)} ended is unknown")
-    cause = whole.cause
-    node = cause.node if cause is not None and cause.node in bad else min(bad)
-    exit_code, text = bad[node].exit_code, bad[node].text
-    if all(end.phase is RunPhase.STOPPED for end in bad.values()):
+    failed = {node: end for node, end in bad.items() if end.phase is not RunPhase.STOPPED}
+    if not failed:
+        exit_code = bad[min(bad)].exit_code
         if gone:
             return RunEnded(RunPhase.FAILED, exit_code, _lost(whole, gone, stopped=True))
         return RunEnded(RunPhase.STOPPED, exit_code, "stopped on the nodes, not from here")
+    cause = whole.cause
+    node = cause.node if cause is not None and cause.node in failed else min(failed)
+    text = failed[node].text
     if cause is not None and cause.text not in text:
         text = f"{cause.text}; {text}"
     text = f"{_name(parts, node)}: {text}"
     if _has_head(gone):
         text = f"{_lost(whole, gone, stopped=False)}; {text}"
     else:
-        text += _without(gone)
-    return RunEnded(RunPhase.FAILED, exit_code, text)
+        text += _unanswered(whole, gone)
+    return RunEnded(RunPhase.FAILED, failed[node].exit_code, text)
 
 
 def _name(parts: list[NodeEnding], node: int) -> str:
@@ -137,11 +147,12 @@ def _name(parts: list[NodeEnding], node: int) -> str:
 
 
 def _has_head(parts: list[NodeEnding]) -> bool:
+    """Whether node 0, which holds the rendezvous, is among the parts."""
     return any(part.node == 0 for part in parts)
 
 
-def _lost(whole: Whole, gone: list[NodeEnding], stopped: bool) -> str:
-    """Text if the others could not continue without the lost nodes. distui did not stop them: their launcher did."""
+def _lost(whole: WholeRun, gone: list[NodeEnding], stopped: bool) -> str:
+    """Return the text of a failure because of lost nodes. `stopped`: the launcher of the others stopped them."""
     where = ", where the rendezvous was," if _has_head(gone) else ""
     verb = agreeing(gone, "is", "are")
     others = "were ended by what started them" if stopped else "failed"

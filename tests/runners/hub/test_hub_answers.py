@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distui.runners.hub.node_answers import Answer, needs_all, route, together
-from distui.runners.hub.run_ending import GIVE_UP_S, NodeEnding, Whole, ending
+from distui.runners.hub.run_ending import GIVE_UP_S, NodeEnding, WholeRun, ending
 from distui.runners.run.model import (
     Clause,
     CommandDone,
@@ -82,7 +82,7 @@ def test_an_agent_that_tells_nothing_apart_is_quoted() -> None:
     )
 
 
-RUN = Whole("train")
+RUN = WholeRun("train")
 GOOD, BAD = RunEnded(RunPhase.SUCCEEDED, 0, "fine"), RunEnded(RunPhase.FAILED, 3, "rank 3 broke")
 
 
@@ -91,7 +91,7 @@ def part(node: int, ended: RunEnded | None = None, silent_s: float | None = None
     return NodeEnding(node, f"h{node}", ended, True, link, silent_s or 0.0)
 
 
-def end(*parts: NodeEnding, whole: Whole = RUN) -> tuple[RunPhase, int | None, str] | None:
+def end(*parts: NodeEnding, whole: WholeRun = RUN) -> tuple[RunPhase, int | None, str] | None:
     told = ending(whole, list(parts))
     return None if told is None else (told.phase, told.exit_code, told.text)
 
@@ -113,7 +113,7 @@ def test_an_end_waits_until_the_logs_were_read() -> None:
 
 
 def test_the_first_cause_says_why_and_where() -> None:
-    whole = Whole("train", cause=FirstCause(3, 1, 1, text="rank 3 raised ValueError"))
+    whole = WholeRun("train", cause=FirstCause(3, 1, 1, text="rank 3 raised ValueError"))
     killed = RunEnded(RunPhase.FAILED, 1, "peer gone")
     phase, code, text = end(part(0, killed), part(1, BAD), whole=whole) or (None, None, "")
     assert (phase, code) == (RunPhase.FAILED, 3)
@@ -159,7 +159,7 @@ def test_how_a_silent_node_ended_nobody_saw() -> None:
 
 
 def test_an_elastic_run_does_without_those_that_left() -> None:
-    elastic = Whole("train", nnodes_min=1)
+    elastic = WholeRun("train", nnodes_min=1)
     assert (end(part(0, GOOD), part(1, BAD), whole=elastic) or ("",))[0] is RunPhase.SUCCEEDED
     assert (end(part(0, GOOD), part(1, silent_s=GIVE_UP_S), whole=elastic) or ("",))[
         0
@@ -168,7 +168,7 @@ def test_an_elastic_run_does_without_those_that_left() -> None:
 
 
 def test_a_stop_names_whom_it_did_not_reach() -> None:
-    stopping = Whole("train", stopping=True)
+    stopping = WholeRun("train", stopping=True)
     stopped = RunEnded(RunPhase.STOPPED, 1, "stopped")
     assert end(part(0, stopped), part(1), whole=stopping) is None
     assert end(part(0, stopped), part(1, silent_s=5.0), whole=stopping) is None
@@ -178,7 +178,26 @@ def test_a_stop_names_whom_it_did_not_reach() -> None:
     assert "node 1 (h1) did not answer" in text
 
 
+def test_a_stop_that_comes_as_every_node_succeeds_is_a_success() -> None:
+    """As in the agent of one node."""
+    stopping = WholeRun("train", stopping=True)
+    assert (end(part(0, GOOD), part(1, GOOD), whole=stopping) or ("",))[0] is RunPhase.SUCCEEDED
+    assert (end(part(0, GOOD), part(1, BAD), whole=stopping) or ("",))[0] is RunPhase.STOPPED
+
+
+def test_a_failed_node_is_named_before_those_that_were_stopped() -> None:
+    stopped = RunEnded(RunPhase.STOPPED, 143, "stopped")
+    assert end(part(0, stopped), part(1, BAD)) == (RunPhase.FAILED, 3, "node 1 (h1): rank 3 broke")
+
+
+def test_nothing_runs_on_a_cluster_that_is_down() -> None:
+    down = WholeRun("train", cluster_down=True, nnodes_min=1)
+    for ended in (GOOD, BAD):
+        _, _, text = end(part(0, ended), part(1, silent_s=1.0), whole=down) or (None, None, "")
+        assert text.endswith("; how node 1 (h1) ended is unknown")
+
+
 def test_a_cluster_that_is_down_has_no_run() -> None:
-    down = Whole("train", cluster_down=True)
+    down = WholeRun("train", cluster_down=True)
     assert (end(part(0, silent_s=1.0), part(1, silent_s=1.0), whole=down) or ("",))[0] is RunPhase.LOST
     assert end(part(0), part(1, silent_s=1.0), whole=down) is None
