@@ -72,9 +72,8 @@ def _outcome(whole: WholeRun, parts: list[NodeEnding]) -> RunEnded | None:
     gone = [part for part in parts if part.ended is None]
     ended = {part.node: part.ended for part in parts if part.ended is not None}
     bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
-    if whole.stopping and (
-        bad or gone
-    ):  # as in an agent, a run that succeeded at the moment of the stop is no failure
+    # As in an agent, a run whose ranks all succeeded at the moment of the stop has succeeded.
+    if whole.stopping and (bad or gone):
         return RunEnded(RunPhase.STOPPED, 1, whole.stop_text + _unanswered(whole, gone))
     if not ended:
         return _all_gone(whole)
