@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .finding import PlanError
-from .launchers import accelerate, deepspeed, torchrun
+from .launchers import accelerate, deepspeed, torchrun, torchrun_names
 from .model import Preset
 from .script_support import Obeys
 
@@ -131,7 +131,7 @@ def _with_options(launch: torchrun.Launch, obeys: Obeys, where: str) -> torchrun
 
 def _torchrun(launch: torchrun.Launch) -> tuple[str, ...]:
     """Return torchrun's arguments. Raises PlanError."""
-    refused = torchrun.own_option(launch.extra)
+    refused = torchrun_names.own_option(launch.extra)
     if refused:
         raise PlanError(
             f"launcher.args holds {refused}, which distui sets itself: take it out of the preset"
@@ -144,7 +144,7 @@ def _idle(launch: torchrun.Launch) -> tuple[str, ...]:
     return tuple(
         f"launcher.args {name} does nothing here: every rank's output has files of its own."
         for name in given
-        if name.removeprefix("--").replace("_", "-") in torchrun.known_options().idle
+        if name.removeprefix("--").replace("_", "-") in torchrun_names.known_options().idle
     )
 
 

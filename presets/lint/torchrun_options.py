@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..finding import Finding
-from ..launchers.torchrun import SHORT, known_options
+from ..launchers.torchrun_names import SHORT, known_options
 from ..spelling import nearest
 from ..text_formats import whole
 from .lint_rules import issue

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from distui.presets.finding import PlanError
-from distui.presets.launchers import torchrun
+from distui.presets.launchers import torchrun_names
 from distui.presets.node_plans import for_node
 
 from .plans import plan
@@ -71,22 +71,22 @@ def test_every_option_in_every_spelling_is_passed_on_or_refused(options: list[li
                 continue
             value = VALUES.get(name.replace("-", "_"), choices[0] if choices else "0")
             words = [text] if flag else [text, str(value)]
-            if name in torchrun.known_options().own or name in torchrun.OWN_LETTERS:
+            if name in torchrun_names.known_options().own or name in torchrun.OWN_LETTERS:
                 with pytest.raises(PlanError, match="which distui sets itself"):
                     plan("ddp", f"launcher.args={json.dumps(words)}")
                 if not flag and text.startswith("--"):
                     with pytest.raises(PlanError, match="which distui sets itself"):
                         plan("ddp", f"launcher.args={json.dumps([f'{text}={value}'])}")
             else:
-                assert name in torchrun.known_options().passed, (
+                assert name in torchrun_names.known_options().passed, (
                     f"{text}: an option that distui does not know yet"
                 )
                 made = plan("ddp", f"launcher.args={json.dumps(words)}")
                 assert any("does nothing here" in note for note in made.notes) is (
-                    name in torchrun.known_options().idle
+                    name in torchrun_names.known_options().idle
                 )
                 passed.append((name, str(value), made.argv))
-    assert {name for name, _, _ in passed} == torchrun.known_options().passed
+    assert {name for name, _, _ in passed} == torchrun_names.known_options().passed
     for (name, value, _), args in zip(passed, read(*(argv for _, _, argv in passed)), strict=True):
         found = args[name.replace("-", "_")]
         assert found is True or value in str(found), name

@@ -9,7 +9,7 @@ import sys
 import pytest
 from patience import HANG_S
 
-from distui.presets.launchers import torchrun as launcher
+from distui.presets.launchers import torchrun_names as launcher
 from distui.presets.lint.shell import Word
 from distui.presets.lint.torchrun_options import read_options
 
