@@ -61,7 +61,7 @@ def test_a_world_that_is_no_multiple(preset: Any) -> None:
 
 def test_a_model_that_cannot_be_cut(preset: Any) -> None:
     with pytest.raises(preset.ParallelizeError, match="Linear has no pp_plan, embed, logits, loss"):
-        preset.pipeline.cut(preset.nn.Linear(2, 2), 0, 2)
+        preset.pipeline_stages.cut(preset.nn.Linear(2, 2), 0, 2)
 
 
 def test_a_tied_head_is_not_cut_from_its_embedding(preset: Any) -> None:
@@ -81,9 +81,9 @@ def test_a_tied_head_is_not_cut_from_its_embedding(preset: Any) -> None:
     with pytest.raises(
         preset.ParallelizeError, match=r"tokens\.weight and head\.weight are one parameter.*: untie them"
     ):
-        preset.pipeline.cut(Tied(True), 0, 2)
+        preset.pipeline_stages.cut(Tied(True), 0, 2)
     last = Tied(False)
-    preset.pipeline.cut(last, 1, 2)
+    preset.pipeline_stages.cut(last, 1, 2)
     assert [name for name, _ in last.named_parameters()] == [
         "head.weight",
         "blocks.1.weight",

@@ -43,10 +43,12 @@ except ImportError:  # a copy of this folder next to a script
         """Do nothing."""
 
 
-from . import data, expert_parallel, layers, pipeline, sequences, settings, tensor_parallel
+from . import data, expert_parallel, layers, pipeline_stages, sequences, settings, tensor_parallel
+from .layers import Around
 from .pipeline import Pipeline
 from .saving import SHAPES, load_saved, state_for_saving
 from .settings import (
+    Groups,
     ParallelizeError,
     Settings,
     coordinates,
@@ -96,11 +98,7 @@ def parallelize(
     model need not fit there completely. `options` are the optimizer's arguments. Raises ParallelizeError.
     """
     config = settings.current()
-    usage = "write model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)"
-    if optimizer is not None and not isinstance(optimizer, type):
-        raise ParallelizeError(f"parallelize() takes an optimizer's class, not one already built: {usage}")
-    if config.strategy == "zero1" and optimizer is None:
-        raise ParallelizeError(f"strategy zero1 shards the optimizer, so it has to construct it: {usage}")
+    _check_optimizer(optimizer, config)
     _join(config)
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
     model = _made_parallel(model, config)
@@ -109,11 +107,26 @@ def parallelize(
     ARRANGED.update({name: size for name, size in sizes.items() if size > 1})
     if optimizer is None:
         return model
+    return model, _made_optimizer(model, config, optimizer, options)
+
+
+def _check_optimizer(optimizer: Optional[Type[torch.optim.Optimizer]], config: Settings) -> None:
+    """Raise ParallelizeError for an optimizer that was already built, or is missing."""
+    usage = "write model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)"
+    if optimizer is not None and not isinstance(optimizer, type):
+        raise ParallelizeError(f"parallelize() takes an optimizer's class, not one already built: {usage}")
+    if config.strategy == "zero1" and optimizer is None:
+        raise ParallelizeError(f"strategy zero1 shards the optimizer, so it has to construct it: {usage}")
+
+
+def _made_optimizer(
+    model: nn.Module, config: Settings, optimizer: Type[torch.optim.Optimizer], options: Dict[str, Any]
+) -> torch.optim.Optimizer:
     if config.strategy == "zero1":
-        return model, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=optimizer, **options)
+        return ZeroRedundancyOptimizer(model.parameters(), optimizer_class=optimizer, **options)
     if max(map(config.size, ("tp", "ep"))) > 1 and "foreach" in inspect.signature(optimizer).parameters:
-        options.setdefault("foreach", False)  # a foreach call cannot mix parameters of several meshes
-    return model, optimizer(model.parameters(), **options)
+        options = {"foreach": False, **options}  # a foreach call cannot mix parameters of several meshes
+    return optimizer(model.parameters(), **options)
 
 
 def forward_backward(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
@@ -194,18 +207,8 @@ def _made_parallel(model: nn.Module, config: Settings) -> nn.Module:
     if config.strategy in ("fsdp1", "fsdp2") or max(stages, config.size("ep")) > 1:
         _make_equal(model)  # these, unlike DDP, require equal weights at the start
     if stages > 1:
-        loss = pipeline.cut(model, stage, stages)
-    if config.size("tp") > 1:
-        tensor_parallel.divide_layers(
-            model, groups.mesh["tp"], bool(config.mesh.get("sequence_parallel")), stage == 0
-        )
-    if groups.experts is not None:
-        ignored = expert_parallel.divide_experts(model, groups.experts)
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
-    around: Any = nullcontext
-    if groups.cp is not None:
-        mode = sequences.divide_sequences(model, groups.cp)
-        around = lambda: mode  # noqa: E731
+        loss = pipeline_stages.cut(model, stage, stages)
+    around = _divide(model, config, groups, is_first_stage=stage == 0)
     layers.prepare(layers.units(model, config), config, around)
     if config.strategy in ("ddp", "zero1"):
         _compute_in(model.to(device()), config.param)
@@ -215,6 +218,20 @@ def _made_parallel(model: nn.Module, config: Settings) -> nn.Module:
     if config.strategy == "ddp":
         return Pipeline(model, loss, config, line, replicas)
     return Pipeline(data.wrap(model, config, groups), loss, config, line)
+
+
+def _divide(model: nn.Module, config: Settings, groups: Groups, is_first_stage: bool) -> Around:
+    """Divide layers, experts and sequences. Return the context around each forward pass of a layer."""
+    if config.size("tp") > 1:
+        by_sequence = bool(config.mesh.get("sequence_parallel"))
+        tensor_parallel.divide_layers(model, groups.mesh["tp"], by_sequence, is_first_stage)
+    if groups.experts is not None:
+        ignored = expert_parallel.divide_experts(model, groups.experts)
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    if groups.cp is None:
+        return nullcontext
+    mode = sequences.divide_sequences(model, groups.cp)
+    return lambda: mode
 
 
 def _make_equal(model: nn.Module) -> None:

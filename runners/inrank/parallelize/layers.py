@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .pipeline import Blocks
+from .pipeline_stages import Blocks
 from .settings import ParallelizeError, Settings
 
 WATCHED = 2
