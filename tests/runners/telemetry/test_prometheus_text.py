@@ -7,7 +7,11 @@ import os
 import re
 from pathlib import Path
 
+from prometheus_client import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from distui.presets.finding import Finding
 from distui.runners.agent.metrics_writer import KEPT_S, sweep, write
@@ -108,6 +112,22 @@ def test_counters_are_counters() -> None:
     }  # fmt: skip
     for name in kinds:
         assert re.search(rf"^{name}{{", text, re.MULTILINE), f"{name} has a type and no value"
+
+
+def test_names_and_types_are_those_of_openmetrics_too() -> None:
+    """A server that passes them on in OpenMetrics, where a counter's family has no `_total`, needs no other names."""
+    text = text_of(samples_of(state(util=98.0), "r1", 0, NOW)).decode()
+
+    class Scraped(Collector):
+        def collect(self) -> list[Metric]:
+            return list(text_string_to_metric_families(text))
+
+    registry = CollectorRegistry()
+    registry.register(Scraped())
+    again = list(openmetrics_families(generate_latest(registry).decode()))
+    assert {family.type for family in again} == {"gauge", "counter"}
+    samples = {sample.name for family in again for sample in family.samples}
+    assert samples == {name for name, _ in values(text.encode())}
 
 
 def test_rates_go_when_the_steps_have_stopped() -> None:
