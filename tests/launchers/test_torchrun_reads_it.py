@@ -71,7 +71,7 @@ def test_every_option_in_every_spelling_is_passed_on_or_refused(options: list[li
                 continue
             value = VALUES.get(name.replace("-", "_"), choices[0] if choices else "0")
             words = [text] if flag else [text, str(value)]
-            if name in torchrun_names.known_options().own or name in torchrun.OWN_LETTERS:
+            if name in torchrun_names.known_options().own or name in torchrun_names.OWN_LETTERS:
                 with pytest.raises(PlanError, match="which distui sets itself"):
                     plan("ddp", f"launcher.args={json.dumps(words)}")
                 if not flag and text.startswith("--"):
