@@ -112,7 +112,6 @@ class Request:
         "N|MIN:MAX",
         "nodes (this machine: 1)",
         more="MIN:MAX: an elastic run.",
-        form="nodes",
         label="nodes",
     )
     nproc_per_node: int | str | None = _of_plans(
@@ -173,7 +172,6 @@ class Request:
         "NAME",
         "name of the run (default: that of the script)",
         more="Two live runs never share a name.",
-        form="name",
         label="name",
         example="made from the script",
     )
@@ -184,7 +182,6 @@ class Request:
         {},
         repeat=True,
         read="env",
-        form="env",
         label="environment",
         example="e.g. K=V K2=V2",
     )
@@ -307,7 +304,6 @@ class Request:
         "--gpus",
         "NAME:N",
         "accelerators of each node, as in H100:8",
-        form="gpus",
         label="GPUs",
         example="e.g. H100:8",
     )
@@ -315,7 +311,6 @@ class Request:
         "--cpus",
         "N|N+",
         "CPUs of each node; with a +, at least so many",
-        form="cpus",
         label="CPUs",
         example="e.g. 8+",
     )
@@ -422,8 +417,3 @@ def option(flag: str) -> LaunchOption:
         if flag in each.flags:
             return each
     raise KeyError(flag)
-
-
-def of_form(form: str) -> LaunchOption | None:
-    """Return the option with the texts of a form's field, or None."""
-    return next((each for each in OPTIONS if each.form == form and each.label), None)

@@ -15,7 +15,6 @@ from ...presets.request import Named, Request
 from ...presets.trusted_files import private_folder
 from ..hub.sky_process import Candidate, candidates_for
 from ..run import file_io
-from ..run.environment import pairs
 from ..run.errors import RunError
 from ..run.run_directories import free_name
 from .check import findings
@@ -39,17 +38,10 @@ class LaunchForm:
     """Words after the script, quoted as in a shell."""
     nproc: str = ""
     """ "" (the preset's), a number, "gpu" or "cpu"."""
-    name: str = ""
-    env: str = ""
-    """K=V words, quoted as in a shell."""
     nccl: str = ""
     """NCCL_DEBUG level, or "" for the preset's."""
     place: str = ""
     """ "" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
-    nodes: str = ""
-    gpus: str = ""
-    """Accelerators of each node from SkyPilot: "H100:8"."""
-    cpus: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     """More options by their field in `Request`, each as typed. FORM_OPTIONS lists them."""
     overrides: tuple[str, ...] = ()
@@ -66,6 +58,10 @@ class LaunchForm:
     """For the memory estimate: positions of a sequence."""
     recompute: str = ""
     """For the memory estimate: "true" if every layer is recomputed in the backward pass."""
+
+    def option(self, field: str) -> str:
+        """Return the text of an option, by its field in `Request`; "" if it is empty."""
+        return self.options.get(field, "").strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +84,9 @@ class LaunchPreview:
 
 def with_free_name(form: LaunchForm) -> LaunchForm:
     """Return the form, under a free name if a live run has its name."""
-    name = form.name or (run_name(form.script) if form.script else "")
+    name = form.option("name") or (run_name(form.script) if form.script else "")
     free = free_name(name) if name else ""
-    return form if free == name else replace(form, name=free)
+    return form if free == name else replace(form, options={**form.options, "name": free})
 
 
 def asks(form: LaunchForm) -> str:
@@ -134,30 +130,29 @@ def requested(form: LaunchForm) -> Request:
     request, kind = _request(form), kind_of(form.place)
     if kind == SKY:
         return _on_sky(form, request)
-    if form.gpus or form.cpus:
+    if request.gpus or request.cpus:
         instead = "clear them, hosts have fixed ones" if kind == HOSTS else "clear them or set place to sky"
         raise RunError(f"GPUs and CPUs apply to SkyPilot only; {instead}")
     if kind == HOSTS:
         return replace(request, hosts=hosts(form))
-    if form.nodes not in ("", "1"):
-        raise RunError(f"{form.nodes} nodes need a place: sky, one of SkyPilot's, or hosts A,B")
+    if form.option("nnodes") not in ("", "1"):
+        raise RunError(f"{request.nnodes} nodes need a place: sky, one of SkyPilot's, or hosts A,B")
     return request
 
 
 def _on_sky(form: LaunchForm, request: Request) -> Request:
     """Return a request with the form's requirements per node. Raises RunError."""
-    wish = replace(request, on=form.place.strip(), gpus=form.gpus or None, cpus=form.cpus or None)
     try:
-        return skypilot.check(wish)
+        return skypilot.check(replace(request, on=form.place.strip()))
     except PlanError as error:
         raise RunError(str(error)) from None
 
 
 async def candidates(form: LaunchForm) -> list[Candidate]:
     """Return the nodes that SkyPilot would choose. Raises RunError. Takes seconds."""
-    nodes = form.nodes.rpartition(":")[2] or "1"
+    nodes = form.option("nnodes").rpartition(":")[2] or "1"
     if not nodes.isdecimal() or not int(nodes):
-        raise RunError(f"nodes {form.nodes}: a number from 1 on")
+        raise RunError(f"nodes {form.option('nnodes')}: a number from 1 on")
     return await candidates_for(_on_sky(form, request_without_script(form)), int(nodes))
 
 
@@ -178,20 +173,15 @@ def _request(form: LaunchForm) -> Request:
 
 def request_without_script(form: LaunchForm) -> Request:
     """Return the form's request, even if there is no script yet. Raises RunError."""
-    nproc, nodes = form.nproc.strip(), form.nodes.strip()
-    nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
-    args, env = shell_words(form.args, "arguments"), shell_words(form.env, "environment")
+    nproc, level = form.nproc.strip(), form.nccl.strip()
     return request_of(
         words_of(form.options),
         preset=form.preset,
         overrides=form.overrides,
         script=form.script.strip(),
-        args=tuple(args),
-        name=form.name.strip() or None,
-        nnodes=count_of(nodes) if nodes else None,
+        args=tuple(shell_words(form.args, "arguments")),
         nproc_per_node=count_of(nproc) if nproc else None,
-        env=pairs(env, "environment"),
-        nccl=nccl_pairs(nccl),
+        nccl=nccl_pairs([f"DEBUG={level}"] if level else []),
         nccl_presets=form.nccl_presets,
     )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import replace
 
 from ...presets.plan import wished_env
 from ...presets.request import FORM_OPTIONS, Request
@@ -56,30 +57,26 @@ def _form(request: Request, name: str, directory: str, cwd: str) -> LaunchForm:
     is_elsewhere = os.path.abspath(directory) != os.path.abspath(cwd)
     if is_elsewhere and not request.no_python and not request.module:
         script = os.path.join(directory, script)
-    env = wished_env(request)
+    variables = wished_env(request)
+    nccl = variables.pop("NCCL_DEBUG", "")
     return LaunchForm(
         preset=request.preset,
         script=script,
         args="" if any(MASK in word for word in request.args) else shlex.join(request.args),
         nproc=str(request.nproc_per_node or ""),
-        name=name,
-        nccl=env.pop("NCCL_DEBUG", ""),
-        env=_pairs(sorted(env.items())),
+        nccl=nccl,
         place=_place(request),
-        nodes=str(request.nnodes or ""),
-        gpus=request.gpus or "",
-        cpus=request.cpus or "",
-        options=_options(request),
+        options=_options(replace(request, name=name or None, env=_without_secrets(variables))),
         overrides=tuple(each for each in request.overrides if MASK not in each),
     )
 
 
-def _pairs(variables: Iterable[tuple[str, str]]) -> str:
-    return shlex.join(
-        f"{name}={value}"
-        for name, value in variables
+def _without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in sorted(variables.items())
         if MASK not in value and not holds_secret(name, value)
-    )
+    }
 
 
 def _place(request: Request) -> str:

@@ -181,11 +181,11 @@ async def test_candidates_are_asked_for_beside_and_one_is_taken(rig: Start) -> N
     it = rig(play.running())
     it.source.offered = several.CANDIDATES
     async with shown(it, 120, 40):
-        screen = await at_place(it, "sky", gpus="H100:8")
+        screen = await at_place(it, "sky", **{"option.gpus": "H100:8"})
         await it.until(lambda: "a3-highgpu-8g" in it.screen())
         assert "196.64" in it.screen()
         assert "n/a" in it.screen()
-        assert [(form.place, form.gpus) for form in it.source.wanted] == [("sky", "H100:8")]
+        assert [(form.place, form.option("gpus")) for form in it.source.wanted] == [("sky", "H100:8")]
         screen.candidates.focus()
         await it.press("down", "enter")
         assert screen.form.place == "aws/us-east-1"
@@ -195,7 +195,7 @@ async def test_candidates_are_asked_for_beside_and_one_is_taken(rig: Start) -> N
 
 async def test_without_skypilot_a_sentence_says_so(rig: Start) -> None:
     it = rig(play.running())
-    it.source.offered = "/usr/bin/python3 has no SkyPilot: pip install 'distui[sky]'"
+    it.source.offered = "/usr/bin/python3 has no SkyPilot: put `sky` on PATH"
     async with shown(it, 80, 24):
         await at_place(it, "sky")
         await it.until(lambda: "has no SkyPilot" in it.screen())

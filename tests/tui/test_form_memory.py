@@ -97,7 +97,7 @@ def test_launches_come_back_without_their_secrets() -> None:
     launched(request)
     forms = recent.read()
     assert len(forms) == recent.MOST
-    assert forms[0] == LaunchForm(preset="ddp", script="train.py", env="LR=1", options={"grace_s": "3"})
+    assert forms[0] == LaunchForm(preset="ddp", script="train.py", options={"env": "LR=1", "grace_s": "3"})
     assert [each.script for each in forms].count("train.py") == 1
 
 
@@ -133,7 +133,7 @@ def test_the_trainings_python_names_the_line_of_a_syntax_error(tmp_path: Path) -
 
 async def test_the_form_begins_with_the_run_at_hand(rig: Start) -> None:
     it = rig(play.running())
-    form = LaunchForm(preset="fsdp2", script="train.py", args="--lr 1", nproc="4", env="LR=1")
+    form = LaunchForm(preset="fsdp2", script="train.py", args="--lr 1", nproc="4", options={"env": "LR=1"})
     it.source.form_of = lambda run_id: form  # type: ignore[method-assign]
     async with shown(it, 120, 40):
         await it.until(lambda: "RUNNING" in it.screen())
@@ -227,10 +227,10 @@ def test_the_form_offers_a_name_that_no_live_run_has(monkeypatch: pytest.MonkeyP
         run_directories.create(run_directories.new_record(name), b"{}", {})
     monkeypatch.setattr(run_directories, "ended", lambda entry: False)
     form = LaunchForm(preset="ddp", script="job/res.py")
-    assert with_free_name(form).name == "res-3", "the name that it would get"
-    assert with_free_name(replace(form, name="res-2")).name == "res-3"
-    assert with_free_name(replace(form, name="mine")).name == "mine"
-    assert with_free_name(LaunchForm(preset="ddp")).name == ""
+    assert with_free_name(form).option("name") == "res-3", "the name that it would get"
+    assert with_free_name(replace(form, options={"name": "res-2"})).option("name") == "res-3"
+    assert with_free_name(replace(form, options={"name": "mine"})).option("name") == "mine"
+    assert with_free_name(LaunchForm(preset="ddp")).option("name") == ""
     monkeypatch.setattr(run_directories, "ended", lambda entry: True)
     assert with_free_name(form) == form
 
@@ -262,7 +262,12 @@ def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tm
     assert entry is not None
     form = recent.form_of(entry, str(tmp_path))
     assert form == LaunchForm(
-        preset="ddp", script="train.py", args="--lr 3e-4", nproc="2", name="mine", env="LR=1", nccl="INFO"
+        preset="ddp",
+        script="train.py",
+        args="--lr 3e-4",
+        nproc="2",
+        options={"name": "mine", "env": "LR=1"},
+        nccl="INFO",
     )
     assert recent.form_of(entry, "/").script == str(tmp_path / "train.py")
     changed = AttemptStarted(
@@ -270,7 +275,9 @@ def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tm
     )
     (path / journal.NAME).write_bytes(msgspec.json.encode(Stamped(time=1.0, event=changed, seq=1)) + b"\n")
     form = recent.form_of(entry, str(tmp_path))
-    assert (form.env, form.nccl) == ("SEED=9", "WARN"), "as `:restart env` left it; secrets stay out"
+    assert (form.option("env"), form.nccl) == ("SEED=9", "WARN"), (
+        "as `:restart env` left it; secrets stay out"
+    )
     (path / REQUEST_FILE).write_text("{}")
     with pytest.raises(RunError):
         recent.form_of(entry, str(tmp_path))

@@ -101,7 +101,7 @@ async def test_the_memory_pane_shows_the_numbers_of_the_estimate(here: Here) -> 
         screen = await opened(it, "f5")
         assert "Enter a model (7B)" in it.screen()
         await chosen(it, screen, "fsdp2")
-        for name, text in (("params", "7B"), ("hardware", "8xA100-80GB"), ("nodes", "2")):
+        for name, text in (("params", "7B"), ("hardware", "8xA100-80GB"), ("option.nnodes", "2")):
             await at_field(it, screen, name)
             await it.press(*text)
         preset = load("fsdp2").preset
@@ -124,7 +124,7 @@ NOT_ESTIMATED = {
     ("params", "lots"): "model lots: write a number of parameters",
     ("hardware", "8xH1O0"): "GPU 8xH1O0: unknown GPU H1O0; did you mean H100?",
     ("seq", "0"): "sequence 0: a number of positions",
-    ("nodes", "x"): "nodes x: a number",
+    ("option.nnodes", "x"): "nodes x: a number",
     (f"{SET}mesh.tp", "3"): "fsdp2: n/a",
 }
 
@@ -148,7 +148,7 @@ async def test_the_task_for_skypilot_has_a_pane(here: Here) -> None:
         screen = await opened(it, "f3")
         assert "No SkyPilot task" in it.screen()
         await chosen(it, screen, "ddp")
-        for name, value in (("place", "aws"), ("nodes", "2"), ("gpus", "H100:8")):
+        for name, value in (("place", "aws"), ("option.nnodes", "2"), ("option.gpus", "H100:8")):
             screen.form_view.set(name, value)
         await it.until(lambda: "num_nodes: 2" in it.screen())  # code is bundled first
         assert "accelerators: H100:8" in it.screen()
@@ -229,7 +229,7 @@ async def test_the_check_of_a_real_plan_is_shown(here: Here) -> None:
     async with shown(here(), 120, 40) as it:
         screen = await opened(it, "f4")
         await chosen(it, screen, "ddp")
-        await at_field(it, screen, "env")
+        await at_field(it, screen, "option.env")
         await it.press(*"NCCL_P2P_DISABEL=1")
         await it.until(lambda: screen.preview and screen.preview.findings)
         assert screen.preview is not None

@@ -167,8 +167,8 @@ def test_a_long_line_goes_on_below_and_loses_nothing() -> None:
 
 def test_a_form_says_all_that_a_preset_can_hold() -> None:
     form = LaunchForm(
-        preset="ddp", nproc="2", nodes="1:4", env="A=1 B='x y'", nccl="INFO", nccl_presets=("no-p2p",),
-        overrides=("batch.micro=4",),
+        preset="ddp", nproc="2", options={"nnodes": "1:4", "env": "A=1 B='x y'"}, nccl="INFO",
+        nccl_presets=("no-p2p",), overrides=("batch.micro=4",),
     )  # fmt: skip
     assert set(overrides_of(request_without_script(form))) == {
         "batch.micro=4", "topology.nproc_per_node=2", "topology.nnodes=4", "topology.nnodes_min=1",
@@ -197,7 +197,7 @@ def test_the_bar_is_as_long_as_the_gpu_or_the_training(count: int) -> None:
 def test_memory_rows_fit(width: int) -> None:
     for name in BUILTIN:
         preset = load(name).preset
-        form = LaunchForm(preset=name, params="7B", hardware="8xA100-80GB", nodes="2")
+        form = LaunchForm(preset=name, params="7B", hardware="8xA100-80GB", options={"nnodes": "2"})
         asked = advice.asked(form, preset)
         assert asked is not None
         rows = advice.memory_rows(asked, preset, width)

@@ -236,13 +236,13 @@ async def test_saving_writes_what_differs_and_the_new_preset_is_at_hand(here: He
 async def test_a_secret_is_not_saved_and_stays_in_the_form(here: Here, tmp_path: Path) -> None:
     async with shown(here()) as it:
         screen = await opened(it)
-        screen.form_view.set("env", "LR=1 HF_TOKEN=hf_abcdef")
+        screen.form_view.set("option.env", "LR=1 HF_TOKEN=hf_abcdef")
         await it.press("ctrl+s", *"night", "enter")
         await it.until(lambda: "Saved as" in it.told())
         text = (tmp_path / "config/distui/presets/night.toml").read_text()
         assert "hf_abcdef" not in text
         assert tomllib.loads(text)["env"] == {"LR": "1"}
-        assert screen.form.env == "LR=1 HF_TOKEN=hf_abcdef"
+        assert screen.form.option("env") == "LR=1 HF_TOKEN=hf_abcdef"
 
 
 async def test_a_preset_is_replaced_only_when_that_is_said(here: Here, tmp_path: Path) -> None:

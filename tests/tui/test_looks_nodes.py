@@ -52,7 +52,7 @@ async def on_a_cloud(it: Rig) -> None:
     await it.press("ctrl+n", *"train.py")
     screen = it.app.screen
     assert isinstance(screen, LaunchScreen)
-    for name, value in (("place", "sky"), ("nodes", "2"), ("gpus", "H100:8")):
+    for name, value in (("place", "sky"), ("option.nnodes", "2"), ("option.gpus", "H100:8")):
         screen.form_view.set(name, value)
 
 
@@ -67,7 +67,7 @@ async def test_launch_with_candidates(look: Look, rig: Start) -> None:
 
 async def test_launch_without_skypilot(look: Look, rig: Start) -> None:
     why = (
-        "/usr/bin/python3 has no SkyPilot: pip install 'distui[sky]', put `sky` on PATH, "
-        "or name its Python in DISTUI_SKY_PYTHON"
+        "/usr/bin/python3 has no SkyPilot: put `sky` on PATH, name its Python in DISTUI_SKY_PYTHON, or "
+        "`/usr/bin/python3 -m pip install 'skypilot>=0.14,<0.15'`"
     )
     await look(lambda: offered(rig(play.running()), why), sizes=[SMALL], first=on_a_cloud)

@@ -7,13 +7,14 @@ import shlex
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Union, get_args, get_origin
+from itertools import chain
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from ...presets import model, nccl
 from ...presets.estimate.memory import format_for
 from ...presets.estimate.workload import FORMATS
 from ...presets.model import Loaded, help_of
-from ...presets.request import FORM_OPTIONS, of_form
+from ...presets.request import FORM_OPTIONS, REQUEST_OPTIONS
 from ...presets.secrets import mask
 from ...runners.launch.launch_form import LaunchForm
 from ...runners.launch.words import shell_words
@@ -52,40 +53,64 @@ class Field:
 Typed = Mapping[str, str]
 """Maps the name of a field to its typed or chosen text; a field without one is missing or ""."""
 
+OPTION = "option."
+"""Prefix of the field of `Request` in the name of an option's row."""
+
 QUOTED = "quoted as in a shell"
 OF_SKY = "For nodes that SkyPilot brings."
 ESTIMATE = "Only for the memory estimate."
 
 
-def _of_option(name: str, heading: str, more: str = "") -> tuple[str, str, str, str, str]:
-    """Return a field that the command line also has as an option."""
-    option = of_form(name)
-    assert option is not None, name
-    text = option.sentences if not option.repeat else f"{option.sentences} Several are {QUOTED}."
-    return name, option.label, heading, option.example, f"{text} {more}".rstrip()
+class _Own(NamedTuple):
+    """The row of a field of LaunchForm."""
+
+    name: str
+    label: str
+    help: str
+    example: str = ""
 
 
-_OWN = (
-    ("script", "script", "run", "e.g. train.py", "The training script, its path from here."),
-    ("args", "arguments", "run", "e.g. --steps 1000", f"Of the script, {QUOTED}: --steps 1000 --lr 3e-4."),
-    ("nproc", "ranks", "run", "", ""),
-    _of_option("name", "run"),
-    _of_option("env", "run"),
-    ("nccl", "NCCL_DEBUG", "run", "", "How much NCCL logs; it can be changed while the run goes on."),
-    _of_option("place", "where", "hosts A,B,…: hosts of your own, by ssh."),
-    _of_option("nodes", "where", "Above 1 it needs a place."),
-    _of_option("gpus", "where", OF_SKY),
-    _of_option("cpus", "where", OF_SKY),
-    ("params", "model", "memory", "e.g. 7B", f"Parameters of the model: 350M, 7B. {ESTIMATE}"),
-    ("hardware", "GPU", "memory", "e.g. 8xA100-80GB", f"The GPUs of a node: COUNTxNAME. {ESTIMATE}"),
-    ("seq", "sequence", "memory", "2048", f"Positions of a sequence. {ESTIMATE}"),
-    ("recompute", "recompute", "memory", "false", f"Activation checkpointing of every layer. {ESTIMATE}"),
-    ("format", "formats", "memory", "", ""),
-)
-"""Name, label, heading, placeholder, help."""
+_PLACE = REQUEST_OPTIONS["on"]
+_ROWS: dict[str, tuple[_Own | str, ...]] = {
+    "run": (
+        _Own("script", "script", "The training script, its path from here.", "e.g. train.py"),
+        _Own("args", "arguments", f"Of the script, {QUOTED}: --steps 1000 --lr 3e-4.", "e.g. --steps 1000"),
+        _Own("nproc", "ranks", help_of("topology.nproc_per_node")),
+        "name",
+        "env",
+        _Own("nccl", "NCCL_DEBUG", "How much NCCL logs; it can be changed while the run goes on."),
+        "adopt",
+        "notify",
+    ),
+    "where": (
+        _Own(
+            "place",
+            _PLACE.label,
+            f"{_PLACE.sentences} hosts A,B,…: hosts of your own, by ssh.",
+            _PLACE.example,
+        ),
+        "nnodes",
+        "gpus",
+        "cpus",
+    ),
+    "memory": (
+        _Own("params", "model", f"Parameters of the model: 350M, 7B. {ESTIMATE}", "e.g. 7B"),
+        _Own("hardware", "GPU", f"The GPUs of a node: COUNTxNAME. {ESTIMATE}", "e.g. 8xA100-80GB"),
+        _Own("seq", "sequence", f"Positions of a sequence. {ESTIMATE}", "2048"),
+        _Own("recompute", "recompute", f"Activation checkpointing of every layer. {ESTIMATE}", "false"),
+        _Own(
+            "format", "formats", "; ".join(f"{form.name}: {form.text}" for form in FORMATS.values()) + "."
+        ),
+    ),
+}
+"""Heading → its rows: a field of LaunchForm, or the name of an option."""
 
-OPTION = "option."
-"""Prefix of the field of `Request` in the name of an option's row."""
+_MORE = {"nnodes": "Above 1 it needs a place.", "gpus": OF_SKY, "cpus": OF_SKY}
+"""Further help on an option."""
+
+_FIRST = tuple(chain.from_iterable(_ROWS.values()))
+_OWN = tuple(row.name for row in _FIRST if isinstance(row, _Own))
+"""The fields of LaunchForm that have a row."""
 
 FURTHER = Field(
     name="further",
@@ -101,40 +126,56 @@ def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Fi
 
     `kind` is its strategy before the user chose another; `hardware` the GPUs of this machine, if known.
     """
-    options = list(_options())
-    listed = [_own(row, loaded, hardware) for row in _OWN]
-    listed += (each for each in options if each.table == "run")
-    listed.sort(key=lambda each: ("run", "where", "memory").index(each.table))
+    listed: list[Field] = []
+    for table, rows in _ROWS.items():
+        listed += (_with_default(_first(row, table), loaded, hardware) for row in rows)
     if loaded is not None:
         listed += (
             replace(each, value=kind) if kind and each.name == KIND else each for each in _of_preset(loaded)
         )
-    return [*listed, FURTHER, *(each for each in options if each.table != "run"), *_named()]
+    others = (_option(name, "options") for name in FORM_OPTIONS if name not in _FIRST)
+    return [*listed, FURTHER, *others, *_named()]
 
 
-def _own(row: tuple[str, str, str, str, str], loaded: Loaded | None, hardware: str) -> Field:
-    name, label, table, value, text = row
-    choices: tuple[str, ...] = ()
+def _first(row: _Own | str, table: str) -> Field:
+    if isinstance(row, str):
+        return _option(row, table)
+    return Field(name=row.name, label=row.label, table=table, help=row.help, value=row.example)
+
+
+def _option(name: str, table: str) -> Field:
+    option = FORM_OPTIONS[name]
+    several = f"Several are {QUOTED}." if option.repeat else ""
+    return Field(
+        name=OPTION + name,
+        label=option.label or option.flags[-1],
+        table=table,
+        help=" ".join(filter(None, (option.sentences, several, _MORE.get(name, "")))),
+        value=option.example or option.takes or "false",
+        choices=() if option.takes else ("false", "true"),
+    )
+
+
+def _with_default(field: Field, loaded: Loaded | None, hardware: str) -> Field:
+    """Return a field with the value of the preset or of this machine, and with its choices."""
     topology = None if loaded is None else loaded.preset.topology
-    match name:
+    match field.name:
         case "nproc":
-            value = "auto" if topology is None else str(topology.nproc_per_node)
-            text = help_of("topology.nproc_per_node")
-        case "nodes" if topology is not None:
+            return replace(field, value="auto" if topology is None else str(topology.nproc_per_node))
+        case "option.nnodes" if topology is not None:
             fewest = "" if topology.nnodes_min is None else f"{topology.nnodes_min}:"
-            value = f"{fewest}{topology.nnodes}"
+            return replace(field, value=f"{fewest}{topology.nnodes}")
         case "nccl":
-            choices, value = nccl.LEVELS, "WARN"
             env = {} if loaded is None else loaded.preset.nccl.env
-            value = env.get("NCCL_DEBUG", "WARN")
+            return replace(field, value=env.get("NCCL_DEBUG", "WARN"), choices=nccl.LEVELS)
         case "recompute":
-            choices = ("false", "true")
+            return replace(field, choices=("false", "true"))
         case "format":
-            choices, value = tuple(FORMATS), "fp32" if loaded is None else format_for(loaded.preset).name
-            text = "; ".join(f"{form.name}: {form.text}" for form in FORMATS.values()) + "."
+            usual = "fp32" if loaded is None else format_for(loaded.preset).name
+            return replace(field, value=usual, choices=tuple(FORMATS))
         case "hardware" if hardware:
-            value = hardware
-    return Field(name=name, label=label, table=table, help=text, value=value, choices=choices)
+            return replace(field, value=hardware)
+    return field
 
 
 def _of_preset(loaded: Loaded) -> Iterator[Field]:
@@ -152,18 +193,6 @@ def _of_preset(loaded: Loaded) -> Iterator[Field]:
             help=help_of(path) if choices else f"{help_of(path)} Takes {model.words(hint)}.",
             value=mask(key, shown(value)) if table in model.FREE else shown(value) or "not set",
             choices=choices,
-        )
-
-
-def _options() -> Iterator[Field]:
-    for name, option in FORM_OPTIONS.items():
-        yield Field(
-            name=OPTION + name,
-            label=option.label or option.flags[-1],
-            table="run" if option.label else "options",
-            help=f"{option.sentences} Several are {QUOTED}." if option.repeat else option.sentences,
-            value=option.example or option.takes or "false",
-            choices=() if option.takes else ("false", "true"),
         )
 
 
@@ -222,7 +251,7 @@ def _is_list(hint: Any) -> bool:
 def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm:
     """Return the form to submit, with only the fields that exist. Raises RunError for an open quote."""
     filled = {field.name: typed[field.name].strip() for field in given if typed.get(field.name, "").strip()}
-    own = {name: filled[name] for name, *_ in _OWN if name in filled}
+    own = {name: filled[name] for name in _OWN if name in filled}
     overrides = [
         override(name.removeprefix(SET), text) for name, text in filled.items() if name.startswith(SET)
     ]
@@ -240,7 +269,7 @@ def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm
 
 def typed_of(form: LaunchForm) -> dict[str, str]:
     """Return the typed texts of a form that describes this launch."""
-    typed = {name: text for name, *_ in _OWN if (text := getattr(form, name))}
+    typed = {name: text for name in _OWN if (text := getattr(form, name))}
     typed |= {OPTION + name: text for name, text in form.options.items()}
     further = []
     for pair in form.overrides:

@@ -22,7 +22,7 @@ from ...runners.run.errors import LaunchError, RunError
 from ..background import background, stop
 from ..rows import advice
 from ..rows.form import keys_row
-from ..rows.form_fields import KIND, fields, kind_override, launch_form
+from ..rows.form_fields import KIND, OPTION, fields, kind_override, launch_form
 from ..rows.glyphs import Row, wrap
 from ..rows.plan_preview import check_title, finding_rows, folded_plan, plan_rows, problem_rows, yaml_rows
 from ..rows.preset_list import title_row, why_rows
@@ -274,7 +274,7 @@ class LaunchScreen(Screen[None]):
         self.presets.go(recommended.preset)
         answers = {
             "nproc": str(recommended.nproc),
-            "nodes": str(recommended.nodes) if recommended.nodes > 1 else "",
+            f"{OPTION}nnodes": str(recommended.nodes) if recommended.nodes > 1 else "",
             "params": recommended.params,
         }
         counted = {
@@ -328,7 +328,7 @@ class LaunchScreen(Screen[None]):
             above = [*finding_rows(preview, 86), ()]
         rows, whole = [*above, *folded_plan(preview.text)], [*above, *plan_rows(preview)]
         more = whole if len(rows) < len(whole) else ()
-        title = f"Start {form.name or form.script} with preset {preview.preset or form.preset}?"
+        title = f"Start {form.option('name') or form.script} with preset {preview.preset or form.preset}?"
         question = ConfirmScreen(clean_text(title), rows, "start", self.app.view.ascii, more=more)
         self.app.push_screen(question, answered)
 

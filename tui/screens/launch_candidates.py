@@ -48,7 +48,7 @@ class Candidates(RowsView):
 
     def request(self, form: LaunchForm) -> None:
         """Request these nodes, unless they were the last request."""
-        wanted = (form.place, form.nodes, form.gpus, form.cpus)
+        wanted = (form.place, form.option("nnodes"), form.option("gpus"), form.option("cpus"))
         if wanted != self._asked:
             self._asked = wanted
             background(self, "candidates", self._fetch(form), exclusive=True)

@@ -8,7 +8,7 @@ from ...presets.secrets import holds_secret
 from ...runners.launch.launch_form import LaunchForm
 from ..background import background
 from ..rows import glyphs
-from ..rows.form_fields import NAMED, SET
+from ..rows.form_fields import FURTHER, NAMED, OPTION, SET
 from ..rows.glyphs import Row
 from .cockpit import Cockpit
 from .launch_fields import FormView
@@ -16,13 +16,14 @@ from .launch_presets import PresetList
 from .modal import ConfirmScreen
 from .prompts import WordsPrompt
 
-_KEPT = ("nproc", "nodes", "env", "nccl", "further")
+_ENV = f"{OPTION}env"
+_KEPT = ("nproc", f"{OPTION}nnodes", _ENV, "nccl", FURTHER.name)
 """Fields of the form whose values a saved preset contains."""
 
 
 def _held(name: str, text: str) -> bool:
     """Whether a saved preset contains a field's text: secrets stay in the form."""
-    if name in ("env", "further") or name.startswith(f"{SET}env."):
+    if name in (_ENV, FURTHER.name) or name.startswith(f"{SET}env."):
         pairs = (word.partition("=") for word in (f"{name}={text}", *text.split()))
         return not any(holds_secret(variable, value) for variable, _, value in pairs)
     return name.startswith((SET, NAMED)) or name in _KEPT

@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_unknown_variable_of_nccl_is_in_the_preview(here: Path) -> None:
-    seen = launch_form.preview(form(nproc="2", env="NCCL_FOOBAR=1"))
+    seen = launch_form.preview(form(nproc="2", options={"env": "NCCL_FOOBAR=1"}))
     (finding,) = (finding for finding in seen.findings if finding.id == "L15")
     assert (finding.where, finding.severity) == ("NCCL_FOOBAR", "warning")
     assert "NCCL_FOOBAR=1" in seen.text
@@ -59,10 +59,10 @@ def test_what_a_place_is(place: str, kind: str) -> None:
 @for_each(
     ("fields", "why"),
     [
-        ({"nodes": "2"}, "2 nodes need a place"),
-        ({"gpus": "H100:8"}, "set place to sky"),
+        ({"options": {"nnodes": "2"}}, "2 nodes need a place"),
+        ({"options": {"gpus": "H100:8"}}, "set place to sky"),
         ({"place": "nowhere"}, "--on nowhere: unknown place"),
-        ({"place": "sky", "gpus": "H100:8:9"}, "--gpus H100:8:9: write NAME:COUNT"),
+        ({"place": "sky", "options": {"gpus": "H100:8:9"}}, "--gpus H100:8:9: write NAME:COUNT"),
         ({"place": "hosts"}, "which hosts?"),
         ({"place": "hosts -oProxyCommand=x"}, "begins with '-'"),
         ({"place": "hosts a,a"}, "more than once"),
@@ -160,7 +160,7 @@ def test_the_form_of_a_run_has_the_options_of_its_launch(here: Path, ways: Path)
 
 
 def test_the_plan_for_this_machine_is_as_before(here: Path) -> None:
-    preview = LocalSource().plan(form(nproc="2", nodes="1"))
+    preview = LocalSource().plan(form(nproc="2", options={"nnodes": "1"}))
     assert not preview.problems
     assert "nnodes 1 × nproc_per_node 2" in preview.text
 
@@ -174,7 +174,7 @@ def test_hosts_are_not_asked_by_a_preview(here: Path) -> None:
 
 async def test_candidates_for_a_mistake_are_a_sentence(here: Path) -> None:
     with pytest.raises(LaunchError, match="a number from 1 on"):
-        await LocalSource().candidates(form(place="sky", nodes="many"))
+        await LocalSource().candidates(form(place="sky", options={"nnodes": "many"}))
 
 
 def test_a_shell_goes_the_way_of_the_node(tmp_path: Path) -> None:
