@@ -156,26 +156,20 @@ def _option(name: str, table: str) -> Field:
     )
 
 
-def _with_default(field: Field, loaded: Loaded | None, hardware: str) -> Field:
-    """Return a field with the value of the preset or of this machine, and with its choices."""
-    topology = None if loaded is None else loaded.preset.topology
-    match field.name:
-        case "nproc":
-            return replace(field, value="auto" if topology is None else str(topology.nproc_per_node))
-        case "option.nnodes" if topology is not None:
-            fewest = "" if topology.nnodes_min is None else f"{topology.nnodes_min}:"
-            return replace(field, value=f"{fewest}{topology.nnodes}")
-        case "nccl":
-            env = {} if loaded is None else loaded.preset.nccl.env
-            return replace(field, value=env.get("NCCL_DEBUG", "WARN"), choices=nccl.LEVELS)
-        case "recompute":
-            return replace(field, choices=("false", "true"))
-        case "format":
-            usual = "fp32" if loaded is None else format_for(loaded.preset).name
-            return replace(field, value=usual, choices=tuple(FORMATS))
-        case "hardware" if hardware:
-            return replace(field, value=hardware)
-    return field
+def _defaults(loaded: Loaded | None, hardware: str) -> dict[str, str]:
+    """Return the values that the preset or this machine gives to fields, by their names."""
+    values = {"hardware": hardware} if hardware else {}
+    if loaded is None:
+        return values | {"nproc": "auto", "nccl": "WARN", "format": "fp32"}
+    preset = loaded.preset
+    topology = preset.topology
+    fewest = "" if topology.nnodes_min is None else f"{topology.nnodes_min}:"
+    return values | {
+        "nproc": str(topology.nproc_per_node),
+        f"{OPTION}nnodes": f"{fewest}{topology.nnodes}",
+        "nccl": preset.nccl.env.get("NCCL_DEBUG", "WARN"),
+        "format": format_for(preset).name,
+    }
 
 
 def _of_preset(loaded: Loaded) -> Iterator[Field]:
