@@ -273,7 +273,7 @@ def doing(
         return _silent(pulses, hooked, tree, _unanswered(pulses, where, stack))
     if not newest.stack:
         return Doing(Activity.UNKNOWN)
-    uses_gpu = (gpu or 0.0) > GPU_PERCENT
+    uses_gpu = gpu is not None and gpu > GPU_PERCENT
     if asleep_s(pulses) >= ASLEEP_S:
         return _asleep(pulses, where, stack, tree, uses_gpu)
     if not uses_gpu and _loops(pulses):
@@ -315,9 +315,9 @@ def _moving(pulses: Sequence[Pulse]) -> str:
         return "its steps or collectives go on"
     if works(first, last):
         return "it reads or writes"
-    if any(pulse.stack and pulse.stack != last.stack for pulse in pulses) or (last.sites or 1) > 1:
-        return "its stack changes; it has made no step and called no collective meanwhile"
-    return "it uses CPU time; it has made no step and called no collective meanwhile"
+    changes = any(pulse.stack not in ((), last.stack) for pulse in pulses) or (last.sites or 1) > 1
+    does = "its stack changes" if changes else "it uses CPU time"
+    return f"{does}; it has made no step and called no collective meanwhile"
 
 
 _SOURCES = {
@@ -453,9 +453,14 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     trail = _trail(pulses, lambda it: it.hook and it.stack[:1] == (innermost,) and it.sites == 1)
     if len(trail) < 3 or trail[-1].at - trail[0].at < ASLEEP_S or works(trail[0], trail[-1]):
         return False
+    return _jumps_back(trail) and _is_alone(trail)
+
+
+def _jumps_back(trail: Sequence[Pulse]) -> bool:
+    """Whether enough samples are at a backward jump of a loop."""
     samples = sum(pulse.samples for pulse in trail)
     loops = sum(pulse.loops or 0 for pulse in trail)
-    return samples >= LOOP_SAMPLES and loops >= LOOP_SHARE * samples and _is_alone(trail)
+    return samples >= LOOP_SAMPLES and loops >= LOOP_SHARE * samples
 
 
 def _is_alone(trail: Sequence[Pulse]) -> bool:

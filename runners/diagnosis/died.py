@@ -165,21 +165,19 @@ def find_torn_checkpoint(view: View) -> Iterable[Finding]:
     if torn is None or torn.complete or torn.size is None:
         return
     attempt = next((each for each in view.state.attempts if each.number == torn.attempt), None)
-    follows = False
-    if attempt is not None:
-        if attempt.ended is None and view.now < torn.at + TORN_S:
-            return
-        follows = attempt.first_cause is not None
+    is_running = attempt is not None and attempt.ended is None
+    if is_running and view.now < torn.at + TORN_S:
+        return
+    has_failed = attempt is not None and attempt.first_cause is not None
     whole = view.state.checkpoint
-    remedy = "resume from an earlier checkpoint" if whole is None else f"resume from {whole.path}"
     who = "" if torn.rank is None else f" of rank {torn.rank}"
     yield Finding(
         id="checkpoint-torn",
-        severity="note" if follows else "warning",
-        role="fact" if follows else "cause",
+        severity="note" if has_failed else "warning",
+        role="fact" if has_failed else "cause",
         text=f"the checkpoint {torn.path} is incomplete: the save{who} ({torn.source}) was cut off",
         rank=torn.rank,
-        remedy=remedy,
+        remedy=f"resume from {'an earlier checkpoint' if whole is None else whole.path}",
         evidence=(f"{torn.path} holds {size_text(torn.size)}",),
         since=torn.at,
     )

@@ -93,28 +93,44 @@ class _Sentence:
     times: int = 1
     """Number of consecutive occurrences, counted only if `lasts`."""
 
-    def is_empty(self, titles: bool) -> bool:
-        """Whether it only introduces other lines. `titles`: titles of tracebacks count as messages."""
-        return (self.title and not titles) or self.text.strip() == REASON
-
     def take(self, text: str, first: First) -> bool:
-        """Add the next line if it continues the message. Return True if it is no message of its own.
-
-        It does after a colon, or indented if nothing else is known.
-        """
-        is_ended = self.sureness is Sureness.ENDED
+        """Add the next line if it continues the message. Return True if it is no message of its own."""
         if self.text.startswith("terminate called") and _SAID.match(text):
             self.text, self.failure, self.sureness, self.first = text, of_line(text), Sureness.ENDED, first
             return True
-        is_detail = text[:1].isspace() and is_ended and self.failure is None
-        if not is_detail and not self.text.rstrip().endswith(":"):
+        if not self._goes_on_with(text):
             return False
+        is_ended = self.sureness is Sureness.ENDED
         self.failure = of_line(f"{self.text}\n{text.strip()}") or self.failure
         if self.text.strip() == REASON:
             self.text, self.first = text.strip(), first
         elif self.failure is None and is_ended:
             self.text = f"{self.text.rstrip()} {text.strip()}"
         return is_ended or self.failure is not None
+
+    def _goes_on_with(self, text: str) -> bool:
+        """Whether the next line is a part of the message: after a colon, or indented if nothing else is known."""
+        is_detail = text[:1].isspace() and self.sureness is Sureness.ENDED and self.failure is None
+        return is_detail or self.text.rstrip().endswith(":")
+
+    def may_explain(self, titles: bool, killed: First | None, symptoms: Mapping[int, int]) -> bool:
+        """Whether it may be the reason of a failure. See `ErrorLines.best`."""
+        is_empty = (self.title and not titles) or self.text.strip() == REASON
+        return not (is_empty or self._follows(killed) or self._follows_symptom(symptoms))
+
+    def _follows(self, killed: First | None) -> bool:
+        return (
+            killed is not None
+            and self.first.file == killed.file
+            and self.first.evidence.line > killed.evidence.line
+        )
+
+    def _follows_symptom(self, symptoms: Mapping[int, int]) -> bool:
+        """Whether the table of causes does not contain it, and it follows a symptom in the same file."""
+        if self.sureness is Sureness.ENDED or self.failure is not None:
+            return False
+        line = symptoms.get(self.first.file)
+        return line is not None and self.first.evidence.line > line
 
     @property
     def order(self) -> tuple[bool, bool, bool, bool, int, int, int]:
@@ -266,8 +282,7 @@ class ErrorLines:
         a killed process, whose file has only consequences after it. `titles`: include titles of tracebacks without an
         exception. `symptoms`: line of the first symptom by file number; an unknown message after it is a symptom too.
         """
-        kept = [each for each in self._kept if not each.is_empty(titles)]
-        kept = [each for each in kept if not _follows(each.first, killed) and not _is_after(each, symptoms)]
+        kept = [each for each in self._kept if each.may_explain(titles, killed, symptoms)]
         ended = kept if failed else [each for each in kept if _ends(each, lengths)]
         surer = [each for each in kept if each.sureness > Sureness.WORDS]
         best = min(ended or surer, key=lambda each: each.order, default=None)
@@ -284,17 +299,6 @@ def _around(text: str, at: int) -> str:
     begin = max(0, min(at, len(text)) - QUOTED // 2) if len(text) > QUOTED else 0
     part = text[begin : begin + QUOTED]
     return f"…{part}" if begin else part
-
-
-def _follows(first: First, killed: First | None) -> bool:
-    return killed is not None and first.file == killed.file and first.evidence.line > killed.evidence.line
-
-
-def _is_after(each: _Sentence, symptoms: Mapping[int, int]) -> bool:
-    """Whether an unknown message follows a symptom in the same file."""
-    line = symptoms.get(each.first.file)
-    follows = line is not None and each.first.evidence.line > line
-    return follows and each.sureness < Sureness.ENDED and each.failure is None
 
 
 def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:

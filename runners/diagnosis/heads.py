@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from .line_formats import RANKS, TIMES, by_first_character, joined
 
@@ -77,6 +79,15 @@ class Stamp:
         return self.text if self.kind == "glog" else self.text[5:7] + self.text[8:]
 
 
+SOURCES = 4096
+"""Maximum number of hosts or ranks kept per fact."""
+
+
+def heads_of(ranks: Iterable[int]) -> dict[Thread, Head]:
+    """Return a head by source for each of these ranks, whose lines are unknown."""
+    return {("", None, rank): Head(rank=rank) for rank in islice(ranks, SOURCES)}
+
+
 def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
     """Parse the prefix before `NCCL INFO`. `rank`: rank of the file, used if the line has none."""
     match = _HEAD.search(text)
@@ -126,7 +137,3 @@ def stamp_of(text: str) -> Stamp | None:
             return Stamp(kind, value)
         first = first or Stamp(kind, value)
     return first
-
-
-SOURCES = 4096
-"""Maximum number of hosts or ranks kept per fact."""

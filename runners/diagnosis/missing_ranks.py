@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..run.formatting import spans_text
 from .error_lines import PLACE
-from .heads import SOURCES, Head, Thread
+from .heads import Head, heads_of
 from .nccl_facts import RankStage
 from .reading import Reading
 from .rules import First, RankProgress, Rule, RuleHits
@@ -54,19 +54,16 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
     if not timed or _timed_out_together(timed, size):
         return
     heard = {*reading.tally.progress, *reading.ranks}
-    ranks = _timed_out(timed, max(size, *(rank + 1 for rank in heard)))
+    ranks = _timed_out(timed, max(size, max(heard) + 1))
     is_part = not size and len(ranks.missing) >= len(timed)
     if is_part and not heard.intersection(ranks.missing):
-        ranks = ranks._replace(
-            missing=()
-        )  # these logs cover only some ranks: the others may also have waited
-    (hits,) = (entry for entry in reading.tally.entries if entry.rule.id == "pt-watchdog")
-    heads: dict[Thread, Head] = {("", None, rank): Head(rank=rank) for rank in ranks.culprits[:SOURCES]}
-    named = Head(rank=next(iter(ranks.culprits), None))
+        # These logs cover only some ranks: the others may also have waited.
+        ranks = ranks._replace(missing=())
+    hits, named = reading.tally.hits("pt-watchdog"), Head(rank=next(iter(ranks.culprits), None))
     yield replace(
         hits,
         rule=replace(ABSENT, text=_kept_waiting(ranks)),
-        heads=heads,
+        heads=heads_of(ranks.culprits),
         further=[],
         firsts=[replace(first, head=named) for first in hits.firsts],
     )
@@ -111,7 +108,7 @@ def silent(reading: Reading, symptoms: Sequence[RuleHits]) -> Iterator[RuleHits]
             yield RuleHits(
                 replace(ABSENT, layer="nccl", text=text),
                 firsts=_first_line(symptoms, ranks[0]),
-                heads={("", None, rank): Head(rank=rank) for rank in ranks[:SOURCES]},
+                heads=heads_of(ranks),
             )
             return
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from ...presets.finding import Role, Severity
 from ..run.formatting import spans_text
 from .error_lines import PLACE
-from .heads import SOURCES, Head, Thread
+from .heads import Head, heads_of
 from .nccl_facts import FactLine
 from .rank_dumps import DEFAULT, CollectiveWait, Divergence, GroupRecord, Key, RecorderGroup, merged, read
 from .rules import First, Rule, RuleHits
@@ -191,8 +191,7 @@ class Recorders:
         line = FactLine(self.names.get(rank, ""), 1, text)
         head = Head(rank=ranks[0] if ranks else None)
         hits = RuleHits.of(rule, First(0, line, head, None))
-        heads: dict[Thread, Head] = {("", None, each): Head(rank=each) for each in ranks[:SOURCES]}
-        return replace(hits, heads=heads)
+        return replace(hits, heads=heads_of(ranks))
 
 
 def _rank_of_wait(each: tuple[CollectiveWait, RecorderGroup]) -> tuple[int, float]:

@@ -262,6 +262,10 @@ class Tally:
         """Start a file with this number (from 1) and name."""
         self._file, self._name = file, name
 
+    def hits(self, rule: str) -> RuleHits:
+        """Return the hits of a rule by its id."""
+        return next(entry for entry in self.entries if entry.rule.id == rule)
+
     def add(self, rule: Rule, match: re.Match[str], head: Head, number: int) -> None:
         """Count a line that fired a rule. `number`: its line number in the file."""
         entry = self.entries[rule.place]

@@ -88,7 +88,6 @@ class RankPart:
     rank: int
     host: str
     pid: int | None
-    pointer: str
     stage: RankStage = RankStage.STARTED
     stamp: Stamp | None = None
     """Timestamp of its first line; None without one."""
@@ -213,8 +212,13 @@ SESSIONS = 1 << 14
 class InitSession:
     """A thread that creates a communicator. Its messages without a communicator's name belong to this one."""
 
-    communicator: CommunicatorPart
+    communicator: CommunicatorPart = field(default_factory=lambda: CommunicatorPart(""))
     part: RankPart | None = None
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether no line has named its communicator so far."""
+        return self.part is None and self.communicator.nranks is None
 
 
 class Sessions:
@@ -236,7 +240,7 @@ class Sessions:
         """Return the communicators, and last one with all messages that no line assigns to a communicator."""
         unnamed = CommunicatorPart("")
         for session in [*self._by_thread.values(), *self.by_pointer.values()]:
-            if session.part is None and session.communicator.nranks is None:
+            if session.is_unnamed:
                 unnamed.take(session.communicator)
         used = unnamed.pairs or unnamed.channels or unnamed.rings or unnamed.timed
         used = used or unnamed.collectives or unnamed.tuning  # COLL was turned on after the start
@@ -257,23 +261,10 @@ class Sessions:
         """Return the session that the message names (2.15 to 2.17), else the thread's, else the process's largest."""
         pointer = message.partition(" comm 0x")[2].partition(" ")[0] if " comm 0x" in message else ""
         if pointer:
-            return self._named(head, "0x" + pointer)
+            named = head.process, f"0x{pointer}"
+            return self.by_pointer.get(named) or _put(self.by_pointer, named, InitSession())
         session = self._by_thread.get(head.thread) or self._by_thread.get(head.process)
-        if session is None:
-            session = InitSession(CommunicatorPart(""))
-            self._remember(head.thread, session)
-        return session
-
-    def _named(self, head: Head, pointer: str) -> InitSession:
-        session = self.by_pointer.get((head.process, pointer))
-        if session is None:
-            _room(self.by_pointer)
-            session = self.by_pointer[head.process, pointer] = InitSession(CommunicatorPart(""))
-        return session
-
-    def _remember(self, thread: Thread, session: InitSession) -> None:
-        _room(self._by_thread)
-        self._by_thread[thread] = session
+        return session or _put(self._by_thread, head.thread, InitSession())
 
     def join(self, head: Head, match: re.Match[str]) -> InitSession:
         """Add a thread to a communicator. `match`: a match of COMM."""
@@ -281,40 +272,37 @@ class Sessions:
         name = COMM_ID.search(match["rest"])
         communicator = self._communicator(name[1] if name else "", rank, nranks)
         for before in (self._by_thread.get(head.thread), self.by_pointer.get((head.process, pointer))):
-            if before is not None and before.part is None and before.communicator.nranks is None:
+            if before is not None and before.is_unnamed:
                 communicator.take(before.communicator)
-        part = RankPart(rank, head.host, head.pid, pointer)
+        part = RankPart(rank, head.host, head.pid)
         if len(communicator.ranks) < RANKS:
             communicator.ranks[rank] = part
         if head.host and len(communicator.hosts) < NODES:
             communicator.hosts.add(head.host)
-        session = InitSession(communicator, part)
-        self._remember(head.thread, session)
+        session = _put(self._by_thread, head.thread, InitSession(communicator, part))
         largest = self._by_thread.get(head.process)
         if largest is None or nranks >= (largest.communicator.nranks or 0):
-            self._remember(head.process, session)
-        _room(self.by_pointer)
-        self.by_pointer[head.process, pointer] = session
-        return session
+            _put(self._by_thread, head.process, session)
+        return _put(self.by_pointer, (head.process, pointer), session)
 
     def called(self, head: Head, pointer: str, nranks: int) -> InitSession:
         """Return a communicator that was created before NCCL logged: the process's n-th of this size by first call."""
-        _room(self._joined)
-        nth = self._joined[head.process, nranks] = self._joined.get((head.process, nranks), -1) + 1
+        nth = self._next_index(head.process, nranks)
         communicator = self._older.get((nranks, nth)) or self._new("", nranks, self._older, (nranks, nth))
         if head.host and len(communicator.hosts) < NODES:
             communicator.hosts.add(head.host)
-        _room(self.by_pointer)
-        session = self.by_pointer[head.process, pointer] = InitSession(communicator)
-        return session
+        return _put(self.by_pointer, (head.process, pointer), InitSession(communicator))
+
+    def _next_index(self, who: int | Thread, nranks: int) -> int:
+        """Return how many communicators of this size the rank or process has joined before."""
+        return _put(self._joined, (who, nranks), self._joined.get((who, nranks), -1) + 1)
 
     def _communicator(self, name: str, rank: int, nranks: int) -> CommunicatorPart:
         """Return a communicator by id. Without an id, count how often this rank joined one of this size."""
         if name:
             communicator = self._by_id.get((name, nranks))
             return communicator or self._new(name, nranks, self._by_id, (name, nranks))
-        _room(self._joined)
-        nth = self._joined[rank, nranks] = self._joined.get((rank, nranks), -1) + 1
+        nth = self._next_index(rank, nranks)
         return self._unnamed.get((nranks, nth)) or self._new("", nranks, self._unnamed, (nranks, nth))
 
     def _new(self, name: str, nranks: int, where: dict[K, CommunicatorPart], key: K) -> CommunicatorPart:
@@ -327,11 +315,13 @@ class Sessions:
         return made
 
 
-def _room(where: dict[K, V]) -> None:
-    """Delete the older half if the mapping is full."""
+def _put(where: dict[K, V], key: K, value: V) -> V:
+    """Store and return a value. If the mapping is full, delete its older half."""
     if len(where) >= SESSIONS:
-        for key in list(islice(where, SESSIONS // 2)):
-            del where[key]
+        for old in list(islice(where, SESSIONS // 2)):
+            del where[old]
+    where[key] = value
+    return value
 
 
 Note = tuple[dict[str, Raw], str, RankPart | None]
@@ -359,8 +349,7 @@ class Statements:
             self.version = parse_version(version)
             keep(self.versions, version)
             if head.pid is not None:
-                _room(self._by_process)
-                self._by_process[head.process] = version
+                _put(self._by_process, head.process, version)
             if head.host and (node := self.node(head)):
                 self._first(node.lines, "version")
                 keep(node.versions, version)
