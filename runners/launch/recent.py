@@ -53,15 +53,11 @@ def _form(request: Request, name: str, directory: str, cwd: str) -> LaunchForm:
         raise RunError(
             f"run {name} is no launch of a script under a preset: `distui rerun {name}` repeats it"
         )
-    script = request.script
-    is_elsewhere = os.path.abspath(directory) != os.path.abspath(cwd)
-    if is_elsewhere and not request.no_python and not request.module:
-        script = os.path.join(directory, script)
     variables = wished_env(request)
     nccl = variables.pop("NCCL_DEBUG", "")
     return LaunchForm(
         preset=request.preset,
-        script=script,
+        script=_script(request, directory, cwd),
         args="" if any(MASK in word for word in request.args) else shlex.join(request.args),
         nproc=str(request.nproc_per_node or ""),
         nccl=nccl,
@@ -69,6 +65,14 @@ def _form(request: Request, name: str, directory: str, cwd: str) -> LaunchForm:
         options=_options(replace(request, name=name or None, env=_without_secrets(variables))),
         overrides=tuple(each for each in request.overrides if MASK not in each),
     )
+
+
+def _script(request: Request, directory: str, cwd: str) -> str:
+    """Return the script of a request that was made in `directory` as `cwd` reaches it."""
+    script = request.script or ""
+    is_path = not request.no_python and not request.module
+    is_elsewhere = os.path.abspath(directory) != os.path.abspath(cwd)
+    return os.path.join(directory, script) if is_path and is_elsewhere else script
 
 
 def _without_secrets(variables: Mapping[str, str]) -> dict[str, str]:

@@ -68,8 +68,11 @@ class _Own(NamedTuple):
     label: str
     help: str
     example: str = ""
+    choices: tuple[str, ...] = ()
 
 
+_FLAG = ("false", "true")
+_FORMATS = "; ".join(f"{form.name}: {form.text}" for form in FORMATS.values())
 _PLACE = REQUEST_OPTIONS["on"]
 _ROWS: dict[str, tuple[_Own | str, ...]] = {
     "run": (
@@ -78,7 +81,13 @@ _ROWS: dict[str, tuple[_Own | str, ...]] = {
         _Own("nproc", "ranks", help_of("topology.nproc_per_node")),
         "name",
         "env",
-        _Own("nccl", "NCCL_DEBUG", "How much NCCL logs; it can be changed while the run goes on."),
+        _Own(
+            "nccl",
+            "NCCL_DEBUG",
+            "How much NCCL logs; it can be changed while the run goes on.",
+            "",
+            nccl.LEVELS,
+        ),
         "adopt",
         "notify",
     ),
@@ -97,10 +106,10 @@ _ROWS: dict[str, tuple[_Own | str, ...]] = {
         _Own("params", "model", f"Parameters of the model: 350M, 7B. {ESTIMATE}", "e.g. 7B"),
         _Own("hardware", "GPU", f"The GPUs of a node: COUNTxNAME. {ESTIMATE}", "e.g. 8xA100-80GB"),
         _Own("seq", "sequence", f"Positions of a sequence. {ESTIMATE}", "2048"),
-        _Own("recompute", "recompute", f"Activation checkpointing of every layer. {ESTIMATE}", "false"),
         _Own(
-            "format", "formats", "; ".join(f"{form.name}: {form.text}" for form in FORMATS.values()) + "."
+            "recompute", "recompute", f"Activation checkpointing of every layer. {ESTIMATE}", "false", _FLAG
         ),
+        _Own("format", "formats", f"{_FORMATS}.", "", tuple(FORMATS)),
     ),
 }
 """Heading → its rows: a field of LaunchForm, or the name of an option."""
@@ -126,9 +135,12 @@ def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Fi
 
     `kind` is its strategy before the user chose another; `hardware` the GPUs of this machine, if known.
     """
+    defaults = _defaults(loaded, hardware)
     listed: list[Field] = []
     for table, rows in _ROWS.items():
-        listed += (_with_default(_first(row, table), loaded, hardware) for row in rows)
+        for row in rows:
+            field = _first(row, table)
+            listed.append(replace(field, value=defaults.get(field.name, field.value)))
     if loaded is not None:
         listed += (
             replace(each, value=kind) if kind and each.name == KIND else each for each in _of_preset(loaded)
@@ -140,7 +152,9 @@ def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Fi
 def _first(row: _Own | str, table: str) -> Field:
     if isinstance(row, str):
         return _option(row, table)
-    return Field(name=row.name, label=row.label, table=table, help=row.help, value=row.example)
+    return Field(
+        name=row.name, label=row.label, table=table, help=row.help, value=row.example, choices=row.choices
+    )
 
 
 def _option(name: str, table: str) -> Field:
@@ -152,7 +166,7 @@ def _option(name: str, table: str) -> Field:
         table=table,
         help=" ".join(filter(None, (option.sentences, several, _MORE.get(name, "")))),
         value=option.example or option.takes or "false",
-        choices=() if option.takes else ("false", "true"),
+        choices=() if option.takes else _FLAG,
     )
 
 
@@ -209,7 +223,7 @@ def _named() -> Iterator[Field]:
 def choices_of(hint: Any) -> tuple[str, ...]:
     """Return the values of a type that has few; () for free text."""
     if hint is bool:
-        return ("false", "true")
+        return _FLAG
     if get_origin(hint) is Literal:
         return tuple(str(choice) for choice in get_args(hint))
     return ()
