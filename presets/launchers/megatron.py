@@ -20,8 +20,6 @@ SIZES: Mapping[str, str] = {
     "expert_tensor_parallel_size": "etp",
 }
 """Name of an argument → dimension."""
-COUNTS = ("num_attention_heads", "num_query_groups", "num_experts", "micro_batch_size", "global_batch_size")
-"""Arguments that a size must divide, or that count samples."""
 DATA_OUTSIDE = "use_tp_pp_dp_mapping"
 """Argument that makes data parallelism the outermost dimension instead of the pipeline."""
 ELSEWHERE = ("yaml_cfg", "use_checkpoint_args", "factory")
@@ -34,7 +32,6 @@ class MegatronArguments:
     """Name with `_` → the word on the command line, for each of SIZES with a number."""
     sizes: Mapping[str, int]
     """Dimension → size, for the sizes on the command line."""
-    counts: Mapping[str, int]
     data_outside: bool = False
     elsewhere: str = ""
     """The argument that may load further sizes, or ""."""
@@ -57,9 +54,8 @@ def read(args: Sequence[str]) -> MegatronArguments | None:
     if not words:
         return None
     sizes = {SIZES[name]: numbers[name] for name in words}
-    counts = {name: numbers[name] for name in COUNTS if numbers.get(name)}
     elsewhere = next((values[name][0] for name in ELSEWHERE if name in values), "")
-    return MegatronArguments(words, sizes, counts, DATA_OUTSIDE in values, elsewhere)
+    return MegatronArguments(words, sizes, DATA_OUTSIDE in values, elsewhere)
 
 
 def _number(text: str) -> int:
@@ -131,8 +127,8 @@ class Misfit:
     remedy: str
 
 
-def misfits(asked: MegatronArguments, world: int) -> Iterator[Misfit]:
-    """Yield the sizes that Megatron refuses on this number of ranks."""
+def misfit(asked: MegatronArguments, world: int) -> Misfit | None:
+    """Return the sizes whose product does not divide the number of ranks, or None."""
     dense, experts = ("tp", "cp", "pp"), ("etp", "ep", "pp")
     for names in (dense, experts) if {"ep", "etp"} & asked.sizes.keys() else (dense,):
         product = math.prod(asked.size(name) for name in names)
@@ -142,21 +138,5 @@ def misfits(asked: MegatronArguments, world: int) -> Iterator[Misfit]:
             text = f"{' × '.join(shown)}{total} does not divide the {world} ranks."
             where = next(word for name, word in asked.words.items() if asked.sizes[SIZES[name]] > 1)
             fewest = product * max(1, -(-world // product))
-            yield Misfit(where, str(product), text, f"Launch {fewest} ranks, or change the sizes.")
-            return
-    yield from _divided(asked, world)
-
-
-def _divided(asked: MegatronArguments, world: int) -> Iterator[Misfit]:
-    """Check the counts of the model and of the batch."""
-    for name, dimension in (("num_attention_heads", "tp"), ("num_experts", "ep")):
-        count, size = asked.counts.get(name, 0), asked.size(dimension)
-        if count % size:
-            text = f"{name} {count} cannot be divided by {dimension} {size}."
-            yield Misfit(name, str(count), text, f"Give a multiple of {size}, or another {dimension}.")
-    data = world // (asked.size("tp") * asked.size("cp") * asked.size("pp"))
-    micro, total = asked.counts.get("micro_batch_size", 0), asked.counts.get("global_batch_size", 0)
-    if micro and total % (micro * data):
-        parts = f"micro {micro} × {data} data-parallel ranks = {micro * data}"
-        text = f"global_batch_size {total} is no multiple of {parts}."
-        yield Misfit("global_batch_size", str(total), text, f"Give a multiple of {micro * data}.")
+            return Misfit(where, str(product), text, f"Launch {fewest} ranks, or change the sizes.")
+    return None

@@ -210,5 +210,6 @@ def _megatron(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
 
 def parallel_sizes(asked: megatron.MegatronArguments, world: int, where: str) -> Iterator[Finding]:
     """Report Megatron sizes that do not fit. `where`: their place, or "" for the arguments."""
-    for hit in megatron.misfits(asked, world):
+    hit = megatron.misfit(asked, world)
+    if hit is not None:
         yield issue("L54", where or hit.where, hit.text, value=hit.value, remedy=hit.remedy)

@@ -6,14 +6,13 @@ import ast
 import functools
 import re
 import sys
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..finding import Finding, Severity
 from ..script_facts import TRAINERS, Names, Script, parse, wraps
 from ..script_support import listed
-from ..script_tree import MOST_FILES, ScriptTree
+from ..script_tree import MOST_FILES
 from ..text_formats import Unreadable
 from . import gpu_calls, lint_rules
 from .gpu_calls import SET_DEVICE
@@ -135,7 +134,6 @@ def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> l
         _global_rank,
         _old,
         _never_imported,
-        _passes,
     )
     return once(finding for rule in rules for finding in rule(seen, file, facts))
 
@@ -302,54 +300,6 @@ def _never_imported(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iter
             text = f"{node.func.id} is called here, and nothing imports or defines it: distui does not know what it is."
             yield issue("L52", f"{file}:{node.lineno}", text, value=node.func.id)
             return
-
-
-QUIET = frozenset(
-    {"no_sync", "set_requires_gradient_sync", "require_backward_grad_sync", "set_is_last_backward"}
-)
-"""Names that show that a script exchanges gradients only in its last pass."""
-
-
-def _passes(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
-    """Report gradients that are exchanged in every pass, although only every n-th pass ends with an optimizer step."""
-    kinds = {kind for kind, _, _ in _own(seen)}
-    if not kinds & {"ddp", "fsdp1", "fsdp2"} or "deepspeed" in kinds or QUIET & seen.mentioned:
-        return
-    backward, step = _method(seen.script.tree, "backward"), _method(seen.script.tree, "step")
-    for loop in seen.script.tree.of(ast.For, ast.While):
-        passes = _within(loop.body, backward)
-        if passes and any(_within([node], step) for node in filter(_runs_every_nth, loop.body)):
-            text = "Every pass exchanges the gradients, and the optimizer steps only every n-th time."
-            yield issue("L53", f"{file}:{passes[0][0]}", text, value="backward()")
-            return
-
-
-Position = tuple[int, int]
-"""Line and column."""
-
-
-def _method(tree: ScriptTree, name: str) -> list[Position]:
-    """Return the positions of calls to methods of this name, in source order."""
-    called = (
-        call
-        for call in tree.of(ast.Call)
-        if isinstance(call.func, ast.Attribute) and call.func.attr == name
-    )
-    return sorted((call.lineno, call.col_offset) for call in called)
-
-
-def _within(body: Sequence[ast.stmt], positions: Sequence[Position]) -> Sequence[Position]:
-    """Return the sorted positions that lie within consecutive statements."""
-    first, last = body[0], body[-1]
-    end = (last.end_lineno or last.lineno, last.end_col_offset or 0)
-    begin = bisect_left(positions, (first.lineno, first.col_offset))
-    return positions[begin : bisect_left(positions, end)]
-
-
-def _runs_every_nth(node: ast.stmt) -> bool:
-    """Return True for an `if` that holds only every n-th time: `if (i + 1) % n == 0`."""
-    parts = ast.walk(node.test) if isinstance(node, ast.If) else ()
-    return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in parts)
 
 
 def _alone(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:

@@ -97,15 +97,6 @@ def test_what_is_known_and_what_is_not(args: str, words: str) -> None:
             "tp 4 × pp 4 = 16 does not divide the 8 ranks.",
         ),
         ("--expert-model-parallel-size 3", "ep 3 does not divide the 8 ranks."),
-        (
-            "--tensor-model-parallel-size 4 --num-attention-heads 6",
-            "num_attention_heads 6 cannot be divided by tp 4.",
-        ),
-        ("--expert-model-parallel-size 4 --num-experts 6", "num_experts 6 cannot be divided by ep 4."),
-        (
-            "--tensor-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 12",
-            "global_batch_size 12 is no multiple of micro 2 × 4 data-parallel ranks = 8.",
-        ),
     ],
 )
 def test_sizes_that_do_not_fit(args: str, text: str) -> None:

@@ -139,19 +139,3 @@ def test_words_are_found_among_thousands_of_options() -> None:
     )
     given = {option.name: values.of_option(option).given for option in values.options}
     assert (given["--heads7"], given["--heads8"], given["--heads4999"]) == (True, False, True)
-
-
-@for_each(
-    ("source", "line"),
-    [
-        ("for a in b:\n  loss.backward()\n  if i % 4 == 0:\n    opt.step()\n", 2),
-        ("for a in b: loss.backward()\nfor c in d:\n  if i % 4 == 0: opt.step()\n", 0),
-        ("for a in b:\n  for c in d:\n    loss.backward()\n    if i % 4 == 0: opt.step()\n", 3),
-        ("for a in b:\n  x = 1\nelse:\n  loss.backward()\n  if i % 4 == 0: opt.step()\n", 0),
-        ("while True:\n  if i % 4: opt.step()\n  else: loss.backward()\n", 3),
-    ],
-)
-def test_passes_of_a_loop_are_those_in_its_body(source: str, line: int) -> None:
-    head = "from torch.nn.parallel import DistributedDataParallel as DDP; DDP(m); "
-    hits = [one for one in script.check(head + "\n" + source, "t.py") if one.id == "L53"]
-    assert [one.where for one in hits] == ([f"t.py:{line + 1}"] if line else [])

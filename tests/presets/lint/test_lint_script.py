@@ -22,13 +22,6 @@ SET = "import os\nimport torch\n{}torch.cuda.set_device({})\n"
 LOCAL = 'int(os.environ["LOCAL_RANK"])'
 GLOBAL = "import torch.distributed as dist\nrank = dist.get_rank()\n"
 FSDP1 = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nFSDP(model)\n"
-LOOP = """\
-{}
-for i, batch in enumerate(loader):
-    {}loss(model(batch)).backward()
-    if (i + 1) % 4 == 0:
-        optimizer.step()
-"""
 
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("L1", {}, f"{SETS}['NCCL_TIMEOUT'] = '60'\n", "import os\nx = os.environ['NCCL_TIMEOUT']\n"),
@@ -68,9 +61,6 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("L52", {}, "model = DDP(model, device_mesh=mesh)\n", DDP),
     ("L52", {}, "import torch\nmodel = FSDP(model)\n", "from wrappers import *\nmodel = FSDP(model)\n"),
     ("L52", {}, "fully_shard(model)\n", "def fully_shard(module): pass\nfully_shard(model)\n"),
-    ("L53", {}, LOOP.format(DDP, ""), LOOP.format(DDP, "model.require_backward_grad_sync = i % 4 == 3; ")),
-    ("L53", {}, LOOP.format(DDP, ""), LOOP.format("", "")),
-    ("L53", {}, LOOP.format(DDP, ""), LOOP.format(DDP, "").replace("if (i + 1) % 4 == 0", "if finite")),
 ]  # fmt: skip
 
 
