@@ -29,6 +29,7 @@ from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.advice import AdviceDocument
 from distui.runners.launch.start_preview import Preview
+from distui.runners.logs.log_stream import LogLine
 from distui.runners.removal.removed_runs import Removable, Removed
 from distui.runners.reports.bundle_files import Manifest
 from distui.runners.reports.curve_report import Curves, MetricName
@@ -44,7 +45,6 @@ from distui.tui.verbs.clusters import Answer
 from distui.tui.verbs.control import RankAnswers
 from distui.tui.verbs.launch import Started
 from distui.tui.verbs.lint import Findings
-from distui.tui.verbs.logs import LogLine
 from distui.tui.verbs.notes import Notes, Tags
 from distui.tui.verbs.notify import ListedWays, SentNotices, TriedWays
 from distui.tui.verbs.presets import NamedSettings, Written

@@ -1,0 +1,160 @@
+"""The lines of a run's logs, merged by time, once or as they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from ..run.errors import RunError
+from ..run.log_files import LogFile, parse_file_id
+from ..run.model import CaughtUp, LogGrew, ReadLog, RunEnded
+from ..run.state import RunState
+from ..run.wire.client import Link
+from .choice import check_there, choose
+from .merging import Line, MergedLogs, prefixes
+from .search import compile_grep
+
+
+class LogRequest(Struct, frozen=True, kw_only=True):
+    """Which lines of a run's logs."""
+
+    ranks: tuple[int, ...] = ()
+    """() for all."""
+    node: int | None = None
+    streams: tuple[str, ...] = ("out", "err")
+    """Of "out", "err", "nccl", and "log" for distui's own runner and agent."""
+    attempt: int | None = None
+    """None for the newest."""
+    grep: str = ""
+    """Regular expression that lines must match."""
+    since: float | None = None
+    """Unix seconds of the first line."""
+    tail: int | None = None
+    """Number of the last lines that are there. None for all."""
+    follow: bool = False
+    """Also lines that are written later, until the run has ended."""
+    dated: bool = False
+    """Whether lines need times. Those of several files have them in any case."""
+
+
+class LogLine(Struct, frozen=True):
+    """A line of a run's logs, without terminal control codes."""
+
+    time: float | None
+    """Unix seconds; None if unknown."""
+    own: bool
+    """Whether the line itself has the time."""
+    rank: int | None
+    node: int
+    stream: str
+    source: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def log_line(line: Line) -> LogLine:
+    """Return a line with its log."""
+    dated, file = line
+    at = None if dated.at is None else round(dated.at, 6)
+    return LogLine(at, dated.own, file.rank, file.node, file.stream, file.source, dated.text)
+
+
+class LogStream:
+    """Reads the requested lines of one run."""
+
+    def __init__(self, link: Link, asked: LogRequest, run_dir: Path) -> None:
+        """Create the reader of a run in a directory. Raises LogError for an invalid pattern."""
+        compile_grep(asked.grep)
+        self.prefix: Callable[[LogFile], str] = prefixes(())
+        """Returns what tells the lines of several files apart: "[rank 0] "."""
+        self._link, self._asked, self._run_dir = link, asked, run_dir
+        self._state = RunState()
+        self._merged = MergedLogs(asked.grep)
+        self.problems = self._merged.problems
+        """Reason why a file cannot be read, by file. Complete after the last line."""
+        self._dated = asked.dated or asked.since is not None
+
+    async def portions(self) -> AsyncIterator[list[Line]]:
+        """Yield lines in order. Raises RunError for ranks, attempts and nodes that the run does not have."""
+        existing: deque[Line] = deque(maxlen=self._asked.tail)
+        caught_up = False
+        async for stamped in self._link.events():
+            self._state.apply(stamped)
+            if not self._state.live or not isinstance(stamped.event, CaughtUp | LogGrew | RunEnded):
+                continue
+            check_there(
+                self._state, self._files(), self._asked.ranks, self._asked.attempt, self._asked.node
+            )
+            async for lines in self._read_new():
+                if caught_up or self._asked.tail is None:
+                    yield lines
+                else:
+                    existing.extend(lines)
+            if not caught_up:
+                yield list(existing)
+                caught_up = True
+            if not self._asked.follow:
+                break
+        if not self._asked.grep:
+            yield self._wanted(self._merged.last_words(self._merged.files))
+        if self._state.attempts and not self._merged:
+            _check_readable(self._run_dir)
+
+    def _files(self) -> list[LogFile]:
+        return [file for name in self._state.log_sizes if (file := parse_file_id(name)) is not None]
+
+    async def _read_new(self) -> AsyncIterator[list[Line]]:
+        asked, files = self._asked, self._files()
+        chosen = choose(files, asked.ranks, asked.streams, asked.attempt, asked.node)
+        self._merged.take_new_names(files)
+        fresh = [file for file in chosen if file not in self._merged]
+        if self._merged:
+            begins = [0] * len(fresh)
+        else:
+            self.prefix = prefixes(chosen)
+            self._dated = self._dated or len(chosen) > 1
+            begins = await asyncio.gather(*(self._begin(file) for file in fresh))
+        for file, begin in zip(fresh, begins, strict=True):
+            self._merged.add(file, begin, self._dated)
+        for file in chosen:
+            self._merged.grow(file, self._state.log_sizes.get(file.id, 0))
+        async for lines in self._merged.read(self._link):
+            yield self._wanted(lines)
+
+    def _wanted(self, lines: list[Line]) -> list[Line]:
+        since = self._asked.since
+        return lines if since is None else [line for line in lines if line.dated.key[0] >= since]
+
+    async def _begin(self, file: LogFile) -> int:
+        """Return the offset of the first line to read."""
+        asked, size = self._asked, self._state.log_sizes.get(file.id, 0)
+        if asked.since is not None:
+            window = await self._link.read_log(ReadLog(file.id, limit=1, at=asked.since))
+            return 0 if window.error else window.offset
+        if asked.tail is not None and not asked.grep:
+            return await self._tail(file.id, size, asked.tail)
+        return 0
+
+    async def _tail(self, file: str, size: int, count: int) -> int:
+        """Return the offset of the last `count` lines of a file, or an earlier one."""
+        back = 1 << 14
+        while back < size:
+            window = await self._link.read_log(ReadLog(file, size - back, min(back, 1 << 20)))
+            if window.error or window.data.count(b"\n") > count:
+                return window.offset
+            back *= 8
+        return 0
+
+
+def _check_readable(run_dir: Path) -> None:
+    """Raise RunError if log directories exist that cannot be read, which must not look like missing output."""
+    for folder in sorted(run_dir.glob("node-*")):
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise RunError(f"{folder} cannot be read: its permissions do not let you (`ls -ld` shows them)")
