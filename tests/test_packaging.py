@@ -38,6 +38,7 @@ NEEDED = (
     "distui/presets/lint/lint_rules.toml",
     "distui/presets/nccl.toml",
     "distui/runners/diagnosis/formats.toml",
+    "distui/runners/diagnosis/places.toml",
     "distui/runners/inrank/known_causes.ini",
     "distui/runners/inrank/launch.py",
     "distui/runners/inrank/shim/torchrun",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 import functools
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from importlib import resources
+from typing import NamedTuple
 
 from ..run.model import Collective, Pulse, Site
 
@@ -53,13 +55,10 @@ class RankPosition(NamedTuple):
     """torch's function for COLLECTIVE and STORE: "all_reduce", "new_group"."""
 
 
-K = TypeVar("K")
-
-
-class FrameRule(NamedTuple, Generic[K]):
+class FrameRule(NamedTuple):
     """The meaning of a frame with a matching file and function."""
 
-    kind: K
+    kind: str
     path: re.Pattern[str]
     names: re.Pattern[str]
 
@@ -68,9 +67,17 @@ class FrameRule(NamedTuple, Generic[K]):
         return bool(self.path.search(rooted(file)) and self.names.search(name))
 
 
-def frame_rule(kind: K, path: str, names: str = "") -> FrameRule[K]:
-    """Return a rule from two regular expressions. Without `names`, any function matches."""
-    return FrameRule(kind, re.compile(path), re.compile(names))
+_PLACES = tomllib.loads(resources.files(__package__).joinpath("places.toml").read_text("utf-8"))
+
+
+def frame_rules(table: str) -> tuple[FrameRule, ...]:
+    """Return the rules of a table in places.toml."""
+    return tuple(
+        FrameRule(
+            rule["kind"], re.compile("|".join(rule["path"])), re.compile("|".join(rule.get("names", ())))
+        )
+        for rule in _PLACES[table]
+    )
 
 
 def rooted(file: str) -> str:
@@ -78,54 +85,7 @@ def rooted(file: str) -> str:
     return file if file.startswith(("/", "<")) else f"/{file}"
 
 
-_STRONG = (
-    frame_rule(
-        Kind.STORE,
-        r"/torch/distributed/distributed_c10d\.py$",
-        r"^(init_process_group|_new_process_group_helper|_store_based_barrier|_?new_group\w*|split_group"
-        r"|_new_subgroups\w*|destroy_process_group|_shutdown_\w+)$",
-    ),
-    frame_rule(Kind.STORE, r"/torch/distributed/(rendezvous\.py$|elastic/|device_mesh\.py$)"),
-    frame_rule(
-        Kind.COLLECTIVE,
-        r"/torch/distributed/(distributed_c10d|_functional_collectives|nn/functional)\.py$",
-        r"^(?!wrapper$|_object_to_tensor$|_tensor_to_object$)",
-    ),
-    frame_rule(
-        Kind.DEBUGGER, r"/(pdb|bdb|ipdb/\w+|debugpy/.+|pydevd[\w/]*|IPython/terminal/debugger)\.py$"
-    ),
-    frame_rule(Kind.LOADER, r"/(torch/utils/data|torchdata|webdataset|nvidia/dali|streaming/base)/"),
-    frame_rule(
-        Kind.CHECKPOINT,
-        r"/(torch/serialization\.py$|torch/distributed/checkpoint/|safetensors/|accelerate/checkpointing\.py$"
-        r"|deepspeed/.*checkpoint|(pytorch_)?lightning/.*checkpoint|torchsnapshot/)",
-    ),
-    frame_rule(
-        Kind.COMPILE,
-        r"/(torch/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py$"
-        r"|torch/_inductor/(compile_fx|async_compile|codecache|graph|scheduler|cpp_builder|select_algorithm)\.py$"
-        r"|torch/_inductor/(codegen|compile_worker)/|torch/utils/cpp_extension\.py$|triton/compiler/)",
-        r"^(?!__call__$|run$)",
-    ),
-)
-"""The innermost frame that matches one of these decides."""
-
-_WEAK = (
-    frame_rule(Kind.SUBPROCESS, r"/(subprocess|multiprocessing/popen_\w+)\.py$"),
-    frame_rule(
-        Kind.NETWORK,
-        r"/(socket|ssl|http/client|urllib/request)\.py$|/(urllib3|requests|httpx|httpcore|botocore|aiohttp"
-        r"|huggingface_hub|wandb|mlflow|s3fs|gcsfs)/",
-    ),
-    frame_rule(
-        Kind.LOCK,
-        r"/(threading|queue|concurrent/futures/\w+|multiprocessing/(pool|queues|connection|synchronize)|filelock/\w+"
-        r"|asyncio/\w+)\.py$",
-    ),
-    frame_rule(Kind.IMPORT, r"^<frozen importlib"),
-)
-"""Used if no strong rule matches."""
-
+_STRONG, _WEAK = frame_rules("strong"), frame_rules("weak")
 _SAVES = re.compile(r"^_?(save|load|write|restore|dump)\w*(check_?point|ckpt|snapshot|state_?dict)", re.I)
 """Names of functions that write or read checkpoints, in any library."""
 _TORCH = re.compile(
@@ -148,8 +108,8 @@ class _StackFrame(NamedTuple):
 @functools.lru_cache(maxsize=8192)
 def _frame(file: str, name: str) -> _StackFrame:
     path = rooted(file)
-    strong = next((row.kind for row in _STRONG if row.fits(path, name)), None)
-    weak = next((row.kind for row in _WEAK if row.fits(path, name)), None)
+    strong = next((Kind(row.kind) for row in _STRONG if row.fits(path, name)), None)
+    weak = next((Kind(row.kind) for row in _WEAK if row.fits(path, name)), None)
     if weak is None and _SAVES.search(name):
         weak = Kind.CHECKPOINT
     return _StackFrame(strong, weak, _level(path))

@@ -13,30 +13,13 @@ from ..run.freshness import PULSE_S, holds
 from ..run.model import Pulse, RankPhase, Site
 from ..run.state import Rank, RunState
 from ..telemetry.progress import current
-from .activity import Kind, frame_rule, place
+from .activity import Kind, frame_rules, place
 
 AFTER_S = 5.0
 """Minimum age of an attempt in seconds, since every Python process imports at first."""
 
 
-_SIGNS = (
-    frame_rule(
-        "waiting for another process that builds it", r"/torch/utils/(file_baton|_filelock)\.py$", r"^wait$"
-    ),
-    frame_rule("waiting for a file lock", r"/filelock/"),
-    frame_rule(
-        "building an extension of C++ or CUDA",
-        r"/torch/utils/cpp_extension\.py$|/deepspeed/ops/op_builder/",
-    ),
-    frame_rule("downloading", r"/(huggingface_hub|modelscope|gdown)/|/torch/hub\.py$|/urllib/request\.py$"),
-    frame_rule(
-        "preparing a dataset",
-        r"/datasets/(arrow_dataset|builder|load|arrow_writer|fingerprint|utils/py_utils)\.py$",
-    ),
-    frame_rule("preparing a dataset", r"/megatron/core/datasets/"),
-)
-"""The first rule that any frame matches counts."""
-
+_SIGNS = frame_rules("start")
 _KINDS = {
     Kind.COMPILE: "compiling",
     Kind.CHECKPOINT: "loading or saving weights",
