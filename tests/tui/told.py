@@ -87,6 +87,10 @@ def facts(one: Communicator | None = None, *, raw: bool = True, **changes: objec
     lines = {
         "network:n001": line(0, 1, "n001:4711:1 [0] NCCL INFO Init COMPLETE"),
         f"comm:{chosen.id}": line(0, 1, "n001:4711:1 [0] NCCL INFO Init COMPLETE"),
+        "rule:pt-watchdog": line(0, 2, "Watchdog caught collective operation timeout"),
+        "rule:sock-closed-by-peer": line(
+            4, 2, "NCCL WARN socketProgress: Connection closed by remote peer"
+        ),
     }
     values: dict[str, object] = {
         "nodes": tuple(node(host, number) for number, host in enumerate(hosts)),

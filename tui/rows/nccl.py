@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...presets.finding import Finding
 from ...presets.plurals import plural
 from ...runners.diagnosis.nccl_facts import Communicator, NcclFacts
 from ...runners.diagnosis.status import foreign
@@ -20,8 +21,11 @@ from .statements import StatementRow, heading
 FINDINGS = 4
 """Maximum number of findings on top; the findings pane shows all."""
 
-OTHERS = ("hang-", "straggler", "died-", "oom-", "mem-", "start-")
-"""Prefixes of findings with other sources than NCCL's log; the banner shows those."""
+DERIVED = (
+    *("expect-", "version-mismatch", "net-socket-fallback", "gdr-asymmetric", "p2p-hang"),
+    *("nccl-flood", "logs-behind"),
+)
+"""Prefixes of findings that follow from several statements, or from the growth of NCCL's logs; no line shows them."""
 
 
 def why_empty(state: RunState, reading: str = "") -> str:
@@ -72,8 +76,8 @@ def statement_rows(
 
 
 def _findings(frame: Frame, facts: NcclFacts, width: int) -> list[StatementRow]:
-    about = (finding for finding in frame.state.findings.values() if not finding.id.startswith(OTHERS))
-    alarms = [item for item in items(about) if item.first.alarm]
+    ours = [finding for finding in frame.state.findings.values() if _is_from_nccl(finding, facts)]
+    alarms = [item for item in items(ours) if item.first.alarm]
     rows = [
         StatementRow(item_row(frame, item, width), facts.raw.get(f"rule:{item.first.id}"))
         for item in alarms[:FINDINGS]
@@ -81,6 +85,11 @@ def _findings(frame: Frame, facts: NcclFacts, width: int) -> list[StatementRow]:
     if len(alarms) > FINDINGS:
         rows.append(StatementRow(((f"… {len(alarms) - FINDINGS} more: {SHOWS_ALL}", "dim"),)))
     return [*rows, StatementRow(())] if rows else []
+
+
+def _is_from_nccl(finding: Finding, facts: NcclFacts) -> bool:
+    """Whether a finding follows from NCCL's logs; the banner shows the others."""
+    return f"rule:{finding.id}" in facts.raw or finding.id.startswith(DERIVED)
 
 
 def _unread(facts: NcclFacts, width: int) -> list[Row]:
