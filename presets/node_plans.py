@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 from collections.abc import Mapping, Sequence
 
-from . import worker_group
+from . import rank_env
 from .finding import PlanError
 from .launchers import accelerate, deepspeed, torchrun
 from .plan import Plan
@@ -75,7 +75,7 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
         node=node,
         argv=argv,
         env={**env, "DISTUI_RUN_ID": run, **seat},
-        origins={**plan.origins, **dict.fromkeys(seat, worker_group.DISTUI)},
+        origins={**plan.origins, **dict.fromkeys(seat, rank_env.DISTUI)},
         files=moved_paths(files, names, plan.run_dir, run_dir),
     )
 

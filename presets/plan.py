@@ -9,7 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import adopt, nccl, rank_mesh, save_on, script_support, signal_patterns, worker_group
+from . import (
+    adopt,
+    env_names,
+    nccl,
+    rank_env,
+    rank_mesh,
+    save_on,
+    script_support,
+    signal_patterns,
+    worker_group,
+)
 from .finding import PlanError
 from .launchers import deepspeed, megatron, torchrun
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
@@ -55,7 +65,7 @@ class Place:
     script_config: str | bytes | None = None
     """The script's own DeepSpeed configuration (`script_support.own_config`), or None if it is unreadable."""
     user_env: Mapping[str, str] = field(default_factory=dict)
-    """`worker_group.inherited_env` of the user's own environment."""
+    """`rank_env.inherited_env` of the user's own environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +132,7 @@ class Plan:
     sources: tuple[str, ...] = ()
     """Files that define the preset, except the builtin ones."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Name of a variable of `env` → its origin (`worker_group.env_origins`). Keys for `hosts` are "PATTERN:NAME"."""
+    """Name of a variable of `env` → its origin (`rank_env.env_origins`). Keys for `hosts` are "PATTERN:NAME"."""
 
 
 def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
@@ -190,12 +200,12 @@ def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, s
         for path, origin in loaded.origins.items()
         if path.startswith(("env.", "nccl."))
     }
-    sources = worker_group.env_origins(env, place.user_env, preset, wished_env(request))
+    sources = rank_env.env_origins(env, place.user_env, preset, wished_env(request))
     for pattern, variables in _hosts(loaded.preset.hosts, request).items():
         for name in variables:
-            origin = f"{worker_group.PRESET}, {loaded.origins.get(f'hosts.{pattern}', loaded.preset.name)}"
+            origin = f"{rank_env.PRESET}, {loaded.origins.get(f'hosts.{pattern}', loaded.preset.name)}"
             asked = name in request.env_on.get(pattern, {})
-            sources[f"{pattern}:{name}"] = worker_group.COMMAND_LINE if asked else origin
+            sources[f"{pattern}:{name}"] = rank_env.COMMAND_LINE if asked else origin
     return sources
 
 
@@ -282,7 +292,7 @@ def _rank_env(
         )
     if preset.topology.nnodes == 1 and preset.launcher.kind == "torchrun":
         given = {**place.user_env, **wished}
-        env |= {name: value for name, value in worker_group.INSIDE.items() if name not in given}
+        env |= {name: value for name, value in rank_env.INSIDE.items() if name not in given}
     env |= contract(preset, ranks.backend) | ({adopt.VARIABLE: "1"} if request.adopt else {})
     env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
     return env, notes
@@ -296,10 +306,10 @@ def _layered(
     `base`: the variables before the request.
     """
     _check_env(request, wished)
-    common = worker_group.common_env(place.run, place.ras_port)
-    env = worker_group.layered_env(common, place.user_env, wished)
-    before = worker_group.layered_env(common, place.user_env, base)
-    notes = worker_group.env_notes(env, place.user_env, wished)
+    common = rank_env.common_env(place.run, place.ras_port)
+    env = rank_env.layered_env(common, place.user_env, wished)
+    before = rank_env.layered_env(common, place.user_env, base)
+    notes = rank_env.env_notes(env, place.user_env, wished)
     return env, [*notes, *nccl.notes(request.nccl_presets, before, env)]
 
 
@@ -420,7 +430,7 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
     patterns = [*(name for name in preset if name not in request.env_on), *request.env_on]
     hosts = {name: {**preset.get(name, {}), **request.env_on.get(name, {})} for name in patterns}
     for pattern, variables in hosts.items():
-        if refusal := worker_group.env_refusal(variables):
+        if refusal := env_names.first_refusal(variables):
             raise PlanError(refusal)
         for name, value in variables.items():
             if holds_secret(name, value):
@@ -437,5 +447,5 @@ def _check_env(request: Request, wished: Mapping[str, str]) -> None:
         problem = nccl.error_in(name, value)
         if problem:
             raise PlanError(problem)
-    if refusal := worker_group.env_refusal(wished):
+    if refusal := env_names.first_refusal(wished):
         raise PlanError(refusal)

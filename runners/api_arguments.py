@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any
 
+from ..presets import env_names
 from ..presets.request import Request
-from ..presets.worker_group import env_refusal
 from .launch.words import nccl_pairs
 from .run import environment
 from .run.errors import RunError
@@ -163,7 +163,7 @@ def _or_none(read: Reader) -> Reader:
 def _variable(where: str, value: Any) -> str:
     """Return a variable name that a plan accepts. Raises RunError."""
     text = _text(where, value)
-    if refused := env_refusal({text: ""}):
+    if refused := env_names.refusal(text, ""):
         raise RunError(refused)
     return text
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import PurePath
 
-from .. import model, rank_mesh, skypilot, worker_group
+from .. import model, rank_env, rank_mesh, skypilot
 from ..finding import Finding, worst_first
 from ..launchers import deepspeed, megatron
 from ..model import Loaded, Preset, Strategy
@@ -75,7 +75,7 @@ def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None)
     env = {
         name: value
         for name, value in plan.env.items()
-        if not name.startswith("DISTUI_") and name not in own and worker_group.WATCHED.get(name) != value
+        if not name.startswith("DISTUI_") and name not in own and rank_env.WATCHED.get(name) != value
     }
     yield from lint_rules.check_all(env, partial(_of_preset, preset, plan.env), plan.nnodes)
     for pattern, variables in plan.hosts.items():

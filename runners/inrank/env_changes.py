@@ -10,30 +10,9 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from .control import MOST_LINE
+from .presets_modules import presets_module
 
-LAUNCHERS = frozenset(
-    (
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "ROLE_NAME",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_MAX_RESTARTS",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_USE_AGENT_STORE",
-    )
-)
-"""torch computes these for each rank. Equal to presets.worker_group.LAUNCHER_OWN, the names that a plan refuses."""
-RUNNERS = frozenset(("NCCL_DEBUG_FILE", "TORCHELASTIC_ERROR_FILE"))
-"""The runner gives each rank its own value; see presets.worker_group.PER_RANK."""
-
+_names = presets_module("env_names")
 UNSET = "DISTUI_UNSET"
 """Names that changes have removed, one per line, for a new runner: torch would set some of them for the ranks."""
 
@@ -49,13 +28,6 @@ _FREE_FILES = 8
 """File descriptors that must be free for pipes and files while ranks are started."""
 
 
-def not_a_name(text: str) -> str:
-    """Return why a text is not a valid name of a variable, as a sentence; "" if it is."""
-    if text.isprintable() and not set(text) & {"=", " "} and text[:1] not in ("", "-"):
-        return ""
-    return "%r is not a valid name of an environment variable: take letters, digits and _" % text
-
-
 def refusal(changes: object) -> str:
     """Return why changes (name → value, or None to unset) are not allowed, as a sentence; "" if they are."""
     if not isinstance(changes, dict):
@@ -63,25 +35,16 @@ def refusal(changes: object) -> str:
     for name, value in changes.items():
         if not isinstance(value, (str, type(None))):
             return "the value of %r is neither a text nor null" % name
-        refused = not_a_name(name) or _of_others(name) or _not_a_value(name, value or "")
+        refused = _names.refusal(name, value or "") or _runners_refusal(name, value or "")
         if refused:
-            return refused
+            return str(refused)
     return ""
 
 
-def _of_others(name: str) -> str:
-    """Return a sentence if the launcher or distui sets this variable, else ""."""
-    if name in LAUNCHERS:
-        return "%s is computed for each rank by the launcher: leave it out" % name
-    if name in RUNNERS:
+def _runners_refusal(name: str, value: str) -> str:
+    """Return why a runner cannot give its ranks this variable, as a sentence; "" if it can."""
+    if name in _names.PER_RANK:
         return "%s is set by the runner for each rank: leave it out" % name
-    return "%s is distui's own: leave it out" % name if name.startswith("DISTUI_") else ""
-
-
-def _not_a_value(name: str, value: str) -> str:
-    """Return why this value is not possible in an environment, as a sentence; "" if it is."""
-    if "\0" in value:
-        return "the value of %s holds a NUL, which no environment variable can" % name
     try:
         os.fsencode(name), os.fsencode(value)
         size = len((name + value).encode()) + 2

@@ -6,17 +6,15 @@ An agent reads that file, so a disconnected agent misses no event.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
-import sys
 import threading
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
 from .control import FULL, private
+from .presets_modules import presets_module
 
 RESERVE_BYTES = 1 << 16
 """Size of a file that is deleted on a full file system, to make room for the report of the run's end."""
@@ -24,11 +22,7 @@ RESERVE_BYTES = 1 << 16
 
 def masked(text: str) -> str:
     """Mask secrets in a text with the rules of presets.secrets; torchrun's errors quote arguments."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    package = types.ModuleType("distui_presets")
-    package.__path__ = [os.path.join(root, "presets")]
-    sys.modules.setdefault(package.__name__, package)
-    return str(importlib.import_module("distui_presets.secrets").mask_text(text))
+    return str(presets_module("secrets").mask_text(text))
 
 
 class Reporter:

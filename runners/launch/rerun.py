@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ...presets.rank_env import SHELL
 from ...presets.request import Request
 from ...presets.secrets import MASK
-from ...presets.worker_group import SHELL
 from ..hub import launch_order
 from ..hub.launch_order import SkyRequest
 from ..run import daemon, environment, file_io, run_directories

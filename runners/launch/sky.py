@@ -13,10 +13,10 @@ from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Plan, command_plan, make_plan, wished_env
 from ...presets.plan_json import hidden as hidden_of
+from ...presets.rank_env import inherited_env
 from ...presets.request import Request
 from ...presets.skypilot import Cargo
 from ...presets.text_formats import Unreadable, bare, decoded, read_yaml, write_yaml
-from ...presets.worker_group import inherited_env
 from ..hub import launch_order
 from ..hub.launch_order import SkyRequest
 from ..hub.sky_process import interpreter

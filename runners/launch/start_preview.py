@@ -18,9 +18,9 @@ from pathlib import Path
 from ...presets.launchers.torchrun import MAX_RESTARTS
 from ...presets.plan import Plan
 from ...presets.plurals import plural
+from ...presets.rank_env import DISTUI, TORCH
 from ...presets.sanitize import quoted
 from ...presets.secrets import mask, mask_words
-from ...presets.worker_group import DISTUI, TORCH
 from ..inrank import deepspeed_cpu
 from ..run import own_runs
 from ..run.wire.client import stem

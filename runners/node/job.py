@@ -21,14 +21,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...presets import worker_group
+from ...presets import seats
 from ...presets.finding import PlanError
 from ...presets.node_plans import for_host, for_node, part_id, part_run8
 from ...presets.plan import Plan
 from ...presets.plan_json import plan_from_json, plan_to_json, revealed
+from ...presets.seats import Seat
 from ...presets.secrets import SECRET_WORDS
 from ...presets.trusted_files import private_folder
-from ...presets.worker_group import Seat
 from ..inrank.secure_channel import KEY_FILE
 from ..run import clock, environment, file_io, run_directories
 from ..run.errors import RunError
@@ -268,9 +268,9 @@ def job(run: str, node: int | None = None) -> int:
     plan = doc.whole()
     try:
         if node is None:
-            seat = worker_group.seat(os.environ, plan.nnodes, plan.nnodes_min)
+            seat = seats.seat(os.environ, plan.nnodes, plan.nnodes_min)
         else:
-            seat = worker_group.given_seat(node, doc.addresses or (), plan.nnodes, plan.nnodes_min)
+            seat = seats.given_seat(node, doc.addresses or (), plan.nnodes, plan.nnodes_min)
     except PlanError as error:
         raise RunError(str(error)) from None
     entry = establish(doc, seat, work_directory(plan, own=node is None))

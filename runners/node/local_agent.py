@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import structs
 
 from ...presets.plurals import plural
-from ...presets.worker_group import inherited_env
+from ...presets.rank_env import inherited_env
 from ..run import clock, environment, file_io, launch_record, own_runs, run_directories
 from ..run.errors import RunError, UnknownOutcomeError, UnreachableError
 from ..run.formatting import agreeing, spans_text

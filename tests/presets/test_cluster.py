@@ -6,7 +6,7 @@ import pytest
 from each import for_each
 
 from distui.presets.finding import PlanError
-from distui.presets.worker_group import Seat, given_seat, seat
+from distui.presets.seats import Seat, given_seat, seat
 
 SKY = {
     "SKYPILOT_NODE_RANK": "1",

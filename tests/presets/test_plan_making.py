@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from each import for_each
 
-from distui.presets import worker_group
+from distui.presets import rank_env
 from distui.presets.finding import PlanError
 from distui.presets.load import load
 from distui.presets.model import Loaded
@@ -306,12 +306,12 @@ def test_a_command_is_supervised_as_it_is() -> None:
 
 
 def test_everything_inherited_is_what_the_layers_look_at() -> None:
-    shell = dict.fromkeys((*worker_group.WATCHED, "HOME", "OMP_NUM_THREADS"), "7")
-    seen = worker_group.inherited_env(shell)
+    shell = dict.fromkeys((*rank_env.WATCHED, "HOME", "OMP_NUM_THREADS"), "7")
+    seen = rank_env.inherited_env(shell)
     assert "HOME" not in seen
     made = plan(user_env=seen)
     assert "OMP_NUM_THREADS" not in made.env
-    assert all(made.env[name] == "7" for name in worker_group.WATCHED)
+    assert all(made.env[name] == "7" for name in rank_env.WATCHED)
 
 
 def test_a_module_that_is_not_here_says_where_it_was_looked_for() -> None:

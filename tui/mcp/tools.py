@@ -13,7 +13,7 @@ from mcp_types import ToolAnnotations
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from ...presets.worker_group import env_refusal
+from ...presets.env_names import first_refusal
 from ..verb_table import VERBS
 from . import skill
 from .answers import Refused
@@ -27,7 +27,7 @@ Texts = tuple[str, ...]
 
 def _variables(given: dict[str, str] | None) -> dict[str, str] | None:
     """Return variables that a plan accepts, unchanged. Raises PydanticCustomError."""
-    if refusal := env_refusal(given or {}):
+    if refusal := first_refusal(given or {}):
         raise PydanticCustomError("name", "{refusal}", {"refusal": refusal})
     return given
 

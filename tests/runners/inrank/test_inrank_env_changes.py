@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from each import for_each
 
-from distui.presets.worker_group import LAUNCHER_OWN, PER_RANK
 from distui.runners.inrank import control, env_changes
 
 from .inrank_rig import Asking, driven, execute
@@ -37,12 +36,6 @@ REFUSED: dict[str, Any] = {
     "the runner's own": {"NCCL_DEBUG_FILE": "/tmp/x"},
     "distui's own": {"DISTUI_RUN_ID": "x"},
 }
-
-
-def test_the_launchers_names_are_the_same_in_both_rooms() -> None:
-    """The runner's room imports nothing of the presets'."""
-    assert env_changes.LAUNCHERS == LAUNCHER_OWN
-    assert env_changes.RUNNERS == PER_RANK
 
 
 @for_each("changed", REFUSED.values())
