@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import itertools
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import TypeVar, overload
 
+from .script_imports import imported_files, syntax_tree
 from .text_formats import Unreadable
 
 MOST_BYTES = 1 << 19
@@ -79,22 +78,6 @@ def _syntax_error(error: SyntaxError) -> str:
     return f"is not valid Python: {error.msg}"
 
 
-def syntax_tree(source: str | bytes) -> ast.Module:
-    """Parse with Python's parser. Raises SyntaxError, ValueError (a lone surrogate), RecursionError or MemoryError.
-
-    Python 3.11.0 to 3.11.7 raises SystemError if the garbage collector runs a finalizer that also parses (printing a
-    traceback does): https://github.com/python/cpython/issues/106905.
-    """
-    text = source.removeprefix("\ufeff") if isinstance(source, str) else source
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd escapes in the user's strings
-        try:
-            return ast.parse(text)
-        except SystemError:
-            gc.collect()  # run the remaining finalizers before the second try
-            return ast.parse(text)
-
-
 def within_limits(script: str | bytes, beside: Iterable[tuple[str, bytes]]) -> dict[str, bytes | None]:
     """Return the imported files of a script that fit into the limits together with it.
 
@@ -125,16 +108,4 @@ def local_imports(source: str | bytes) -> list[str]:
         tree = read(source)
     except Unreadable:
         return []
-    modules = (name for node in tree.of(ast.Import, ast.ImportFrom) for name in _imported(node))
-    return [f"{module.replace('.', '/')}.py" for module in dict.fromkeys(modules)]
-
-
-def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    """Yield the modules of the script's folder that a statement may load."""
-    names = [alias.name for alias in node.names if alias.name != "*"]
-    if isinstance(node, ast.Import):
-        yield from names
-    elif node.level <= 1:
-        if node.module:
-            yield node.module
-        yield from (f"{node.module}.{name}" if node.module else name for name in names)
+    return imported_files(tree.of(ast.Import, ast.ImportFrom))

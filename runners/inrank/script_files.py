@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-import gc
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
 from typing import Any
 
+from .presets_modules import presets_module
+
+_imports = presets_module("script_imports")
 MOST_FILES = 50
 MOST_BYTES = 4 << 20
 """Largest file in bytes that gets a digest."""
@@ -71,34 +72,10 @@ def read(path: str) -> bytes | None:
     return None if len(content) > MOST_BYTES else content
 
 
-def imported(source: bytes) -> Iterator[str]:
-    """Yield the paths, relative to the script's folder, of files that it imports if they exist."""
+def imported(source: bytes) -> list[str]:
+    """Return the paths, relative to the script's folder, of files that it imports if they exist; [] if it is invalid."""
     try:
-        tree = _syntax_tree(source)
+        tree = _imports.syntax_tree(source)
     except (SyntaxError, SystemError, ValueError, RecursionError, MemoryError):
-        return
-    names = (name for node in ast.walk(tree) for name in _imported_by(node))
-    for module in dict.fromkeys(names):
-        yield module.replace(".", "/") + ".py"
-
-
-def _imported_by(node: ast.AST) -> Iterator[str]:
-    """Yield the modules that an import statement may import from the script's folder."""
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.level <= 1:
-        inside = ""
-        if node.module:
-            yield node.module
-            inside = node.module + "."
-        yield from (inside + alias.name for alias in node.names if alias.name != "*")
-
-
-def _syntax_tree(source: bytes) -> ast.Module:
-    try:
-        return ast.parse(source)
-    except (
-        SystemError
-    ):  # Python 3.11.0 to 3.11.7, if a finalizer calls the parser during this call (gh-106905)
-        gc.collect()  # run the finalizers before the second try
-        return ast.parse(source)
+        return []
+    return list(_imports.imported_files(ast.walk(tree)))
