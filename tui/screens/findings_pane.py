@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -27,12 +28,11 @@ class FindingList(Pane):
     class FindingMoved(Message):
         """The cursor is on another finding."""
 
+    @dataclass
     class Zoomed(Message):
         """The user wants the log of a finding."""
 
-        def __init__(self, item: Item) -> None:
-            super().__init__()
-            self.item = item
+        item: Item
 
     def __init__(self, frames: Signal[Frame]) -> None:
         super().__init__(frames, id="findings", cursor=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding
@@ -34,12 +35,11 @@ class Candidates(RowsView):
     app: Cockpit
     BINDINGS: ClassVar[list[Binding]] = [binding for binding in bindings("list") if binding.id == "zoom"]
 
+    @dataclass
     class Taken(Message):
         """The user wants nodes there."""
 
-        def __init__(self, infra: str) -> None:
-            super().__init__()
-            self.infra = infra
+        infra: str
 
     def __init__(self) -> None:
         super().__init__(id="candidates", cursor=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from textual.events import Key, Paste, Resize
 from textual.message import Message
@@ -20,12 +21,11 @@ PAGE = 8
 class FormView(RowsView, inherit_bindings=False):
     """Holds the typed texts by field name; a removed field's text is kept until the field returns."""
 
+    @dataclass
     class Changed(Message):
         """The user typed or chose a value."""
 
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.field = name
+        field: str
 
     class Submitted(Message):
         """The user pressed Enter."""

@@ -17,11 +17,7 @@ class PresetList(SearchableRows):
     """One row per preset; `/` searches names, titles, summaries and strategies."""
 
     class Highlighted(Message):
-        """The cursor is on another preset; None if the search finds none."""
-
-        def __init__(self, entry: PresetEntry | None) -> None:
-            super().__init__()
-            self.entry = entry
+        """The cursor is on another preset, or on none."""
 
     class Chosen(Message):
         """The user pressed Enter to continue to the form."""
@@ -69,7 +65,7 @@ class PresetList(SearchableRows):
         name = self.current_name
         if name != self._highlighted:
             self._highlighted = name
-            self.post_message(self.Highlighted(self.current))
+            self.post_message(self.Highlighted())
 
     def entered(self) -> None:
         if self.listed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -51,12 +52,11 @@ class RunList(SearchableRows):
         binding for binding in bindings("list") if binding.id == "mark"
     ]
 
+    @dataclass
     class Opened(Message):
         """The user wants to see a run."""
 
-        def __init__(self, run: str) -> None:
-            super().__init__()
-            self.run = run
+        run: str
 
     class Listed(Message):
         """The shown runs or their order changed."""

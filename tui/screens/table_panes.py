@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from textual.binding import Binding
@@ -156,19 +157,17 @@ class RankTable(TablePane):
     beside_gpus = False
     """Whether the GPU table is on the screen."""
 
+    @dataclass
     class Zoomed(Message):
         """The user wants the log of one rank."""
 
-        def __init__(self, rank: int) -> None:
-            super().__init__()
-            self.rank = rank
+        rank: int
 
+    @dataclass
     class Moved(Message):
         """The user moved the cursor to another rank."""
 
-        def __init__(self, rank: int) -> None:
-            super().__init__()
-            self.rank = rank
+        rank: int
 
     def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
         return rank_table(frame, width, first, count, skip, self.beside_gpus)
