@@ -199,11 +199,9 @@ def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsW
     """Read the curves of one or several nodes from files; never raise."""
     if why := refusal(ask):
         return MetricsWindow(ask.id, error=why)
-    now = clock.now() if now is None else now
-    window: tuple[float, float] | None = (ask.begin, ask.end)
-    if ask.begin <= BEFORE_ALL or ask.end > now + AHEAD_S:
-        window = resolved(ask, [span for store in stores.values() if (span := store.span())], now)
-    if window is None or not any(store.there for store in stores.values()):
+    stores = {node: store for node, store in stores.items() if store.there}
+    window = _window(stores, ask, clock.now() if now is None else now)
+    if not stores or window is None:
         return MetricsWindow(ask.id, error="no metrics of this run are kept here")
     buckets = min(ask.buckets, MOST_BUCKETS)
     fits = {node: store.fit(*window, buckets) for node, store in stores.items()}
@@ -216,17 +214,16 @@ def read(stores: Stores, ask: ReadMetrics, now: float | None = None) -> MetricsW
     return answer(ask, bins, folded(gathered, ask.fold, ask.counts))
 
 
-def resolved(
-    ask: ReadMetrics, spans: Sequence[tuple[float, float]], now: float
-) -> tuple[float, float] | None:
-    """Resolve begin and end to unix seconds; None without data. `spans`: times of the existing rows. Pure."""
+def _window(stores: Stores, ask: ReadMetrics, now: float) -> tuple[float, float] | None:
+    """Resolve begin and end to unix seconds; None if they depend on the existing rows, and there are none."""
+    from_first, to_last = ask.begin <= BEFORE_ALL, ask.end > now + AHEAD_S
+    if not from_first and not to_last:
+        return ask.begin, ask.end
+    spans = [span for store in stores.values() if (span := store.span())]
     if not spans:
         return None
-    begin, end = ask.begin, ask.end
-    if begin <= BEFORE_ALL:
-        begin = min(span[0] for span in spans)
-    if end > now + AHEAD_S:
-        end = max(span[1] for span in spans)
+    begin = min(span[0] for span in spans) if from_first else ask.begin
+    end = max(span[1] for span in spans) if to_last else ask.end
     return begin, max(end, begin + 1)
 
 

@@ -137,16 +137,16 @@ def _by_uuid(entry: str, gpus: Sequence[Gpu]) -> int | None:
 def _owners(launched: Sequence[Launched], gpus: Sequence[Gpu], pids: Pids) -> dict[int, int]:
     """NVML's pid → rank. Pids of other namespaces are used only if no pid matches directly."""
     seen = {pid for gpu in gpus for pid in gpu.pids or ()}
-    direct = {pid: process.rank for process in launched for pid in process.pids if pid in seen}
-    if direct or pids.initial:
-        return direct
-    return {
-        alias: process.rank
-        for process in launched
-        for pid in process.pids
-        for alias in pids.namespaced.get(pid, ())
-        if alias in seen
-    }
+    direct: dict[int, int] = {}
+    aliases: dict[int, int] = {}
+    for process in launched:
+        for pid in process.pids:
+            direct[pid] = process.rank
+            aliases |= dict.fromkeys(pids.namespaced.get(pid, ()), process.rank)
+    owners = {pid: rank for pid, rank in direct.items() if pid in seen}
+    if owners or pids.initial:
+        return owners
+    return {pid: rank for pid, rank in aliases.items() if pid in seen}
 
 
 def _held(owners: Mapping[int, int], gpus: Sequence[Gpu]) -> dict[int, dict[int, int | None]]:

@@ -217,16 +217,18 @@ def _pairs(text: str) -> Iterator[_Pair]:
         name, unit, sep = _name(before)
         if number["value"][-1].isalpha() and not sep and not meaning(name).field:
             continue  # "nan" as a word, as in "number of nan iterations"
-        after, begin = (number["unit"] or "").strip(), number.end()
-        ratio = _RATIO.match(text, begin)
-        if ratio is not None:
-            begin = ratio.end()
-        if _names_the_next(name, after):
-            after = ""
-            begin = begin if ratio is not None else number.end("value")
+        after, total, begin = _after(text, number, name)
         if name or after:
-            total = None if ratio is None else ratio["total"]
             yield _Pair(name.strip("[] "), unit, number["value"], after, total, sep, evaluates)
+
+
+def _after(text: str, number: re.Match[str], name: str) -> tuple[str, str | None, int]:
+    """Return the unit and the total after a number with this name, and the end of both in the text."""
+    unit, end = (number["unit"] or "").strip(), number.end()
+    ratio = _RATIO.match(text, end)
+    if _names_the_next(name, unit):
+        unit, end = "", number.end("value")
+    return (unit, None, end) if ratio is None else (unit, ratio["total"], ratio.end())
 
 
 def _name(before: str) -> tuple[str, str, str]:
@@ -370,16 +372,20 @@ def _trains(made: _Made, signature: Signature | None) -> bool:
     if signature is not None and signature.complete and fields & {"step", "samples_s"}:
         return True
     if "loss" in fields:
-        # A single loss needs a separator between name and value: "loss 5" may be part of any sentence.
-        return len(fields) > 1 or any(each.field == "loss" and pair.sep for each, pair in made)
+        return len(fields) > 1 or _separates_loss(made)
     if len(made) == 1:
-        # a tracker's name on a separate line
-        return (
-            bool(fields & {"lr", "grad_norm", "tokens_s"})
-            and "/" in made[0][1].label
-            and made[0][1].sep == "="
-        )
+        return bool(fields & {"lr", "grad_norm", "tokens_s"}) and _is_of_tracker(made[0][1])
     return "step" in fields and _steps(made, fields)
+
+
+def _separates_loss(made: _Made) -> bool:
+    """Whether a separator is between the loss and its name: "loss 5" may be part of any sentence."""
+    return any(each.field == "loss" and pair.sep for each, pair in made)
+
+
+def _is_of_tracker(pair: _Pair) -> bool:
+    """Whether a pair on a separate line is a tracker's: "optim/lr = 3e-4"."""
+    return "/" in pair.label and pair.sep == "="
 
 
 def _steps(made: _Made, fields: set[str]) -> bool:

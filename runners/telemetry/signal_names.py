@@ -196,24 +196,20 @@ def _of_tracker(source: str, tracker: TrackerValues) -> Iterator[ReportedValue]:
     for field, counted in (("step", tracker.reached), ("total", tracker.total), ("epoch", tracker.epoch)):
         if counted is not None and plausible(field, counted):
             yield ReportedValue(field, field, float(counted), source, at, -1)
-    lead: ReportedValue | None = None
-    step: int | None = None
-    for name, (value, given, moment) in tracker.values.items():
+    leads: list[tuple[bool, int, int, float]] = []
+    for name, (value, step, moment) in tracker.values.items():
         each = signal(name, _number(value), source, moment, since=tracker.bad.get(name))
         yield each
-        leads = each.field in ("loss", "lr", "grad_norm") and (lead is None or _before(each, lead))
-        if leads and given is not None:
-            lead, step = each, given
-    if step is not None and lead is not None and plausible("step", step):
-        yield ReportedValue("step", AXIS, float(step), source, lead.at, LAST)
+        if each.field in ("loss", "lr", "grad_norm") and step is not None:
+            leads.append((each.field != "loss", each.order, step, moment))
+    if leads:
+        _, _, step, moment = min(leads, key=lambda lead: lead[:2])
+        if plausible("step", step):
+            yield ReportedValue("step", AXIS, float(step), source, moment, LAST)
 
 
 AXIS = "(axis)"
 """Name of a step that is a tracker's x axis: it may count epochs."""
-
-
-def _before(signal: ReportedValue, other: ReportedValue) -> bool:
-    return (signal.field != "loss", signal.order) < (other.field != "loss", other.order)
 
 
 def _number(value: float | str) -> float:
