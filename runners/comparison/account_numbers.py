@@ -12,7 +12,7 @@ from ..telemetry.metric_names import METRICS, find_metric
 from ..telemetry.progress import STEPS_SOURCE, Progress, progress, value_text
 from ..telemetry.quantity import Quantity as Measured
 from .account import MetricCurve, Quantity
-from .account_facts import chosen
+from .outcome_facts import chosen
 
 COMPARED = sorted(
     (each for each in METRICS.values() if each.curve.compared.number),

@@ -26,8 +26,9 @@ from ..run.run_directories import Entry
 from ..run.state import Attempt, RunState
 from ..run.wire.client import Link, LinkError, new_id
 from ..telemetry.curves import BEFORE_ALL, DISTANT
-from . import account_facts, account_numbers, plan_facts
+from . import account_facts, account_numbers, outcome_facts, plan_facts
 from .account import Account, RunName
+from .rank_variables import changes_until, environment_facts
 
 BUCKETS = 600
 LOGS_S = 5.0
@@ -93,7 +94,7 @@ async def _linked(entry: Entry, link: Link, number: int | None, title: str) -> A
 
 def _attempt(state: RunState, number: int | None, title: str) -> Attempt | None:
     """Return the attempt with that number, by default the newest. Raises RunError if a number names none."""
-    attempt = account_facts.chosen(state, number)
+    attempt = outcome_facts.chosen(state, number)
     if number is not None and attempt is None:
         count = f"its last is {state.attempt}" if state.attempts else "it has none that is recorded"
         raise RunError(f"run {title} has no attempt {number}: {count}")
@@ -106,11 +107,11 @@ async def _account(entry: Entry, link: Link, state: RunState, number: int | None
     kept = environment.read(entry.path)
     values = kept.values if kept is not None else _planned(plan)
     hidden = kept.hidden if kept is not None else frozenset()
-    nccl = _nccl(entry, state, number)
+    changes, nccl = changes_until(state, number), _nccl(entry, state, number)
     window, own = await _window(link, state, number)
     facts = {
-        "outcome": account_facts.outcome_facts(state, number),
-        "cause": account_facts.cause_facts(state, number),
+        "outcome": outcome_facts.outcome_facts(state, number),
+        "cause": outcome_facts.cause_facts(state, number),
         "plan": plan_facts.plan_facts(plan, state),
         "code": account_facts.code_facts(entry.record.git, attempt),
         "versions": account_facts.version_facts(state, nccl),
@@ -129,20 +130,16 @@ async def _account(entry: Entry, link: Link, state: RunState, number: int | None
         attempts=len(state.attempts) or None,
         live=not state.phase.ended,
         facts=facts | ({} if arguments is None else {"arguments": arguments}),
-        env=account_facts.environment_facts(
-            values, hidden, account_facts.changes_until(state, number), entry.record
-        ),
+        env=environment_facts(values, hidden, changes, entry.record),
         env_whole=kept is not None,
-        fingerprints=_unchanged(entry.record.fingerprints, account_facts.changes_until(state, number)),
+        # A variable that a restart set has no fingerprint of the launch.
+        fingerprints={
+            name: mark for name, mark in entry.record.fingerprints.items() if name not in changes
+        },
         quantities=tuple(numbers.values()),
         curves=account_numbers.curves(window, began),
         gaps=(*_problems(entry, state), *own),
     )
-
-
-def _unchanged(marks: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the fingerprints of the launch. Variables that a restart set have none."""
-    return {name: mark for name, mark in marks.items() if name not in changes}
 
 
 def _problems(entry: Entry, state: RunState) -> list[str]:
@@ -193,7 +190,7 @@ def _gpus_of_ranks(state: RunState) -> tuple[int, ...]:
 
 async def _window(link: Link, state: RunState, number: int | None) -> tuple[MetricsWindow, list[str]]:
     """Return the metrics of the run or attempt, each as one series, and a sentence per omitted metric."""
-    attempt = account_facts.chosen(state, number)
+    attempt = outcome_facts.chosen(state, number)
     begin, end = BEFORE_ALL, DISTANT
     if number is not None and attempt is not None:
         begin, end = attempt.began, DISTANT if attempt.ended is None else attempt.ended + 1
