@@ -29,13 +29,19 @@ def first_cause(
     own = [failure for failure in failures.values() if not failure.symptom] or list(failures.values())
     first = _earliest({failure.rank: failure.at or None for failure in own})
     exits = {change.rank: change for change in exited_ok}
-    if exits:
-        left = exits[_earliest({rank: change.at for rank, change in exits.items()})]
-        early_exit = left_early(failures[first], {left.rank: (left.at or 0.0, None)})
-        if early_exit is not None:
-            return _exited_early(gather(left), early_exit, tuple(sorted(failures)))
+    early_exit = _early_exit(failures[first], exits)
+    if early_exit is not None:
+        return _exited_early(gather(exits[early_exit.rank]), early_exit, tuple(sorted(failures)))
     culprit = next(end for end in failed if end.change.rank == first)
     return _failed(culprit, failures[first], tuple(sorted(failures.keys() - {first})))
+
+
+def _early_exit(failure: Failure, exits: Mapping[int, RankChanged]) -> Failure | None:
+    """Return the earliest of the exits with code 0 as the failure, if `failure` only follows from it."""
+    if not exits:
+        return None
+    first = _earliest({rank: change.at for rank, change in exits.items()})
+    return left_early(failure, {first: (exits[first].at or 0.0, None)})
 
 
 def _earliest(times: Mapping[int, float | None]) -> int:

@@ -391,8 +391,8 @@ def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:
     """Merge a node's end of an attempt: the worst outcome and the earliest cause count."""
     before, attempt.ended = attempt.outcome, time
     attempt.steps = max((sample.step or 0 for sample in event.last), default=attempt.steps)
-    lasted = [each for each in (attempt.lasted_s, event.lasted_s) if each is not None]
-    attempt.lasted_s = max(lasted, default=None)
+    if event.lasted_s is not None:
+        attempt.lasted_s = max(attempt.lasted_s or 0.0, event.lasted_s)
     if before is None:
         attempt.outcome, attempt.text, attempt.idle = event.outcome, event.text, event.idle
         attempt.first_cause = event.first_cause or attempt.first_cause
