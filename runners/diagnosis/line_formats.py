@@ -48,6 +48,7 @@ _TABLES["parts"]["SIGNAL"] = f"(?P<word>{'|'.join(SIGNALS)}|Out [Oo]f [Mm]emory)
 HOST: str = _TABLES["parts"]["HOST"]
 SHIPPED, TAGS, RANKS, TIMES = map(_formats, ("shipped", "tags", "ranks", "times"))
 LEVELS: Mapping[str, re.Pattern[str]] = _patterns("levels")
+NCCL: Mapping[str, re.Pattern[str]] = _patterns("nccl")
 NAMES: Mapping[str, re.Pattern[str]] = _patterns("names")
 RECORDS: Mapping[str, Sequence[str]] = _TABLES["records"]
 ERRORS: Mapping[str, Sequence[str]] = _TABLES["errors"]

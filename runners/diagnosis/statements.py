@@ -10,47 +10,15 @@ from itertools import islice
 from typing import TypeVar
 
 from .heads import Head, Stamp, Thread
+from .line_formats import NCCL
 from .nccl_facts import Init, RankStage
 from .rules import Raw, Version, parse_version
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-COMM = re.compile(
-    r"(?:\[Rank \d+\] )?(?:(?P<call>nccl\w+) )?comm (?P<pointer>0x[0-9a-f]+|\(nil\)) rank (?P<rank>\d{1,9}) "
-    r"n[rR]anks (?P<nranks>\d{1,9})(?P<rest>.*)"
-)
-NNODES = re.compile(r" nNodes (\d{1,9}) ")
-COMM_ID = re.compile(r" commId (0x[0-9a-f]+)")
-ENDING = re.compile(r"- (Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE)")
-TIMINGS = re.compile(
-    r"Init timings(?: - \w+)?: rank (\d{1,9}) nranks (\d{1,9}) total (\d{1,9}\.\d{1,9}) \((.*)\)"
-)
-PHASE = re.compile(r"\b(\w{1,40}) (\d{1,9}\.\d{1,9})")
-LINK = re.compile(
-    r"(?:Channel|Ring) (\d{1,6})(?:/\d+)? : (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?"
-    r"(?: \[(send|receive)\])? via (.+)"
-)
-RING = re.compile(r"Channel (\d{1,6})(?:/\d+)? :((?: +\d+)+)")
-TREE = re.compile(r"(?:\[(\d{1,6})\] |Tree (\d{1,6}) : )-?\d+(?:/-?\d+)* ?->")
-CHANNELS = re.compile(r"(\d{1,9}) (coll|collnet|nvls|p2p) channels( per peer)?")
-HCA = re.compile(r"\[\d+\](\S{1,80}?:\d+)/(\S+)")
-INTERFACE = re.compile(r"(?:\[\d+\])?(?<![^:\s\[\]>])([^:\s\[\]]+):([^\s<]{1,80})<\d+>")
-BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[\d+\])?([^:\s]+):")
-NETWORK = re.compile(r"Using (?:network|internal Network) (.+?)\s*$")
-ASSIGNED = re.compile(r"Assigned NET plugin (.+) to comm")
-PLUGIN = re.compile(
-    r"(?:NET/Plugin ?: Loaded net plugin (?P<net>.+)|NET/OFI (?:Using|Initializing) (?P<ofi>aws-ofi-nccl \S+)"
-    r"|P2P plugin (?P<p2p>\S+)|(?P<kind>TUNER|PROFILER)/Plugin: Using (?P<name>.+))"
-)
-VARIABLE = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.+?)\.?\s*$")
-COLLECTIVE = re.compile(r"(\w{1,40}): opCount [0-9a-f]+ .*?comm (0x[0-9a-f]+)(?: \[nranks=(\d{1,9})\])?")
-TUNED = re.compile(r"(?:(\w+): )?\d+ Bytes -> Algo (\w+) proto (\w+)")
-VERSION = re.compile(r"(?:NCCL version )?(\d+\.\d+(?:\.\d+)*)(\+cuda[\w.]+)?")
-
-ALGORITHMS = dict(
-    zip("012345", ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE"), strict=True)
-)
+_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE")
+ALGORITHMS = {str(number): name for number, name in enumerate(_ALGORITHMS)}
 PROTOCOLS = {"0": "LL", "1": "LL128", "2": "SIMPLE"}
 """2.21 logs numbers, later versions log names."""
 
@@ -194,8 +162,9 @@ class NodePart:
     def named_networks(self) -> list[str]:
         """Return the networks for display, such as "IB over RoCE" or "Socket"."""
         kinds = {kind.partition("/")[0] for kind in self.hcas.values()}
-        roce = " over RoCE" if kinds == {"RoCE"} else ""
-        return [name + roce * name.startswith("IB") for name in sorted(self.networks)]
+        if kinds != {"RoCE"}:
+            return sorted(self.networks)
+        return [f"{name} over RoCE" if name.startswith("IB") else name for name in sorted(self.networks)]
 
 
 def keep(where: set[str], name: str) -> None:
@@ -267,9 +236,9 @@ class Sessions:
         return session or _put(self._by_thread, head.thread, InitSession())
 
     def join(self, head: Head, match: re.Match[str]) -> InitSession:
-        """Add a thread to a communicator. `match`: a match of COMM."""
+        """Add a thread to a communicator. `match`: a match of NCCL["comm"]."""
         pointer, rank, nranks = match["pointer"], int(match["rank"]), int(match["nranks"])
-        name = COMM_ID.search(match["rest"])
+        name = NCCL["comm_id"].search(match["rest"])
         communicator = self._communicator(name[1] if name else "", rank, nranks)
         for before in (self._by_thread.get(head.thread), self.by_pointer.get((head.process, pointer))):
             if before is not None and before.is_unnamed:
@@ -344,7 +313,7 @@ class Statements:
 
     def version_line(self, head: Head, message: str) -> None:
         """Read "2.21.5+cuda12.4" after "NCCL version". Until 2.21, and at WARN, the line has no host."""
-        if match := VERSION.match(message):
+        if match := NCCL["version"].match(message):
             version = match[1] + (match[2] or "")
             self.version = parse_version(version)
             keep(self.versions, version)
@@ -373,10 +342,10 @@ class Statements:
 
     def comm(self, head: Head, message: str) -> None:
         """Read a line that names a communicator, rank and nranks."""
-        if not (match := COMM.match(message)):
+        if not (match := NCCL["comm"].match(message)):
             return
         pointer, rest = match["pointer"], match["rest"]
-        ending = ENDING.search(rest)
+        ending = NCCL["ending"].search(rest)
         session = self.sessions.by_pointer.get((head.process, pointer))
         if session is None or session.part is None or (ending and ending[1] == "Init START"):
             if ending and ending[1].startswith(("Destroy", "Abort")):
@@ -385,7 +354,7 @@ class Statements:
             self.noted.append((session.communicator.lines, "comm", session.part))
         self.node(head)
         part, communicator = session.part, session.communicator
-        if nodes := NNODES.search(rest):
+        if nodes := NCCL["nnodes"].search(rest):
             communicator.nnodes = int(nodes[1])
             _advance(part, RankStage.BOOTSTRAPPED)
         if ending is not None:
@@ -395,16 +364,16 @@ class Statements:
 
     def timings(self, head: Head, message: str) -> None:
         """Read the init time by phase."""
-        if match := TIMINGS.match(message):
+        if match := NCCL["timings"].match(message):
             rank, timed = int(match[1]), self.sessions.of(head).communicator.timed
-            phases = {name: float(value) for name, value in PHASE.findall(match[4])[:16]}
+            phases = {name: float(value) for name, value in NCCL["phase"].findall(match[4])[:16]}
             if len(timed) < RANKS:
                 timed[rank] = Init(rank, float(match[3]), phases)
 
     def channel(self, head: Head, message: str) -> None:
         """Read a connection of two ranks, or the ring of a channel."""
         communicator = self.sessions.of(head, message).communicator
-        if match := LINK.match(message):
+        if match := NCCL["link"].match(message):
             channel, source, target = int(match[1]), int(match[2]), int(match[3])
             via = transport(match[5])
             kinds = communicator.pairs.get((source, target))
@@ -414,7 +383,7 @@ class Statements:
                 _end(
                     communicator, (source, target, channel), match[4] == "receive", via.endswith("/GDRDMA")
                 )
-        elif (match := RING.match(message)) and len(communicator.rings) < KEPT:
+        elif (match := NCCL["ring"].match(message)) and len(communicator.rings) < KEPT:
             communicator.rings.setdefault(int(match[1]), " ".join(match[2].split()))
 
     def _pair(self, communicator: CommunicatorPart, ends: tuple[int, int], via: str) -> None:
@@ -427,7 +396,7 @@ class Statements:
             self._first(communicator.lines, f"pair:{via}")
 
     def trees(self, head: Head, message: str) -> None:
-        depths = [int(a or b) + 1 for a, b in TREE.findall(message)]
+        depths = [int(a or b) + 1 for a, b in NCCL["tree"].findall(message)]
         communicator = self.sessions.of(head).communicator
         communicator.trees = max([communicator.trees, *depths])
 
@@ -439,7 +408,7 @@ class Statements:
     def channels(self, head: Head, message: str) -> None:
         """Read the number of channels of each kind."""
         communicator = self.sessions.of(head).communicator
-        for number, kind, peer in CHANNELS.findall(message):
+        for number, kind, peer in NCCL["channels"].findall(message):
             communicator.channels[kind + peer] = int(number)
 
     def numbered(self, head: Head, message: str) -> None:
@@ -455,49 +424,50 @@ class Statements:
         """Read the interfaces of bootstrap and sockets, and the HCAs."""
         if (node := self.node(head)) is None or "Using" not in message:
             return
-        if match := BOOTSTRAP.match(message):
+        if match := NCCL["bootstrap"].match(message):
             node.bootstrap = match[1]
             self._first(node.lines, "bootstrap")
-        devices, _, oob = message.partition("; OOB ")
+        sockets = message
         if message.startswith("NET/IB"):
             self._first(node.lines, "hcas")
-            for name, kind in HCA.findall(devices)[:KEPT]:
+            devices, _, sockets = message.partition("; OOB ")
+            for name, kind in NCCL["hca"].findall(devices)[:KEPT]:
                 node.hcas[name[:60]] = kind[:60]
-        for name, address in INTERFACE.findall(oob if message.startswith("NET/IB") else message)[:KEPT]:
+        for name, address in NCCL["interface"].findall(sockets)[:KEPT]:
             if len(node.interfaces) < KEPT:
                 node.interfaces.setdefault(name[:60], address[:60])
 
     def network(self, head: Head, message: str) -> None:
         """Read the network between nodes."""
-        match = NETWORK.match(message) or ASSIGNED.match(message)
+        match = NCCL["network"].match(message) or NCCL["assigned"].match(message)
         if match and (node := self.node(head)):
             if match[1] not in node.networks:  # keep the line of a second network as well
                 self.noted.append((node.lines, f"network {match[1]}" if node.networks else "network", None))
             keep(node.networks, match[1])
 
     def plugin(self, head: Head, message: str) -> None:
-        if (match := PLUGIN.match(message)) and (node := self.node(head)):
-            keep(
-                node.plugins,
-                match["net"] or match["ofi"] or match["p2p"] or f"{match['kind']}: {match['name']}",
-            )
+        if (match := NCCL["plugin"].match(message)) and (node := self.node(head)):
+            tuner = f"{match['kind']}: {match['name']}"
+            keep(node.plugins, match["net"] or match["ofi"] or match["p2p"] or tuner)
 
     def variable(self, head: Head, message: str) -> None:
         """Read a variable that NCCL has read."""
-        if (match := VARIABLE.match(message)) and (node := self.node(head)) and len(node.env) < 4 * KEPT:
+        match = NCCL["variable"].match(message)
+        node = None if match is None else self.node(head)
+        if match is not None and node is not None and len(node.env) < 4 * KEPT:
             node.env[match[1][:80]] = match[2][:200]
 
     def collective(self, head: Head, message: str) -> None:
         """Read a collective (if COLL is logged) or a tuner's choice."""
-        if match := COLLECTIVE.match(message):
+        if match := NCCL["collective"].match(message):
             self._called(head, match)
-        elif match := TUNED.match(message):
+        elif match := NCCL["tuned"].match(message):
             algorithm, protocol = ALGORITHMS.get(match[2], match[2]), PROTOCOLS.get(match[3], match[3])
             choice = " ".join(word for word in (match[1], algorithm, protocol) if word)
             _count(self.sessions.of(head).communicator.tuning, choice)
 
     def _called(self, head: Head, match: re.Match[str]) -> None:
-        """Count a collective. `match`: a match of COLLECTIVE."""
+        """Count a collective. `match`: a match of NCCL["collective"]."""
         session = self.sessions.by_pointer.get((head.process, match[2]))
         if session is None and match[3]:
             session = self.sessions.called(head, match[2], int(match[3]))
