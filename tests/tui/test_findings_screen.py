@@ -9,8 +9,9 @@ from conftest import Rig, Start, shown
 
 from distui.presets.finding import Finding
 from distui.runners.run import run_directories
+from distui.runners.run.commands import Dump, SetNccl
 from distui.runners.run.journal import RunRecord
-from distui.runners.run.model import CommandDone, Dump, FindingRaised, Host, HostTick, SetNccl
+from distui.runners.run.model import CommandDone, FindingRaised, Host, HostTick
 from distui.tui.rows.log import Selection
 from distui.tui.screens.log_opener import pattern_of
 from distui.tui.screens.modal import NcclScreen, TextScreen
@@ -202,7 +203,7 @@ async def test_what_floods_ends_by_itself_unless_somebody_chose(rig: Start) -> N
         for part in (
             "COLL: a line per collective and rank",
             "10.0G of 100G free on n001",
-            "after 60 s; earlier above 50 MB/s a node, or with less than 5.0G",
+            "after 60 s; earlier above 50 MB/s per node, or with less than 5.0G",
         ):
             assert part in it.screen()
         await it.press("space")

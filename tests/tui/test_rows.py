@@ -14,6 +14,7 @@ from distui.presets.finding import Finding
 from distui.runners.diagnosis import mesh
 from distui.runners.logs.levels import Level
 from distui.runners.reports.status_document import status_json
+from distui.runners.run.commands import SetNccl
 from distui.runners.run.formatting import (
     duration_exact,
     duration_short,
@@ -32,7 +33,9 @@ from distui.runners.run.model import (
     FindingRaised,
     Gpu,
     GpuTick,
+    Host,
     LogGrew,
+    NcclChanged,
     Outcome,
     RankSample,
     RankTick,
@@ -40,9 +43,8 @@ from distui.runners.run.model import (
     RunCreated,
     RunEnded,
     RunPhase,
-    SetNccl,
 )
-from distui.runners.run.state import RunState
+from distui.runners.run.state import Node, RunState
 from distui.tui.rows import glyphs
 from distui.tui.rows.card import card_rows
 from distui.tui.rows.column_widths import tight
@@ -61,7 +63,7 @@ from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
 from distui.tui.rows.header import header_rows
 from distui.tui.rows.log import files_for
 from distui.tui.rows.log_lines import LogLine, log_row
-from distui.tui.rows.nccl_dialog import begin, change, command, form_rows, ways
+from distui.tui.rows.nccl_dialog import begin, change, command, form_rows, methods, note_rows
 from distui.tui.rows.ranks import heat_rows, heat_title, node_cells
 from distui.tui.rows.tables import next_sort, rank_columns, rank_rows, rank_table
 
@@ -522,12 +524,12 @@ def test_hits_are_styled_and_the_text_is_whole() -> None:
 
 
 def test_the_nccl_dialog_knows_when_a_restart_is_needed() -> None:
-    assert ways(frame_of(play.running()).state).live
-    old = ways(frame_of(play.running(live=False)).state)
+    assert methods(frame_of(play.running()).state).live
+    old = methods(frame_of(play.running(live=False)).state)
     assert not old.live
     assert "restart" in old.text
-    assert "gloo" in ways(frame_of(play.running(2, gpu=False)).state).text
-    assert not ways(RunState()).live
+    assert "gloo" in methods(frame_of(play.running(2, gpu=False)).state).text
+    assert not methods(RunState()).live
 
 
 def test_the_nccl_dialog_makes_the_command_that_its_rows_show() -> None:
@@ -544,9 +546,36 @@ def test_the_nccl_dialog_makes_the_command_that_its_rows_show() -> None:
     assert change(change(form, coll, 1), 2, 1).restart
 
 
+def test_the_nccl_dialog_begins_with_what_the_marked_ranks_have() -> None:
+    changed = NcclChanged("INFO", "COLL,NET", (1, 3), True, "NCCL_DEBUG=INFO")
+    state = frame_of([*play.running(), (122.0, changed)]).state
+    form = begin(state, frozenset({3}))
+    assert (form.level, form.is_current, form.subsys) == ("INFO", True, "COLL,NET")
+    assert command(change(form, 1, 1), "c1").subsys == "COLL,NET"
+    assert not begin(state, frozenset({0, 3})).is_current
+    form = begin(state, frozenset({0}))
+    assert (form.level, form.is_current, form.subsys) == ("WARN", True, "")
+    state.ranks[3].nccl_debug = "ATTN"
+    form = begin(state, frozenset({3}))
+    assert (form.level, form.subsys) == ("ATTN", "")
+    assert "(x) ATTN" in text_of(form_rows(form, 100))
+    assert change(form, 0, 1).level == "INFO"
+
+
+def test_the_nccl_dialog_names_the_disk_with_the_least_room() -> None:
+    """A larger disk keeps a larger reserve."""
+    state = frame_of(play.running()).state
+    for node, (free, total) in enumerate([(60, 100), (100, 2000)]):
+        about = state.nodes.setdefault(node, Node(node))
+        about.metrics = Host(disk_free=free << 30, disk_total=total << 30)
+    state.ranks[7].place = replace(state.ranks[7].place, node=1)
+    assert "of 2.0T free on" in text_of(note_rows(begin(state, frozenset()), 100))
+
+
 def test_live_is_not_offered_where_nccl_cannot() -> None:
     form = begin(frame_of(play.running(live=False)).state, frozenset())
     assert form.restart
+    assert "at the next restart; a flood of lines" in text_of(note_rows(change(form, 1, 1), 120))
     assert change(form, 2, 1).restart
     assert "live" not in line_of(form_rows(form, 100)[2])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence, Set
 from statistics import median
 
 from msgspec import Struct, field
@@ -11,15 +12,16 @@ from msgspec.structs import replace
 from ...presets.nccl import (
     DEFAULT_SUBSYS,
     FLOOD_BYTES,
+    LATER_LEVELS,
     LEVELS,
     Subsystem,
     cost,
     flood_rate,
     subsystems,
 )
+from ...runners.run.commands import SetNccl
 from ...runners.run.formatting import duration_short, size_short
 from ...runners.run.machine import disk_reserve
-from ...runners.run.model import SetNccl
 from ...runners.run.nccl_reach import describe_reach, reach, uses_gloo
 from ...runners.run.state import RunState
 from .frame import name_of
@@ -38,22 +40,22 @@ _HEAD = 3
 """Rows before the subsystems: level, duration, method."""
 
 
-class Ways(Struct, frozen=True):
-    """The methods that are possible now."""
+class Methods(Struct, frozen=True):
+    """The methods of a change that are possible now."""
 
     live: bool
     text: str
     """One sentence for the dialog."""
 
 
-def ways(state: RunState, ranks: tuple[int, ...] = ()) -> Ways:
+def methods(state: RunState, ranks: tuple[int, ...] = ()) -> Methods:
     """Return live if some of these ranks support it, else a restart. () means all ranks."""
     live = not uses_gloo(state) and reach(state, ranks).live_for_any
-    return Ways(live, describe_reach(state, ranks))
+    return Methods(live, describe_reach(state, ranks))
 
 
 class Disk(Struct, frozen=True):
-    """The disk of the node with the least free space."""
+    """The disk of a run directory."""
 
     name: str
     free: int
@@ -70,19 +72,22 @@ class NcclForm(Struct, frozen=True, kw_only=True):
     """The current state of the dialog."""
 
     level: str
+    levels: tuple[str, ...] = LEVELS
+    is_current: bool = True
+    """Whether all these ranks have the initial level."""
     seconds: float | None = None
     restart: bool = False
     chosen: frozenset[str] = frozenset()
     offered: tuple[Subsystem, ...] = ()
     """Subsystems of this NCCL version."""
-    ways: Ways = field(default_factory=lambda: Ways(False, ""))
+    methods: Methods = field(default_factory=lambda: Methods(False, ""))
     ranks: tuple[int, ...] = ()
     """() means all."""
     timed: bool = True
     """Whether the duration follows the level; False after the user chose a duration."""
     rate: float | None = None
     """Collectives per second of a rank, by the flight recorder; None if unknown."""
-    together: int = 1
+    most_on_a_node: int = 1
     """Maximum number of these ranks on one node."""
     disk: Disk | None = None
 
@@ -98,26 +103,57 @@ class NcclForm(Struct, frozen=True, kw_only=True):
 
 
 def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
-    """Return the initial state of the dialog: the current level of the ranks."""
-    levels = {rank.nccl_debug for rank in state.ranks.values()}
-    versions = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
+    """Return the initial state of the dialog: level and subsystems of the marked ranks, or of all."""
     ranks = tuple(sorted(marked & set(state.ranks)))
-    possible = ways(state, ranks)
-    asked = ranks or tuple(state.ranks)
-    level = levels.pop() if len(levels) == 1 else None
+    changed = [state.ranks[number] for number in ranks or state.ranks]
+    level = _single({rank.nccl_debug for rank in changed})
+    offered = subsystems(_single({rank.nccl_version for rank in changed if rank.nccl_version}))
+    possible = methods(state, ranks)
+    nodes = Counter(rank.place.node for rank in changed)
+    is_current = level in (*LEVELS, *LATER_LEVELS)
     return NcclForm(
-        level=level if level in LEVELS else "WARN",
+        level=level if level is not None and is_current else "WARN",
+        levels=_levels(level),
+        is_current=is_current,
         restart=not possible.live,
-        offered=subsystems(versions.pop() if len(versions) == 1 else None),
-        ways=possible,
+        chosen=_active_subsystems(state, level, set(ranks or state.ranks), offered),
+        offered=offered,
+        methods=possible,
         ranks=ranks,
-        rate=collectives_a_second(state),
-        together=max(Counter(state.ranks[rank].place.node for rank in asked).values(), default=1),
-        disk=_fullest(state, {state.ranks[rank].place.node for rank in asked}),
+        rate=collectives_per_second(state),
+        most_on_a_node=max(nodes.values(), default=1),
+        disk=_tightest_disk(state, nodes.keys()),
     )
 
 
-def collectives_a_second(state: RunState) -> float | None:
+def _single(values: Set[str | None]) -> str | None:
+    """Return the only value; None if there are none or several."""
+    return next(iter(values)) if len(values) == 1 else None
+
+
+def _levels(current: str | None) -> tuple[str, ...]:
+    """Return the levels to choose from: LEVELS, and the current one if only a newer NCCL knows it."""
+    if current not in LATER_LEVELS:
+        return LEVELS
+    return (*LEVELS[:-2], current, *LEVELS[-2:])
+
+
+def _active_subsystems(
+    state: RunState, level: str | None, ranks: Set[int], offered: Sequence[Subsystem]
+) -> frozenset[str]:
+    """Return the subsystems of the last change if it still applies to all these ranks; else none, for the default."""
+    last = state.nccl
+    if last is None or last.level != level or not ranks <= set(last.ranks):
+        return frozenset()
+    if last.subsys == DEFAULT_SUBSYS:
+        return frozenset()
+    names = frozenset(last.subsys.removeprefix("^").split(","))
+    if last.subsys.startswith("^"):
+        return frozenset(flag.name for flag in offered) - names
+    return names
+
+
+def collectives_per_second(state: RunState) -> float | None:
     """Return the median over the ranks; None without a flight recorder."""
     rates = []
     for rank in state.ranks.values():
@@ -127,8 +163,8 @@ def collectives_a_second(state: RunState) -> float | None:
     return median(rates) if rates else None
 
 
-def _fullest(state: RunState, nodes: set[int]) -> Disk | None:
-    """Return the disk with the least free space among those of these nodes; None if none is known."""
+def _tightest_disk(state: RunState, nodes: Set[int]) -> Disk | None:
+    """Return the disk of these nodes with the least room for logs; None if none is known."""
     disks = [
         Disk(name_of(state, number), node.metrics.disk_free, node.metrics.disk_total)
         for number, node in state.nodes.items()
@@ -137,7 +173,7 @@ def _fullest(state: RunState, nodes: set[int]) -> Disk | None:
         and node.metrics.disk_free is not None
         and node.metrics.disk_total is not None
     ]
-    return min(disks, key=lambda disk: disk.free, default=None)
+    return min(disks, key=lambda disk: disk.room, default=None)
 
 
 def change(form: NcclForm, row: int, step: int) -> NcclForm:
@@ -149,9 +185,9 @@ def change(form: NcclForm, row: int, step: int) -> NcclForm:
         now = SECONDS.index(form.seconds)
         return replace(form, seconds=SECONDS[(now + step) % len(SECONDS)], timed=False)
     if row == 2:
-        return replace(form, restart=not form.restart if form.ways.live else True)
+        return replace(form, restart=not form.restart if form.methods.live else True)
     if row == 0:
-        form = replace(form, level=LEVELS[(LEVELS.index(form.level) + step) % len(LEVELS)])
+        form = replace(form, level=form.levels[(form.levels.index(form.level) + step) % len(form.levels)])
     elif row < _HEAD + len(form.offered):
         form = replace(form, chosen=form.chosen ^ {form.offered[row - _HEAD].name})
     if form.timed:
@@ -173,10 +209,10 @@ def _choices(choices: list[tuple[str, bool]], width: int) -> str:
 
 def form_rows(form: NcclForm, width: int) -> list[Row]:
     """Return one row per choice, none wider than `width`; brackets mark choices without colour."""
-    level = _choices([(name, name == form.level) for name in LEVELS], width - _LABEL)
+    level = _choices([(name, name == form.level) for name in form.levels], width - _LABEL)
     spans = [("until changed" if end is None else f"{end:g} s", end == form.seconds) for end in SECONDS]
-    way = [("live", not form.restart), ("restart", form.restart)]
-    chosen = _choices(way, width - _LABEL) if form.ways.live else "(x) restart of the worker group"
+    how = [("live", not form.restart), ("restart", form.restart)]
+    chosen = _choices(how, width - _LABEL) if form.methods.live else "(x) restart of the worker group"
     rows: list[Row] = [
         label_row("level", _LABEL, level),
         label_row("for", _LABEL, _choices(spans, width - _LABEL)),
@@ -194,9 +230,9 @@ def form_rows(form: NcclForm, width: int) -> list[Row]:
 def note_rows(form: NcclForm, width: int) -> list[Row]:
     """Return the notes below the choices: ranks that obey, log volume, disk, end."""
     each = USUAL if form.rate is None else max(form.rate, 0.1)
-    rate = flood_rate(form.level, form.subsys, each, form.together)
+    rate = flood_rate(form.level, form.subsys, each, form.most_on_a_node)
     notes = (
-        ("obey", form.ways.text),
+        ("obey", form.methods.text),
         ("writes", _written(form, each)),
         ("disk", _room(form, rate)),
         ("ends", _ends(form)),
@@ -205,9 +241,9 @@ def note_rows(form: NcclForm, width: int) -> list[Row]:
 
 
 def _written(form: NcclForm, each: float) -> str:
-    words = cost(form.level, form.subsys, float(f"{each:.2g}"), form.together)
+    words = cost(form.level, form.subsys, float(f"{each:.2g}"), form.most_on_a_node)
     if words:
-        return f"{words} a node{', if there are so many' if form.rate is None else ''}"
+        return f"{words} per node{' (that rate is assumed)' if form.rate is None else ''}"
     if form.level == "TRACE":
         return "without bound where NCCL was built for TRACE, else what INFO does"
     which = "" if form.chosen or form.level != "INFO" else f"{DEFAULT_SUBSYS} (none is chosen): "
@@ -223,12 +259,13 @@ def _room(form: NcclForm, rate: float) -> str:
 
 
 def _ends(form: NcclForm) -> str:
-    """Return the end of a flood of log lines."""
+    """Return when the level ends."""
     after = "when you change it" if form.seconds is None else f"after {form.seconds:g} s"
-    if not form.ways.live:
-        return f"{after} (no automatic reset: it cannot be changed live)"
+    if not form.methods.live:
+        after = "when you change it" if form.seconds is None else "at the next restart"
+        return f"{after}; a flood of lines does not reset it, because these ranks cannot change it live"
     least = size_short(disk_reserve(form.disk.total)) if form.disk is not None else "5 %"
-    return f"{after}; earlier above {FLOOD_BYTES / 1e6:.0f} MB/s a node, or with less than {least} of disk free"
+    return f"{after}; earlier above {FLOOD_BYTES / 1e6:.0f} MB/s per node, or with less than {least} of disk free"
 
 
 def command(form: NcclForm, command_id: str) -> SetNccl:

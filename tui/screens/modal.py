@@ -15,8 +15,8 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
+from ...runners.run.commands import SetNccl
 from ...runners.run.formatting import spans_text
-from ...runners.run.model import SetNccl
 from ...runners.run.nccl_reach import refusal
 from ...runners.run.state import RunState
 from ..rows.glyphs import Row, clip, hang, key_row, row_width
@@ -274,7 +274,7 @@ class NcclScreen(RowsModal[SetNccl | None]):
         """Return the command to the caller for confirmation, unless it would change nothing."""
         asked = command(self.form, self._command_id)
         why = refusal(self._state(), asked)
-        if self.form == self._first and not why:
+        if not why and self.form == self._first and self._first.is_current:
             why = "nothing is chosen yet: the arrows change the level, esc leaves all as it is"
         if why:
             self.app.notify(why, severity="warning")
