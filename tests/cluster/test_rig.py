@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,11 +75,12 @@ def test_nodes_are_machines_of_their_own(cluster: Cluster) -> None:
         seen[boot] = host
     assert len(seen) == len(cluster.hosts)
     assert not {one.pid for one in cluster.processes("c1")} & {one.pid for one in cluster.processes("c2")}
+    mine = f"distui-cluster-{uuid.uuid4()}"
     for folder in ("/tmp", "/dev/shm", "/var/tmp"):
-        assert cluster.on("c1", ["touch", f"{folder}/mine"]).returncode == 0
-        assert cluster.on("c1", ["test", "-e", f"{folder}/mine"]).returncode == 0
-        assert cluster.on("c2", ["test", "-e", f"{folder}/mine"]).returncode == 1
-        assert not Path(folder, "mine").exists()
+        assert cluster.on("c1", ["touch", f"{folder}/{mine}"]).returncode == 0
+        assert cluster.on("c1", ["test", "-e", f"{folder}/{mine}"]).returncode == 0
+        assert cluster.on("c2", ["test", "-e", f"{folder}/{mine}"]).returncode == 1
+        assert not Path(folder, mine).exists()
 
 
 def test_nodes_share_a_home_and_nothing_else(cluster: Cluster) -> None:
