@@ -38,9 +38,10 @@ from .reports import profile_report
 from .reports.profile_report import Profiled
 from .reports.status_document import RunStatus, status_json
 from .run import run_directories
+from .run.commands import Profile, Restart, Stop
 from .run.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .run.log_files import parse_file_id
-from .run.model import CommandDone, Profile, RankPhase, Restart, RunPhase, Stop
+from .run.model import CommandDone, RankPhase, RunPhase
 from .run.opened_logs import LogError
 from .run.wire.client import Link, LinkError, UnansweredError, new_id
 

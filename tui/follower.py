@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from ..runners.node.run_following import folded_batches
 from ..runners.run import clock
-from ..runners.run.model import Command, CommandDone, Event, MetricsWindow, ReadLog, ReadMetrics
+from ..runners.run.answers import MetricsWindow
+from ..runners.run.commands import Command, ReadLog, ReadMetrics
+from ..runners.run.model import CommandDone, Event
 from ..runners.run.state import RunState
 from ..runners.run.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window
 from .rows.frame import LinkPhase, LinkStatus

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from ..runners.run.model import MetricsWindow, ReadMetrics, Series
+from ..runners.run.answers import MetricsWindow, Series
+from ..runners.run.commands import ReadMetrics
 from ..runners.run.wire.client import new_id
 from .newest_samples import Key, Want, finite_or_none, latest, newest_values, time_of
 from .rows.frame import Frame

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from ..runners.logs.dating import FIRST, Dated, Key, LogSpan
 from ..runners.logs.levels import Level, level_of
 from ..runners.run import clock
+from ..runners.run.commands import ReadLog
 from ..runners.run.log_files import LogFile
-from ..runners.run.model import ReadLog
 from ..runners.run.wire.client import Window
 from .rows.log import label_of
 from .rows.log_lines import LogLine

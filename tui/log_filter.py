@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from ..runners.logs.dating import FIRST, LogSpan
 from ..runners.logs.levels import Level
 from ..runners.run import clock
+from ..runners.run.commands import ReadLog
 from ..runners.run.formatting import size_short
 from ..runners.run.log_files import LogFile
-from ..runners.run.model import ReadLog
 from .loaded_logs import BEHIND, KEPT, OWN, WINDOW, LoadedLogs, Reader
 from .rows.log import label_of
 from .rows.log_lines import LogLine

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from ..runners.logs.dating import FIRST, LAST, Key, LogSpan
+from ..runners.run.commands import ReadLog
 from ..runners.run.log_files import LogFile
-from ..runners.run.model import ReadLog
 from ..runners.run.wire.client import Window
 from .loaded_logs import BEHIND, KEPT, WINDOW, LoadedLogs, key_of_line
 from .rows.log import Jump

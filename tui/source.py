@@ -19,13 +19,9 @@ from ..runners.node.agentless import stop_run
 from ..runners.node.local_agent import open_link
 from ..runners.removal.directory_trees import size_of
 from ..runners.run import clock, file_io, run_directories, run_notes
+from ..runners.run.commands import Down, SetAutostop, Stop
 from ..runners.run.errors import LaunchError, RunError
-from ..runners.run.model import (
-    CommandDone,
-    Down,
-    SetAutostop,
-    Stop,
-)
+from ..runners.run.model import CommandDone
 from ..runners.run.wire.client import Link, LinkError
 from ..runners.watch.foreign_jobs import WatchedJob, find_job, name_of, scan
 from .other_hosts import OtherHosts

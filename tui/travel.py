@@ -7,8 +7,10 @@ from contextlib import aclosing, suppress
 
 from textual.app import App
 
+from ..runners.run.answers import MetricsWindow
+from ..runners.run.commands import ReadMetrics
 from ..runners.run.errors import RunError
-from ..runners.run.model import CaughtUp, MetricsWindow, ReadMetrics, Stamped
+from ..runners.run.model import CaughtUp, Stamped
 from ..runners.run.state import RunState
 from ..runners.run.wire.client import LinkError, new_id, paced
 from .background import background

@@ -21,10 +21,11 @@ from ...presets.plan import Plan
 from ..logs.windows import ask_window
 from ..notify.notifier import RunNotices
 from ..run import daemon, run_directories
+from ..run.commands import ReadLog
 from ..run.daemon import Ready
 from ..run.host_processes import StartMode
 from ..run.journal import summarise
-from ..run.model import ReadLog, RunCreated
+from ..run.model import RunCreated
 from ..run.run_directories import Entry
 from ..run.wire.client import Window, sweep_sockets
 from ..telemetry.gpus import GpuSource

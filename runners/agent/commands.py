@@ -25,26 +25,22 @@ from ..run.command_executor import (
     shortened,
     until_running,
 )
-from ..run.environment import RESTART, refusal, shown
-from ..run.errors import OUTCOME_UNKNOWN
-from ..run.formatting import agreeing
-from ..run.model import (
+from ..run.commands import (
     Action,
-    Clause,
-    CommandDone,
-    CommandReceived,
     Destination,
     Dump,
     Profile,
-    RankPhase,
     Restart,
     RunCommand,
     Save,
     SetNccl,
     Signal,
     Stop,
-    sentence,
 )
+from ..run.environment import RESTART, refusal, shown
+from ..run.errors import OUTCOME_UNKNOWN
+from ..run.formatting import agreeing
+from ..run.model import Clause, CommandDone, CommandReceived, RankPhase, sentence
 from ..run.processes import disposition, marked, resume, send_signal, sweep, unmarked
 from ..run.wire.frames import MAX_LINE
 from .hook_clients import HookClient, HookError, Hooks

@@ -14,8 +14,9 @@ from ..diagnosis.stack_text import crash_sites
 from ..inrank.failure_causes import Death, Failure, classify
 from ..logs.windows import read_window
 from ..run import file_io
+from ..run.commands import ReadLog
 from ..run.log_files import command_id, file_id
-from ..run.model import HookChanged, RankChanged, RankPhase, RankSample, ReadLog, Site, Wrapped
+from ..run.model import HookChanged, RankChanged, RankPhase, RankSample, Site, Wrapped
 from ..run.opened_logs import LogError
 from ..run.state import Rank
 from ..telemetry.signal_names import Reported

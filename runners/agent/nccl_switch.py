@@ -10,7 +10,8 @@ from typing import Any
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from ..run import clock
 from ..run.command_executor import CommandRefused, Reply
-from ..run.model import Clause, NcclChanged, SetNccl
+from ..run.commands import SetNccl
+from ..run.model import Clause, NcclChanged
 from ..run.nccl_reach import USES_GLOO, calls_nccl, levels_at_start, used_backends
 from ..run.nccl_reach import refusal as nothing_to_do
 from .commands import Restarts

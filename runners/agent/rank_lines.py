@@ -14,8 +14,9 @@ from ..diagnosis.error_lines import is_alive
 from ..diagnosis.own_lines import unlike
 from ..logs.line_times import TimeRecords
 from ..logs.windows import read_window
+from ..run.commands import ReadLog
 from ..run.log_files import file_id
-from ..run.model import OwnLine, ReadLog
+from ..run.model import OwnLine
 from ..run.opened_logs import LogError
 from ..run.wire.client import Window
 

@@ -16,7 +16,8 @@ from ..profile import profiling, rank_traces, traces
 from ..profile.rank_traces import RankTrace
 from ..profile.traces import TraceSummary
 from ..run.command_executor import CommandRefused, Reply
-from ..run.model import Clause, Profile, sentence
+from ..run.commands import Profile
+from ..run.model import Clause, sentence
 from ..run.wire import client
 from .hook_clients import HookClient, HookError, HookRefusal, Hooks
 from .pyspy import alike

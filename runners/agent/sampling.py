@@ -7,6 +7,8 @@ import asyncio
 from msgspec import structs
 
 from ..run import clock
+from ..run.answers import MetricsWindow
+from ..run.commands import ReadMetrics
 from ..run.finding_ledger import FindingLedger
 from ..run.freshness import SAMPLE_S as INTERVAL_S
 from ..run.freshness import holds
@@ -18,11 +20,9 @@ from ..run.model import (
     Host,
     HostTick,
     LogGrew,
-    MetricsWindow,
     RankPhase,
     RankSample,
     RankTick,
-    ReadMetrics,
     TrainingSample,
 )
 from ..run.state import Rank

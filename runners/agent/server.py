@@ -20,29 +20,12 @@ from ... import __version__
 from ..inrank import own_folders
 from ..inrank.control import listen, same_user
 from ..run import clock
+from ..run.answers import AgentHello, LogWindow, MetricsWindow
+from ..run.commands import PROTOCOL, Action, Hello, ReadLog, ReadMetrics, Via, understood
 from ..run.daemon_run import DaemonRun
 from ..run.errors import RunError
 from ..run.journal import Chronicle, RunRecord
-from ..run.model import (
-    HUB,
-    PROTOCOL,
-    TELEMETRY,
-    Action,
-    AgentHello,
-    AgentStarted,
-    CaughtUp,
-    CommandDone,
-    Hello,
-    LogGrew,
-    LogWindow,
-    MetricsWindow,
-    ReadLog,
-    ReadMetrics,
-    RunEnded,
-    Stamped,
-    Via,
-    understood,
-)
+from ..run.model import HUB, TELEMETRY, AgentStarted, CaughtUp, CommandDone, LogGrew, RunEnded, Stamped
 from ..run.parts import Parts
 from ..run.wire.client import Window, peer_pid, remove_stale
 from ..run.wire.frames import MAGIC, MAX_LINE, VIA_ID, FrameError, decode_command, encode, read_line

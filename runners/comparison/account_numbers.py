@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from ..run.model import MetricsWindow, Series
+from ..run.answers import MetricsWindow, Series
 from ..run.state import Attempt, RunState
 from ..telemetry.curves import finite
 from ..telemetry.metric_names import METRICS, find_metric

@@ -25,9 +25,10 @@ from ..node.run_following import folded_events
 from ..notify.rule_words import OFF
 from ..removal import run_removal
 from ..run import run_directories
+from ..run.commands import Stop
 from ..run.errors import RunError
 from ..run.log_files import attempt_dir
-from ..run.model import RunPhase, Stop
+from ..run.model import RunPhase
 from ..run.run_directories import Entry
 from ..run.state import RunState
 from ..run.wire.client import Link, new_id

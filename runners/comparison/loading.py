@@ -19,9 +19,10 @@ from ..node.local_agent import open_link
 from ..node.run_following import snapshot
 from ..reports.bundle_reader import is_bundle, unpacked
 from ..run import clock, environment, file_io, journal, run_directories
+from ..run.answers import MetricsWindow
+from ..run.commands import ReadMetrics
 from ..run.errors import RunError, UnreachableError
 from ..run.log_files import parse_file_id
-from ..run.model import MetricsWindow, ReadMetrics
 from ..run.run_directories import Entry
 from ..run.state import Attempt, RunState
 from ..run.wire.client import Link, LinkError, new_id

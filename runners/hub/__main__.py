@@ -19,6 +19,7 @@ from ..node import routes as routes_file
 from ..node.routes import Route
 from ..notify.notifier import RunNotices
 from ..run import clock, daemon, run_directories
+from ..run.commands import Stop
 from ..run.errors import OUTCOME_UNKNOWN
 from ..run.host_processes import StartMode
 from ..run.journal import summarise
@@ -32,7 +33,6 @@ from ..run.model import (
     RunEnded,
     RunPhase,
     Stage,
-    Stop,
 )
 from ..run.parts import first_of, in_background
 from ..run.run_directories import Entry

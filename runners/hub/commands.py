@@ -20,13 +20,11 @@ from ..run.command_executor import (
     reply,
     until_running,
 )
-from ..run.model import (
+from ..run.commands import (
     Action,
-    Clause,
     Destination,
     Down,
     Dump,
-    LinkState,
     Profile,
     ReadLog,
     Restart,
@@ -37,6 +35,7 @@ from ..run.model import (
     Signal,
     Stop,
 )
+from ..run.model import Clause, LinkState
 from ..run.wire.client import Link, LinkError, SilentError, new_id
 from .clouds import CloudError
 from .links import Links, sub_id

@@ -11,7 +11,8 @@ from msgspec import structs
 
 from ...presets.trusted_files import private_folder
 from ..run import clock, file_io
-from ..run.model import MetricsWindow, ReadMetrics, Series
+from ..run.answers import MetricsWindow, Series
+from ..run.commands import ReadMetrics
 from ..run.run_directories import Entry
 from ..run.wire.client import Link, LinkError, new_id
 from ..telemetry.curves import (

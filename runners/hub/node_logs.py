@@ -10,8 +10,9 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ..logs.kept_pieces import ask_anywhere
+from ..run.commands import ReadLog
 from ..run.log_files import parse_file_id, part_of, whole_id
-from ..run.model import LogGrew, ReadLog
+from ..run.model import LogGrew
 from ..run.wire.client import Link, LinkError, Window
 from .kept_logs import Record
 from .merged_run import MergedRun

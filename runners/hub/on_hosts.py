@@ -23,8 +23,9 @@ from ..node.job import HUB_FILE, RELAY_KEY, Document, Start
 from ..node.package import pack, send_bundle, send_work
 from ..node.routes import Route, check
 from ..run import file_io
+from ..run.commands import Stop
 from ..run.errors import RunError
-from ..run.model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
+from ..run.model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged
 from ..run.parts import in_background
 from ..run.wire.client import LinkError, new_id
 from ..run.wire.ssh import HostError, SshLink, Way, call, each

@@ -12,19 +12,9 @@ import msgspec
 from ...presets.finding import Finding
 from ...presets.plurals import plural
 from ..run import clock, run_directories
+from ..run.commands import Down, SetAutostop
 from ..run.journal import Journal
-from ..run.model import (
-    HUB,
-    Cluster,
-    ClusterChanged,
-    Down,
-    FindingRaised,
-    LinkState,
-    RunEnded,
-    RunPhase,
-    SetAutostop,
-    Stamped,
-)
+from ..run.model import HUB, Cluster, ClusterChanged, FindingRaised, LinkState, RunEnded, RunPhase, Stamped
 from . import launch_order
 from .clouds import CANCEL, Cloud, CloudError
 from .launch_order import SkyRequest

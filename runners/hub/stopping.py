@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from ..node.agentless import forced_stop
 from ..run import clock, run_directories
 from ..run.command_executor import ENDED, NO_CLUSTER, CommandRefused, Reply, reply
+from ..run.commands import Down, Stop
 from ..run.errors import RunError
-from ..run.model import CommandDone, Down, LinkState, Stop
+from ..run.model import CommandDone, LinkState
 from ..run.wire.client import new_id
 from ..run.wire.ssh import HostError
 from .clouds import CANCEL, CANCEL_SECONDS, Cloud, CloudError

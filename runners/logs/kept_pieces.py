@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from ..run.commands import ReadLog
 from ..run.log_files import file_sizes, parse_file_id, part_of, whole_id
-from ..run.model import ReadLog
 from ..run.opened_logs import LogError, opened
 from ..run.wire.client import Window
 from . import line_times

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ..run.commands import ReadLog
 from ..run.errors import RunError
 from ..run.log_files import LogFile, parse_file_id
-from ..run.model import CaughtUp, LogGrew, ReadLog, RunEnded
+from ..run.model import CaughtUp, LogGrew, RunEnded
 from ..run.state import RunState
 from ..run.wire.client import Link
 from .choice import check_there, choose

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ...presets.sanitize import WIDTH
 from ..run import clock
+from ..run.commands import ReadLog
 from ..run.log_files import LogFile
-from ..run.model import ReadLog
 from ..run.wire.client import Link
 from .dating import FIRST, LAST, Dated, LogSpan
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..run.model import ReadLog
+from ..run.commands import ReadLog
 from ..run.opened_logs import LogError, opened
 from ..run.wire.client import Window
 from . import gaps, line_times, search

@@ -22,7 +22,9 @@ from ..diagnosis.status import DAMAGED
 from ..logs.kept_pieces import all_sizes, ask_anywhere
 from ..logs.windows import ask_window
 from ..run import clock, file_io, file_locks, host_processes, run_directories
+from ..run.answers import MetricsWindow
 from ..run.command_executor import RESTART_SECONDS
+from ..run.commands import Command, Hello, ReadLog, ReadMetrics, Restart, Stop, Via
 from ..run.environment import RESTART, refusal
 from ..run.errors import OUTCOME_UNKNOWN, RunError, UnreachableError
 from ..run.journal import Chronicle, History
@@ -30,26 +32,18 @@ from ..run.log_files import file_sizes
 from ..run.model import (
     AttemptEnded,
     CaughtUp,
-    Command,
     CommandDone,
     CommandReceived,
     Event,
     FindingRaised,
-    Hello,
     LogGrew,
-    MetricsWindow,
     Outcome,
     RankChanged,
     RankPhase,
-    ReadLog,
-    ReadMetrics,
-    Restart,
     RunCreated,
     RunEnded,
     RunPhase,
     Stamped,
-    Stop,
-    Via,
 )
 from ..run.proc import pids
 from ..run.processes import gone, marked, resume, send_signal, state_of, sweep, unmarked

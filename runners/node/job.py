@@ -31,13 +31,14 @@ from ...presets.secrets import SECRET_WORDS
 from ...presets.trusted_files import private_folder
 from ..inrank.secure_channel import KEY_FILE
 from ..run import clock, environment, file_io, run_directories
+from ..run.commands import Stop
 from ..run.errors import RunError
 from ..run.formatting import size_text
 from ..run.host_processes import StartMode
 from ..run.journal import RunRecord
 from ..run.log_files import LogFile, parse_file_id
 from ..run.machine import check_python
-from ..run.model import LogGrew, RunEnded, RunPhase, Stop
+from ..run.model import LogGrew, RunEnded, RunPhase
 from ..run.opened_logs import LogError, opened
 from ..run.parts import Parts, failure
 from ..run.state import RunState

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ..run.command_executor import CommandRefused, Reply
-from ..run.model import Profile
+from ..run.commands import Profile
 from ..run.wire.client import new_id
 
 MOST_STEPS = 100

@@ -16,8 +16,9 @@ from msgspec import Struct
 from ...presets.trusted_files import private_folder
 from ..run import file_io
 from ..run.command_executor import CommandRefused, Reply
+from ..run.commands import Profile
 from ..run.formatting import spans_text
-from ..run.model import Clause, CommandDone, Profile
+from ..run.model import Clause, CommandDone
 from ..run.wire.client import new_id
 from .traces import TraceSummary
 

@@ -20,8 +20,9 @@ from ..logs import line_times
 from ..node.run_following import snapshot
 from ..profile.rank_traces import FOLDER as PROFILES
 from ..run import clock, file_io, journal, run_directories
+from ..run.commands import ReadLog
 from ..run.formatting import size_text, spans_text
-from ..run.model import HUB, ReadLog, Stamped
+from ..run.model import HUB, Stamped
 from ..run.processes import environ_of
 from ..run.state import RunState
 from ..run.wire.client import Link, LinkError, Window

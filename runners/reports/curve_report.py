@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from ...presets.spelling import nearest_names
 from ..run import clock, run_directories
+from ..run.answers import Series
+from ..run.commands import ReadMetrics
 from ..run.errors import RefusedError, RunError
-from ..run.model import HUB, ReadMetrics, Series
+from ..run.model import HUB
 from ..run.wire.client import Link, new_id
 from ..telemetry.curves import DISTANT, finite
 from ..telemetry.metric_names import METRICS, find_metric, source_of, unknown

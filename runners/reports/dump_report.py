@@ -13,7 +13,8 @@ from ..diagnosis.rank_memory import memory_values
 from ..diagnosis.stack_text import merged_stacks
 from ..node.local_agent import check_ranks
 from ..node.run_following import history
-from ..run.model import CommandDone, Dump, RankPhase
+from ..run.commands import Dump
+from ..run.model import CommandDone, RankPhase
 from ..run.state import RunState
 from ..run.wire.client import Link, new_id
 

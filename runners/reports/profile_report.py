@@ -14,8 +14,9 @@ from ..profile import profiling, rank_traces
 from ..profile.rank_traces import Fetched, RankTrace
 from ..profile.traces import OperatorTime, TraceSummary
 from ..run import run_directories
+from ..run.commands import Profile
 from ..run.errors import RunError
-from ..run.model import CommandDone, Profile
+from ..run.model import CommandDone
 from ..run.wire.client import Link
 
 APART = 0.05

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from . import environment, saving
+from .commands import Restart, SetNccl, Signal
 from .errors import RunError
-from .model import Restart, SetNccl, Signal
 from .signal_names import number_of
 from .state import RunState
 from .wire.client import new_id

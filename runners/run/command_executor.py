@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from msgspec import structs
 
-from .model import Action, Clause, CommandDone, CommandReceived, RunPhase, sentence
+from .commands import Action
+from .model import Clause, CommandDone, CommandReceived, RunPhase, sentence
 
 if TYPE_CHECKING:
     from .daemon_run import DaemonRun

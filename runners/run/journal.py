@@ -28,6 +28,7 @@ from ...presets.sanitize import clean_text
 from ...presets.secrets import mask_value
 from ..inrank.control import FULL
 from . import clock, file_io, snapshot
+from .commands import Hello
 from .launch_record import GitState
 from .model import (
     HUB,
@@ -36,7 +37,6 @@ from .model import (
     AttemptStarted,
     Event,
     Folded,
-    Hello,
     PlanSummary,
     RankTick,
     RunCreated,

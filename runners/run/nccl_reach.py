@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_subsys
+from .commands import SetNccl
 from .formatting import agreeing, spans_text
-from .model import SetNccl
 from .state import Attempt, RunState
 
 DEFAULTS = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ...presets.sanitize import clean_text
 from ...presets.save_on import SaveOn, parse
 from . import clock
+from .commands import Command, Restart, Save
 from .formatting import agreeing, spans_text
-from .model import Checkpoint, Command, CommandDone, RankPhase, Restart, Save
+from .model import Checkpoint, CommandDone, RankPhase
 from .state import RunState
 from .wire.client import new_id
 

@@ -18,7 +18,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from ..run import clock
-from ..run.model import HUB, MetricsWindow, ReadMetrics, Series
+from ..run.answers import MetricsWindow, Series
+from ..run.commands import ReadMetrics
+from ..run.model import HUB
 from ..run.run_directories import Entry, parts
 from .metric_names import HOST, METRICS, SOURCES, find_metric, selected, unknown
 from .metrics_files import FOLDER, LEVELS, Resolution, Row, columns_of, end_of, oldest, read_rows

@@ -17,6 +17,8 @@ from ..agent.pyspy import PySpy, PySpyError
 from ..diagnosis.status import FOREIGN
 from ..logs.windows import ask_window
 from ..run import clock
+from ..run.answers import MetricsWindow
+from ..run.commands import Command, Dump, Hello, ReadLog, ReadMetrics, Via
 from ..run.finding_ledger import FindingLedger
 from ..run.log_files import command_id, file_id, parse_file_id
 from ..run.model import (
@@ -24,18 +26,14 @@ from ..run.model import (
     AttemptStarted,
     CaughtUp,
     Clause,
-    Command,
     CommandDone,
-    Dump,
     Event,
     FindingCleared,
     FindingRaised,
     Gpu,
     GpuTick,
-    Hello,
     HostTick,
     LogGrew,
-    MetricsWindow,
     Outcome,
     PlanSummary,
     RankChanged,
@@ -43,15 +41,12 @@ from ..run.model import (
     RankPlace,
     RankSample,
     RankTick,
-    ReadLog,
-    ReadMetrics,
     RunCreated,
     RunEnded,
     RunnerLost,
     RunnerStarted,
     RunPhase,
     Stamped,
-    Via,
     sentence,
 )
 from ..run.parts import Parts, failure

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from distui.runners.node import local_agent
-from distui.runners.run.model import Signal
+from distui.runners.run.commands import Signal
 from distui.runners.run.wire.client import LinkError, SocketLink, new_id
 
 from . import machine

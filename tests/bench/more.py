@@ -7,8 +7,9 @@ import json
 import time
 from pathlib import Path
 
+from distui.runners.run.commands import ReadLog
 from distui.runners.run.journal import Journal, read
-from distui.runners.run.model import FindingCleared, ReadLog, Stamped
+from distui.runners.run.model import FindingCleared, Stamped
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import SocketLink
 

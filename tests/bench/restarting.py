@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-from distui.runners.run.model import Restart
+from distui.runners.run.commands import Restart
 from distui.runners.run.wire.client import LinkError, SocketLink, new_id
 
 from . import machine

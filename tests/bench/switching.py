@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from distui.runners.run.model import SetNccl
+from distui.runners.run.commands import SetNccl
 from distui.runners.run.wire.client import LinkError, SocketLink, new_id
 
 from .figures import Row, Sample, limit_row

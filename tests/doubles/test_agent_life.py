@@ -7,21 +7,16 @@ import json
 from typing import Any
 
 from distui.presets.model import RestartPolicy
+from distui.runners.run.commands import Dump, Profile, Restart, SetNccl, Signal, Stop
 from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
-    Dump,
     HookChanged,
     NcclChanged,
-    Profile,
     RankChanged,
-    Restart,
     RestartDelayed,
     RunnerLost,
     RunnerStarted,
-    SetNccl,
-    Signal,
-    Stop,
 )
 from distui.runners.run.state import RunState
 

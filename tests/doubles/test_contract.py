@@ -21,19 +21,16 @@ from distui.presets.model import RestartPolicy
 from distui.runners.agent.runner_process import Runner
 from distui.runners.diagnosis.stack_text import main_frames
 from distui.runners.run import clock
+from distui.runners.run.commands import Dump, Restart, SetNccl, Stop
 from distui.runners.run.journal import REPORT
 from distui.runners.run.model import (
     AttemptStarted,
-    Dump,
     EnvironmentReported,
     RankChanged,
-    Restart,
     RestartDelayed,
     RunEnded,
     RunnerStarted,
-    SetNccl,
     Stamped,
-    Stop,
 )
 from distui.runners.run.state import RunState
 

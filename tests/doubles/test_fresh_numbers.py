@@ -13,6 +13,7 @@ import msgspec
 from distui.runners.node import run_following
 from distui.runners.reports.status_document import status_json
 from distui.runners.run import clock
+from distui.runners.run.commands import ReadMetrics
 from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
@@ -25,7 +26,6 @@ from distui.runners.run.model import (
     RankPlace,
     RankSample,
     RankTick,
-    ReadMetrics,
     RunCreated,
     RunEnded,
     RunPhase,

@@ -6,7 +6,9 @@ import pytest
 from doubles.served import doubled
 
 from distui.runners.run import clock, run_directories
-from distui.runners.run.model import MetricsWindow, ReadMetrics, RunEnded, Stamped
+from distui.runners.run.answers import MetricsWindow
+from distui.runners.run.commands import ReadMetrics
+from distui.runners.run.model import RunEnded, Stamped
 from distui.runners.telemetry import curves
 
 from .runs import World

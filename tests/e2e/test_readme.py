@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.run.model import Restart
+from distui.runners.run.commands import Restart
 from distui.tui.cli import parser, split_rest
 from distui.tui.rows import command_line as colon
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from doubles.served import doubled
 
-from distui.runners.run.model import CommandReceived, Hello, Stop
+from distui.runners.run.commands import Hello, Stop
+from distui.runners.run.model import CommandReceived
 from distui.runners.run.wire.client import SocketLink
 from distui.runners.run.wire.frames import encode
 

@@ -10,14 +10,8 @@ from doubles.served import Served, doubled
 
 from distui.runners.agent import commands
 from distui.runners.run import clock, saving
-from distui.runners.run.model import (
-    AttemptStarted,
-    Checkpoint,
-    CheckpointSaved,
-    CommandDone,
-    RankPlace,
-    Restart,
-)
+from distui.runners.run.commands import Restart
+from distui.runners.run.model import AttemptStarted, Checkpoint, CheckpointSaved, CommandDone, RankPlace
 from distui.tui.verbs import control
 
 from .runs import EXAMPLES, World

@@ -14,8 +14,9 @@ from distui.presets.finding import Finding
 from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, flood_rate
 from distui.runners.agent import nccl_flood
 from distui.runners.agent.nccl_flood import FLOOD_ID, Flow, written
+from distui.runners.run.commands import Restart, SetNccl
 from distui.runners.run.machine import disk_reserve
-from distui.runners.run.model import FindingRaised, Restart, SetNccl
+from distui.runners.run.model import FindingRaised
 from distui.runners.run.state import RunState
 
 GIB = 1 << 30

@@ -19,8 +19,9 @@ from owner import owner
 from distui.runners.agent.server import AgentServer
 from distui.runners.node import run_following
 from distui.runners.run import snapshot
+from distui.runners.run.commands import Action
 from distui.runners.run.journal import Chronicle, RunRecord
-from distui.runners.run.model import TELEMETRY, Action, CommandDone, Folded, Stamped
+from distui.runners.run.model import TELEMETRY, CommandDone, Folded, Stamped
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import SocketLink
 

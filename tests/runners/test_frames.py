@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners.run.model import AgentHello, Command, Hello, ReadLog, Restart, RunnerLost, Stamped
+from distui.runners.run.answers import AgentHello
+from distui.runners.run.commands import Command, Hello, ReadLog, Restart
+from distui.runners.run.model import RunnerLost, Stamped
 from distui.runners.run.wire.frames import (
     MAGIC,
     FrameError,

@@ -13,20 +13,18 @@ from owner import owner
 
 from distui.runners.agent.server import GROWTH_S, AgentServer
 from distui.runners.run import clock
+from distui.runners.run.commands import Action, Hello, Stop
 from distui.runners.run.journal import Chronicle, RunRecord
 from distui.runners.run.model import (
-    Action,
     CaughtUp,
     CommandDone,
     GpuTick,
-    Hello,
     HostTick,
     LogGrew,
     PlanSummary,
     RunCreated,
     RunnerLost,
     Stamped,
-    Stop,
 )
 from distui.runners.run.model import Host as HostSample
 from distui.runners.run.wire.frames import encode

@@ -25,7 +25,8 @@ from distui.runners.diagnosis.nccl_facts import NcclFacts
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.node import local_agent
 from distui.runners.run import run_directories
-from distui.runners.run.model import FindingRaised, NcclTick, Stop
+from distui.runners.run.commands import Stop
+from distui.runners.run.model import FindingRaised, NcclTick
 from distui.runners.run.processes import gone
 from distui.runners.run.state import RunState
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distui.runners.run import journal, snapshot
+from distui.runners.run.commands import Hello
 from distui.runners.run.journal import Chronicle, Lines, RunRecord, read_history
 from distui.runners.run.model import (
     HUB,
@@ -23,7 +24,6 @@ from distui.runners.run.model import (
     CommandReceived,
     Event,
     GpuTick,
-    Hello,
     Outcome,
     PlanSummary,
     RankChanged,

@@ -13,6 +13,8 @@ from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.runners.launch.preset_library import PresetEntry
 from distui.runners.logs.windows import ask_window
+from distui.runners.run.answers import MetricsWindow
+from distui.runners.run.commands import Command, Down, ReadLog, ReadMetrics, SetAutostop, Stop
 from distui.runners.run.errors import LaunchError
 from distui.runners.run.log_files import file_id
 from distui.runners.run.model import (
@@ -20,9 +22,7 @@ from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
-    Command,
     CommandDone,
-    Down,
     Event,
     FirstCause,
     Gpu,
@@ -31,7 +31,6 @@ from distui.runners.run.model import (
     Host,
     HostTick,
     LogGrew,
-    MetricsWindow,
     Outcome,
     PlanSummary,
     RankChanged,
@@ -39,15 +38,11 @@ from distui.runners.run.model import (
     RankPlace,
     RankSample,
     RankTick,
-    ReadLog,
-    ReadMetrics,
     RunCreated,
     RunEnded,
     RunnerStarted,
     RunPhase,
-    SetAutostop,
     Stamped,
-    Stop,
 )
 from distui.runners.run.wire.client import LinkError, Window
 from distui.tui.rows.runs import RunEntry

@@ -11,24 +11,20 @@ from conftest import Rig, Start, shown
 from textual.events import Key
 
 from distui.runners.launch.launch_form import LaunchForm
+from distui.runners.run.commands import Dump, Restart, SetNccl, Signal, Stop
 from distui.runners.run.model import (
     AgentStarted,
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
     CommandDone,
-    Dump,
     Event,
     LogGrew,
     Outcome,
     RankChanged,
     RankPhase,
-    Restart,
     RunEnded,
     RunPhase,
-    SetNccl,
-    Signal,
-    Stop,
 )
 from distui.tui.colours import ANSI, DARK, LIGHT
 from distui.tui.rows.frame import LinkPhase

@@ -8,19 +8,16 @@ import scripted as play
 import several
 from conftest import Rig, Start, shown
 
+from distui.runners.run.commands import Down, Restart, SetAutostop, Stop
 from distui.runners.run.model import (
     HUB,
     AttemptStarted,
     ClusterChanged,
-    Down,
     LinkChanged,
     LinkState,
-    Restart,
     RunEnded,
     RunPhase,
-    SetAutostop,
     Stamped,
-    Stop,
 )
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen, TypedScreen

@@ -15,6 +15,7 @@ from textual.widgets import Input
 from distui.presets.finding import PlanError
 from distui.presets.save_on import checked
 from distui.presets.save_on import parse as parse_way
+from distui.runners.run.commands import Restart, SetNccl, Signal
 from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
@@ -29,12 +30,9 @@ from distui.runners.run.model import (
     PulseTick,
     RankChanged,
     RankPhase,
-    Restart,
     RunCreated,
     RunEnded,
     RunPhase,
-    SetNccl,
-    Signal,
     TrainingSample,
     TrainingTick,
 )

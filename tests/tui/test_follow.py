@@ -10,7 +10,8 @@ import pytest
 import scripted as play
 from patience import HANG_S
 
-from distui.runners.run.model import ReadLog, Restart, RunPhase
+from distui.runners.run.commands import ReadLog, Restart
+from distui.runners.run.model import RunPhase
 from distui.runners.run.wire.client import LinkError
 from distui.tui.follower import Follower
 from distui.tui.rows.frame import LinkPhase

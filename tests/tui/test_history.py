@@ -9,7 +9,8 @@ import pytest
 import scripted as play
 from each import for_each
 
-from distui.runners.run.model import Event, GpuTick, MetricsWindow, RankTick, Series, Stamped
+from distui.runners.run.answers import MetricsWindow, Series
+from distui.runners.run.model import Event, GpuTick, RankTick, Stamped
 from distui.runners.run.state import RunState
 from distui.tui.history import (
     MOST_BUCKETS,

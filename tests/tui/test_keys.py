@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from each import for_each
 
-from distui.runners.run.model import Dump, Restart, SetNccl, Signal, Stop
+from distui.runners.run.commands import Dump, Restart, SetNccl, Signal, Stop
 from distui.tui.key_help import help_rows
 from distui.tui.keymap_file import load_keymap
 from distui.tui.keys import ACTIONS, MUTATING, SCOPES, key_text

@@ -12,7 +12,8 @@ from conftest import Rig, Start, shown
 from each import for_each
 
 from distui.runners.logs import line_times
-from distui.runners.run.model import LogGrew, ReadLog
+from distui.runners.run.commands import ReadLog
+from distui.runners.run.model import LogGrew
 from distui.runners.run.wire.client import Window
 from distui.tui.rows.log import Selection, smart_case
 from distui.tui.screens import log_title

@@ -9,16 +9,9 @@ from conftest import Rig, Start
 from looks import MIDDLE, SMALL, Look
 
 from distui.presets.finding import Finding
-from distui.runners.run.model import (
-    CaughtUp,
-    Checkpoint,
-    CheckpointSaved,
-    Event,
-    FindingRaised,
-    MetricsWindow,
-    ReadMetrics,
-    Series,
-)
+from distui.runners.run.answers import MetricsWindow, Series
+from distui.runners.run.commands import ReadMetrics
+from distui.runners.run.model import CaughtUp, Checkpoint, CheckpointSaved, Event, FindingRaised
 
 MANY = {"rank.step_s", "rank.wait", "rank.write", "gpu.util", "gpu.mem", "gpu.power"}
 

@@ -10,8 +10,9 @@ from each import for_each
 
 from distui.runners.reports.curve_report import chosen, curve_of
 from distui.runners.run import run_directories
+from distui.runners.run.answers import Series
 from distui.runners.run.errors import RunError
-from distui.runners.run.model import HUB, Series
+from distui.runners.run.model import HUB
 from distui.runners.telemetry.quantity_text import value_text
 from distui.tui.cli import main
 from distui.tui.option_values import duration, moment

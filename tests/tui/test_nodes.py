@@ -14,21 +14,17 @@ from test_rows import line_of, text_of
 
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.logs.levels import Level
+from distui.runners.run.commands import Down, Restart, SetAutostop, SetNccl, Stop
 from distui.runners.run.model import (
     HUB,
     ClusterChanged,
-    Down,
     LinkChanged,
     LinkState,
     LogGrew,
-    Restart,
     RunEnded,
     RunPhase,
-    SetAutostop,
-    SetNccl,
     Stage,
     StageChanged,
-    Stop,
 )
 from distui.runners.run.state import RunState
 from distui.tui.rows import confirm, glyphs

@@ -17,7 +17,8 @@ from distui.runners.profile.rank_traces import Fetched, RankTrace
 from distui.runners.profile.traces import OperatorTime, TraceSummary
 from distui.runners.reports.profile_report import report, slowest, values
 from distui.runners.run.command_executor import CommandRefused
-from distui.runners.run.model import Clause, CommandDone, Profile
+from distui.runners.run.commands import Profile
+from distui.runners.run.model import Clause, CommandDone
 from distui.tui.option_values import rank_list
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
 from distui.tui.rows.glyphs import plain, row_width

@@ -11,6 +11,8 @@ from conftest import Rig, Start, shown
 from each import for_each
 
 from distui.presets.finding import Finding
+from distui.runners.run.answers import MetricsWindow, Series
+from distui.runners.run.commands import ReadMetrics
 from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
@@ -20,13 +22,10 @@ from distui.runners.run.model import (
     Event,
     FindingCleared,
     FindingRaised,
-    MetricsWindow,
     NcclChanged,
     Outcome,
     RankChanged,
     RankPhase,
-    ReadMetrics,
-    Series,
 )
 from distui.runners.run.state import RunState
 from distui.tui.moment_text import MomentError, moment_of

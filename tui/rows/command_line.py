@@ -11,8 +11,18 @@ from msgspec import Struct
 from ...presets.nccl import LEVELS, NcclError, parse_level, parse_subsys, subsystems
 from ...presets.spelling import did_you_mean
 from ...runners.run import environment, run_notes
+from ...runners.run.commands import (
+    Command,
+    Down,
+    Dump,
+    Profile,
+    Restart,
+    SetAutostop,
+    SetNccl,
+    Signal,
+    Stop,
+)
 from ...runners.run.errors import RunError
-from ...runners.run.model import Command, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.run.signal_names import NAMES, number_of, signal_name
 from ..option_values import common_start
 from .themes import ALL_THEMES

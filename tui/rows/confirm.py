@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from ...presets.plurals import plural
 from ...presets.secrets import mask
 from ...runners.run import clock, saving
+from ...runners.run.commands import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.run.formatting import listed, spans
-from ...runners.run.model import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.run.nccl_reach import USES_GLOO, describe_reach, reach, uses_gloo
 from ...runners.run.signal_names import HARMLESS, number_of, signal_name
 from ...runners.run.state import RunState

@@ -8,17 +8,8 @@ from types import ModuleType
 
 from ...runners.profile import rank_traces
 from ...runners.run import saving
-from ...runners.run.model import (
-    Command,
-    CommandDone,
-    Down,
-    Dump,
-    Profile,
-    Restart,
-    SetAutostop,
-    SetNccl,
-    Stop,
-)
+from ...runners.run.commands import Command, Down, Dump, Profile, Restart, SetAutostop, SetNccl, Stop
+from ...runners.run.model import CommandDone
 from ...runners.run.nccl_reach import refusal
 from ...runners.run.wire.client import LinkError, new_id
 from ..background import background, keep_running

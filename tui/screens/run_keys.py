@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...runners.run.model import Dump, Profile, Restart, Stop
+from ...runners.run.commands import Dump, Profile, Restart, Stop
 from ...runners.run.nccl_reach import USES_GLOO, uses_gloo
 from ...runners.run.wire.client import new_id
 from ..background import background

@@ -18,8 +18,9 @@ from ...runners.launch import sky
 from ...runners.launch.words import request_of
 from ...runners.node.local_agent import with_link
 from ...runners.run import run_directories
+from ...runners.run.commands import Down, SetAutostop
 from ...runners.run.errors import RunError
-from ...runners.run.model import Cluster, Down, SetAutostop
+from ...runners.run.model import Cluster
 from ...runners.run.wire.client import new_id
 from ..rows import confirm
 from ..rows.candidates import candidate_table

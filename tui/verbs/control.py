@@ -18,10 +18,11 @@ from ...runners.node.agentless import stop_run
 from ...runners.node.local_agent import check_ranks, open_link, with_link
 from ...runners.node.run_following import history
 from ...runners.run import checked_commands, run_directories, saving
+from ...runners.run.commands import Command, Restart, Stop
 from ...runners.run.environment import pairs
 from ...runners.run.errors import RunError, UnreachableError
 from ...runners.run.formatting import agreeing, spans_text
-from ...runners.run.model import Command, CommandDone, RankPhase, Restart, Stop
+from ...runners.run.model import CommandDone, RankPhase
 from ...runners.run.processes import disposition
 from ...runners.run.signal_names import HARMLESS, signal_name
 from ...runners.run.state import RunState

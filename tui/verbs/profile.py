@@ -11,7 +11,8 @@ from ...runners.node.local_agent import with_link
 from ...runners.profile import rank_traces
 from ...runners.profile.rank_traces import Fetched, RankTrace
 from ...runners.reports.profile_report import checked, profiled, report
-from ...runners.run.model import CommandDone, Profile
+from ...runners.run.commands import Profile
+from ...runners.run.model import CommandDone
 from ...runners.run.wire.client import new_id
 from ..rows.glyphs import plain
 from ..rows.profiles import answer_rows

@@ -23,26 +23,10 @@ from msgspec.structs import asdict, replace
 from ...inrank import own_folders
 from ...inrank.control import same_user
 from .. import clock, rpc
+from ..answers import AgentHello, LogWindow, MetricsWindow
+from ..commands import PROTOCOL, Command, Hello, ReadLog, ReadMetrics, Via, understood
 from ..errors import RunError
-from ..model import (
-    HUB,
-    PROTOCOL,
-    AgentHello,
-    CaughtUp,
-    Command,
-    CommandDone,
-    Folded,
-    Hello,
-    LogWindow,
-    MetricsWindow,
-    ReadLog,
-    ReadMetrics,
-    RunCreated,
-    RunEnded,
-    Stamped,
-    Via,
-    understood,
-)
+from ..model import HUB, CaughtUp, CommandDone, Folded, RunCreated, RunEnded, Stamped
 from .frames import (
     MAX_LINE,
     VIA_ID,

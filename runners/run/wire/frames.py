@@ -9,7 +9,9 @@ import asyncio
 
 import msgspec
 
-from ..model import AgentHello, Command, CommandDone, LogWindow, MetricsWindow, Stamped
+from ..answers import AgentHello, LogWindow, MetricsWindow
+from ..commands import Command
+from ..model import CommandDone, Stamped
 
 MAGIC = b"DISTUI/1\n"
 MOST_ID = 128

@@ -8,7 +8,8 @@ import pytest
 from doubles.served import doubled
 from patience import HANG_S
 
-from distui.runners.run.model import Restart, RunPhase, Stop
+from distui.runners.run.commands import Restart, Stop
+from distui.runners.run.model import RunPhase
 
 from ..runs import World, kill, until
 from ..written import Attempt, write

@@ -10,7 +10,8 @@ import pytest
 from doubles.served import doubled
 
 from distui.runners.run import clock, journal
-from distui.runners.run.model import Outcome, Restart
+from distui.runners.run.commands import Restart
+from distui.runners.run.model import Outcome
 from distui.tui.verbs.status import describe
 
 from ..runs import World

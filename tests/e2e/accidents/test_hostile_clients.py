@@ -18,7 +18,9 @@ from doubles.served import Served, doubled
 from patience import HANG_S
 
 from distui.runners.run import journal
-from distui.runners.run.model import PROTOCOL, AgentHello, CaughtUp, Restart, RunPhase, Signal
+from distui.runners.run.answers import AgentHello
+from distui.runners.run.commands import PROTOCOL, Restart, Signal
+from distui.runners.run.model import CaughtUp, RunPhase
 from distui.runners.run.wire.client import LinkError, SocketLink
 from distui.runners.run.wire.frames import MAGIC, encode
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from doubles.served import doubled
 
-from distui.runners.run.model import RankPhase, Signal
+from distui.runners.run.commands import Signal
+from distui.runners.run.model import RankPhase
 
 from ..runs import DISTUI, World, alive, until
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from doubles.served import doubled
 
-from distui.runners.run.model import Outcome, ReadLog
+from distui.runners.run.commands import ReadLog
+from distui.runners.run.model import Outcome
 from distui.runners.run.wire.client import SocketLink
 
 from ..runs import DISTUI, Run, World, rss_bytes, until

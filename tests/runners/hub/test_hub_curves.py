@@ -12,7 +12,9 @@ from patience import HANG_S
 
 from distui.runners.hub.kept_curves import KeptCurves
 from distui.runners.node.agentless import DiskLink
-from distui.runners.run.model import HUB, Gpu, Host, MetricsWindow, RankSample, ReadMetrics, Series
+from distui.runners.run.answers import MetricsWindow, Series
+from distui.runners.run.commands import ReadMetrics
+from distui.runners.run.model import HUB, Gpu, Host, RankSample
 from distui.runners.run.run_directories import Entry, new_record
 from distui.runners.run.wire.client import Link
 from distui.runners.telemetry.curves import merged

@@ -9,7 +9,8 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import nccl_facts
-from distui.runners.run.model import FindingCleared, FindingRaised, Restart, RunPhase, Stamped
+from distui.runners.run.commands import Restart
+from distui.runners.run.model import FindingCleared, FindingRaised, RunPhase, Stamped
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import new_id
 

@@ -15,8 +15,8 @@ from distui.runners.hub.node_logs import NodeLogs
 from distui.runners.logs.kept_pieces import read_piece
 from distui.runners.logs.line_times import LineTimes
 from distui.runners.logs.windows import ask_window, read_window
+from distui.runners.run.commands import ReadLog
 from distui.runners.run.log_files import LogFile, file_id, parse_file_id
-from distui.runners.run.model import ReadLog
 from distui.runners.run.wire.client import Link, Window
 from distui.tui.loaded_logs import LoadedLogs
 from distui.tui.log_filter import LogFilter

@@ -12,7 +12,8 @@ import pytest
 from distui.presets.plan import Place, Plan, command_plan
 from distui.presets.request import Request
 from distui.runners.profile import rank_traces
-from distui.runners.run.model import CommandReceived, Profile
+from distui.runners.run.commands import Profile
+from distui.runners.run.model import CommandReceived
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import new_id
 

@@ -11,19 +11,15 @@ from distui.runners.node import local_agent, routes
 from distui.runners.node.agentless import DiskLink
 from distui.runners.node.routes import Route
 from distui.runners.run import clock, run_directories
+from distui.runners.run.commands import Down, ReadLog, Restart, SetNccl, Signal
 from distui.runners.run.model import (
     HUB,
     CommandDone,
     CommandReceived,
-    Down,
     LinkChanged,
     LinkState,
     LogGrew,
-    ReadLog,
-    Restart,
     RunPhase,
-    SetNccl,
-    Signal,
     Stamped,
 )
 from distui.runners.run.state import RunState

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from distui.runners.hub.__main__ import Hub
-from distui.runners.run.model import LinkChanged, LinkState, LogGrew, ReadLog
+from distui.runners.run.commands import ReadLog
+from distui.runners.run.model import LinkChanged, LinkState, LogGrew
 
 from .site import Site, Whole
 

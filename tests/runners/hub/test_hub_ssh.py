@@ -20,8 +20,9 @@ from distui.runners.doctor.session import NodeSession
 from distui.runners.hub.links import STEADY_S
 from distui.runners.node import routes
 from distui.runners.node.routes import Route
+from distui.runners.run.commands import ReadLog
 from distui.runners.run.errors import RunError
-from distui.runners.run.model import LinkChanged, LinkState, ReadLog
+from distui.runners.run.model import LinkChanged, LinkState
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import LinkError
 from distui.runners.run.wire.ssh import HostError, SshLink, Way, argv, call, explain

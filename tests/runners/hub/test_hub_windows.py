@@ -7,7 +7,7 @@ import contextlib
 
 from distui.runners.hub.node_logs import TAIL_BYTES, UNDER_WAY
 from distui.runners.node.routes import Route
-from distui.runners.run.model import ReadLog
+from distui.runners.run.commands import ReadLog
 
 from .rehearsal import Rehearsed
 from .test_hub_run import OUT, running

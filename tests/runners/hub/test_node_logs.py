@@ -12,8 +12,8 @@ from distui.runners.hub.kept_logs import Record
 from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.kept_pieces import ask_anywhere, read_piece, sizes
 from distui.runners.logs.windows import read_window
+from distui.runners.run.commands import ReadLog
 from distui.runners.run.log_files import parse_file_id
-from distui.runners.run.model import ReadLog
 from distui.runners.run.opened_logs import LogError
 from distui.runners.run.wire.client import Window
 

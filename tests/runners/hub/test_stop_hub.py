@@ -11,7 +11,8 @@ import pytest
 from distui.runners.node import local_agent
 from distui.runners.node.agentless import stop_run
 from distui.runners.run import run_directories
-from distui.runners.run.model import RunPhase, Stop
+from distui.runners.run.commands import Stop
+from distui.runners.run.model import RunPhase
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import Link, new_id
 

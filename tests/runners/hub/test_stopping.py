@@ -21,13 +21,13 @@ from distui.runners.hub.sky_cloud import SkyCloud
 from distui.runners.hub.sky_process import Sky
 from distui.runners.node.routes import Route
 from distui.runners.run import clock
+from distui.runners.run.commands import Down, Stop
 from distui.runners.run.journal import Journal, summarise
 from distui.runners.run.model import (
     HUB,
     Cluster,
     ClusterChanged,
     CommandReceived,
-    Down,
     Event,
     FindingRaised,
     LinkChanged,
@@ -41,7 +41,6 @@ from distui.runners.run.model import (
     Stage,
     StageChanged,
     Stamped,
-    Stop,
 )
 from distui.runners.run.wire.client import new_id
 

@@ -19,7 +19,8 @@ from each import for_each
 
 from distui.presets.nccl import DEFAULT_SUBSYS
 from distui.runners.agent.nccl_switch import unused
-from distui.runners.run.model import NcclChanged, Restart, SetNccl
+from distui.runners.run.commands import Restart, SetNccl
+from distui.runners.run.model import NcclChanged
 from distui.runners.run.nccl_reach import levels_at_start
 from distui.runners.run.state import Attempt
 

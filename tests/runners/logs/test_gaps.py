@@ -17,8 +17,8 @@ from distui.runners.logs import gaps, grep, search
 from distui.runners.logs.dating import LogSpan
 from distui.runners.logs.gaps import Gap, cap_log
 from distui.runners.logs.windows import ask_window, read_window
+from distui.runners.run.commands import ReadLog
 from distui.runners.run.log_files import LogFile, parse_file_id
-from distui.runners.run.model import ReadLog
 from distui.tui.log_tail import LogTail
 from distui.tui.rows.log import Jump
 

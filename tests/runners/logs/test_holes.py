@@ -18,8 +18,8 @@ from distui.runners.diagnosis.read_logs import read_all, read_run
 from distui.runners.logs import gaps, grep, search
 from distui.runners.logs.windows import ask_window, read_window
 from distui.runners.run import file_io
+from distui.runners.run.commands import ReadLog
 from distui.runners.run.log_files import LogFile, parse_file_id
-from distui.runners.run.model import ReadLog
 from distui.tui.log_tail import LogTail
 
 FILE = "node-0/attempt-001/rank-0.out"

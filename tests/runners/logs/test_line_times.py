@@ -18,8 +18,8 @@ from distui.runners.logs.kept_pieces import read_piece
 from distui.runners.logs.line_times import LineTime, LineTimes, TimeRecords, offset_at, thinned
 from distui.runners.logs.own_stamps import own_time
 from distui.runners.logs.windows import read_window
+from distui.runners.run.commands import ReadLog
 from distui.runners.run.log_files import parse_file_id
-from distui.runners.run.model import ReadLog
 
 NAME = "node-0/attempt-001/rank-0.out"
 T = 1_700_000_000.0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from distui.runners.logs import grep
 from distui.runners.logs import search as module
 from distui.runners.logs.windows import MAX_LIMIT, ask_window, read_window
-from distui.runners.run.model import ReadLog
+from distui.runners.run.commands import ReadLog
 from distui.runners.run.opened_logs import LogError
 from distui.runners.run.wire.client import Window
 

@@ -26,8 +26,8 @@ from distui.presets.plan import Place, Plan, make_plan
 from distui.presets.plan_json import plan_to_json
 from distui.presets.request import Request
 from distui.runners.run import journal, run_directories
+from distui.runners.run.commands import Restart
 from distui.runners.run.machine import free_port
-from distui.runners.run.model import Restart
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import SocketLink, new_id
 

@@ -13,18 +13,8 @@ from doubles.test_contract import check_a_membership, reports
 from nodes_rig import Cluster, ledger, until
 from patience import HANG_S
 
-from distui.runners.run.model import (
-    CaughtUp,
-    Dump,
-    LogGrew,
-    RankTick,
-    ReadLog,
-    RunCreated,
-    RunEnded,
-    Signal,
-    Stamped,
-    Stop,
-)
+from distui.runners.run.commands import Dump, ReadLog, Signal, Stop
+from distui.runners.run.model import CaughtUp, LogGrew, RankTick, RunCreated, RunEnded, Stamped
 from distui.runners.run.wire.client import LinkError, SocketLink
 
 pytestmark = pytest.mark.torch

@@ -14,8 +14,9 @@ import pytest
 from owner import owner
 
 from distui.runners.agent.server import AgentServer, PassOn, refuse_relay
+from distui.runners.run.commands import Action, Hello, ReadLog, Via
 from distui.runners.run.journal import Chronicle, RunRecord
-from distui.runners.run.model import Action, CommandDone, Hello, ReadLog, Via
+from distui.runners.run.model import CommandDone
 from distui.runners.run.wire.client import LinkError, SocketLink, Window
 from distui.runners.run.wire.frames import encode
 

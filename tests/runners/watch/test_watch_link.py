@@ -14,7 +14,8 @@ from watch_jobs import jobs as jobs
 
 from distui.runners.agent import pyspy
 from distui.runners.diagnosis.stack_text import merged_stacks
-from distui.runners.run.model import CaughtUp, Dump, RankPhase, ReadLog, RunPhase, Stamped, Stop
+from distui.runners.run.commands import Dump, ReadLog, Stop
+from distui.runners.run.model import CaughtUp, RankPhase, RunPhase, Stamped
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import Link
 from distui.runners.watch.foreign_jobs import find_job, scan
