@@ -117,7 +117,7 @@ def library(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Li
     env = os.environ if env is None else env
     definitions = dict(builtin_library().definitions)
     search = _Search.begin(env)
-    for source in (search.users(user_dir(env)), search.project(cwd or Path.cwd())):
+    for source in (search.user_presets(user_dir(env)), search.project_presets(cwd or Path.cwd())):
         for definition in source:
             definitions[definition.name] = (*definitions.get(definition.name, ()), definition)
     return Library(definitions=definitions, problems=search.problems, passed_over=tuple(search.passed_over))
@@ -136,18 +136,18 @@ def load(
     `presets` is the library to search. None reads the library of `cwd` with the environment `env`.
     """
     presets = library(cwd, env) if presets is None else presets
-    layer = _Layer()
+    merged = _Merged()
     chain = _chain(presets, name, len(presets.definitions.get(name, ())), ())
     for definition in chain:
-        layer.put(dict(_flatten(definition)), definition.origin, definition.where)
+        merged.add_layer(dict(_flatten(definition)), definition.origin, definition.where)
     for override in overrides:
         path, value = _override(override)
-        layer.put({path: value}, f"--set {path}", "--set")
-    model.belongs(layer.values, layer.origins)
+        merged.add_layer({path: value}, f"--set {path}", "--set")
+    model.belongs(merged.values, merged.origins)
     sources = tuple(dict.fromkeys(link.origin for link in chain if not link.origin.startswith("builtin ")))
     return Loaded(
-        preset=model.build(name, layer.values),
-        origins=dict(layer.origins),
+        preset=model.build(name, merged.values),
+        origins=dict(merged.origins),
         sources=sources,
         notes=presets.notes,
     )
@@ -160,14 +160,14 @@ def check_name(name: str) -> str:
     return name
 
 
-class _Layer:
+class _Merged:
     """Values by path. Later values replace earlier ones."""
 
     def __init__(self) -> None:
         self.values: dict[str, model.Value] = {}
         self.origins: dict[str, str] = {}
 
-    def put(self, raw: Mapping[str, object], origin: str, where: str) -> None:
+    def add_layer(self, raw: Mapping[str, object], origin: str, where: str) -> None:
         if "strategy.kind" in raw:
             self._forget_options(model.accept("strategy.kind", raw["strategy.kind"], where))
         for path, value in raw.items():
@@ -184,7 +184,11 @@ class _Layer:
 
 
 def _chain(presets: Library, name: str, depth: int, above: tuple[str, ...]) -> list[Definition]:
-    """Return the definitions of `name` below `depth`, each after those of its bases."""
+    """Return the lowest `depth` definitions of `name` and those that they build on, in the order of application.
+
+    Without a base, or with its own name as base, a definition builds on the next lower one of that name; with another
+    base, on that preset instead. `above`: names that led here, to find circles.
+    """
     if name in presets.problems:
         raise PresetError(presets.problems[name])
     if name not in presets.definitions:
@@ -230,7 +234,7 @@ def _flatten(definition: Definition) -> Iterator[tuple[str, object]]:
 def _unknown_key(key: str) -> str:
     home = next((path.split(".")[0] for path in model.fields() if path.endswith(f".{key}")), None)
     if home:
-        return f"{key} belongs into the table [{home}], not above the first table"
+        return f"{key} belongs in the table [{home}], not above the first table"
     keys = ("base", *model.tables(), *(path for path in model.fields() if "." not in path))
     return f"{key} is not a key of a preset{nearest_or_all(key, keys)}"
 
@@ -250,8 +254,10 @@ def _override(text: str) -> tuple[str, object]:
     if hint is None:
         return path, raw
     value = _toml_value(raw, path)
-    fitting = tuple(value) if isinstance(value, list) else value
-    return path, value if model.fits(hint, fitting) or not model.fits(hint, raw) else raw
+    fits = model.fits(hint, tuple(value) if isinstance(value, list) else value)
+    if not fits and model.fits(hint, raw):  # a text that looks like another type, such as 2024
+        return path, raw
+    return path, value
 
 
 def _toml_value(raw: str, path: str) -> object:
@@ -266,12 +272,11 @@ def _toml_value(raw: str, path: str) -> object:
 def _nested(table: str, inner: str, raw: str) -> tuple[str, object]:
     """Nest the value of --set deepspeed.zero_optimization.stage=2. The path keeps the first key."""
     first, *deeper = inner.split(".")
+    if table == "hosts":  # the name of a host may have dots, that of a variable has none
+        first, *deeper = inner.rsplit(".", 1)
     if len(deeper) > DEEPEST:
         raise PresetError(f"--set {table}.{first}: nested more than {DEEPEST} deep")
-    try:
-        value: object = parse_toml(f"value = {raw}", f"--set {table}.{first}")["value"]
-    except PresetError:
-        value = raw
+    value = _toml_value(raw, f"{table}.{first}")
     for key in reversed(deeper):
         value = {key: value}
     return f"{table}.{first}", value
@@ -307,7 +312,7 @@ class _Search:
         except PresetError as error:
             return cls({}, passed_over=[PassedOverFile(trusted_files.file_of(env), sentence(str(error)))])
 
-    def users(self, folder: Path) -> Iterator[Definition]:
+    def user_presets(self, folder: Path) -> Iterator[Definition]:
         """Yield the user's presets. An unreadable file affects only the preset of its name."""
         try:
             names = sorted(name for name in os.listdir(folder) if name.endswith(".toml"))
@@ -327,7 +332,7 @@ class _Search:
             if table is not None:
                 yield Definition(name=name, origin=f"user {file}", where=str(file), table=table)
 
-    def project(self, cwd: Path) -> Iterator[Definition]:
+    def project_presets(self, cwd: Path) -> Iterator[Definition]:
         """Yield the presets of the nearest accepted project file."""
         for folder in (cwd, *cwd.parents):
             file = folder / PROJECT_FILE

@@ -150,7 +150,7 @@ def _header(block: bytes, path: Path) -> tarfile.TarInfo | None:
         or not belongs(name)
         or info.size < 0
     ):
-        raise RunError(_no_bundle(path, f"{info.name!r} belongs into no bundle"))
+        raise RunError(_no_bundle(path, f"{info.name!r} belongs in no bundle"))
     return info
 
 

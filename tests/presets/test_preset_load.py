@@ -187,6 +187,19 @@ def test_set_leaves_the_text_of_variables_alone(places: Places, value: str) -> N
 
 
 @for_each(
+    ("text", "table", "value"),
+    [
+        ("hosts.gpu0.X=1", "hosts", {"gpu0": {"X": "1"}}),
+        ("hosts.gpu0.lab.local.NCCL_DEBUG=INFO", "hosts", {"gpu0.lab.local": {"NCCL_DEBUG": "INFO"}}),
+        ("deepspeed.a.b.c=2", "deepspeed", {"a": {"b": {"c": 2}}}),
+        ("deepspeed.a=1\nb = 2", "deepspeed", {"a": "1\nb = 2"}),
+    ],
+)
+def test_set_reaches_into_tables(places: Places, text: str, table: str, value: object) -> None:
+    assert getattr(places.load("ddp", text).preset, table) == value
+
+
+@for_each(
     ("override", "parts"),
     [
         (
@@ -231,7 +244,7 @@ def test_a_bad_set_is_one_sentence(places: Places, override: str, parts: tuple[s
         ('title = "open', ("line 1", "not valid TOML")),
         ("hook = 1\n", ("hook takes true or false, not 1",)),
         ("strateg = 1\n", ("strateg is not a key", "did you mean strategy?")),
-        ("nproc_per_node = 2\n", ("nproc_per_node belongs into the table [topology]",)),
+        ("nproc_per_node = 2\n", ("nproc_per_node belongs in the table [topology]",)),
         ("strategy = 'ddp'\n", ("strategy is a table", "[strategy]")),
         ("[strategy]\nkind = ['ddp']\n", ("strategy.kind takes", "not a list")),
         ("[env]\nX = [1]\n", ("env.X takes a text or a number, not a list",)),
