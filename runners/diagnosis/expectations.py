@@ -24,43 +24,6 @@ READ_AT_INIT = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO"})
 """Variables that every NCCL reads and logs while it creates its first communicator of several ranks."""
 SILENT = ("NCCL_DEBUG", "NCCL_RAS", "NCCL_SET_THREAD_NAME", "NCCL_CONF_FILE", "NCCL_NO_CACHE")
 """Prefixes of variables that NCCL reads without logging them."""
-
-
-def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterator[Finding]:
-    """Report variables that NCCL did not read, if it logs reads. `whole`: every node has completed a communicator."""
-    envs = [node.env for each in facts for node in each.nodes]
-    if plan is None or not whole or not envs or not all(envs):
-        return  # NCCL logs reads only with ENV in NCCL_DEBUG_SUBSYS
-    read = dict(ChainMap(*reversed(envs)))
-    for name in sorted(plan.env.keys() - read.keys()):
-        if name.startswith("NCCL_") and not name.startswith(SILENT):
-            yield _variable_finding(name, plan.env[name], read)
-
-
-def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding:
-    listed = name in catalogue()
-    near = suggestion(name)
-    alarm = name in READ_AT_INIT or bool(near)
-    if near:
-        why = f"it looks like {near}"
-    elif not listed:
-        why = "no NCCL is known to read it"
-    elif alarm:
-        why = "it was set too late, or the processes do not see it"
-    else:
-        why = "it is read only where it is needed"
-    names = sorted(read)
-    more = f" and {len(names) - 8} others" if len(names) > 8 else ""
-    return Finding(
-        f"expect-env:{name}",
-        "warning" if alarm else "note",
-        f"NCCL has not read {name}: {why}",
-        role="cause" if alarm else "hint",
-        remedy=f"Write {near}." if near else "See `distui lint`, and set it in the preset or with --nccl.",
-        evidence=(f"the plan sets {name}={value}", f"NCCL logs that it read {', '.join(names[:8])}{more}"),
-    )
-
-
 SETTLED_S = 20.0
 """Seconds before ranks that have not met are more than late starters."""
 LATE_S = 60.0
@@ -68,17 +31,19 @@ LATE_S = 60.0
 VIRTUAL = re.compile(r"lo$|docker|veth|virbr|br-|cni|flannel|cali|tunl|ip6tnl")
 """Interfaces that rarely lead to another machine."""
 COMPLETE = frozenset({"complete", "connected", "running", "destroyed"})
+LEAST_RANKS = 4
+"""Minimum number of ranks on a node that shows which one is different."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NodeStatements:
-    """The facts of one node's logs that are compared with other nodes."""
+class NodeLogs:
+    """One node's logs, for the comparison with other nodes."""
 
     number: int
     facts: NcclFacts
-    node: NcclNode | None
-    """The node in NCCL's logs; None if they name no host or several."""
+    node: NcclNode
+    """The only host that the logs name."""
     several: bool
     """Whether a communicator spans nodes."""
     complete: bool
@@ -90,48 +55,131 @@ class NodeStatements:
 
     def line(self, what: str) -> list[str]:
         """Return the evidence line for a property of the host; [] without one."""
-        return _quoted(self.facts, f"{what}:{self.node.host if self.node else ''}")
+        return _quoted(self.facts, f"{what}:{self.node.host}")
+
+    @property
+    def address(self) -> Address | None:
+        """Address of the bootstrap interface."""
+        try:
+            return ipaddress.ip_address(self.node.bootstrap.partition(":")[2].partition("%")[0])
+        except ValueError:
+            return None
+
+    @property
+    def site(self) -> str:
+        """First half of its IPv4 address, which names the site: smaller subnets are often routed to each other."""
+        address = self.address
+        return ".".join(str(address).split(".")[:2]) if isinstance(address, ipaddress.IPv4Address) else ""
+
+    @property
+    def network(self) -> str:
+        """Its network between nodes; "" if it uses none or several."""
+        return self.node.networks[0].partition(" over ")[0] if len(self.node.networks) == 1 else ""
 
 
 class Expectations:
     """Findings from all nodes' facts. Decodes each document once and keeps each node's newest."""
 
     def __init__(self) -> None:
-        self._newest: dict[int, tuple[bytes, NodeStatements | None]] = {}
+        self._newest: dict[int, tuple[bytes, NcclFacts, NodeLogs | None]] = {}
 
     def find(self, view: View) -> Iterable[Finding]:
         """Return the findings of all nodes."""
-        statements = [*filter(None, self._all(view))]
-        if not statements:
-            return ()
-        findings = [*chain(*(_weighed(each, view) for each in statements))]
-        nodes = [each for each in statements if each.node is not None]
+        newest = list(self._all(view))
+        facts = [each for each, _ in newest]
+        nodes = [node for _, node in newest if node is not None]
         network = list(_networks(nodes))
         odd = {finding.node for finding in network}
-        findings += network
-        findings += chain(*(_sockets(node, view) for node in nodes if node.number not in odd))
-        findings += _interfaces(nodes, view)
-        findings += _versions(nodes, view)
-        return findings + list(unread([each.facts for each in statements], view.plan, _whole(statements)))
+        return [
+            *chain(*(_weighed(each, view) for each in nodes)),
+            *network,
+            *chain(*(_sockets(each, view) for each in nodes if each.number not in odd)),
+            *_interfaces(nodes, view),
+            *_versions(nodes, view),
+            *unread(facts, view.plan),
+        ]
 
-    def _all(self, view: View) -> Iterator[NodeStatements | None]:
+    def _all(self, view: View) -> Iterator[tuple[NcclFacts, NodeLogs | None]]:
         for number, node in view.state.nodes.items():
             if node.nccl is None:
                 continue
             kept = self._newest.get(number)
             if kept is None or kept[0] != node.nccl:
-                kept = self._newest[number] = (node.nccl, _read_statements(number, node.nccl))
-            yield kept[1]
+                try:
+                    facts = nccl_facts.decode(node.nccl)
+                except msgspec.MsgspecError:
+                    continue
+                kept = self._newest[number] = (node.nccl, facts, _node_logs(number, facts))
+            yield kept[1:]
 
 
-def _weighed(stated: NodeStatements, view: View) -> Iterator[Finding]:
+def _node_logs(number: int, facts: NcclFacts) -> NodeLogs | None:
+    if len(facts.nodes) != 1:
+        return None
+    (node,) = facts.nodes
+    wide = [comm for comm in facts.communicators if comm.nnodes is not None and comm.nnodes > 1]
+    waiting = [comm.seen for comm in facts.communicators if comm.seen and "started" in comm.stages.values()]
+    return NodeLogs(
+        number=number,
+        facts=facts,
+        node=node,
+        several=bool(wide),
+        complete=bool(wide) and all(map(_complete, wide)),
+        since=min(waiting, default=None),
+        own=(*_gpudirect(facts, node, number), *_slow_pairs(facts, node, number)),
+    )
+
+
+def _complete(comm: Communicator) -> bool:
+    return bool(comm.stages) and all(stage in COMPLETE for stage in comm.stages.values())
+
+
+def unread(facts: Sequence[NcclFacts], plan: Plan | None) -> Iterator[Finding]:
+    """Report variables that NCCL did not read, if it logs reads and every node has completed a communicator."""
+    envs = [node.env for each in facts for node in each.nodes]
+    if plan is None or not all(map(_has_read_variables, facts)) or not envs or not all(envs):
+        return  # NCCL logs reads only with ENV in NCCL_DEBUG_SUBSYS
+    read = dict(ChainMap(*reversed(envs)))
+    for name in sorted(plan.env.keys() - read.keys()):
+        if name.startswith("NCCL_") and not name.startswith(SILENT):
+            yield _unread_variable(name, plan.env[name], sorted(read))
+
+
+def _has_read_variables(facts: NcclFacts) -> bool:
+    """Whether the node's ranks have completed a communicator of several ranks."""
+    return any(_complete(comm) and (comm.nranks or 0) > 1 for comm in facts.communicators)
+
+
+def _unread_variable(name: str, value: str, read: Sequence[str]) -> Finding:
+    near = suggestion(name)
+    alarm = name in READ_AT_INIT or bool(near)
+    if near:
+        why = f"it looks like {near}"
+    elif name not in catalogue():
+        why = "no NCCL is known to read it"
+    elif alarm:
+        why = "it was set too late, or the processes do not see it"
+    else:
+        why = "it is read only where it is needed"
+    more = f" and {len(read) - 8} others" if len(read) > 8 else ""
+    return Finding(
+        f"expect-env:{name}",
+        "warning" if alarm else "note",
+        f"NCCL has not read {name}: {why}",
+        role="cause" if alarm else "hint",
+        remedy=f"Write {near}." if near else "See `distui lint`, and set it in the preset or with --nccl.",
+        evidence=(f"the plan sets {name}={value}", f"NCCL logs that it read {', '.join(read[:8])}{more}"),
+    )
+
+
+def _weighed(logs: NodeLogs, view: View) -> Iterator[Finding]:
     """Yield findings from one node's logs, with a severity that depends on its GPUs."""
-    node = view.state.nodes[stated.number]
+    gpus = view.state.nodes[logs.number].gpus
     level = view.plan.env.get("NCCL_NET_GDR_LEVEL", "") if view.plan is not None else ""
-    for finding in stated.own:
-        if finding.id == "expect-gdr" and (_is_local(level) or _are_geforce(node.gpus)):
+    for finding in logs.own:
+        if finding.id == "expect-gdr" and (_is_local(level) or _are_geforce(gpus)):
             continue
-        if finding.id == "expect-p2p" and _have_nvlink(node.gpus):
+        if finding.id == "expect-p2p" and _have_nvlink(gpus):
             finding = replace(finding, severity="warning", role="cause")
         yield finding
 
@@ -149,116 +197,70 @@ def _have_nvlink(gpus: Sequence[Gpu]) -> bool:
     return bool(gpus) and all(gpu.nvlink_tx_bps is not None for gpu in gpus)
 
 
-def _read_statements(number: int, document: bytes) -> NodeStatements | None:
-    try:
-        facts = nccl_facts.decode(document)
-    except msgspec.MsgspecError:
-        return None
-    wide = [*filter(_spans_nodes, facts.communicators)]
-    waiting = [comm.seen for comm in facts.communicators if comm.seen and "started" in comm.stages.values()]
-    node = facts.nodes[0] if len(facts.nodes) == 1 else None
-    own = () if node is None else (*gpudirect(facts, node, number), *slow_pairs(facts, node, number))
-    return NodeStatements(
-        number=number,
-        facts=facts,
-        node=node,
-        several=bool(wide),
-        complete=bool(wide) and all(map(_complete, wide)),
-        since=min(waiting, default=None),
-        own=own,
-    )
+def _warning(name: str, text: str, node: int | None, remedy: str, evidence: Iterable[str]) -> Finding:
+    return Finding(name, "warning", text, node=node, remedy=remedy, evidence=tuple(evidence))
 
 
-def _spans_nodes(comm: Communicator) -> bool:
-    return comm.nnodes is not None and comm.nnodes > 1
-
-
-def _complete(comm: Communicator) -> bool:
-    return bool(comm.stages) and all(stage in COMPLETE for stage in comm.stages.values())
-
-
-def _whole(nodes: list[NodeStatements]) -> bool:
-    """Whether each node's ranks have completed a communicator of several ranks, so that NCCL has read its variables."""
-    return all(
-        any(_complete(comm) and (comm.nranks or 0) > 1 for comm in own.facts.communicators) for own in nodes
-    )
-
-
-def _finding(
-    name: str, severity: str, text: str, node: int | None, remedy: str, evidence: Iterable[str]
-) -> Finding:
-    role = "hint" if severity == "note" else "cause"
-    return Finding(name, severity, text, role=role, node=node, remedy=remedy, evidence=tuple(evidence))
-
-
-def _sockets(stated: NodeStatements, view: View) -> Iterator[Finding]:
+def _sockets(logs: NodeLogs, view: View) -> Iterator[Finding]:
     """Report TCP between nodes although RDMA devices exist."""
-    node = stated.node
-    assert node is not None
+    node = logs.node
     plan = view.plan.env if view.plan is not None else {}
     devices = node.devices or tuple(sorted(node.hcas))
-    if not stated.several or node.networks != ("Socket",) or not devices:
+    if not logs.several or node.networks != ("Socket",) or not devices:
         return
     if requests_sockets(node.env) or requests_sockets(plan):
         return
     names = ", ".join(devices[:4])
     if len(devices) > 4:
         names += ", …"
-    yield _finding(
+    yield _warning(
         "expect-network",
-        "warning",
         f"{node.host} talks to other nodes over TCP, although it has RDMA devices: many times slower",
-        stated.number,
+        logs.number,
         "See why NCCL did not take them: the container needs /dev/infiniband, libibverbs and an unlimited memlock; "
         "NCCL_IB_HCA must name them; on EFA the aws-ofi-nccl plugin must be found.",
-        [*stated.line("network"), f"active ports on {node.host}: {names}"],
+        [*logs.line("network"), f"active ports on {node.host}: {names}"],
     )
 
 
-def _networks(nodes: list[NodeStatements]) -> Iterator[Finding]:
+def _networks(nodes: Sequence[NodeLogs]) -> Iterator[Finding]:
     """Report nodes with another network than most. If it is one against one, report the one with TCP."""
-    chosen = {
-        each.number: each.node.networks[0].partition(" over ")[0]
-        for each in nodes
-        if each.node is not None and len(each.node.networks) == 1
-    }
-    if not any(each.several for each in nodes) or len(set(chosen.values())) < 2:
+    chosen = [each for each in nodes if each.network]
+    counted = Counter(each.network for each in chosen)
+    if len(counted) < 2 or not any(each.several for each in nodes):
         return
-    counted = Counter(chosen.values())
     usual = max(counted, key=lambda name: (counted[name], name != "Socket", name))
-    other = next(each for each in nodes if chosen.get(each.number) == usual)
-    for each in nodes:
-        if each.node is None or chosen.get(each.number, usual) == usual:
+    other = next(each for each in chosen if each.network == usual)
+    for each in chosen:
+        if each.network == usual:
             continue
-        yield _finding(
+        ports = ", ".join(each.node.devices[:4])
+        active = [f"active RDMA ports on {each.node.host}: {ports}"] if ports else []
+        yield _warning(
             "expect-same-network",
-            "warning",
-            f"{each.node.host} took the network {chosen[each.number]}, and other nodes {usual}",
+            f"{each.node.host} took the network {each.network}, and other nodes {usual}",
             each.number,
             "Compare devices, drivers, plugins and NCCL_NET, NCCL_IB_* of this node with those of another.",
-            [*each.line("network"), *other.line("network"), *_devices(each)],
+            [*each.line("network"), *other.line("network"), *active],
         )
 
 
-def _devices(stated: NodeStatements) -> list[str]:
-    assert stated.node is not None
-    names = ", ".join(stated.node.devices[:4])
-    return [f"active RDMA ports on {stated.node.host}: {names}"] if names else []
-
-
-def _interfaces(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
+def _interfaces(nodes: Sequence[NodeLogs], view: View) -> Iterator[Finding]:
     """Report bootstrap interfaces that cannot reach other nodes, while the ranks have not met."""
     if len(view.state.nodes) < 2 and not any(each.several for each in nodes):
         return
-    usual = _usual(nodes)
+    usual = _usual_site(nodes)
     for each in nodes:
-        if each.node is None or each.since is None or not each.node.bootstrap:
+        if each.since is None or not each.node.bootstrap:
             continue
-        why, evidence = _doubt(each, nodes, usual, view.now - each.since)
+        waited, evidence = view.now - each.since, each.line("bootstrap")
+        why = _unreachable(each) if waited > SETTLED_S else ""
+        if not why and waited > LATE_S and usual and each.site not in ("", usual):
+            why = f"and the others are in {usual}.0.0/16"
+            evidence += next(other.line("bootstrap") for other in nodes if other.site == usual)
         if why:
-            yield _finding(
+            yield _warning(
                 "expect-interface",
-                "warning",
                 f"{each.node.host} meets the other nodes over {each.node.bootstrap}, {why}",
                 each.number,
                 "Pin the interface that the nodes share: NCCL_SOCKET_IFNAME=<name>, or exclude with ^docker,lo,veth.",
@@ -266,90 +268,52 @@ def _interfaces(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
             )
 
 
-def _doubt(
-    stated: NodeStatements, nodes: Iterable[NodeStatements], usual: str, waited: float
-) -> tuple[str, list[str]]:
-    """Return why the interface may not reach other nodes, and the evidence; "" if it may. `waited`: in seconds."""
-    address, evidence = _address(stated), stated.line("bootstrap")
-    name = stated.node.bootstrap if stated.node is not None else ""
-    if waited > SETTLED_S and (why := _unreachable(name, address)):
-        return why, evidence
-    if waited > LATE_S and (why := _elsewhere(address, usual)):
-        other = next((each.line("bootstrap") for each in nodes if _part(_address(each)) == usual), [])
-        return why, evidence + other
-    return "", []
-
-
-def _address(stated: NodeStatements) -> Address | None:
-    text = stated.node.bootstrap.partition(":")[2].partition("%")[0] if stated.node else ""
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        return None
-
-
-def _unreachable(name: str, address: Address | None) -> str:
+def _unreachable(logs: NodeLogs) -> str:
+    """Return why an interface does not reach other nodes; "" if it may."""
+    address = logs.address
     if address is not None and address.is_loopback:
         return "a loopback address that no other node can reach"
     if address is not None and address.is_link_local:
         return "a link-local address that other nodes can seldom reach"
-    return "a virtual interface that seldom leads to another machine" if VIRTUAL.match(name) else ""
+    if VIRTUAL.match(logs.node.bootstrap):
+        return "a virtual interface that seldom leads to another machine"
+    return ""
 
 
-def _part(address: Address | None) -> str:
-    """Return the first half of an IPv4 address, which names the site: smaller subnets are often routed to each other."""
-    return ".".join(str(address).split(".")[:2]) if isinstance(address, ipaddress.IPv4Address) else ""
+def _usual_site(nodes: Iterable[NodeLogs]) -> str:
+    """Return the site of more than half of at least three nodes with an address, else ""."""
+    sites = [each.site for each in nodes if each.address is not None]
+    if len(sites) < 3:
+        return ""
+    ((site, count),) = Counter(sites).most_common(1)
+    return site if 2 * count > len(sites) else ""
 
 
-def _usual(nodes: Iterable[NodeStatements]) -> str:
-    """Return the part that the addresses of more than half of at least three nodes share, else ""."""
-    addresses = [address for each in nodes if (address := _address(each)) is not None]
-    counts = Counter(_part(address) for address in addresses)
-    (part, count), *_ = counts.most_common() or [("", 0)]
-    return part if len(addresses) > 2 and 2 * count > len(addresses) else ""
-
-
-def _elsewhere(address: Address | None, usual: str) -> str:
-    part = _part(address)
-    return f"and the others are in {usual}.0.0/16" if usual and part and part != usual else ""
-
-
-def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
+def _versions(nodes: Sequence[NodeLogs], view: View) -> Iterator[Finding]:
     """Report nodes of one job with different NCCL releases."""
     if any(name == "version-mismatch" and node is not None for name, _, node in view.state.findings):
         return  # NCCL's own finding covers it
-    firsts: dict[str, NodeStatements] = {}
-    counts = Counter[str]()
+    by_release: dict[str, list[NodeLogs]] = {}
     for each in nodes:
-        if each.node is not None and len(each.node.versions) == 1:
-            release = each.node.versions[0].partition("+")[0]
-            firsts.setdefault(release, each)
-            counts[release] += 1
-    if len(counts) < 2:
+        if len(each.node.versions) == 1:
+            by_release.setdefault(each.node.versions[0].partition("+")[0], []).append(each)
+    if len(by_release) < 2:
         return
-    ordered = counts.most_common(3)
-    text = ", ".join(f"{name} on {plural(count, 'node')}" for name, count in ordered)
-    yield _finding(
+    ordered = sorted(by_release.items(), key=lambda item: -len(item[1]))[:3]
+    text = ", ".join(f"{release} on {plural(len(those), 'node')}" for release, those in ordered)
+    finding = _warning(
         "version-mismatch",
-        "warning" if _have_met(nodes) else "error",
         f"the nodes have loaded different releases of NCCL: {text}",
         None,
         "Make image, LD_LIBRARY_PATH and LD_PRELOAD the same on all nodes.",
-        chain(*(firsts[name].line("version") for name, _ in ordered)),
+        chain(*(those[0].line("version") for _, those in ordered)),
     )
-
-
-def _have_met(nodes: Iterable[NodeStatements]) -> bool:
-    """Whether communicators span nodes, and all ranks have completed them."""
     wide = [each for each in nodes if each.several]
-    return bool(wide) and all(each.complete for each in wide)
+    have_met = bool(wide) and all(each.complete for each in wide)
+    yield finding if have_met else replace(finding, severity="error")
 
 
-LEAST_RANKS = 4
-"""Minimum number of ranks on a node that shows which one is different."""
-
-
-def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
+def _gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
     """Report RDMA that never uses GPU memory directly. One direction is normal: see NCCL_NET_GDR_READ."""
     if not (node.devices or node.hcas) or _is_local(node.env.get("NCCL_NET_GDR_LEVEL", "")):
         return
@@ -358,14 +322,13 @@ def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding
     if not has_ranks or not kinds or any(kind.endswith("/GDRDMA") for kind in kinds):
         return
     loaded = [f"nvidia_peermem is loaded on {node.host}"] if node.peermem else []
-    yield Finding(
+    yield _warning(
         "expect-gdr",
-        "warning",
         f"{node.host} sends over RDMA through host memory: GPUDirect RDMA is off",
-        node=number,
-        remedy="Load nvidia_peermem (or a kernel and driver with dma-buf), and see that GPUs and NICs share PCIe "
+        number,
+        "Load nvidia_peermem (or a kernel and driver with dma-buf), and see that GPUs and NICs share PCIe "
         "switches: `nvidia-smi topo -m`. GeForce cards cannot do it at all.",
-        evidence=(*[*chain(*kinds.values())][:2], *loaded),
+        [*[*chain(*kinds.values())][:2], *loaded],
     )
 
 
@@ -379,7 +342,7 @@ def _ib_lines(facts: NcclFacts) -> dict[str, list[str]]:
     return kinds
 
 
-def slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
+def _slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
     """Report a GPU that other GPUs of its node cannot reach by P2P although they reach each other."""
     for comm in facts.communicators:
         own = set(comm.hosts.get(node.host, ()))
@@ -391,7 +354,7 @@ def slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Findin
         shared = set.intersection(*map(set, slow)) if slow else set()
         beyond = set(chain(*fast)) - shared
         if shared and len(fast) >= len(slow) and len(beyond) >= LEAST_RANKS - 2:
-            yield _odd(facts, comm, node, number, slow, min(shared))
+            yield _odd_gpu(facts, comm, node, number, slow, min(shared))
             return
 
 
@@ -406,7 +369,7 @@ def _worst_kinds(pairs: Iterable[Pair], own: Set[int]) -> dict[tuple[int, int], 
     return worst
 
 
-def _odd(
+def _odd_gpu(
     facts: NcclFacts,
     comm: Communicator,
     node: NcclNode,
@@ -417,6 +380,7 @@ def _odd(
     kind = max(slow.values(), key=speed)
     pairs = ", ".join(f"{a} and {b}" for a, b in sorted(slow)[:3])
     nvlink = bool(comm.nvls)
+    lines = (_quoted(facts, f"pair:{comm.id}:{name}") for name in dict.fromkeys(slow.values()))
     return Finding(
         "expect-p2p",
         "warning" if nvlink else "note",
@@ -426,12 +390,8 @@ def _odd(
         node=number,
         remedy="Compare this GPU with the others: `nvidia-smi topo -m`, `nvidia-smi nvlink -s`; where GPUs sit on two "
         "sockets without NVLink it is as it should be.",
-        evidence=tuple(
-            line
-            for name in dict.fromkeys(slow.values())
-            for line in _quoted(facts, f"pair:{comm.id}:{name}")
-        ),
-        ranks=tuple(sorted({rank for ends in slow for rank in ends})),
+        evidence=tuple(chain(*lines)),
+        ranks=tuple(sorted(set(chain(*slow)))),
     )
 
 
