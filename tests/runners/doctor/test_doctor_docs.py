@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from distui.runners.doctor.difference_checks import ROWS
+from distui.runners.doctor.difference_checks import DIFFERENCES
 from distui.runners.doctor.pair_checks import LINK, NODE
 
 from .test_doctor_checks import CASES
@@ -36,7 +36,7 @@ def test_the_table_and_the_code_agree() -> None:
 def test_severities_are_as_listed() -> None:
     table = listed()
     seen = [(id_, severity) for _, id_, severity, _ in CASES]
-    seen += [(row[0], row[1]) for row in ROWS]
+    seen += [(row.id, row.severity) for row in DIFFERENCES]
     seen += [*NODE.values(), *LINK.values()]
     assert [one for one in seen if one[1] not in table[one[0]]] == []
     for id_ in {id_ for _, id_, _, _ in CASES}:
