@@ -1,35 +1,21 @@
-"""The `:` command line of the cockpit: parsing, usage and completion. Pure."""
+"""The `:` command line of the cockpit: its verbs, usage and completion. Pure."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from ...presets.nccl import LEVELS, NcclError, parse_level, parse_subsys, subsystems
+from ...presets.nccl import LEVELS, subsystems
 from ...presets.spelling import did_you_mean
-from ...runners.run import environment, run_notes
-from ...runners.run.commands import (
-    Command,
-    Down,
-    Dump,
-    Profile,
-    Restart,
-    SetAutostop,
-    SetNccl,
-    Signal,
-    Stop,
-)
+from ...runners.run import run_notes
+from ...runners.run.commands import Command
 from ...runners.run.errors import RunError
-from ...runners.run.signal_names import NAMES, number_of, signal_name
 from ..option_values import common_start
+from . import typed_commands
 from .themes import ALL_THEMES
-
-
-class CommandError(Exception):
-    """The typed text is no command; the message is one sentence with what to type."""
+from .typed_commands import DUMPS, HEADS, CommandError, rank_number
 
 
 class TypedCommand(Struct, frozen=True):
@@ -59,22 +45,8 @@ class TypedVerb(Struct, frozen=True):
     """Returns the words that may follow these words after the verb."""
 
 
-TABLES = ("ranks", "gpus")
-"""Tables of `columns`."""
-
-DUMPS = ("stacks", "flight", "memory")
-"""What `dump` can request."""
-
-_HEADS = ("env", "unset", "--env", "--unset")
-_COUNT = r"0*[1-9][0-9]{0,5}"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Actions of the screen.
-
-
 def _logs(words: list[str]) -> str:
-    return f"screen.rank_log({_rank(words[-1])})" if words else "screen.pane('log')"
+    return f"screen.rank_log({rank_number(words[-1])})" if words else "screen.pane('log')"
 
 
 def _compare(words: list[str]) -> str:
@@ -97,15 +69,6 @@ def _tag(words: list[str]) -> str:
     return f"run.mark('tags', {' '.join(words)!r})"
 
 
-def _columns(words: list[str]) -> str:
-    """Return the action for the named table; for the focused one if none is named."""
-    if len(words) > 1 or (words and words[0] not in TABLES):
-        raise CommandError(
-            f"no table {' '.join(words)!r}: type columns ranks, columns gpus, or only columns"
-        )
-    return f"screen.columns({''.join(words)!r})"
-
-
 def _theme(words: list[str]) -> str:
     name = " ".join(words)
     if not name:
@@ -115,136 +78,6 @@ def _theme(words: list[str]) -> str:
             f"no theme {name!r}: {did_you_mean(name, ALL_THEMES) or 'Tab after theme lists them'}"
         )
     return f"theme({name!r})"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Commands for the run.
-
-
-def _stop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
-    if words:
-        raise CommandError(f"stop takes nothing after it, got {' '.join(words)!r}")
-    return Stop(id=new)
-
-
-def _send_signal(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
-    if not words:
-        raise CommandError("signal needs a name: type signal SIGUSR1 [RANK …]")
-    return Signal(id=new, signal=_signal(words[0]), ranks=_ranks(words[1:]) or marked)
-
-
-def _dump(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
-    if not words or words[0] not in DUMPS:
-        raise CommandError("dump needs what: type dump stacks, dump flight or dump memory")
-    return Dump(id=new, what=words[0], ranks=_ranks(words[1:]) or marked)
-
-
-def _down(words: list[str], new: str, _: tuple[int, ...]) -> Command:
-    if words:
-        raise CommandError("down takes nothing after it: it asks for the cluster's name")
-    return Down(id=new, cluster="")
-
-
-def _autostop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
-    if words == ["off"]:
-        return SetAutostop(id=new, minutes=None)
-    if not re.fullmatch(_COUNT, " ".join(words)):
-        raise CommandError("autostop needs idle minutes: type autostop 30, or autostop off")
-    return SetAutostop(id=new, minutes=int(words[0]))
-
-
-def _restart(words: list[str], new: str, _: tuple[int, ...]) -> Command:
-    env: dict[str, str] = {}
-    unset: list[str] = []
-    taking = env_words = "env"
-    for at, word in enumerate(words):
-        if word in _HEADS:
-            taking = word.removeprefix("--")
-            if at + 1 == len(words) or words[at + 1] in _HEADS:
-                wanted = "NAME=VALUE" if taking == env_words else "NAME"
-                raise CommandError(
-                    f"nothing follows {word!r}: type restart {taking} {wanted}, or only restart"
-                )
-        elif taking == env_words:
-            name, sign, value = word.partition("=")
-            if not sign or not name:
-                raise CommandError(f"{word!r} is not K=V: type restart env NAME=VALUE … [unset NAME …]")
-            env[name] = value
-        else:
-            unset.append(word)
-    if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
-        raise CommandError(refused)
-    return Restart(id=new, env=env, unset=tuple(unset))
-
-
-def _signal(word: str) -> str:
-    number = number_of(word)
-    if number is None:
-        meant = did_you_mean(signal_name(word), NAMES)
-        raise CommandError(f"no signal {word!r}: {meant or 'type one as in USR1, TERM or 10'}")
-    return number.name
-
-
-def _rank(word: str) -> int:
-    if not word.isdecimal():
-        raise CommandError(f"{word!r} is not a rank: give its number")
-    return int(word)
-
-
-def _ranks(words: list[str]) -> tuple[int, ...]:
-    return tuple(_rank(word) for word in words if word != "rank")
-
-
-def _profile(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
-    steps = 3
-    if "steps" in words:
-        at = words.index("steps")
-        number = words[at + 1 : at + 2]
-        if not number or not re.fullmatch(_COUNT, number[0]):
-            raise CommandError("a number is missing after 'steps': type profile [RANK …] steps 3")
-        steps, words = int(number[0]), [*words[:at], *words[at + 2 :]]
-    return Profile(id=new, ranks=_ranks(words) or marked, steps=steps)
-
-
-def _seconds(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e7:
-        raise CommandError(f"{word!r} is not a number of seconds above 0")
-    return value
-
-
-def _nccl(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
-    usage = "type nccl LEVEL [SUBSYS,…] [rank N] [for SECONDS] [restart]"
-    if not words:
-        raise CommandError(f"a level is missing: {usage}")
-    level, rest = words[0], words[1:]
-    subsys, ranks, seconds, again = "", list[int](), None, False
-    while rest:
-        word = rest.pop(0)
-        if word in ("rank", "for") and not rest:
-            raise CommandError(f"a number is missing after {word!r}: {usage}")
-        if word == "restart":
-            again = True
-        elif word == "rank":
-            ranks.append(_rank(rest.pop(0)))
-        elif word == "for":
-            seconds = _seconds(rest.pop(0))
-        elif not subsys:
-            subsys = word
-        else:
-            raise CommandError(f"cannot read {word!r}: {usage}")
-    return SetNccl(new, *_settings(level, subsys), tuple(ranks) or marked, seconds, again)
-
-
-def _settings(level: str, subsys: str) -> tuple[str, str]:
-    """Return NCCL's own spelling of level and subsystems."""
-    try:
-        return parse_level(level), parse_subsys(subsys) if subsys else ""
-    except NcclError as error:
-        raise CommandError(str(error)) from error
 
 
 def _first(*choices: str) -> Callable[[list[str], RunNames], Sequence[str]]:
@@ -260,7 +93,7 @@ def _other_ranks(words: list[str], names: RunNames) -> list[str]:
 
 
 def _after_restart(words: list[str], names: RunNames) -> list[str]:
-    heads = [word for word in words if word in _HEADS]
+    heads = [word for word in words if word in HEADS]
     if not heads:
         return ["env", "unset"]
     sign = "=" if heads[-1].endswith("env") else ""
@@ -300,45 +133,40 @@ VERBS = {
     "live": TypedVerb(action="run.live"),
     "restart": TypedVerb(
         "restart [env NAME=VALUE …] [unset NAME …]   the worker group, with a changed environment",
-        command=_restart,
+        command=typed_commands.restart,
         following=_after_restart,
     ),
     "nccl": TypedVerb(
         "nccl LEVEL [SUBSYS,…] [rank N] [for SECONDS] [restart]   NCCL_DEBUG, live where NCCL can",
-        command=_nccl,
+        command=typed_commands.set_nccl,
         following=_after_nccl,
     ),
-    "stop": TypedVerb("stop   end the run", command=_stop),
+    "stop": TypedVerb("stop   end the run", command=typed_commands.stop),
     "signal": TypedVerb(
         "signal NAME|NUMBER [RANK …]   to the named ranks, else the marked ones, else all",
-        command=_send_signal,
+        command=typed_commands.send_signal,
         following=_first_then_ranks("USR1", "USR2", "TERM", "INT", "HUP", "KILL", "CONT", "STOP"),
     ),
     "dump": TypedVerb(
         "dump stacks|flight|memory [RANK …]   what the ranks do",
-        command=_dump,
+        command=typed_commands.dump,
         following=_first_then_ranks(*DUMPS),
     ),
     "profile": TypedVerb(
         "profile [RANK …] [steps N]   steps of ranks by torch.profiler, summed up",
-        command=_profile,
+        command=typed_commands.profile,
         following=_after_profile,
     ),
-    "down": TypedVerb("down   tear the run's cluster down", command=_down),
+    "down": TypedVerb("down   tear the run's cluster down", command=typed_commands.take_down),
     "autostop": TypedVerb(
         "autostop MINUTES|off   when SkyPilot tears the idle cluster down",
-        command=_autostop,
+        command=typed_commands.autostop,
         following=_first("off"),
     ),
     "at": TypedVerb(
         "at 14:32:07 | -5m | step 1200 | first-cause | start   the whole screen as it was then; esc goes back",
         action=lambda words: f"run.at({' '.join(words)!r})",
         following=_first("first-cause", "start", "step"),
-    ),
-    "columns": TypedVerb(
-        "columns [ranks|gpus]   choose the columns of a table, their order, and the sort; kept",
-        action=_columns,
-        following=_first(*TABLES),
     ),
     "note": TypedVerb(
         "note TEXT   a note on the run, which the list of runs shows; note without TEXT removes it",

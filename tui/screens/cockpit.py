@@ -18,8 +18,8 @@ from ..choices import Choices
 from ..open_run import OpenRun
 from ..paint import PacedApp
 from ..permissions import Permissions
-from ..rows.command_line import CommandError
 from ..rows.frame import ViewOptions
+from ..rows.typed_commands import CommandError
 from ..source import LocalSource
 from .flash import Flash
 

@@ -210,11 +210,6 @@ class RunScreen(Screen[None]):
         """The table that the table keys act on."""
         return self.gpus if self.gpus.has_focus else self.ranks
 
-    def action_columns(self, table: str = "") -> None:
-        """Choose the columns of the focused table, or of `table`."""
-        tables = {"gpus": self.gpus, "ranks": self.ranks}
-        tables.get(table, self.table).action_columns()
-
     def action_shell(self) -> None:
         self.run_keys.open_shell(self.ranks.current)
 
