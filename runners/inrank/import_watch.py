@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeVar
 
-Act = Callable[[ModuleType], None]
+Callback = Callable[[ModuleType], None]
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
 """Exceptions that code in a rank may raise when it patches modules or reads objects, with any version of torch."""
 
@@ -27,10 +27,10 @@ class _Watch:
     """The first finder on sys.meta_path. It delegates to the other finders and wraps the loaders of watched modules."""
 
     def __init__(self) -> None:
-        self._acts: dict[str, list[Act]] = {}
+        self._callbacks: dict[str, list[Callback]] = {}
 
-    def add(self, name: str, act: Act) -> None:
-        self._acts.setdefault(name, []).append(act)
+    def add(self, name: str, callback: Callback) -> None:
+        self._callbacks.setdefault(name, []).append(callback)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
@@ -38,7 +38,7 @@ class _Watch:
         self, name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
         """Return the spec that the other finders find. See importlib.abc.MetaPathFinder.find_spec."""
-        if name not in self._acts:
+        if name not in self._callbacks:
             return None
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
@@ -55,38 +55,40 @@ class _Watch:
 
         def executed(module: ModuleType) -> None:
             execute(module)
-            for act in self._acts.pop(name, ()):
-                _try(act, module)
+            if module.__name__ != name:  # one zipimporter loads all modules of a folder in a zip file
+                return
+            for callback in self._callbacks.pop(name, ()):
+                _try(callback, module)
 
         with contextlib.suppress(AttributeError, TypeError):  # a loader that takes no attributes
             spec.loader.exec_module = executed  # type: ignore[union-attr, method-assign]
 
 
-def _try(act: Act, module: ModuleType) -> None:
+def _try(callback: Callback, module: ModuleType) -> None:
     with contextlib.suppress(*MISTAKES):
-        act(module)
+        callback(module)
 
 
 _watch = _Watch()
 
 
-def when_imported(name: str, act: Act) -> None:
-    """Call `act` with the module `name` once it is loaded; at once if it already is. Exceptions of `act` are dropped.
+def when_imported(name: str, callback: Callback) -> None:
+    """Call `callback` with the module `name` once it is loaded; at once if it already is. Its exceptions are dropped.
 
-    If another thread or an outer frame is importing the module now, `act` gets the incomplete module.
+    If another thread or an outer frame is importing the module now, `callback` gets the incomplete module.
     """
     module = sys.modules.get(name)
     if module is not None:
-        _try(act, module)
+        _try(callback, module)
     else:
-        _watch.add(name, act)
+        _watch.add(name, callback)
 
 
 def wrap_imported(module: str, owner: str, name: str, wrap: Callable[[Any], Any]) -> None:
     """Replace a function by `wrap(function)` once its module is loaded. `owner`: its class, or ""."""
 
-    def act(loaded: ModuleType) -> None:
+    def callback(loaded: ModuleType) -> None:
         holder = getattr(loaded, owner) if owner else loaded
         setattr(holder, name, wrap(getattr(holder, name)))
 
-    when_imported(module, act)
+    when_imported(module, callback)

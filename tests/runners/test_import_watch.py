@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -92,3 +93,14 @@ def test_other_finders_are_asked_as_before(tmp_path: Path) -> None:
     when_imported("watched_e", _double)
     assert importlib.import_module("watched_e").save() == 2
     assert import_watch._watch in sys.meta_path
+
+
+def test_a_loader_of_several_modules_changes_only_the_watched_one(tmp_path: Path) -> None:
+    """All modules of a zip file have one."""
+    with zipfile.ZipFile(tmp_path / "modules.zip", "w") as archive:
+        archive.writestr("watched_f.py", "import other_f\ndef save():\n    return 21\n")
+        archive.writestr("other_f.py", "def save():\n    return 1\n")
+    sys.path.insert(0, str(tmp_path / "modules.zip"))  # the fixture's monkeypatch restores it
+    when_imported("watched_f", _double)
+    assert importlib.import_module("watched_f").save() == 42
+    assert importlib.import_module("other_f").save() == 1
