@@ -176,18 +176,21 @@ def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
 
 def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     kind = does.place.kind
-    if kind is Kind.COMPILE or (age < LONG_S and (not does.sure or kind is Kind.NETWORK)):
+    is_weak = not does.sure or kind is Kind.NETWORK
+    if kind is Kind.COMPILE or (is_weak and age < LONG_S):
         return None
     still = f"{'0 %' if does.sure else 'hardly any'} CPU, same stack in every sample"
-    still += f"; {does.sign}" if does.sign else ""
+    if does.sign:
+        still += f"; {does.sign}"
     if kind in (Kind.STORE, Kind.COLLECTIVE):
         return _verdict("hang-mismatch", does, f"is in {does.place.op}{_at(does)}", still)
     name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
+    action = _AT.get(kind, "sleeps")
     # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
-    action = (held.does if kind is not Kind.LOADER else "") or _AT.get(kind, "sleeps")
+    if held.does and kind is not Kind.LOADER:
+        action = held.does
     verdict = _verdict(name, does, _placed(action, does), still)
-    lock = None if held.holder is None else (held.holder, held.path)
-    return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=lock)
+    return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=held.lock)
 
 
 def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:
@@ -197,20 +200,23 @@ def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | Non
     if age < WORKS_S:
         return None
     late = age >= TOO_LONG_S
-    action = f"works{_within(does, blocked)}"
-    if does.mode is Activity.GPU_ALONE:
-        action = f"sleeps{_at(does)} while its GPU is in use"
-    elif does.helped and does.place.site:
-        named = not does.place.site.name.startswith("<")
-        action = f"works in {does.place.site.name}()" if named else f"works{_at(does)}"
     return Culprit(
         id="hang-not-joined",
         severity="warning" if late else "note",
-        does=action,
+        does=_work_text(does, blocked),
         remedy=_TOO_LONG if late else _BUSY,
         proof=does.sign,
         stack=does.stack if late else (),
     )
+
+
+def _work_text(does: Doing, blocked: Sequence[Pending]) -> str:
+    site = does.place.site
+    if does.mode is Activity.GPU_ALONE:
+        return f"sleeps{_at(does)} while its GPU is in use"
+    if does.helped and site is not None:
+        return f"works{_at(does)}" if site.name.startswith("<") else f"works in {site.name}()"
+    return f"works{_within(does, blocked)}"
 
 
 def _within(does: Doing, blocked: Sequence[Pending]) -> str:

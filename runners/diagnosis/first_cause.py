@@ -214,10 +214,17 @@ class _Case:
             reporting = [entry for entry, _ in self.found if entry.rule.role == "symptom"]
             yield from silent(self.reading, reporting)
         elif self.cut_off:
-            yield from (_as_cause(entry) for entry, finding in self.found if finding.id == LEFT)
-            above = self._message(failed=True)
-            if above is not None and self._specificity_of(above) is Specificity.INFERRED:
-                yield above
+            yield from self._above_truncated()
+
+    def _above_truncated(self) -> Iterator[RuleHits]:
+        """Yield what a truncated traceback may follow from."""
+        yield from map(_as_cause, self._fired(LEFT))
+        message = self._message(failed=True)
+        if message is not None and self._specificity_of(message) is Specificity.INFERRED:
+            yield message
+
+    def _fired(self, rule: str) -> Iterator[RuleHits]:
+        return (entry for entry, _ in self.found if entry.rule.id == rule)
 
     def _message(self, failed: bool) -> RuleHits | None:
         """Return the best error message. `failed`: it may be far from the end of its file."""
@@ -245,9 +252,9 @@ class _Case:
 
     def _truncated(self) -> Iterator[RuleHits]:
         """Yield truncated tracebacks. A file that reports a failure before has only what a launcher raises after it."""
-        reporting = self._first_symptoms(self.message)
-        reports = [entry for entry, _ in self.found if entry.rule.id == REPORT]
-        files = {*reporting, *(first.file for entry in reports for first in entry.firsts)}
+        files = set(self._first_symptoms(self.message))
+        for report in self._fired(REPORT):
+            files.update(first.file for first in report.firsts)
         exit_ = self.exceptions.exited
         if exit_ is not None and RAISED not in exit_.evidence.text:
             files.add(exit_.file)
@@ -257,18 +264,17 @@ class _Case:
 
     def _reports(self) -> Iterator[RuleHits]:
         """Yield torch's report of an NCCL error without NCCL's reason, and the first exit that a launcher reports."""
-        caught = any(finding.id == OF_NCCL for finding in self.findings)
-        for entry, _ in self.found:
-            unexplained = entry.rule.id == REPORT and not caught and self.exceptions.killed is None
-            if unexplained and (self.failed or self._is_near_end(entry)):
-                yield _as_cause(entry)
+        if not any(self._fired(OF_NCCL)) and self.exceptions.killed is None:
+            for report in self._fired(REPORT):
+                if self.failed or self._is_near_end(report):
+                    yield _as_cause(report)
         yield from self.exceptions.exits()
 
     def _traces(self) -> Iterator[RuleHits]:
         """Yield an error that NCCL's functions pass on at the end of a log without a line about its reason."""
-        for entry, _ in self.found:
+        for entry in self._fired(TRACED):
             error = PASSED_ON.get(entry.firsts[0].values.get("rc", "")) if entry.firsts else None
-            if entry.rule.id == TRACED and entry.count > 1 and error and self._is_near_end(entry):
+            if error and entry.count > 1 and self._is_near_end(entry):
                 text = f"NCCL met an error ({error}), of which the log only has the functions that passed it on."
                 remedy = "NCCL_DEBUG=WARN writes the reason above them."
                 yield _as_cause(replace(entry, rule=replace(entry.rule, text=text, remedy=remedy)))

@@ -17,10 +17,8 @@ class HeldBy(NamedTuple):
     """"waits for the lock on index.lock, which pid 812 (python) holds"; "" if only `proof` has information."""
     remedy: str = ""
     proof: tuple[str, ...] = ()
-    holder: int | None = None
-    """The rank that holds the file lock."""
-    path: str = ""
-    """Path of the locked file."""
+    lock: tuple[int, str] | None = None
+    """The rank that holds the file lock, and the path of the locked file."""
 
 
 _THREAD = "check what that thread waits for: its stack is in `w`, or `distui dump RUN stacks`"
@@ -60,8 +58,11 @@ def _file_lock(view: View, pulse: Pulse) -> HeldBy:
     ranks = (number for number, entry in view.state.ranks.items() if entry.pid == pulse.holder)
     holder = next(ranks, None)
     who = f"pid {pulse.holder}" + (f" ({pulse.holder_name})" if pulse.holder_name else "")
-    does = f"waits for the lock on {name}, which {who if holder is None else f'rank {holder}'} holds"
-    return HeldBy(does, f"check why {who} keeps the lock on {pulse.on}", (), holder, pulse.on)
+    remedy = f"check why {who} keeps the lock on {pulse.on}"
+    if holder is None:
+        return HeldBy(f"waits for the lock on {name}, which {who} holds", remedy)
+    does = f"waits for the lock on {name}, which rank {holder} holds"
+    return HeldBy(does, remedy, lock=(holder, pulse.on))
 
 
 def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:

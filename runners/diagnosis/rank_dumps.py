@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -158,7 +158,7 @@ def _divergences(members: Mapping[int, GroupMember]) -> tuple[Divergence, ...]:
     numbers = sorted({seq for member in members.values() for seq in member.calls})
     for seq in numbers:
         calls = {rank: member.calls[seq] for rank, member in members.items() if seq in member.calls}
-        of = _parting(list(calls.values()))
+        of = _parting(calls.values())
         kind = "site" if of == "call site" else "call"
         if of and kind not in first_of:
             first_of[kind] = Divergence(seq=seq, of=of, variants=_variants(calls, of))
@@ -167,26 +167,34 @@ def _divergences(members: Mapping[int, GroupMember]) -> tuple[Divergence, ...]:
     return tuple(sorted(first_of.values(), key=lambda divergence: divergence.seq))
 
 
-def _parting(calls: list[CollectiveCall]) -> str:
+_PROPERTIES: Mapping[str, Callable[[CollectiveCall], object]] = {
+    "operation": lambda call: call.op,
+    "type": lambda call: call.dtypes if call.op in SIZED else "",
+    "size": lambda call: call.sizes if call.op in SIZED else "",
+    "call site": lambda call: short_site(call.site),
+}
+"""Properties that the calls of one collective share, the most important first."""
+
+
+def _parting(calls: Collection[CollectiveCall]) -> str:
     """Return the property that differs; "" if none does."""
-    if len({call.op for call in calls}) > 1:
-        return "operation"
-    if calls and calls[0].op in SIZED:
-        if len({call.dtypes for call in calls}) > 1:
-            return "type"
-        if len({call.sizes for call in calls}) > 1:
-            return "size"
-    return "call site" if len({short_site(call.site) for call in calls if call.site}) > 1 else ""
+    for of, value in _PROPERTIES.items():
+        values = {value(call) for call in calls}
+        if of == "call site":
+            values.discard("")
+        if len(values) > 1:
+            return of
+    return ""
 
 
 def _variants(
     calls: Mapping[int, CollectiveCall], of: str
 ) -> tuple[tuple[CollectiveCall, tuple[int, ...]], ...]:
-    by = {
-        rank: (short_site(call.site),) if of == "call site" else (call.op, call.dtypes, call.sizes)
-        for rank, call in calls.items()
-    }
-    return tuple((calls[ranks[0]], ranks) for _, ranks in alike(by))
+    def key(call: CollectiveCall) -> object:
+        return short_site(call.site) if of == "call site" else (call.op, call.dtypes, call.sizes)
+
+    by_rank = {rank: key(call) for rank, call in calls.items()}
+    return tuple((calls[ranks[0]], ranks) for _, ranks in alike(by_rank))
 
 
 def alike(values: Mapping[int, K]) -> list[tuple[K, tuple[int, ...]]]:
@@ -349,12 +357,10 @@ def _call(entry: Any) -> CollectiveCall | None:
     seq = _number(entry.get("collective_seq_id"))
     if not seq or entry.get("is_p2p"):
         return None
-    op = str(entry.get("profiling_name") or "").partition(":")[2] or str(
-        entry.get("profiling_name") or "n/a"
-    )
+    name = str(entry.get("profiling_name") or "n/a")
     return CollectiveCall(
         seq=seq,
-        op=op,
+        op=name.partition(":")[2] or name,
         dtypes=",".join(dict.fromkeys(map(str, entry.get("input_dtypes") or ()))),
         sizes=",".join(str(size).replace(" ", "") for size in entry.get("input_sizes") or ()),
         site=_site(entry.get("frames") or ()),

@@ -25,8 +25,8 @@ from .rules import First, Rule, RuleHits
 
 MOST_BYTES, MOST_STEPS, MOST_VALUES = 128 << 20, 8_000_000, 8_000_000
 """Maximum size of a dump, opcodes of its pickle, and values in it. 20,000 calls with stacks take 2,000,000 opcodes."""
-DEPTH = 16
-"""Maximum nesting of containers."""
+DEPTH, LONGEST = 16, 400
+"""Maximum nesting of containers, and maximum number of characters that are kept of a text."""
 KEPT = 256
 """Maximum number of newest calls kept per rank and group, and of those that are not done."""
 
@@ -141,10 +141,10 @@ def _copied(value: Any, left: list[int], depth: int) -> Any:
     if isinstance(value, list | tuple):
         return [_copied(its, left, depth + 1) for its in value]
     if isinstance(value, str):
-        return sys.intern(value) if len(value) < 400 else value[:400]
-    if isinstance(value, int) and not -(1 << 64) < value < 1 << 64:
+        return sys.intern(value[:LONGEST])
+    if isinstance(value, int) and abs(value) >= 1 << 64:
         raise DumpError("it has a number that is too large")
-    return value if isinstance(value, int | float | None) else None
+    return value if isinstance(value, int | float) else None
 
 
 class Recorders:

@@ -249,6 +249,15 @@ class RankProgress:
     enqueued: int | None = None
     completed: int | None = None
 
+    def note(self, values: Mapping[str, str]) -> None:
+        """Note the rank's first report. Later ones are of other groups or are consequences."""
+        if "seq" in values:
+            self.timed_out = True
+            if values["seq"] and self.seq is None:
+                self.seq, self.op = int(values["seq"][:18]), values["op"] or ""
+        elif "enqueued" in values and self.enqueued is None:
+            self.enqueued, self.completed = int(values["enqueued"][:18]), int(values["completed"][:18])
+
 
 class Tally:
     def __init__(self, book: Book) -> None:
@@ -283,21 +292,12 @@ class Tally:
         return FactLine(self._name, number, shown(line))
 
     def _progressed(self, match: re.Match[str], head: Head) -> None:
-        """Keep each rank's first report. Later ones are of other groups or are consequences."""
         values = match.groupdict()
+        rank = None if head.node else head.rank
         if values.get("rank"):
-            rank: int | None = int(values["rank"][:9])
-        else:
-            rank = None if head.node else head.rank
-        if rank is None or (rank not in self.progress and len(self.progress) >= SOURCES):
-            return
-        state = self.progress.setdefault(rank, RankProgress())
-        if "seq" in values:
-            state.timed_out = True
-            if values["seq"] and state.seq is None:
-                state.seq, state.op = int(values["seq"][:18]), values["op"] or ""
-        elif "enqueued" in values and state.enqueued is None:
-            state.enqueued, state.completed = int(values["enqueued"][:18]), int(values["completed"][:18])
+            rank = int(values["rank"][:9])
+        if rank is not None and (rank in self.progress or len(self.progress) < SOURCES):
+            self.progress.setdefault(rank, RankProgress()).note(values)
 
 
 def _host(match: re.Match[str]) -> str:
