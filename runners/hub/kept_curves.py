@@ -26,7 +26,7 @@ from ..telemetry.curves import (
     merged,
     refusal,
 )
-from ..telemetry.metric_names import HOST
+from ..telemetry.metric_names import NO_INDEX
 from ..telemetry.metrics import encoded
 from ..telemetry.metrics_files import COUNTS, FOLDER, Cells
 from .merged_run import MergedRun
@@ -142,7 +142,7 @@ def rows_of(window: MetricsWindow) -> Iterator[tuple[int, Cells]]:
         for series in window.series:
             cell = _cell(series, place)
             if cell is not None:
-                index = HOST if series.index is None else series.index
+                index = NO_INDEX if series.index is None else series.index
                 cells.setdefault(series.metric, {})[index] = cell
         if cells:
             yield int(window.begin + place * window.seconds), cells

@@ -22,7 +22,7 @@ from ..run.answers import MetricsWindow, Series
 from ..run.commands import ReadMetrics
 from ..run.model import HUB
 from ..run.run_directories import Entry, parts
-from .metric_names import HOST, METRICS, SOURCES, find_metric, selected, unknown
+from .metric_names import METRICS, NO_INDEX, SOURCES, find_metric, selected, unknown
 from .metrics_files import FOLDER, LEVELS, Resolution, Row, columns_of, end_of, oldest, read_rows
 
 DAY_S = 86400
@@ -276,7 +276,7 @@ def _moved(window: MetricsWindow, shift: float) -> int:
 def _regathered(window: MetricsWindow, begin: int, bins: Bins) -> Gathered:
     gathered: Gathered = {}
     for series in window.series:
-        index = HOST if series.index is None else series.index
+        index = NO_INDEX if series.index is None else series.index
         points = gathered[series.metric, index] = no_points(bins.buckets)
         points.of = series.of
         last = find_metric(series.metric).curve.last
@@ -318,7 +318,7 @@ def _put(gathered: Gathered, bins: Bins, place: int, name: str, row: Row, only: 
     for index, mean, low, high, count in zip(*columns, strict=True):
         if mean is None or low is None or high is None or not count:
             continue
-        if only and index not in only and index != HOST:
+        if only and index not in only and index != NO_INDEX:
             continue
         points = gathered.get((name, index))
         if points is None:
@@ -365,7 +365,7 @@ def folded(gathered: Mapping[int, Gathered], fold: str, counts: bool = False) ->
             groups.setdefault(_group(fold, node, index), []).append(points)
         for (node, index), several in groups.items():
             place = next(iter(gathered)) if node == HUB and len(gathered) == 1 else node
-            series.append(_series(name, place, None if index == HOST else index, several, counts))
+            series.append(_series(name, place, None if index == NO_INDEX else index, several, counts))
     return series
 
 
@@ -373,7 +373,7 @@ def _group(fold: str, node: int, index: int) -> tuple[int, int]:
     """Node and index of the folded series that includes the series of `node` and `index`."""
     if fold == "each":
         return node, index
-    return (node, HOST) if fold == "node" else (HUB, HOST)
+    return (node, NO_INDEX) if fold == "node" else (HUB, NO_INDEX)
 
 
 def _order(name: str) -> tuple[int, int, str]:

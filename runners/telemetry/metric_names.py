@@ -17,7 +17,7 @@ METRICS: dict[str, Quantity] = {
 }
 SOURCES = tuple(BY_KIND)
 """First parts of metric names, before the dot."""
-HOST = -1
+NO_INDEX = -1
 """Index of series that belong to no GPU and no rank."""
 
 
@@ -27,13 +27,15 @@ def source_of(name: str) -> str:
 
 
 def find_metric(name: str) -> Quantity:
-    """Return the quantity of a metric; of a script's own metric, or of a newer distui's, only the name is known."""
+    """Return the quantity of a metric. Of a script's own metric, or of a newer distui's, only the name is known."""
     listed = METRICS.get(name)
     if listed is not None:
         return listed
     kind, _, own = name.partition(".")
-    unlisted = Quantity(own or name, why=NO_TRAINING, curve=Curve(name, own or name, low=None))
-    return unlisted._replace(holds=Holds.NEXT_REPORT) if kind == "train" else unlisted
+    unlisted = Quantity(own or name, curve=Curve(name, own or name, low=None))
+    if kind != "train":
+        return unlisted
+    return unlisted._replace(why=NO_TRAINING, holds=Holds.NEXT_REPORT)
 
 
 def selected(name: str, wanted: Iterable[str]) -> bool:

@@ -24,7 +24,7 @@ import msgspec
 
 from ...presets.sanitize import clean_line
 from ..run.model import Gpu, Host, RankSample, TrainingSample
-from .metric_names import HOST, METRICS, source_of
+from .metric_names import METRICS, NO_INDEX, source_of
 from .metrics_files import (
     COUNTS,
     LEVELS,
@@ -95,7 +95,7 @@ class MetricsStore:
         for rank in ranks:
             _take(cells, _RANK, rank.rank, rank)
         if host is not None:
-            _take(cells, _HOST, HOST, host)
+            _take(cells, _HOST, NO_INDEX, host)
         for signals in training:
             self._take_training(cells, signals)
         return self._add(0, time, cells)

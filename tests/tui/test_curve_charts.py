@@ -65,6 +65,8 @@ def test_an_empty_chart_says_why() -> None:
     assert "distui lint" in " ".join(rest)
     (_, *rest) = plain(strip_rows([Panel(find_metric("rank.step_s"), young=True)], view(60), 60, 5))
     assert [line.strip() for line in rest if line.strip()] == ["no step yet"]
+    (_, *rest) = plain(strip_rows([Panel(find_metric("gpu.of_a_newer_distui"))], view(60), 60, 5))
+    assert " ".join(rest).strip() == "no sample yet"
     noted = Panel(find_metric("rank.step_s"), note="no metrics of this run are kept here")
     assert "no metrics of this run" in " ".join(plain(strip_rows([noted], view(60), 60, 5)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.run.model import Gpu, Host, RankSample, TrainingSample
-from distui.runners.telemetry.metric_names import HOST, METRICS
+from distui.runners.telemetry.metric_names import METRICS, NO_INDEX
 from distui.runners.telemetry.metrics import MetricsStore
 from distui.runners.telemetry.metrics_files import (
     LEVELS,
@@ -62,7 +62,7 @@ def test_a_row_holds_low_mean_and_high_of_its_bucket(tmp_path: Path) -> None:
     assert (row.time, row.seconds) == (T, 1)
     assert cells["gpu.util"] == {0: [30.0, 2, 10.0, 20.0]}
     assert cells["rank.step_s"] == {3: [0.0625, 1, 0.0625, 0.0625]}
-    assert cells["host.cpu"] == {HOST: [60.0, 2, 20.0, 40.0]}
+    assert cells["host.cpu"] == {NO_INDEX: [60.0, 2, 20.0, 40.0]}
     assert "gpu.temp" not in cells  # unknown is left out, not 0
     assert "rank.step" not in cells
 
