@@ -31,7 +31,7 @@ from .end_notes import EndNotes
 from .import_watch import MISTAKES, when_imported
 from .optimizer_steps import Steps
 from .script_threads import Threads
-from .stack_dumps import owns_signal, stacks, stacks_by_signal
+from .stack_dumps import owns_signal, register_stack_signal, stacks
 from .training_signals import TrainingSignals
 
 MOST_LINE = 64 << 10
@@ -208,7 +208,7 @@ def attach() -> None:
     if _attached:
         hook, saves = _attached[0]
         saves.move(files + ".saves")
-        stacks_by_signal()
+        register_stack_signal()
         hook.move()
         return
     gloo_workers.arm()  # before other exit functions, so that it runs last
@@ -223,7 +223,7 @@ def attach() -> None:
     EndNotes(steps, signals).arm()
     saves = checkpoint_saves.Saves(files + ".saves", lambda: steps.count)
     saves.arm()
-    stacks_by_signal()
+    register_stack_signal()
     hook = Hook(os.environ["DISTUI_HOOK"], steps, signals, threads)
     _attached.append(_Attached(hook, saves))
     hook.run()

@@ -13,16 +13,19 @@ from .control import private
 
 
 def owns_signal() -> bool:
-    """Whether SIGUSR2 still writes stacks: a script may have installed another handler."""
+    """Whether SIGUSR2 still writes stacks: a script may have installed another handler.
+
+    Python does not tell this from a script that has set SIG_DFL; the agent therefore reads the kernel's mask, too.
+    """
     return signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
 
 
-def stacks_by_signal() -> None:
+def register_stack_signal() -> None:
     """Have SIGUSR2 write the stacks, also while the GIL is held: faulthandler writes them in the signal handler.
 
-    SIGSEGV and other fatal signals write them, too. The interpreter removes the handler of SIGUSR2 long before a process
-    with torch ends, and restores the earlier one. That is to ignore the signal, as set here: the default would kill the
-    rank. Python's table of handlers keeps "default", as scripts expect.
+    SIGSEGV and other fatal signals write them, too. At exit the interpreter removes faulthandler's handler of SIGUSR2
+    while torch still shuts down, and puts back what was there before. We therefore first set SIG_IGN through libc: with
+    SIG_DFL a late SIGUSR2 would kill the rank. signal.getsignal still returns SIG_DFL, as scripts expect.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
@@ -33,9 +36,7 @@ def stacks_by_signal() -> None:
     file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w", opener=private)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR2, file, all_threads=True)
     if not faulthandler.is_enabled():  # else PYTHONFAULTHANDLER has it on stderr
-        faulthandler.enable(
-            file, all_threads=True
-        )  # crashes, too; the signal then ends the process as usual
+        faulthandler.enable(file, all_threads=True)
 
 
 def stacks() -> str:
