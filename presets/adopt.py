@@ -96,8 +96,6 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
             f"{lead}: strategy.reshard_after_forward={str(preset.strategy.reshard_after_forward).lower()} leaves whole "
             "parameters where the script may change them between passes; take fsdp2"
         )
-    if preset.launcher.kind != "torchrun":
-        return f"{lead}: its launcher is {preset.launcher.kind}; add --set launcher.kind=torchrun"
     if not preset.hook:
         return "--adopt works through distui's hook, which is left out: leave out --no-hook"
     return "" if python else "--adopt works in Python, which --no-python leaves out: leave out one of them"

@@ -162,11 +162,8 @@ class Precision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launcher:
-    """What starts the ranks."""
+    """How torchrun starts and stops the ranks."""
 
-    kind: Literal["torchrun", "accelerate", "deepspeed"] = "torchrun"
-    """"torchrun": torch's own elastic launcher; "accelerate" and "deepspeed": `accelerate launch` and `deepspeed`,
-    each run as it is, restarted by stop and start."""
     grace_s: float = 30.0
     """Seconds between SIGTERM and SIGKILL when the ranks are stopped."""
     save_on: str = ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from . import rank_env
 from .finding import PlanError
-from .launchers import accelerate, deepspeed, torchrun
+from .launchers import torchrun
 from .plan import Plan
 
 PORTS = range(20000, 30000)
@@ -56,10 +56,9 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
         raise PlanError(
             f"There is no node {node}: the plan is for {plan.nnodes}, and {len(addresses)} addresses are given"
         )
-    argv, files = plan.argv, plan.files
-    if plan.nnodes > 1:
-        argv = placed_argv(plan.launcher, argv, plan.command, node, addresses)
-        files = placed_files(files, node, addresses)
+    argv = plan.argv
+    if plan.nnodes > 1 and plan.launcher == "torchrun":
+        argv = torchrun.placed(argv, addresses[0], addresses[node], node)
     names = tuple(plan.files)
     words = {str(at): word for at, word in enumerate(argv)}
     argv = tuple(moved_paths(words, names, plan.run_dir, run_dir).values())
@@ -76,28 +75,8 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
         argv=argv,
         env={**env, "DISTUI_RUN_ID": run, **seat},
         origins={**plan.origins, **dict.fromkeys(seat, rank_env.DISTUI)},
-        files=moved_paths(files, names, plan.run_dir, run_dir),
+        files=moved_paths(plan.files, names, plan.run_dir, run_dir),
     )
-
-
-def placed_argv(
-    launcher: str, words: Sequence[str], command: Sequence[str], node: int, addresses: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the command line of node number `node`. The user's own words, `command`, stay unchanged."""
-    if launcher == "torchrun":
-        return torchrun.placed(words, addresses[0], addresses[node], node)
-    own = len(words) - len(command)
-    return (*(_filled(word, node, addresses) for word in words[:own]), *words[own:])
-
-
-def placed_files(texts: Mapping[str, str], node: int, addresses: Sequence[str]) -> dict[str, str]:
-    """Return the files of node number `node`."""
-    return {
-        name: _filled(text, node, addresses)
-        if name == deepspeed.HOST_FILE or name.startswith("accelerate/")
-        else text
-        for name, text in texts.items()
-    }
 
 
 def moved_paths(texts: Mapping[str, str], names: Sequence[str], before: str, after: str) -> dict[str, str]:
@@ -106,9 +85,3 @@ def moved_paths(texts: Mapping[str, str], names: Sequence[str], before: str, aft
     for name in names:
         made = {key: text.replace(f"{before}/{name}", f"{after}/{name}") for key, text in made.items()}
     return made
-
-
-def _filled(text: str, node: int, addresses: Sequence[str]) -> str:
-    for number, address in enumerate(addresses):
-        text = text.replace(deepspeed.address(number), address)
-    return text.replace(accelerate.HEAD, addresses[0]).replace(accelerate.NODE, str(node))

@@ -148,7 +148,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     launch = _launch(preset, request, place, ranks.nproc, script)
     obeyed, sizes = _megatron(request, obeyed, sizes)
     own = _own_config(request, place)
-    wired = wire(preset, launch, obeyed, ranks.backend, place.run_dir, python or "python", env, own)
+    wired = wire(preset, launch, obeyed, ranks.backend, place.run_dir, env, own)
     command = (script, *request.args)
     if request.module:
         command = ("-m", *command)
@@ -158,7 +158,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         run_dir=place.run_dir,
         preset=preset.name,
         strategy=preset.strategy.kind,
-        launcher=wired.launcher,
+        launcher="torchrun",
         python=python,
         cwd=place.cwd,
         argv=wired.argv,
@@ -290,7 +290,7 @@ def _rank_env(
         notes.append(
             "OMP_NUM_THREADS=1 in each rank, as torchrun sets it; --env OMP_NUM_THREADS=N for more."
         )
-    if preset.topology.nnodes == 1 and preset.launcher.kind == "torchrun":
+    if preset.topology.nnodes == 1:
         given = {**place.user_env, **wished}
         env |= {name: value for name, value in rank_env.INSIDE.items() if name not in given}
     env |= contract(preset, ranks.backend) | ({adopt.VARIABLE: "1"} if request.adopt else {})

@@ -1,4 +1,4 @@
-"""The parts of a plan that depend on its launcher and on the program that reads the preset."""
+"""The parts of a plan that depend on the program that reads the preset."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ NO_CONFIG = OwnConfig()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wired:
-    """The part of a plan that depends on the launcher."""
+    """The part of a plan that depends on the reader of the preset."""
 
-    launcher: str
-    """ "torchrun", or "command" for a launcher that runs unchanged."""
     argv: tuple[str, ...]
     env: Mapping[str, str]
     """Variables to add to the plan's environment."""
@@ -43,20 +41,20 @@ def wire(
     obeys: Obeys,
     backend: str,
     run_dir: str,
-    python: str,
     env: Mapping[str, str],
     scripts: OwnConfig = NO_CONFIG,
 ) -> Wired:
-    """Return the parts of a plan that depend on the launcher or on the reader of the preset.
+    """Return the parts of a plan that depend on the reader of the preset.
 
-    `env` is the plan's environment so far. `python` starts another program's launcher. Raises PlanError.
+    `env` is the plan's environment so far. Raises PlanError.
     """
     merged = scripts.values if scripts.path and obeys.how and obeys.reader == "deepspeed" else None
     files, made = _deepspeed_config(preset, obeys, merged)
     where = f"{run_dir}/{deepspeed.CONFIG_FILE}"
     launch = _with_options(launch, obeys, where)
     own = obeys.reader == "trainer" and preset.strategy.kind == "deepspeed"
-    config = accelerate.config(preset, launch, backend, where, own_precision=own)
+    world = launch.nnodes * launch.nproc_per_node
+    config = accelerate.config(preset, world, backend, where, own_precision=own)
     notes = (*_shared_notes(preset, obeys), *_reader_notes(preset, obeys, made))
     if merged is not None:
         notes += deepspeed.merge_notes(scripts.path, merged, made)
@@ -65,10 +63,7 @@ def wire(
         added |= deepspeed.environment(backend, where)
     # The user's variables have priority over the preset's fields.
     added = {name: value for name, value in added.items() if name not in env}
-    if preset.launcher.kind == "torchrun":
-        notes += _idle(launch)
-        return Wired(launcher="torchrun", argv=_torchrun(launch), env=added, files=files, notes=notes)
-    return _own(preset, launch, config, run_dir, python, added, files, notes)
+    return Wired(argv=_torchrun(launch), env=added, files=files, notes=(*notes, *_idle(launch)))
 
 
 def _reader_env(preset: Preset, obeys: Obeys, config: Mapping[str, Any]) -> dict[str, str]:
@@ -90,32 +85,6 @@ def _deepspeed_config(
     reader: deepspeed.Reader = obeys.reader if obeys.reader in ("trainer", "accelerate") else "deepspeed"
     made = deepspeed.config(preset, reader, own)
     return {deepspeed.CONFIG_FILE: deepspeed.text(made)}, made
-
-
-def _own(
-    preset: Preset,
-    launch: torchrun.Launch,
-    config: Mapping[str, object],
-    run_dir: str,
-    python: str,
-    added: dict[str, str],
-    files: dict[str, str],
-    notes: tuple[str, ...],
-) -> Wired:
-    """Wire `accelerate launch` or `deepspeed` as a command. Raises PlanError."""
-    kind = preset.launcher.kind
-    if launch.nnodes_min is not None:
-        raise PlanError(
-            f"launcher {kind} does not support elastic runs: give one number for --nnodes, or take torchrun"
-        )
-    note = f"{kind} runs as it is: a restart stops it and starts it again, and each node is one rank on the screen."
-    if kind == "accelerate":
-        argv = accelerate.argv(python, config, launch, run_dir)
-        files |= accelerate.files(config)
-        return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
-    files |= deepspeed.files(launch)
-    argv = deepspeed.argv(python, launch, run_dir)
-    return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
 
 
 def _with_options(launch: torchrun.Launch, obeys: Obeys, where: str) -> torchrun.Launch:

@@ -1,7 +1,6 @@
-"""Accelerate: the environment for its scripts under any launcher, and YAML and argv of `accelerate launch`.
+"""Accelerate: the environment for its scripts, from a mapping in the form of its YAML.
 
-Names and values: accelerate 1.15 (`utils/launch.py`, `utils/dataclasses.py`, `commands/config/config_args.py`). All
-three outputs come from one mapping in the form of its YAML, so that they cannot contradict each other.
+Names and values: accelerate 1.15 (`utils/launch.py`, `utils/dataclasses.py`, `commands/config/config_args.py`).
 """
 
 from __future__ import annotations
@@ -10,16 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .. import model, text_formats
+from .. import model
 from ..finding import PlanError
 from ..model import Preset
-from .torchrun import Launch
-
-MODULE = "accelerate.commands.launch"
-"""Module for `python -m`."""
-
-HEAD, NODE = "{head}", "{node}"
-"""Placeholders in a plan for several nodes: address of the head, number of the node."""
 
 IN_THE_FILE = (
     "zero_stage",
@@ -39,30 +31,19 @@ _TO_PARALLEL = "parallelism_config_"
 
 
 def config(
-    preset: Preset, launch: Launch, backend: str, deepspeed_file: str, *, own_precision: bool = False
+    preset: Preset, world: int, backend: str, deepspeed_file: str, *, own_precision: bool = False
 ) -> dict[str, Any]:
-    """Return accelerate's YAML for node 0 as values: the fields' values, overridden by the table [accelerate].
+    """Return the keys of accelerate's YAML that decide how it trains, overridden by the table [accelerate].
 
-    `deepspeed_file`: path of DeepSpeed's configuration. `own_precision`: the script decides the precision. Raises
-    PlanError.
+    `world`: number of ranks. `deepspeed_file`: path of DeepSpeed's configuration. `own_precision`: the script decides
+    the precision. Raises PlanError.
     """
-    kind, world = preset.strategy.kind, launch.nnodes * launch.nproc_per_node
+    kind = preset.strategy.kind
     made: dict[str, Any] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "debug": False,
         "distributed_type": _type(kind, world, backend),
         "mixed_precision": "no" if own_precision else _MIXED[preset.precision.param],
-        "machine_rank": 0,
-        "num_machines": launch.nnodes,
-        "num_processes": world,
-        "rdzv_backend": "static",
-        "same_network": True,
-        "main_process_port": launch.port,
-        "main_training_function": "main",
         "use_cpu": backend == "gloo",
     }
-    if launch.nnodes > 1:
-        made["main_process_ip"] = HEAD
     if made["distributed_type"] == "FSDP":
         made["fsdp_config"] = _fsdp(preset)
         if kind == "fsdp2" and preset.mesh.dp_replicate > 1:
@@ -129,7 +110,6 @@ def _deepspeed(preset: Preset, path: str) -> dict[str, Any]:
             )
     return {
         "deepspeed_config_file": path,
-        "deepspeed_multinode_launcher": "standard",
         "zero3_init_flag": preset.strategy.stage == 3,
     }
 
@@ -189,31 +169,3 @@ def _table(config: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def files(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the YAML of each node, by its path in the run directory."""
-    nodes = int(config.get("num_machines") or 1)
-    if (
-        config.get("distributed_type") == "DEEPSPEED"
-    ):  # with DeepSpeed's file Accelerate accepts it only as a flag
-        config = {key: value for key, value in config.items() if key != "mixed_precision"}
-    if nodes == 1:
-        return {"accelerate.yaml": text_formats.write_yaml(config)}
-    return {
-        f"accelerate/node-{node}.yaml": text_formats.write_yaml({**config, "machine_rank": node})
-        for node in range(nodes)
-    }
-
-
-def argv(python: str, config: Mapping[str, Any], launch: Launch, run_dir: str) -> tuple[str, ...]:
-    name = "accelerate.yaml" if launch.nnodes == 1 else f"accelerate/node-{NODE}.yaml"
-    options: tuple[str, ...] = ("--config_file", f"{run_dir}/{name}")
-    if config.get("distributed_type") == "DEEPSPEED":
-        options = (*options, "--mixed_precision", str(config["mixed_precision"]))
-    form = []
-    if launch.module:
-        form.append("--module")
-    if launch.no_python:
-        form.append("--no_python")
-    return (python, "-m", MODULE, *options, *launch.extra, *form, *launch.command)

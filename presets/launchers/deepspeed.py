@@ -1,6 +1,6 @@
-"""DeepSpeed: its configuration from a preset, and argv, hostfile and environment for its launcher.
+"""DeepSpeed: its configuration from a preset, and how a script gets it.
 
-Keys and options: DeepSpeed 0.19 (`deepspeed/runtime/config.py`, `deepspeed/launcher/runner.py`).
+Keys: DeepSpeed 0.19 (`deepspeed/runtime/config.py`).
 """
 
 from __future__ import annotations
@@ -13,28 +13,17 @@ from .. import model
 from ..finding import PlanError
 from ..model import Preset, Strategy
 from ..secrets import mask_text
-from .torchrun import Launch
-
-MODULE = "deepspeed.launcher.runner"
-"""Module for `python -m`: the program `deepspeed`."""
 
 CONFIG_FILE = "ds_config.json"
-HOST_FILE = "hostfile"
-"""Both lie in the run directory."""
+"""Name in the run directory."""
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
 """Variable with the configuration's path, for a script that reads it."""
 OPTION = "--deepspeed_config"
 """Command-line option for the configuration of a script."""
-HEAD, NODE = "{head}", "{node}"
 
 Reader = Literal["deepspeed", "accelerate", "trainer"]
 """Program that reads the configuration. The latter two replace "auto"."""
-
-
-def address(node: int) -> str:
-    """Return the placeholder for the address of a node in a plan."""
-    return f"{{address {node}}}"
 
 
 def config(preset: Preset, reader: Reader, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -215,32 +204,3 @@ def option_at(args: Sequence[str]) -> int | None:
 def environment(backend: str, path: str) -> dict[str, str]:
     """Return the variables of every rank. By default DeepSpeed assumes that a machine has GPUs."""
     return {VARIABLE: path, **({"DS_ACCELERATOR": "cpu"} if backend == "gloo" else {})}
-
-
-def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
-    """Return the launcher's command line on one node. With several nodes, each node starts its own ranks."""
-    form = []
-    if launch.module:
-        form.append("--module")
-    if launch.no_python:
-        form.append("--no_python")
-    base = (
-        python,
-        "-m",
-        MODULE,
-        "--num_gpus",
-        str(launch.nproc_per_node),
-        "--master_port",
-        str(launch.port),
-    )
-    rest = (*launch.extra, *form, *launch.command)
-    if launch.nnodes == 1:
-        return (*base, "--hostfile", "/dev/null", *rest)  # ignore the hostfile of an earlier job
-    place = ("--hostfile", f"{run_dir}/{HOST_FILE}", "--master_addr", HEAD, "--no_ssh", "--node_rank", NODE)
-    return (*base, *place, *rest)
-
-
-def files(launch: Launch) -> dict[str, str]:
-    """Return the files that the launcher reads, by path in the run directory. One node needs none."""
-    lines = (f"{address(node)} slots={launch.nproc_per_node}\n" for node in range(launch.nnodes))
-    return {} if launch.nnodes == 1 else {HOST_FILE: "".join(lines)}

@@ -143,8 +143,6 @@ def _replicas(plan: Plan, how: Strategy) -> Iterator[Finding]:
 
 
 def _launcher(preset: Preset) -> Iterator[Finding]:
-    if preset.launcher.kind != "torchrun":
-        return
     options = read_options([Word(text, 0) for text in preset.launcher.args])
     for word in options.unknown:
         yield unknown_option(word.text, "launcher.args")

@@ -1,4 +1,4 @@
-"""DeepSpeed's own configuration class, launcher and hostfile reader on what distui writes."""
+"""DeepSpeed's own configuration class on what distui writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from each import for_each
 
 from distui.presets.finding import PlanError
 from distui.presets.lint import lint_file
-from distui.presets.node_plans import for_node
 
 from .hf import needs_hf
 from .plans import DEEPSPEED, plan
@@ -33,13 +32,6 @@ for path in sys.argv[1:]:
         "bf16": bool(made.bfloat16_config.enabled), "reduce": str(made.communication_data_type),
         "untested": made.zero_allow_untested_optimizer,
     }))
-"""
-LAUNCHER = """
-import json, sys
-from deepspeed.launcher import runner
-for words in json.loads(sys.argv[2]):
-    args = runner.parse_args(words)
-    print("FOUND", json.dumps([vars(args), runner.fetch_hostfile(sys.argv[1])]))
 """
 CHECK = """
 import json, sys
@@ -104,26 +96,6 @@ def test_its_class_reads_the_configuration_of_every_preset(tmp_path: Path) -> No
 
 @needs_hf
 @pytest.mark.long
-def test_its_launcher_reads_command_line_and_hostfile(tmp_path: Path) -> None:
-    """Each node starts its own ranks."""
-    made = plan("ds-zero2", "launcher.kind=deepspeed", nnodes=2)
-    assert set(made.files) == {"ds_config.json", "hostfile"}
-    seats = [for_node(made, node, ["10.0.0.1", "10.0.0.2"], str(tmp_path), "/work", "") for node in (0, 1)]
-    assert seats[0].files["hostfile"] == seats[1].files["hostfile"]
-    (tmp_path / "hostfile").write_text(seats[0].files["hostfile"])
-    words = [seat.argv[3:] for seat in seats]
-    answers = asked(LAUNCHER, str(tmp_path / "hostfile"), json.dumps(words))
-    for node, line in enumerate(answers):
-        args, pool = json.loads(line)
-        assert pool == {"10.0.0.1": 8, "10.0.0.2": 8}
-        assert (args["master_addr"], args["master_port"], args["num_gpus"]) == ("10.0.0.1", 29511, 8)
-        assert (args["user_script"], args["user_args"]) == ("train.py", ["--lr", "1"])
-        assert (args["no_ssh"], args["node_rank"]) == (True, node)
-    assert len(answers) == 2
-
-
-@needs_hf
-@pytest.mark.long
 def test_what_it_refuses_is_an_error_of_lint_and_what_it_takes_is_none() -> None:
     configs = [{"train_micro_batch_size_per_gpu": 1, **one} for one in REFUSED + TAKEN]
     for config, answer in zip(REFUSED + TAKEN, asked(CHECK, json.dumps(configs)), strict=True):
@@ -141,13 +113,12 @@ def test_what_it_refuses_is_an_error_of_lint_and_what_it_takes_is_none() -> None
         (("strategy.stage=0", "strategy.offload_optimizer=cpu"), "needs strategy.stage 1 or more, not 0"),
         (("strategy.stage=2", "strategy.offload_optimizer=nvme"), "needs strategy.stage 3, not 2"),
         (("strategy.stage=3", "strategy.offload_param=nvme", 'strategy.nvme_path=""'), "needs strategy.nvme_path"),
-        (("launcher.kind=deepspeed",), "does not support elastic runs"),
         (("accelerate.deepspeed_config.zero_stage=3",), "accelerate.deepspeed_config.zero_stage conflicts with"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence(overrides: tuple[str, ...], words: str) -> None:
     with pytest.raises(PlanError) as caught:
-        plan("ds-zero1", *overrides, nnodes="1:2" if "elastic" in words else 1)
+        plan("ds-zero1", *overrides)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -20,7 +20,7 @@ from distui.presets.request import Request
 
 from .hf import needs_hf
 from .plans import PLACE
-from .test_accelerate_reads_it import their_environment
+from .test_accelerate_reads_it import their_environment, yaml_text
 from .test_deepspeed_reads_it import asked
 
 pytestmark = [needs_hf, pytest.mark.long, pytest.mark.filterwarnings("ignore")]
@@ -125,8 +125,7 @@ def test_accelerate(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) 
     loaded = preset("a.yaml", source)
     before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
     before.write_text(source)
-    override = load_as(loaded, "accelerate")
-    after.write_text(make_plan(override, Request(script="t.py"), PLACE).files["accelerate.yaml"])
+    after.write_text(yaml_text(loaded.preset, 8, "nccl"))
     with monkeypatch.context() as inner:
         theirs = their_environment(["--config_file", str(before), "t.py"], inner)
     with monkeypatch.context() as inner:
@@ -136,12 +135,6 @@ def test_accelerate(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) 
     under_torchrun = make_plan(loaded, Request(script="t.py"), PLACE).env
     kept = {key: value for key, value in under_torchrun.items() if key in theirs}
     assert {key: value.lower() for key, value in kept.items()} == {key: theirs[key].lower() for key in kept}
-
-
-def load_as(loaded: Loaded, kind: str) -> Loaded:
-    """The same under another launcher."""
-    launcher = replace(loaded.preset.launcher, kind=kind)  # type: ignore[arg-type]
-    return replace(loaded, preset=replace(loaded.preset, launcher=launcher))
 
 
 def test_deepspeed(tmp_path: Path) -> None:

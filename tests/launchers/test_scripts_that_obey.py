@@ -1,4 +1,4 @@
-"""Unmodified scripts on Accelerate, DeepSpeed and the Trainer under presets and launchers: what their ranks report."""
+"""Unmodified scripts on Accelerate, DeepSpeed and the Trainer under presets: what their ranks report."""
 
 from __future__ import annotations
 
@@ -89,21 +89,3 @@ def test_the_trainer(
     for one in found:
         assert one["losses"][-1] < 0.9 * one["losses"][0], one["losses"]
     assert "leaves it to the transformers Trainer" in run.status()["plan"]["obeys"]
-
-
-@pytest.mark.parametrize(
-    ("preset", "model"), [("ddp", "DistributedDataParallel"), ("ds-zero2", "DeepSpeedEngine")]
-)
-def test_accelerate_launch(world: World, preset: str, model: str) -> None:
-    run, found = trained(world, preset, ACCELERATE, "--set=launcher.kind=accelerate")
-    assert [(one["model"], one["processes"]) for one in found] == [(model, 2)] * 2
-    plan = run.status()["plan"]
-    assert (plan["launcher"], plan["preset"]) == ("command", preset)
-    assert (run.path / "accelerate.yaml").exists()
-
-
-def test_deepspeed(world: World) -> None:
-    _, found = trained(world, "ds-zero2", DEEPSPEED, "--set=launcher.kind=deepspeed", "--set=batch.micro=8")
-    assert [(one["model"], one["stage"], one["processes"], one["micro"]) for one in found] == [
-        ("DeepSpeedEngine", 2, 2, 8)
-    ] * 2

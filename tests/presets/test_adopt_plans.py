@@ -197,12 +197,6 @@ def test_a_script_that_also_shards_by_itself_is_taken_for_its_own_call() -> None
         ),
         ("ddp", ("batch.accumulation=4",), {}, "leave batch.accumulation out"),
         ("fsdp2-zero2", (), {}, "strategy.reshard_after_forward=false leaves whole parameters"),
-        (
-            "ddp",
-            ("launcher.kind=accelerate",),
-            {},
-            "its launcher is accelerate; add --set launcher.kind=torchrun",
-        ),
         ("ddp", (), {"hook": False}, "works through distui's hook, which is left out"),
         ("ddp", (), {"no_python": True}, "works in Python, which --no-python leaves out"),
     ],

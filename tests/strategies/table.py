@@ -21,10 +21,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "development" / "verification.md
 BEGIN, END = "<!-- presets: written by the tests -->", "<!-- end of presets -->"
 
 RAN: Mapping[str, str] = {
-    "ddp": "under accelerate 2 ranks of a script on Accelerate",
+    "ddp": "2 ranks of a script on Accelerate",
     "ds-zero1": "scripts on Accelerate and on DeepSpeed, 2 ranks, each updates half",
-    "ds-zero2": "scripts on Accelerate, DeepSpeed and the Trainer, 2 ranks, each updates half; also under accelerate"
-    " and deepspeed",
+    "ds-zero2": "scripts on Accelerate, DeepSpeed and the Trainer, 2 ranks, each updates half",
     "ds-zero3": "scripts on Accelerate and on DeepSpeed, 2 ranks, each holds half",
 }
 """What tests/launchers trains for real, by preset: what was seen inside the ranks."""
