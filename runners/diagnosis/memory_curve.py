@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 FINE = 30
@@ -19,6 +20,16 @@ class MemoryPoint(NamedTuple):
     """Bytes of host memory."""
     gpu: int | None = None
     """Bytes of GPU memory."""
+
+
+def sizes(points: Iterable[MemoryPoint], *, gpu: bool) -> list[tuple[float, int]]:
+    """Return the times and the known sizes of host memory, or of GPU memory."""
+    known = []
+    for point in points:
+        size = point.gpu if gpu else point.rss
+        if size is not None:
+            known.append((point.at, size))
+    return known
 
 
 class MemoryCurve:

@@ -11,7 +11,7 @@ from ...presets.finding import Finding
 from ..run.formatting import duration_text, size_text
 from ..run.model import RankPhase
 from ..run.state import Node
-from .memory_curve import MemoryPoint
+from .memory_curve import MemoryPoint, sizes
 from .view import View
 
 NEAR, FAR = 0.95, 0.90
@@ -73,7 +73,7 @@ def rising(view: View) -> Iterable[Finding]:
         if rank.phase is not RankPhase.RUNNING:
             continue
         points = view.memory.get(number, ())
-        if rank.place.node in short and (own := steady(_values(points, since, gpu=False), LEAST_S)):
+        if rank.place.node in short and (own := _growth(points, since, gpu=False)):
             growing.setdefault(rank.place.node, {})[number] = own
         if (gpu := _gpu(view, number, points, since)) is not None:
             yield gpu
@@ -87,19 +87,19 @@ def _short(view: View, node: int, since: float) -> tuple[Room, Growth] | None:
     File pages that ranks map do not count as memory in use.
     """
     room, points = memory_limit(view.state.nodes[node]), view.node_memory.get(node, ())
-    if room is None or len(points) < 2 or not _nears(points[0], points[-1], room.limit - room.used):
+    if room is None or not _nears(points, room.limit - room.used, gpu=False):
         return None
-    whole = steady(_values(points, since, gpu=False), LEAST_S)
+    whole = _growth(points, since, gpu=False)
     if whole is None or room.limit - room.used > whole.a_second * AHEAD_S:
         return None
     return room, whole
 
 
-def _values(points: Sequence[MemoryPoint], since: float, *, gpu: bool) -> list[tuple[float, int]]:
-    if not points or (points[-1].gpu if gpu else points[-1].rss) is None:
-        return []
-    pairs = [(point.at, point.gpu if gpu else point.rss) for point in points if point.at >= since]
-    return [(at, size) for at, size in pairs if size is not None]
+def _growth(points: Sequence[MemoryPoint], since: float, *, gpu: bool) -> Growth | None:
+    """Return the steady growth since a time; None without one, or if the newest size is unknown."""
+    if not sizes(points[-1:], gpu=gpu):
+        return None
+    return steady(sizes((point for point in points if point.at >= since), gpu=gpu), LEAST_S)
 
 
 def _host_growth(
@@ -116,29 +116,26 @@ def _host_growth(
 
 
 def _gpu(view: View, number: int, points: Sequence[MemoryPoint], since: float) -> Finding | None:
-    if len(points) < 2 or (points[-1].gpu or 0) <= (points[0].gpu or 0):
-        return None
     gpu = view.gpu(number)
     if gpu is None or gpu.mem_total is None or gpu.mem_used is None:
         return None
     free = gpu.mem_total - gpu.mem_used
-    if not _nears(points[0], points[-1], free, gpu=True):
+    growth = _growth(points, since, gpu=True) if _nears(points, free, gpu=True) else None
+    if growth is None or free > growth.a_second * AHEAD_S:
         return None
-    growth = steady(_values(points, since, gpu=True), LEAST_S)
-    if growth is None or growth.a_second * (view.now - growth.since) < MUCH * gpu.mem_total:
-        return None
-    if free > growth.a_second * AHEAD_S:
+    if growth.a_second * (view.now - growth.since) < MUCH * gpu.mem_total:
         return None
     limit = f"{size_text(gpu.mem_total)} of its GPU"
     return _finding(view, number, view.state.ranks[number].place.node, (), "GPU memory", limit, growth)
 
 
-def _nears(first: MemoryPoint, last: MemoryPoint, free: int, *, gpu: bool = False) -> bool:
-    """Whether two points suggest that memory runs out. A cheap test before `steady`."""
-    before, after = (first.gpu, last.gpu) if gpu else (first.rss, last.rss)
-    if before is None or after is None:
+def _nears(points: Sequence[MemoryPoint], free: int, *, gpu: bool) -> bool:
+    """Whether the first and last size suggest that memory runs out. A cheap test before `_growth`."""
+    known = sizes((*points[:1], *points[-1:]), gpu=gpu)
+    if len(known) < 2:
         return False
-    return 3 * AHEAD_S * (after - before) > free * (last.at - first.at)
+    (began, before), (ended, after) = known
+    return 3 * AHEAD_S * (after - before) > free * (ended - began)
 
 
 def _finding(

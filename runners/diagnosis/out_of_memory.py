@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...presets.finding import Finding
 from ..run.formatting import size_text
 from ..run.model import FirstCause, Outcome
 from ..run.state import Attempt
-from .memory_curve import MemoryPoint
+from .memory_curve import MemoryPoint, sizes
 from .memory_growth import growth_text, memory_limit, near, rising
 from .memory_remedies import memory_remedy
 from .view import View
@@ -75,11 +75,11 @@ def _ended(view: View) -> Attempt | None:
 
 def _out_of_memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[Finding]:
     text = "\n".join((cause.text, *cause.last_lines))
-    if cause.oom is None and _CUDA.search(text) and cause.kind in ("", "cuda-oom"):
+    is_unknown = not cause.kind
+    if cause.oom is None and (is_unknown or cause.kind == "cuda-oom") and _CUDA.search(text):
         yield _cuda(view, attempt, cause, text)
-    elif cause.oom is not None or cause.kind == "host-oom" or (not cause.kind and _HOST.search(text)):
-        refused = _refused(view, attempt, cause)
-        yield _host(view, attempt, cause, cause.oom or "", sure=True) if refused is None else refused
+    elif cause.oom is not None or cause.kind == "host-oom" or (is_unknown and _HOST.search(text)):
+        yield _refused(view, attempt, cause) or _host(view, attempt, cause, cause.oom or "", sure=True)
     elif cause.signal == "SIGKILL" and (why := _was_full(view, cause)):
         yield _host(view, attempt, cause, why, sure=False)
 
@@ -168,14 +168,14 @@ def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bo
     in_cgroup = bool(_CGROUP.search(why)) or (not why and room is not None and room.cgroup)
     limit = "" if room is None or room.cgroup != in_cgroup else f" of {size_text(room.limit)}"
     where = f"the memory{limit} of its cgroup" if in_cgroup else f"host memory{limit}"
-    ended = "was killed" if cause.signal == "SIGKILL" else "failed"
-    who = _who(view, attempt, cause)
+    who, ended = _who(view, attempt, cause), "was killed" if cause.signal == "SIGKILL" else "failed"
+    text = f"{who} {ended}: {where} ran out"
+    if not sure:
+        text = f"{who} was killed, most likely because {where} ran out"
     return Finding(
         id="oom-cgroup" if in_cgroup else "oom-host",
         severity="error",
-        text=f"{who} {ended}: {where} ran out"
-        if sure
-        else f"{who} was killed, most likely because {where} ran out",
+        text=text,
         rank=cause.rank,
         node=cause.node,
         remedy=_host_remedy(in_cgroup),
@@ -263,14 +263,12 @@ def _largest(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
         yield f"rank {most} held more: {size_text(held[most])}"
 
 
-def _curves(view: View, attempt: Attempt) -> dict[int, Sequence[MemoryPoint]]:
-    newest = attempt is view.attempt
-    return dict(view.memory if newest else view.memory_before)
+def _curves(view: View, attempt: Attempt) -> Mapping[int, Sequence[MemoryPoint]]:
+    return view.memory if attempt is view.attempt else view.memory_before
 
 
 def _curve(view: View, attempt: Attempt, rank: int, *, gpu: bool) -> Iterable[str]:
-    points = _curves(view, attempt).get(rank, ())
-    values = [(point.at, size) for point in points if (size := point.gpu if gpu else point.rss) is not None]
+    values = sizes(_curves(view, attempt).get(rank, ()), gpu=gpu)
     if text := growth_text(values):
         yield f"rank {rank}'s {'GPU' if gpu else 'host'} memory: {text}"
 
@@ -283,12 +281,13 @@ GROWS_S, GROWS, GROWS_BYTES = 20.0, 0.05, 64 << 20
 
 def grew(view: View, attempt: Attempt, rank: int) -> Iterable[str]:
     """Yield the curve of a rank whose host memory was still growing at its end."""
-    curve = [point for point in _curves(view, attempt).get(rank, ()) if point.rss is not None]
-    last = curve[-1] if curve else MemoryPoint(0.0)
-    from_then = max(last.at - GROWS_S, attempt.began + BEGINS_S)
-    earlier = [point.rss or last.rss or 0 for point in curve if point.at >= from_then]
-    added = (last.rss or 0) - min(earlier, default=last.rss or 0)
-    if last.rss and added >= max(GROWS_BYTES, GROWS * last.rss):
+    curve = sizes(_curves(view, attempt).get(rank, ()), gpu=False)
+    if not curve:
+        return
+    end, last = curve[-1]
+    begin = max(end - GROWS_S, attempt.began + BEGINS_S)
+    least = min((size for at, size in curve if at >= begin), default=last)
+    if last - least >= max(GROWS_BYTES, GROWS * last):
         yield from _curve(view, attempt, rank, gpu=False)
 
 

@@ -40,6 +40,39 @@ class Reason(NamedTuple):
     """A sentence; "" if `text` is complete."""
 
 
+_MEMORY_ERRORS = Reason(
+    "memory errors", "its memory has memory errors (ECC)", "reset the GPU before the next run"
+)
+_REPLAYS = Reason("PCIe replays", "PCIe replays", "reseat the GPU or its riser; watch the counter")
+_QUOTA = Reason(
+    "CPU quota",
+    "its cgroup's CPU quota holds it back",
+    "raise cpu.max of its cgroup, or the job's number of cores",
+    "the quota was used up in many periods (nr_throttled of cpu.stat grows)",
+)
+_READS = Reason(
+    "reads from storage",
+    "it reads from storage where the others do not",
+    "put its part of the data on a local disk, or give the node more memory for its page cache",
+)
+_STEAL = Reason(
+    "steal",
+    "the hypervisor takes CPU time from the node (CPU steal)",
+    "ask for a dedicated machine, or move the node",
+)
+_NETWORK_ERRORS = Reason(
+    "network errors",
+    "the node's interfaces count network errors",
+    "check cable, transceiver and switch port (ethtool -S, ibqueryerrors)",
+)
+_FEW_CORES = Reason(
+    "short of cores",
+    "the node is short of cores",
+    "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
+    "tasks wait for a core (load, /proc/pressure/cpu)",
+)
+
+
 def reasons(view: View, rank: int) -> list[Reason]:
     """Return the reasons, the strongest first."""
     seen = view.state.ranks.get(rank)
@@ -73,11 +106,9 @@ def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:
     yield from _clocks(own, others)
     yield from _link(own, others)
     if own.ecc_uncorrected or own.remap_failed or own.remap_pending:
-        yield Reason(
-            "memory errors", "its memory has memory errors (ECC)", "reset the GPU before the next run"
-        )
+        yield _MEMORY_ERRORS
     if own.pcie_replays and _far(own.pcie_replays, [gpu.pcie_replays for gpu in others], 10.0):
-        yield Reason("PCIe replays", "PCIe replays", "reseat the GPU or its riser; watch the counter")
+        yield _REPLAYS
 
 
 def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
@@ -125,22 +156,12 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
     if sample is None:
         return
     others = _samples(_other_ranks(view, rank))
-    quota = [peer.throttled_percent or 0.0 for peer in others]
-    if _far(sample.throttled_percent, quota, 1.3, least=20.0):
-        yield Reason(
-            "CPU quota",
-            "its cgroup's CPU quota holds it back",
-            "raise cpu.max of its cgroup, or the job's number of cores",
-            "the quota was used up in many periods (nr_throttled of cpu.stat grows)",
-        )
+    if _far(sample.throttled_percent, [peer.throttled_percent or 0.0 for peer in others], 1.3, least=20.0):
+        yield _QUOTA
     yield from _cores(view, rank, sample)
-    if (sample.read_bps or 0.0) > 10e6 and _far(sample.read_bps, [peer.read_bps for peer in others], 3.0):
-        yield Reason(
-            "reads from storage",
-            "it reads from storage where the others do not",
-            "put its part of the data on a local disk, or give the node more memory for its page cache",
-            "little of the node's memory is page cache" if _is_cache_small(view, rank) else "",
-        )
+    if _far(sample.read_bps, [peer.read_bps for peer in others], 3.0, least=10e6):
+        small = "little of the node's memory is page cache"
+        yield _READS._replace(evidence=small) if _is_cache_small(view, rank) else _READS
 
 
 def _is_cache_small(view: View, rank: Rank) -> bool:
@@ -236,31 +257,17 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
     others = [peer.metrics for number, peer in view.state.nodes.items() if number != rank.place.node]
     hosts = [metrics for metrics in others if metrics is not None]
     if _far(host.steal_percent, [peer.steal_percent for peer in hosts], 2.0, least=5.0):
-        yield Reason(
-            "steal",
-            "the hypervisor takes CPU time from the node (CPU steal)",
-            "ask for a dedicated machine, or move the node",
-        )
+        yield _STEAL
     if host.nic_errors and _far(host.nic_errors, [peer.nic_errors for peer in hosts], 3.0):
-        yield Reason(
-            "network errors",
-            "the node's interfaces count network errors",
-            "check cable, transceiver and switch port (ethtool -S, ibqueryerrors)",
-        )
-    yield from _short_of_cores(host, hosts)
+        yield _NETWORK_ERRORS
+    if _waits_for_cores(host) and hosts and _far(host.load1, [peer.load1 for peer in hosts], 1.5):
+        yield _FEW_CORES
 
 
-def _short_of_cores(host: Host, hosts: list[Host]) -> Iterator[Reason]:
-    stalled = host.cpu_stall_percent is not None and host.cpu_stall_percent >= 40
-    loaded = bool(host.load1 and host.cores and host.load1 > 1.5 * host.cores)
-    if not (stalled or loaded) or not hosts or (not _far(host.load1, [peer.load1 for peer in hosts], 1.5)):
-        return
-    yield Reason(
-        "short of cores",
-        "the node is short of cores",
-        "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
-        "tasks wait for a core (load, /proc/pressure/cpu)",
-    )
+def _waits_for_cores(host: Host) -> bool:
+    if host.cpu_stall_percent is not None and host.cpu_stall_percent >= 40:
+        return True
+    return bool(host.load1 and host.cores and host.load1 > 1.5 * host.cores)
 
 
 def _other_ranks(view: View, rank: Rank) -> list[Rank]:

@@ -156,12 +156,10 @@ def _alarms(view: View, there: Sequence[Comer]) -> list[Finding]:
     cut = unanswered(view, long)
     if cut:
         return cut
-    sizes = _sizes(view, there)
-    if sizes is not None:
-        return [sizes]
-    other = _masters(view, there) or _unmet(view, there) or _ended(view, there)
-    if other is not None:
-        return [other]
+    for obstacle in (_sizes, _masters, _unmet, _ended):
+        found = obstacle(view, there)
+        if found is not None:
+            return [found]
     came = {comer.rank: comer.waited for comer in there}
     in_init = all(comer.op == INIT for comer in there)
     return find_latecomers(view, came) if in_init and max(came.values()) >= LONG_S else []
@@ -245,9 +243,8 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
     ports = {address.rpartition(":")[2] for address, _ in groups}
     if len(groups) < 2 or not any(comer.waited >= LONG_S for comer in there):
         return None
-    if len(ports) == 1 and len(there) < _expected(
-        view
-    ):  # the addresses may be names of one machine while a rank is late
+    is_late = len(there) < _expected(view)
+    if len(ports) == 1 and is_late:  # the addresses may be names of one machine
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
@@ -294,7 +291,7 @@ def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
 def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
     """Report a rank that ended before it joined."""
     gone = tuple(rank for rank in sorted(view.state.ranks) if waits.ended(view, rank))
-    starts = any(comer.op == "init_process_group" and comer.waited >= WAIT_S for comer in there)
+    starts = any(comer.op == INIT and comer.waited >= WAIT_S for comer in there)
     if not gone or not starts:
         return None
     ranks = sorted(comer.rank for comer in there)
@@ -335,30 +332,21 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     ranks = tuple(sorted(comer.rank for comer in there if comer.waited >= LONG_S))
     if not ranks:
         return []
-    first = next(comer for comer in there if comer.rank == ranks[0])
+    op = next(comer.op for comer in there if comer.rank == ranks[0])
     expected = _expected(view)
     absent = sorted(set(range(expected)) - {comer.rank for comer in there})
-    there_are = _started(view, expected)
-    short = (
-        f"WORLD_SIZE is {expected}, this run has {plural(there_are, 'rank')}"
-        if there_are < expected
-        else ""
-    )
-    if not absent or first.op != "init_process_group":
-        text = f"{view.ranks_text(ranks)} {agreeing(ranks, 'waits', 'wait')} in {first.op} for the others"
-    elif short:
-        wait = f"{agreeing(ranks, 'waits', 'wait')} in {first.op} for {spans_text('rank', absent)}"
-        text = f"{view.ranks_text(ranks)} {wait}: {short}"
+    started = _started(view, expected)
+    text = f"{view.ranks_text(ranks)} {agreeing(ranks, 'waits', 'wait')} in {op}"
+    if not absent or op != INIT:
+        text += " for the others"
+    elif started < expected:
+        there_are = plural(started, "rank")
+        text += f" for {spans_text('rank', absent)}: WORLD_SIZE is {expected}, this run has {there_are}"
     else:
-        wait = f"{agreeing(ranks, 'waits', 'wait')} in {first.op}"
-        missing = f"{view.ranks_text(absent)} {agreeing(absent, 'is', 'are')} not there yet"
-        text = f"{view.ranks_text(ranks)} {wait}; {missing}"
-    remedy = START if short else _NOTHING
-    return [
-        _finding(
-            view, "start-waiting", ranks, text, remedy, there, list(_reasons(view, absent)), severity="note"
-        )
-    ]
+        text += f"; {view.ranks_text(absent)} {agreeing(absent, 'is', 'are')} not there yet"
+    remedy = START if started < expected else _NOTHING
+    facts = list(_reasons(view, absent))
+    return [_finding(view, "start-waiting", ranks, text, remedy, there, facts, severity="note")]
 
 
 _NOTHING = "nothing, if they still import or load; else check the logs of the ranks that are not there"
@@ -381,15 +369,22 @@ def _reason(view: View, rank: int) -> str:
         return "no process yet"
     if waits.ended(view, rank):
         return f"ended ({state.phase})"
-    if not pulses or not pulses[-1].hook:
-        return "its hook does not answer" if pulses else "nothing is received from it"
-    if pulses[-1].torch is False:
+    if not pulses:
+        return "nothing is received from it"
+    return _place_text(pulses)
+
+
+def _place_text(pulses: Sequence[Pulse]) -> str:
+    newest = pulses[-1]
+    if not newest.hook:
+        return "its hook does not answer"
+    if newest.torch is False:
         return "torch.distributed is not imported yet"
     does = activity.doing(pulses, hooked=True)
     own = activity.users(does.stack, 1)
-    if does.mode is activity.Activity.ASLEEP and own:
+    if does.mode is Activity.ASLEEP and own:
         return f"sleeps at {activity.site_text(own[0])}"
-    return "has not called init_process_group" if not pulses[-1].groups else "has a process group already"
+    return "has a process group already" if newest.groups else "has not called init_process_group"
 
 
 def _finding(

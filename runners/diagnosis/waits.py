@@ -173,14 +173,15 @@ def _by_counts(view: View) -> Iterable[RankWait]:
             if group.completed < 0:
                 counts.setdefault(key_of(group), {})[rank] = group.enqueued
     for key, called in counts.items():
-        least = min(called.values()) if len(called) >= (key.size or len(view.state.ranks)) else 0
+        is_whole = len(called) >= (key.size or len(view.state.ranks))
+        least = min(called.values()) if is_whole else 0
         for rank, count in called.items():
-            pulses = view.history[rank]
-            since = activity.still_since(pulses)
-            if count > least and not ended(view, rank) and pulses[-1].at - since >= WAIT_S:
-                sites = activity.users(pulses[-1].stack)
+            since = activity.still_since(view.history[rank])
+            newest = view.history[rank][-1]
+            if count > least and newest.at - since >= WAIT_S and not ended(view, rank):
+                sites = activity.users(newest.stack)
                 call = Collective(group=key.name, seq=count, op="collective", created=since, sites=sites)
-                yield RankWait(rank, key, call, pulses[-1].at - since, recorded=False)
+                yield RankWait(rank, key, call, newest.at - since, recorded=False)
 
 
 def patience(pulses: Iterable[Pulse]) -> float:
