@@ -94,10 +94,6 @@ def _placed(event: Event, node: int, shift: float) -> Event:
     return event if move is None else move(event, shift)
 
 
-def _attempt_started(event: AttemptStarted, node: int, shift: float) -> AttemptStarted:
-    return structs.replace(event, ranks=tuple(structs.replace(place, node=node) for place in event.ranks))
-
-
 def _attempt_ended(event: AttemptEnded, node: int, shift: float) -> AttemptEnded:
     training = _reported(event.training, shift)
     return structs.replace(event, first_cause=_cause(event.first_cause, node, shift), training=training)
@@ -114,14 +110,6 @@ def _finding_raised(event: FindingRaised, node: int, shift: float) -> FindingRai
     return FindingRaised(dataclasses.replace(event.finding, node=node, since=since))
 
 
-def _finding_cleared(event: FindingCleared, node: int, shift: float) -> FindingCleared:
-    return structs.replace(event, node=node)
-
-
-def _log_grew(event: LogGrew, node: int, shift: float) -> LogGrew:
-    return LogGrew({whole_id(file, node): size for file, size in event.sizes.items()})
-
-
 def _cause(cause: FirstCause | None, node: int, shift: float) -> FirstCause | None:
     return None if cause is None else structs.replace(cause, node=node, at=_moved(cause.at, shift))
 
@@ -132,12 +120,16 @@ def _checkpoint(event: CheckpointSaved, shift: float) -> CheckpointSaved:
 
 
 _PLACED: Mapping[type, Callable[[Any, int, float], Event]] = {
-    AttemptStarted: _attempt_started,
+    AttemptStarted: lambda event, node, shift: structs.replace(
+        event, ranks=tuple(structs.replace(place, node=node) for place in event.ranks)
+    ),
     AttemptEnded: _attempt_ended,
     RankChanged: _rank_changed,
     FindingRaised: _finding_raised,
-    FindingCleared: _finding_cleared,
-    LogGrew: _log_grew,
+    FindingCleared: lambda event, node, shift: structs.replace(event, node=node),
+    LogGrew: lambda event, node, shift: LogGrew(
+        {whole_id(file, node): size for file, size in event.sizes.items()}
+    ),
 }
 """Kind of event → its conversion."""
 _TIMED: Mapping[type, Callable[[Any, float], Event]] = {

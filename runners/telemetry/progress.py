@@ -88,7 +88,7 @@ def progress(state: RunState, now: float, dim: bool = False) -> Progress:
 
 def _is_earlier(state: RunState, at: float | None) -> bool:
     """Whether the newest report is from before the newest attempt, which still runs."""
-    return at is not None and at < _began(state) and not state.phase.ended
+    return at is not None and at < state.attempt_began and not state.phase.ended
 
 
 def _not_finite(samples: Iterable[TrainingSample], fields: Mapping[str, Any]) -> dict[str, str]:
@@ -100,13 +100,8 @@ def _not_finite(samples: Iterable[TrainingSample], fields: Mapping[str, Any]) ->
 def current(state: RunState) -> list[TrainingSample]:
     """Return the newest sample of each rank, in rank order; until its first report, the previous attempt's."""
     samples = [sample for _, sample in sorted(state.training.items())]
-    began = _began(state)
+    began = state.attempt_began
     return [sample for sample in samples if sample.at >= began] or samples
-
-
-def _began(state: RunState) -> float:
-    """Unix time at the begin of the newest attempt."""
-    return state.attempt_began
 
 
 def _reported(samples: Iterable[TrainingSample]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -192,7 +187,7 @@ def _is_measured(state: RunState, samples: Iterable[RankSample]) -> bool:
 def _advance_by_reports(state: RunState, now: float) -> Advance:
     """Judge by the script's reports."""
     newest = max(current(state), key=lambda sample: sample.at, default=None)
-    if newest is None or newest.at < _began(state):
+    if newest is None or newest.at < state.attempt_began:
         return Advance(False)
     if freshness(newest.at, now, newest.every_s) is Freshness.HOLDS:
         return Advance(True)
