@@ -46,6 +46,7 @@ from .relay_client import AgentRelay
 from .runner_process import Runner, ServedRun, SpawnRunner
 from .sampling import Sampling
 from .server import AgentServer, refuse_relay
+from .sharing import Sharing
 from .supervision import Supervision
 
 if TYPE_CHECKING:
@@ -93,7 +94,10 @@ class Agent:
         self.sampling = Sampling(run, hooks, self.pulses.shares, gpu_source)
         self.nccl = NcclSwitch(run, hooks, restarts)
         self.nccl_logs = NcclLogs(run, self.sampling.training.heard)
-        self.commands = AgentCommands(run, hooks, self.pulses.spy, restarts, self.nccl.switch, relaying)
+        self.sharing = Sharing(run.record.run8, self._serve_guest)
+        self.commands = AgentCommands(
+            run, hooks, self.pulses.spy, restarts, self.nccl.switch, self.sharing, relaying
+        )
         self.checkpoints = CheckpointWatch(run)
         self.supervision = Supervision(
             run,
@@ -117,10 +121,13 @@ class Agent:
             run.parts,
             self.commands.execute,
             self._window,
+            self.sampling.curves,
             self.sampling.attend,
-            curves=self.sampling.curves,
             pass_on=self.relay.pass_on if self.relay is not None else refuse_relay,
         )
+
+    async def _serve_guest(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self.server.serve_guest(reader, writer)
 
     async def _window(self, ask: ReadLog) -> Window:
         """Return a part of a log with the line times recorded so far."""
@@ -209,6 +216,7 @@ class Agent:
         if self.notifier is not None:
             await self.notifier.finish()
         await self.server.wait_for_viewers(HUB_SECONDS if self._has_hub else 0.0)
+        self.sharing.close()
         await self.server.close()
         await self.supervision.end_runner()
         sweep_sockets(run.record.run8)

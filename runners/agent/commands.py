@@ -34,8 +34,10 @@ from ..run.commands import (
     RunCommand,
     Save,
     SetNccl,
+    Share,
     Signal,
     Stop,
+    Unshare,
 )
 from ..run.environment import RESTART, refusal, shown
 from ..run.errors import OUTCOME_UNKNOWN
@@ -48,6 +50,7 @@ from .pyspy import EVERY_S, PySpy, alike, stacks
 from .rank_environments import Environment
 from .rank_profiles import RankProfiles
 from .runner_process import Runner, ServedRun, ask_once
+from .sharing import Sharing
 
 RUNNER_SECONDS = 20.0
 """Seconds that a restart waits for a starting runner before it is refused."""
@@ -196,6 +199,7 @@ class AgentCommands(CommandExecutor):
         spy: PySpy,
         restarts: Restarts,
         switch: Handler,
+        sharing: Sharing,
         relaying: Callable[[], bool],
     ) -> None:
         """`switch` changes NCCL's level. `relaying` returns True while the runner carries a viewer's stream."""
@@ -210,6 +214,8 @@ class AgentCommands(CommandExecutor):
             Save: self._save,
             Dump: self._dump,
             Profile: RankProfiles(run, hooks).profile,
+            Share: sharing.share,
+            Unshare: sharing.unshare,
         }
 
     def resume(self) -> None:

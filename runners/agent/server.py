@@ -21,13 +21,15 @@ from ..inrank import own_folders
 from ..inrank.control import listen, same_user
 from ..run import clock
 from ..run.answers import AgentHello, LogWindow, MetricsWindow
-from ..run.commands import PROTOCOL, Action, Hello, ReadLog, ReadMetrics, Via, understood
+from ..run.commands import PROTOCOL, Action, Command, Hello, ReadLog, ReadMetrics, Via, understood
 from ..run.daemon_run import DaemonRun
 from ..run.errors import RunError
 from ..run.journal import Chronicle, RunRecord
+from ..run.log_files import parse_file_id
 from ..run.model import HUB, TELEMETRY, AgentStarted, CaughtUp, CommandDone, LogGrew, RunEnded, Stamped
 from ..run.parts import Parts
-from ..run.wire.client import Window, peer_pid, remove_stale
+from ..run.shared_sockets import peer_of
+from ..run.wire.client import Window, remove_stale
 from ..run.wire.frames import MAGIC, MAX_LINE, VIA_ID, FrameError, decode_command, encode, read_line
 
 RESTORE_S = 2.0
@@ -44,11 +46,26 @@ PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[s
 """Carries a viewer's bytes to another node and back until the end. Returns a sentence after a failure, else ""."""
 ReadWindow = Callable[[ReadLog], Awaitable[Window]]
 ReadCurves = Callable[[ReadMetrics], Awaitable[MetricsWindow]]
+READS = (Hello, ReadLog, ReadMetrics)
+"""All requests that a read-only connection may send."""
 
 
-async def no_curves(ask: ReadMetrics) -> MetricsWindow:
-    """Answer for a run without metrics."""
-    return MetricsWindow(ask.id, error="no metrics of this run are kept here")
+def read_only_refusal(command: Command) -> str:
+    """Return why a read-only connection may not send a request; "" if it may."""
+    if not isinstance(command, READS):
+        return "this connection is read-only"
+    if isinstance(command, ReadLog) and parse_file_id(command.file) is None:
+        return f"this connection is read-only, and {command.file!r} is no log of the run"
+    return ""
+
+
+def refused(command: Command, why: str) -> bytes:
+    """Encode the answer to a request that is refused or has failed."""
+    if isinstance(command, ReadLog):
+        return encode(LogWindow(command.id, command.file, 0, 0, 0, 0, error=why))
+    if isinstance(command, ReadMetrics):
+        return encode(MetricsWindow(command.id, error=why))
+    return encode(Stamped(clock.now(), CommandDone(getattr(command, "id", VIA_ID), False, why)))
 
 
 def hardware(root: str = "/") -> tuple[str, tuple[str, ...]]:
@@ -98,10 +115,21 @@ class Client:
     """One viewer: its position in the journal, and the newest telemetry for it."""
 
     def __init__(
-        self, writer: asyncio.StreamWriter, chronicle: Chronicle, windows: int, ours: bool = False
+        self,
+        writer: asyncio.StreamWriter,
+        chronicle: Chronicle,
+        windows: int,
+        *,
+        is_starter: bool = False,
+        is_guest: bool = False,
     ) -> None:
-        """`ours`: the viewer is the process that started this agent, the job of a node."""
-        self.writer, self.ours = writer, ours
+        """`is_starter`: the viewer is the process that started this agent, the job of a node.
+
+        `is_guest`: it came by the socket of a share.
+        """
+        self.writer, self.is_guest = writer, is_guest
+        self.counts = not is_starter and not is_guest
+        """Whether it counts as a viewer of the run's end."""
         self._journal, self._fold = chronicle.journal, chronicle.folded
         self._next = 0
         """Index of the next journal line."""
@@ -118,6 +146,11 @@ class Client:
         self.windows: set[asyncio.Task[None]] = set()
         self.hello: Hello | None = None
         self._caught_up = False
+
+    @property
+    def readonly(self) -> bool:
+        """Whether only reads are answered."""
+        return self.is_guest or (self.hello is not None and self.hello.readonly)
 
     def begin(self, hello: Hello) -> None:
         self.hello = hello
@@ -197,9 +230,9 @@ class AgentServer:
         parts: Parts,
         execute: Execute,
         window: ReadWindow,
+        curves: ReadCurves,
         watched: Callable[[bool], None] = lambda watched: None,
         windows: int = 1,
-        curves: ReadCurves = no_curves,
         pass_on: PassOn = refuse_relay,
     ) -> None:
         self._path, self._record, self._chronicle, self._parts = path, record, chronicle, parts
@@ -220,7 +253,7 @@ class AgentServer:
         self.missed = asyncio.Event()
         """Set by a process that did not find the socket."""
         self.idle = asyncio.Event()
-        """Set while no viewer is connected."""
+        """Set while no viewer is connected, except guests, who do not keep the agent of an ended run."""
         self.idle.set()
         self._starter = os.getppid()
         """The launching process, which does not count as a viewer of the end."""
@@ -297,25 +330,32 @@ class AgentServer:
     def _publish(self, stamped: Stamped) -> None:
         if isinstance(stamped.event, TELEMETRY):
             keep_newest(self._newest, stamped)
-        elif isinstance(stamped.event, RunEnded) and all(client.ours for client in self._clients):
+        elif isinstance(stamped.event, RunEnded) and not any(client.counts for client in self._clients):
             self._visited.clear()
         for client in self._clients:
             client.offer(stamped)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer: socket.socket = writer.get_extra_info("socket")
+        if not same_user(peer):
+            writer.close()
+            return
+        is_starter = peer_of(peer).pid == self._starter
+        await self._serve(Client(writer, self._chronicle, self._windows, is_starter=is_starter), reader)
+
+    async def serve_guest(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection that the socket of a share has admitted, read-only, until it ends."""
+        await self._serve(Client(writer, self._chronicle, self._windows, is_guest=True), reader)
+
+    async def _serve(self, client: Client, reader: asyncio.StreamReader) -> None:
         """Serve a viewer until it or the agent ends.
 
         Cancellation is suppressed, because asyncio before Python 3.13 reports a cancelled handler as an error.
         """
         with contextlib.suppress(asyncio.CancelledError):
-            await self._serve(reader, writer)
+            await self._attend(client, reader)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer: socket.socket = writer.get_extra_info("socket")
-        if not same_user(peer):
-            writer.close()
-            return
-        client = Client(writer, self._chronicle, self._windows, peer_pid(peer) == self._starter)
+    async def _attend(self, client: Client, reader: asyncio.StreamReader) -> None:
         for stamped in self._newest.values():
             client.offer(stamped)
         self._clients.add(client)
@@ -324,8 +364,9 @@ class AgentServer:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
             oldest.writer.transport.abort()
-        self.idle.clear()
-        if not client.ours:
+        if not client.is_guest:
+            self.idle.clear()
+        if client.counts:
             self._visited.set()
         client.reply(MAGIC + encode(self._hello()))
         both = [
@@ -335,11 +376,12 @@ class AgentServer:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self._parts.stop(*both, *client.windows)
-            writer.close()
+            client.writer.close()
             self._clients.discard(client)
             self._silent.pop(client, None)
-            if not self._clients:
+            if all(other.is_guest for other in self._clients):
                 self.idle.set()
+            if not self._clients:
                 self._watched(False)
 
     async def _tell(self, client: Client) -> None:
@@ -370,6 +412,10 @@ class AgentServer:
                 await _refuse(client, line, error)
                 raise
             self._silent.pop(client, None)
+            if client.readonly and (why := read_only_refusal(command)):
+                client.reply(refused(command, why))
+                await client.taken()
+                continue
             if isinstance(command, Via):
                 if not fresh:
                     raise FrameError("Via is a first line, or none")
@@ -414,13 +460,8 @@ class AgentServer:
         client.slots.release()
         if task.cancelled() or task.exception() is None:
             return
-        if isinstance(command, ReadLog):
-            client.reply(encode(LogWindow(command.id, command.file, 0, 0, 0, 0, error=BROKEN)))
-        elif isinstance(command, ReadMetrics):
-            client.reply(encode(MetricsWindow(command.id, error=BROKEN)))
-        else:
-            text = f"it is unknown if that was done: {BROKEN}"
-            client.reply(encode(Stamped(clock.now(), CommandDone(command.id, False, text))))
+        is_read = isinstance(command, ReadLog | ReadMetrics)
+        client.reply(refused(command, BROKEN if is_read else f"it is unknown if that was done: {BROKEN}"))
 
     async def _show(self, client: Client, ask: ReadLog) -> None:
         async with client.turn:
@@ -434,11 +475,7 @@ class AgentServer:
 
     async def _answer(self, client: Client, command: Action) -> None:
         """Execute a command and answer it. Commands continue after their viewer has left."""
-        if client.hello is not None and client.hello.readonly and not command.reads:
-            done = CommandDone(command.id, False, "this connection is read-only")
-        else:
-            done = await self._execute(command)
-        client.reply(encode(Stamped(clock.now(), done)))
+        client.reply(encode(Stamped(clock.now(), await self._execute(command))))
 
     async def _window(self, ask: ReadLog) -> bytes:
         window = await self._read_window(ask)

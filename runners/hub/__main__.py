@@ -14,6 +14,7 @@ from typing import Any
 from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ..agent.server import AgentServer
+from ..agent.sharing import Sharing
 from ..diagnosis.detectors import Judging
 from ..node import routes as routes_file
 from ..node.routes import Route
@@ -60,7 +61,8 @@ class Hub:
         self.run = MergedRun(entry, plan)
         self.logs = NodeLogs(self.run)
         self.links = Links(self.run, self.logs, self._connected)
-        self._commands = HubCommands(self.run, self.links)
+        self.sharing = Sharing(entry.record.run8, self._serve_guest)
+        self._commands = HubCommands(self.run, self.links, self.sharing)
         self._judging = Judging(self.run.state, plan, self.run.emit)
         self._notifier = RunNotices(self.run, os.environ.get)
         self._dismissing = False
@@ -73,9 +75,12 @@ class Hub:
             self.run.parts,
             self._commands.execute,
             partial(self.logs.read, self.links.up),
+            NodeCurves(self.run, self._reached).read,
             windows=AT_ONCE,
-            curves=NodeCurves(self.run, self._reached).read,
         )
+
+    async def _serve_guest(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._server.serve_guest(reader, writer)
 
     def _reached(self, node: int) -> tuple[Link, float] | None:
         """Return the link to a node, if it is up, and the seconds to add to its times."""
@@ -225,6 +230,7 @@ class Hub:
         await self._notifier.finish()
         await self.run.parts.wait(CANCEL, CANCEL_SECONDS)
         await self._server.wait_for_viewers(0.0)
+        self.sharing.close()
         await self._server.close()
         sweep_sockets(self.run.record.run8)
         self.run.journal.close()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from ...presets.plurals import plural
+from ..agent.sharing import Sharing
 from ..profile import profiling
 from ..run import clock, saving
 from ..run.command_executor import (
@@ -32,8 +33,10 @@ from ..run.commands import (
     Save,
     SetAutostop,
     SetNccl,
+    Share,
     Signal,
     Stop,
+    Unshare,
 )
 from ..run.model import Clause, LinkState
 from ..run.wire.client import Link, LinkError, SilentError, new_id
@@ -78,7 +81,7 @@ class HubCommands(CommandExecutor):
 
     failures = (CloudError,)
 
-    def __init__(self, run: MergedRun, links: Links) -> None:
+    def __init__(self, run: MergedRun, links: Links, sharing: Sharing) -> None:
         super().__init__(run)
         self._run, self._links = run, links
         self._profiles = profiling.Turn()
@@ -87,6 +90,8 @@ class HubCommands(CommandExecutor):
             Stop: self.stopping.stop,
             Down: self.stopping.down,
             SetAutostop: self._set_autostop,
+            Share: sharing.share,
+            Unshare: sharing.unshare,
         }
 
     async def carry_out(self, command: Action) -> Reply:

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from ...presets.plurals import plural
 from ...presets.secrets import mask
+from .formatting import duration_text
 
 PROTOCOL = (1, 1)
 """Oldest and newest wire protocol of this code."""
@@ -40,6 +41,8 @@ class Destination(enum.Enum):
     """All nodes."""
     HUB = enum.auto()
     """The hub itself; an agent refuses the command."""
+    SERVER = enum.auto()
+    """The process that serves the viewers: the hub, or the agent of a run on one node."""
 
 
 class RunCommand(Struct, frozen=True):
@@ -62,7 +65,7 @@ class RunCommand(Struct, frozen=True):
 
     @property
     def reads(self) -> bool:
-        """Whether it only reads kept data: not journaled, and answered on read-only links and after the end, too."""
+        """Whether it only reads kept data: not journaled, and answered after the end, too."""
         return False
 
     def requested(self) -> str:
@@ -221,6 +224,42 @@ class SetAutostop(RunCommand, frozen=True, tag=True):
         return f"autostop after {self.minutes} min requested"
 
 
+class Share(RunCommand, frozen=True, tag=True):
+    """Open a read-only socket for one other user, or one group, of the server's host."""
+
+    verb: ClassVar[str] = "share"
+    goes_to: ClassVar[Destination] = Destination.SERVER
+
+    guest: str
+    """Words for the journal: "user bob", "group ml"."""
+    user: int | None = None
+    """Uid of the user; None for a group."""
+    group: int | None = None
+    """Gid of the group; None for a user."""
+    seconds: float | None = None
+    """Seconds until the socket is closed; None: at the end of the run."""
+
+    def terms(self) -> str:
+        """Return who may read, and for how long."""
+        return self.guest if self.seconds is None else f"{self.guest} for {duration_text(self.seconds)}"
+
+    def requested(self) -> str:
+        return f"read-only share with {self.terms()} requested"
+
+
+class Unshare(RunCommand, frozen=True, tag=True):
+    """Close read-only sockets, with the connections to them."""
+
+    verb: ClassVar[str] = "unshare"
+    goes_to: ClassVar[Destination] = Destination.SERVER
+
+    socket: str = ""
+    """Path of the socket to close; "" closes all."""
+
+    def requested(self) -> str:
+        return "end of read-only shares requested"
+
+
 class Via(Struct, frozen=True, tag=True):
     """A hub's first line to the agent of the head node: forward all later lines to another node's agent."""
 
@@ -262,7 +301,7 @@ class ReadMetrics(Struct, frozen=True, tag=True):
     """Whether to fill `Series.samples`, which a hub needs to fold nodes."""
 
 
-Action = Restart | Stop | SetNccl | Signal | Save | Dump | Profile | Down | SetAutostop
+Action = Restart | Stop | SetNccl | Signal | Save | Dump | Profile | Down | SetAutostop | Share | Unshare
 """Every RunCommand."""
 
 Command = Hello | Via | Action | ReadLog | ReadMetrics

@@ -43,6 +43,7 @@ from distui.runners.run.model import (
 )
 from distui.runners.run.parts import Parts
 from distui.runners.run.wire.client import stem
+from distui.runners.telemetry import curves
 
 EACH = 8
 """GPUs and ranks of a node."""
@@ -56,7 +57,7 @@ def served(entry: run_directories.Entry) -> tuple[Chronicle, AgentServer]:
     chronicle = Chronicle(entry.path)
     server = AgentServer(
         Path(stem(entry.record.run8) + ".sock"), entry.record, chronicle, Parts(print), refuse,
-        partial(ask_window, entry.path),
+        partial(ask_window, entry.path), partial(curves.ask_curves, curves.kept(entry)),
     )  # fmt: skip
     return chronicle, server
 

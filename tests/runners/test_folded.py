@@ -59,7 +59,7 @@ async def serving(story: list[Stamped]) -> AsyncIterator[tuple[Chronicle, Path]]
         raise AssertionError
 
     server = AgentServer(
-        folder / "s", record, chronicle, owner(), execute, window  # type: ignore[arg-type]
+        folder / "s", record, chronicle, owner(), execute, window, window  # type: ignore[arg-type]
     )  # fmt: skip
     emit(chronicle, story)
     await server.start("0")

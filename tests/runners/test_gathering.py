@@ -71,7 +71,7 @@ async def serving(tmp_path: Path, hello: Hello) -> AsyncIterator[tuple[Chronicle
     async def window(*asked: object) -> object:
         raise AssertionError
 
-    server = AgentServer(tmp_path / "s", record, chronicle, owner(), execute, window)  # type: ignore[arg-type]
+    server = AgentServer(tmp_path / "s", record, chronicle, owner(), execute, window, window)  # type: ignore[arg-type]
     await server.start("0")
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"), limit=1 << 22)
     try:

@@ -9,7 +9,6 @@ import glob
 import os
 import socket
 import stat
-import struct
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -22,7 +21,7 @@ from msgspec.structs import asdict, replace
 
 from ...inrank import own_folders
 from ...inrank.control import same_user
-from .. import clock, rpc
+from .. import clock, rpc, shared_sockets
 from ..answers import AgentHello, LogWindow, MetricsWindow
 from ..commands import PROTOCOL, Command, Hello, ReadLog, ReadMetrics, Via, understood
 from ..errors import RunError
@@ -185,23 +184,17 @@ def stem(run8: str) -> str:
     return f"{own_folders.find(run8)}/{run8}"
 
 
-def peer_pid(connection: socket.socket) -> int:
-    """Pid of the peer process; 0 if it is in another pid namespace."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", raw)[0])
-
-
 async def connect(
-    path: str | Path, limit: int = LIMIT
+    path: str | Path, limit: int = LIMIT, is_trusted: Callable[[socket.socket], bool] = same_user
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to a socket of this user's own processes, even if it was bound again elsewhere.
 
-    `limit`: bytes of a line. Raises OSError. The peer's user is checked, because a user who may rename the sockets'
+    `limit`: bytes of a line. Raises OSError. `is_trusted` checks the peer, because a user who may rename the sockets'
     folder could listen there.
     """
     place = own_folders.place_of(str(path))
     reader, writer = await asyncio.open_unix_connection(sock=await _queued(place), limit=limit)
-    if not same_user(writer.get_extra_info("socket")):
+    if not is_trusted(writer.get_extra_info("socket")):
         writer.transport.abort()
         raise PermissionError(errno.EACCES, "another user listens there")
     return reader, writer
@@ -238,7 +231,8 @@ def remove_stale(path: Path) -> None:
 
 
 def sweep_sockets(run8: str) -> None:
-    """Remove the sockets of an ended run: killed launchers and ranks leave theirs."""
+    """Remove the sockets of an ended run: killed agents, launchers and ranks leave theirs."""
+    shared_sockets.sweep(run8)
     for path in Path(own_folders.find(run8)).glob(f"{glob.escape(run8)}.*"):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(path.lstat().st_mode):
@@ -282,13 +276,20 @@ class SocketLink:
         """Called while an answer is awaited: returns why none will come, or ""."""
 
     @classmethod
-    async def connect(cls, path: Path, readonly: bool = False, via: int | None = None) -> SocketLink:
+    async def connect(
+        cls,
+        path: Path,
+        readonly: bool = False,
+        via: int | None = None,
+        is_trusted: Callable[[socket.socket], bool] = same_user,
+    ) -> SocketLink:
         """Connect to an agent's socket. Raises LinkError.
 
-        `readonly`: the agent must refuse commands. `via`: number of a node that the agent must relay to.
+        `readonly`: the agent must refuse commands. `via`: number of a node that the agent must relay to. `is_trusted`:
+        see `connect` above.
         """
         try:
-            reader, writer = await connect(path, MAX_LINE)
+            reader, writer = await connect(path, MAX_LINE, is_trusted)
         except BlockingIOError as error:
             raise SilentError(f"no agent answers on {path} ({error.strerror})") from None
         except OSError as error:
@@ -363,7 +364,7 @@ class SocketLink:
         """See Link.send."""
         if isinstance(command, Hello | Via | ReadLog | ReadMetrics):
             raise TypeError(f"{type(command).__name__} is not sent this way")
-        if self.readonly and not command.reads:
+        if self.readonly:
             return CommandDone(command.id, False, "this connection is read-only")
         try:
             return await self._answer(command, self._answers.open(command.id))

@@ -14,7 +14,8 @@ import pytest
 from owner import owner
 
 from distui.runners.agent.server import AgentServer, PassOn, refuse_relay
-from distui.runners.run.commands import Action, Hello, ReadLog, Via
+from distui.runners.run.answers import MetricsWindow
+from distui.runners.run.commands import Action, Hello, ReadLog, ReadMetrics, Via
 from distui.runners.run.journal import Chronicle, RunRecord
 from distui.runners.run.model import CommandDone
 from distui.runners.run.wire.client import LinkError, SocketLink, Window
@@ -29,13 +30,19 @@ async def no_window(ask: ReadLog) -> Window:
     raise AssertionError(ask.file)
 
 
+async def no_curves(ask: ReadMetrics) -> MetricsWindow:
+    raise AssertionError(ask)
+
+
 @asynccontextmanager
 async def served(pass_on: PassOn = refuse_relay) -> AsyncIterator[tuple[AgentServer, Path]]:
     """An agent's server on a socket, and its path."""
     directory = Path(tempfile.mkdtemp(prefix="dt-"))
     chronicle = Chronicle(directory)
     record = RunRecord("r.n0", "12345678n0", "r", 0.0, "here", "node", 0, 2, "r")
-    server = AgentServer(directory / "a", record, chronicle, owner(), nothing, no_window, pass_on=pass_on)
+    server = AgentServer(
+        directory / "a", record, chronicle, owner(), nothing, no_window, no_curves, pass_on=pass_on
+    )
     await server.start("0")
     try:
         yield server, directory / "a"
