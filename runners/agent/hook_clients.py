@@ -7,7 +7,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,6 +36,14 @@ STEPS_ANSWER = 64 << 10
 """Longest answer in bytes."""
 
 
+class _Nccl(msgspec.Struct):
+    """The used fields of a hook's report on NCCL."""
+
+    debug: str | None = None
+    live: bool | None = None
+    version: str | None = None
+
+
 class _Numbered(msgspec.Struct):
     id: int = -1
 
@@ -52,6 +60,8 @@ class _Counted(msgspec.Struct):
     error: str | None = None
 
 
+T = TypeVar("T")
+_messages = msgspec.json.Decoder(dict[str, Any])
 _numbered, _counted = msgspec.json.Decoder(_Numbered), msgspec.json.Decoder(_Counted)
 _reported = msgspec.json.Decoder(Reported)
 
@@ -69,37 +79,44 @@ class HookRefusal(HookError):
 
 
 class HookClient:
+    """The connection to the hook of one rank."""
+
     def __init__(
         self,
         path: Path,
         change: RankChanged,
         changed: Callable[[HookChanged], None],
-        counted: Callable[[], None],
+        on_steps: Callable[[], None],
     ) -> None:
+        """`change` began the rank. `on_steps` is called after each answer to ASK_STEPS."""
         self.rank, self.attempt, self.pid = change.rank, change.attempt, change.pid
         self.stacks_file: Path | None = None
-        self.path, self._changed, self._has_counted = path, changed, counted
+        self.path, self._changed, self._on_steps = path, changed, on_steps
         self._writer: asyncio.StreamWriter | None = None
         self._young_until, self._heard = clock.monotonic() + YOUNG_S, asyncio.Event()
         self._requests = rpc.OpenRequests[dict[str, Any]]()
         self.hello: dict[str, Any] = {}
+        """The newest values of pid, armed, made, nccl, faulthandler and thread; see `Hook.hello` in inrank/hook.py."""
         self.signals = 0
         """Number of SIGUSR2 sent to the hook's thread."""
-        self.counts = False
+        self.awaits_steps = False
         """True while an ASK_STEPS is unanswered."""
         self._steps: tuple[int | None, float] | None = None
         self.signals_version = 0
         self.reported: Reported | None = None
         """The newest training signals of its script."""
-        self._owed: rpc.OpenRequest[dict[str, Any]] | None = None
-        """The newest question of `pulse`, until it is answered."""
+        self._open_pulse: rpc.OpenRequest[dict[str, Any]] | None = None
+        """The newest request of `pulse`, until it is answered."""
 
     @property
     def up(self) -> bool:
         return self._writer is not None
 
     async def heard(self) -> None:
-        """Wait for the hook's hello, at most until the rank exits or YOUNG_S have passed. Afterwards it has no hook."""
+        """Wait for the hook's hello, at most until the rank exits or YOUNG_S have passed.
+
+        A rank without a hello by then has no hook.
+        """
         await clock.wait_set(self._heard, max(0.0, self._young_until - clock.monotonic()))
 
     async def run(self) -> None:
@@ -111,7 +128,7 @@ class HookClient:
                 await asyncio.sleep(0.1)
                 continue
             try:
-                with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+                with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.MsgspecError):
                     await self._converse(reader, writer)
             finally:
                 writer.close()
@@ -122,36 +139,37 @@ class HookClient:
             await asyncio.sleep(0.1)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello = msgspec.json.decode(await reader.readline())
+        hello = _messages.decode(await reader.readline())
         if hello.get("pid") != self.pid:
             return  # the previous attempt's socket, which ours will replace
         self.hello, self._writer = hello, writer
         self._heard.set()
         self._report("armed" if hello.get("armed") else "up")
         while line := await reader.readline():
-            if self.counts and self._took_steps(line):
+            if self.awaits_steps and self._took_steps(line):
                 continue
-            message = msgspec.json.decode(line)
+            message = _messages.decode(line)
             if message.get("push") == "armed":
                 self.hello |= {"armed": True, "nccl": message.get("nccl")}
                 self._report("armed")
             elif message.get("push") == "made":
                 self.hello["made"] = message.get("made")
                 self._report("armed")
-            self._requests.answer(message.get("id"), message)
+            if isinstance(number := message.get("id"), int):
+                self._requests.answer(number, message)
 
     def _took_steps(self, line: bytes) -> bool:
         """Return True if the line answers ASK_STEPS. Raises msgspec.MsgspecError."""
         if len(line) > STEPS_ANSWER or _numbered.decode(line).id != 0:
             return False
         answer = _counted.decode(line)
-        self.counts = False
+        self.awaits_steps = False
         if answer.error is None:
             self._steps = answer.count, answer.last
             self.hello["faulthandler"] = answer.faulthandler
             if bytes(answer.signals):
                 self._take_signals(answer.signals)
-        self._has_counted()
+        self._on_steps()
         return True
 
     def _take_signals(self, raw: msgspec.Raw) -> None:
@@ -161,22 +179,16 @@ class HookClient:
             self.signals_version = self.reported.version
 
     def _fail(self) -> None:
-        self.counts, self._steps = False, None
+        self.awaits_steps, self._steps = False, None
         self._heard.set()
         self._requests.fail(HookError(f"rank {self.rank} is gone"))
 
     def _report(self, state: str) -> None:
-        nccl = self.hello.get("nccl") or {}
+        nccl = _converted(self.hello.get("nccl"), _Nccl) or _Nccl()
+        wrapped = wrapping_of(self.hello.get("made"))
         self._changed(
             HookChanged(
-                self.attempt,
-                self.rank,
-                state,
-                self.pid,
-                nccl.get("debug"),
-                nccl.get("live"),
-                nccl.get("version"),
-                made_of(self.hello.get("made")),
+                self.attempt, self.rank, state, self.pid, nccl.debug, nccl.live, nccl.version, wrapped
             )
         )
 
@@ -208,16 +220,16 @@ class HookClient:
     async def change(self, op: str, **fields: Any) -> dict[str, Any]:
         """Send a request whose answer is NCCL's state, and report a changed state. Raises HookError."""
         answer = await self.ask(op, **fields)
-        before = self.hello.get("nccl") or {}
+        before, after = (_converted(nccl, _Nccl) or _Nccl() for nccl in (self.hello.get("nccl"), answer))
         self.hello["nccl"] = answer
-        if any(before.get(key) != answer.get(key) for key in ("live", "version")):
+        if (before.live, before.version) != (after.live, after.version):
             self._report("armed" if self.hello.get("armed") else "up")
         return answer
 
     def ask_steps(self) -> None:
         """Request its step count, unless the previous request is unanswered."""
-        if self._writer is not None and self.hello.get("armed") and not self.counts:
-            self.counts = True
+        if self._writer is not None and self.hello.get("armed") and not self.awaits_steps:
+            self.awaits_steps = True
             self._writer.write(ASK_STEPS % self.signals_version)
 
     def take_steps(self) -> tuple[int | None, float] | None:
@@ -246,9 +258,9 @@ class HookClient:
 
         Raises HookError without an answer in time.
         """
-        if self._owed is None or self._owed.done:
-            self._owed = self._question("pulse", fields)
-        answer = await self._answer(self._owed, seconds)
+        if self._open_pulse is None or self._open_pulse.done:
+            self._open_pulse = self._question("pulse", fields)
+        answer = await self._answer(self._open_pulse, seconds)
         return {} if "error" in answer else answer  # any answer shows that the rank lives
 
     async def stacks_by_signal(self) -> str:
@@ -294,15 +306,22 @@ def _stacks(file: Path, begin: int) -> str:
         raise HookError(str(error)) from None
 
 
-def made_of(reported: object) -> Wrapped | None:
+def wrapping_of(reported: object) -> Wrapped | None:
     """Decode a hook's report on how a model was wrapped. None if it is missing or invalid."""
+    return _converted(reported, Wrapped)
+
+
+def _converted(reported: object, kind: type[T]) -> T | None:
+    """Convert a part of a hook's message; None if it is missing or invalid: a script may change its hook."""
     try:
-        return None if reported is None else msgspec.convert(reported, Wrapped, strict=False)
+        return None if reported is None else msgspec.convert(reported, kind, strict=False)
     except msgspec.ValidationError:
         return None
 
 
 class Hooks:
+    """The connections to the hooks of all ranks of this node."""
+
     def __init__(
         self,
         run_dir: Path,
@@ -349,7 +368,7 @@ class Hooks:
         return [self.by_rank[rank] for rank in sorted(ranks or self.by_rank)]
 
     def _counted(self) -> None:
-        if not any(hook.counts for hook in self.by_rank.values()):
+        if not any(hook.awaits_steps for hook in self.by_rank.values()):
             self._all_counted.set()
 
     def ask_steps(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.agent.hook_clients import made_of
+from distui.runners.agent.hook_clients import wrapping_of
 from distui.runners.diagnosis import applied_preset
 from distui.runners.diagnosis.applied_preset import applied
 from distui.runners.diagnosis.view import View
@@ -106,10 +106,10 @@ def test_a_finding_weighs_what_the_plan_expected() -> None:
     "told", [None, 3, "x", [], {"strategies": 4}, {"dims": {"tp": "a"}}, {"strategies": [None]}]
 )
 def test_what_a_hook_tells_is_checked(told: object) -> None:
-    assert made_of(told) is None
+    assert wrapping_of(told) is None
 
 
 def test_what_a_newer_hook_tells_is_taken() -> None:
-    assert made_of(
+    assert wrapping_of(
         {"strategies": ["ddp"], "zero_stage": None, "dims": {}, "param": None, "new": 1}
     ) == Wrapped(("ddp",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ class Rank:
         self.free = asyncio.Event()
         self.free.set()
         self.count = 0
+        self.next_line = b""
+        """Sent instead of the next answer."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(json.dumps({"pid": 1, "armed": True, "nccl": {}}).encode() + b"\n")
@@ -33,6 +36,10 @@ class Rank:
             request = json.loads(line)
             self.asked.append(request)
             await self.free.wait()
+            if self.next_line:
+                writer.write(self.next_line + b"\n")
+                self.next_line = b""
+                continue
             answer: dict[str, Any] = {"text": "memory"}
             if request["op"] == "steps":
                 self.count += 1
@@ -96,7 +103,7 @@ async def test_a_busy_rank_is_waited_for_a_moment_and_counted_with_the_next_samp
             assert clock.monotonic() - began == pytest.approx(hook_clients.ROUND_S)
         assert len(busy.asked) == 1  # it owes an answer
         busy.free.set()
-        while hooks.by_rank[1].counts:
+        while hooks.by_rank[1].awaits_steps:
             await asyncio.sleep(0.01)
         busy.free.clear()
         hooks.ask_steps()
@@ -125,6 +132,29 @@ async def test_a_rank_that_ends_owes_nothing(socket_folder: Path) -> None:
             await asked
         hooks.ask_steps()
         assert await hooks.steps() == {}
+
+
+async def test_a_line_that_is_no_message_ends_the_connection_and_what_was_asked(
+    socket_folder: Path,
+) -> None:
+    lines = [
+        b"[1]",
+        b"3",
+        b'"x"',
+        b"[" * 100_000,
+        b"\xff",
+        b'{"id": [1]}',
+        b'{"push": "armed", "nccl": "x"}',
+    ]
+    async with ranks(socket_folder, 1) as (hooks, (rank,)):
+        hook = hooks.by_rank[0]
+        for line in lines:
+            rank.next_line = line
+            with contextlib.suppress(HookError):
+                await hook.ask("memory", 1.0)
+            while not hook.up:
+                await asyncio.sleep(0.01)
+            assert (await hook.ask("memory"))["text"] == "memory"
 
 
 async def test_without_ranks_nothing_is_waited_for(socket_folder: Path) -> None:

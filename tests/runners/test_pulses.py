@@ -247,7 +247,7 @@ async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
         assert len(silent.asked) == 2
         assert (other.asked[-1]["samples"], other.asked[-1]["sites"]) == (pulses.SAMPLES, True)
         silent.free.set()
-        while (owed := taking._hooks.by_rank[1]._owed) is not None and not owed.done:
+        while (owed := taking._hooks.by_rank[1]._open_pulse) is not None and not owed.done:
             await asyncio.sleep(0.01)
         assert [one.hook for one in await taking.take(pids)] == [True, True]
         assert len(silent.asked) == 3
