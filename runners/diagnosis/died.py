@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ...presets.finding import Finding
 from ..inrank.failure_causes import PEERS, UNEVEN
 from ..run.formatting import size_text, spans_text
-from ..run.model import FirstCause, Outcome, RankChanged, RankPhase, RunPhase
+from ..run.model import Checkpoint, FirstCause, Outcome, RankChanged, RankPhase, RunPhase
 from ..run.state import Attempt, RunState
 from . import out_of_memory
 from .view import View
@@ -166,19 +166,21 @@ def find_torn_checkpoint(view: View) -> Iterable[Finding]:
         return
     attempt = next((each for each in view.state.attempts if each.number == torn.attempt), None)
     is_running = attempt is not None and attempt.ended is None
-    if is_running and view.now < torn.at + TORN_S:
-        return
-    has_failed = attempt is not None and attempt.first_cause is not None
-    whole = view.state.checkpoint
+    if not is_running or view.now >= torn.at + TORN_S:
+        yield _torn(torn, view.state.checkpoint, attempt is not None and attempt.first_cause is not None)
+
+
+def _torn(torn: Checkpoint, whole: Checkpoint | None, has_failed: bool) -> Finding:
+    """Return the finding of a torn checkpoint. `has_failed`: a rank of its attempt failed, which explains it."""
     who = "" if torn.rank is None else f" of rank {torn.rank}"
-    yield Finding(
+    return Finding(
         id="checkpoint-torn",
         severity="note" if has_failed else "warning",
         role="fact" if has_failed else "cause",
         text=f"the checkpoint {torn.path} is incomplete: the save{who} ({torn.source}) was cut off",
         rank=torn.rank,
         remedy=f"resume from {'an earlier checkpoint' if whole is None else whole.path}",
-        evidence=(f"{torn.path} holds {size_text(torn.size)}",),
+        evidence=(f"{torn.path} holds {size_text(torn.size or 0)}",),
         since=torn.at,
     )
 

@@ -116,14 +116,7 @@ class _Sentence:
     def may_explain(self, titles: bool, killed: First | None, symptoms: Mapping[int, int]) -> bool:
         """Whether it may be the reason of a failure. See `ErrorLines.best`."""
         is_empty = (self.title and not titles) or self.text.strip() == REASON
-        return not (is_empty or self._follows(killed) or self._follows_symptom(symptoms))
-
-    def _follows(self, killed: First | None) -> bool:
-        return (
-            killed is not None
-            and self.first.file == killed.file
-            and self.first.evidence.line > killed.evidence.line
-        )
+        return not (is_empty or self.first.follows(killed) or self._follows_symptom(symptoms))
 
     def _follows_symptom(self, symptoms: Mapping[int, int]) -> bool:
         """Whether the table of causes does not contain it, and it follows a symptom in the same file."""
@@ -133,7 +126,7 @@ class _Sentence:
         return line is not None and self.first.evidence.line > line
 
     @property
-    def order(self) -> tuple[bool, bool, bool, bool, int, int, int]:
+    def order(self) -> tuple[bool, bool, bool, bool, int, tuple[int, int]]:
         """Sort key, the message that explains most first."""
         failure = self.failure
         return (
@@ -142,8 +135,7 @@ class _Sentence:
             failure is None,
             _REPORTED.match(self.text) is not None,
             -self.sureness,
-            self.first.file,
-            self.first.evidence.line,
+            self.first.position,
         )
 
 
@@ -305,7 +297,7 @@ def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
     """Whether its file ends with it and no training went on after it."""
     if each.lasts:
         return not each.outlived and each.times >= ENOUGH
-    left = lengths.get(each.first.file, 0) - each.first.evidence.line
+    left = each.first.lines_left(lengths)
     if each.outlived or (each.warned and each.sureness is Sureness.WORDS):
         return False
     return left <= (LAST if each.sureness > Sureness.WORDS else LAST_WORDS)

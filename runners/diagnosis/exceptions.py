@@ -109,6 +109,16 @@ class _Raised:
         """Whether training went on after the exception."""
         return not self.sure and any(count >= SIGNS for count in self.lives.values())
 
+    def add(self, first: First, sure: bool, stream: Stream | None) -> None:
+        """Count an occurrence of this writer, or of an unknown one."""
+        self.sure = self.sure or sure
+        if stream is not None and (stream in self.lives or len(self.lives) < STREAMS):
+            self.lives[stream] = 0
+        if self.entry.seen(first.head, first.file):
+            self.entry.firsts.append(first)
+        if first.file in self.entry.files:
+            self.last[first.file] = first.evidence.line
+
 
 class _Inner(NamedTuple):
     """An exception that precedes another in a chain."""
@@ -304,12 +314,8 @@ class Exceptions:
 
     def _unfinished(self, lengths: Mapping[int, int]) -> _Inner | None:
         """Return the first exception before a chained one that the end of its file cuts off before its first frame."""
-        ends = [
-            each
-            for each in self._inner.values()
-            if lengths.get(each.first.file, 0) - each.first.evidence.line <= LAST
-        ]
-        return min(ends, key=lambda each: (each.first.file, each.first.evidence.line), default=None)
+        ends = [each for each in self._inner.values() if each.first.lines_left(lengths) <= LAST]
+        return min(ends, key=lambda each: each.first.position, default=None)
 
     @property
     def raised(self) -> bool:
@@ -364,10 +370,8 @@ class Exceptions:
         printed, first = trace.printed, trace.raised
         if first is None or trace.ignored or printed.is_group:
             return None
-        rank, is_launcher = printed.named_rank, printed.is_of_launcher
-        if rank is not None and (is_launcher or first.head.rank is None):
-            first = replace(first, head=of_rank(rank, first.head))
-        if is_launcher:
+        first = _with_named_rank(first, printed)
+        if printed.is_of_launcher:
             self.failed = True
             self._launcher = self._launcher or first
             return None
@@ -412,16 +416,17 @@ class Exceptions:
             if len(self._raised) >= MOST:
                 return
             raised = self._raised[key] = _Raised(failure, RuleHits(_rule(failure, 0, True)))
-        raised.sure = raised.sure or sure
-        if stream is not None and (stream in raised.lives or len(raised.lives) < STREAMS):
-            raised.lives[stream], self.pending = 0, True
-        is_first = raised.entry.seen(first.head, first.file)
-        if first.file in raised.entry.files:
-            raised.last[first.file] = first.evidence.line
-        if is_first:
-            raised.entry.firsts.append(
-                replace(first, values={"where": failure.where} if failure.where else {})
-            )
+        values = {"where": failure.where} if failure.where else {}
+        raised.add(replace(first, values=values), sure, stream)
+        self.pending = self.pending or stream in raised.lives
+
+
+def _with_named_rank(first: First, printed: PrintedTraceback) -> First:
+    """Add the rank that the exception's message names. It wins over a launcher's own."""
+    rank = printed.named_rank
+    if rank is None or (first.head.rank is not None and not printed.is_of_launcher):
+        return first
+    return replace(first, head=of_rank(rank, first.head))
 
 
 def _rule(failure: Failure, place: int, sure: bool) -> Rule:

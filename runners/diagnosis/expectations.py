@@ -251,13 +251,7 @@ def _interfaces(nodes: Sequence[NodeLogs], view: View) -> Iterator[Finding]:
         return
     usual = _usual_site(nodes)
     for each in nodes:
-        if each.since is None or not each.node.bootstrap:
-            continue
-        waited, evidence = view.now - each.since, each.line("bootstrap")
-        why = _unreachable(each) if waited > SETTLED_S else ""
-        if not why and waited > LATE_S and usual and each.site not in ("", usual):
-            why = f"and the others are in {usual}.0.0/16"
-            evidence += next(other.line("bootstrap") for other in nodes if other.site == usual)
+        why, evidence = _doubt(each, nodes, usual, view.now)
         if why:
             yield _warning(
                 "expect-interface",
@@ -266,6 +260,19 @@ def _interfaces(nodes: Sequence[NodeLogs], view: View) -> Iterator[Finding]:
                 "Pin the interface that the nodes share: NCCL_SOCKET_IFNAME=<name>, or exclude with ^docker,lo,veth.",
                 evidence,
             )
+
+
+def _doubt(logs: NodeLogs, nodes: Iterable[NodeLogs], usual: str, now: float) -> tuple[str, list[str]]:
+    """Return why the interface may not reach other nodes, and the evidence; "" if it may."""
+    if logs.since is None or not logs.node.bootstrap:
+        return "", []
+    waited = now - logs.since
+    if waited > SETTLED_S and (why := _unreachable(logs)):
+        return why, logs.line("bootstrap")
+    if waited > LATE_S and usual and logs.site not in ("", usual):
+        other = next(each for each in nodes if each.site == usual)
+        return f"and the others are in {usual}.0.0/16", [*logs.line("bootstrap"), *other.line("bootstrap")]
+    return "", []
 
 
 def _unreachable(logs: NodeLogs) -> str:
@@ -293,10 +300,7 @@ def _versions(nodes: Sequence[NodeLogs], view: View) -> Iterator[Finding]:
     """Report nodes of one job with different NCCL releases."""
     if any(name == "version-mismatch" and node is not None for name, _, node in view.state.findings):
         return  # NCCL's own finding covers it
-    by_release: dict[str, list[NodeLogs]] = {}
-    for each in nodes:
-        if len(each.node.versions) == 1:
-            by_release.setdefault(each.node.versions[0].partition("+")[0], []).append(each)
+    by_release = _by_release(nodes)
     if len(by_release) < 2:
         return
     ordered = sorted(by_release.items(), key=lambda item: -len(item[1]))[:3]
@@ -311,6 +315,15 @@ def _versions(nodes: Sequence[NodeLogs], view: View) -> Iterator[Finding]:
     wide = [each for each in nodes if each.several]
     have_met = bool(wide) and all(each.complete for each in wide)
     yield finding if have_met else replace(finding, severity="error")
+
+
+def _by_release(nodes: Iterable[NodeLogs]) -> dict[str, list[NodeLogs]]:
+    """Return the nodes with a single version of NCCL by its release."""
+    by_release: dict[str, list[NodeLogs]] = {}
+    for each in nodes:
+        if len(each.node.versions) == 1:
+            by_release.setdefault(each.node.versions[0].partition("+")[0], []).append(each)
+    return by_release
 
 
 def _gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:

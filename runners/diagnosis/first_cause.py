@@ -281,7 +281,7 @@ class _Case:
 
     def _is_near_end(self, entry: RuleHits) -> bool:
         lengths = self.reading.lengths
-        return any(lengths.get(each.file, 0) - each.evidence.line <= LAST for each in entry.firsts)
+        return any(first.lines_left(lengths) <= LAST for first in entry.firsts)
 
 
 def _as_cause(entry: RuleHits) -> RuleHits:
@@ -318,11 +318,11 @@ def _earliest(candidates: Sequence[Candidate]) -> tuple[Candidate, Order]:
     return min(lines, key=_place)[1], "unknown"
 
 
-def _place(line: tuple[First, Candidate]) -> tuple[int, int, bool, int, int]:
+def _place(line: tuple[First, Candidate]) -> tuple[tuple[int, int], bool, int, int]:
     """Sort key of a candidate's line. In one line a rule comes before an exception, and then the surer candidate."""
     first, candidate = line
     place, confidence = candidate.hits.rule.place, CONFIDENCES.index(candidate.finding.confidence)
-    return first.file, first.evidence.line, place >= PLACE, confidence, place
+    return first.position, place >= PLACE, confidence, place
 
 
 def _comparable(stamps: Collection[Stamp | None]) -> list[str]:

@@ -75,13 +75,16 @@ def _ended(view: View) -> Attempt | None:
 
 def _out_of_memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[Finding]:
     text = "\n".join((cause.text, *cause.last_lines))
-    is_unknown = not cause.kind
-    if cause.oom is None and (is_unknown or cause.kind == "cuda-oom") and _CUDA.search(text):
+    if cause.oom is None and cause.kind in ("", "cuda-oom") and _CUDA.search(text):
         yield _cuda(view, attempt, cause, text)
-    elif cause.oom is not None or cause.kind == "host-oom" or (is_unknown and _HOST.search(text)):
+    elif cause.oom is not None or (cause.kind or _kind_of(text)) == "host-oom":
         yield _refused(view, attempt, cause) or _host(view, attempt, cause, cause.oom or "", sure=True)
     elif cause.signal == "SIGKILL" and (why := _was_full(view, cause)):
         yield _host(view, attempt, cause, why, sure=False)
+
+
+def _kind_of(text: str) -> str:
+    return "host-oom" if _HOST.search(text) else ""
 
 
 def parse_cuda(text: str) -> Cuda:

@@ -188,10 +188,10 @@ def judged_attempt(entry: Entry, state: RunState) -> int | None:
 def logs_of_run(entry: Entry, attempt: int | None = None) -> list[Named]:
     """Return an attempt's logs (None: the newest) on this machine: of the run, its parts, and the hub's copies."""
     paths = _paths_of_logs(entry)
-    logs = [log for log in map(parse_file_id, paths) if log is not None and log.attempt is not None]
-    newest = max((log.attempt or 0 for log in logs), default=0) if attempt is None else attempt
-    judged = sorted((log for log in logs if log.attempt == newest), key=lambda log: log.order)
-    return [(log.id, path) for log in judged for path in paths[log.id]]
+    logs = sorted(filter(None, map(parse_file_id, paths)), key=lambda log: log.order)
+    if attempt is None:
+        attempt = max((log.attempt or 0 for log in logs), default=0)
+    return [(log.id, path) for log in logs if log.attempt == attempt for path in paths[log.id]]
 
 
 def _paths_of_logs(entry: Entry) -> dict[str, list[Path]]:

@@ -201,6 +201,19 @@ class First:
         """Return a line as evidence. `file`, `name`: number and name of its file."""
         return cls(file, FactLine(name, number, shown(line)), head, stamp_of(line))
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Number of its file, and of the line in it."""
+        return self.file, self.evidence.line
+
+    def follows(self, other: First | None) -> bool:
+        """Whether it is after the other line in the same file."""
+        return other is not None and self.file == other.file and self.evidence.line > other.evidence.line
+
+    def lines_left(self, lengths: Mapping[int, int]) -> int:
+        """Return the number of lines after it. `lengths`: lines of each file so far."""
+        return lengths.get(self.file, 0) - self.evidence.line
+
 
 @dataclass(slots=True)
 class RuleHits:

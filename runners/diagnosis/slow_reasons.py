@@ -43,33 +43,82 @@ class Reason(NamedTuple):
 _MEMORY_ERRORS = Reason(
     "memory errors", "its memory has memory errors (ECC)", "reset the GPU before the next run"
 )
-_REPLAYS = Reason("PCIe replays", "PCIe replays", "reseat the GPU or its riser; watch the counter")
-_QUOTA = Reason(
-    "CPU quota",
-    "its cgroup's CPU quota holds it back",
-    "raise cpu.max of its cgroup, or the job's number of cores",
-    "the quota was used up in many periods (nr_throttled of cpu.stat grows)",
+
+
+class Outlier(NamedTuple):
+    """A value that explains a slow rank if it is far above that of the others."""
+
+    field: str
+    """Name of the field, of a sample of a GPU, a rank or a node."""
+    factor: float
+    """How many times the median of the others it must exceed."""
+    least: float
+    reason: Reason
+
+    def found(self, own: object, others: Iterable[object]) -> Iterator[Reason]:
+        """Yield the reason if it holds. `own`, `others`: samples with the field."""
+        theirs = [getattr(other, self.field) for other in others]
+        if _far(getattr(own, self.field), theirs, self.factor, self.least):
+            yield self.reason
+
+
+_REPLAYS = Outlier(
+    "pcie_replays",
+    factor=10.0,
+    least=1.0,
+    reason=Reason("PCIe replays", "PCIe replays", "reseat the GPU or its riser; watch the counter"),
 )
-_READS = Reason(
-    "reads from storage",
-    "it reads from storage where the others do not",
-    "put its part of the data on a local disk, or give the node more memory for its page cache",
+_QUOTA = Outlier(
+    "throttled_percent",
+    factor=1.3,
+    least=20.0,
+    reason=Reason(
+        "CPU quota",
+        "its cgroup's CPU quota holds it back",
+        "raise cpu.max of its cgroup, or the job's number of cores",
+        "the quota was used up in many periods (nr_throttled of cpu.stat grows)",
+    ),
 )
-_STEAL = Reason(
-    "steal",
-    "the hypervisor takes CPU time from the node (CPU steal)",
-    "ask for a dedicated machine, or move the node",
+_READS = Outlier(
+    "read_bps",
+    factor=3.0,
+    least=10e6,
+    reason=Reason(
+        "reads from storage",
+        "it reads from storage where the others do not",
+        "put its part of the data on a local disk, or give the node more memory for its page cache",
+    ),
 )
-_NETWORK_ERRORS = Reason(
-    "network errors",
-    "the node's interfaces count network errors",
-    "check cable, transceiver and switch port (ethtool -S, ibqueryerrors)",
+_STEAL = Outlier(
+    "steal_percent",
+    factor=2.0,
+    least=5.0,
+    reason=Reason(
+        "steal",
+        "the hypervisor takes CPU time from the node (CPU steal)",
+        "ask for a dedicated machine, or move the node",
+    ),
 )
-_FEW_CORES = Reason(
-    "short of cores",
-    "the node is short of cores",
-    "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
-    "tasks wait for a core (load, /proc/pressure/cpu)",
+_NETWORK_ERRORS = Outlier(
+    "nic_errors",
+    factor=3.0,
+    least=1.0,
+    reason=Reason(
+        "network errors",
+        "the node's interfaces count network errors",
+        "check cable, transceiver and switch port (ethtool -S, ibqueryerrors)",
+    ),
+)
+_FEW_CORES = Outlier(
+    "load1",
+    factor=1.5,
+    least=0.0,
+    reason=Reason(
+        "short of cores",
+        "the node is short of cores",
+        "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
+        "tasks wait for a core (load, /proc/pressure/cpu)",
+    ),
 )
 
 
@@ -107,8 +156,7 @@ def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:
     yield from _link(own, others)
     if own.ecc_uncorrected or own.remap_failed or own.remap_pending:
         yield _MEMORY_ERRORS
-    if own.pcie_replays and _far(own.pcie_replays, [gpu.pcie_replays for gpu in others], 10.0):
-        yield _REPLAYS
+    yield from _REPLAYS.found(own, others)
 
 
 def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
@@ -156,12 +204,11 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
     if sample is None:
         return
     others = _samples(_other_ranks(view, rank))
-    if _far(sample.throttled_percent, [peer.throttled_percent or 0.0 for peer in others], 1.3, least=20.0):
-        yield _QUOTA
+    yield from _QUOTA.found(sample, others)
     yield from _cores(view, rank, sample)
-    if _far(sample.read_bps, [peer.read_bps for peer in others], 3.0, least=10e6):
-        small = "little of the node's memory is page cache"
-        yield _READS._replace(evidence=small) if _is_cache_small(view, rank) else _READS
+    for reason in _READS.found(sample, others):
+        small = "little of the node's memory is page cache" if _is_cache_small(view, rank) else ""
+        yield reason._replace(evidence=small)
 
 
 def _is_cache_small(view: View, rank: Rank) -> bool:
@@ -256,12 +303,10 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
         return
     others = [peer.metrics for number, peer in view.state.nodes.items() if number != rank.place.node]
     hosts = [metrics for metrics in others if metrics is not None]
-    if _far(host.steal_percent, [peer.steal_percent for peer in hosts], 2.0, least=5.0):
-        yield _STEAL
-    if host.nic_errors and _far(host.nic_errors, [peer.nic_errors for peer in hosts], 3.0):
-        yield _NETWORK_ERRORS
-    if _waits_for_cores(host) and hosts and _far(host.load1, [peer.load1 for peer in hosts], 1.5):
-        yield _FEW_CORES
+    yield from _STEAL.found(host, hosts)
+    yield from _NETWORK_ERRORS.found(host, hosts)
+    if hosts and _waits_for_cores(host):
+        yield from _FEW_CORES.found(host, hosts)
 
 
 def _waits_for_cores(host: Host) -> bool:
