@@ -24,6 +24,7 @@ from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from distui.presets.sanitize import as_message
 from distui.runners.logs import grep, search
 from distui.runners.run import clock
 from distui.runners.run.model import Event
@@ -68,7 +69,7 @@ class Rig:
 
     def told(self) -> str:
         """What notifications say, unwrapped."""
-        return "\n".join(self.app.messages)
+        return "\n".join(SAID)
 
     def screen(self) -> str:
         """What the terminal shows now."""
@@ -77,6 +78,23 @@ class Rig:
 
 
 Start = Callable[..., "Rig"]
+
+SAID: list[str] = []
+"""The messages of this test's cockpits."""
+
+
+@pytest.fixture(autouse=True)
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the messages of the cockpit."""
+    SAID.clear()
+    notify = CockpitApp.notify
+
+    def record(app: CockpitApp, message: str, **options: Any) -> None:
+        SAID.append(as_message(message))
+        notify(app, message, **options)
+
+    monkeypatch.setattr(CockpitApp, "notify", record)
+    return SAID
 
 
 @pytest.fixture(autouse=True)

@@ -91,7 +91,11 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> type[BreakingParts]:
 
 @pytest.mark.parametrize("name", [*RUN_SCREEN, *BESIDE])
 async def test_a_part_that_fails_is_named_on_the_screen_and_the_cockpit_goes_on(
-    rig: Start, breaking: type[BreakingParts], capsys: pytest.CaptureFixture[str], name: str
+    rig: Start,
+    breaking: type[BreakingParts],
+    capsys: pytest.CaptureFixture[str],
+    said: list[str],
+    name: str,
 ) -> None:
     breaking.broken.add(name)
     follows, keys = (RUN_SCREEN | BESIDE)[name]
@@ -99,7 +103,7 @@ async def test_a_part_that_fails_is_named_on_the_screen_and_the_cockpit_goes_on(
     async with shown(it, faults=True):
         await it.press(*keys)
         sentence = f"Internal error in {name} ({follows}): Fault: {name} (part-failed:{name}); "
-        await it.until(lambda: any(said.startswith(sentence) for said in it.app.messages))
+        await it.until(lambda: any(text.startswith(sentence) for text in said))
         if follows != ONCE:
             await it.until(lambda: name in breaking.ran)
         if name in RUN_SCREEN:
@@ -131,7 +135,7 @@ async def test_the_tick_goes_on_by_itself_after_a_fault(
 
 
 async def test_a_pane_that_fails_takes_no_other_with_it_and_is_named_once(
-    rig: Start, monkeypatch: pytest.MonkeyPatch
+    rig: Start, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     """Also where it fails in each frame, and as the terminal gets another size."""
 
@@ -145,7 +149,7 @@ async def test_a_pane_that_fails_takes_no_other_with_it_and_is_named_once(
             it.now += 1
             it.app.tick()
             await it.pilot.resize_terminal(80 + seconds, 24)
-        assert [text for text in it.app.messages if "no rows" in text] == [it.told()]
+        assert [text for text in said if "no rows" in text] == [it.told()]
         assert len(it.app.work.tracebacks) < 4
         await asyncio.sleep(background.SHOWN_S)
         it.now += 1

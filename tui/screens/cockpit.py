@@ -26,9 +26,6 @@ from .flash import Flash
 PATIENCE_S = 0.5
 """Seconds before the cockpit reports that it is waiting."""
 
-MOST_MESSAGES = 50
-"""Number of remembered messages."""
-
 
 class Cockpit(PacedApp):
     """Shows one run, and messages above the footer."""
@@ -46,8 +43,6 @@ class Cockpit(PacedApp):
     """The lines that the user typed after `:`, the newest last."""
     _enabled: tuple[bool, ...] = ()
     """Whether restart and stop were enabled at the last paint."""
-    messages: tuple[str, ...] = ()
-    """The newest messages."""
 
     def open_run(self, run: str) -> None:
         """Show this run instead of the current one."""
@@ -80,7 +75,6 @@ class Cockpit(PacedApp):
     def notify(self, message: str, **options: Any) -> None:
         """Show a message above the footer if the screen has a place for it, else as a toast."""
         text = as_message(message)
-        self.messages = (*self.messages[1 - MOST_MESSAGES :], text)
         if flash := self._flash():
             flash.say(text, options.get("severity", "information"), options.get("timeout"))
         else:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.binding import Binding
 from textual.events import Resize
 
 from ..rows.glyphs import Row
 from .rows_view import RowsView
-
-if TYPE_CHECKING:
-    pass
 
 PANES = ("plan", "YAML", "lint", "memory")
 
