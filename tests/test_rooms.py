@@ -227,7 +227,10 @@ LATE_IMPORTS = {
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
     "tui/verbs/presets.py": {"presets.imports", "runners.launch.preset_of_request", "runners.run.run_directories"},
-    "tui/verbs/cockpit.py": {"runners.reports.bundle_reader", "runners.launch.hosts", "tui.app", "tui.source"},
+    "tui/verbs/cockpit.py": {
+        "runners.launch.hosts", "runners.reports.bundle_reader", "runners.run.wire.shared_link", "tui.app",
+        "tui.shared_source", "tui.source",
+    },
     "tui/verbs/run_or_bundle.py": {"runners.reports.bundle_reader"},
     "tui/verbs/watch.py": {"runners.watch.watch_link"},
     # What an agent asks once, and what asks other hosts.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -83,14 +84,16 @@ class CockpitApp(Cockpit):
         keys: Path | None = None,
         settings: Path | None = None,
         replay: bool = False,
+        in_browser: bool = False,
     ) -> None:
+        """`in_browser`: whoever sees it has no terminal on this machine, and may be another person."""
         super().__init__()
         self.source = source
         self.clock = clock
         self.replay = replay
         self.work = BackgroundWork(self)
-        self.choices = Choices(self, settings if settings is not None else settings_path())
-        self.permissions = Permissions(readonly)
+        self.choices = Choices(self, settings if settings is not None else settings_path(), not in_browser)
+        self.permissions = Permissions(readonly, in_browser)
         self.alerts = Alerts(self.write)
         self.type_ahead = TypeAhead(self, self.work.parts, super().on_event)
         self.beat = Beat(lambda: self.call_next(self.tick))
@@ -313,7 +316,14 @@ def run_cockpit(source: LocalSource, run_id: str | None, **options: Any) -> int:
     app.work.print_tracebacks()
     current = app.current
     if not app.return_code and current is not None and current.state.name and not current.state.phase.ended:
-        name = current.state.name
-        verb = f"watch {current.id.removeprefix(WATCH)}" if current.watched else f"attach {name}"
-        print(terminal.typeable(f"{name} goes on; `distui {verb}` shows it again", sys.stdout))
+        text = f"{current.state.name} goes on; `distui {_verb_of(current)}` shows it again"
+        print(terminal.typeable(text, sys.stdout))
     return app.return_code or 0
+
+
+def _verb_of(run: OpenRun) -> str:
+    """Return the verb that opens a run, with its argument."""
+    if run.watched:
+        return f"watch {run.id.removeprefix(WATCH)}"
+    is_shared = os.sep in run.id
+    return f"attach {run.id if is_shared else run.state.name}"

@@ -18,8 +18,9 @@ KEEP_AFTER_S = 0.5
 class Choices:
     """The settings of the user. A file that cannot be written limits a choice to this cockpit."""
 
-    def __init__(self, app: App[None], path: Path) -> None:
-        self._app, self._path = app, path
+    def __init__(self, app: App[None], path: Path, is_kept: bool = True) -> None:
+        """`is_kept`: whether choices are written for later cockpits."""
+        self._app, self._path, self._is_kept = app, path, is_kept
         self.settings, self.problems = load(path)
         self._unkept: dict[str, object] = {}
         """Choices that are not written yet."""
@@ -40,5 +41,5 @@ class Choices:
     def write(self) -> None:
         """Write the choices that are not written yet. Raises SettingsError."""
         fields, self._unkept = self._unkept, {}
-        if fields:
+        if fields and self._is_kept:
             keep(self._path, fields)

@@ -32,7 +32,7 @@ class Action(Struct, frozen=True):
     @property
     def name(self) -> str:
         """The name without target and arguments, for `Permissions.allowed`."""
-        return self.action.partition("(")[0].rpartition(".")[2]
+        return name_of(self.action)
 
     @property
     def target(self) -> str:
@@ -45,6 +45,11 @@ class Action(Struct, frozen=True):
     def method(self) -> str:
         """The name of the method that Textual calls, without "action_"."""
         return self.target.partition("(")[0]
+
+
+def name_of(action: str) -> str:
+    """Return the name of an action without its target and arguments."""
+    return action.partition("(")[0].rpartition(".")[2]
 
 
 def target_of(action: str) -> str:

@@ -1,4 +1,4 @@
-"""Enables and disables actions: `--readonly` and the end of a run disable those that change it."""
+"""Enables and disables actions: `--readonly` and the end of a run disable those that change it, a browser others."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from .rows.run_status import launching
 OF_NO_RUN = ("launch", "rerun", "remove", "note", "tags")
 """Actions that do not change the displayed run; only `--readonly` disables them."""
 
+OF_ACCOUNT = ("runs", "compare", "copy", "pager", "shell", "suspend_cockpit")
+"""Actions that use other runs, files or programs of this account; they are disabled in a browser."""
+
 
 class Permissions:
     """Answers for each action whether it is enabled now."""
 
-    def __init__(self, readonly: bool) -> None:
-        """Create it; `readonly` is the option `--readonly`."""
+    def __init__(self, readonly: bool, in_browser: bool = False) -> None:
+        """Create it; `readonly` is the option `--readonly`, `in_browser` that of CockpitApp."""
         self.forced_readonly = readonly
+        self._in_browser = in_browser
         self.run: OpenRun | None = None
 
     @property
@@ -27,7 +31,7 @@ class Permissions:
     def allowed(self, action: str) -> bool:
         """Whether an action is enabled, by its name."""
         if action not in MUTATING:
-            return True
+            return not (self._in_browser and action in OF_ACCOUNT)
         if action in OF_NO_RUN:
             return not self.forced_readonly
         run = self.run
@@ -40,9 +44,11 @@ class Permissions:
         return action not in ("restart", "nccl") or not _starting(run)
 
     def refusal(self) -> str:
-        """Return why the displayed run cannot be changed."""
+        """Return why an action is disabled."""
         if self.run is not None and self.run.watched:
             return "distui did not start this job: it can only be watched"
+        if self._in_browser:
+            return "read-only: a browser can only look at the run"
         return "read-only: this cannot change the run"
 
 

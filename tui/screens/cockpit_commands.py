@@ -13,7 +13,7 @@ from ...runners.run.model import CommandDone
 from ...runners.run.nccl_reach import refusal
 from ...runners.run.wire.client import LinkError, new_id
 from ..background import background, keep_running
-from ..keys import target_of
+from ..keys import name_of, target_of
 from ..lending import state_dir
 from ..open_run import OpenRun
 from ..rows.command_line import RunNames, parse
@@ -79,6 +79,8 @@ class Commands:
             typed = parse(line, new_id, app.view.marked)
             if typed.command is not None:
                 self.ask(typed.command)
+            elif typed.action and not app.permissions.allowed(name_of(typed.action)):
+                self._refuse(app.permissions.refusal())
             elif typed.action:
                 target = target_of(typed.action)
                 owner = app if target == typed.action else app.screen

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from ..background import background
-from ..keys import bindings
+from ..keys import bindings, name_of
 from ..open_run import OpenRun
 from ..rows.charts import STRIP
 from ..rows.frame import Frame
@@ -189,7 +189,7 @@ class RunScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "forward":
-            action = str(parameters[1])
+            action = name_of(str(parameters[1]))
         return action in ANSWERED or self.app.permissions.allowed(action)
 
     def action_forward(self, part: str, call: str) -> None:

@@ -7,10 +7,12 @@ import asyncio
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 from ...presets.request import Named
-from ...runners.run import run_directories
+from ...runners.run import run_directories, shared_sockets
 from ...runners.run.errors import RunError, UnreachableError
+from ...runners.run.wire.client import LinkError
 from ...runners.run.wire.ssh import HostError, Way
 from ..terminal import complaint, draws_ascii_alone
 
@@ -25,6 +27,8 @@ def attach(options: argparse.Namespace) -> int:
     """Open one run."""
     if options.host is not None:
         return _attach_on_host(options)
+    if options.run is not None and options.run.endswith(f"/{shared_sockets.NAME}"):
+        return _attach_shared(Path(options.run), options.ascii)
     run = run_directories.resolve(options.run).record.run
     return show(run, options.readonly, options.ascii)
 
@@ -49,16 +53,32 @@ def check_terminal() -> None:
         raise RunError(problem)
 
 
-def show(run: str | None, readonly: bool, ascii_only: bool, replay: bool = False) -> int:
-    """Run the cockpit and return its exit status."""
+def show(run: str | None, readonly: bool, ascii_only: bool, **options: Any) -> int:
+    """Run the cockpit and return its exit status. `options` are those of CockpitApp; `source`: its runs."""
     check_terminal()
     gc.disable()  # start-up creates no garbage; the app enables it again
     from .. import app, source
 
+    runs = options.pop("source", None) or source.LocalSource(readonly)
     plain = ascii_only or draws_ascii_alone(os.environ)
-    return app.run_cockpit(
-        source.LocalSource(readonly), run, readonly=readonly, ascii_only=plain, replay=replay
-    )
+    return app.run_cockpit(runs, run, readonly=readonly, ascii_only=plain, **options)
+
+
+def _attach_shared(path: Path, ascii_only: bool) -> int:
+    """Open a run that another user of this host shares. Raises RunError."""
+    from ...runners.run.wire import shared_link
+    from ..shared_source import SharedSource
+
+    async def try_link() -> None:
+        link = await shared_link.connect(path)
+        await link.close()
+
+    check_terminal()
+    try:
+        asyncio.run(try_link())
+    except LinkError as error:
+        raise UnreachableError(str(error)) from None
+    return show(str(path), readonly=True, ascii_only=ascii_only, source=SharedSource(path))
 
 
 def _attach_on_host(options: argparse.Namespace) -> int:
