@@ -89,12 +89,15 @@ _STRONG, _WEAK = frame_rules("strong"), frame_rules("weak")
 _SAVES = re.compile(r"^_?(save|load|write|restore|dump)\w*(check_?point|ckpt|snapshot|state_?dict)", re.I)
 """Names of functions that write or read checkpoints, in any library."""
 _TORCH = re.compile(
-    r"/(site|dist)-packages/torch/|/torch/(nn|distributed|autograd|optim|utils|cuda|fx|_\w+)/"
+    r"/(site-packages|dist-packages|pytorch)/torch/|/torch/(_\w+|functional|library|random|serialization|storage)\.py$"
+    r"|/torch/(_\w+|amp|ao|autograd|backends|cuda|distributed|export|func|fx|jit|multiprocessing|nn|optim|utils)/"
 )
+"""Torch's own files, also of a checkout of its source."""
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
-_PYTHON = re.compile(r"/python3\.\d+t?/|/python3\d\.zip/|^<|/inrank/")
+_PYTHON = re.compile(r"/lib(64)?/python3\.\d+t?/|/python3\d+\.zip/|^<|/inrank/")
 """Python's own files, and distui's hook."""
-_LEVELS = ((2, _TORCH), (1, _LIBRARY), (3, _PYTHON))
+_TORCH_LEVEL = 2
+_LEVELS = ((_TORCH_LEVEL, _TORCH), (1, _LIBRARY), (3, _PYTHON))
 """Files that are not the user's own code, by level; the first match counts."""
 
 
@@ -127,20 +130,20 @@ def place(stack: Sequence[Site]) -> RankPosition:
     named = min(frames, key=lambda pair: pair[1].level)[0]
     for site, frame in frames:
         if frame.strong is not None:
-            distributed = frame.strong in (Kind.COLLECTIVE, Kind.STORE)
-            return RankPosition(frame.strong, named, _op(stack, site) if distributed else "")
+            calls_torch = frame.strong in (Kind.COLLECTIVE, Kind.STORE)
+            return RankPosition(frame.strong, named, _op(stack, site) if calls_torch else "")
     weak = next((frame.weak for _, frame in frames if frame.weak is not None), None)
     if weak is not None:
         return RankPosition(weak, named)
-    return RankPosition(Kind.TORCH if frames[0][1].level == 2 else Kind.CODE, named)
+    return RankPosition(Kind.TORCH if frames[0][1].level == _TORCH_LEVEL else Kind.CODE, named)
 
 
-def distributed(stack: Sequence[Site]) -> bool:
-    """Whether a stack may be of a wait in torch.distributed. A cheap test before `place`."""
+def may_wait_in_distributed(stack: Sequence[Site]) -> bool:
+    """Whether a rank with this stack may wait in torch.distributed. A cheap test before `place`."""
     return any("/torch/distributed/" in site.file for site in stack[:4])
 
 
-def backward(stack: Sequence[Site]) -> bool:
+def in_backward(stack: Sequence[Site]) -> bool:
     """Whether a stack ends in torch's backward pass, where data-parallel ranks wait for each other's gradients."""
     return bool(stack) and stack[0].name == "_engine_run_backward"
 
@@ -153,7 +156,7 @@ def _op(stack: Sequence[Site], inner: Site) -> str:
     return next((name for name in outer if not name.startswith("_") and name != "wrapper"), inner.name)
 
 
-def users(stack: Sequence[Site], most: int = 4) -> tuple[Site, ...]:
+def telling_frames(stack: Sequence[Site], most: int = 4) -> tuple[Site, ...]:
     """Return the informative frames: the user's own, else a library's, else the innermost."""
     own = [site for site in stack if _frame(site.file, site.name).level == 0]
     libraries = [site for site in stack if _frame(site.file, site.name).level == 1]
@@ -197,10 +200,10 @@ class Activity(enum.StrEnum):
 
 
 class Doing(NamedTuple):
-    """A rank's activity and place."""
+    """A rank's activity and position in the code."""
 
-    mode: Activity
-    place: RankPosition = RankPosition(Kind.UNKNOWN)
+    activity: Activity
+    position: RankPosition = RankPosition(Kind.UNKNOWN)
     stack: tuple[Site, ...] = ()
     helped: bool = False
     """For WORKS: its main thread waits for other threads, children or its GPU, which work."""
@@ -215,55 +218,59 @@ class Doing(NamedTuple):
 
 
 def doing(
-    pulses: Sequence[Pulse], *, hooked: bool, tree: float | None = None, gpu: float | None = None
+    pulses: Sequence[Pulse],
+    *,
+    hooked: bool,
+    tree_percent: float | None = None,
+    gpu_percent: float | None = None,
 ) -> Doing:
     """Classify a rank.
 
-    `hooked`: its hook has answered before; `tree`: percent of a core that its process and its children use; `gpu`:
-    percent of time that its GPU is in use.
+    `hooked`: its hook has answered before; `tree_percent`: percent of a core that its process and its children use;
+    `gpu_percent`: percent of time that its GPU is in use.
     """
     if not pulses:
         return Doing(Activity.UNKNOWN)
     newest = pulses[-1]
     stack = next((pulse.stack for pulse in reversed(pulses) if pulse.stack), ())
-    where = place(stack)
+    position = place(stack)
     if newest.state in ("T", "t"):
-        return Doing(Activity.STOPPED, where, stack)
+        return Doing(Activity.STOPPED, position, stack)
     if not newest.hook:
-        return _silent(pulses, hooked, tree, _unanswered(pulses, where, stack))
+        return _silent(pulses, hooked, tree_percent, _unanswered(pulses, position, stack))
     if not newest.stack:
         return Doing(Activity.UNKNOWN)
-    uses_gpu = gpu is not None and gpu > GPU_PERCENT
+    uses_gpu = gpu_percent is not None and gpu_percent > GPU_PERCENT
     if asleep_s(pulses) >= ASLEEP_S:
-        return _asleep(pulses, where, stack, tree, uses_gpu)
+        return _asleep(pulses, position, stack, tree_percent, uses_gpu)
     if not uses_gpu and _loops(pulses):
-        return Doing(Activity.LOOPS, where, stack)
-    return Doing(Activity.WORKS, where, stack, sign=_moving(pulses))
+        return Doing(Activity.LOOPS, position, stack)
+    return Doing(Activity.WORKS, position, stack, sign=_moving(pulses))
 
 
 def _asleep(
     pulses: Sequence[Pulse],
-    where: RankPosition,
+    position: RankPosition,
     stack: tuple[Site, ...],
-    tree: float | None,
+    tree_percent: float | None,
     uses_gpu: bool,
 ) -> Doing:
     """Classify a rank whose main thread sleeps at one place."""
-    sure, sign = _deep(pulses), _helpers(pulses, tree)
+    sure, sign = _sleeps_without_cpu(pulses), _helpers(pulses, tree_percent)
     if sign:
-        return Doing(Activity.WORKS, where, stack, helped=True, sure=sure, sign=sign)
+        return Doing(Activity.WORKS, position, stack, helped=True, sure=sure, sign=sign)
     if not uses_gpu:
-        return Doing(Activity.ASLEEP, where, stack, sure=sure)
+        return Doing(Activity.ASLEEP, position, stack, sure=sure)
     # Without the percentage, which would change the evidence and raise the finding again with every sample.
     sign = "its GPU is in use, by it or by another process"
-    return Doing(Activity.GPU_ALONE, where, stack, helped=True, sure=sure, sign=sign)
+    return Doing(Activity.GPU_ALONE, position, stack, helped=True, sure=sure, sign=sign)
 
 
-def _helpers(pulses: Sequence[Pulse], tree: float | None) -> str:
+def _helpers(pulses: Sequence[Pulse], tree_percent: float | None) -> str:
     """Name the helpers that work while the main thread sleeps; "" without any."""
-    if _others(pulses) > OTHERS_SHARE:
+    if _other_threads_share(pulses) > OTHERS_SHARE:
         return "its main thread sleeps; other threads of it use CPU time"
-    if (tree or 0.0) > TREE_PERCENT:
+    if (tree_percent or 0.0) > TREE_PERCENT:
         return "its main thread sleeps; its child processes use CPU time"
     return ""
 
@@ -271,7 +278,7 @@ def _helpers(pulses: Sequence[Pulse], tree: float | None) -> str:
 def _moving(pulses: Sequence[Pulse]) -> str:
     """Describe the progress that these pulses show."""
     first, last = pulses[0], pulses[-1]
-    if (first.step or 0) < (last.step or 0) or _called(first) < _called(last):
+    if has_stepped(first, last) or _called(first) < _called(last):
         return "its steps or collectives go on"
     if works(first, last):
         return "it reads or writes"
@@ -287,7 +294,7 @@ _SOURCES = {
 _STALE = "this stack is the last before its hook fell silent; `distui dump RUN stacks` asks for a newer one"
 
 
-def _unanswered(pulses: Sequence[Pulse], where: RankPosition, stack: tuple[Site, ...]) -> Doing:
+def _unanswered(pulses: Sequence[Pulse], position: RankPosition, stack: tuple[Site, ...]) -> Doing:
     """Describe a rank whose hook does not answer: the source of its stack and its main thread's wait in the kernel."""
     newest = next((pulse for pulse in reversed(pulses) if pulse.stack), None)
     stale = newest is not None and newest.hook
@@ -298,21 +305,21 @@ def _unanswered(pulses: Sequence[Pulse], where: RankPosition, stack: tuple[Site,
         origin = _SOURCES.get(newest.source, "")
     kernel = f"its main thread waits in the kernel's {pulses[-1].waits_in}" if pulses[-1].waits_in else ""
     source = "; ".join(note for note in (origin, kernel) if note)
-    return Doing(Activity.UNKNOWN, where, stack, source=source, stale=stale)
+    return Doing(Activity.UNKNOWN, position, stack, source=source, stale=stale)
 
 
-def _silent(pulses: Sequence[Pulse], hooked: bool, tree: float | None, unanswered: Doing) -> Doing:
+def _silent(pulses: Sequence[Pulse], hooked: bool, tree_percent: float | None, unanswered: Doing) -> Doing:
     trail = _trail(pulses, lambda pulse: not pulse.hook)
     if not hooked or len(trail) < 2:
         return unanswered
     if works(trail[0], trail[-1]):
-        return unanswered._replace(mode=Activity.WORKS)
+        return unanswered._replace(activity=Activity.WORKS)
     used = _share(trail[0].process_s, trail[-1].process_s, trail[0], trail[-1])
-    if used is None and tree is not None:
-        used = tree / 100.0
+    if used is None and tree_percent is not None:
+        used = tree_percent / 100.0
     # On an overloaded machine it gets little CPU time, but every sample finds it ready to run.
     busy = all(pulse.state == "R" for pulse in trail) or (used is not None and used > BUSY_SHARE)
-    return unanswered._replace(mode=Activity.SILENT_BUSY if busy else Activity.SILENT)
+    return unanswered._replace(activity=Activity.SILENT_BUSY if busy else Activity.SILENT)
 
 
 def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse]:
@@ -355,7 +362,7 @@ def still_since(pulses: Sequence[Pulse]) -> float:
     return same[0].at
 
 
-def _deep(pulses: Sequence[Pulse]) -> bool:
+def _sleeps_without_cpu(pulses: Sequence[Pulse]) -> bool:
     """Whether it uses no CPU time at all and is not in the kernel's uninterruptible I/O sleep."""
     first, last = pulses[-3], pulses[-1]
     used = _share(first.cpu_s, last.cpu_s, first, last)
@@ -370,13 +377,22 @@ def _idled(before: Pulse, after: Pulse) -> bool:
 
 def works(before: Pulse, after: Pulse) -> bool:
     """Whether steps, collectives or I/O bytes increased, which shows work."""
-    if (before.step or 0) < (after.step or 0) or _grew(before.read_bytes, after.read_bytes):
+    if has_stepped(before, after) or _grew(before.read_bytes, after.read_bytes):
         return True
     if _grew(before.written_bytes, after.written_bytes):
         return True
     if not before.groups or not after.groups:
         return False
     return _called(before) < _called(after)
+
+
+def has_stepped(before: Pulse, after: Pulse) -> bool:
+    """Whether the rank is known to have made an optimizer step between the pulses."""
+    if after.step is None:
+        return False
+    if before.step is None:  # with an answer of the hook: it had no optimizer yet
+        return before.hook and after.step > 0
+    return before.step < after.step
 
 
 def _grew(before: int | None, after: int | None) -> bool:
@@ -394,7 +410,7 @@ def _share(before: float | None, after: float | None, earlier: Pulse, later: Pul
     return (after - before) / (later.at - earlier.at)
 
 
-def _others(pulses: Sequence[Pulse]) -> float:
+def _other_threads_share(pulses: Sequence[Pulse]) -> float:
     """CPU share in cores of all threads but the main one over the newest three pulses."""
     first, last = pulses[-3], pulses[-1]
     every = _share(first.process_s, last.process_s, first, last)
@@ -428,4 +444,4 @@ def _is_alone(trail: Sequence[Pulse]) -> bool:
     main = _share(trail[0].cpu_s, trail[-1].cpu_s, trail[0], trail[-1])
     # On an overloaded machine it gets little CPU time, but every sample finds it ready to run.
     busy = main is not None and (main >= BUSY_SHARE or all(pulse.state == "R" for pulse in trail))
-    return busy and _others(trail) <= OTHERS_SHARE
+    return busy and _other_threads_share(trail) <= OTHERS_SHARE

@@ -95,7 +95,7 @@ def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
     if not pulses or pulses[-1].at < since + FRESH_S:
         return None
     does = doing(view, rank)
-    if does.mode is Activity.WORKS or (does.mode is Activity.GPU_ALONE and age < GPU_S):
+    if does.activity is Activity.WORKS or (does.activity is Activity.GPU_ALONE and age < GPU_S):
         return _works(does, age, blocked)
     return _stuck(does, age, held_by.of(view, rank))
 
@@ -107,7 +107,9 @@ def doing(view: View, rank: int) -> Doing:
         return Doing(Activity.UNKNOWN)
     gpu, tree = view.gpu(rank), None if state.sample is None else state.sample.cpu_percent
     hooked = state.hook is not None or last_answer(pulses) is not None
-    return activity.doing(pulses, hooked=hooked, tree=tree, gpu=None if gpu is None else gpu.util)
+    return activity.doing(
+        pulses, hooked=hooked, tree_percent=tree, gpu_percent=None if gpu is None else gpu.util
+    )
 
 
 def _gone(view: View, rank: int) -> Culprit:
@@ -139,7 +141,7 @@ def stopped(does: Doing, pid: int | None) -> Culprit:
 
 
 def _at(does: Doing) -> str:
-    return f" at {activity.site_text(does.place.site)}" if does.place.site is not None else ""
+    return f" at {activity.site_text(does.position.site)}" if does.position.site is not None else ""
 
 
 def _placed(action: str, does: Doing) -> str:
@@ -150,8 +152,8 @@ def _placed(action: str, does: Doing) -> str:
 
 
 def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
-    if does.mode is Activity.SILENT or (does.mode is Activity.SILENT_BUSY and age >= LONG_S):
-        busy = does.mode is Activity.SILENT_BUSY
+    if does.activity is Activity.SILENT or (does.activity is Activity.SILENT_BUSY and age >= LONG_S):
+        busy = does.activity is Activity.SILENT_BUSY
         last_seen = ", last seen" if does.stale else ""
         return _verdict(
             "hang-c-call",
@@ -161,7 +163,7 @@ def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
             + ("it uses CPU time" if busy else "it uses no CPU time, though it is runnable"),
             "warning" if busy else "error",
         )
-    if does.mode is Activity.LOOPS and age >= LONG_S:
+    if does.activity is Activity.LOOPS and age >= LONG_S:
         return _verdict(
             "hang-python",
             does,
@@ -169,13 +171,13 @@ def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
             "it uses CPU time, but every sample shows this one function, which calls no other",
             "warning",
         )
-    if does.mode in (Activity.ASLEEP, Activity.GPU_ALONE):
+    if does.activity in (Activity.ASLEEP, Activity.GPU_ALONE):
         return _asleep(does, age, held)
     return None
 
 
 def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
-    kind = does.place.kind
+    kind = does.position.kind
     is_weak = not does.sure or kind is Kind.NETWORK
     if kind is Kind.COMPILE or (is_weak and age < LONG_S):
         return None
@@ -183,7 +185,7 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     if does.sign:
         still += f"; {does.sign}"
     if kind in (Kind.STORE, Kind.COLLECTIVE):
-        return _verdict("hang-mismatch", does, f"is in {does.place.op}{_at(does)}", still)
+        return _verdict("hang-mismatch", does, f"is in {does.position.op}{_at(does)}", still)
     name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
     action = _AT.get(kind, "sleeps")
     # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
@@ -194,7 +196,7 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
 
 
 def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:
-    if does.place.kind is Kind.LOADER and does.helped and age >= LOADER_S:
+    if does.position.kind is Kind.LOADER and does.helped and age >= LOADER_S:
         action = _AT[Kind.LOADER] + _at(does)
         return _verdict("hang-loader", does, action, "the workers of its data loader work", "warning")
     if age < WORKS_S:
@@ -211,8 +213,8 @@ def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | Non
 
 
 def _work_text(does: Doing, blocked: Sequence[Pending]) -> str:
-    site = does.place.site
-    if does.mode is Activity.GPU_ALONE:
+    site = does.position.site
+    if does.activity is Activity.GPU_ALONE:
         return f"sleeps{_at(does)} while its GPU is in use"
     if does.helped and site is not None:
         return f"works{_at(does)}" if site.name.startswith("<") else f"works in {site.name}()"
@@ -222,7 +224,7 @@ def _work_text(does: Doing, blocked: Sequence[Pending]) -> str:
 def _within(does: Doing, blocked: Sequence[Pending]) -> str:
     """Name the outermost function that only the working rank is in. It does not change while the work continues."""
     theirs = {site.name for pending in blocked for site in pending.call.sites} | {"<module>", "main"}
-    own = [site for site in reversed(activity.users(does.stack, 64)) if site.name not in theirs]
+    own = [site for site in reversed(activity.telling_frames(does.stack, 64)) if site.name not in theirs]
     return f" in {own[0].name}()" if own and not own[0].name.startswith("<") else ""
 
 
@@ -319,7 +321,7 @@ def evidence(view: View, case: Case, leading: Sequence[Pending]) -> Iterable[str
     for pending in nearest[:1]:
         yield from _behind(view, ranks, pending)
         yield from own_lines.quoted(view, ranks, pending.ranks)
-    stack = activity.users(fault.stack)
+    stack = activity.telling_frames(fault.stack)
     if stack:
         yield f"stack of rank {ranks[0]}: {activity.stack_text(stack)}"
     if fault.source:

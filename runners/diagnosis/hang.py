@@ -137,7 +137,7 @@ def idle(view: View, waiting: Waits, pending: Pending) -> list[int]:
 
 def _still(view: View, rank: int) -> bool:
     does = culprits.doing(view, rank)
-    return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.place.kind not in (
+    return does.activity in (Activity.ASLEEP, Activity.SILENT) and does.position.kind not in (
         Kind.COLLECTIVE,
         Kind.TORCH,
     )

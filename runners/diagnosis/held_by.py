@@ -91,7 +91,7 @@ def _name(thread: RankThread) -> str:
 
 def of_thread(thread: RankThread) -> str:
     """Return a sentence with a thread's place or the error that ended it."""
-    places = activity.stack_text(activity.users(thread.stack, 3))
+    places = activity.stack_text(activity.telling_frames(thread.stack, 3))
     if thread.error:
         return f"its {_name(thread)} died of {thread.error}" + (f" at {places}" if places else "")
     return f"its {_name(thread)} is at {places}"

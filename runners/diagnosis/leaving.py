@@ -61,7 +61,7 @@ def _held(pulses: Sequence[Pulse]) -> str:
         return ""
     if newest.stack[-1].name == "_shutdown":
         for thread in newest.threads:
-            own = () if thread.error else activity.users(thread.stack, 1)
+            own = () if thread.error else activity.telling_frames(thread.stack, 1)
             if own:
                 return f"its thread {thread.name} at {activity.site_text(own[0])}"
     return what

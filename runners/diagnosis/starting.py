@@ -98,7 +98,11 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
 def _sits(view: View, rank: int) -> bool:
     """Whether a rank sits at a place that no slow start explains."""
     does = culprits.doing(view, rank)
-    return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.sure and does.place.kind not in _SLOW
+    return (
+        does.activity in (Activity.ASLEEP, Activity.SILENT)
+        and does.sure
+        and does.position.kind not in _SLOW
+    )
 
 
 WAIT_S, LONG_S = 8.0, 12.0
@@ -141,7 +145,7 @@ def _comer(view: View, rank: int, pulses: Sequence[Pulse]) -> Comer | None:
     if not pulses or waits.ended(view, rank):
         return None
     newest = pulses[-1]
-    if newest.step or newest.active or not activity.distributed(newest.stack):
+    if newest.step or newest.active or not activity.may_wait_in_distributed(newest.stack):
         return None
     where = activity.place(newest.stack)
     if where.kind is not Kind.STORE:
@@ -381,8 +385,8 @@ def _place_text(pulses: Sequence[Pulse]) -> str:
     if newest.torch is False:
         return "torch.distributed is not imported yet"
     does = activity.doing(pulses, hooked=True)
-    own = activity.users(does.stack, 1)
-    if does.mode is Activity.ASLEEP and own:
+    own = activity.telling_frames(does.stack, 1)
+    if does.activity is Activity.ASLEEP and own:
         return f"sleeps at {activity.site_text(own[0])}"
     return "has a process group already" if newest.groups else "has not called init_process_group"
 

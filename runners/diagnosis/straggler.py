@@ -13,7 +13,7 @@ from ...presets.finding import Finding
 from ..run.formatting import step_text
 from ..run.model import Pulse
 from . import activity, loader_workers
-from .activity import Kind, RankPosition
+from .activity import Kind, RankPosition, has_stepped
 from .arrivals import Arrivals, GroupArrivals, Step
 from .slow_reasons import PULSES, Reason, reasons, some_others, usual, witnesses
 from .view import View
@@ -193,7 +193,7 @@ def _input_bound(view: View) -> Iterable[Finding]:
 
 
 def _makes_steps(pulses: Sequence[Pulse]) -> bool:
-    return len(pulses) > 2 and (pulses[0].step or 0) < (pulses[-1].step or 0)
+    return len(pulses) > 2 and has_stepped(pulses[0], pulses[-1])
 
 
 def _bound(view: View, position: RankPosition | None, evidence: str) -> Finding:

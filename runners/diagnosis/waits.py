@@ -148,9 +148,9 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
 def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     """Find waits without a record: gloo's sends and receives, monitored barriers, a torch without a recorder."""
     newest = pulses[-1]
-    backward = newest.recorder is False and activity.backward(newest.stack)
+    backward = newest.recorder is False and activity.in_backward(newest.stack)
     reducing = backward and activity.asleep_s(pulses) >= WAIT_S
-    if not newest.hook or not (reducing or activity.distributed(newest.stack)):
+    if not newest.hook or not (reducing or activity.may_wait_in_distributed(newest.stack)):
         return None
     since = activity.still_since(pulses)
     if newest.at - since < WAIT_S:
@@ -158,7 +158,7 @@ def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     place = activity.place(newest.stack)
     if not reducing and place.kind is not Kind.COLLECTIVE:
         return None
-    sites = activity.users(newest.stack) if place.site is not None else ()
+    sites = activity.telling_frames(newest.stack) if place.site is not None else ()
     op = place.op or "backward"
     call = Collective(group=DEFAULT, seq=0, op=op, created=since, sites=sites, p2p=True)
     return RankWait(rank, Key(DEFAULT), call, newest.at - since, recorded=False)
@@ -179,7 +179,7 @@ def _by_counts(view: View) -> Iterable[RankWait]:
             since = activity.still_since(view.history[rank])
             newest = view.history[rank][-1]
             if count > least and newest.at - since >= WAIT_S and not ended(view, rank):
-                sites = activity.users(newest.stack)
+                sites = activity.telling_frames(newest.stack)
                 call = Collective(group=key.name, seq=count, op="collective", created=since, sites=sites)
                 yield RankWait(rank, key, call, newest.at - since, recorded=False)
 

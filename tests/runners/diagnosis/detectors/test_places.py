@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from each import for_each
 
-from distui.runners.diagnosis.activity import Kind, place, users
+from distui.runners.diagnosis.activity import Kind, own_code, place, telling_frames
 from distui.runners.run.model import Site
 
 from .hang_rig import (
@@ -100,4 +100,24 @@ def test_the_users_own_code_is_named_first_then_a_library() -> None:
     installed = (lib("threading.py", "wait"), package("trl/train.py", "train"), torch("x.py", "y"))
     assert place(installed).site == installed[1]
     assert place(IN_INIT[:2]).site == IN_INIT[0]
-    assert users(IN_LOADER) == STEP[1:]
+    assert telling_frames(IN_LOADER) == STEP[1:]
+
+
+@for_each(
+    ("file", "own"),
+    [
+        ("/job/train.py", True),
+        ("train.py", True),
+        ("/home/me/python3.11/train.py", True),
+        ("/opt/pytorch/torch/functional.py", False),
+        ("/src/torch/_tensor.py", False),
+        ("/src/torch/jit/_trace.py", False),
+        ("/usr/lib/python3.11/queue.py", False),
+        ("/opt/conda/lib/python3.13t/queue.py", False),
+        ("/usr/lib/python311.zip/queue.py", False),
+        ("/venv/lib/python3.11/site-packages/trl/train.py", False),
+        ("<frozen runpy>", False),
+    ],
+)
+def test_whose_code_a_file_is(file: str, own: bool) -> None:
+    assert own_code(file) is own
