@@ -269,7 +269,7 @@ def strip_rows(panels: Sequence[Panel], view: ChartView, width: int, height: int
     if width < 1 or height < 1:
         return []
     edge = gutter(width)
-    span = cut(view.span, width - edge)
+    span = view.span.newest(width - edge)
     foot: list[Row] = []
     if height >= 6:
         marked = mark_row(view.marks, span, view.mode)
@@ -294,11 +294,6 @@ def side_by_side(left: Sequence[Row], right: Sequence[Row], width: int) -> list[
         (*row, (" " * (width - row_width(row) + 2), "text"), *other)
         for row, other in zip(lefts, rights, strict=True)
     ]
-
-
-def cut(span: TimeSpan, cells: int) -> TimeSpan:
-    """Return the newest cells of a span."""
-    return TimeSpan(span.begin + (span.cells - cells) * span.cell, span.cell, cells)
 
 
 # --- what happened ---

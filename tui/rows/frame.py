@@ -194,6 +194,16 @@ def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
     return next((gpu for gpu in node.gpus if place in (str(gpu.index), gpu.uuid)), None)
 
 
+def gpu_owners(frame: Frame) -> dict[tuple[int, int], list[int]]:
+    """Map node and index of each known GPU of the run to the ranks that use it."""
+    owners: dict[tuple[int, int], list[int]] = {}
+    for number, rank in sorted(frame.state.ranks.items()):
+        gpu = gpu_of(rank, frame.state.nodes.get(rank.place.node))
+        if gpu is not None:
+            owners.setdefault((rank.place.node, gpu.index), []).append(number)
+    return owners
+
+
 def gpu_places(state: RunState) -> dict[int, set[int]]:
     """Map each node to the indexes of the GPUs that the run's ranks use; a node whose GPUs are unknown is left out."""
     places: dict[int, set[int]] = {}

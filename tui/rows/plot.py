@@ -339,6 +339,10 @@ class TimeSpan(Struct, frozen=True):
     def end(self) -> float:
         return self.begin + self.cell * self.cells
 
+    def newest(self, cells: int) -> TimeSpan:
+        """Return the newest cells."""
+        return TimeSpan(self.begin + (self.cells - cells) * self.cell, self.cell, cells)
+
     def at(self, when: float) -> int | None:
         """Return the cell of a time; None outside the span."""
         where = math.floor((when - self.begin) / self.cell) if self.cell > 0 else -1

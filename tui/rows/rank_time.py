@@ -154,7 +154,7 @@ def rank_time_rows(
     labels = [_label(part, names) for part in parts]
     edge = min(max(map(len, labels)), max(0, width - 8)) + 1 if width >= 16 else 0
     cells = min(span.cells, width - edge)
-    shown = TimeSpan(span.begin + (span.cells - cells) * span.cell, span.cell, cells)
+    shown = span.newest(cells)
     at = shown.at(cursor) if cursor is not None else None
     rows: list[Row] = []
     used: set[StripState] = set()

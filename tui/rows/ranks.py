@@ -15,7 +15,7 @@ from ...runners.run.formatting import NA, duration_short, size_short, spans_shor
 from ...runners.run.model import Gpu
 from ...runners.run.state import Node, Rank, RunState
 from . import glyphs
-from .frame import Frame, fit_name, gpu_of, link_state, names
+from .frame import Frame, fit_name, gpu_owners, link_state, names
 from .glyphs import Cell, Row, clip, fit, percent, table
 
 CELL = 7
@@ -154,22 +154,18 @@ def node_cells(frame: Frame, node: Node) -> list[Heat]:
     if not node.gpus:
         return [_rank_cell(frame, rank) for rank in frame.state.ranks_of(node.node)]
     fresh = frame.fresh(node.node, node.gpu_sampled)
-    owners: dict[int, list[Rank]] = {}
-    for rank in frame.state.ranks_of(node.node):
-        gpu = gpu_of(rank, node)
-        if gpu is not None:
-            owners.setdefault(gpu.index, []).append(rank)
-    return [_gpu_cell(frame, gpu, owners.get(gpu.index, []), fresh) for gpu in node.gpus]
+    owners = frame.once(gpu_owners)
+    return [_gpu_cell(frame, gpu, owners.get((node.node, gpu.index), []), fresh) for gpu in node.gpus]
 
 
-def _gpu_cell(frame: Frame, gpu: Gpu, ranks: list[Rank], fresh: bool) -> Heat:
-    below = f"r{spans_short(rank.place.rank for rank in ranks)}" if ranks else f"gpu{gpu.index}"
+def _gpu_cell(frame: Frame, gpu: Gpu, ranks: list[int], fresh: bool) -> Heat:
+    below = f"r{spans_short(ranks)}" if ranks else f"gpu{gpu.index}"
     if gpu.lost:
         return Heat(None, "lost", below, broken=True)
     if not fresh:
         return Heat(None, "", below)
     if frame.view.metric == "step-time":
-        value, text = _step(frame, ranks[0] if ranks else None)
+        value, text = _step(frame, frame.state.ranks.get(ranks[0]) if ranks else None)
     else:
         value, text = _gpu_value(frame.view.metric, gpu)
     return Heat(value, text, below)

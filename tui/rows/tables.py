@@ -34,7 +34,7 @@ from .columns import (
     by_id,
     silent,
 )
-from .frame import Frame, fit_name, gpu_of, names
+from .frame import Frame, fit_name, gpu_of, gpu_owners, names
 from .glyphs import Cell, Row, fit, table
 
 OPTIONAL_FROM = 190
@@ -351,13 +351,9 @@ _PLAIN = frozenset(
 def gpu_rows(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
     """Return the GPUs that ranks use, and the others of the same nodes, by node and index."""
     state = frame.state
-    named = names(state)
-    used: dict[tuple[int, int], list[int]] = {}
+    named, used = names(state), frame.once(gpu_owners)
     pids: dict[int, set[int]] = {}
-    for number, rank in state.ranks.items():
-        gpu = gpu_of(rank, state.nodes.get(rank.place.node))
-        if gpu is not None:
-            used.setdefault((rank.place.node, gpu.index), []).append(number)
+    for rank in state.ranks.values():
         if rank.pid is not None:
             pids.setdefault(rank.place.node, set()).add(rank.pid)
     mine: list[GpuRow] = []
@@ -365,7 +361,7 @@ def gpu_rows(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
     for number, node in sorted(state.nodes.items()):
         fresh, usable = frame.fresh(number, node.gpu_sampled), frame.usable(number, node.gpu_sampled)
         for gpu in node.gpus:
-            ranks = tuple(sorted(used.get((number, gpu.index), ())))
+            ranks = tuple(used.get((number, gpu.index), ()))
             row = GpuRow(
                 gpu.index,
                 number,
@@ -420,22 +416,13 @@ def gpu_columns(frame: Frame) -> list[Column]:
     return [column for column in _in_order("gpus", frame.view.gpu_columns) if column.id not in gone]
 
 
-def gpu_rows_wanted(state: RunState) -> int:
+def gpu_rows_wanted(frame: Frame) -> int:
     """Return the rows of the table with its head; unused GPUs share one row."""
-    used = 0
-    mine: dict[int, set[int]] = {}
-    for rank in state.ranks.values():
-        gpu = gpu_of(rank, state.nodes.get(rank.place.node))
-        if gpu is not None:
-            mine.setdefault(rank.place.node, set()).add(gpu.index)
-    used = sum(len(indexes) for indexes in mine.values())
-    all_ = sum(len(node.gpus) for node in state.nodes.values())
-    if not all_:
-        return 0
+    used = len(frame.once(gpu_owners))
+    total = sum(len(node.gpus) for node in frame.state.nodes.values())
     if not used:
-        return 1 + all_
-    unused_row = 1 if used < all_ else 0
-    return 1 + used + unused_row
+        return 1 + total if total else 0
+    return 1 + used + (1 if used < total else 0)
 
 
 def _drawn_gpu(frame: Frame, row: GpuRow, chosen: Sequence[Column], sizes: Sequence[int]) -> Row:

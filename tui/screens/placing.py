@@ -41,7 +41,7 @@ class Measures:
         """Return the wanted rows for the state of the run."""
         state = frame.state
         is_launching, ended = launching(state), state.phase.ended
-        gpus = 0 if ended else self._once("gpus", _shape(frame), lambda: gpu_rows_wanted(state))
+        gpus = 0 if ended else self._once("gpus", _shape(frame), lambda: gpu_rows_wanted(frame))
         return Wants(
             map=lambda width: self._map(frame, width),
             gpus=gpus if gpus <= MOST_GPUS + 2 and not silent(state) else 0,  # the map shows silent nodes
