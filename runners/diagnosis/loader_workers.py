@@ -1,8 +1,9 @@
 """Decide from the activity of data-loader workers whether a rank's loader is slower than the others'.
 
-If all loaders are equally fast and the job waits for them, one queue is empty and the others are full. A lead in the
-queue persists, since a full queue limits every rank. So the rank with the empty queue comes last in every step although
-its data takes no longer. All ranks use the same number of batches, so their workers show the cost of a batch.
+If all loaders are equally fast and the job waits for them, one queue is empty and the others are full. A rank that has
+batches in reserve keeps them: when the queues are full, all loaders pause alike. So the rank with the empty queue comes
+last in every step although its data takes no longer. All ranks use the same number of batches, so the time that their
+workers are busy shows the cost of a batch.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from collections.abc import Iterable, Sequence
 from ..run.model import Pulse
 from .activity import Kind, place
 
-PULSES = 3
+LEAST_STEPS = 3
 """Minimum number of steps with samples of workers per rank."""
 LOADING = 0.5
 """Minimum share of a rank's samples in its loader for a rank that waits for it."""
 BUSY = 0.75
 """Minimum number of busy workers for a rank that can be waiting for their batches."""
-ALIKE, STILL_ALIKE = 0.8, 0.95
-"""Minimum work of the others' workers, as a share of the rank's own, for equal loaders. The second applies after an
-earlier finding."""
+ALIKE, ALIKE_ONCE_NAMED = 0.8, 0.95
+"""Minimum work of the others' workers, as a share of the rank's own, for equal loaders. The second, stricter one
+withdraws an earlier finding."""
 SURE = 2.0
 """Required distance of the others' work below that limit, in standard errors."""
 
@@ -36,18 +37,20 @@ def waits(pulses: Sequence[Pulse]) -> bool:
 def alike(own: Sequence[Pulse], others: Iterable[Sequence[Pulse]], named: bool) -> bool | None:
     """Whether the others' workers are as busy as those of a rank that waits for its loader.
 
-    `named`: an earlier finding names the rank. None with too few samples of that rank or of all others, or if the
-    difference may be chance.
+    `named`: an earlier finding names the rank. False also if the rank's own workers are mostly idle: then it does not
+    wait for their batches. None with too few samples of that rank or of all others, or if the difference may be chance.
     """
     mine = _busy(own)
     theirs = [busy for pulses in others if (busy := _busy(pulses)) is not None]
     if mine is None or not theirs:
         return None
+    if mine[0] < BUSY:
+        return False
     usual, doubt = (statistics.median(values) for values in zip(*theirs, strict=True))
-    limit = (STILL_ALIKE if named else ALIKE) * mine[0]
-    if mine[0] >= BUSY and usual >= limit:
+    limit = (ALIKE_ONCE_NAMED if named else ALIKE) * mine[0]
+    if usual >= limit:
         return True
-    return False if mine[0] < BUSY or usual + SURE * doubt < limit else None
+    return False if usual + SURE * doubt < limit else None
 
 
 def _busy(pulses: Sequence[Pulse]) -> tuple[float, float] | None:
@@ -58,8 +61,9 @@ def _busy(pulses: Sequence[Pulse]) -> tuple[float, float] | None:
     counts: dict[int, list[int]] = {}
     for number, pulse in enumerate(pulses):
         if pulse.workers_busy is not None:
-            counts.setdefault(~number if pulse.step is None else pulse.step, []).append(pulse.workers_busy)
-    if len(counts) < PULSES:
+            step = -1 - number if pulse.step is None else pulse.step  # a pulse without a step counts for itself
+            counts.setdefault(step, []).append(pulse.workers_busy)
+    if len(counts) < LEAST_STEPS:
         return None
     means = [statistics.fmean(values) for values in counts.values()]
     return statistics.fmean(means), statistics.pstdev(means) / len(means) ** 0.5
