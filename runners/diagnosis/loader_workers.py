@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from ..run.model import Pulse
+from ..run.pulse import Pulse
 from .activity import Kind, place
 
 LEAST_STEPS = 3
@@ -61,7 +61,8 @@ def _busy(pulses: Sequence[Pulse]) -> tuple[float, float] | None:
     counts: dict[int, list[int]] = {}
     for number, pulse in enumerate(pulses):
         if pulse.workers_busy is not None:
-            step = -1 - number if pulse.step is None else pulse.step  # a pulse without a step counts for itself
+            # A pulse without a step counts for itself.
+            step = -1 - number if pulse.step is None else pulse.step
             counts.setdefault(step, []).append(pulse.workers_busy)
     if len(counts) < LEAST_STEPS:
         return None
