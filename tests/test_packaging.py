@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from patience import HANG_S
 
 import distui
 from distui.runners.run import machine
+from distui.runners.run.packages import EXTRAS, install_extra
 from distui.tui.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,6 +78,16 @@ def in_tree() -> set[str]:
         for path in (ROOT / room).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+def test_messages_name_the_packages_of_an_extra() -> None:
+    """Not distui[EXTRA]: pip would take that from an index, where distui may be another's."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, requirements in EXTRAS.items():
+        assert [each.partition(";")[0] for each in extras[extra]] == [*requirements]
+    assert install_extra("mcp", "/env/bin/python") == "`/env/bin/python -m pip install 'mcp>=2.1,<3'`"
+    texts = [*ROOT.glob("docs/*.md"), *(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))]
+    assert [path for path in texts if "install 'distui[" in path.read_text(encoding="utf-8")] == []
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ OF_RUNS = {
         "no metrics are written",
     ),
     "export.otlp_endpoint": SettingGuide(
-        "OpenTelemetry collector to which runs push their metrics by OTLP over HTTP; needs `pip install 'distui[otlp]'`",
+        "OpenTelemetry collector to which runs push their metrics by OTLP over HTTP; needs the extra `otlp`",
         "an address",
         "http://localhost:4318",
         None,

@@ -14,9 +14,10 @@ from typing import Any
 
 from ..notify.sending import NETWORK
 from ..run import clock
+from ..run.packages import install_extra
 from ..run.settings_file import Lookup, SecretError, settings_path
 from ..telemetry import export_settings
-from ..telemetry.export_settings import MISSING, OtlpExport
+from ..telemetry.export_settings import OtlpExport, not_installed
 from ..telemetry.exported_samples import facts_of, samples_of
 from ..telemetry.otlp_values import metrics_of, resource_of
 from .metrics_writer import report
@@ -30,7 +31,6 @@ MOST_WAIT_S = 60.0
 """Most seconds between pushes to a failing collector, unless the settings have more."""
 MOST_QUIET_S = 3600.0
 FAILED = "metrics-push"
-_DIED = "the process that sends them ended: `pip install -U 'distui[otlp]'` where the extra is old"
 
 
 class PushProblem:
@@ -67,7 +67,7 @@ class PushProcess:
             return f"{self._host} does not answer within {WHOLE_S:.0f} s"
         except (OSError, ValueError):
             await self.close()
-            return _DIED
+            return f"the process that sends them ended: {install_extra('otlp')} if the package is old"
 
     async def _ask(self, line: bytes) -> str:
         if self._process is None:
@@ -145,7 +145,7 @@ class MetricsPush:
         except SecretError as error:
             return str(error)
         if not await asyncio.to_thread(_is_installed):
-            return MISSING
+            return not_installed()
         run = self._run
         state, name, now = run.state, run.record.run, clock.now()
         return await process.push(

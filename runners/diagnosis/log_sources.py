@@ -28,6 +28,7 @@ from ..logs.gaps import read as read_gap
 from ..run import file_io
 from ..run.errors import RunError
 from ..run.formatting import size_text
+from ..run.packages import install_extra
 from .line_formats import NO_LOGS
 from .log_text import BLOCK, SAMPLE
 
@@ -443,7 +444,7 @@ def _unpack(source: Source, file_class: Callable[[Any], Any]) -> ByteStream:
     except ModuleNotFoundError:
         raise RunError(
             f"{source.name} is packed by zstd, which needs Python 3.14 or the package backports.zstd: "
-            "`pip install 'distui[zstd]'`, or unpack it with `zstd -d`"
+            f"{install_extra('zstd')}, or unpack it with `zstd -d`"
         ) from None
 
 

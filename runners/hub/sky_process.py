@@ -21,6 +21,7 @@ from ...presets.skypilot import resources
 from ..run import rpc
 from ..run.errors import RunError
 from ..run.file_io import users_umask
+from ..run.packages import install_extra
 from .clouds import CloudError
 
 MOST = 300
@@ -272,13 +273,14 @@ def _check(about: dict[str, Any], python: str) -> None:
     """Raise SkyError unless this SkyPilot is supported."""
     if about["version"] is None:
         raise SkyError(
-            f"{python} has no SkyPilot: pip install 'distui[sky]', put `sky` on PATH, or name its Python in {PYTHON}",
+            f"{python} has no SkyPilot: put `sky` on PATH, name its Python in {PYTHON}, or "
+            f"{install_extra('sky', python)}",
             "absent",
         )
     if not about["supported"]:
         raise SkyError(
             f"SkyPilot {about['version'] or 'of an unknown version'} in {python} is not supported: install 0.14, "
-            "for example with pip install 'distui[sky]'",
+            f"for example with {install_extra('sky', python)}",
             "unsupported",
         )
 

@@ -19,6 +19,7 @@ from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
 from ...presets.spelling import nearest_or_all
 from ..run.errors import RunError
+from ..run.packages import install_extra
 from ..run.settings_file import (
     Lookup,
     SecretError,
@@ -289,7 +290,7 @@ def target(channel: NotificationChannel, lookup: Lookup, folder: Path) -> Channe
         if not _SERVICE.fullmatch(url):
             raise SecretError("its address is none: it must be one line, as in ntfys://TOPIC")
         if importlib.util.find_spec("apprise") is None:
-            raise SecretError("it needs apprise: `pip install 'distui[notify]'`")
+            raise SecretError(f"it needs apprise: {install_extra('notify')}")
         return ChannelTarget(url)
     return _web_target(url, secret_of(channel.token_file, channel.token_env, lookup, folder))
 

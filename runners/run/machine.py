@@ -8,7 +8,6 @@ import importlib.util
 import os
 import platform
 import re
-import shlex
 import shutil
 import socket
 import subprocess
@@ -16,6 +15,7 @@ import sys
 from pathlib import Path
 
 from .errors import NoTorchError, RunError
+from .packages import install_command, same_environment
 from .proc import SYSTEM
 
 
@@ -85,23 +85,16 @@ def check_python(python: str) -> str:
     path = os.path.abspath(path)
     version = _torch_version(path)
     if version is None:
-        raise NoTorchError(path, _install(path))
+        raise NoTorchError(path, f"`{install_command(path, 'torch')}`")
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < (2, 7):
         raise RunError(f"torch {version} in {path} is too old: distui needs 2.7 or newer there")
     return path
 
 
-def _install(python: str) -> str:
-    """Command that installs torch for an interpreter: environments of uv have no pip."""
-    if _same_environment(python, sys.executable) and importlib.util.find_spec("pip") is None:
-        return f"`uv pip install --python {shlex.quote(python)} torch`"
-    return f"`{shlex.quote(python)} -m pip install torch`"
-
-
 def _torch_version(python: str) -> str | None:
     """Version of an interpreter's torch, without importing it. Raises RunError."""
-    if _same_environment(python, sys.executable):
+    if same_environment(python, sys.executable):
         from importlib import metadata  # slow to import, and most verbs do not ask
 
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -120,9 +113,3 @@ def _torch_version(python: str) -> str | None:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise RunError(f"{python} is not a working Python ({last}): give another with --python")
     return words[1] if len(words) == 2 and words[0] == "torch" else None
-
-
-def _same_environment(python: str, other: str) -> bool:
-    """Whether two paths in one folder are one interpreter: `python` and `python3` of an environment."""
-    here, there = os.path.abspath(python), os.path.abspath(other)
-    return os.path.dirname(here) == os.path.dirname(there) and os.path.samefile(here, there)

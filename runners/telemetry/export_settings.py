@@ -15,6 +15,7 @@ from msgspec import Struct
 from ...presets.sanitize import quoted
 from ...presets.secrets import is_secret
 from ..run.formatting import seconds_of
+from ..run.packages import install_extra
 from ..run.settings_file import Lookup, SecretError, is_address, loaded, no_section, secret_of, unknown_keys
 
 SECTION = "export"
@@ -26,7 +27,6 @@ DEFAULT_INTERVAL_S, MIN_INTERVAL_S, MAX_INTERVAL_S = 10.0, 1.0, 3600.0
 """Seconds between two pushes."""
 SIGNAL_PATH = "/v1/metrics"
 """Path that the OTLP specification appends to a collector's address."""
-MISSING = "OTLP needs an extra: `pip install 'distui[otlp]'`"
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*)")
 
 
@@ -171,3 +171,8 @@ def is_installed() -> bool:
         return importlib.util.find_spec("opentelemetry.proto") is not None
     except ModuleNotFoundError:
         return False
+
+
+def not_installed() -> str:
+    """Return what to do if `is_installed` is False."""
+    return f"OTLP needs the package opentelemetry-proto: {install_extra('otlp')}"

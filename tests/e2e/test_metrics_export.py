@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from distui.runners.agent import metrics_push
 from distui.runners.agent.metrics_writer import MetricsWriter
 from distui.runners.run import clock
+from distui.runners.telemetry.export_settings import not_installed
 
 from .runs import contents
 
@@ -194,6 +195,6 @@ async def test_without_the_extra_or_the_settings_nothing_is_pushed(
     with own_directories() as base:
         async with exporting(base, settings) as (run, _):
             await run.hooked()
-            missing = "metrics are not pushed: OTLP needs an extra: `pip install 'distui[otlp]'`"
+            missing = f"metrics are not pushed: {not_installed()}"
             assert texts_of(run, "metrics-push") == ([missing] if settings == OTLP else [])
     assert collector.got == []

@@ -133,7 +133,7 @@ def test_a_collector_is_shown_without_secrets_and_an_extra_that_is_missing_is_na
     assert "secret-of-the-file" not in text
     monkeypatch.setattr(export_settings, "is_installed", lambda: False)
     assert main(["settings"]) == 1
-    assert capsys.readouterr().err == "distui: OTLP needs an extra: `pip install 'distui[otlp]'`\n"
+    assert "OTLP needs the package opentelemetry-proto: `" in capsys.readouterr().err
 
 
 @for_each(

@@ -6,10 +6,10 @@ import argparse
 import sys
 
 from ...runners.run.errors import RunError
+from ...runners.run.packages import install_extra
 from ..mcp import skill
 from ..terminal import complain
 
-MISSING = "`distui mcp` needs the package mcp from 2.0 on: `pip install 'distui[mcp]'`"
 WAITS = "an MCP client starts this and talks to it on stdin; Ctrl-D ends it, `distui mcp --help` has the options"
 
 
@@ -27,7 +27,7 @@ def mcp(options: argparse.Namespace) -> int:
     except ImportError as error:
         if not (error.name or "").startswith(("mcp", "pydantic", "anyio")):
             raise
-        raise RunError(MISSING) from None
+        raise RunError(f"`distui mcp` needs the package mcp: {install_extra('mcp')}") from None
     if sys.stdin.isatty():
         complain(WAITS)
     return serve_tools(control=options.allow_control)

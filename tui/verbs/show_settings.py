@@ -35,7 +35,7 @@ def settings(options: argparse.Namespace) -> int:
     chosen, problems = load(path)
     export = export_settings.load()
     if export.otlp is not None and not export_settings.is_installed():
-        problems.append(export_settings.MISSING)
+        problems.append(export_settings.not_installed())
     problems += [*_unknown_preset(path), *_unreadable_secrets(path, export)]
     whole = document(chosen, _of_runs(export), str(path), problems)
     rows = [("key", "value", "from")]

@@ -196,7 +196,7 @@ def test_which_python_has_skypilot(tmp_path: Path) -> None:
 @pytest.mark.real
 async def test_a_python_without_skypilot_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PYTHON, sys.executable)
-    with pytest.raises(SkyError, match="has no SkyPilot: pip install 'distui\\[sky\\]'"):
+    with pytest.raises(SkyError, match=r"has no SkyPilot: .* -m pip install 'skypilot>=0\.14,<0\.15'"):
         await Sky().call("version")
 
 

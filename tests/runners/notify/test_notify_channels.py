@@ -263,7 +263,7 @@ def test_an_address_of_apprise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ]
     assert address(settings, TEAM_WEBHOOK=SECRET).host == "hooks.slack.com"
     monkeypatch.setitem(sys.modules, "apprise", None)
-    with pytest.raises(SecretError, match=r"it needs apprise: `pip install 'distui\[notify\]'`"):
+    with pytest.raises(SecretError, match=r"it needs apprise: `.* -m pip install 'apprise>=2\.3,<3'`"):
         address(settings, TEAM_WEBHOOK=SECRET)
     for url in ("sEcReT", "slack://a b", "slack://", "://sEcReT"):
         with pytest.raises(SecretError) as refused:

@@ -224,7 +224,7 @@ async def test_a_collector_that_hangs_or_drips_costs_its_process_and_the_next_pu
     process = PushProcess({**os.environ, "PYTHONHOME": "/nowhere"}, "HOST")
     monkeypatch.setattr(metrics_push, "WHOLE_S", patience.HANG_S)
     try:
-        assert "pip install -U 'distui[otlp]'" in await process.push(document(state(), collector))
+        assert "pip install 'opentelemetry-proto>=" in await process.push(document(state(), collector))
         process._env = dict(os.environ)
         for answer in ("drip", "hang"):
             assert await process.push(document(state(), collector)) == ""
