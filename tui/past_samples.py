@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from ..runners.run.answers import MetricsWindow, Series
 from ..runners.run.freshness import holds, usual_interval
-from ..runners.run.model import Gpu, Host, RankSample, TrainingSample
+from ..runners.run.samples import Gpu, Host, RankSample, TrainingSample
 from ..runners.run.state import RunState
 from ..runners.telemetry.metric_names import METRICS
 from ..runners.telemetry.quantities import RATES

@@ -9,7 +9,8 @@ from ...presets.sanitize import clean_line, clean_text
 from ..diagnosis import activity
 from ..diagnosis.died import blame_hung_rank
 from ..inrank.failure_causes import Failure, left_early
-from ..run.model import AttemptEnded, FirstCause, Outcome, RankChanged, RankPhase, Site
+from ..run.model import AttemptEnded, FirstCause, Outcome, RankChanged, RankPhase
+from ..run.pulse import Site
 from ..run.state import is_earlier
 from .ended_ranks import LAST_LINES, LONGEST, Ended, Raised
 

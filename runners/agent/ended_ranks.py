@@ -16,8 +16,10 @@ from ..logs.windows import read_window
 from ..run import file_io
 from ..run.commands import ReadLog
 from ..run.log_files import command_id, file_id
-from ..run.model import HookChanged, RankChanged, RankPhase, RankSample, Site, Wrapped
+from ..run.model import HookChanged, RankChanged, RankPhase, Wrapped
 from ..run.opened_logs import LogError
+from ..run.pulse import Site
+from ..run.samples import RankSample
 from ..run.state import Rank
 from ..telemetry.signal_names import Reported
 from .hook_clients import MOST_STACKS

@@ -16,8 +16,9 @@ from ..diagnosis.activity import Kind, place
 from ..diagnosis.stack_text import sites
 from ..run import clock, file_locks
 from ..run.freshness import PULSE_S
-from ..run.model import Event, OwnLine, Pulse, PulseTick, RankPhase, Site, Stall
+from ..run.model import Event, PulseTick, RankPhase
 from ..run.proc import read_stat
+from ..run.pulse import OwnLine, Pulse, Site, Stall
 from ..run.state import RunState
 from .hook_clients import HookClient, HookError, Hooks
 from .process_samples import Outside, program, sample, tree, world_of

@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 
 from ..run import clock
-from ..run.model import Clause, Site
+from ..run.model import Clause
 from ..run.proc import read_once, read_stat
 from ..run.processes import environ_of, send_signal, state_of
+from ..run.pulse import Site
 from .hook_clients import HookClient, HookError, HookRefusal
 
 LIMIT_S = 5.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from ..run.model import Gpu
 from ..run.processes import environ_of
+from ..run.samples import Gpu
 from ..run.state import Rank
 from ..telemetry.gpu_places import Launched, Placement, place, witness
 

@@ -16,8 +16,8 @@ from ..logs.line_times import TimeRecords
 from ..logs.windows import read_window
 from ..run.commands import ReadLog
 from ..run.log_files import file_id
-from ..run.model import OwnLine
 from ..run.opened_logs import LogError
+from ..run.pulse import OwnLine
 from ..run.wire.client import Window
 
 READ = 64 << 10

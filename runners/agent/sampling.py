@@ -13,18 +13,8 @@ from ..run.finding_ledger import FindingLedger
 from ..run.freshness import SAMPLE_S as INTERVAL_S
 from ..run.freshness import holds
 from ..run.log_files import silence
-from ..run.model import (
-    Event,
-    Gpu,
-    GpuTick,
-    Host,
-    HostTick,
-    LogGrew,
-    RankPhase,
-    RankSample,
-    RankTick,
-    TrainingSample,
-)
+from ..run.model import Event, GpuTick, HostTick, LogGrew, RankPhase, RankTick
+from ..run.samples import Gpu, Host, RankSample, TrainingSample
 from ..run.state import Rank
 from ..telemetry import curves
 from ..telemetry.gpus import GpuSource

@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 
-from ..run.model import Stall
+from ..run.pulse import Stall
 
 STATES = {"01": "ESTABLISHED", "02": "SYN_SENT"}
 MOST_STALLS = 16

@@ -11,7 +11,8 @@ from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ..run import clock
 from ..run.log_files import LogFile
-from ..run.model import TrainingSample, TrainingTick
+from ..run.model import TrainingTick
+from ..run.samples import TrainingSample
 from ..telemetry import output_signals, step_totals
 from ..telemetry.mfu import computed
 from ..telemetry.rank_signals import RankSignals

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..diagnosis.activity import Kind, place
 from ..run.freshness import PULSE_S, holds
-from ..run.model import Pulse
+from ..run.pulse import Pulse
 
 WINDOW_S = 60.0
 """Seconds that the share covers."""

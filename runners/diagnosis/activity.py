@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from typing import NamedTuple
 
-from ..run.model import Collective, Pulse, Site
+from ..run.pulse import Collective, Pulse, Site
 
 
 def site_text(site: Site) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..run.model import Collective, ProcessGroup, Pulse
+from ..run.pulse import Collective, ProcessGroup, Pulse
 
 ASYMMETRIC = ("broadcast", "scatter", "gather", "reduce", "send", "recv")
 """Collectives that do not make every rank wait for every other."""

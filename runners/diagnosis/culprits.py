@@ -10,7 +10,8 @@ from typing import NamedTuple
 from ...presets.finding import Finding
 from ..inrank.failure_causes import UNEVEN
 from ..run.formatting import agreeing, spans_text, time_of_day
-from ..run.model import RankPhase, Site
+from ..run.model import RankPhase
+from ..run.pulse import Site
 from . import activity, held_by, own_lines
 from .activity import Activity, Doing, Kind
 from .held_by import HeldBy

@@ -15,7 +15,8 @@ from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ..run import clock
 from ..run.finding_ledger import FindingLedger, by_key
-from ..run.model import Event, Pulse, RankPhase, RunPhase
+from ..run.model import Event, RankPhase, RunPhase
+from ..run.pulse import Pulse
 from ..run.state import LIVING, RunState
 from . import applied_preset, died, expectations, hang, out_of_memory, starting, straggler, training_health
 from .arrivals import Arrivals

@@ -15,7 +15,7 @@ from ...presets.finding import Finding
 from ...presets.nccl import catalogue, suggestion
 from ...presets.plan import Plan
 from ...presets.plurals import plural
-from ..run.model import Gpu
+from ..run.samples import Gpu
 from . import nccl_facts
 from .nccl_facts import Communicator, NcclFacts, NcclNode, Pair, requests_sockets, speed
 from .view import View

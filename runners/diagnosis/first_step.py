@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from ..run.formatting import spans_text
 from ..run.freshness import PULSE_S, holds
-from ..run.model import Pulse, RankPhase, Site
+from ..run.model import RankPhase
+from ..run.pulse import Pulse, Site
 from ..run.state import Rank, RunState
 from ..telemetry.progress import current
 from .activity import Kind, frame_rules, place

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from ...presets.finding import NO_VERDICT, Finding
 from ..run.formatting import agreeing, spans_text
-from ..run.model import Collective, Gpu, Pulse, RunPhase, Stall
+from ..run.model import RunPhase
+from ..run.pulse import Collective, Pulse, Stall
+from ..run.samples import Gpu
 from . import activity, culprits, leaving, own_lines, rank_dumps, starting, waits
 from .activity import Activity, Kind
 from .culprits import Case, waiting_text

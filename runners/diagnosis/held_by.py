@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..run.model import Pulse, RankThread
+from ..run.pulse import Pulse, RankThread
 from . import activity
 from .view import View
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from ...presets.finding import Finding
 from ..run.formatting import agreeing, spans_text
-from ..run.model import Pulse, RankPhase
+from ..run.model import RankPhase
+from ..run.pulse import Pulse
 from . import activity, held_by
 from .view import View
 from .waits import ended

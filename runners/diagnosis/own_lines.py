@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..run.formatting import time_of_day
-from ..run.model import OwnLine
+from ..run.pulse import OwnLine
 from .prefixes import writer
 from .view import View
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..run.formatting import spans_text
-from ..run.model import Gpu, Host, Pulse, RankSample
+from ..run.pulse import Pulse
+from ..run.samples import Gpu, Host, RankSample
 from ..run.state import Rank
 from . import activity
 from .activity import Kind, RankPosition, place

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..run.file_io import FileError, content
-from ..run.model import Site
+from ..run.pulse import Site
 from ..run.state import RunState
 from .activity import own_code
 from .rank_dumps import alike, short_site

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from ...presets.finding import Finding
 from ...presets.plurals import plural
 from ..run.formatting import agreeing, spans_text
-from ..run.model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
+from ..run.model import RankPhase, RunPhase
+from ..run.pulse import Collective, Pulse, Site, Stall
 from . import activity, culprits, waits
 from .activity import Activity, Kind
 from .rank_dumps import DEFAULT, alike

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...presets.finding import Finding
 from ..run.formatting import step_text
-from ..run.model import Pulse
+from ..run.pulse import Pulse
 from . import activity, loader_workers
 from .activity import Kind, RankPosition, has_stepped
 from .arrivals import Arrivals, GroupArrivals, Step

@@ -13,7 +13,7 @@ from statistics import median
 
 from ...presets.finding import Finding
 from ..run.formatting import spans_text
-from ..run.model import TrainingSample
+from ..run.samples import TrainingSample
 from ..telemetry.progress import current
 from .view import View
 

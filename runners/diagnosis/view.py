@@ -9,7 +9,8 @@ from typing import TypedDict
 from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ..run.formatting import spans_text
-from ..run.model import Gpu, Pulse
+from ..run.pulse import Pulse
+from ..run.samples import Gpu
 from ..run.state import Attempt, RunState
 from .arrivals import Arrivals
 from .memory_curve import MemoryPoint

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..run.model import Collective, ProcessGroup, Pulse, RankPhase
+from ..run.model import RankPhase
+from ..run.pulse import Collective, ProcessGroup, Pulse
 from . import activity
 from .activity import Kind
 from .rank_dumps import DEFAULT

@@ -39,14 +39,14 @@ from ..run.model import (
     LogGrew,
     NcclChanged,
     NcclTick,
-    Pulse,
     PulseTick,
     RankChanged,
     RunCreated,
     Stamped,
-    TrainingSample,
     TrainingTick,
 )
+from ..run.pulse import Pulse
+from ..run.samples import TrainingSample
 from ..run.wire.client import Link, LinkError, LinkFollower, SocketLink, paced
 from ..run.wire.ssh import Report, SshLink
 from .kept_curves import KeptCurves

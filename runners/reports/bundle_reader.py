@@ -22,7 +22,8 @@ from ...presets.trusted_files import private_folder
 from ..run import file_io, journal, run_directories
 from ..run.errors import RunError
 from ..run.formatting import size_text, time_of_day
-from ..run.model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
+from ..run.model import HUB, Event, RankTick, RunEnded, RunPhase, Stamped
+from ..run.samples import RankSample
 from .bundle_files import FORMAT, MANIFEST, MOST_FILE, TOP, Manifest, belongs
 
 MOST_BYTES = 8 << 30

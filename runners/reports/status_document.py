@@ -17,7 +17,8 @@ from ..diagnosis.status import attempts_unknown
 from ..run import clock
 from ..run.formatting import elapsed
 from ..run.freshness import Freshness, freshness
-from ..run.model import HUB, Checkpoint, Cluster, FirstCause, Gpu, Host, PlanSummary, RankSample, Wrapped
+from ..run.model import HUB, Checkpoint, Cluster, FirstCause, PlanSummary, Wrapped
+from ..run.samples import Gpu, Host, RankSample
 from ..run.state import LIVING, Attempt, Node, Rank, RunState, StageProgress
 from ..telemetry.progress import Progress, hung, progress
 

@@ -31,10 +31,8 @@ from .model import (
     FindingRaised,
     FirstCause,
     Folded,
-    Gpu,
     GpuTick,
     HookChanged,
-    Host,
     HostTick,
     LinkChanged,
     LinkState,
@@ -43,12 +41,10 @@ from .model import (
     NcclTick,
     Outcome,
     PlanSummary,
-    Pulse,
     PulseTick,
     RankChanged,
     RankPhase,
     RankPlace,
-    RankSample,
     RankTick,
     RestartDelayed,
     RunCreated,
@@ -59,10 +55,11 @@ from .model import (
     Stage,
     StageChanged,
     Stamped,
-    TrainingSample,
     TrainingTick,
     Wrapped,
 )
+from .pulse import Pulse
+from .samples import Gpu, Host, RankSample, TrainingSample
 
 T = TypeVar("T")
 

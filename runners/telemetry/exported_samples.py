@@ -13,7 +13,8 @@ from functools import partial
 from typing import NamedTuple
 
 from ..run.freshness import Freshness, freshness
-from ..run.model import RankPhase, RunPhase, TrainingSample
+from ..run.model import RankPhase, RunPhase
+from ..run.samples import TrainingSample
 from ..run.state import Node, Rank, RunState
 from .gpu_quantities import GPU
 from .progress import advance_of

@@ -15,8 +15,8 @@ from msgspec import structs
 
 from ...presets.finding import Finding
 from ..run.formatting import size_text, spans_text
-from ..run.model import Gpu, RankSample
 from ..run.proc import read_nspids, read_stat
+from ..run.samples import Gpu, RankSample
 
 SET_DEVICE = (
     'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else that touches CUDA, '

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ...presets.finding import Finding
-from ..run.model import Gpu
+from ..run.samples import Gpu
 
 NO_DRIVER = 3
 """Exit status of a sampler without a driver library or a GPU: another sampler would not find one either."""

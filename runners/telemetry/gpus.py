@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from ..run import clock
 from ..run.finding_ledger import FindingLedger
-from ..run.model import Event, FindingRaised, Gpu, GpuTick
+from ..run.model import Event, FindingRaised, GpuTick
+from ..run.samples import Gpu
 from .gpu_words import NO_DRIVER, SHORTEST_S, judge
 
 # -----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import psutil
 
 from ..run import clock
 from ..run.machine import disk_space
-from ..run.model import Host
 from ..run.proc import CgroupMemory, KeptFile
+from ..run.samples import Host
 from .counters import Counter
 
 # -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from ...presets.sanitize import clean_line
-from ..run.model import Gpu, Host, RankSample, TrainingSample
+from ..run.samples import Gpu, Host, RankSample, TrainingSample
 from .metric_names import METRICS, NO_INDEX, source_of
 from .metrics_files import (
     COUNTS,

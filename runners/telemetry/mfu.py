@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from ..run.model import Gpu, TrainingSample
+from ..run.samples import Gpu, TrainingSample
 from ..run.state import Rank, RunState
 
 PEAKS = (

@@ -16,7 +16,8 @@ from msgspec import Struct, field
 from ...presets.signal_patterns import FIELDS
 from ..run.formatting import NA, duration_exact, elapsed, step_text
 from ..run.freshness import Freshness, freshness
-from ..run.model import RankPhase, RankSample, RunPhase, TrainingSample
+from ..run.model import RankPhase, RunPhase
+from ..run.samples import RankSample, TrainingSample
 from ..run.state import RunState
 from .mfu import computed
 from .quantities import RATES

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ..run import clock
-from ..run.model import RankSample
 from ..run.proc import KeptFile, Limits, Stat, below, children, parse_io, parse_stat, read_io, read_stat
+from ..run.samples import RankSample
 
 AGAIN = 12
 """Listings before a complete reread: until then a reused pid may count as the earlier process."""

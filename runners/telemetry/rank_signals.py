@@ -16,7 +16,7 @@ from statistics import median_low
 from ...presets.sanitize import clean_text
 from ...presets.signal_patterns import FIELDS
 from ..run.freshness import usual_interval
-from ..run.model import TrainingSample
+from ..run.samples import TrainingSample
 from .output_signals import EVALUATED
 from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers, plausible
 

@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 
 from ..run import clock
-from ..run.model import Event, FindingRaised, Gpu, GpuTick
+from ..run.model import Event, FindingRaised, GpuTick
 from ..run.parts import ONCE, failure
+from ..run.samples import Gpu
 from .counters import Counter
 from .gpu_quantities import CLOCK_SM, GPU
 from .gpu_words import NO_DRIVER, SHORTEST_S, xid_finding

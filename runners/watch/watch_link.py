@@ -30,7 +30,6 @@ from ..run.model import (
     Event,
     FindingCleared,
     FindingRaised,
-    Gpu,
     GpuTick,
     HostTick,
     LogGrew,
@@ -39,7 +38,6 @@ from ..run.model import (
     RankChanged,
     RankPhase,
     RankPlace,
-    RankSample,
     RankTick,
     RunCreated,
     RunEnded,
@@ -50,6 +48,7 @@ from ..run.model import (
     sentence,
 )
 from ..run.parts import Parts, failure
+from ..run.samples import Gpu, RankSample
 from ..run.wire.client import Window
 from ..telemetry.gpu_places import Launched, place, witness
 from ..telemetry.gpus import GpuSource

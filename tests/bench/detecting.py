@@ -6,19 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from distui.runners.diagnosis.detectors import Judging
-from distui.runners.run.model import (
-    Collective,
-    Event,
-    Gpu,
-    Host,
-    ProcessGroup,
-    Pulse,
-    RankPhase,
-    RankPlace,
-    RankSample,
-    Site,
-    Stamped,
-)
+from distui.runners.run.model import Event, RankPhase, RankPlace, Stamped
+from distui.runners.run.pulse import Collective, ProcessGroup, Pulse, Site
+from distui.runners.run.samples import Gpu, Host, RankSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 from .figures import Row, Sample, limit_row

@@ -26,22 +26,20 @@ from distui.runners.run.model import (
     AgentStarted,
     AttemptStarted,
     CommandDone,
-    Gpu,
     GpuTick,
     HookChanged,
-    Host,
     HostTick,
     LogGrew,
     PlanSummary,
     RankChanged,
     RankPhase,
     RankPlace,
-    RankSample,
     RankTick,
     RunCreated,
     RunnerStarted,
 )
 from distui.runners.run.parts import Parts
+from distui.runners.run.samples import Gpu, Host, RankSample
 from distui.runners.run.wire.client import stem
 from distui.runners.telemetry import curves
 

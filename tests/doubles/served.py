@@ -28,7 +28,8 @@ from distui.runners.node import local_agent
 from distui.runners.run import environment, run_directories
 from distui.runners.run.commands import Action, Stop
 from distui.runners.run.journal import RunRecord
-from distui.runners.run.model import CommandDone, Event, Gpu, GpuTick, Stamped
+from distui.runners.run.model import CommandDone, Event, GpuTick, Stamped
+from distui.runners.run.samples import Gpu
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import LinkError, SocketLink, ensure_socket_dir
 from distui.runners.telemetry.gpus import GpuSource

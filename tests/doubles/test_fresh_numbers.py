@@ -17,21 +17,19 @@ from distui.runners.run.commands import ReadMetrics
 from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
-    Gpu,
     GpuTick,
     Outcome,
     PlanSummary,
     RankChanged,
     RankPhase,
     RankPlace,
-    RankSample,
     RankTick,
     RunCreated,
     RunEnded,
     RunPhase,
     Stamped,
-    TrainingSample,
 )
+from distui.runners.run.samples import Gpu, RankSample, TrainingSample
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import SocketLink
 from distui.runners.telemetry.exported_samples import samples_of

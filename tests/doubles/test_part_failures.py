@@ -10,7 +10,7 @@ import pytest
 from distui.runners.agent.log_tails import Tails
 from distui.runners.diagnosis.detectors import Judging
 from distui.runners.run.commands import ReadLog, ReadMetrics, Restart
-from distui.runners.run.model import Gpu
+from distui.runners.run.samples import Gpu
 from distui.runners.telemetry import export_settings
 
 from .breakable import BreakableParts, install

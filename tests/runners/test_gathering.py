@@ -26,7 +26,7 @@ from distui.runners.run.model import (
     RunnerLost,
     Stamped,
 )
-from distui.runners.run.model import Host as HostSample
+from distui.runners.run.samples import Host as HostSample
 from distui.runners.run.wire.frames import encode
 
 _decode = json.Decoder(Stamped).decode

@@ -9,7 +9,8 @@ from distui.presets.finding import Finding
 from distui.runners.agent.attempt_ends import close_attempt, first_cause
 from distui.runners.agent.ended_ranks import Ended, Raised, gather, last_samples
 from distui.runners.agent.kernel_evidence import KernelEvidence
-from distui.runners.run.model import FirstCause, Outcome, RankChanged, RankPhase, RankPlace, RankSample
+from distui.runners.run.model import FirstCause, Outcome, RankChanged, RankPhase, RankPlace
+from distui.runners.run.samples import RankSample
 from distui.runners.run.state import Rank
 
 

@@ -15,14 +15,13 @@ from distui.runners.run.model import (
     RankChanged,
     RankPhase,
     RankPlace,
-    RankSample,
     RankTick,
     RunEnded,
     RunPhase,
     Stamped,
-    TrainingSample,
     TrainingTick,
 )
+from distui.runners.run.samples import RankSample, TrainingSample
 from distui.runners.run.state import RunState
 from distui.runners.telemetry.progress import parts, percent_text, progress, rate_text, source_text
 

@@ -27,7 +27,8 @@ from distui.runners.agent.rank_lines import RankLines
 from distui.runners.agent.tcp_stalls import address, parse, stalls
 from distui.runners.diagnosis import stack_text
 from distui.runners.run.log_files import file_id
-from distui.runners.run.model import HookChanged, OwnLine, RankChanged, RankPhase, Site, Stall
+from distui.runners.run.model import HookChanged, RankChanged, RankPhase
+from distui.runners.run.pulse import OwnLine, Site, Stall
 from distui.runners.run.state import RunState
 
 NOBODY = 4_200_000

@@ -23,9 +23,10 @@ from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, alike, find, read, spoken, stacks
 from distui.runners.agent.rank_lines import RankLines
 from distui.runners.diagnosis.stack_text import main_frames, threads
-from distui.runners.run.model import RankChanged, RankPhase, Site
+from distui.runners.run.model import RankChanged, RankPhase
 from distui.runners.run.parts import in_background
 from distui.runners.run.processes import state_of
+from distui.runners.run.pulse import Site
 from distui.runners.run.state import RunState
 
 NOBODY = 4_200_000

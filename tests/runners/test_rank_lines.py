@@ -11,7 +11,7 @@ from distui.runners.agent.rank_lines import CHARACTERS, RankLines
 from distui.runners.logs.line_times import LineTimes
 from distui.runners.logs.windows import read_window
 from distui.runners.run.log_files import file_id
-from distui.runners.run.model import OwnLine
+from distui.runners.run.pulse import OwnLine
 from distui.runners.run.wire.client import Window
 
 NOW = 1_763_757_667.0

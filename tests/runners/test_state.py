@@ -21,7 +21,6 @@ from distui.runners.run.model import (
     Event,
     FindingCleared,
     FindingRaised,
-    Gpu,
     GpuTick,
     HookChanged,
     LogGrew,
@@ -31,7 +30,6 @@ from distui.runners.run.model import (
     RankChanged,
     RankPhase,
     RankPlace,
-    RankSample,
     RankTick,
     RestartDelayed,
     RunCreated,
@@ -39,6 +37,7 @@ from distui.runners.run.model import (
     RunPhase,
     Stamped,
 )
+from distui.runners.run.samples import Gpu, RankSample
 from distui.runners.run.state import MOST_FINDINGS, RunState
 
 PLACES = (RankPlace(0, 0), RankPlace(1, 1))

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from distui.runners.agent.wait_shares import WaitShares, waited
-from distui.runners.run.model import Collective, ProcessGroup, Pulse, Site
+from distui.runners.run.pulse import Collective, ProcessGroup, Pulse, Site
 
 COLLECTIVE = (
     Site("/x/torch/distributed/distributed_c10d.py", 2800, "all_reduce"),

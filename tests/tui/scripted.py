@@ -25,10 +25,8 @@ from distui.runners.run.model import (
     CommandDone,
     Event,
     FirstCause,
-    Gpu,
     GpuTick,
     HookChanged,
-    Host,
     HostTick,
     LogGrew,
     Outcome,
@@ -36,7 +34,6 @@ from distui.runners.run.model import (
     RankChanged,
     RankPhase,
     RankPlace,
-    RankSample,
     RankTick,
     RunCreated,
     RunEnded,
@@ -44,6 +41,7 @@ from distui.runners.run.model import (
     RunPhase,
     Stamped,
 )
+from distui.runners.run.samples import Gpu, Host, RankSample
 from distui.runners.run.wire.client import LinkError, Window
 from distui.tui.rows.runs import RunEntry
 from distui.tui.source import LocalSource, Shell

@@ -20,7 +20,6 @@ from distui.runners.run.model import (
     Event,
     GpuTick,
     HookChanged,
-    Host,
     HostTick,
     LinkChanged,
     LinkState,
@@ -37,6 +36,7 @@ from distui.runners.run.model import (
     StageChanged,
     Stamped,
 )
+from distui.runners.run.samples import Host
 
 Told = tuple[float, int, Event]
 """Seconds after BEGAN, node, event."""

@@ -25,18 +25,17 @@ from distui.runners.run.model import (
     HookChanged,
     NcclChanged,
     Outcome,
-    ProcessGroup,
-    Pulse,
     PulseTick,
     RankChanged,
     RankPhase,
     RunCreated,
     RunEnded,
     RunPhase,
-    TrainingSample,
     TrainingTick,
 )
 from distui.runners.run.nccl_reach import describe_reach, reach, refusal, uses_gloo
+from distui.runners.run.pulse import ProcessGroup, Pulse
+from distui.runners.run.samples import TrainingSample
 from distui.runners.run.saving import answer_to
 from distui.runners.run.state import RunState
 from distui.runners.telemetry.losses import what_is_lost

@@ -8,7 +8,8 @@ from each import for_each
 from test_rows import frame_of, line_of, text_of
 
 from distui.presets.finding import Finding, worst_first
-from distui.runners.run.model import Event, FindingRaised, Pulse, PulseTick
+from distui.runners.run.model import Event, FindingRaised, PulseTick
+from distui.runners.run.pulse import Pulse
 from distui.tui.rows.dumps import dump_rows, stack_rows, stack_title
 from distui.tui.rows.findings import (
     banner_rows,

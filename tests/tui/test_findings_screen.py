@@ -11,7 +11,8 @@ from distui.presets.finding import Finding
 from distui.runners.run import run_directories
 from distui.runners.run.commands import Dump, SetNccl
 from distui.runners.run.journal import RunRecord
-from distui.runners.run.model import CommandDone, FindingRaised, Host, HostTick
+from distui.runners.run.model import CommandDone, FindingRaised, HostTick
+from distui.runners.run.samples import Host
 from distui.tui.rows.log import Selection
 from distui.tui.screens.log_opener import pattern_of
 from distui.tui.screens.modal import NcclScreen, TextScreen

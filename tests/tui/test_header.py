@@ -23,9 +23,9 @@ from distui.runners.run.model import (
     RankChanged,
     RankPhase,
     RankTick,
-    TrainingSample,
     TrainingTick,
 )
+from distui.runners.run.samples import TrainingSample
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.header import header_rows

@@ -31,19 +31,17 @@ from distui.runners.run.model import (
     CommandDone,
     Event,
     FindingRaised,
-    Gpu,
     GpuTick,
-    Host,
     LogGrew,
     NcclChanged,
     Outcome,
-    RankSample,
     RankTick,
     RestartDelayed,
     RunCreated,
     RunEnded,
     RunPhase,
 )
+from distui.runners.run.samples import Gpu, Host, RankSample
 from distui.runners.run.state import Node, RunState
 from distui.tui.rows import glyphs
 from distui.tui.rows.card import card_rows

@@ -11,7 +11,8 @@ import several
 from distui.presets.finding import Finding
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
 from distui.runners.run.log_files import file_id
-from distui.runners.run.model import HUB, CaughtUp, Event, FindingRaised, Host, HostTick, NcclTick
+from distui.runners.run.model import HUB, CaughtUp, Event, FindingRaised, HostTick, NcclTick
+from distui.runners.run.samples import Host
 
 PHASES = {"kernels": 0.31, "bootstrap": 0.42, "topo": 0.18, "graphs": 0.04, "connections": 0.12}
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...runners.run.formatting import NA, duration_short
 from ...runners.run.freshness import TIMES, holds, usual_interval
-from ...runners.run.model import Gpu, Host
+from ...runners.run.samples import Gpu, Host
 from ...runners.run.state import RunState
 from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import METRICS

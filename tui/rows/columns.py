@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...runners.run.formatting import NA, duration_short, size_short, spans_short, usage_short
-from ...runners.run.model import Gpu, RankSample
+from ...runners.run.samples import Gpu, RankSample
 from ...runners.run.state import LIVING, Node, Rank
 from ...runners.telemetry.quantities import BY_KIND
 from ...runners.telemetry.quantity import Quantity, TableColumn

@@ -17,7 +17,8 @@ from msgspec import Struct
 from ...presets.plurals import plural
 from ...runners.run.formatting import duration_exact, elapsed, time_of_day
 from ...runners.run.freshness import Freshness, freshness, holds
-from ...runners.run.model import Gpu, LinkState
+from ...runners.run.model import LinkState
+from ...runners.run.samples import Gpu
 from ...runners.run.state import Node, Rank, RunState
 from . import glyphs
 from .glyphs import fit

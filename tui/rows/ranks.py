@@ -12,7 +12,7 @@ from operator import attrgetter
 from msgspec import Struct
 
 from ...runners.run.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
-from ...runners.run.model import Gpu
+from ...runners.run.samples import Gpu
 from ...runners.run.state import Node, Rank, RunState
 from . import glyphs
 from .frame import Frame, fit_name, gpu_owners, link_state, names

@@ -20,9 +20,10 @@ from ...runners.reports.run_status import complete, marked
 from ...runners.run import clock, run_directories, run_notes
 from ...runners.run.checkpoints import checkpoint_line
 from ...runners.run.formatting import NA, duration_text, size_text, step_short
-from ...runners.run.model import Host, LinkState, RunPhase
+from ...runners.run.model import LinkState, RunPhase
 from ...runners.run.nccl_reach import instead_of_gloo
 from ...runners.run.run_notes import RunNotes
+from ...runners.run.samples import Host
 from ...runners.run.state import Node, RunState
 from ...runners.run.wire.client import Link
 from ...runners.telemetry.progress import parts, progress, source_text

@@ -12,19 +12,9 @@ from distui.presets.finding import Finding
 from distui.runners.diagnosis import detectors as inheritance
 from distui.runners.diagnosis.detectors import Judging, owns
 from distui.runners.diagnosis.view import PULSES_KEPT, View
-from distui.runners.run.model import (
-    Collective,
-    Event,
-    FindingCleared,
-    FindingRaised,
-    Host,
-    ProcessGroup,
-    Pulse,
-    RankPhase,
-    RankPlace,
-    RankSample,
-    Stamped,
-)
+from distui.runners.run.model import Event, FindingCleared, FindingRaised, RankPhase, RankPlace, Stamped
+from distui.runners.run.pulse import Collective, ProcessGroup, Pulse
+from distui.runners.run.samples import Host, RankSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 FULL = Host(mem_total=1000, mem_used=500, cgroup_mem_max=100, cgroup_mem_used=99)

@@ -8,16 +8,15 @@ from distui.runners.diagnosis.first_step import doing_words, no_step_yet
 from distui.runners.run.model import (
     AttemptStarted,
     Event,
-    Pulse,
     PulseTick,
     RankChanged,
     RankPhase,
     RankPlace,
-    RankSample,
     RankTick,
-    Site,
     Stamped,
 )
+from distui.runners.run.pulse import Pulse, Site
+from distui.runners.run.samples import RankSample
 from distui.runners.run.state import RunState
 
 LIB = "/srv/env/lib/python3.12/site-packages"

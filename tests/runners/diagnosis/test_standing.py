@@ -5,7 +5,8 @@ from __future__ import annotations
 from each import for_each
 
 from distui.runners.diagnosis.missing_data import UNTIMED, missing, untimed
-from distui.runners.run.model import Collective, PlanSummary, Pulse, RankPhase, RankPlace, RunPhase
+from distui.runners.run.model import PlanSummary, RankPhase, RankPlace, RunPhase
+from distui.runners.run.pulse import Collective, Pulse
 from distui.runners.run.state import Attempt, Rank, RunState
 
 LOGS = ["node-0/attempt-001/rank-0.out"]

@@ -33,9 +33,9 @@ from distui.runners.run.model import (
     RankPlace,
     RunCreated,
     Stamped,
-    TrainingSample,
     TrainingTick,
 )
+from distui.runners.run.samples import TrainingSample
 from distui.runners.telemetry.progress import rate_text
 from distui.runners.telemetry.quantity_text import value_text
 from distui.tui.cli import main

@@ -14,8 +14,9 @@ from distui.runners.hub.kept_curves import KeptCurves
 from distui.runners.node.agentless import DiskLink
 from distui.runners.run.answers import MetricsWindow, Series
 from distui.runners.run.commands import ReadMetrics
-from distui.runners.run.model import HUB, Gpu, Host, RankSample
+from distui.runners.run.model import HUB
 from distui.runners.run.run_directories import Entry, new_record
+from distui.runners.run.samples import Gpu, Host, RankSample
 from distui.runners.run.wire.client import Link
 from distui.runners.telemetry.curves import merged
 from distui.runners.telemetry.metrics import MetricsStore

@@ -29,9 +29,9 @@ from distui.runners.run.model import (
     RankPlace,
     RunCreated,
     Stamped,
-    TrainingSample,
     TrainingTick,
 )
+from distui.runners.run.samples import TrainingSample
 
 
 def merged(event: Event, node: int = 2, shift: float = 0.0, host: str = "") -> Stamped:

@@ -13,7 +13,7 @@ import pytest
 
 from distui.runners.inrank.rank_pulse import jumps_back, stack_of
 from distui.runners.run.commands import Dump
-from distui.runners.run.model import Pulse
+from distui.runners.run.pulse import Pulse
 from distui.runners.run.state import RunState
 
 from .inrank_rig import Asking, Driven, driven, eventually, launch, rank

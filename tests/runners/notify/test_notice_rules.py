@@ -22,23 +22,21 @@ from distui.runners.run.model import (
     FindingCleared,
     FindingRaised,
     FirstCause,
-    Gpu,
     GpuTick,
     Outcome,
     PlanSummary,
     RankChanged,
     RankPhase,
     RankPlace,
-    RankSample,
     RankTick,
     RestartDelayed,
     RunCreated,
     RunEnded,
     RunPhase,
     Stamped,
-    TrainingSample,
     TrainingTick,
 )
+from distui.runners.run.samples import Gpu, RankSample, TrainingSample
 from distui.runners.run.state import RunState
 
 BEGAN = 1000.0

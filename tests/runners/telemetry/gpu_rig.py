@@ -17,7 +17,8 @@ import msgspec
 import patience
 import pytest
 
-from distui.runners.run.model import Event, Gpu, GpuTick
+from distui.runners.run.model import Event, GpuTick
+from distui.runners.run.samples import Gpu
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "rigs" / "nvml"))
 import build

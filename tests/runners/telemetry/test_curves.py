@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from distui.runners.run.answers import MetricsWindow, Series
 from distui.runners.run.commands import ReadMetrics
-from distui.runners.run.model import HUB, Gpu, Host, RankSample, TrainingSample
+from distui.runners.run.model import HUB
+from distui.runners.run.samples import Gpu, Host, RankSample, TrainingSample
 from distui.runners.run.wire.frames import MAX_LINE, encode
 from distui.runners.telemetry.curves import MOST_VALUES, NICE_S, Bins, Store, bins_of, level_for, read
 from distui.runners.telemetry.metrics import MetricsStore, encoded

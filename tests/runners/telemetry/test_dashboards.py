@@ -24,7 +24,7 @@ from ports import free_port
 from test_prometheus_text import NOW, state
 
 from distui.presets.finding import Finding
-from distui.runners.run.model import RankSample, TrainingSample
+from distui.runners.run.samples import RankSample, TrainingSample
 from distui.runners.run.state import RunState
 from distui.runners.telemetry.exported_samples import MetricSample, samples_of
 from distui.runners.telemetry.otlp_values import metrics_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.run.model import Gpu, RankSample
+from distui.runners.run.samples import Gpu, RankSample
 from distui.runners.telemetry.gpu_places import Launched, Pids, Placed, expected_gpu, place, witness
 
 GIB = 1 << 30

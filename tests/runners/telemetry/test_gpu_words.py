@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.run.model import Gpu
+from distui.runners.run.samples import Gpu
 from distui.runners.telemetry.counters import Counter
 from distui.runners.telemetry.gpu_words import judge, recovery_words, throttle_words, xid_finding
 

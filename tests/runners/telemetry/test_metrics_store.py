@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.run.model import Gpu, Host, RankSample, TrainingSample
+from distui.runners.run.samples import Gpu, Host, RankSample, TrainingSample
 from distui.runners.telemetry.metric_names import METRICS, NO_INDEX
 from distui.runners.telemetry.metrics import MetricsStore
 from distui.runners.telemetry.metrics_files import (

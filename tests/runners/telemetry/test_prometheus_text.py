@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from distui.presets.finding import Finding
 from distui.runners.agent.metrics_writer import KEPT_S, sweep, write
-from distui.runners.run.model import Gpu, RankPhase, RankPlace, RankSample, RunPhase, TrainingSample
+from distui.runners.run.model import RankPhase, RankPlace, RunPhase
+from distui.runners.run.samples import Gpu, RankSample, TrainingSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 from distui.runners.telemetry import export_settings
 from distui.runners.telemetry.exported_samples import FAMILIES, samples_of

@@ -13,7 +13,7 @@ from each import for_each
 
 from distui.presets.signal_patterns import FIELDS
 from distui.runners.run.freshness import PULSE_S, SAMPLE_S, TIMES
-from distui.runners.run.model import Gpu, Host, RankSample, TrainingSample
+from distui.runners.run.samples import Gpu, Host, RankSample, TrainingSample
 from distui.runners.telemetry.quantities import BY_KIND, TRAINING
 from distui.runners.telemetry.quantity import Holds
 

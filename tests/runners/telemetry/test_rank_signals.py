@@ -18,8 +18,9 @@ from distui.presets.signal_patterns import checked
 from distui.runners.agent import pattern_process
 from distui.runners.agent.pattern_process import SignalPatterns
 from distui.runners.agent.training import _signals, candidates
-from distui.runners.run.model import Gpu, RankPhase, RankPlace, RankSample, TrainingSample, Wrapped
+from distui.runners.run.model import RankPhase, RankPlace, Wrapped
 from distui.runners.run.parts import Parts
+from distui.runners.run.samples import Gpu, RankSample, TrainingSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 from distui.runners.telemetry import match_signals
 from distui.runners.telemetry.mfu import computed, peak

@@ -18,8 +18,9 @@ from virtual_time import VirtualLoop
 
 from distui.presets.finding import Finding
 from distui.runners.run import clock
-from distui.runners.run.model import Event, FindingCleared, FindingRaised, Gpu, GpuTick
+from distui.runners.run.model import Event, FindingCleared, FindingRaised, GpuTick
 from distui.runners.run.parts import in_background
+from distui.runners.run.samples import Gpu
 from distui.runners.telemetry.gpus import (
     Act,
     GpuSource,

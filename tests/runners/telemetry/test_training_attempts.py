@@ -11,8 +11,9 @@ import pytest
 from distui.runners.agent.pattern_process import SignalPatterns
 from distui.runners.agent.training import Training
 from distui.runners.run.log_files import LogFile, parse_file_id
-from distui.runners.run.model import AttemptStarted, RankPlace, Stamped, TrainingSample, TrainingTick
+from distui.runners.run.model import AttemptStarted, RankPlace, Stamped, TrainingTick
 from distui.runners.run.parts import in_background
+from distui.runners.run.samples import TrainingSample
 from distui.runners.run.state import RunState
 
 

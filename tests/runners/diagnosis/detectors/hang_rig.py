@@ -7,17 +7,9 @@ from collections.abc import Iterable, Sequence
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import hang, starting
 from distui.runners.diagnosis.view import View
-from distui.runners.run.model import (
-    Collective,
-    Gpu,
-    ProcessGroup,
-    Pulse,
-    RankPhase,
-    RankPlace,
-    RankSample,
-    RunPhase,
-    Site,
-)
+from distui.runners.run.model import RankPhase, RankPlace, RunPhase
+from distui.runners.run.pulse import Collective, ProcessGroup, Pulse, Site
+from distui.runners.run.samples import Gpu, RankSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 NOW = 1_763_757_667.0

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from distui.runners.diagnosis.arrivals import Arrivals
 from distui.runners.diagnosis.view import PULSES_KEPT, View
-from distui.runners.run.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace, RankSample, Site
+from distui.runners.run.model import RankPhase, RankPlace
+from distui.runners.run.pulse import Collective, ProcessGroup, Pulse, Site
+from distui.runners.run.samples import RankSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 BEGAN = 1_000_000.0

@@ -10,7 +10,8 @@ from distui.presets.finding import Finding
 from distui.runners.diagnosis import died
 from distui.runners.diagnosis.memory_curve import MemoryPoint
 from distui.runners.diagnosis.view import View
-from distui.runners.run.model import FirstCause, Outcome, RankPhase, RankPlace, RankSample, RunPhase
+from distui.runners.run.model import FirstCause, Outcome, RankPhase, RankPlace, RunPhase
+from distui.runners.run.samples import RankSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 NOW = 1_000_000.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distui.runners.diagnosis import hang
-from distui.runners.run.model import Collective
+from distui.runners.run.pulse import Collective
 
 from .hang_rig import END, STEP, call, series
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from each import for_each
 
 from distui.presets.finding import Finding
-from distui.runners.run.model import OwnLine, ProcessGroup, Pulse, RankPhase, RunPhase, Site
+from distui.runners.run.model import RankPhase, RunPhase
+from distui.runners.run.pulse import OwnLine, ProcessGroup, Pulse, Site
 
 from .hang_rig import (
     END,

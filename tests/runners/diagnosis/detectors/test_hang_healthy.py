@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from each import for_each
 
-from distui.runners.run.model import Pulse, Site
+from distui.runners.run.pulse import Pulse, Site
 
 from .hang_rig import (
     IN_ALL_REDUCE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.run.model import Collective, ProcessGroup, Site, Stall
+from distui.runners.run.pulse import Collective, ProcessGroup, Site, Stall
 
 from .hang_rig import (
     END,

@@ -7,7 +7,7 @@ from typing import Any
 from each import for_each
 from msgspec import structs
 
-from distui.runners.run.model import Pulse, RankThread, Site
+from distui.runners.run.pulse import Pulse, RankThread, Site
 
 from .hang_rig import IN_BARRIER, LOAD, NOW, PYTHON, STEP, Made, call, only, quiet, series, waiting
 

@@ -15,17 +15,8 @@ from distui.presets.finding import Finding
 from distui.runners.diagnosis import memory_growth, memory_remedies, out_of_memory
 from distui.runners.diagnosis.memory_curve import POINTS_KEPT, MemoryCurve, MemoryPoint
 from distui.runners.diagnosis.view import View
-from distui.runners.run.model import (
-    FirstCause,
-    Gpu,
-    Host,
-    Outcome,
-    PlanSummary,
-    RankPhase,
-    RankPlace,
-    RankSample,
-    RunPhase,
-)
+from distui.runners.run.model import FirstCause, Outcome, PlanSummary, RankPhase, RankPlace, RunPhase
+from distui.runners.run.samples import Gpu, Host, RankSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 NOW = 1_000_000.0

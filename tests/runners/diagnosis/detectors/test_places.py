@@ -5,7 +5,7 @@ from __future__ import annotations
 from each import for_each
 
 from distui.runners.diagnosis.activity import Kind, own_code, place, telling_frames
-from distui.runners.run.model import Site
+from distui.runners.run.pulse import Site
 
 from .hang_rig import (
     IN_ALL_REDUCE,

@@ -18,7 +18,7 @@ from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.expectations import LATE_S, SETTLED_S, Expectations
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.view import View
-from distui.runners.run.model import Gpu
+from distui.runners.run.samples import Gpu
 from distui.runners.run.state import Node, RunState
 
 NOW = 2_000_000.0

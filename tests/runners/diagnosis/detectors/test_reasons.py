@@ -9,7 +9,8 @@ from each import for_each
 
 from distui.runners.diagnosis.slow_reasons import Reason, reasons
 from distui.runners.diagnosis.view import View
-from distui.runners.run.model import Gpu, Host, RankSample, Site
+from distui.runners.run.pulse import Site
+from distui.runners.run.samples import Gpu, Host, RankSample
 
 from .lag_rig import LOADER, STACK, Training
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.run.model import Site, Stall
+from distui.runners.run.pulse import Site, Stall
 
 from .hang_rig import IN_NEW_GROUP, LOAD, NOW, PYTHON, Made, coming, only, quiet, series, waiting
 

@@ -13,7 +13,8 @@ from msgspec import structs
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import straggler
 from distui.runners.diagnosis.view import View
-from distui.runners.run.model import RankSample, Site
+from distui.runners.run.pulse import Site
+from distui.runners.run.samples import RankSample
 
 from .lag_rig import BEGAN, LOADER, STACK, Training, arrivals_of, view_of
 

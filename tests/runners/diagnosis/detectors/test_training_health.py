@@ -13,7 +13,8 @@ from distui.presets.finding import Finding
 from distui.runners.diagnosis.detectors import owns
 from distui.runners.diagnosis.training_health import TrainingHealth
 from distui.runners.diagnosis.view import View
-from distui.runners.run.model import RankPhase, RankPlace, TrainingSample
+from distui.runners.run.model import RankPhase, RankPlace
+from distui.runners.run.samples import TrainingSample
 from distui.runners.run.state import Attempt, Node, Rank, RunState
 
 EVERY_S = 10.0
