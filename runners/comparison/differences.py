@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import msgspec
 from msgspec import Struct, structs
 
 from ...presets.sanitize import clean_text
@@ -346,10 +344,10 @@ class ComparedRuns(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def document(compared: Comparison) -> Any:
-    """Return ComparedRuns as JSON values."""
+def compared_runs(compared: Comparison) -> ComparedRuns:
+    """Return the content of `diff --json`."""
     a, b = _side(compared.a), _side(compared.b)
-    return msgspec.to_builtins(ComparedRuns(a, b, compared.equal, compared.sections, compared.notes))
+    return ComparedRuns(a, b, compared.equal, compared.sections, compared.notes)
 
 
 def _side(account: Account) -> ComparedSide:

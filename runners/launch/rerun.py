@@ -51,6 +51,13 @@ class KeptRequest(Struct, frozen=True):
     request: Request
 
 
+def check_name(entry: run_directories.Entry, wanted: LaunchChanges) -> None:
+    """Raise RunError for a live run without another name for the new one."""
+    name = entry.record.name
+    if wanted.name is None and not run_directories.ended(entry):
+        raise RunError(f"run {name} is live: `distui stop {name}` first, or --name OTHER")
+
+
 def again(entry: run_directories.Entry, wanted: LaunchChanges) -> Prepared:
     """Plan the launch of `entry` under a new ID. Raises RunError and PresetError."""
     name = entry.record.name

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -284,11 +284,18 @@ T = TypeVar("T")
 
 async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link], Awaitable[T]]) -> T:
     """Open a link to the run that `name` means, use it, close it. Raises RunError."""
+    async with linked(name) as (entry, link):
+        return await use(entry, link)
+
+
+@contextlib.asynccontextmanager
+async def linked(name: str | None) -> AsyncIterator[tuple[run_directories.Entry, Link]]:
+    """Hold a link to the run that `name` means. Raises RunError, also in place of a LinkError inside."""
     entry = run_directories.resolve(name)
     try:
         link = await open_link(entry)
         try:
-            return await use(entry, link)
+            yield entry, link
         finally:
             await link.close()
     except UnansweredError as error:

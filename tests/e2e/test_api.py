@@ -17,10 +17,9 @@ from .runs import EXAMPLES, Text, World
 ROOT = Path(__file__).parents[2]
 
 
-def shown(page: str) -> str:
-    """The example of the page."""
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    return str(block)
+def shown(page: str) -> list[str]:
+    """The examples of the page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 @pytest.mark.real
@@ -28,29 +27,43 @@ def shown(page: str) -> str:
 def test_the_example_of_the_readme(world: World) -> None:
     """Exactly as printed; the run goes on when the program has ended."""
     world.script("train.py", (EXAMPLES / "plain_ddp.py").read_text())
-    done = world.python(shown("README.md")).fine()
+    done = world.python(*shown("README.md")).fine()
     assert done.out.startswith("restarted: attempt 2, 2 ranks running after")
     assert done.err == ""
     (run,) = world.distui("ls", "--json").json()
     assert (run["state"], run["attempt"]) == ("running", 2)
 
 
+AS_A_NOTEBOOK = """
+import ast, asyncio, sys
+code = compile(sys.argv[1], "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+asyncio.run(eval(code, {"api": __import__("distui.api").api}))
+"""
+
+
 @pytest.mark.torch
 @pytest.mark.long
-def test_the_example_of_the_page(world: World) -> None:
+def test_the_examples_of_the_page(world: World) -> None:
     """Exactly as printed, but for the steps of its script."""
     world.script("train.py", (EXAMPLES / "plain_ddp.py").read_text())
-    code = shown("docs/python.md")
-    assert '"--steps", "200"' in code
-    done = world.python(code.replace('"--steps", "200"', '"--steps", "0", "--step-delay", "0.02"')).fine()
-    assert "restarted: attempt 2, 2 ranks running after" in done.out
-    _, *lines, step, stopped = done.out.splitlines()
+    first, events, notebook = (
+        code.replace('"--steps", "200"', '"--steps", "0", "--step-delay", "0.02"')
+        for code in shown("docs/python.md")
+    )
+    done = world.python(f"{first}\nprint('---')\n{events}").fine()
+    out, _, journal = done.out.partition("---\n")
+    assert "restarted: attempt 2, 2 ranks running after" in out
+    _, *lines, step, stopped = out.splitlines()
     assert lines, "no line of rank 0's log"
     assert int(step) > 0
     assert stopped == "stopped: no process of the run is left"
+    assert journal.splitlines()[0].endswith("RunCreated")
     assert done.err == ""
-    (run,) = world.distui("ls", "--json").json()
-    assert (run["state"], run["attempt"]) == ("stopped", 2)
+    done = world.python(AS_A_NOTEBOOK, notebook).fine()
+    assert {line.split()[0] for line in done.out.splitlines()} <= {"0", "1"}
+    assert done.err == ""
+    runs = world.distui("ls", "--json").json()
+    assert [(run["state"], run["attempt"]) for run in runs] == [("stopped", 1), ("stopped", 2)]
 
 
 @pytest.mark.real
@@ -62,7 +75,7 @@ def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
         assert api.attach("job").id == api.attach().id == run.id
         with pytest.raises(TimeoutError):
             run.wait(timeout=0.5)
-        assert asyncio.run(read_in_a_notebook(run)) == ("running", ["hello"])
+        assert asyncio.run(read_in_a_notebook(run.aio)) == ("running", ["hello"])
         assert run.restart(env={"A": "1"}).startswith("restarted: attempt 2, 1 rank running")
         with pytest.raises(RunError, match="RANK is computed for each rank"):
             run.restart(env={"RANK": "1"})
@@ -74,8 +87,21 @@ def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
         assert (run.phase, run.wait()) == ("stopped", "stopped")
 
 
-async def read_in_a_notebook(run: api.Run) -> tuple[str, list[str]]:
-    """State and output, where an event loop runs already."""
-    while not list(run.logs(streams=["out"])):
+async def read_in_a_notebook(run: api.AsyncRun) -> tuple[str, list[str]]:
+    """State and output, where an event loop runs already; it runs on while a call waits."""
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.01)
+
+    beside = asyncio.create_task(tick())
+    with pytest.raises(TimeoutError):
+        await run.wait(timeout=0.5)
+    assert ticks > 5, "the loop was blocked"
+    beside.cancel()
+    while not (lines := [line.text async for line in run.logs(streams=["out"])]):
         await asyncio.sleep(0.05)
-    return run.status()["state"], list(run.logs(streams=["out"]))
+    return (await run.status())["state"], lines

@@ -14,7 +14,8 @@ import pytest
 from distui.presets.finding import Finding
 from distui.presets.request import REQUEST_OPTIONS
 from distui.presets.sanitize import clean_text
-from distui.runners import api, api_arguments
+from distui.runners import api
+from distui.runners.api import arguments
 from distui.runners.logs.choice import check_there
 from distui.runners.node import agentless, local_agent, run_following
 from distui.runners.run import run_directories
@@ -138,6 +139,20 @@ TYPES = [
     (on("profile", steps="3"), "steps is of type str: pass a number of optimizer steps"),
     (on("profile", out=3), "out is of type int: pass the path of a directory"),
     (on("stop", "5"), "grace_s is of type str: pass seconds"),
+    (on("metrics", 3), "metrics[0] is of type int: pass names of metrics"),
+    (on("metrics", begin="10m"), "begin is of type str: pass unix seconds"),
+    (on("nccl", 3), "level is of type int: pass a level"),
+    (on("signal", 10), "signal is of type int: pass the name of a signal"),
+    (on("dump", ranks=0), "ranks is of type int"),
+    (on("export", 3), "file is of type int: pass the path of a file"),
+    (on("note", 3), "text is of type int: pass a text"),
+    (on("tag", ["a"]), "add[0] is of type list: pass tags one by one"),
+    (on("rerun", env=["A=1"]), "env is of type list"),
+    (lambda run: api.plan(3), "script is of type int"),  # type: ignore[arg-type]
+    (lambda run: api.doctor(hosts="a"), "hosts is of type str"),
+    (lambda run: api.advise(8), "gpus is of type int"),  # type: ignore[arg-type]
+    (lambda run: api.prune(keep="3"), "keep is of type str: pass a number of runs"),  # type: ignore[arg-type]
+    (lambda run: api.diff("a", 3), "b is of type int: pass a run"),  # type: ignore[arg-type]
 ]  # fmt: skip
 """Calls with something of a wrong type, and how their sentence begins."""
 
@@ -187,7 +202,7 @@ VALUES = [
     (on("restart", unset=["A\nB"]), "'A\\nB' is not a valid name"),
     (on("restart", unset=["A=1"]), "'A=1' is not a valid name"),
     (on("restart", unset=[""]), "'' is not a valid name"),
-    (on("restart", env={"A": "1"}, unset=["A"]), "unset 'A' is also set"),
+    (on("restart", env={"A": "1"}, unset=["A"]), "--unset A is also set"),
     (on("restart", env={"NCCL_DEBUG_FILE": "x"}), "NCCL_DEBUG_FILE is set by the runner"),
     (on("restart", env={"A": "x" * 200_000}), "A has 200003 bytes"),
     (on("restart", env={f"A{n}": "x" * 100_000 for n in range(9)}), "these changes together take"),
@@ -197,6 +212,15 @@ VALUES = [
     (on("profile", out=""), "out is empty"),
     (on("stop", -1), "grace_s is -1: pass seconds from 0 on"),
     (on("stop", math.nan), "grace_s is nan"),
+    (on("metrics", begin=math.inf), "begin is inf: pass unix seconds"),
+    (on("metrics", "no.such"), "there is no metric 'no.such'"),
+    (on("dump", "heap"), "what is 'heap': pass \"stacks\""),
+    (on("tag", "a b"), ""),
+    (on("nccl", "LOUD"), "'LOUD' is not a level"),
+    (on("signal", "NONE"), "there is no signal NONE"),
+    (lambda run: api.lint_files(), "files is empty: pass paths of files"),
+    (lambda run: api.doctor(size_mib=0), "--size 0"),
+    (lambda run: api.advise("8xA100-80GB", params="7B", format="int4"), "--format int4: choose"),
 ]  # fmt: skip
 """Calls with a value that cannot be meant, and how their sentence begins."""
 
@@ -275,22 +299,21 @@ def test_what_is_meant_is_taken() -> None:
         ("run", None, None),
         ("unset", ["BASH_FUNC_module%%"], ("BASH_FUNC_module%%",)),
     ]:  # fmt: skip
-        (found,) = api_arguments.checked(**{name: value}).values()
+        (found,) = arguments.checked(**{name: value}).values()
         assert found == meant, name
         assert type(found) is type(meant)
 
 
 def test_every_argument_of_every_call_has_a_rule() -> None:
-    calls = (
-        api.launch,
-        api.execute,
-        api.attach,
-        *(getattr(api.Run, verb) for verb in ("wait", "logs", "restart", "profile", "stop")),
-    )
-    names = {name for call in calls for name in inspect.signature(call).parameters} - {"self", "options"}
-    of_type = {name for name, kind in api_arguments.TYPES.items() if kind in api_arguments.OF_TYPE}
-    assert api_arguments.ARGUMENTS.keys() <= names | REQUEST_OPTIONS.keys()
-    assert names | REQUEST_OPTIONS.keys() <= api_arguments.ARGUMENTS.keys() | of_type
+    functions = [getattr(api.aio, name) for name in api.aio.__all__ if name != "AsyncRun"]
+    methods = [
+        call for name, call in vars(api.AsyncRun).items() if inspect.isfunction(call) and name[0] != "_"
+    ]
+    named = {name for call in functions + methods for name in inspect.signature(call).parameters}
+    named -= {"self", "options", "question"}
+    of_type = {name for name, kind in arguments.TYPES.items() if kind in arguments.OF_TYPE}
+    assert arguments.ARGUMENTS.keys() <= named | REQUEST_OPTIONS.keys()
+    assert named | REQUEST_OPTIONS.keys() <= arguments.ARGUMENTS.keys() | of_type
 
 
 def of_two_attempts() -> RunState:
@@ -338,11 +361,11 @@ def test_a_stop_that_reaches_nobody_is_a_run_error(
 
 
 def test_logs_that_cannot_be_read_are_a_run_error(run: api.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def with_link(*_: object) -> None:
+    def linked(*_: object) -> None:
         raise LogError("rank-0.out cannot be read")
 
-    monkeypatch.setattr(local_agent, "with_link", with_link)
-    refused(on("logs"), run, RunError, "rank-0.out cannot be read")
+    monkeypatch.setattr(local_agent, "linked", linked)
+    refused(lambda run: list(run.logs()), run, RunError, "rank-0.out cannot be read")
 
 
 @pytest.mark.parametrize("until", ["done", "running"])

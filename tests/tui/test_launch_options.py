@@ -13,7 +13,7 @@ import pytest
 from each import for_each
 
 from distui.presets.request import ALL, OPTIONS, REQUEST_OPTIONS, LaunchOption, options
-from distui.runners import api_arguments
+from distui.runners.api import arguments
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.option_values import PARSERS
 from distui.runners.launch.words import READERS
@@ -84,13 +84,13 @@ def test_every_front_end_has_every_option() -> None:
     rows = {row.name for row in form_fields(None)}
     of_form = {field.name for field in fields(LaunchForm)}
     actions = parser("launch").verbs["launch"]._option_string_actions
-    of_type = {name for name, kind in api_arguments.TYPES.items() if kind in api_arguments.OF_TYPE}
+    of_type = {name for name, kind in arguments.TYPES.items() if kind in arguments.OF_TYPE}
     for name, option in REQUEST_OPTIONS.items():
         flag = option.flags[0]
         assert actions[flag].dest == option.name
         written = [f"{flag}=x"] if option.takes else [flag]
         assert option_words("launch", written, control=True) == written
-        assert name in api_arguments.ARGUMENTS.keys() | of_type
+        assert name in arguments.ARGUMENTS.keys() | of_type
         assert option.form in of_form if option.form else option.alone != (OPTION + name in rows)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from ...presets.sanitize import escaped_json
 from ...runners.comparison.account import Account
-from ...runners.comparison.differences import Comparison, compare, document, masked, single
+from ...runners.comparison.differences import Comparison, compare, compared_runs, masked, single
 from ...runners.comparison.loading import load
 from ..rows.comparison import comparison_rows, single_rows
 from ..rows.glyphs import plain, to_ascii
@@ -34,7 +34,7 @@ def diff(options: argparse.Namespace) -> int:
         return 0
     compared = compare(*accounts, everything=options.all)
     if options.json:
-        sys.stdout.write(json.dumps(document(compared)) + "\n")
+        sys.stdout.write(json.dumps(msgspec.to_builtins(compared_runs(compared))) + "\n")
     else:
         _print(plain(comparison_rows(compared, width)), options.ascii)
     return _exit_code(compared, options.exit_code)

@@ -19,7 +19,7 @@ from ...runners.launch import launch_settings
 from ...runners.launch.launch_settings import HOSTS, LOCAL, kind_of
 from ...runners.launch.prepare import prepare
 from ...runners.launch.prepared import Prepared
-from ...runners.launch.rerun import LaunchChanges, again
+from ...runners.launch.rerun import LaunchChanges, again, check_name
 from ...runners.launch.syntax_check import syntax_problem
 from ...runners.launch.words import request_of
 from ...runners.node import package, wheels
@@ -230,12 +230,10 @@ def outcome(entry: run_directories.Entry) -> int:
 def rerun(options: argparse.Namespace) -> int:
     """Repeat a launch as a new run, with changes."""
     entry = run_directories.resolve(options.run)
-    if not run_directories.ended(entry) and options.name is None and not options.dry_run:
-        raise RunError(
-            f"run {entry.record.name} is live: `distui stop {entry.record.name}` first, or --name OTHER"
-        )
     wanted = LaunchChanges(
         options.name, tuple(options.set), pairs(options.env, "--env"), tuple(options.unset)
     )
+    if not options.dry_run:
+        check_name(entry, wanted)
     launch = again(entry, wanted)
     return show(launch, options) if options.dry_run else begin(launch, options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -18,7 +17,7 @@ from distui.runners.comparison.differences import (
     Comparison,
     Difference,
     compare,
-    document,
+    compared_runs,
     masked,
     ratio_text,
     single,
@@ -230,7 +229,7 @@ def test_secrets_are_compared_and_never_shown(a: str, b: str, prints: tuple[str,
     ]
     compared = compare(*sides, everything=True)
     assert row(compared, "environment", "HF_TOKEN").kind == kind
-    text = json.dumps(document(compared))
+    text = msgspec.json.encode(compared_runs(compared)).decode()
     assert not any(secret in text for secret in SECRETS)
     if "k-1" in prints:
         assert "k-1" not in text
@@ -240,7 +239,7 @@ def test_secrets_of_arguments_are_hidden_by_their_option() -> None:
     a, b = ({"arguments": {"--api-key": value}} for value in ("abcd1234", "efgh5678"))
     compared = compare(side(facts=a), side(facts=b))
     assert row(compared, "arguments", "--api-key").kind == "differs"
-    assert "abcd1234" not in json.dumps(document(compared))
+    assert "abcd1234" not in msgspec.json.encode(compared_runs(compared)).decode()
 
 
 def test_a_record_that_leaves_the_machine_has_neither_secrets_nor_fingerprints() -> None:
@@ -266,7 +265,7 @@ def test_hostile_texts_reach_no_terminal(name: str, left: str, right: str) -> No
                     for text in (each.name, each.a, each.b)
                     for char in text or ""
                 )
-        json.dumps(document(compared))
+        msgspec.json.encode(compared_runs(compared)).decode()
 
 
 def test_several_attempts_are_named() -> None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any
 
-from ..presets import env_names
-from ..presets.request import Request
-from .launch.words import nccl_pairs
-from .run import environment
-from .run.errors import RunError
-from .run.log_files import STREAMS
+from msgspec import Struct
+
+from ...presets import env_names
+from ...presets.request import Request
+from ..launch.words import nccl_pairs
+from ..reports.dump_report import KINDS, RECORD
+from ..run.errors import RunError
+from ..run.log_files import STREAMS
+from ..telemetry.curves import DISTANT
 
 UNTIL = {
     "running": "every rank has a process",
@@ -42,11 +45,25 @@ class Argument:
 
 def checked(**given: Any) -> dict[str, Any]:
     """Return the arguments by name, in the form for use. Raises TypeError for a wrong type, else RunError."""
-    return {name: _checked(name, value) for name, value in given.items()}
+    return {
+        name: _checked(name, value, ARGUMENTS.get(name) or OF_TYPE[TYPES[name]])
+        for name, value in given.items()
+    }
 
 
-def _checked(name: str, value: Any) -> Any:
-    argument = ARGUMENTS.get(name) or OF_TYPE[TYPES[name]]
+def checked_fields(kind: type[Struct], **given: Any) -> dict[str, Any]:
+    """Return the arguments that are fields of a struct, like `checked`. Raises TypeError and RunError."""
+    read = {}
+    for name, value in given.items():
+        if name not in kind.__struct_fields__:
+            raise TypeError(
+                f"there is no argument {name}: pass fields of {kind.__module__}.{kind.__name__}"
+            )
+        read[name] = _checked(name, value, OF_TYPE[kind.__annotations__[name]])
+    return read
+
+
+def _checked(name: str, value: Any, argument: Argument) -> Any:
     try:
         return argument.read(name, value)
     except TypeError as error:
@@ -119,14 +136,24 @@ def _count_or_word(where: str, value: Any) -> int | str:
     return _name(where, value) if isinstance(value, str) else _count(where, value)
 
 
-def _seconds(where: str, value: Any) -> float:
-    """Seconds as for `--timeout` and `--grace`; nan is refused."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise _type_error(where, value)
-    number: Any = value
-    if not 0 <= number < 1e9:
-        raise ValueError(f"{where} is {shown(number)}")
-    return float(number)
+def _number_below(limit: float) -> Reader:
+    """Reader for a number from 0 on; refuses nan."""
+
+    def read(where: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise _type_error(where, value)
+        number: Any = value
+        if not 0 <= number < limit:
+            raise ValueError(f"{where} is {shown(number)}")
+        return float(number)
+
+    return read
+
+
+_seconds = _number_below(1e9)
+"""Seconds as for `--timeout` and `--grace`."""
+_moment = _number_below(DISTANT)
+"""Unix seconds."""
 
 
 def _flag(where: str, value: Any) -> bool:
@@ -212,6 +239,8 @@ ARGUMENTS: Mapping[str, Argument] = {
     "nccl": Argument(_nccl, f'a dict of texts {_OF_NAMES}, as in {{"DEBUG": "INFO"}}'),
     "python": Argument(_or_none(_path), "the path of an interpreter, or None"),
     "run": Argument(_or_none(_text), "a name, an id or a unique prefix of one, or None"),
+    "a": Argument(_name, "a run, or a text as for `distui diff`"),
+    "b": Argument(_name, "a run, or a text as for `distui diff`"),
     "until": Argument(_among(UNTIL), '"running", "healthy" or "done"'),
     "timeout": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
     "ranks": Argument(_many(_count), "a list of ranks from 0 on, as in [0, 1]"),
@@ -219,6 +248,34 @@ ARGUMENTS: Mapping[str, Argument] = {
     "out": Argument(_or_none(_path), "the path of a directory, or None for the run's own"),
     "streams": Argument(_many(_among((*STREAMS, "log"))), 'a list of "out", "err", "nccl" and "log"'),
     "attempt": Argument(_or_none(_count), "the number of an attempt, or None for the newest"),
+    "node": Argument(_or_none(_count), "the number of a node, or None for all"),
+    "grep": Argument(_text, 'a regular expression, as in "loss|error"'),
+    "since": Argument(_or_none(_moment), "unix seconds, or None"),
+    "begin": Argument(_or_none(_moment), "unix seconds, or None"),
+    "end": Argument(_or_none(_moment), "unix seconds, or None"),
+    "last": Argument(_or_none(_seconds), "seconds, as in 600, or None"),
+    "tail": Argument(_or_none(_count), "a number of lines, or None for all"),
+    "metrics": Argument(_many(_name), 'names of metrics, as in "train.loss", "gpu"'),
+    "gpu_indexes": Argument(_many(_count), "a list of GPUs by their numbers, as in [0, 1]"),
+    "what": Argument(_among((*KINDS, RECORD)), '"stacks", "flight", "memory" or "record"'),
+    "file": Argument(_path, 'the path of a file, as in "night.tar.gz"'),
+    "files": Argument(_command, "paths of files"),
+    "log_mib": Argument(_count, "a number of MiB"),
+    "size_mib": Argument(_count, "a number of MiB"),
+    "level": Argument(_name, 'a level of NCCL_DEBUG, as in "INFO"'),
+    "subsys": Argument(_text, 'NCCL_DEBUG_SUBSYS, as in "COLL,NET", or ""'),
+    "seconds": Argument(_or_none(_seconds), "seconds, as in 30, or None"),
+    "save_timeout": Argument(_or_none(_seconds), "seconds, as in 300, or None"),
+    "older_than_s": Argument(_or_none(_seconds), "seconds, as in 86400, or None"),
+    "keep": Argument(_or_none(_count), "a number of runs, or None"),
+    "signal": Argument(_name, 'the name of a signal, as in "USR1"'),
+    "text": Argument(_text, "a text"),
+    "add": Argument(_many(_name), 'tags one by one, as in "good", "keep"'),
+    "remove": Argument(_many(_name), 'a list of tags, as in ["bad"]'),
+    **dict.fromkeys(
+        ("follow", "fold", "force", "restart", "save_first", "failed", "pairs", "everything"),
+        Argument(_flag, "True or False"),
+    ),
     "unset": Argument(_many(_variable), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
     "notify": Argument(
         _many(_name), 'a list of channels, as in ["team:hang,gave-up", "terminal"], or ["off"]'
@@ -233,6 +290,7 @@ OF_TYPE: Mapping[str, Argument] = {
     "bool": Argument(_flag, "True or False"),
     "bool | None": Argument(_or_none(_flag), "True, False or None"),
     "float | None": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
+    "int": Argument(_count, "a whole number from 0 on"),
     "int | None": Argument(_or_none(_count), "a whole number from 0 on, or None"),
     "str": Argument(_name, "a text"),
     "str | None": Argument(_or_none(_path), "a text, or None"),
@@ -240,12 +298,3 @@ OF_TYPE: Mapping[str, Argument] = {
     "Mapping[str, str]": Argument(_mapping_of(_text), "a dict of texts"),
 }
 """Type of a field of `Request` → how it is read, if `ARGUMENTS` does not say it."""
-
-
-def check_changes(env: Mapping[str, str], unset: Sequence[str]) -> None:
-    """Raise RunError for environment changes that no rank can have, like `distui restart`."""
-    both = [name for name in unset if name in env]
-    if both:
-        raise RunError(f"unset {both[0]!r} is also set: leave out one of the two")
-    if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
-        raise RunError(refused)

@@ -1,0 +1,283 @@
+"""The asynchronous calls of distui's Python interface.
+
+    from distui.api import aio
+
+    run = await aio.launch("train.py", preset="ddp", nproc_per_node=2)
+    await run.wait("healthy", timeout=300)
+    async for stamped in run.events(follow=True):
+        print(stamped.time, stamped.event)
+
+No call blocks the event loop. `distui.api` has the same calls in their blocking form, with the same errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...presets.finding import Finding, PresetError
+from ...presets.request import Named
+from ..comparison import differences, loading
+from ..comparison.differences import ComparedRuns
+from ..diagnosis.diagnosis_document import Diagnosis
+from ..diagnosis.diagnosis_document import document as diagnosis_of
+from ..doctor.examine import examine
+from ..launch import advice, check, linting
+from ..launch.advice import AdviceDocument, MemoryQuestion
+from ..launch.hosts import check_hosts, list_on, ssh_options
+from ..removal import removed_runs
+from ..removal.removed_runs import Removable, Removed
+from ..reports import examination, run_diagnosis, run_list
+from ..reports.examination import ExaminationDocument
+from ..reports.run_list import RunLine
+from ..run import run_directories
+from ..run.errors import NoSuchRunError, RunError, UnreachableError
+from ..run.wire.ssh import Way
+from .arguments import checked, checked_fields
+from .async_run import AsyncRun, RunFacts
+from .starting import PlannedLaunch, launched, planned, requested
+
+__all__ = [
+    "AsyncRun",
+    "advise",
+    "attach",
+    "diagnose_files",
+    "diff",
+    "doctor",
+    "execute",
+    "launch",
+    "lint",
+    "lint_command",
+    "lint_files",
+    "ls",
+    "plan",
+    "prunable",
+    "prune",
+    "runs",
+]
+
+
+# --- start a run, or see before what would start
+
+
+async def launch(
+    script: str | os.PathLike[str],
+    *args: str | os.PathLike[str],
+    preset: str = "ddp",
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    nproc_per_node: int | str | None = None,
+    nnodes: int | str | None = None,
+    hosts: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    nccl: Mapping[str, str] | None = None,
+    python: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> AsyncRun:
+    """Start `script` under a preset on this machine, on `hosts` by ssh, or elsewhere. Raises RunError and TypeError.
+
+    `overrides`: preset fields, "mesh.tp=2"; the other arguments are those of the command line. `options`: its further
+    options, by the fields of `presets.request.Request`, as in `adopt=True, grace_s=10, notify=["team:hang"]`.
+    """
+    asked = requested(
+        "launch",
+        options,
+        script=script,
+        args=args,
+        preset=preset,
+        overrides=overrides,
+        name=name,
+        nproc_per_node=nproc_per_node,
+        nnodes=nnodes,
+        hosts=hosts,
+        env=env,
+        nccl=nccl,
+        python=python,
+    )
+    return AsyncRun(await asyncio.to_thread(launched, asked))
+
+
+async def execute(
+    *command: str | os.PathLike[str],
+    name: str | None = None,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> AsyncRun:
+    """Start any command on this machine, and supervise it unchanged. `options`: as of `launch`.
+
+    Raises RunError and TypeError.
+    """
+    asked = requested("exec", options, command=command, name=name, env=env)
+    return AsyncRun(await asyncio.to_thread(launched, asked))
+
+
+async def plan(
+    script: str | os.PathLike[str], *args: str | os.PathLike[str], preset: str = "ddp", **options: Any
+) -> PlannedLaunch:
+    """Return what `launch` would do, without doing it. `options`: the other arguments of `launch`.
+
+    Raises RunError and TypeError.
+    """
+    asked = requested("plan", options, script=script, args=args, preset=preset)
+    return await asyncio.to_thread(planned, asked)
+
+
+async def lint(
+    script: str | os.PathLike[str], *args: str | os.PathLike[str], preset: str = "ddp", **options: Any
+) -> list[Finding]:
+    """Return the findings of a launch, the worst first. `options`: the other arguments of `launch`.
+
+    Raises RunError and TypeError.
+    """
+    asked = requested("lint", options, script=script, args=args, preset=preset)
+    try:
+        return await asyncio.to_thread(linting.findings_of_launch, asked)
+    except PresetError as error:
+        raise RunError(str(error)) from None
+
+
+async def lint_files(*files: str | os.PathLike[str]) -> list[Finding]:
+    """Return the findings of shell scripts, SkyPilot tasks, Accelerate, DeepSpeed and preset files.
+
+    Raises RunError and TypeError.
+    """
+    given = checked(files=files)["files"]
+    try:
+        return await asyncio.to_thread(linting.findings_of_files, given)
+    except PresetError as error:
+        raise RunError(str(error)) from None
+
+
+async def lint_command(*command: str | os.PathLike[str]) -> list[Finding]:
+    """Return the findings of a command line, as in "torchrun", "train.py". Raises RunError and TypeError."""
+    return await asyncio.to_thread(check.command_findings, checked(command=command)["command"])
+
+
+async def advise(gpus: str, **question: Any) -> AdviceDocument:
+    """Return which strategies fit into the memory of GPUs, as in "8xA100-80GB".
+
+    `question`: `params="7B"` or `script="model.py:GPT"`, and further fields of `runners.launch.advice.MemoryQuestion`.
+    Sizes are in bytes. Raises RunError and TypeError.
+    """
+    given = checked_fields(MemoryQuestion, gpus=gpus, **question)
+    found = await asyncio.to_thread(advice.advised, MemoryQuestion(**given))
+    return advice.document(found)
+
+
+async def doctor(
+    run: str | None = None,
+    *,
+    hosts: Sequence[str] = (),
+    ssh_config: str | None = None,
+    python: str | os.PathLike[str] | None = None,
+    port: int | None = None,
+    pairs: bool = True,
+    size_mib: int = examination.SIZE_MIB,
+) -> ExaminationDocument:
+    """Check that this node, the nodes of `run`, or `hosts` can run a job.
+
+    `pairs`: try an all-reduce of `size_mib` between pairs of nodes. Raises RunError and TypeError.
+    """
+    given = checked(
+        run=run,
+        hosts=hosts,
+        ssh_config=ssh_config,
+        python=python,
+        port=port,
+        pairs=pairs,
+        size_mib=size_mib,
+    )
+    named = requested("doctor", {}, hosts=hosts) if given["hosts"] else None
+    request = await asyncio.to_thread(
+        examination.doctor_request,
+        run=given["run"],
+        named=named,
+        ssh_config=given["ssh_config"],
+        python=given["python"],
+        port=given["port"],
+        try_pairs=given["pairs"],
+        size_mib=given["size_mib"],
+    )
+    outcome = await examine(request, lambda label, done, total: None)
+    return examination.document(outcome, [place.name for place in request.places])
+
+
+# --- runs
+
+
+async def runs() -> list[AsyncRun]:
+    """Return every known run on this machine, newest first. Raises RunError."""
+    return [AsyncRun(entry) for entry in await asyncio.to_thread(run_directories.entries)]
+
+
+async def attach(run: str | None = None) -> AsyncRun:
+    """Return the run of a name, an id or a unique prefix; for None, the only live one, else the newest.
+
+    Raises NoSuchRunError and TypeError.
+    """
+    text: str | None = checked(run=run)["run"]
+    if text is not None and not text.strip():
+        raise NoSuchRunError(
+            "the name of the run is empty: pass one of runs(), or None for the only live one"
+        )
+    return AsyncRun(await asyncio.to_thread(run_directories.resolve, text))
+
+
+async def ls(*, hosts: Sequence[str] = (), ssh_config: str | None = None) -> list[RunLine]:
+    """Return the content of `distui ls --json`: the runs of this machine, or of `hosts` by ssh.
+
+    Raises UnreachableError if a host does not answer, RunError and TypeError.
+    """
+    given = checked(hosts=hosts, ssh_config=ssh_config)
+    if not given["hosts"]:
+        return [read.document() for read in await asyncio.to_thread(run_list.runs_here)]
+    named = check_hosts([Named(host) for host in given["hosts"]], "hosts")
+    config = ssh_options(given["ssh_config"])
+    found: list[Any]
+    found, problems = await list_on([Way(host.destination, config) for host in named])
+    if problems:
+        raise UnreachableError("; ".join(problems))
+    return found
+
+
+async def diff(
+    a: str | RunFacts, b: str | RunFacts, *, everything: bool = False, ssh_config: str | None = None
+) -> ComparedRuns:
+    """Compare two runs: plan, arguments, environment, code, versions, numbers.
+
+    `a`, `b`: runs, or texts as for `distui diff`: a name, "night@2" for an attempt, "gpu1:night" on a host, the file of
+    a bundle. `everything`: also what is equal. Raises RunError and TypeError.
+    """
+    names = [each.id if isinstance(each, RunFacts) else each for each in (a, b)]
+    given = checked(a=names[0], b=names[1], everything=everything, ssh_config=ssh_config)
+    config = given["ssh_config"]
+    both = await asyncio.gather(loading.load(given["a"], config), loading.load(given["b"], config))
+    return differences.compared_runs(differences.compare(*both, everything=given["everything"]))
+
+
+async def diagnose_files(*files: str | os.PathLike[str]) -> Diagnosis:
+    """Return the first cause in log files, archives or directories of any job. Raises RunError and TypeError."""
+    given = checked(files=files)["files"]
+    return diagnosis_of(*await asyncio.to_thread(run_diagnosis.judge_files, given))
+
+
+async def prune(
+    *, older_than_s: float | None = None, keep: int | None = None, failed: bool = False
+) -> Removed:
+    """Remove the ended runs that fit all conditions, at least one, except those with the tag "keep".
+
+    `older_than_s`: seconds since their end. `keep`: spare the newest so many. `failed`: only runs that failed or are
+    lost. Raises RunError and TypeError.
+    """
+    given = checked(older_than_s=older_than_s, keep=keep, failed=failed)
+    return await asyncio.to_thread(lambda: removed_runs.remove_all(removed_runs.to_prune(**given)))
+
+
+async def prunable(
+    *, older_than_s: float | None = None, keep: int | None = None, failed: bool = False
+) -> Removable:
+    """Return what `prune` would remove. Raises RunError and TypeError."""
+    given = checked(older_than_s=older_than_s, keep=keep, failed=failed)
+    return await asyncio.to_thread(lambda: removed_runs.removable(removed_runs.to_prune(**given)))
