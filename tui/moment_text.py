@@ -36,7 +36,7 @@ def moment_of(text: str, timeline: Timeline, end: float) -> float:
 
 
 def _of_step(timeline: Timeline, step: int) -> float:
-    checkpoint = timeline.checkpoint_of(step)
+    checkpoint = timeline.checkpoint_from(step)
     if checkpoint is None:
         raise MomentError(
             f"no checkpoint or sample has step {step}: the run has not reached it, or its curve is no longer kept"

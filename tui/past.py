@@ -63,12 +63,13 @@ class Timeline:
         self._base = RunState()
         """State of the events that are no longer stored."""
         self._kept: dict[int, RunState] = {}
+        """Saved states by the number of folded events, a multiple of KEEP_EVERY."""
         self.seq = 0
         """Sequence number of the newest event."""
         self.add(events)
 
     def add(self, events: Iterable[Stamped]) -> None:
-        """Add further events; events that no journal keeps are left out."""
+        """Add further events; CaughtUp, and events that it already has, are skipped."""
         for stamped in events:
             if isinstance(stamped.event, CaughtUp) or (stamped.seq and stamped.seq <= self.seq):
                 continue
@@ -77,15 +78,14 @@ class Timeline:
             self._events.append(stamped)
             self._times.append(max(at, last))
             self.seq = max(self.seq, stamped.seq)
-        over = len(self._events) - MOST_EVENTS
-        if over > 0:
-            self._base.apply_all(self._events[:over])
-            del self._events[:over], self._times[:over]
-            self._kept.clear()
+        while len(self._events) > MOST_EVENTS:
+            self._base.apply_all(self._events[:KEEP_EVERY])
+            del self._events[:KEEP_EVERY], self._times[:KEEP_EVERY]
+            self._kept = {at - KEEP_EVERY: state for at, state in self._kept.items() if at > KEEP_EVERY}
 
     @property
     def begin(self) -> float:
-        """Unix time of the first event; 0.0 if there is none."""
+        """Unix time of the first stored event; 0.0 if there is none."""
         return self._times[0] if self._times else 0.0
 
     @property
@@ -95,13 +95,14 @@ class Timeline:
     def state_at(self, when: float) -> RunState:
         """Return the state at that time; the caller may change it."""
         count = bisect_right(self._times, when)
-        at = max((each for each in self._kept if each <= count), default=0)
-        state = copied(self._kept[at] if at else self._base)
-        for begin in range(at, count, KEEP_EVERY):
+        kept = max((each for each in self._kept if each <= count), default=0)
+        state = copied(self._kept[kept] if kept else self._base)
+        for begin in range(kept, count, KEEP_EVERY):
             end = min(begin + KEEP_EVERY, count)
             state.apply_all(self._events[begin:end])
             if end - begin == KEEP_EVERY:
                 self._kept[end] = copied(state)
+        # A checkpoint that was complete by then may have been reported later.
         for stamped in self._events[count : bisect_right(self._times, when + REPORTED_S)]:
             if isinstance(stamped.event, CheckpointSaved) and stamped.event.checkpoint.at <= when:
                 state.apply(stamped)
@@ -109,7 +110,7 @@ class Timeline:
         return state
 
     def marks(self) -> tuple[Mark, ...]:
-        """Return restarts, findings, checkpoints and changes of NCCL_DEBUG, including past ones."""
+        """Return restarts, findings (also those that were cleared), checkpoints and changes of NCCL_DEBUG."""
         return tuple(
             mark
             for at, stamped in zip(self._times, self._events, strict=True)
@@ -124,7 +125,7 @@ class Timeline:
                 return event.first_cause.at or at
         return None
 
-    def checkpoint_of(self, step: int) -> Checkpoint | None:
+    def checkpoint_from(self, step: int) -> Checkpoint | None:
         """Return the first checkpoint at or after a step."""
         for stamped in self._events:
             if isinstance(stamped.event, CheckpointSaved):

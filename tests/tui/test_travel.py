@@ -111,6 +111,18 @@ def test_a_long_journal_is_folded_from_kept_states(monkeypatch: pytest.MonkeyPat
         assert {n: r.phase for n, r in state.ranks.items()} == {n: r.phase for n, r in told.ranks.items()}
 
 
+def test_a_growing_journal_keeps_its_saved_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distui.tui.past.KEEP_EVERY", 7)
+    monkeypatch.setattr("distui.tui.past.MOST_EVENTS", 30)
+    line, told = Timeline(), RunState()
+    for stamped in (each for each in play.stamped(eventful()) if each.seq):
+        line.add([stamped])
+        told.apply(stamped)
+        state = line.state_at(line.end)
+        assert (state.seq, state.attempt, state.findings) == (told.seq, told.attempt, told.findings)
+    assert line._kept
+
+
 def test_a_copy_does_not_change_with_the_state() -> None:
     state = RunState().apply_all(play.stamped(play.running()))
     other = copied(state)
