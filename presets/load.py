@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from . import model, trusted_files
+from . import base_dirs, model, trusted_files
 from .finding import PresetError
 from .model import Loaded
 from .sanitize import sentence
@@ -109,7 +109,7 @@ class Library:
 
 def user_dir(env: Mapping[str, str]) -> Path:
     """Return the folder of the user's presets, by XDG_CONFIG_HOME and HOME of `env`."""
-    return trusted_files.config_dir(env) / "presets"
+    return base_dirs.config_dir(env) / "presets"
 
 
 def library(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Library:
@@ -141,7 +141,7 @@ def load(
     for definition in chain:
         merged.add_layer(dict(_flatten(definition)), definition.origin, definition.where)
     for override in overrides:
-        path, value = _override(override)
+        path, value = parse_override(override)
         merged.add_layer({path: value}, f"--set {path}", "--set")
     model.belongs(merged.values, merged.origins)
     sources = tuple(dict.fromkeys(link.origin for link in chain if not link.origin.startswith("builtin ")))
@@ -239,8 +239,8 @@ def _unknown_key(key: str) -> str:
     return f"{key} is not a key of a preset{nearest_or_all(key, keys)}"
 
 
-def _override(text: str) -> tuple[str, object]:
-    """Return path and value of one --set."""
+def parse_override(text: str) -> tuple[str, object]:
+    """Return path and value of one --set. The path of a nested table ends with its first key."""
     path, equals, raw = text.partition("=")
     path = path.strip().removeprefix("preset.")
     if not equals or not path:

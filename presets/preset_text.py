@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict
 
 from . import model
-from .load import Definition, Library, check_name, load
+from .load import Definition, Library, check_name, load, parse_override
 from .model import STRATEGY_OPTIONS, Loaded
 from .sanitize import clean_whole
 from .secrets import holds_secret, mask
@@ -116,7 +116,7 @@ def saved_text(name: str, base: str, overrides: Sequence[str], library: Library,
         f"summary = {toml_literal(summary or loaded.preset.summary)}",
     ]
     tables: dict[str, list[str]] = {}
-    for path in dict.fromkeys(_override_path(override) for override in overrides):
+    for path in dict.fromkeys(parse_override(override)[0] for override in overrides):
         if path in ("title", "summary"):
             continue
         if "." not in path:
@@ -135,13 +135,6 @@ def check_saved(name: str, text: str, library: Library) -> None:
     where = f"{name}.toml"
     saved = Definition(name=name, origin=f"user {where}", where=where, table=parse_toml(text, where))
     load(name, presets=Library(definitions={**library.definitions, name: (*below, saved)}))
-
-
-def _override_path(override: str) -> str:
-    """Return the path, as in model.flat, of the value that an override changes."""
-    path = override.partition("=")[0].strip().removeprefix("preset.")
-    table, _, inner = path.partition(".")
-    return f"{table}.{inner.partition('.')[0]}" if table in model.NESTED else path
 
 
 def _own_line(path: str, key: str, value: model.Value | None) -> str:

@@ -1,4 +1,4 @@
-"""Decide which files may configure distui: XDG base directories, ownership checks, and `distui trust`.
+"""Decide which files may configure distui: ownership checks, and `distui trust`.
 
 A configuration file that was found, not named by the user, is read only if no other user can have written it. The file
 and every folder of its path must belong to the user or to root, and no other user may have write permission. A sticky
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import grp
 import json
@@ -24,34 +23,12 @@ import pwd
 import shlex
 import stat
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .base_dirs import alone, config_dir
 from .finding import PresetError
-
-HOMES = {"XDG_STATE_HOME": "~/.local/state", "XDG_CONFIG_HOME": "~/.config", "XDG_CACHE_HOME": "~/.cache"}
-"""The base directories, and their defaults if the variable is unset."""
-
-
-def base(variable: str, env: Mapping[str, str]) -> Path:
-    """Return one of HOMES.
-
-    A relative path is ignored, as the specification requires, because it would depend on the working directory.
-    """
-    given = Path(env.get(variable, "")).expanduser()
-    return given if given.is_absolute() else Path(HOMES[variable]).expanduser()
-
-
-def ignored(env: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable that is ignored."""
-    return [
-        f"{name}={env[name]} is no absolute path, so {HOMES[name]} is used"
-        for name in HOMES
-        if env.get(name) and not Path(env[name]).expanduser().is_absolute()
-    ]
-
 
 MOST_BYTES = 1 << 20
 """Size limit of a configuration file. Files that people write are smaller."""
@@ -349,28 +326,12 @@ def _readable(held: int) -> int:
     return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def private_folder(path: Path) -> None:
-    """Create a folder and its missing parents with mode 0700, whatever the umask. Raises OSError."""
-    if path.is_dir():
-        return
-    private_folder(path.parent)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-
-
 @dataclass(frozen=True, slots=True)
 class Trusted:
     path: str
     sha256: str
     since: float
     """Unix time."""
-
-
-def config_dir(env: Mapping[str, str]) -> Path:
-    """Return the user's configuration folder, by XDG_CONFIG_HOME and HOME of `env`."""
-    config = env.get("XDG_CONFIG_HOME", "")
-    home = Path(config) if config.startswith("/") else Path(env.get("HOME") or Path.home()) / ".config"
-    return home / "distui"
 
 
 def file_of(env: Mapping[str, str]) -> Path:
@@ -418,22 +379,6 @@ def remove(env: Mapping[str, str], path: Path) -> bool:
             return False
         _write(env, left)
     return True
-
-
-@contextmanager
-def alone(folder: Path, name: str) -> Iterator[None]:
-    """Hold the lock `name` of a private folder, so that only one process changes its files. Raises OSError.
-
-    The folder is created if it is missing.
-    """
-    private_folder(folder)
-    # The lock is mode 0600: any user who can open a file may hold a lock on it.
-    held = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
 
 
 def _write(env: Mapping[str, str], files: list[Trusted]) -> None:

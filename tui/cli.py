@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from .. import __version__
+from ..presets.base_dirs import ignored
 from ..presets.finding import PresetError
 from ..presets.sanitize import quoted
-from ..presets.trusted_files import ignored
 from ..runners.run.errors import RunError
 from . import command_words, terminal, verb_guide
 from .arguments import Verb, add_verb, handed_over

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..presets import trusted_files
+from ..presets import base_dirs
 from ..presets.finding import PresetError
 from ..presets.spelling import did_you_mean
 from .keys import ACTIONS, key_text
@@ -14,7 +14,7 @@ from .keys import ACTIONS, key_text
 
 def keymap_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the user's keys: `${XDG_CONFIG_HOME:-~/.config}/distui/keys.toml`."""
-    return trusted_files.base("XDG_CONFIG_HOME", environ) / "distui" / "keys.toml"
+    return base_dirs.base("XDG_CONFIG_HOME", environ) / "distui" / "keys.toml"
 
 
 def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:

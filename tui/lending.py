@@ -11,9 +11,9 @@ from pathlib import Path
 
 from textual.app import App, SuspendNotSupported
 
-from ..presets import trusted_files
+from ..presets import base_dirs
+from ..presets.base_dirs import private_folder
 from ..presets.plurals import plural
-from ..presets.trusted_files import private_folder
 from ..runners.run import file_io
 
 
@@ -67,7 +67,7 @@ def pager_argv(path: Path, environ: Mapping[str, str] = os.environ) -> list[str]
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Return distui's state directory: `${XDG_STATE_HOME:-~/.local/state}/distui`."""
-    return trusted_files.base("XDG_STATE_HOME", environ) / "distui"
+    return base_dirs.base("XDG_STATE_HOME", environ) / "distui"
 
 
 def keep_copy(text: str, environ: Mapping[str, str] = os.environ) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..presets import trusted_files
+from ..presets import base_dirs
 from ..presets.finding import PresetError
 from ..presets.sanitize import quoted
 from ..presets.spelling import did_you_mean
@@ -240,7 +240,7 @@ def keep(path: Path, changes: Mapping[str, Any], environ: Mapping[str, str] = os
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        with trusted_files.alone(path.parent, "settings.lock"):
+        with base_dirs.alone(path.parent, "settings.lock"):
             document = tomlkit.parse(settings_text(path, environ) if os.path.lexists(path) else "")
             for field, value in changes.items():
                 _put(document, NAMES[field], value, path)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from msgspec import structs
 
-from ...presets.trusted_files import private_folder
+from ...presets.base_dirs import private_folder
 from ..run import clock, file_io
 from ..run.answers import MetricsWindow, Series
 from ..run.commands import ReadMetrics

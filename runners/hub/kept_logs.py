@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from ...presets.trusted_files import private_folder
+from ...presets.base_dirs import private_folder
 from ..logs import kept_pieces, line_times
 from ..run.log_files import parse_file_id
 from ..run.wire.client import Window

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...presets.masker import Masker, secrets_in
 from ...presets.sanitize import clean_lines
-from ...presets.secrets import Masker, secrets_in
 from ..run import clock
 from ..run.file_io import opener
 from ..run.model import Stage, StageChanged

@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 from msgspec import Struct
 
 from ...presets.estimate.memory import Estimate
-from ...presets.estimate.preset_guide import Remedy, needed, on_gpus, remedies, survey
+from ...presets.estimate.remedies import Remedy, on_gpus, remedies
+from ...presets.estimate.survey import needed, survey
 from ...presets.estimate.workload import (
     FORMATS,
     GB,

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ...presets import skypilot
+from ...presets.base_dirs import private_folder
 from ...presets.finding import Finding, PlanError
 from ...presets.load import check_name, library, user_dir
 from ...presets.preset_text import check_saved, saved_text
 from ...presets.render import named
 from ...presets.request import Named, Request
-from ...presets.trusted_files import private_folder
 from ..hub.sky_process import Candidate, candidates_for
 from ..run import file_io
 from ..run.errors import RunError

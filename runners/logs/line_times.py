@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ...presets.trusted_files import private_folder
+from ...presets.base_dirs import private_folder
 from ..run.opened_logs import LogError, opened
 
 FOLDER = "times"

@@ -22,13 +22,13 @@ import msgspec
 from msgspec import Struct
 
 from ...presets import seats
+from ...presets.base_dirs import private_folder
 from ...presets.finding import PlanError
 from ...presets.node_plans import for_host, for_node, part_id, part_run8
 from ...presets.plan import Plan
 from ...presets.plan_json import plan_from_json, plan_to_json, revealed
 from ...presets.seats import Seat
 from ...presets.secrets import SECRET_WORDS
-from ...presets.trusted_files import private_folder
 from ..inrank.secure_channel import KEY_FILE
 from ..run import clock, environment, file_io, run_directories
 from ..run.commands import Stop

@@ -23,8 +23,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...presets import trusted_files
-from ...presets.trusted_files import private_folder
+from ...presets import base_dirs, trusted_files
+from ...presets.base_dirs import private_folder
 from ..run import clock, file_io
 from ..run.errors import RunError
 from ..run.launch_record import git_output
@@ -38,7 +38,7 @@ TOP = ("node/node.sh", "node/boot.py", "run/wire/bridge.py", "inrank/own_folders
 
 def cache_dir() -> Path:
     """Folder of bundles."""
-    return trusted_files.base("XDG_CACHE_HOME", os.environ) / "distui" / "bundles"
+    return base_dirs.base("XDG_CACHE_HOME", os.environ) / "distui" / "bundles"
 
 
 def name() -> str:

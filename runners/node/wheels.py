@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from ...presets.trusted_files import private_folder
+from ...presets.base_dirs import private_folder
 from ..run import clock, file_io
 from ..run.errors import RunError
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...presets.masker import Masker
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...presets.secrets import MASK, Masker, mask_text
+from ...presets.secrets import MASK, mask_text
 from ..run.formatting import duration_text
 from .channels import ChannelTarget
 from .notice_rules import LATE_S, Notice

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ...presets.finding import Finding
-from ...presets.secrets import Masker, secrets_in
+from ...presets.masker import Masker, secrets_in
 from ..run import clock
 from ..run.host_processes import StartMode
 from ..run.settings_file import Lookup

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from ...presets.trusted_files import private_folder
+from ...presets.base_dirs import private_folder
 from ..run import file_io
 from ..run.command_executor import CommandRefused, Reply
 from ..run.commands import Profile

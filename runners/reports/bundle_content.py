@@ -11,8 +11,8 @@ import msgspec
 from msgspec import structs
 
 from ... import __version__
+from ...presets.masker import Masker, secrets_in
 from ...presets.plurals import plural
-from ...presets.secrets import Masker, secrets_in
 from ..diagnosis.diagnosis_document import document
 from ..diagnosis.first_cause import judge
 from ..diagnosis.read_logs import judged_attempt, logs_of_run, read_run

@@ -18,7 +18,7 @@ from typing import IO
 import msgspec
 from msgspec import structs
 
-from ...presets.trusted_files import private_folder
+from ...presets.base_dirs import private_folder
 from ..run import file_io, journal, run_directories
 from ..run.errors import RunError
 from ..run.formatting import size_text, time_of_day

@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ...presets.trusted_files import private_folder
+from ...presets.base_dirs import private_folder
 from .errors import RunError
 from .proc import SYSTEM, read_stat
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
-from ...presets import trusted_files
+from ...presets import base_dirs
+from ...presets.base_dirs import private_folder
 from ...presets.plurals import plural
 from ...presets.spelling import did_you_mean
-from ...presets.trusted_files import private_folder
 from . import clock, file_io, file_locks, host_processes, journal, own_runs
 from .errors import NoSuchRunError, RunError
 from .journal import History, RunRecord
@@ -74,7 +74,7 @@ class Entry(Struct, frozen=True):
 
 
 def runs_dir() -> Path:
-    return trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
+    return base_dirs.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
 
 
 def checkpoints_dir() -> Path:

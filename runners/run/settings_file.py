@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from ...presets import trusted_files
+from ...presets import base_dirs, trusted_files
 from ...presets.finding import PresetError
 from ...presets.sanitize import quoted
 from ...presets.spelling import did_you_mean
@@ -31,7 +31,7 @@ class SecretError(Exception):
 
 def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Return `${XDG_CONFIG_HOME:-~/.config}/distui/settings.toml`."""
-    return trusted_files.base("XDG_CONFIG_HOME", environ) / "distui" / "settings.toml"
+    return base_dirs.base("XDG_CONFIG_HOME", environ) / "distui" / "settings.toml"
 
 
 def settings_text(path: Path, environ: Mapping[str, str]) -> str:

@@ -9,7 +9,8 @@ from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.presets.secrets import Masker, mask_text, secrets_in
+from distui.presets.masker import Masker, secrets_in
+from distui.presets.secrets import mask_text
 
 TOKEN = "hf_" + "aB3" * 8
 

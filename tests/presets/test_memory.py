@@ -8,7 +8,7 @@ import pytest
 from each import for_each
 
 from distui.presets.estimate.memory import activations, estimate
-from distui.presets.estimate.preset_guide import compare, data_parallel, needed
+from distui.presets.estimate.survey import compare, data_parallel, needed
 from distui.presets.estimate.workload import FORMATS, GB, Shape, parse_gpus, parse_parameters, shape
 from distui.presets.finding import PlanError
 

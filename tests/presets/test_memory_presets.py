@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distui.presets.estimate.memory import Estimate, estimate_for, format_for
-from distui.presets.estimate.preset_guide import compare, data_parallel, survey
+from distui.presets.estimate.survey import compare, data_parallel, survey
 from distui.presets.estimate.workload import FORMATS, GB, Shape, shape
 from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load

@@ -9,7 +9,8 @@ import pytest
 from each import for_each
 
 from distui.presets.estimate.memory import estimate_for
-from distui.presets.estimate.preset_guide import needed, on_gpus, remedies, survey
+from distui.presets.estimate.remedies import on_gpus, remedies
+from distui.presets.estimate.survey import needed, survey
 from distui.presets.estimate.workload import FORMATS, GB, Shape, shape
 from distui.presets.load import load
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets import trusted_files
+from distui.presets import base_dirs, trusted_files
 from distui.runners.node import agentless, boot, package
 from distui.runners.run import file_io, host_processes
 from distui.runners.run.errors import RunError
@@ -164,7 +164,7 @@ def test_a_cache_that_others_can_move_is_not_executed(
 def test_a_strangers_lock_on_the_folder_holds_no_trust_up(tmp_path: Path) -> None:
     """Whoever can read a folder can lock it."""
     env = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    folder = trusted_files.config_dir(env)
+    folder = base_dirs.config_dir(env)
     folder.mkdir(mode=0o755)
     file = tmp_path / "distui.toml"
     file.write_text("")

@@ -12,7 +12,8 @@ from test_launch_screen import at_field, chosen, here, opened, planned
 from textual.events import Paste
 
 from distui.presets.estimate.memory import estimate_for, format_for
-from distui.presets.estimate.preset_guide import QUESTIONS, survey
+from distui.presets.estimate.preset_guide import QUESTIONS
+from distui.presets.estimate.survey import survey
 from distui.presets.estimate.workload import GB, shape
 from distui.presets.finding import Finding
 from distui.presets.load import load

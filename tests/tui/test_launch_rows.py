@@ -8,7 +8,7 @@ import pytest
 from each import for_each
 
 from distui.presets import model
-from distui.presets.estimate.preset_guide import survey
+from distui.presets.estimate.survey import survey
 from distui.presets.estimate.workload import FORMATS, GB, USABLE, name_of_gpu, shape
 from distui.presets.finding import Finding
 from distui.presets.load import BUILTIN, Library, PassedOverFile, library, load

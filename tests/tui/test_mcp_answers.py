@@ -11,7 +11,7 @@ from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.presets.secrets import Masker
+from distui.presets.masker import Masker
 from distui.tui.mcp.answers import (
     MOST_CHARACTERS,
     Refused,

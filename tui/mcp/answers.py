@@ -13,9 +13,9 @@ from typing import Any
 
 from mcp.server.mcpserver.exceptions import ToolError
 
+from ...presets.masker import Masker
 from ...presets.plurals import plural
 from ...presets.sanitize import as_message, clean_text, clean_whole
-from ...presets.secrets import Masker
 
 MOST_CHARACTERS = 40_000
 """Maximum characters of an answer's JSON, about 10,000 tokens of a language model."""

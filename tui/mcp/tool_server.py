@@ -17,7 +17,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from ... import __version__
-from ...presets.secrets import Masker, secrets_in
+from ...presets.masker import Masker, secrets_in
 from ...runners.reports.bundle_content import secrets_of
 from ...runners.run import run_directories
 from ...runners.run.errors import NoSuchRunError, RunError
@@ -47,9 +47,7 @@ class ToolServer(MCPServer[Any]):
     """The SDK's server, with one-sentence errors for refused and failed calls."""
 
     def __init__(self, **about: Any) -> None:
-        super().__init__(
-            "distui", version=__version__, instructions=ABOUT, log_level="ERROR", **about
-        )
+        super().__init__("distui", version=__version__, instructions=ABOUT, log_level="ERROR", **about)
         self._taken: dict[str, list[str]] = {}
         self._withheld: set[str] = set()
 

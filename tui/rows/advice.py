@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...presets.estimate.memory import Estimate, estimate_for, format_for
-from ...presets.estimate.preset_guide import QUESTIONS, Question, Recommendation, needed, survey
+from ...presets.estimate.preset_guide import QUESTIONS, Question, Recommendation
+from ...presets.estimate.survey import needed, survey
 from ...presets.estimate.workload import (
     FORMATS,
     GB,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...presets import trusted_files
+from ...presets import base_dirs
 from ...presets.finding import PresetError
 from ...runners.run.errors import RunError
 from ..command_words import PLANS as WITH_SCRIPT
@@ -200,7 +200,7 @@ _RUN = re.compile(r"(\d{8})-(\d\d)(\d\d)\d\d-(.+)-[0-9a-f]{8}")
 
 def _newest() -> tuple[Path, list[str]]:
     """Return the directory of the runs, and the names in it, the newest first."""
-    folder = trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
+    folder = base_dirs.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
     return folder, sorted(_names_in(folder), reverse=True)
 
 

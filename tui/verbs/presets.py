@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ...presets import nccl
+from ...presets.base_dirs import private_folder
 from ...presets.load import (
     check_name,
     entries,
@@ -25,7 +26,6 @@ from ...presets.nccl import nccl_presets
 from ...presets.preset_text import check_saved, list_dict, list_text, new_text, show_dict, show_text
 from ...presets.spelling import nearest
 from ...presets.text_formats import MOST_BYTES
-from ...presets.trusted_files import private_folder
 from ...runners.run import file_io
 from ...runners.run.errors import RunError
 from ..terminal import answer, complain

@@ -7,7 +7,7 @@ import sys
 import pytest
 from patience import HANG_S
 
-from distui.presets.trusted_files import base, ignored
+from distui.presets.base_dirs import base, ignored
 
 from ..runs import DISTUI, World
 from ..written import without_agent

@@ -10,7 +10,7 @@ import pytest
 from each import for_each
 from msgspec import structs
 
-from distui.presets.estimate.preset_guide import data_parallel, offloaded
+from distui.presets.estimate.survey import data_parallel, offloaded
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import memory_growth, memory_remedies, out_of_memory
 from distui.runners.diagnosis.memory_curve import POINTS_KEPT, MemoryCurve, MemoryPoint
