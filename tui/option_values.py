@@ -18,6 +18,10 @@ def gigabytes(text: str) -> float:
     return real(text, lambda number: 0 < number < 1e6, "is not a number of GB: write one above 0, as in 80")
 
 
+MOST_RANKS = 1024
+"""Maximum number of ranks in one range."""
+
+
 def rank_list(text: str) -> tuple[int, ...]:
     """Parse ranks: "0,5", "0-7", "0,4-6"; () for "all". Raises ArgumentTypeError."""
     if text.strip() == "all":
@@ -29,9 +33,13 @@ def rank_list(text: str) -> tuple[int, ...]:
             ends = count(first), count(last if dash else first)
         except argparse.ArgumentTypeError:
             ends = 1, 0
-        if not 0 <= ends[1] - ends[0] < 1024:
+        if ends[1] < ends[0]:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not a list of ranks: write them as in 0,5 or 0-7, or all"
+            )
+        if ends[1] - ends[0] >= MOST_RANKS:
+            raise argparse.ArgumentTypeError(
+                f"{part.strip()} is more than {MOST_RANKS:,} ranks: write smaller ranges, or all"
             )
         ranks += range(ends[0], ends[1] + 1)
     return tuple(ranks)
@@ -82,14 +90,25 @@ def paths_on(text: str) -> list[str]:
     try:
         with os.scandir(os.path.expanduser(head) or ".") as entries:
             return sorted(
-                os.path.join(head, f"{entry.name}/" if entry.is_dir() else entry.name)
+                os.path.join(head, f"{entry.name}/" if _is_directory(entry) else entry.name)
                 for entry in islice(entries, MOST_ENTRIES)
-                if entry.name.startswith(last or entry.name)
-                and (last.startswith(".") or not entry.name.startswith("."))
-                and entry.name.isprintable()
+                if _continues(entry.name, last)
             )
     except OSError:
         return []
+
+
+def _continues(name: str, typed: str) -> bool:
+    if not name.startswith(typed) or not name.isprintable():
+        return False
+    return typed.startswith(".") or not name.startswith(".")
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a circle of links
+        return False
 
 
 def common_start(texts: Sequence[str]) -> str:

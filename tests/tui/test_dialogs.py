@@ -42,6 +42,7 @@ from distui.runners.telemetry.losses import what_is_lost
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, completed, help_line, parse
 from distui.tui.rows.confirm import confirmation
 from distui.tui.rows.glyphs import plain
+from distui.tui.screens.metric_picker import MetricPicker
 from distui.tui.screens.modal import ConfirmScreen, NcclScreen
 from distui.tui.screens.prompts import CommandPrompt
 from distui.tui.screens.run import RunScreen
@@ -374,6 +375,19 @@ async def test_the_names_of_metrics_are_whole(rig: Start) -> None:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("4", "a")
         await it.until(lambda: "gpu.throttled" in it.screen())
+
+
+async def test_a_metric_that_this_run_lacks_can_be_removed(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        chosen: list[tuple[str, ...] | None] = []
+        picker = MetricPicker(("train.reward", "gpu.util"))
+        it.app.push_screen(picker, chosen.append)
+        await it.press(*"reward")
+        await it.until(lambda: "  1 reward" in it.screen())
+        await it.press("enter", "escape")
+        await it.until(lambda: chosen)
+        assert chosen == [("gpu.util",)]
 
 
 async def test_under_gloo_there_is_no_dialog(rig: Start) -> None:

@@ -63,6 +63,7 @@ def test_paths_complete_as_far_as_they_agree(tmp_path: Path, monkeypatch: pytest
         (tmp_path / name).write_text("")
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/run.py").write_text("")
+    (tmp_path / "around").symlink_to("around")
     assert completed_path("tr", ".py") == ("train", ["train.py", "train_big.py"])
     assert completed_path("train.", ".py") == ("train.py", ["train.py"])
     assert completed_path("to", ".py") == ("tools/", ["tools/"])
@@ -70,6 +71,7 @@ def test_paths_complete_as_far_as_they_agree(tmp_path: Path, monkeypatch: pytest
     assert completed_path(f"{tmp_path}/no", ".py")[0] == f"{tmp_path}/notes.txt"
     assert completed_path("nothing/", ".py") == ("nothing/", [])
     assert completed_path("odd", ".py") == ("odd", [])
+    assert completed_path("a", ".py") == ("around", ["around"])
 
 
 def launched(request: Request, ago_s: float = 0.0) -> None:

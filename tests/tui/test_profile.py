@@ -120,6 +120,8 @@ def test_lists_of_ranks() -> None:
     for wrong in ("", ",", "a", "-1", "2-1", "0-", "0-999999", "1.5", "٣"):
         with pytest.raises(argparse.ArgumentTypeError):
             rank_list(wrong)
+    with pytest.raises(argparse.ArgumentTypeError, match="0-2000 is more than 1,024 ranks: write smaller"):
+        rank_list("7,0-2000")
 
 
 async def test_the_key_asks_and_shows_what_came(rig: Start) -> None:

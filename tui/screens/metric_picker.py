@@ -53,8 +53,8 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
         """Create the dialog; `own` are the script's own metrics."""
         super().__init__()
         self._shown = list(shown)
-        self._names = [*NAMES, *own]
-        self._fitting = self._names
+        self._names = list(dict.fromkeys((*NAMES, *own, *shown)))
+        self._matches = self._names
         self.list = StillRows(id="modal-rows", cursor=True)
         self.foot = StillRows(id="modal-keys")
         self.list.ascii_only = self.foot.ascii_only = ascii_only
@@ -78,13 +78,13 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
         self.call_after_refresh(self._paint)  # after the list's width is known
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._fitting = matching(event.value, self._names)
+        self._matches = matching(event.value, self._names)
         self.list.cursor = 0
         self._paint()
 
     def on_input_submitted(self) -> None:
-        if self.list.cursor < len(self._fitting):
-            name = self._fitting[self.list.cursor]
+        if self.list.cursor < len(self._matches):
+            name = self._matches[self.list.cursor]
             if name in self._shown:
                 self._shown.remove(name)
             else:
@@ -102,6 +102,6 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
         width = max(40, self.list.size.width - 2)
         rows = [
             ((("›" if at == self.list.cursor else " ") + " ", "key"), *picker_row(name, self._shown, width))
-            for at, name in enumerate(self._fitting)
+            for at, name in enumerate(self._matches)
         ]
-        self.list.set_rows(rows or [(("no metric has these words in its name", "stale"),)])
+        self.list.set_rows(rows or [(("no metric has these words in its name or title", "stale"),)])
