@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import re
+import tomllib
+from importlib import resources
 from typing import NamedTuple
 
 
@@ -17,56 +19,20 @@ class Level(enum.IntEnum):
 
 
 class LevelRule(NamedTuple):
-    """A pattern, and words: every matching line contains at least one of them.
-
-    The words come first because a word search takes a hundredth of a pattern search. Without words, the pattern
-    is tried at the beginning of every line.
-    """
+    """A row of levels.toml."""
 
     level: Level
     words: tuple[str, ...]
     pattern: re.Pattern[str]
 
 
-def _rule(level: Level, pattern: str, *words: str) -> LevelRule:
-    return LevelRule(level, words, re.compile(pattern))
+def _rule(level: str, pattern: str, *words: str) -> LevelRule:
+    ranked = pattern.replace("<RANK>", r"^(?:\[rank\d+\]:?\s*)?")
+    return LevelRule(Level[level.upper()], words, re.compile(ranked))
 
 
-# `[rank0]:` is torch's prefix of each line of a rank's traceback. `E1120 12:00:00` is the prefix of glog and
-# of torch's own loggers: letter of the level, month and day.
-_RANK = r"^(?:\[rank\d+\]:?\s*)?"
-_SIGNALS = r"Signal \d+ \(SIG[A-Z]+\)|Segmentation fault|\bBus error\b|\bcore dumped\b|^Killed$"
-
-RULES = (
-    _rule(Level.INFO, r"NCCL (?:INFO|ATTN|TRACE)", "NCCL INFO", "NCCL ATTN", "NCCL TRACE"),
-    _rule(Level.WARN, r"NCCL WARN", "NCCL WARN"),
-    _rule(Level.ERROR, _RANK + r"\[?[EF]\d{4} \d\d:\d\d:"),
-    _rule(Level.WARN, _RANK + r"\[?W\d{4} \d\d:\d\d:"),
-    _rule(Level.INFO, _RANK + r"\[?I\d{4} \d\d:\d\d:"),
-    _rule(Level.ERROR, r"Traceback \(most recent call last\)", "Traceback"),
-    _rule(
-        Level.ERROR,
-        _RANK + r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|SystemExit)(?::|\s*$)",
-        *("Error", "Exception", "Interrupt", "SystemExit"),
-    ),
-    _rule(Level.ERROR, r"\b(?:ERROR|FATAL|CRITICAL)\b", "ERROR", "FATAL", "CRITICAL"),
-    _rule(Level.ERROR, r"\b(?:CUDA|NCCL|cuDNN|CUBLAS) error\b|CUDA out of memory", " error", "CUDA out"),
-    _rule(Level.ERROR, r"\bnccl(?:System|Internal|Remote|UnhandledCuda)Error\b", "nccl"),
-    _rule(
-        Level.ERROR, r"Watchdog caught collective operation timeout|ChildFailedError", "Watchdog", "ChildF"
-    ),
-    _rule(Level.ERROR, r"\bfailed \(exitcode: -?\d+\)", "exitcode"),
-    _rule(Level.ERROR, _SIGNALS, "Signal", "fault", "Bus error", "core dumped", "Killed"),
-    _rule(
-        Level.ERROR, r"terminate called|oom-kill|Fatal Python|\bAborted\b", "term", "oom-", "Fatal", "Abort"
-    ),
-    _rule(Level.ERROR, r"device-side assert", "device-side"),
-    _rule(Level.WARN, r"Warning:|\bWARN(?:ING)?\b|\b[Dd]eprecated\b", "Warning:", "WARN", "eprecated"),
-    _rule(Level.INFO, r"\bINFO\b", "INFO"),
-)
-"""The leftmost match in a line decides: writers put the level before the message, so a line that NCCL or a
-logger marks as INFO stays INFO, whatever it quotes. At one position the earlier rule wins."""
-
+_TABLE = tomllib.loads(resources.files(__package__).joinpath("levels.toml").read_text("utf-8"))
+RULES = tuple(_rule(*row) for row in _TABLE["rules"])
 ALARMS = "|".join(
     f"(?:{rule.pattern.pattern})" if rule.words else f"^(?:{rule.pattern.pattern})"
     for rule in RULES
