@@ -46,6 +46,7 @@ NEEDED = (
     "distui/runners/inrank/shim/torchrun",
     "distui/runners/inrank/site/sitecustomize.py",
     "distui/runners/logs/grep.py",
+    "distui/runners/logs/levels.toml",
     "distui/tui/actions.toml",
     "distui/tui/app.tcss",
     "distui/tui/mcp/SKILL.md",
