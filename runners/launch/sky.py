@@ -19,7 +19,7 @@ from ...presets.skypilot import Cargo
 from ...presets.text_formats import Unreadable, bare, decoded, read_yaml, write_yaml
 from ..hub import launch_order
 from ..hub.launch_order import SkyRequest
-from ..hub.sky_process import interpreter
+from ..hub.sky_process import Candidate, candidates_for, interpreter
 from ..node import package
 from ..run import file_io, run_directories
 from ..run.errors import RunError
@@ -231,6 +231,19 @@ def _number(asked: int | str | None, otherwise: Any) -> int:
             f"num_nodes {text}: at most {MOST_NODES}; YAML reads 1:30 as 90, so write it without a colon"
         )
     return int(text)
+
+
+async def candidates(request: Request) -> list[Candidate]:
+    """Return the nodes that SkyPilot would take for a request, in its order. Raises RunError."""
+    try:
+        config = {} if request.task is None else read_task(request.task)
+        wish = skypilot.check(request)
+    except PlanError as error:
+        raise RunError(str(error)) from None
+    nnodes = str(request.nnodes or config.get("num_nodes") or 1)
+    if not nnodes.isdecimal() or not int(nnodes):
+        raise RunError(f"--nnodes {nnodes}: a number of nodes, from 1 on")
+    return await candidates_for(wish, int(nnodes), config.get("resources") or {})
 
 
 def read_task(file: str) -> dict[str, Any]:
