@@ -124,7 +124,7 @@ async def test_all_that_a_line_may_become_is_listed(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await opened(it)
         await it.press("colon", "tab")
-        await it.until(lambda: " at  autostop " in it.screen() and " stop  tag  theme" in it.screen())
+        await it.until(lambda: " at  autostop " in it.screen() and " stop  theme" in it.screen())
         await it.press(*"restart ")
         await it.until(lambda: "with a changed" in it.screen().splitlines()[-3])
         assert "environment" in it.screen().splitlines()[-2]

@@ -56,14 +56,3 @@ async def test_the_list_writes_notes_and_tags_of_the_marked_runs(world: World, n
         await it.press("ctrl+u", "enter")
         await it.until(lambda: marks(world, "night")[0] is None)
         assert marks(world, "morning") == (None, [])
-
-
-async def test_the_command_line_writes_them_of_the_run(world: World, night: Rig) -> None:
-    async with shown(night, 120, 40) as it:
-        await it.until(lambda: "succeeded" in it.screen().lower())
-        await it.press(":", *"note it's the one; $HOME stays", "enter")
-        await it.until(lambda: marks(world, "night")[0] == "it's the one; $HOME stays")
-        await it.press(":", *"tag good -bad", "enter")
-        await it.until(lambda: marks(world, "night")[1] == ["good"])
-        await it.press(":", *"tag /x", "enter")
-        await it.until(lambda: "No tag can be" in it.told())

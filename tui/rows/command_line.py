@@ -9,9 +9,7 @@ from msgspec import Struct
 
 from ...presets.nccl import LEVELS, subsystems
 from ...presets.spelling import did_you_mean
-from ...runners.run import run_notes
 from ...runners.run.commands import Command
-from ...runners.run.errors import RunError
 from ..option_values import common_start
 from . import typed_commands
 from .themes import ALL_THEMES
@@ -53,20 +51,6 @@ def _compare(words: list[str]) -> str:
     if len(words) != 1:
         raise CommandError("compare needs the other run: type compare RUN, compare RUN@2, or compare @1")
     return f"run.compare({words[0]!r})"
-
-
-def _note(words: list[str]) -> str:
-    return f"run.mark('note', {' '.join(words)!r})"
-
-
-def _tag(words: list[str]) -> str:
-    if not words:
-        raise CommandError("no tags: type tag good, or tag +good -bad")
-    try:
-        run_notes.words_of(words)
-    except RunError as error:
-        raise CommandError(str(error)) from error
-    return f"run.mark('tags', {' '.join(words)!r})"
 
 
 def _theme(words: list[str]) -> str:
@@ -168,11 +152,6 @@ VERBS = {
         action=lambda words: f"run.at({' '.join(words)!r})",
         following=_first("first-cause", "start", "step"),
     ),
-    "note": TypedVerb(
-        "note TEXT   a note on the run, which the list of runs shows; note without TEXT removes it",
-        action=_note,
-    ),
-    "tag": TypedVerb("tag +good -bad …   tags of the run", action=_tag),
     "compare": TypedVerb(
         "compare RUN[@ATTEMPT] | @ATTEMPT   another run, or an attempt of this one, over this one",
         action=_compare,
@@ -245,10 +224,7 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
 
 
 def _words(text: str) -> list[str]:
-    """Split a line as a shell does, but keep the text of a note as it is."""
-    note = text.strip().split(maxsplit=1)
-    if note[:1] == ["note"]:
-        return note
+    """Split a line as a shell does. Raises CommandError."""
     try:
         return shlex.split(text)
     except ValueError as error:

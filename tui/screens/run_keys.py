@@ -83,16 +83,6 @@ class RunKeys:
             mine, other = f"{mine}@{state.attempt}", f"{mine}{other}"
         self._app.push_screen(ComparisonScreen(mine, other, title, self._app.view.ascii))
 
-    def action_mark(self, kind: str, text: str) -> None:
-        """Write a "note" or "tags" of the run."""
-        permissions = self._app.permissions
-        if self._run.watched or permissions.forced_readonly:
-            self._app.notify(permissions.refusal(), severity="error")
-            return
-        problem = self._app.source.mark(kind, text, self._run.id)
-        done = f"{kind} written: the list of runs shows it" if text else "the note is taken away"
-        self._app.notify(problem or done, severity="error" if problem else "information")
-
     # --- what the ranks do
 
     @property
