@@ -143,6 +143,7 @@ def test_heavy_packages_have_one_home() -> None:
         **dict.fromkeys(("mcp", "mcp_types", "pydantic", "anyio"), ("tui/mcp/",)),
         **dict.fromkeys(("opentelemetry", "google"), ("runners/telemetry/otlp_process.py",)),
         "apprise": ("runners/notify/apprise_process.py",),
+        **dict.fromkeys(("aiohttp", "aiohttp_jinja2", "jinja2", "textual_serve"), ("tui/browser/",)),
     }
     assert importers("torch")
     for package, home in homes.items():
@@ -226,6 +227,7 @@ LATE_IMPORTS = {
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.other_hosts"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
+    "tui/verbs/serve.py": {"tui.browser.server"},  # an extra
     "tui/verbs/presets.py": {"presets.imports", "runners.launch.preset_of_request", "runners.run.run_directories"},
     "tui/verbs/cockpit.py": {
         "runners.launch.hosts", "runners.reports.bundle_reader", "runners.run.wire.shared_link", "tui.app",

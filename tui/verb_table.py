@@ -174,7 +174,12 @@ _LOOK = {
         "cockpit:attach",
         "open the cockpit on a run",
         options=(
-            ONE_RUN,
+            word(
+                "run",
+                "RUN|SOCKET",
+                f"{RUN_HELP}; or the socket of a `distui share` {DEFAULT_RUN}",
+                nargs="?",
+            ),
             READONLY,
             value("--host", "NAME", "attach to a run on this host, via ssh"),
             SSH_CONFIG,
@@ -322,6 +327,49 @@ _LOOK = {
             "watch 4711": "the job of this process",
             "watch 4711 --json": "its status, for scripts",
         },
+    ),
+}
+
+_SHOW = {
+    "share": Verb(
+        "share:share",
+        "let another user or a group of this machine read a run",
+        options=(
+            ONE_RUN,
+            exclusive(
+                value("--user", "NAME", "user who may read it"),
+                value("--group", "NAME", "group whose members may read it"),
+                switch("--off", "end all shares of the run"),
+            ),
+            value(
+                "--for", "TIME", "end after 30m, 2h (default: with the run)", dest="seconds", type=duration
+            ),
+            JSON,
+        ),
+        changes_runs=True,
+        wants="live",
+        examples={
+            "share night --user bob": "print the line with which bob opens the cockpit, read-only",
+            "share night --group ml --for 2h": "the members of a group, for two hours",
+            "share night --off": "end all shares of the run",
+        },
+        exits=COMMANDS_A_RUN,
+    ),
+    "serve": Verb(
+        "serve:serve",
+        "show the cockpit of a run in a browser, read-only",
+        options=(
+            ONE_RUN,
+            value("--port", "N", "port on 127.0.0.1 (default: a free one)", type=int, default=0),
+        ),
+        changes_runs=True,
+        wants="live",
+        examples={
+            "serve night": "print a line for ssh, and an address that works once",
+            "serve night --port 8765": "on this port",
+            "serve": "the only live run",
+        },
+        exits=READS_A_RUN,
     ),
 }
 
@@ -846,6 +894,7 @@ COCKPIT = Verb(
 GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "start": _START,
     "observe runs": _LOOK,
+    "show a run to others": _SHOW,
     "change a run": _CHANGE,
     "tidy up": _TIDY_UP,
     "find what is wrong": _FIND,

@@ -17,6 +17,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "otlp": ("opentelemetry-proto>=1.37,<2",),
     "notify": ("apprise>=2.3,<3",),
     "zstd": ("backports.zstd>=1.0",),
+    "serve": ("textual-serve>=1.1,<2",),
 }
 """The requirements of each extra of pyproject.toml that a message may ask for."""
 
