@@ -6,7 +6,6 @@ certainty of the line's form, then the earliest.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from ..inrank.known_causes import NAN_REMEDY
 from ..inrank.printed_traceback import NEXT, OF_RAY
 from .exceptions import LAST, sentence, text_of
 from .heads import Head
-from .line_formats import ERRORS, LEVELS, LINES
+from .line_formats import ERRORS, LEVELS, LINES, PHRASES
 from .prefixes import Writer
 from .rules import First, Rule, RuleHits, shown
 
@@ -52,23 +51,6 @@ class Sureness(IntEnum):
 
 
 ERROR_WORDS = (*ERRORS["sure"], *ERRORS["words"])
-_WARNING = re.compile(r"\bUserWarning: |^WARNING\b(?: \[[^\]]{1,80}\])?(?: \(\S{1,20}\))?:? ")
-_REPORTED = re.compile(r"Error: failed to run torchrun ")
-"""A launcher's report that its ranks failed. Any other message explains more."""
-_SOCKET = re.compile(r"socket has failed to (?:bind|connect) .{1,400}errno: (?!97\b)\d")
-"""A warning that counts: it names the port or the peer if torch's exception does not. Errno 97 only means that IPv6 is
-unavailable."""
-_SAID = re.compile(r"\s*what\(\): +\S")
-"""C++ prints this after the type of an uncaught exception."""
-_TAGGED = re.compile(r"\[rank\d+\]: (?![\s\[])")
-"""torch's prefix of an uncaught exception's lines, even if the exception itself is missing."""
-_NOT_FINITE = re.compile(
-    r"""(?i)loss\]?["']?\s*+(?:[=:|,]\s*+)?(?:tensor\()?["']?(?:(?P<sure>nan)|[-+]?inf)\b"""
-    r"""|grad[ _]norm["']?\s*+(?:[=:|]\s*+)?["']?(?:nan|[-+]?inf)\b"""
-)
-"""Only a NaN loss is certain with a single line."""
-_SKIPPED = re.compile(r"skipped iterations: +[1-9]")
-"""A step that a loss scaler skips until its scale fits."""
 ENOUGH = 3
 """Consecutive lines with an infinite value that count as much as one NaN."""
 
@@ -95,7 +77,7 @@ class _Sentence:
 
     def take(self, text: str, first: First) -> bool:
         """Add the next line if it continues the message. Return True if it is no message of its own."""
-        if self.text.startswith("terminate called") and _SAID.match(text):
+        if self.text.startswith("terminate called") and PHRASES["cpp_message"].match(text):
             self.text, self.failure, self.sureness, self.first = text, of_line(text), Sureness.ENDED, first
             return True
         if not self._goes_on_with(text):
@@ -133,7 +115,7 @@ class _Sentence:
             self.outlived,
             failure is not None and failure.symptom,
             failure is None,
-            _REPORTED.match(self.text) is not None,
+            PHRASES["launch_failed"].match(self.text) is not None,
             -self.sureness,
             self.first.position,
         )
@@ -216,7 +198,7 @@ class ErrorLines:
 
     def _warning(self, line: str, text: str, head: Head, number: int) -> None:
         """Keep a Python warning if the table of causes contains it: it may explain an unexplained failure."""
-        match = _WARNING.search(text)
+        match = PHRASES["warning"].search(text)
         failure = None if match is None else of_line(text[match.end() :])
         if _is_cause(failure) and self._has_room(Sureness.WORDS):
             first = self._first(line, head, number)
@@ -225,8 +207,12 @@ class ErrorLines:
     def diverged(self, line: str, number: int, head: Head, wrote: Writer) -> bool:
         """Whether a training line has a non-finite loss or gradient. Only the first of consecutive lines is kept."""
         text = wrote.text
-        match = _NOT_FINITE.search(text)
-        if match is None or not is_alive(text) or not (match["sure"] or _SKIPPED.search(text) is None):
+        match = PHRASES["not_finite"].search(text)
+        if (
+            match is None
+            or not is_alive(text)
+            or not (match["sure"] or PHRASES["skipped_step"].search(text) is None)
+        ):
             return False
         last, times = self._newest(), ENOUGH if match["sure"] else 1
         if last is not None and last.lasts and not last.outlived:
@@ -314,7 +300,7 @@ def is_alive(line: str) -> bool:
 def may_diverge(line: str) -> bool:
     """Whether a line has a non-finite loss or gradient. Runs for every line, so it searches plain words first."""
     maybe = "nan" in line or "NaN" in line or " inf " in line or ": inf" in line or "=inf" in line
-    return (maybe or line.endswith(" inf")) and _NOT_FINITE.search(line) is not None
+    return (maybe or line.endswith(" inf")) and PHRASES["not_finite"].search(line) is not None
 
 
 def may_report(line: str) -> bool:
@@ -342,14 +328,14 @@ def _sureness(line: str, text: str, before: str) -> Sureness | None:
     sureness = sureness_of(text)
     if LEVELS["error"].search(before) and not text[:1].isspace():
         return max(sureness or Sureness.LEVEL, Sureness.LEVEL)
-    if sureness is None and _TAGGED.match(line):
+    if sureness is None and PHRASES["tagged"].match(line):
         return Sureness.WORDS
     return sureness
 
 
 def _is_glog_warning(line: str, text: str) -> bool:
     """Whether a line is torch's warning or less, and does not name a port or a peer."""
-    return LEVELS["glog_minor"].search(line, 0, 80) is not None and _SOCKET.search(text) is None
+    return LEVELS["glog_minor"].search(line, 0, 80) is not None and PHRASES["socket"].search(text) is None
 
 
 def _rule(best: _Sentence, ended: bool) -> Rule:

@@ -12,14 +12,7 @@ from ..inrank.failure_causes import Death, Failure, classify, signal_of
 from ..inrank.tracebacks import of_tool
 from .file_names import PROCESS, LocalRanks
 from .heads import SOURCES, Head
-from .line_formats import EXIT_FORMS, EXITS, SIGNALS
-
-_LISTED = re.compile(
-    r"^\s*(?:time      : (?P<time>[\d_:-]{1,40})|host      : (?P<host>\S{1,200})"
-    r"|rank      : (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)"
-    r"|exitcode  : (?P<code>-?\d{1,9}) +\(pid: (?P<pid>\d{1,9})\)|(?P<root>Root Cause \(first observed failure\):))"
-)
-"""Rows of the table at the end of torchrun: host, rank and exit of each process. The root cause is last."""
+from .line_formats import EXIT_FORMS, EXITS, PHRASES, SIGNALS
 
 _WORDS = {name: signal.Signals[value] for name, value in SIGNALS.items()}
 """Signals by their names in shells and Slurm."""
@@ -27,10 +20,6 @@ RAISED = "terminated with the following error"
 """torch.multiprocessing.spawn writes this above the exception."""
 NEEDLES = (*EXITS, RAISED, *_WORDS)
 """Each line that reports an exit contains at least one of these."""
-_SPEAKER = re.compile(r"\[(?P<host>[A-Za-z0-9][\w.-]{0,200}):(?P<pid>\d{2,9})(?: ?:\d+){0,2}\] ")
-"""The prefix of Open MPI and UCX."""
-_OOM = re.compile(r"Detected \d+ oom[_-]kill event")
-"""Slurm's report of an out-of-memory kill."""
 _OTHERS_CODE = (137, 143)
 """Exit codes of nodes that SkyPilot ends because another node has failed."""
 
@@ -74,7 +63,7 @@ class Endings:
 
         `text`: the line without prefixes.
         """
-        listed = _LISTED.match(text)
+        listed = PHRASES["torchrun_row"].match(text)
         end = _ending(text, _spoken(line, head)) if listed is None else self._listed(listed, head)
         if end is None:
             return None
@@ -132,12 +121,14 @@ def _ending(line: str, head: Head) -> ReportedExit | None:
     for pattern in EXIT_FORMS.values():
         if match := pattern.search(line):
             return None if of_tool(line) else _exit_of(match, head)
-    return ReportedExit(_OF_SLURM, head, code=-signal.SIGKILL) if _OOM.search(line) else None
+    if PHRASES["slurm_oom"].search(line):
+        return ReportedExit(_OF_SLURM, head, code=-signal.SIGKILL)
+    return None
 
 
 def _spoken(line: str, head: Head) -> Head:
     """Add host and process if the line begins with them."""
-    match = _SPEAKER.search(line, 0, 300)
+    match = PHRASES["speaker"].search(line, 0, 300)
     return head if match is None else replace(head, host=head.host or match["host"], pid=int(match["pid"]))
 
 

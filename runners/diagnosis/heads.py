@@ -7,30 +7,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from .line_formats import RANKS, TIMES, by_first_character, joined
+from .line_formats import PHRASES, RANKS, TIMES, by_first_character, joined
 
 MARK = re.compile(r"NCCL (?:(INFO|WARN|ATTN|TRACE|CALL|ABORT) |version (?=\d))")
 """The end of the prefix. Without a group: the line with NCCL's version."""
-_OLD = re.compile(r"(?<![\w.-])[\w.-]+:\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?(INFO|WARN|TRACE) ")
-_LEVEL = re.compile(r"(INFO|WARN|TRACE) ")
 
 
 def old_mark(line: str) -> re.Match[str] | None:
     """Return the end of the prefix in lines of NCCL before 2.4, which does not write its name."""
-    old = _OLD.search(line)
-    return None if old is None else _LEVEL.match(line, old.start(1))
+    old = PHRASES["old_head"].search(line)
+    return None if old is None else PHRASES["old_level"].match(line, old.start(1))
 
 
-_HEAD = re.compile(
-    r"(?<![\w.-])(?!\d\d:\d\d:\d\d )(?P<host>[A-Za-z0-9_][\w.\-]*):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
-    r"(?:\[(?P<dev>-?\d{1,10})\] )?"
-)
-_BARE = re.compile(r"(?:^|\s)\[(?P<dev>-?\d{1,10})\] ")
 _DEVICES = 1024
 """More GPUs than any host has. NCCL 2.14 to 2.22 write uninitialised memory as the device if CUDA fails."""
 
-_TASK = re.compile(r"(\d{1,7}): ")
-"""srun -l. Only valid before an NCCL prefix, since other texts begin like that too."""
 _RANKS, _STAMP = by_first_character(RANKS), joined(TIMES)
 
 
@@ -90,12 +81,12 @@ def heads_of(ranks: Iterable[int]) -> dict[Thread, Head]:
 
 def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
     """Parse the prefix before `NCCL INFO`. `rank`: rank of the file, used if the line has none."""
-    match = _HEAD.search(text)
+    match = PHRASES["nccl_head"].search(text)
     head = Head(rank=_rank_before(text, match, rank))
     thread = None
     if match:
         head.host, head.pid, thread = match["host"], int(match["pid"]), int(match["tid"])
-    bare = match or _BARE.search(text)
+    bare = match or PHRASES["device"].search(text)
     if bare and bare["dev"] and 0 <= int(bare["dev"]) < _DEVICES:
         head.dev = int(bare["dev"])
     writer = head.host or file
@@ -111,7 +102,7 @@ def _rank_before(text: str, match: re.Match[str] | None, rank: int | None) -> in
     written = rank_of(before)
     if written is not None:
         return written
-    task = _TASK.match(before) if match else None
+    task = PHRASES["srun_task"].match(before) if match else None
     return int(task[1]) if task else rank
 
 

@@ -45,10 +45,10 @@ def _alternatives(patterns: Iterable[str], in_any_case: Iterable[str]) -> re.Pat
 
 SIGNALS: Mapping[str, str] = _TABLES["signals"]
 _TABLES["parts"]["SIGNAL"] = f"(?P<word>{'|'.join(SIGNALS)}|Out [Oo]f [Mm]emory)"
-HOST: str = _TABLES["parts"]["HOST"]
 SHIPPED, TAGS, RANKS, TIMES = map(_formats, ("shipped", "tags", "ranks", "times"))
 LEVELS: Mapping[str, re.Pattern[str]] = _patterns("levels")
 NCCL: Mapping[str, re.Pattern[str]] = _patterns("nccl")
+PHRASES: Mapping[str, re.Pattern[str]] = _patterns("phrases")
 NAMES: Mapping[str, re.Pattern[str]] = _patterns("names")
 RECORDS: Mapping[str, Sequence[str]] = _TABLES["records"]
 ERRORS: Mapping[str, Sequence[str]] = _TABLES["errors"]

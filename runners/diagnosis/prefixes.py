@@ -7,26 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .heads import rank_of
-from .line_formats import HOST, LEARNED, SHIPPED, TAGS, by_first_character, groups
+from .line_formats import LEARNED, PHRASES, SHIPPED, TAGS, by_first_character, groups
 
 _SHIPPED, _TAGS = by_first_character(SHIPPED), by_first_character(TAGS)
 _BEGINNINGS = frozenset("(").union(_SHIPPED)
-_BAR = re.compile(r"\d%\|[^|]{0,400}\| *\S{1,40}/\S{1,40} \[[^\]]{1,400}\] *")
-"""tqdm's progress bar from its percentage on. Text written after it is in the same line."""
 BAR_TITLE = 200
 """Maximum characters before the percentage that belong to the bar. An earlier `|` ends it."""
 LEARN, SHARE = 400, 0.8
 """Number of lines that are examined per file, and the minimum share of them with the prefix."""
-_BRACKETS = re.compile(r"^(?:\[[\w:.,<> -]{1,40}\](?:<std\w+>)?:?\s?)+")
-"""Other prefixes of launchers and loggers: [2024-01-01 10:00:00]"""
-_RAY_RANK = re.compile(
-    r"\bpid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,7})\b|process group for: \S+ \[rank=(?P<own>\d{1,7}),"
-)
-"""Ray Train's line that maps a process to a rank."""
-_LOGGED = re.compile(
-    r"[\w ./:|,<>()\[\]-]{0,120}?\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[^\w\[]{0,6}(?=\[rank\d)"
-)
-"""A logger's prefix before lines that it passes on from a rank: its name, and a level that is not the line's."""
 LAYERS = 5
 """Maximum number of consecutive prefixes."""
 
@@ -62,7 +50,7 @@ def unshipped(line: str) -> str:
 
 def _without_bar(line: str) -> str:
     """Return the line without its first progress bar."""
-    bar = _BAR.search(line) if "%|" in line else None
+    bar = PHRASES["progress_bar"].search(line) if "%|" in line else None
     if bar is None:
         return line
     begin = max(line.rfind("|", 0, bar.start()) + 1, bar.start() - BAR_TITLE)
@@ -79,15 +67,9 @@ def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
     return None
 
 
-_PROMPT = re.compile(
-    rf"(?:\([\w./-]{{1,80}}\) ?)*\[?[a-z_][\w.-]{{0,40}}@{HOST}(?::| )\S{{0,200}}?\]?[#$] "
-)
-"""The prompt of a shell before a command, in a log copied from a terminal."""
-
-
 def prompted(lines: Sequence[str]) -> set[str]:
     """Return the hosts in shell prompts among the lines."""
-    prompts = (_PROMPT.match(line) for line in lines if "@" in line)
+    prompts = (PHRASES["prompt"].match(line) for line in lines if "@" in line)
     return {match["host"] for match in prompts if match is not None}
 
 
@@ -105,7 +87,7 @@ def writer(line: str, learned_prefix: re.Pattern[str] | None) -> Writer:
     if rank is None and "rank" in named:
         rank = int(named["rank"])
     local = int(named["local"]) if "local" in named else None
-    text = _BRACKETS.sub("", _without_bar(text))
+    text = PHRASES["brackets"].sub("", _without_bar(text))
     return Writer(rank, named.get("host", ""), local, named.get("pid", ""), text)
 
 
@@ -126,12 +108,12 @@ def _taken_apart(line: str, learned_prefix: re.Pattern[str] | None) -> tuple[dic
 
 
 def _logged(text: str) -> re.Match[str] | None:
-    return _LOGGED.match(text) if text.find("[rank", 1, 200) > 0 else None
+    return PHRASES["logged"].match(text) if text.find("[rank", 1, 200) > 0 else None
 
 
 def ray_rank(writer: Writer) -> tuple[str, int] | None:
     """Return Ray's process and its rank if the line names both, else None."""
-    match = _RAY_RANK.search(writer.text, 0, 400)
+    match = PHRASES["ray_rank"].search(writer.text, 0, 400)
     if match is None:
         return None
     return (match["pid"], int(match["rank"])) if match["pid"] else (writer.pid, int(match["own"]))
