@@ -16,7 +16,7 @@ from .text_formats import plain, whole
 
 PER_NODE = ("gpu", "auto", "$SKYPILOT_NUM_GPUS_PER_NODE", "${SKYPILOT_NUM_GPUS_PER_NODE}")
 """Values of --nproc-per-node that mean the accelerators of a node."""
-ROWS = "each process that shows that it is a rank gets a row"
+ROW_PER_RANK = "each process that shows that it is a rank gets a row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class TaskLauncher:
     def row(self) -> str:
         where = f"{self.name} (run: line {self.line})"
         if not self.known:
-            how = "unknown to distui" if _starts_ranks(self.name) else "as it is"
-            return f"{where}, {how}: {ROWS}"
+            how = "unknown to distui" if _is_foreign_launcher(self.name) else "as it is"
+            return f"{where}, {how}: {ROW_PER_RANK}"
         return f"{where}: {'ranks as it finds them' if self.ranks is None else f'{self.ranks} ranks'}"
 
 
@@ -54,7 +54,7 @@ class TaskSummary:
             nodes += f", each {self.accelerators}"
             if self.gpus and self.nnodes > 1:
                 nodes += f" = {self.nnodes * self.gpus} in all"
-        rows = [launcher.row for launcher in self.launchers] or [f"none seen in run: {ROWS}"]
+        rows = [launcher.row for launcher in self.launchers] or [f"none seen in run: {ROW_PER_RANK}"]
         return [nodes, *(f"launcher     {row}" for row in rows)]
 
     def document(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def summary(config: Mapping[str, Any], nnodes: int) -> TaskSummary:
 
 
 def own_mesh(run: str) -> dict[str, int]:
-    """Return the mesh from the parallel sizes of a text's first launcher with any, or {}."""
+    """Return the mesh (tp, pp, …) from the options of the first launcher in `run` that sets any; {} if none does."""
     for call in read_script(run).launches:
         mesh = megatron.of_command([word.text for word in call.words])
         if mesh:
@@ -89,10 +89,10 @@ def _accelerators(wanted: object) -> str | None:
     return None if wanted is None else str(wanted)
 
 
-def _launcher(call: LauncherCall, gpus: int | None, nnodes: int) -> TaskLauncher:
+def _launcher(call: LauncherCall, per_node: int | None, nnodes: int) -> TaskLauncher:
     if call.program != "torchrun":
         return TaskLauncher(call.program, call.line, False)
-    each = _ranks_per_node(call, gpus)
+    each = _ranks_per_node(call, per_node)
     return TaskLauncher(call.program, call.line, True, None if each is None else each * nnodes)
 
 
@@ -101,11 +101,12 @@ def _unknown_launchers(text: ShellText) -> Iterator[TaskLauncher]:
     lines = {call.line for call in text.launches}
     for command in text.commands:
         name = _program(command)
-        if _starts_ranks(name) and command.line not in lines:
+        if _is_foreign_launcher(name) and command.line not in lines:
             yield TaskLauncher(name, command.line, False)
 
 
-def _starts_ranks(name: str) -> bool:
+def _is_foreign_launcher(name: str) -> bool:
+    """Whether the program starts ranks, but not by torchrun, accelerate or deepspeed, which distui follows."""
     return name in known_names("starters")["of_ranks"]
 
 
@@ -116,12 +117,12 @@ def _program(command: Command) -> str:
     return ""
 
 
-def _ranks_per_node(call: LauncherCall, gpus: int | None) -> int | None:
+def _ranks_per_node(call: LauncherCall, gpus_per_node: int | None) -> int | None:
     """Return the ranks per node, or None if unknown."""
     options = read_options(call.words)
     word = options.values.get("nproc-per-node")
     if word is not None:
-        return (gpus or None) if word.text in PER_NODE else whole(word.text)
+        return (gpus_per_node or None) if word.text in PER_NODE else whole(word.text)
     if options.opaque:
         return None
-    return gpus if call.completed else 1
+    return (gpus_per_node or None) if call.completed else 1

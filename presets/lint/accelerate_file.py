@@ -71,7 +71,7 @@ def _several_machines(document: MarkupNode, file: str, machines: int) -> Iterato
         yield issue("L29", where, text, value=f"num_machines: {machines}")
     address = document.get("main_process_ip")
     if address is not None and document.get("mpirun_config") is None and HERE.fullmatch(address.shown):
-        text = f"{address.shown} is another place on each machine."
+        text = f"On each machine {address.shown} means that machine itself."
         where = place_of(file, document, "main_process_ip")
         yield issue("L38", where, text, value=f"main_process_ip: {address.shown}")
 
@@ -108,6 +108,8 @@ def sharding_name(node: MarkupNode | None) -> str:
 
 def _deepspeed(document: MarkupNode, file: str) -> Iterator[Finding]:
     """Check accelerate's short form of DeepSpeed settings."""
+    if document.text("distributed_type") != "DEEPSPEED":
+        return
     stage = document.number("deepspeed_config", "zero_stage")
     if stage is None:
         return

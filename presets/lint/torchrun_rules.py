@@ -127,7 +127,7 @@ def _lost(options: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
     if address is None:
         yield 0, f"Without --{name} each node searches the others on itself."
     elif HERE.fullmatch(address.text) and not _is_head(options, static, around):
-        yield address.line, f"{address.text} is another place on each node."
+        yield address.line, f"On each node {address.text} means that node itself."
     if static:
         yield from _same_node(options.values.get("node-rank"), around)
 

@@ -126,7 +126,7 @@ CASES: list[tuple[str, tuple[str, str], int]] = [
     ("L30", accelerate(("bf16", "no")), 10),
     ("L30", accelerate(("FULL_SHARD", "FULL_SHARDS")), 5),
     ("L31", accelerate(("mixed_precision", "mixed_precison")), 10),
-    ("L32", accelerate(("rdzv_backend", f"deepspeed_config: {{{PARAM_2}}}\nrdzv_backend")), 13),
+    ("L32", accelerate(("FSDP", "DEEPSPEED"), ("rdzv_backend", f"deepspeed_config: {{{PARAM_2}}}\nrdzv_backend")), 13),
     ("L38", accelerate(("10.0.0.1", "127.0.0.1")), 8),
     ("L42", accelerate(("FULL_SHARD", "NO_SHARD")), 5),
     ("L17", deepspeed(("64", "63")), 2),
@@ -268,6 +268,10 @@ def test_what_cannot_be_read(data: bytes, why: str) -> None:
     (one,) = lint_file("task.yaml", data)
     assert one.id == "L41"
     assert why in one.text
+
+
+def test_settings_of_deepspeed_count_only_under_deepspeed() -> None:
+    assert check(*accelerate(("rdzv_backend", f"deepspeed_config: {{{PARAM_2}}}\nrdzv_backend"))) == []
 
 
 def test_a_number_that_cannot_be_printed_is_no_crash() -> None:

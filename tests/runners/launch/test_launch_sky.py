@@ -14,6 +14,7 @@ from each import for_each
 
 from distui.presets.plan_json import plan_from_json
 from distui.presets.request import Request
+from distui.presets.task_summary import summary
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
 from distui.runners.hub.sky_process import Sky
@@ -331,6 +332,11 @@ def test_the_launcher_of_a_task_is_named(
     text = f"num_nodes: 2\nresources: {{accelerators: {{A100: 8}}}}\nrun: |\n  {run}\n"
     assert main(["plan", "--task", task_file(code, text)]) == 0
     assert f"launcher     {row}" in capsys.readouterr().out
+
+
+def test_ranks_of_a_task_without_gpus_are_unknown() -> None:
+    (launcher,) = summary({"run": "oumi distributed torchrun t.py"}, 2).launchers
+    assert launcher.row == "torchrun (run: line 1): ranks as it finds them"
 
 
 @for_each(
