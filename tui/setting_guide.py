@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from ..runners.launch import launch_settings
-from .user_settings import KEYS, SettingGuide, UserSettings
+from .setting_keys import KEYS, SettingGuide, UserSettings
 
 HEAD = """\
 # Settings of distui, for ${XDG_CONFIG_HOME:-~/.config}/distui/settings.toml. Every key may be left out. Here all are

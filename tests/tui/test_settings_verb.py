@@ -23,7 +23,8 @@ from distui.tui.cli import main
 from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
 from distui.tui.rows.themes import ALL_THEMES, TEXTUAL_THEMES
 from distui.tui.setting_guide import GUIDES, OF_RUNS, example
-from distui.tui.user_settings import KEYS, UserSettings, load
+from distui.tui.setting_keys import KEYS, UserSettings
+from distui.tui.user_settings import load
 
 LEAST = {
     "text": 7.0,

@@ -18,7 +18,8 @@ from distui.tui.app import CockpitApp
 from distui.tui.rows.charts import STRIP
 from distui.tui.screens.column_picker import ColumnPicker
 from distui.tui.screens.run import RunScreen
-from distui.tui.user_settings import KEYS, UserSettings, keep, load
+from distui.tui.setting_keys import KEYS, UserSettings
+from distui.tui.user_settings import keep, load
 
 
 @pytest.fixture
