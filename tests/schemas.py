@@ -30,6 +30,7 @@ from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.advice import AdviceDocument
 from distui.runners.launch.start_preview import Preview
 from distui.runners.logs.log_stream import LogLine
+from distui.runners.removal.leftovers import Leftovers
 from distui.runners.removal.removed_runs import Removable, Removed
 from distui.runners.reports.bundle_files import Manifest
 from distui.runners.reports.curve_report import Curves, MetricName
@@ -111,6 +112,7 @@ DOCUMENTS: dict[str, Any] = {
     "notify": ListedWays | TriedWays | SentNotices,
     "settings": Settings | ExampleSettings,
     "profile": Profiled,
+    "uninstall": Leftovers,
 }
 """Verb → type of its document, or of the alternatives. Verbs of BY_LINE print one per line."""
 
@@ -118,6 +120,7 @@ WITHOUT = {
     "attach": "a screen",
     "replay": "a screen",
     "completion": "a script for a shell",
+    "example": "a script for training",
     "mcp": "a server's answers",
     "man": "a man page",
 }

@@ -95,6 +95,17 @@ _START = {
         },
         exits=Exits((FAILED,), TRAINING_FAILED),
     ),
+    "example": Verb(
+        "example:example",
+        "print a training script to start with",
+        options=(),
+        examples={
+            "example": "the script of the demo",
+            "example > train.py": "write it into a file of your own",
+            "example > ddp.py && distui launch ddp -- ddp.py": "write it, and train it",
+        },
+        exits=Exits(()),
+    ),
     "rerun": Verb(
         "launch:rerun",
         "repeat a launch as a new run, with changes; on the same cluster if it is up",
@@ -884,6 +895,25 @@ _ITSELF = {
             "man --dir ~/.local/share/man/man1": "install all pages, so that `man distui-launch` has them",
         },
         exits=Exits(()),
+    ),
+    "uninstall": Verb(
+        "uninstall:uninstall",
+        "list what distui has left on this machine, and remove it",
+        options=(
+            switch("-n --dry-run", "only list it"),
+            switch("--all", "also remove runs, settings, and ~/.distui with working directories"),
+            values("--host", "NAME", "do it on this host, via ssh, instead of here"),
+            SSH_CONFIG,
+            YES,
+            JSON,
+        ),
+        changes_runs=True,
+        examples={
+            "uninstall -n": "which files there are, and how large they are",
+            "uninstall --host gpu1 --host gpu2": "what launches have left on these hosts, after a question",
+            "uninstall --all -y": "everything with all runs, without the question",
+        },
+        exits=Exits((FAILED,), "something could not be removed"),
     ),
 }
 

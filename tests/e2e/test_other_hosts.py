@@ -131,6 +131,16 @@ async def test_hosts_that_answer_and_hosts_that_do_not(
     await check_comparison(near)
 
 
+@pytest.mark.real
+def test_what_distui_left_on_a_host_is_removed_there(near: World) -> None:
+    (near.root / ".distui").mkdir()
+    words = ("uninstall", "--all", "--host", "near", "--host", "locked")
+    done = near.distui(*words, "--yes", env={"PATH": os.environ["PATH"]})
+    assert (done.code, done.err.count("locked")) == (1, 1)
+    assert f"near:{near.root}/.distui " in done.out
+    assert not (near.root / ".distui").exists()
+
+
 async def test_no_host_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(other_hosts, "_hosts", lambda: pytest.fail("nobody was to be asked"))

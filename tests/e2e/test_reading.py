@@ -26,8 +26,8 @@ READS = frozenset((
 """Start, end, signal and restart nothing, in whatever state the run is: `dump` asks ranks that answer by themselves."""
 STARTS = frozenset(["demo", "exec", "launch", "rerun"])
 APART = frozenset((
-    "advise", "candidates", "completion", "doctor", "lint", "man", "mcp", "notify", "plan", "presets", "settings",
-    "trust",
+    "advise", "candidates", "completion", "doctor", "example", "lint", "man", "mcp", "notify", "plan", "presets",
+    "settings", "trust",
 ))  # fmt: skip
 """About no run, or leave it alone."""
 

@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from dataclasses import replace
-from importlib import resources
 
 from ...presets.request import Request
 from ...runners.launch.prepare import prepare
@@ -15,6 +14,7 @@ from ...runners.launch.words import count
 from ...runners.run import run_directories
 from ...runners.run.errors import NoTorchError
 from ..terminal import complain
+from .example import example_path
 from .launch import begin
 
 HANG_AT = "100"
@@ -38,7 +38,7 @@ def _training(options: argparse.Namespace, name: str) -> Prepared:
     checkpoints = run_directories.checkpoints_dir() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     request = Request(
         preset=options.preset or "ddp",
-        script=_example("chargpt.py"),
+        script=str(example_path("chargpt.py")),
         args=(
             *("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
             *(("--hang-at", HANG_AT) if options.hang else ()),
@@ -63,13 +63,10 @@ def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Pr
     if options.detach or sys.stdin.isatty():  # else they are printed with the plan's notes
         for note in notes:
             complain(note)
-    command = (sys.executable, "-u", _example("without_torch.py"), "--steps", str(options.steps))
+    script = str(example_path("without_torch.py"))
+    command = (sys.executable, "-u", script, "--steps", str(options.steps))
     ready = prepare(Request(command=command, name=name))
     return replace(ready, plan=replace(ready.plan, notes=(*notes, *ready.plan.notes)))
-
-
-def _example(name: str) -> str:
-    return str(resources.files("distui.presets") / "examples" / name)
 
 
 def _free_name(base: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import glob
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 from build import build, compiler
@@ -23,10 +22,9 @@ def simulated() -> dict[str, str]:
     """Environment under which the sampler reads simulated GPUs; {} where real ones are, or no compiler."""
     if glob.glob("/proc/driver/nvidia/gpus/*") or compiler() is None:
         return {}
-    folder = Path(tempfile.gettempdir()) / f"distui-demo-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        return {}
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(cache) / "distui" / "simulated-gpus"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     scenario = folder / "scenario.txt"
     write(scenario, idle(GPUS, NAME) + "".join(busy_gpu(gpu) for gpu in range(RANKS)))
     return {"DISTUI_NVML_LIBRARY": str(build(folder)), "DISTUI_FAKE_NVML_SCENARIO": str(scenario)}

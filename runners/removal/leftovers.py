@@ -1,0 +1,163 @@
+"""What distui leaves on a machine: one table of places, which `distui uninstall` lists and removes."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, structs
+
+from ...presets import base_dirs
+from ..launch.hosts import LIST_SECONDS, WHICH, hosts_of_launches
+from ..run import run_directories
+from ..run.errors import RunError
+from ..run.wire.ssh import HostError, Way, call
+from . import directory_trees, run_removal
+
+WITH_ALL = "stays without --all"
+YOURS = "yours: edit or remove it by hand"
+SOCKETS = "sockets of runs"
+
+
+class Place(Struct, frozen=True):
+    """Files of one purpose."""
+
+    path: str
+    """Where they are by default, as a pattern; UID is the number of the user."""
+    holds: str
+    made_by: str
+    kept: str = ""
+    """Why they stay; "" if `uninstall` removes them."""
+    contains: str = ""
+    """Text that the file must contain to be listed; "" for any."""
+
+
+PLACES = (
+    Place(
+        "~/.local/state/distui", "runs with logs and metrics, checkpoints of demos", "launches", WITH_ALL
+    ),
+    Place("~/.config/distui", "settings, keys, presets, trusted files", "you, the cockpit", WITH_ALL),
+    Place(
+        "~/.cache/distui",
+        "copies of distui for nodes, simulated GPUs",
+        "launches on several nodes, make demo",
+    ),
+    Place("~/.distui", "copies of distui and of working directories", "launches elsewhere", WITH_ALL),
+    Place("/run/user/UID/distui", SOCKETS, "runs"),
+    Place("/tmp/distui-UID", SOCKETS, "runs"),
+    Place("~/.distui-sockets", SOCKETS, "runs"),
+    Place("~/.config/fish/completions/distui.fish", "completion", "you"),
+    Place("~/.zfunc/_distui", "completion", "you"),
+    Place("~/.local/share/man/man1/distui*.1", "man pages", "distui man --dir"),
+    Place("~/.bashrc", "completion", "you", YOURS, "distui completion"),
+    Place("~/.bash_completion", "completion", "you", YOURS, "_python_argcomplete distui"),
+    Place("~/.zshrc", "completion", "you", YOURS, "distui completion"),
+    Place("~/.config/systemd/user/distui-*.service", "restarts of runs after a reboot", "you", YOURS),
+)
+
+
+class FoundPlace(Struct, frozen=True):
+    """A file or directory of a place, on this machine or on `host`."""
+
+    path: str
+    holds: str
+    bytes: int
+    kept: str
+    host: str = ""
+
+
+class Leftovers(Struct, frozen=True):
+    """`uninstall`."""
+
+    places: list[FoundPlace]
+    removed: bool
+    failed: list[str]
+    hosts: list[str]
+    """Hosts of recorded launches, which were not contacted."""
+
+
+def listed(everything: bool, env: Mapping[str, str] = os.environ) -> Leftovers:
+    """Return what is here. With `everything` nothing of distui's stays, as with --all."""
+    places = [found for place in PLACES for found in _found(place, everything, env)]
+    return Leftovers(places, False, [], [way.destination for way in hosts_of_launches()])
+
+
+def removed(everything: bool, env: Mapping[str, str] = os.environ) -> Leftovers:
+    """Remove what is not kept. Raises RunError, before anything is removed, if a run is live."""
+    for entry in run_directories.entries():
+        if refusal := run_removal.examine(entry).refusal:
+            raise RunError(refusal)
+    here = listed(everything, env)
+    failed = []
+    for place in here.places:
+        if place.kept:
+            continue
+        try:
+            _remove(Path(place.path))
+        except OSError as error:
+            failed.append(f"{place.path} cannot be removed: {error.strerror or error}")
+    return Leftovers(here.places, True, failed, here.hosts)
+
+
+async def on_host(way: Way, *options: str) -> Leftovers:
+    """Return the answer of `distui uninstall` on a host. Raises HostError."""
+    script = f'{WHICH}exec "$found" uninstall --json {shlex.join(options)}\n'
+    out = await call(way, ("sh",), script.encode(), LIST_SECONDS)
+    lines = [line for line in out.splitlines() if line.startswith(b"{")]  # the login may print first
+    try:
+        there = msgspec.json.decode(lines[-1] if lines else b"", type=Leftovers)
+    except msgspec.DecodeError as error:
+        raise HostError(f"{way.destination}: its distui has another `uninstall` ({error})") from None
+    places = [structs.replace(place, host=way.destination) for place in there.places]
+    return structs.replace(there, places=places, hosts=[])
+
+
+def joined(answers: Sequence[Leftovers]) -> Leftovers:
+    """Return the answers of several hosts as one."""
+    return Leftovers(
+        [place for each in answers for place in each.places],
+        any(each.removed for each in answers),
+        [text for each in answers for text in each.failed],
+        [],
+    )
+
+
+def _found(place: Place, everything: bool, env: Mapping[str, str]) -> Iterator[FoundPlace]:
+    if place.holds == SOCKETS and "DISTUI_SOCKET_DIR" in env:
+        return  # the user named another directory
+    kept = "" if everything and place.kept == WITH_ALL else place.kept
+    for path in sorted(glob.glob(_pattern(place.path, env))):
+        if _contains(path, place.contains):
+            yield FoundPlace(path, place.holds, directory_trees.size_of(Path(path)), kept)
+
+
+def _pattern(path: str, env: Mapping[str, str]) -> str:
+    """Return the pattern of a place for this user."""
+    for variable, default in base_dirs.HOMES.items():
+        if path.startswith(f"{default}/"):
+            return glob.escape(str(base_dirs.base(variable, env))) + path.removeprefix(default)
+    home = glob.escape(os.path.expanduser("~"))
+    return re.sub(r"^~", lambda _: home, path).replace("UID", str(os.getuid()))
+
+
+def _contains(path: str, text: str) -> bool:
+    if not text:
+        return True
+    try:
+        return text in Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a tree; links are not followed. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        with directory_trees.opened(path.parent) as parent:
+            directory_trees.remove(path.name, parent)
+    else:
+        path.unlink()
