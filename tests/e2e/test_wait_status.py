@@ -23,6 +23,7 @@ while not os.path.exists("go"):
 def test_each_status_is_an_object_until_the_run_has_ended(world: World) -> None:
     run = world.execute(WAITS)
     assert run.wait("healthy") == 0
+    assert run.distui("wait", "--until", "healthy").fine().out == "job is healthy\n"
     waited = run.distui("wait", "--until", "healthy", "--json").fine().json()
     assert (waited["run"], waited["state"]) == (run.id, "running")
     for limit_s in ("0", "0.3"):  # before the agent has told anything, and after

@@ -55,14 +55,18 @@ def _why_no_agent(state: RunState) -> str:
 async def _wait(link: Link, until: str, state: RunState, as_json: bool) -> int:
     await follow_until(link, until, state)
     if until != "done" and reached(state, until):
+        _print(f"{state.name} is {until}", as_json)
         return 0
     if state.phase is RunPhase.LOST:
         complain(state.end_text)
         return LOST
     if not state.phase.ended:
         raise UnreachableError(_why_no_agent(state))
-    succeeded = state.phase is RunPhase.SUCCEEDED
-    idle = bool(state.attempts and state.attempts[-1].idle)
-    if not as_json and (idle or not succeeded):
-        sys.stdout.write(f"{ended_line(state)}\n")
-    return 0 if succeeded else 1
+    _print(ended_line(state), as_json)
+    return 0 if state.phase is RunPhase.SUCCEEDED else 1
+
+
+def _print(line: str, as_json: bool) -> None:
+    """Print the outcome, unless the whole status is printed as JSON."""
+    if not as_json:
+        sys.stdout.write(f"{line}\n")
