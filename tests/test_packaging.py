@@ -91,6 +91,10 @@ def test_messages_name_the_packages_of_an_extra() -> None:
     assert [path for path in texts if "install 'distui[" in path.read_text(encoding="utf-8")] == []
 
 
+def test_who_cites_the_program_names_its_version() -> None:
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution, unpacked."""

@@ -25,6 +25,7 @@ TOP = {*ROOMS, "tests", "docs", "pyproject.toml", "Makefile"} | {
     "LICENSE",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "CITATION.cff",
 }
 
 
