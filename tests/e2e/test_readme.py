@@ -1,98 +1,72 @@
-"""README.md's commands: each exists with its options, and those before a launch do what it says.
+"""The commands of README.md and of docs/install.md: each exists with its options, and works as it is printed.
 
-A command that is not in the tables below fails the first test: whoever writes one says here where it is tried.
-Launches, `restart`, `nccl`, `attach`, `diagnose`, `export`, `status` and so on are those of test_smoke.py.
+A newcomer types those of the blocks in an empty directory, without a home of their own, from the clone's environment
+and from a wheel under each Python that is here.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from matrix.environments import NotHereError, interpreter
+from patience import HANG_S
+from test_packaging import build
 
-from distui.runners.run.commands import Restart
+from distui.runners.run.model import Restart
 from distui.tui.cli import parser, split_rest
 from distui.tui.rows import command_line as colon
 
-from .runs import Done, World, contents
+from .runs import DISTUI, World, contents
+from .screen import Screen
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-
-ADVISE = "distui advise --params 7B --gpus 8xA100-80GB"
-LINT = "distui lint ddp --nproc-per-node 2 -- train.py"
-PLAN = "distui plan ddp --nproc-per-node 2 -- train.py --lr 3e-4"
-ADOPT = "distui launch zero1 --adopt -- train.py"
-SLURM = "distui diagnose slurm-4711.out"
-SKY = "distui launch ddp --on sky --gpus H100:8 --nnodes 2 -- train.py"
-
-RUN_HERE = {ADVISE, LINT, PLAN, ADOPT, SLURM, SKY}
-PARSED_HERE = {
-    "distui doctor", "distui launch ddp --nproc-per-node 2 -- train.py --lr 3e-4", "distui diagnose",
-    "distui restart --env OMP_NUM_THREADS=4", "distui nccl INFO --subsys COLL --for 10", "distui attach", "distui watch",
-    "distui exec -- bash train.sh", "distui export RUN FILE", "distui replay FILE", "distui status --json",
-    "distui logs -f", "distui events -f", "distui wait",
-    "distui launch ddp --hosts a,b --nproc-per-node 8 -- train.py", "distui notify test", "distui ls state:failed",
-    "distui diff A B", "distui rerun RUN", "distui mcp", "distui completion bash", "distui demo", "distui demo --hang",
-}  # fmt: skip
-MAKE = {"make demo", "make test"}
-ELSEWHERE = {"pip install .", "make pictures", "torchrun"}
-
-TRAIN = """
-import argparse, os, time, torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float, default=1e-3)
-lr = parser.parse_args().lr
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-ended = torch.zeros(1)
-while not ended.item():
-    optimizer.zero_grad()
-    model(torch.randn(8, 4)).square().mean().backward()
-    optimizer.step()
-    ended[0] = float(os.path.exists("done"))
-    dist.all_reduce(ended, op=dist.ReduceOp.MAX)
-    time.sleep(0.05)
-dist.destroy_process_group()
-"""
-
-LOG = """\
-[rank0]: Traceback (most recent call last):
-[rank0]:   File "/job/train.py", line 12, in <module>
-[rank0]:     loss = 1 / 0
-[rank0]: ZeroDivisionError: division by zero
-[rank1]:[E1122 10:00:05.000 ProcessGroupGloo.cpp:143] Rank 1 failed: Connection closed by peer [10.0.0.1]:5000
-"""
+INSTALL = (ROOT / "docs" / "install.md").read_text()
+SPANS = {"distui demo --hang", "distui help", "make pictures", "pip install .", ". .venv/bin/activate"}
+"""Between backquotes in README's text."""
+SCREENS = ("distui launch ", "distui attach")
 
 
-def printed() -> set[str]:
-    """Every command of the README: lines of its blocks, and what stands between backquotes in its text."""
-    blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-    lines = [line.partition("#")[0].strip() for block in blocks for line in block.splitlines()]
+def block(page: str, heading: str) -> list[str]:
+    """The commands of the blocks below a heading, without their comments."""
+    section = re.split(r"\n#+ ", page.partition(f"# {heading}\n")[2])[0]
+    text = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
+    return [line.partition("  #")[0].strip() for line in text.splitlines()]
+
+
+FIRST_RUN = block(README, "The first five minutes")
+COMPLETION = block(INSTALL, "Completion and man pages")
+
+
+def test_every_command_is_in_a_block_that_is_run_or_known() -> None:
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
+    lines = [line.partition("  #")[0].strip() for line in blocks.splitlines()]
+    assert lines == ["make demo", "make test", *FIRST_RUN]
     text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
-    spans = re.findall(r"`([^`\n]+)`", text)
-    verbs = {"logs", "events", "wait", "status"}
-    words = [
-        f"distui {span}" if span.split()[0] in verbs else span
-        for span in spans
-        if span.split()[0] in verbs | {"distui", "make", "pip", "torchrun"}
-    ]
-    return {line for line in (*lines, *words) if line}
-
-
-def test_every_command_is_tried_by_a_test() -> None:
-    assert printed() == RUN_HERE | PARSED_HERE | MAKE | ELSEWHERE
+    spans = re.findall(r"`((?:distui|make|pip|\.) [^`\n]+)`", text)
+    assert {*spans} == SPANS
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert {command.removeprefix("make ") for command in (*MAKE, "make pictures")} <= {*targets}
+    assert {"demo", "test", "pictures"} <= {*targets}
+    assert len(README.splitlines()) <= 120
+
+
+def test_the_install_page_has_the_same_first_run() -> None:
+    again = block(INSTALL, "A first run")
+    assert again == FIRST_RUN[: len(again)]
 
 
 def test_every_option_exists() -> None:
-    for text in sorted(RUN_HERE | PARSED_HERE):
-        words, rest = split_rest(text.split()[1:])
+    removal = [line for line in block(INSTALL, "Remove") if line.startswith("distui")]
+    for text in [*FIRST_RUN, *removal, "distui demo --hang"]:
+        words, rest = split_rest(shlex.split(text.partition(" >")[0])[1:])
         options = parser().parse_args(words)
         assert rest is None or (options.declaration and options.declaration.has_command), text
 
@@ -104,52 +78,97 @@ def test_the_cockpits_own_command_is_what_the_shells_does() -> None:
     assert asked.env == {"OMP_NUM_THREADS": "4"}
 
 
+@pytest.mark.torch
+def test_before_anything_costs(world: World) -> None:
+    def typed(line: str) -> str:
+        return world.distui(*shlex.split(line)[1:]).fine().out
+
+    write, advise, _, lint, plan, *_ = FIRST_RUN
+    world.script("train.py", typed(write.partition(" >")[0]))
+    before = contents(world.root)
+    assert "launch zero1" in typed(advise)
+    assert "error" not in typed(lint)
+    printed = typed(plan)
+    for words in ("--nproc-per-node 2", "train.py --lr 3e-4", "OMP_NUM_THREADS=1", "parallelize"):
+        assert words in printed, printed
+    assert contents(world.root) == before, "looking writes nothing"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, "wheel", tmp_path_factory.mktemp("wheel") / "built")
+
+
 @pytest.fixture
-def newcomer(world: World) -> World:
-    """Somebody with a script and a log."""
-    world.script("train.py", TRAIN)
-    world.script("slurm-4711.out", LOG)
-    world.env.pop("OMP_NUM_THREADS", None)
-    return world
+def newcomer() -> Iterator[World]:
+    """Somebody with an empty home and an empty directory, whose training environment is that of the tests."""
+    world = World()
+    for variable, folder in (("XDG_STATE_HOME", world.state), ("XDG_CONFIG_HOME", world.config)):
+        del world.env[variable]
+        folder.rmdir()
+    world.env["VIRTUAL_ENV"] = sys.prefix
+    yield world
+    world.close()
 
 
-def typed(world: World, line: str) -> Done:
-    return world.distui(*shlex.split(line)[1:])
+def installed(wheel: Path, version: str, place: Path) -> str:
+    """The command of a fresh environment that has the wheel; skips if the machine has no such Python."""
+    try:
+        python = interpreter(version)
+    except NotHereError as error:
+        pytest.skip(str(error))
+    subprocess.run([python, "-m", "venv", place], check=True)
+    subprocess.run([place / "bin" / "python", "-m", "pip", "install", "--quiet", wheel], check=True)
+    return str(place / "bin" / "distui")
 
 
+@pytest.mark.long
 @pytest.mark.torch
-def test_before_anything_costs(newcomer: World) -> None:
-    before = contents(newcomer.root)
-    assert "launch zero1" in typed(newcomer, ADVISE).fine().out
-    assert "error" not in typed(newcomer, LINT).fine().out
-    plan = typed(newcomer, PLAN).fine().out
-    for words in (
-        "--nproc-per-node 2",
-        "train.py --lr 3e-4",
-        "OMP_NUM_THREADS=1",
-        "DistributedDataParallel",
+@pytest.mark.parametrize("version", ["", "3.11", "3.12", "3.13"], ids=lambda version: version or "clone")
+def test_the_commands_work_as_printed(
+    version: str, newcomer: World, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    newcomer.program = DISTUI
+    if version:
+        newcomer.program = installed(request.getfixturevalue("wheel"), version, tmp_path / "venv")
+    newcomer.env["PATH"] = f"{Path(newcomer.program).parent}:{newcomer.env['PATH']}"
+    for line in FIRST_RUN:
+        print(line)
+        if line.startswith(SCREENS):
+            look(newcomer, line)
+        else:
+            shell(newcomer, line)
+    shell(newcomer, "distui stop --yes")
+    for line in COMPLETION:
+        zsh = "distui completion zsh" in line
+        if not zsh or shutil.which("zsh"):
+            shell(newcomer, line, "zsh" if zsh else "bash")
+    places = shell(newcomer, "distui uninstall --dry-run")
+    for path in (
+        ".local/state/distui",
+        ".config/fish/completions/distui.fish",
+        ".local/share/man/man1/distui.1",
     ):
-        assert words in plan, plan
-    assert contents(newcomer.root) == before, "looking writes nothing"
-    assert "preset" in typed(newcomer, SKY.replace("launch", "plan")).fine().out
-
-    # Logs of a job that distui never saw:
-    told = typed(newcomer, SLURM)
-    assert told.code == 1
-    assert "ZeroDivisionError" in told.out
-    document = typed(newcomer, f"{SLURM} --json").json()
-    cause = next(one for one in document["findings"] if one["id"] == document["first_cause"]["id"])
-    assert cause["rank"] == 0
+        assert f"{newcomer.root}/{path} " in places
 
 
-@pytest.mark.real
-@pytest.mark.torch
-def test_a_preset_acts_on_a_script_that_nobody_edited(newcomer: World) -> None:
-    line = TRAIN.splitlines().index("model = DistributedDataParallel(torch.nn.Linear(4, 4))") + 1
-    plan = typed(newcomer, ADOPT.replace("launch", "plan")).fine().out
-    assert f"calls DistributedDataParallel in line {line}: --adopt applies zero1 there" in plan
-    run = newcomer.run(*shlex.split(ADOPT)[1:])
-    status = run.eventually(lambda status: (status["applied"] or {}).get("state") == "applied")
-    assert f"zero1 applied at train.py:{line}" in status["applied"]["text"]
-    (newcomer.work / "done").touch()
-    assert run.wait() == 0
+def look(newcomer: World, line: str) -> None:
+    """Type a command that opens the cockpit, see a training rank, and leave."""
+    with closing(Screen(["bash", "-c", line], newcomer.env, newcomer.work)) as screen:
+        screen.until(lambda text: re.search(r"step \d", text))
+        screen.press("q")
+        assert screen.ended() == 0
+
+
+def shell(newcomer: World, line: str, program: str = "bash") -> str:
+    """Type a command in a shell; what it printed."""
+    words = [program, "-c", line]
+    if program == "zsh":
+        words = [program, "-fc", f"autoload -U compinit; compinit -u -D; {line}"]
+    done = subprocess.run(
+        words, env=newcomer.env, cwd=newcomer.work, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=HANG_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (line, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr, (line, done.stderr)
+    return done.stdout
