@@ -1,4 +1,4 @@
-"""The decision guide and the memory advice as rows. Pure."""
+"""The memory estimate as rows. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...presets.estimate.memory import Estimate, estimate_for, format_for
-from ...presets.estimate.preset_guide import QUESTIONS, Question, Recommendation
 from ...presets.estimate.survey import needed, survey
 from ...presets.estimate.workload import (
     FORMATS,
     GB,
     USABLE,
     NodeGpus,
+    Shape,
     parse_gpus,
     parse_parameters,
     shape,
@@ -21,39 +21,10 @@ from ...presets.estimate.workload import (
 from ...presets.finding import PlanError
 from ...presets.launchers import megatron
 from ...presets.model import Preset
-from ...presets.plurals import plural
 from ...runners.launch.advice import PARTS, Advice
 from ...runners.launch.launch_form import LaunchForm
 from . import glyphs
 from .glyphs import Cell, Row, fit, row_width, wrap
-
-
-def choice_rows(question: Question) -> list[Row]:
-    """Return one row per choice, with the digit that selects it."""
-    return [
-        ((f"{number}  ", "key"), (choice.text, "text")) for number, choice in enumerate(question.choices, 1)
-    ]
-
-
-def title(at: int) -> str:
-    """Return the question and the number of questions."""
-    return f"{at + 1} of {len(QUESTIONS)}   {QUESTIONS[at].text}"
-
-
-def end_rows(recommended: Recommendation, width: int) -> list[Row]:
-    """Return the result of the answers, and the reasons."""
-    rows: list[Row] = []
-    for reason in recommended.reasons:
-        rows += wrap(reason, width, first="- ")
-    ranks = f"{plural(recommended.nproc, 'rank')} a node, {plural(recommended.nodes, 'node')}"
-    counted = f"Counted with weights in 16 bit, layers recomputed, {recommended.seq} positions."
-    return [
-        *rows,
-        (),
-        ((f"{ranks}; model {recommended.params} on {recommended.hardware}", "dim"),),
-        ((counted, "dim"),),
-    ]
-
 
 HEAD = ("", "weights", "gradients", "optimizer", "states", "activations", "buffers", "total", "")
 
@@ -81,18 +52,27 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
     gpus, size = _parsed(form, hardware)
     if form.nproc.isdecimal() and int(form.nproc):
         gpus = replace(gpus, count=int(form.nproc))
-    nodes = preset.topology.nnodes
-    if asked_nodes := form.option("nnodes"):
-        nodes = _from_one(asked_nodes.rpartition(":")[2], f"nodes {asked_nodes}: a number from 1 on")
-    model = shape(size)
-    if form.seq:
-        seq = _from_one(form.seq, f"sequence {form.seq}: a number of positions from 1 on")
-        model = replace(model, seq=seq)
-    recompute = form.recompute == "true" or preset.strategy.activation_checkpointing
-    model = replace(model, micro_batch=preset.batch.micro or 1, recompute=recompute)
+    nodes, model = _nodes(form, preset), _model(form, preset, size)
     counted = FORMATS[form.format] if form.format else format_for(preset)
     estimates = survey(model, counted, gpus.count, nodes, gpus.memory_gb * GB)
     return Advice(model, counted, gpus, nodes, estimates)
+
+
+def _nodes(form: LaunchForm, preset: Preset) -> int:
+    """Return the number of nodes, of an elastic launch the largest. Raises PlanError."""
+    nodes = form.option("nnodes")
+    if not nodes:
+        return preset.topology.nnodes
+    return _from_one(nodes.rpartition(":")[2], f"nodes {nodes}: a number from 1 on")
+
+
+def _model(form: LaunchForm, preset: Preset, parameters: int) -> Shape:
+    """Return the model that the form and the preset describe. Raises PlanError."""
+    recompute = form.recompute == "true" or preset.strategy.activation_checkpointing
+    model = replace(shape(parameters), micro_batch=preset.batch.micro or 1, recompute=recompute)
+    if not form.seq:
+        return model
+    return replace(model, seq=_from_one(form.seq, f"sequence {form.seq}: a number of positions from 1 on"))
 
 
 def _from_one(text: str, refusal: str) -> int:

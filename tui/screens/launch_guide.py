@@ -9,8 +9,8 @@ from textual.geometry import Size
 from textual.widgets import Static
 
 from ...presets.estimate.preset_guide import QUESTIONS, Recommendation, recommend
-from ..rows.advice import choice_rows, end_rows, title
 from ..rows.glyphs import key_row
+from ..rows.guide import choice_rows, end_rows, title
 from .modal import ChoiceRows, RowsModal
 
 _ASKING = key_row(("1-4", " or "), ("Enter", " answer   "), ("backspace", " back   "), ("esc", " cancel"))
