@@ -56,7 +56,7 @@ def _runners_refusal(name: str, value: str) -> str:
     return ""
 
 
-def too_much(changes: Mapping[str, "str | None"]) -> str:
+def too_long_for_request(changes: Mapping[str, "str | None"]) -> str:
     """Return why allowed changes do not fit into one request to a runner, as a sentence; "" if they do."""
     sent = 2 * len(json.dumps(changes)) + _OF_A_REQUEST  # "env" and "shown"
     if sent <= MOST_LINE:
@@ -65,7 +65,7 @@ def too_much(changes: Mapping[str, "str | None"]) -> str:
     return (text % (sent, MOST_LINE)) + " restarts"
 
 
-def too_long(env: Mapping[str, str], argv: Sequence[str]) -> str:
+def too_long_for_process(env: Mapping[str, str], argv: Sequence[str]) -> str:
     """Return why environment and arguments are too long for a process, as a sentence; "" if they are not."""
     size = sum(len(os.fsencode(name)) + len(os.fsencode(value)) + 10 for name, value in env.items())
     size += sum(len(os.fsencode(word)) + 9 for word in argv) + _OF_A_RANK
@@ -83,8 +83,8 @@ def too_few_files() -> str:
     used = len(os.listdir("/proc/self/fd")) - 1
     if limit == resource.RLIM_INFINITY or limit - used >= _FREE_FILES:
         return ""
-    text = "the runner has %d of %d file descriptors in use: launch again after ulimit -n 1024"
-    return text % (used, limit)
+    text = "the runner has %d of %d file descriptors in use: raise ulimit -n above %d and launch again"
+    return text % (used, limit, limit)
 
 
 class Variables:
@@ -112,15 +112,16 @@ class Variables:
         after = dict(os.environ)
         apply(self.asked, after)
         apply(changes, after)
-        return too_long(after, argv)
+        return too_long_for_process(after, argv)
 
     def note(self, request: Mapping[str, Any]) -> None:
         """Add a request's changes for the next attempt. "shown" of the request: the values with masked secrets."""
         asked, shown = request.get("env") or {}, request.get("shown")
+        masked = shown if isinstance(shown, dict) else {}
         with self._lock:
             self.asked.update(asked)
             for name, value in asked.items():
-                text = shown.get(name) if isinstance(shown, dict) else value
+                text = masked.get(name)
                 self._shown[name] = text if isinstance(text, str) or value is None else "***"
 
     def take(self) -> dict[str, str | None]:

@@ -137,7 +137,7 @@ def check_files(ranks: int) -> None:
     if limit != resource.RLIM_INFINITY and limit < least:
         raise RunError(
             f"only {limit} files may be open at a time here, and {plural(ranks, 'rank')} need {least}: "
-            "`ulimit -n 1024`, then again"
+            f"`ulimit -n {max(1024, least)}`, then launch again"
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from ...presets.secrets import MASK, holds_secret
-from ..inrank.env_changes import UNSET, too_much
+from ..inrank.env_changes import UNSET, too_long_for_request
 from ..inrank.env_changes import refusal as changes_refusal
 from . import file_io
 from .errors import RunError
@@ -55,7 +55,7 @@ class Started(Struct):
 
 def refusal(changes: Mapping[str, str | None]) -> str:
     """Why a restart cannot make these changes, as a sentence; "" if it can. None unsets a variable."""
-    return changes_refusal(changes) or too_much(changes)
+    return changes_refusal(changes) or too_long_for_request(changes)
 
 
 def of_launch(shell: Mapping[str, str], planned: Mapping[str, str]) -> dict[str, str]:

@@ -45,9 +45,11 @@ def test_refused(changed: Any) -> None:
 
 def test_what_is_not_refused_fits_into_a_request() -> None:
     asked = {f"A{number}": "x" * 100_000 for number in range(5)}
-    assert not env_changes.too_much(asked)
-    assert "several restarts" in env_changes.too_much({**asked, "A5": "x" * 100_000})
-    assert "several restarts" in env_changes.too_much({f"A{number}": "\n" * 100_000 for number in range(3)})
+    assert not env_changes.too_long_for_request(asked)
+    assert "several restarts" in env_changes.too_long_for_request({**asked, "A5": "x" * 100_000})
+    assert "several restarts" in env_changes.too_long_for_request(
+        {f"A{number}": "\n" * 100_000 for number in range(3)}
+    )
     request = {"op": "restart", "id": 1 << 62, "until": 1e9 / 3, "env": asked, "shown": asked}
     assert len(msgspec.json.encode(request)) < control.MOST_LINE
 
@@ -65,10 +67,10 @@ def test_the_longest_value_that_linux_takes_is_taken() -> None:
 def test_the_sum_is_what_the_stack_allows() -> None:
     before = resource.getrlimit(resource.RLIMIT_STACK)
     env = {f"V{number}": "x" * 100_000 for number in range(15)}
-    assert not env_changes.too_long(env, ["a"])
+    assert not env_changes.too_long_for_process(env, ["a"])
     resource.setrlimit(resource.RLIMIT_STACK, (4 << 20, before[1]))
     try:
-        assert "1048576" in env_changes.too_long(env, ["a"])
+        assert "1048576" in env_changes.too_long_for_process(env, ["a"])
     finally:
         resource.setrlimit(resource.RLIMIT_STACK, before)
 
@@ -96,6 +98,18 @@ async def test_a_runner_refuses_and_its_ranks_live() -> None:
         assert (await run.restart(SEEN="yes")).ok, "what was refused has left nothing behind"
         assert run.state.attempts[-1].env_diff["GOOD"] == "***"
         assert "Traceback" not in (run.path / "runner.log").read_text()
+
+
+def test_a_secret_is_masked_and_the_limit_of_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    variables = env_changes.Variables()
+    variables.note({"env": {"MY_TOKEN": "secret", "A": "1", "B": None}, "shown": {"A": "1"}})
+    assert variables.take() == {"MY_TOKEN": "***", "A": "1"}
+    variables.note({"env": {"MY_TOKEN": "other"}})
+    assert variables.take() == {"MY_TOKEN": "***"}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2048, 4096))
+    monkeypatch.setattr(os, "listdir", lambda _: ["0"] * 2048)
+    assert env_changes.too_few_files().endswith("raise ulimit -n above 2048 and launch again")
 
 
 def test_a_hundred_callers_at_once_are_all_heard(socket_folder: Path) -> None:
