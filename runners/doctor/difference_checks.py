@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from ...presets.finding import Finding, Severity
 from ..run.formatting import agreeing, listed
-from .node_checks import CLOCK_S, ExaminedNode
+from .examined_node import ExaminedNode
+from .node_checks import CLOCK_S
 
 MOST_NAMED = 6
 

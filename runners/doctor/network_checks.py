@@ -8,7 +8,7 @@ from typing import Any
 
 from ...presets.finding import Finding
 from ...presets.secrets import mask_text
-from .node_checks import ExaminedNode
+from .examined_node import ExaminedNode
 
 SLOW_MBPS = 1000
 """A billion 16-bit gradients take 16 s at 1 Gb/s, in one direction."""

@@ -11,7 +11,8 @@ from msgspec import Struct
 from ...presets.finding import LaunchFinding
 from ...presets.request import Request
 from ..doctor.examine import DoctorRequest, Examination, NodeToCheck
-from ..doctor.node_checks import MIB, ExaminedNode
+from ..doctor.examined_node import ExaminedNode
+from ..doctor.node_checks import MIB
 from ..doctor.pair_checks import state, usual
 from ..hub import on_hosts
 from ..launch.hosts import settled, ssh_options

@@ -18,7 +18,7 @@ from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.doctor.examine import Examination
-from distui.runners.doctor.node_checks import ExaminedNode
+from distui.runners.doctor.examined_node import ExaminedNode
 from distui.runners.doctor.pair_checks import Result
 from distui.runners.reports.examination import document
 from distui.tui.cli import main

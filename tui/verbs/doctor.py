@@ -12,7 +12,7 @@ from dataclasses import replace
 from ...presets.finding import Finding, failed
 from ...presets.sanitize import clean_text
 from ...runners.doctor.examine import DoctorRequest, Examination, examine
-from ...runners.doctor.node_checks import ExaminedNode
+from ...runners.doctor.examined_node import ExaminedNode
 from ...runners.doctor.pair_checks import Result, state, usual
 from ...runners.launch.words import request_of
 from ...runners.reports.examination import doctor_request, document

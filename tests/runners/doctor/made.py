@@ -6,7 +6,8 @@ import copy
 from typing import Any
 
 from distui.presets.finding import Finding
-from distui.runners.doctor.node_checks import GIB, ExaminedNode
+from distui.runners.doctor.examined_node import ExaminedNode
+from distui.runners.doctor.node_checks import GIB
 
 GPU = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-0", "memory": 80 * GIB, "used": 600 << 20}
 

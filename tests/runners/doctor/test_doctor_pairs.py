@@ -12,7 +12,7 @@ from hub.site import until
 from patience import HANG_S
 
 from distui.runners.doctor import pair_checks as checks
-from distui.runners.doctor.examine import PairMember, try_group, two_rounds
+from distui.runners.doctor.pair_trials import PairMember, try_group, two_rounds
 from distui.runners.doctor.session import NodeSession
 
 from . import faults
