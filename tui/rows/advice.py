@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,7 +18,6 @@ from ...presets.estimate.workload import (
     shape,
 )
 from ...presets.finding import PlanError
-from ...presets.launchers import megatron
 from ...presets.model import Preset
 from ...runners.launch.advice import PARTS, Advice
 from ...runners.launch.launch_form import LaunchForm
@@ -175,18 +173,6 @@ def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
     rows += [(), *wrap(verdict(advice), inside, "head", first=" "), ()]
     rows += [*wrap(question(advice), inside, first=" "), *wrap(terms(advice), inside, "dim", first=" ")]
     return [*rows, (), *table_rows(advice, mine, inside)]
-
-
-def own_sizes_rows(args: str, width: int) -> list[Row]:
-    """Return a warning if a script sets parallel sizes in its own arguments, which the estimate ignores; else []."""
-    try:
-        asked = megatron.read(shlex.split(args))
-    except ValueError:  # a quote is still open
-        return []
-    if asked is None:
-        return []
-    text = f"The script divides its model by its own arguments ({asked.text}), which this estimate does not count."
-    return wrap(text, width - 2, "warn", first=" ")
 
 
 def _bar_rows(name: str, mine: Estimate, width: int, beside: str) -> list[Row]:

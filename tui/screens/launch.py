@@ -24,7 +24,15 @@ from ..rows import advice
 from ..rows.form import keys_row
 from ..rows.form_fields import KIND, OPTION, fields, kind_override, launch_form
 from ..rows.glyphs import Row, wrap
-from ..rows.plan_preview import check_title, finding_rows, folded_plan, plan_rows, problem_rows, yaml_rows
+from ..rows.plan_preview import (
+    check_title,
+    finding_rows,
+    folded_plan,
+    own_sizes_rows,
+    plan_rows,
+    problem_rows,
+    yaml_rows,
+)
 from ..rows.preset_list import title_row, why_rows
 from .cockpit import Cockpit
 from .flash import Flash
@@ -238,7 +246,7 @@ class LaunchScreen(Screen[None]):
         if answer is None:
             text = "Enter a model (7B) and a GPU (8xA100-80GB) in the form to see the memory estimate here."
             return wrap(text, width - 1, "dim", first=" ")
-        return [*advice.own_sizes_rows(form.args, width), *advice.memory_rows(answer, preset, width)]
+        return [*own_sizes_rows(form.args, width), *advice.memory_rows(answer, preset, width)]
 
     def action_pane(self, number: int) -> None:
         """Show a pane: 1 plan, 2 YAML, 3 lint, 4 memory; if it is already shown, focus it."""
