@@ -44,6 +44,7 @@ __all__ = [
     "advise",
     "aio",
     "attach",
+    "candidates",
     "diagnose_files",
     "diff",
     "doctor",
@@ -54,6 +55,8 @@ __all__ = [
     "lint_files",
     "ls",
     "plan",
+    "preset",
+    "presets",
     "prunable",
     "prune",
     "runs",
@@ -95,6 +98,10 @@ class Run(RunFacts):
     nccl = blocking_method(AsyncRun.nccl)
     signal = blocking_method(AsyncRun.signal)
     stop = blocking_method(AsyncRun.stop)
+    share = blocking_method(AsyncRun.share)
+    unshare = blocking_method(AsyncRun.unshare)
+    autostop = blocking_method(AsyncRun.autostop)
+    down = blocking_method(AsyncRun.down)
     remove = blocking_method(AsyncRun.remove)
 
     notes = blocking_method(AsyncRun.notes)
@@ -113,6 +120,9 @@ lint = blocking(aio.lint)
 lint_files = blocking(aio.lint_files)
 lint_command = blocking(aio.lint_command)
 advise = blocking(aio.advise)
+presets = blocking(aio.presets)
+preset = blocking(aio.preset)
+candidates = blocking(aio.candidates)
 doctor = blocking(aio.doctor)
 ls = blocking(aio.ls)
 diff = blocking(aio.diff)

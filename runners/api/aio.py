@@ -18,13 +18,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...presets.finding import Finding, PresetError
+from ...presets.load import entries, library, load
+from ...presets.preset_text import ListedPreset, ShownPreset, list_dict, show_dict
 from ...presets.request import Named
 from ..comparison import differences, loading
 from ..comparison.differences import ComparedRuns
 from ..diagnosis.diagnosis_document import Diagnosis
 from ..diagnosis.diagnosis_document import document as diagnosis_of
 from ..doctor.examine import examine
-from ..launch import advice, check, linting
+from ..hub.sky_process import Candidate
+from ..launch import advice, check, linting, sky
 from ..launch.advice import AdviceDocument, MemoryQuestion
 from ..launch.hosts import check_hosts, list_on, ssh_options
 from ..removal import removed_runs
@@ -43,6 +46,7 @@ __all__ = [
     "AsyncRun",
     "advise",
     "attach",
+    "candidates",
     "diagnose_files",
     "diff",
     "doctor",
@@ -53,6 +57,8 @@ __all__ = [
     "lint_files",
     "ls",
     "plan",
+    "preset",
+    "presets",
     "prunable",
     "prune",
     "runs",
@@ -164,6 +170,33 @@ async def advise(gpus: str, **question: Any) -> AdviceDocument:
     given = checked_fields(MemoryQuestion, gpus=gpus, **question)
     found = await asyncio.to_thread(advice.advised, MemoryQuestion(**given))
     return advice.document(found)
+
+
+async def presets() -> list[ListedPreset]:
+    """Return the presets that can be used from here. Raises RunError if a file of presets cannot be read."""
+    loaded, problems = await asyncio.to_thread(lambda: entries(library()))
+    if problems:
+        raise RunError(problems[0])
+    return list_dict(loaded)
+
+
+async def preset(name: str, overrides: Sequence[str] = ()) -> ShownPreset:
+    """Return the fields of a preset, and where each comes from. `overrides`: "mesh.tp=2". Raises RunError, TypeError."""
+    given = checked(preset=name, overrides=overrides)
+    try:
+        return show_dict(await asyncio.to_thread(load, given["preset"], given["overrides"]))
+    except PresetError as error:
+        raise RunError(str(error)) from None
+
+
+async def candidates(
+    on: str = "sky", *, nnodes: int | str | None = None, **options: Any
+) -> list[Candidate]:
+    """Return the nodes that SkyPilot would take, in its order, with their prices in US dollars per hour.
+
+    `options`: wishes, as for `launch`: `gpus="H100:8", spot=True`. Raises RunError and TypeError.
+    """
+    return await sky.candidates(requested("candidates", options, on=on, nnodes=nnodes))
 
 
 async def doctor(

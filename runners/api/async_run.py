@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...presets.plurals import plural
+from ..hub import cluster_commands
 from ..launch import rerun
 from ..logs.log_stream import LogLine, LogRequest, LogStream, log_line
-from ..node import agentless, local_agent, run_following
+from ..node import agentless, local_agent, run_following, shares
 from ..removal import removed_runs
 from ..removal.removed_runs import Removed
 from ..reports import bundle_content, curve_report, dump_report, profile_report, run_diagnosis, run_status
@@ -23,7 +24,7 @@ from ..reports.profile_report import Profiled
 from ..reports.run_diagnosis import RunDiagnosis
 from ..reports.status_document import MarkedStatus
 from ..run import checked_commands, journal, run_directories, run_notes, saving
-from ..run.commands import Command, Profile, Stop
+from ..run.commands import Command, Profile, Stop, Unshare
 from ..run.errors import RefusedError, RunError, UnknownOutcomeError, UnreachableError
 from ..run.model import CommandDone, RankPhase, RunPhase, Stamped
 from ..run.opened_logs import LogError
@@ -387,6 +388,43 @@ class AsyncRun(RunFacts):
         if removed.failed:
             raise RunError(removed.failed[0])
         return removed
+
+    async def autostop(self, minutes: int | None) -> str:
+        """Set the idle minutes after which the run's cluster is torn down; None: never. Return the outcome.
+
+        Raises RefusedError, RunError and TypeError.
+        """
+        idle = checked(minutes=minutes)["minutes"]
+        return _accepted(await cluster_commands.set_autostop(self.entry, idle))
+
+    async def down(self, cluster: str) -> str:
+        """Tear down the run's cluster, with everything on it. Its name is the confirmation. Return the outcome.
+
+        Raises RefusedError, RunError and TypeError.
+        """
+        name = checked(cluster=cluster)["cluster"]
+        return _accepted(await cluster_commands.tear_down(self.entry, name))
+
+    async def share(
+        self, user: str | None = None, group: str | None = None, *, for_s: float | None = None
+    ) -> str:
+        """Let another user, or a group, of this host read the run. Return the path for their `distui attach`.
+
+        `user`, `group`: one of them, by name or number. `for_s`: seconds; None: until the run ends. Raises
+        RefusedError, RunError and TypeError.
+        """
+        given = checked(user=user, group=group, for_s=for_s)
+        done = await shares.shared(self.entry, shares.share_command(*given.values()))
+        if not done["ok"]:
+            raise RefusedError(done["text"])
+        return done["socket"]
+
+    async def unshare(self) -> str:
+        """End all shares of the run, and return the outcome. Raises RefusedError and RunError."""
+        done = await shares.shared(self.entry, Unshare(new_id()))
+        if not done["ok"]:
+            raise RefusedError(done["text"])
+        return done["text"]
 
     # --- the user's words about it
 

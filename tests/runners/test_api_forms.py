@@ -52,17 +52,19 @@ CALLS = {
     "doctor": aio.doctor,
     "export": api.AsyncRun.export,
     "advise": aio.advise,
+    "presets": aio.presets,
+    "candidates": aio.candidates,
+    "share": api.AsyncRun.share,
+    "autostop": api.AsyncRun.autostop,
+    "down": api.AsyncRun.down,
 }
 """Verb → its call."""
 WITHOUT = {
-    **dict.fromkeys(("attach", "demo", "replay"), "opens a screen"),
+    **dict.fromkeys(("attach", "demo", "replay", "serve"), "opens a screen"),
     **dict.fromkeys(("completion", "man", "mcp"), "is for a shell or a client"),
-    **dict.fromkeys(
-        ("settings", "trust", "notify", "presets"), "is about files of the user, not about runs"
-    ),
-    **dict.fromkeys(
-        ("candidates", "autostop", "down"), "is about clusters: SkyPilot has a Python interface"
-    ),
+    **dict.fromkeys(("settings", "trust", "notify"), "is about files of the user, not about runs"),
+    "example": "writes a script to begin with",
+    "uninstall": "removes distui from a machine",
     "watch": "shows jobs that distui did not start",
 }
 """Verbs that Python has no call for, and why."""
@@ -195,6 +197,10 @@ def test_a_command_to_a_run_that_has_ended_is_refused(world: World) -> None:
             run.signal("FOO")
         with pytest.raises(RunError, match="--reachable is for a restart"):
             run.nccl("INFO", reachable=True)
+        with pytest.raises(RunError, match="only live runs are shared"):
+            run.share(user="0")
+        with pytest.raises(RunError, match="has no cluster"):
+            run.down("night")
         with pytest.raises(api.RefusedError, match="no metrics of this run"):
             run.metrics()
         with pytest.raises(RunError, match=r"did you mean train\.loss"):
@@ -212,6 +218,10 @@ def test_what_would_start_is_planned_and_checked(world: World) -> None:
         (world.work / "bad.json").write_text("{")
         assert api.lint_files("bad.json")[0].severity == "error"
         assert api.lint_command("torchrun", "--nproc-per-node", "2", "nothing.py")
+        assert "ddp" in {each["name"] for each in api.presets()}
+        assert api.preset("ddp", ["batch.micro=3"])["values"]["batch.micro"] == 3
+        with pytest.raises(RunError, match="no preset 'nope'"):
+            api.preset("nope")
         fits = api.advise("8xA100-80GB", params="7B", nodes=2)
         assert fits["ranks"] == 16
         with pytest.raises(TypeError, match="there is no argument parms"):
