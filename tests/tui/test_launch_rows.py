@@ -206,11 +206,11 @@ def test_memory_rows_fit(width: int) -> None:
 
 @for_each("width", [77, 118])
 def test_an_estimate_says_that_it_does_not_count_a_scripts_own_sizes(width: int) -> None:
-    rows = advice.own_sizes_rows("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", width)
+    rows = own_sizes_rows("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", width)
     assert "by its own arguments (tp 2 × pp 4)" in " ".join(line.strip() for line in text(rows))
     assert all(row_width(row) <= width for row in rows)
-    assert advice.own_sizes_rows("--lr 3", width) == []
-    assert advice.own_sizes_rows("--name 'open", width) == []
+    assert own_sizes_rows("--lr 3", width) == []
+    assert own_sizes_rows("--name 'open", width) == []
 
 
 @for_each(
