@@ -21,7 +21,7 @@ from distui.tui.rows import advice
 from distui.tui.rows.form import form_rows, keys_row
 from distui.tui.rows.form_fields import KIND, SET, begun_with, fields, launch_form, override, stepped
 from distui.tui.rows.glyphs import Row, row_width
-from distui.tui.rows.plan_preview import broken, check_title, finding_rows, plan_rows
+from distui.tui.rows.plan_preview import broken, check_title, finding_rows, own_sizes_rows, plan_rows
 from distui.tui.rows.preset_list import matching, preset_rows, title_row, why_rows
 
 
