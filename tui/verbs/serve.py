@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 
-from ...runners.node.local_agent import with_link
+from ...runners.node.shares import shared
 from ...runners.run import run_directories
 from ...runners.run.commands import Share, Unshare
 from ...runners.run.errors import RunError
@@ -25,9 +25,6 @@ LOOPBACK = "127.0.0.1"
 def serve(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C. Raises RunError."""
     entry = run_directories.resolve(options.run)
-    name = entry.record.name
-    if run_directories.ended(entry):
-        raise RunError(f"{name} has ended, and only live runs are served: `distui replay {name}` opens it")
     try:
         from ..browser import server
     except ImportError as error:
@@ -40,10 +37,10 @@ def serve(options: argparse.Namespace) -> int:
         gate = Gate(listener.getsockname()[1])
 
         async def until_interrupted() -> None:
-            async with _share(entry.record.run) as share:
-                sys.stdout.write(_directions(name, gate))
+            async with _share(entry) as path:
+                sys.stdout.write(_directions(entry.record.name, gate))
                 sys.stdout.flush()
-                await server.serve(server.Website(gate, share, name), listener)
+                await server.serve(server.Website(gate, path, entry.record.name), listener)
 
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(until_interrupted())
@@ -63,18 +60,16 @@ def _listener(port: int) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def _share(run: str) -> AsyncIterator[str]:
+async def _share(entry: run_directories.Entry) -> AsyncIterator[str]:
     """Share the run with this account only, for the pages; yield the socket. Raises RunError."""
-    share = Share(new_id(), "its owner, in a browser", user=os.getuid())
-    done = await with_link(run, lambda _, link: link.send(share))
-    if not done.ok:
-        raise RunError(done.text)
-    path = done.data["socket"]
+    done = await shared(entry, Share(new_id(), "its owner, in a browser", user=os.getuid()))
+    if not done["ok"]:
+        raise RunError(done["text"])
     try:
-        yield path
+        yield done["socket"]
     finally:
         with contextlib.suppress(RunError):
-            await with_link(run, lambda _, link: link.send(Unshare(new_id(), path)))
+            await shared(entry, Unshare(new_id(), done["socket"]))
 
 
 def _directions(name: str, gate: Gate) -> str:
