@@ -19,7 +19,8 @@ from ...presets.plurals import plural
 from ...presets.secrets import MASK, SECRET_WORDS
 from ..inrank.secure_channel import KEY_FILE
 from ..node import package as bundles
-from ..node.job import HUB_FILE, RELAY_KEY, Document, Start
+from ..node.job_document import HUB_FILE, Document, Start
+from ..node.node_part import RELAY_KEY
 from ..node.package import pack, send_bundle, send_work
 from ..node.routes import Route, check
 from ..run import file_io

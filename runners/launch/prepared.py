@@ -26,7 +26,7 @@ from ..hub.on_hosts import HostsRequest
 from ..hub.sky_process import check_installed
 from ..inrank.secure_channel import KEY_FILE
 from ..node import local_agent, script_files
-from ..node.job import HUB_FILE, Document
+from ..node.job_document import HUB_FILE, Document
 from ..run import machine, run_directories
 from ..run.errors import RunError
 from ..run.journal import RunRecord

@@ -17,7 +17,7 @@ from ..run import clock, file_io
 from ..run.errors import RunError
 from ..run.machine import gpus_here
 from ..run.wire.client import stem
-from . import boot, job
+from . import boot, job, job_document
 
 START_SECONDS = 60.0
 MOST_INPUT = 16 << 20
@@ -60,9 +60,9 @@ def start(run: str, node: int) -> int:
 
     Raises RunError.
     """
-    given = job.read_start(sys.stdin.buffer.read(MOST_INPUT), run)
-    job.write_document(given.job)
-    log = job.path_of(run).with_name(f"{part_id(run, node)}.log")
+    given = job_document.read_start(sys.stdin.buffer.read(MOST_INPUT), run)
+    job_document.write_document(given.job)
+    log = job_document.path_of(run).with_name(f"{part_id(run, node)}.log")
     try:
         with open(log, "ab", opener=file_io.opener) as file:
             process = subprocess.Popen(

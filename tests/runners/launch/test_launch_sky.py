@@ -21,7 +21,7 @@ from distui.runners.hub.sky_process import Sky
 from distui.runners.launch.prepare import prepare
 from distui.runners.launch.prepared import REQUEST_FILE, Prepared, request_text
 from distui.runners.launch.rerun import LaunchChanges, again
-from distui.runners.node.job import HUB_FILE, Document
+from distui.runners.node.job_document import HUB_FILE, Document
 from distui.runners.run import run_directories
 from distui.runners.run.errors import RunError
 from distui.tui.cli import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from distui.runners.node.job import BEHIND, CHUNK, Echo, lines, take, wanted
+from distui.runners.node.job_output import BEHIND, CHUNK, Echo, lines, take, wanted
 
 OUT = "node-1/attempt-001/rank-3.out"
 ERR = "node-1/attempt-001/rank-3.err"
