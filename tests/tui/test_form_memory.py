@@ -30,7 +30,7 @@ from distui.runners.run.settings_file import settings_path
 from distui.tui.option_values import completed_path
 from distui.tui.rows.form import form_rows
 from distui.tui.rows.form_fields import Field
-from distui.tui.rows.glyphs import plain
+from distui.tui.rows.glyphs import plain, row_width
 from distui.tui.rows.plan_preview import folded_plan
 from distui.tui.rows.preset_list import best_match
 from distui.tui.screens.launch import LaunchScreen
@@ -55,6 +55,25 @@ def test_no_label_runs_into_its_value(label: str) -> None:
     field = Field(name="f", label=label, table="run", help="", value="true", choices=("true", "false"))
     (row,) = [line for line in plain(form_rows([field], {}, 0, 0, 80, False).rows) if line.endswith("true")]
     assert row.endswith(" true")
+
+
+@for_each(("text", "caret"), [("数据" * 40, 80), ("数据" * 40, 40), ("a" * 200, 200), ("数据" * 40, 0)])
+def test_wide_characters_fit_into_the_form(text: str, caret: int) -> None:
+    edited = Field(name="f", label="script", table="run", help="")
+    chosen = Field(name="f", label="script", table="run", help="", choices=("数据" * 20, "b"))
+    for field, typed in ((edited, text), (chosen, "数据" * 20)):
+        for width in (30, 45, 80):
+            rows = form_rows([field], {"f": typed}, 0, caret, width, True).rows
+            assert max(map(row_width, rows)) <= max(width, 32)
+
+
+def test_values_of_checkboxes_stand_below_those_of_other_fields() -> None:
+    fields = [
+        Field(name=f"f{check}", label="x", table="run", help="", value="VALUE", check=check)
+        for check in (False, True)
+    ]
+    rows = [line for line in plain(form_rows(fields, {}, 0, 0, 80, False).rows) if "VALUE" in line]
+    assert len({line.index("VALUE") for line in rows}) == 1
 
 
 def test_paths_complete_as_far_as_they_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,10 @@ from .form_fields import Field, Typed
 from .glyphs import Cell, Cells, Row, fit, kept
 
 LABEL = 27
-"""Columns of the labels."""
+"""Columns before the values: mark, label and gap; of a checkbox also the box."""
+_MARK, _BOX, _GAP = 2, 4, 1
+_AFTER_CARET = 6
+"""Columns of a long text that stay free for the caret and the text after it."""
 
 CARET = "▏"
 
@@ -33,6 +36,8 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class FormRows:
+    """The rows of the form, and where its fields are."""
+
     rows: list[Row]
     at: list[int]
     """Index of a field → index of its row."""
@@ -77,15 +82,14 @@ def help_rows(field: Field, width: int) -> list[Row]:
 
 def _field(field: Field, text: str, here: bool, caret: int, width: int) -> Row:
     mark: Cell = (f"{CHANGED} " if text else "  ", "accent")
+    style = "head" if here else "text"
     if field.check:
-        box = f"[{'x' if text else ' '}] {fit(field.label, LABEL - 8)} "
-        return (
-            mark,
-            (box, "head" if text or here else "text"),
-            (fit(field.value, width - LABEL + 1).rstrip(), "dim"),
-        )
-    label: Cell = (f"{fit(field.label, LABEL - 3)} ", "head" if here else "text")
-    return (mark, label, *_value(field, text, here, caret, max(4, width - LABEL - 1)))
+        label = fit(field.label, LABEL - _MARK - _BOX - _GAP)
+        box = f"[{'x' if text else ' '}] {label} "
+        value = fit(field.value, width - LABEL).rstrip()
+        return (mark, (box, "head" if text else style), (value, "dim"))
+    label = fit(field.label, LABEL - _MARK - _GAP)
+    return (mark, (f"{label} ", style), *_value(field, text, here, caret, max(4, width - LABEL - 1)))
 
 
 def _value(field: Field, text: str, here: bool, caret: int, width: int) -> Row:
@@ -94,9 +98,13 @@ def _value(field: Field, text: str, here: bool, caret: int, width: int) -> Row:
         now = text or field.value
         if not here:
             return ((fit(now, width).rstrip(), style),)
-        at = f"{field.choices.index(now) + 1} of {len(field.choices)}" if now in field.choices else ""
+        position = ""
+        if now in field.choices:
+            position = f"  {field.choices.index(now) + 1} of {len(field.choices)}"
         chosen = f"< {now} >"
-        return ((chosen, "head"), (f"  {at}" if len(chosen) + len(at) + 2 <= width else "", "dim"))
+        if cell_len(chosen + position) > width:
+            return ((fit(chosen, width).rstrip(), "head"),)
+        return ((chosen, "head"), (position, "dim"))
     if not here:
         return ((fit(text or field.value, width).rstrip(), style),)
     if not text:
@@ -106,15 +114,25 @@ def _value(field: Field, text: str, here: bool, caret: int, width: int) -> Row:
 
 def _edited(text: str, caret: int, width: int) -> Row:
     """Return the text with the caret in it; of a long text the part around the caret."""
-    first = max(0, caret - width + 6)
-    before, after = text[first:caret], text[caret:]
-    if first:
-        before = "…" + before[1:]
+    before, after = text[:caret], text[caret:]
+    if cell_len(before) > max(1, width - _AFTER_CARET):
+        before = f"…{_tail(before, width - _AFTER_CARET - 1)}"
     room = max(0, width - cell_len(before) - 1)
     after = after if cell_len(after) <= room else fit(after, room)
     return ((before, "head"), (CARET, "accent"), (after, "head"))
 
 
+def _tail(text: str, width: int) -> str:
+    """Return the longest end of the text in at most `width` columns."""
+    for index in reversed(range(len(text))):
+        width -= cell_len(text[index])
+        if width < 0:
+            return text[index + 1 :]
+    return text
+
+
+FULL_KEYS_WIDTH = 132
+"""Minimum columns for all keys with their full descriptions."""
 _KEYS = (
     (0, "Enter", "start, asks first", "start"),
     (2, "tab ↑↓", "complete, next field", "field"),
@@ -131,12 +149,8 @@ _KEYS = (
 def keys_row(width: int, typing: bool = False) -> Row:
     """Return the keys of the launch screen. `typing` in a field omits the slash, which is part of a path."""
     cells: Cells = [
-        (order, ((key, "key"), (f" {long if width >= KEYS_FROM else short}", "text")), "   ")
+        (order, ((key, "key"), (f" {long if width >= FULL_KEYS_WIDTH else short}", "text")), "   ")
         for order, key, long, short in _KEYS
         if not (typing and key == "/")
     ]
     return ((" ", "text"), *kept(cells, width - 2))
-
-
-KEYS_FROM = 132
-"""Minimum columns for all keys with their full descriptions."""
