@@ -157,8 +157,10 @@ def headers_of(otlp: OtlpExport, lookup: Lookup, folder: Path) -> dict[str, str]
 
 def _headers(text: str, where: str) -> dict[str, str]:
     headers = {}
-    for number, line in enumerate(filter(None, map(str.strip, text.splitlines())), 1):
-        match = _HEADER.fullmatch(line)
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        match = _HEADER.fullmatch(line.strip())
         if match is None:
             raise SecretError(f"{where}: line {number} is not a header: write NAME: VALUE, in ASCII")
         headers[match[1]] = match[2]

@@ -342,7 +342,7 @@ def test_headers_come_from_a_file_that_others_cannot_read_and_from_a_variable(tm
     assert read == {"Authorization": "Bearer a:b", "X-Scope-OrgID": "7", "X-Key": "k"}
     assert headers_of(OtlpExport("http://h"), NONE.get, tmp_path) == {}
     for line in ("Bearer secret", "X-Key: s\x1becret", "X Key: secret", "Ü: secret"):
-        file.write_text(f"A: b\n{line}\n")
+        file.write_text(f"A: b\n\n{line}\n")
         with pytest.raises(SecretError) as refused:
             headers_of(otlp, NONE.get, tmp_path)
-        assert str(refused.value) == "headers: line 2 is not a header: write NAME: VALUE, in ASCII"
+        assert str(refused.value) == "headers: line 3 is not a header: write NAME: VALUE, in ASCII"
