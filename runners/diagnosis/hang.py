@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from ...presets.finding import NO_VERDICT, Finding
 from ..run.formatting import agreeing, spans_text
 from ..run.model import RunPhase
 from ..run.pulse import Collective, Pulse, Stall
 from ..run.samples import Gpu
-from . import activity, culprits, leaving, own_lines, rank_dumps, starting, waits
+from . import activity, culprits, leaving, own_lines, starting, waits
 from .activity import Activity, Kind
+from .call_differences import Shift, Split, calls, shift, split
 from .culprits import Case, waiting_text
 from .view import View
 from .waits import Ends, Pending, Waits
@@ -236,8 +236,9 @@ def _calls_of_all(view: View, pending: Pending) -> dict[int, Collective]:
     made = {rank: wait.call for rank, wait in pending.waits.items()}
     for rank in pending.members:
         if rank not in made:
-            call = called(view.history.get(rank, ()), pending.point.key.name, pending.point.seq)
-            made |= {} if call is None else {rank: call}
+            call = calls(view.history.get(rank, ()), pending.point.key.name).get(pending.point.seq)
+            if call is not None:
+                made[rank] = call
     return made
 
 
@@ -509,111 +510,3 @@ def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
         if not pending.numbered:
             yield f"for whom {spans_text('rank', pending.ranks)} wait in {pending.call.op} is recorded nowhere"
             return
-
-
-SIZED = rank_dumps.SIZED | {"all_gather", "reduce_scatter"}
-"""Includes the list variants: while ranks wait for each other, a difference in their sizes also counts."""
-
-
-class Split(NamedTuple):
-    """One collective with different calls."""
-
-    of: str
-    """The difference: "operation", "size" (or type), "site"."""
-    variants: tuple[tuple[Collective, tuple[int, ...]], ...]
-    """The different calls with their ranks, the most common first."""
-
-
-class Shift(NamedTuple):
-    """The first collective that two ranks called differently."""
-
-    mine: Collective
-    theirs: Collective
-    skipped: bool
-    """Whether all later calls fit if this rank skipped `theirs`."""
-    exact: bool
-    """Whether both ranks' previous collective is known, with call sites."""
-
-
-def calls(pulses: Sequence[Pulse], group: str) -> dict[int, Collective]:
-    """Return a rank's calls in a group by number, from its newest pulses."""
-    by_seq: dict[int, Collective] = {}
-    for pulse in pulses:
-        for call in (*pulse.recent, *pulse.active):
-            if call.group == group and not call.p2p and (call.sites or call.seq not in by_seq):
-                by_seq[call.seq] = call
-    return by_seq
-
-
-def called(pulses: Sequence[Pulse], group: str, seq: int) -> Collective | None:
-    """Return the call with this number; None if no pulse has it."""
-    for pulse in reversed(pulses):
-        for call in (*pulse.active, *reversed(pulse.recent)):
-            if call.seq == seq and call.group == group and not call.p2p:
-                return call
-    return None
-
-
-def difference(mine: Collective, theirs: Collective) -> str | None:
-    """Return the difference between two calls; None without a visible one."""
-    if mine.op != theirs.op:
-        return "operation"
-    if mine.what != theirs.what and mine.op in SIZED:
-        return "size"
-    return "site" if mine.sites[:1] != theirs.sites[:1] and mine.sites and theirs.sites else None
-
-
-def split(made: Mapping[int, Collective]) -> Split | None:
-    """Compare the ranks' calls in one collective. `made`: call by rank."""
-    kinds = {
-        rank: (call.op, call.what if call.op in SIZED else "", call.sites[:1])
-        for rank, call in made.items()
-    }
-    groups = [ranks for _, ranks in rank_dumps.alike(kinds)]
-    first = made[groups[0][0]] if groups else None
-    if first is None:
-        return None
-    differences = [difference(first, made[ranks[0]]) for ranks in groups[1:]]
-    for of in ("operation", "size", "site"):
-        if of in differences:
-            return Split(of, _variants(made, groups, of))
-    return None
-
-
-def _variants(
-    made: Mapping[int, Collective], groups: Iterable[Sequence[int]], of: str
-) -> tuple[tuple[Collective, tuple[int, ...]], ...]:
-    """Merge groups whose only differences are less important than `of`."""
-    variants: list[tuple[Collective, list[int]]] = []
-    levels = {"operation": ("operation",), "size": ("operation", "size")}.get(
-        of, ("operation", "size", "site")
-    )
-    for ranks in groups:
-        call = made[ranks[0]]
-        alike = next((variant for variant in variants if difference(variant[0], call) not in levels), None)
-        if alike is None:
-            variants.append((call, list(ranks)))
-        else:
-            alike[1].extend(ranks)
-    variants.sort(key=lambda variant: -len(variant[1]))
-    return tuple((call, tuple(sorted(ranks))) for call, ranks in variants)
-
-
-def shift(mine: Mapping[int, Collective], theirs: Mapping[int, Collective]) -> Shift | None:
-    """Return the first collective that two ranks called differently; None without a visible difference."""
-    common = sorted(mine.keys() & theirs.keys())
-    first = next((seq for seq in common if difference(mine[seq], theirs[seq])), None)
-    if first is None:
-        return None
-    before = first - 1
-    exact = before in common and bool(mine[before].sites and theirs[before].sites)
-    return Shift(mine[first], theirs[first], _has_skipped(mine, theirs, first), exact)
-
-
-def _has_skipped(mine: Mapping[int, Collective], theirs: Mapping[int, Collective], first: int) -> bool:
-    """Whether all calls from `first` on fit the other rank's next one."""
-    later = [seq for seq in mine.keys() & theirs.keys() if seq >= first and seq + 1 in theirs]
-    if any(difference(mine[seq], theirs[seq + 1]) for seq in later):
-        return False
-    located = all(mine[seq].sites and theirs[seq + 1].sites for seq in later)
-    return len(later) >= (1 if located else 2)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from ..inrank.collectives import completed
+from .call_differences import SIZED, Properties, Variants, parted
 
 # torch's `torchfrtrace` needs the NCCL dumps of all ranks. This module also reads gloo's, and those of a few ranks.
 
-K = TypeVar("K")
 DEFAULT = "0"
 """Name of the group of all ranks."""
 
@@ -39,8 +39,7 @@ class Divergence:
     seq: int
     of: str
     """The difference: "operation", "type", "size" or "call site"."""
-    variants: tuple[tuple[CollectiveCall, tuple[int, ...]], ...]
-    """The different calls with their ranks, the most common first."""
+    variants: Variants[CollectiveCall]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,59 +157,14 @@ def _divergences(members: Mapping[int, GroupMember]) -> tuple[Divergence, ...]:
     numbers = sorted({seq for member in members.values() for seq in member.calls})
     for seq in numbers:
         calls = {rank: member.calls[seq] for rank, member in members.items() if seq in member.calls}
-        of = _parting(calls.values())
-        kind = "site" if of == "call site" else "call"
-        if of and kind not in first_of:
-            first_of[kind] = Divergence(seq=seq, of=of, variants=_variants(calls, of))
+        parting = parted(calls, _PROPERTIES)
+        if parting is not None:
+            of, variants = parting
+            kind = "site" if of == "call site" else "call"
+            first_of.setdefault(kind, Divergence(seq=seq, of=of, variants=variants))
         if "call" in first_of:
             break
     return tuple(sorted(first_of.values(), key=lambda divergence: divergence.seq))
-
-
-_PROPERTIES: Mapping[str, Callable[[CollectiveCall], object]] = {
-    "operation": lambda call: call.op,
-    "type": lambda call: call.dtypes if call.op in SIZED else "",
-    "size": lambda call: call.sizes if call.op in SIZED else "",
-    "call site": lambda call: short_site(call.site),
-}
-"""Properties that the calls of one collective share, the most important first."""
-
-
-def _parting(calls: Collection[CollectiveCall]) -> str:
-    """Return the property that differs; "" if none does."""
-    for of, value in _PROPERTIES.items():
-        values = {value(call) for call in calls}
-        if of == "call site":
-            values.discard("")
-        if len(values) > 1:
-            return of
-    return ""
-
-
-def _variants(
-    calls: Mapping[int, CollectiveCall], of: str
-) -> tuple[tuple[CollectiveCall, tuple[int, ...]], ...]:
-    def key(call: CollectiveCall) -> object:
-        return short_site(call.site) if of == "call site" else (call.op, call.dtypes, call.sizes)
-
-    by_rank = {rank: key(call) for rank, call in calls.items()}
-    return tuple((calls[ranks[0]], ranks) for _, ranks in alike(by_rank))
-
-
-def alike(values: Mapping[int, K]) -> list[tuple[K, tuple[int, ...]]]:
-    """Return equal values with their ranks: the most common first, then by lowest rank."""
-    owners: dict[K, list[int]] = {}
-    for rank in sorted(values):
-        owners.setdefault(values[rank], []).append(rank)
-    return [(value, tuple(ranks)) for value, ranks in sorted(owners.items(), key=lambda it: -len(it[1]))]
-
-
-_SIZED = """
-    all_reduce allreduce broadcast reduce _all_gather_base _reduce_scatter_base all_gather_into_tensor
-    reduce_scatter_tensor _reduce_oop _broadcast_oop
-"""
-SIZED = frozenset(_SIZED.split())
-"""Collectives whose inputs must have one size on all ranks. In other collectives sizes may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +189,14 @@ class CollectiveCall:
     def what(self) -> str:
         """ "all_reduce Float[20]"."""
         return f"{self.op} {self.dtypes}{self.sizes}".rstrip()
+
+
+_PROPERTIES: Properties[CollectiveCall] = {
+    "operation": lambda call: call.op,
+    "type": lambda call: call.dtypes if call.op in SIZED else "",
+    "size": lambda call: call.sizes if call.op in SIZED else "",
+    "call site": lambda call: short_site(call.site) or None,
+}
 
 
 @dataclass(slots=True)

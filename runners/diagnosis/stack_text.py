@@ -13,7 +13,8 @@ from ..run.file_io import FileError, content
 from ..run.pulse import Site
 from ..run.state import RunState
 from .activity import own_code
-from .rank_dumps import alike, short_site
+from .call_differences import alike
+from .rank_dumps import short_site
 
 _HEAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')

@@ -13,7 +13,8 @@ from ..run.model import RankPhase, RunPhase
 from ..run.pulse import Collective, Pulse, Site, Stall
 from . import activity, culprits, waits
 from .activity import Activity, Kind
-from .rank_dumps import DEFAULT, alike
+from .call_differences import alike
+from .rank_dumps import DEFAULT
 from .view import View
 from .waits import Pending, RankWait, WaitPoint
 
