@@ -27,6 +27,17 @@ MOST_BYTES = 64 << 20
 """Maximum bytes of an unpacked state; a larger one is damaged, or not worth loading."""
 MOST_SENT = 2 << 20
 """Maximum bytes of a packed state that a viewer receives in one line."""
+FOLDING = (
+    "state.py",
+    "model.py",
+    "samples.py",
+    "pulse.py",
+    "growth_watch.py",
+    "checkpoints.py",
+    "formatting.py",
+    "../../presets/finding.py",
+)
+"""Modules with the code that folds."""
 _PIECE = 1 << 20
 
 
@@ -49,7 +60,7 @@ def fold_id() -> str:
     """Hash of the code that folds; "" if it cannot be read."""
     code = hashlib.sha256()
     try:
-        for name in ("state.py", "model.py", "checkpoints.py", "formatting.py", "../../presets/finding.py"):
+        for name in FOLDING:
             code.update((Path(__file__).parent / name).read_bytes())
     except OSError:
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -334,3 +335,12 @@ def test_a_number_of_more_than_64_bits_costs_the_snapshot_alone(tmp_path: Path) 
     assert again.state.phase is RunPhase.SUCCEEDED
     assert again.state.checkpoints[-1].step == 10**30
     again.journal.close()
+
+
+def test_the_id_of_the_fold_covers_every_module_that_folds() -> None:
+    folder, found, unread = Path(snapshot.__file__).parent, set[str](), ["state.py"]
+    while unread:
+        found.add(name := unread.pop())
+        imported = re.findall(r"^from \.(\w+) import", (folder / name).read_text(), re.MULTILINE)
+        unread += {f"{each}.py" for each in imported} - found
+    assert found <= set(snapshot.FOLDING)
