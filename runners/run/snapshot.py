@@ -33,6 +33,7 @@ FOLDING = (
     "samples.py",
     "pulse.py",
     "growth_watch.py",
+    "log_files.py",
     "checkpoints.py",
     "formatting.py",
     "../../presets/finding.py",
