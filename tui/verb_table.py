@@ -81,7 +81,6 @@ _START = {
         "demo:demo",
         "train the shipped example and open the cockpit on it",
         options=(
-            value("--preset", None, "preset to train under (default: ddp)"),
             value("--python", "PATH", "interpreter of an environment that has torch"),
             value("--steps", None, "optimizer steps (default: 2000)", type=count, default=2000),
             value("--nproc-per-node", "N", "ranks (default: 2)", default="2"),
@@ -90,7 +89,7 @@ _START = {
         ),
         examples={
             "demo": "a small training on 2 ranks, and the cockpit",
-            "demo --preset fsdp2 --nproc-per-node 4": "under another preset",
+            "demo --nproc-per-node 4": "on 4 ranks; `example` prints the script, to train it under another preset",
             "demo --hang": "a rank that hangs after 100 steps, to see the finding",
         },
         exits=Exits((FAILED,), TRAINING_FAILED),

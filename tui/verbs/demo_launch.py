@@ -23,12 +23,12 @@ HANG_AT = "100"
 
 def start_demo(options: argparse.Namespace) -> int:
     """Train the shipped example and open it. Raises RunError."""
-    name = _free_name("demo")
+    name = run_directories.free_name("demo")
     options.dry_run = False
     try:
         ready = _training(options, name)
     except NoTorchError as error:
-        if options.python is not None or options.preset is not None:
+        if options.python is not None:
             raise
         ready = _anything(options, name, error)
     return begin(ready, options)
@@ -36,16 +36,16 @@ def start_demo(options: argparse.Namespace) -> int:
 
 def _training(options: argparse.Namespace, name: str) -> Prepared:
     checkpoints = run_directories.checkpoints_dir() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    args = ["--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)]
+    if options.hang:
+        args += ["--hang-at", HANG_AT]
     request = Request(
-        preset=options.preset or "ddp",
+        preset="ddp",
         script=str(example_path("chargpt.py")),
-        args=(
-            *("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
-            *(("--hang-at", HANG_AT) if options.hang else ()),
-        ),
+        args=tuple(args),
         name=name,
         python=options.python,
-        nproc_per_node=options.nproc_per_node and count(options.nproc_per_node),
+        nproc_per_node=count(options.nproc_per_node),
     )
     return prepare(request)
 
@@ -67,13 +67,3 @@ def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Pr
     command = (sys.executable, "-u", script, "--steps", str(options.steps))
     ready = prepare(Request(command=command, name=name))
     return replace(ready, plan=replace(ready.plan, notes=(*notes, *ready.plan.notes)))
-
-
-def _free_name(base: str) -> str:
-    """Return the first of demo, demo-2, demo-3, … that no live run has."""
-    live = {entry.record.name for entry in run_directories.entries() if not run_directories.ended(entry)}
-    name, number = base, 1
-    while name in live:
-        number += 1
-        name = f"{base}-{number}"
-    return name

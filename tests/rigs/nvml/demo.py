@@ -24,7 +24,8 @@ def simulated() -> dict[str, str]:
         return {}
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(cache) / "distui" / "simulated-gpus"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     scenario = folder / "scenario.txt"
     write(scenario, idle(GPUS, NAME) + "".join(busy_gpu(gpu) for gpu in range(RANKS)))
     return {"DISTUI_NVML_LIBRARY": str(build(folder)), "DISTUI_FAKE_NVML_SCENARIO": str(scenario)}
