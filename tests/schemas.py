@@ -30,6 +30,7 @@ from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.advice import AdviceDocument
 from distui.runners.launch.start_preview import Preview
 from distui.runners.logs.log_stream import LogLine
+from distui.runners.node.shares import Shared
 from distui.runners.removal.leftovers import Leftovers
 from distui.runners.removal.removed_runs import Removable, Removed
 from distui.runners.reports.bundle_files import Manifest
@@ -112,6 +113,7 @@ DOCUMENTS: dict[str, Any] = {
     "notify": ListedWays | TriedWays | SentNotices,
     "settings": Settings | ExampleSettings,
     "profile": Profiled,
+    "share": Shared,
     "uninstall": Leftovers,
 }
 """Verb → type of its document, or of the alternatives. Verbs of BY_LINE print one per line."""
@@ -123,6 +125,7 @@ WITHOUT = {
     "example": "a script for training",
     "mcp": "a server's answers",
     "man": "a man page",
+    "serve": "an address to open",
 }
 """Verbs that print no JSON, and what they print instead."""
 

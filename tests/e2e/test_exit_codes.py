@@ -59,6 +59,8 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "rm": [("", 2), ("nothing", 3)],
     "prune": [("", 2), ("--older-than soon", 2)],
     "settings": [("", 0), ("--example", 0), ("theme", 2)],
+    "share": [("nothing", 2), ("nothing --user nosuchuser", 2), ("nothing --user root", 3), ("nothing --off", 3)],
+    "serve": [("nothing", 3), ("nothing --port many", 2), ("nothing --port 65536", 3)],
     "profile": [("nothing", 3), ("nothing --steps many", 2), ("bad.log", 1)],
     "man": [("", 0), ("launhc", 2), ("launch --dir x", 2)],
     "completion": [("ksh", 2), ("zsh", 0)],
