@@ -254,7 +254,7 @@ LATE_IMPORTS = {
     "runners/agent/__main__.py": {"runners.diagnosis.detectors"},
     # `ls` and `status` read runs without presets, plans, launches and hubs.
     "runners/run/daemon.py": {"presets.plan_json"},
-    "runners/run/journal.py": {"presets.plan_json"},
+    "runners/run/history.py": {"presets.plan_json"},
     "runners/hub/__main__.py": {"runners.hub.cluster_launch"},
     "runners/launch/sky.py": {"presets.task_summary"},
     # Every Python below a command loads this, and few become ranks.

@@ -24,9 +24,9 @@ from ..run import daemon, run_directories
 from ..run.commands import ReadLog
 from ..run.daemon import Ready
 from ..run.host_processes import StartMode
-from ..run.journal import summarise
 from ..run.model import RunCreated
 from ..run.run_directories import Entry
+from ..run.run_record import summarise
 from ..run.wire.client import Window, sweep_sockets
 from ..telemetry.gpus import GpuSource
 from .checkpoint_watch import CheckpointWatch

@@ -14,7 +14,7 @@ import msgspec
 
 from ..run import clock, file_io, rpc, run_directories
 from ..run.daemon_run import DaemonRun
-from ..run.journal import REPORT
+from ..run.history import REPORT
 from ..run.model import Stamped
 from ..run.parts import in_background
 from ..run.processes import gone, state_of

@@ -21,13 +21,14 @@ from ..inrank import own_folders
 from ..inrank.control import listen, same_user
 from ..run import clock
 from ..run.answers import AgentHello, LogWindow, MetricsWindow
+from ..run.chronicle import Chronicle
 from ..run.commands import PROTOCOL, Action, Command, Hello, ReadLog, ReadMetrics, Via, understood
 from ..run.daemon_run import DaemonRun
 from ..run.errors import RunError
-from ..run.journal import Chronicle, RunRecord
 from ..run.log_files import parse_file_id
 from ..run.model import HUB, TELEMETRY, AgentStarted, CaughtUp, CommandDone, LogGrew, RunEnded, Stamped
 from ..run.parts import Parts
+from ..run.run_record import RunRecord
 from ..run.shared_sockets import peer_of
 from ..run.wire.client import Window, remove_stale
 from ..run.wire.frames import MAGIC, MAX_LINE, VIA_ID, FrameError, decode_command, encode, read_line

@@ -18,7 +18,7 @@ from ..node.agentless import DiskLink
 from ..node.local_agent import open_link
 from ..node.run_following import snapshot
 from ..reports.bundle_reader import is_bundle, unpacked
-from ..run import clock, environment, file_io, journal, run_directories
+from ..run import clock, environment, file_io, run_directories
 from ..run.answers import MetricsWindow
 from ..run.commands import ReadMetrics
 from ..run.errors import RunError, UnreachableError
@@ -151,7 +151,7 @@ def _problems(entry: Entry, state: RunState) -> list[str]:
 def _plan(entry: Entry) -> dict[str, Any]:
     """Return the content of plan.json; {} if it cannot be read."""
     try:
-        plan = json.loads(file_io.content(entry.path / journal.PLAN_FILE))
+        plan = json.loads(file_io.content(entry.path / run_directories.PLAN_FILE))
     except (file_io.FileError, ValueError, RecursionError):
         return {}
     return plan if isinstance(plan, dict) else {}

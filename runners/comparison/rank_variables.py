@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ...presets.secrets import MASK
-from ..run.journal import RunRecord
+from ..run.run_record import RunRecord
 from ..run.state import RunState
 
 PORTS = ("NCCL_RAS_ADDR", "MASTER_PORT")

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ...presets.finding import worst_first
 from ...presets.sanitize import clean_text
-from ..run.journal import History
+from ..run.history import History
 from ..run.model import RunPhase
 from ..run.run_directories import Entry
 from ..run.state import RunState

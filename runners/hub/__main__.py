@@ -23,7 +23,6 @@ from ..run import clock, daemon, run_directories
 from ..run.commands import Stop
 from ..run.errors import OUTCOME_UNKNOWN
 from ..run.host_processes import StartMode
-from ..run.journal import summarise
 from ..run.model import (
     HUB,
     CommandDone,
@@ -37,6 +36,7 @@ from ..run.model import (
 )
 from ..run.parts import first_of, in_background
 from ..run.run_directories import Entry
+from ..run.run_record import summarise
 from ..run.wire.client import Link, new_id, stem, sweep_sockets
 from .clouds import CANCEL, CANCEL_SECONDS
 from .commands import HubCommands

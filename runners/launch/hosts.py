@@ -22,7 +22,7 @@ from ..hub.on_hosts import read as order_of
 from ..node.routes import check_destination, check_remote_word
 from ..run import clock, file_io, run_directories
 from ..run.errors import RunError, UnreachableError
-from ..run.journal import RunRecord
+from ..run.run_record import RunRecord
 from ..run.wire.ssh import HostError, Way, call, each
 from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name, script_texts
 

@@ -29,7 +29,7 @@ from ..node import local_agent, script_files
 from ..node.job_document import HUB_FILE, Document
 from ..run import machine, run_directories
 from ..run.errors import RunError
-from ..run.journal import RunRecord
+from ..run.run_record import RunRecord
 from .start_preview import Preview, preview_of
 
 REQUEST_FILE = "request.json"

@@ -23,7 +23,7 @@ from ..hub.sky_process import Candidate, candidates_for, interpreter
 from ..node import package
 from ..run import file_io, run_directories
 from ..run.errors import RunError
-from ..run.journal import RunRecord
+from ..run.run_record import RunRecord
 from .prepared import Prepared, check_inside, check_port, hub_record, place_of_nodes, run_name, script_texts
 
 MOST_BYTES = 1 << 20

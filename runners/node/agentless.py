@@ -23,11 +23,12 @@ from ..logs.kept_pieces import all_sizes, ask_anywhere
 from ..logs.windows import ask_window
 from ..run import clock, file_io, file_locks, host_processes, run_directories
 from ..run.answers import MetricsWindow
+from ..run.chronicle import Chronicle
 from ..run.command_executor import RESTART_SECONDS
 from ..run.commands import Command, Hello, ReadLog, ReadMetrics, Restart, Stop, Via
 from ..run.environment import RESTART, refusal
 from ..run.errors import OUTCOME_UNKNOWN, RunError, UnreachableError
-from ..run.journal import Chronicle, History
+from ..run.history import History
 from ..run.log_files import file_sizes
 from ..run.model import (
     AttemptEnded,

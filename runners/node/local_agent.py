@@ -21,9 +21,9 @@ from ..run import clock, environment, file_io, launch_record, own_runs, run_dire
 from ..run.errors import RunError, UnknownOutcomeError, UnreachableError
 from ..run.formatting import agreeing, spans_text
 from ..run.host_processes import StartMode
-from ..run.journal import RunRecord
 from ..run.machine import cores_here, default_python, free_port, gpus_here
 from ..run.run_directories import Condition
+from ..run.run_record import RunRecord
 from ..run.server_link import connect
 from ..run.state import RunState
 from ..run.wire.client import Link, LinkError, SocketLink, UnansweredError, ensure_socket_dir

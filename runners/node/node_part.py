@@ -20,8 +20,8 @@ from ...presets.secrets import SECRET_WORDS
 from ..inrank.secure_channel import KEY_FILE
 from ..run import environment, file_io, run_directories
 from ..run.errors import RunError
-from ..run.journal import RunRecord
 from ..run.machine import check_python
+from ..run.run_record import RunRecord
 from .job_document import Document, path_of
 
 RELAY_KEY = "DISTUI_RELAY_KEY"

@@ -20,7 +20,7 @@ from ...presets.plan import Plan
 from ...presets.plan_json import plan_from_json, plan_to_json
 from ..run import file_io, own_runs, run_directories
 from ..run.errors import RunError, UnreachableError
-from ..run.journal import RunRecord
+from ..run.run_record import RunRecord
 from ..run.wire.client import stem
 
 NAME = "nodes.json"

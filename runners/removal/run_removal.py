@@ -31,6 +31,7 @@ from ..run.errors import RunError
 from ..run.formatting import duration_short, elapsed
 from ..run.model import RunPhase
 from ..run.run_directories import AGENT_LOCK, RUNNER_LOCK, Entry
+from ..run.run_record import RunRecord
 from ..run.state import RunState
 from ..run.wire.client import stem, sweep_sockets
 from . import directory_trees
@@ -257,7 +258,7 @@ def _is_copy(entry: Entry) -> bool:
         return True  # a launch names directories TIME-NAME-ID; a renamed one gives its run the whole name
     has_problem = bool(entry.problem)
     run_file = entry.path / run_directories.RUN_FILE
-    return has_problem and file_io.document_or_none(run_file, journal.RunRecord) is not None
+    return has_problem and file_io.document_or_none(run_file, RunRecord) is not None
 
 
 def pruned(

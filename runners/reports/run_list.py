@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..diagnosis.status import RunFigures, figures
 from ..run import clock, run_directories, run_notes
-from ..run.journal import History
+from ..run.history import History
 from ..run.model import RunPhase
 from ..run.run_notes import RunNotes
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import file_io, run_directories
+from .chronicle import Chronicle
 from .finding_ledger import FindingLedger
-from .journal import Chronicle
 from .model import HUB, Event, RunPhase
 from .parts import Parts, failure, printed
 

@@ -23,15 +23,16 @@ from ...presets import base_dirs
 from ...presets.base_dirs import private_folder
 from ...presets.plurals import plural
 from ...presets.spelling import did_you_mean
-from . import clock, file_io, file_locks, host_processes, journal, own_runs
+from . import clock, file_io, file_locks, host_processes, own_runs, run_record
 from .errors import NoSuchRunError, RunError
-from .journal import History, RunRecord
+from .history import History, read_history
 from .model import RunPhase
+from .run_record import RunRecord
 from .state import RunState
 from .wire.client import stem
 
 RUN_FILE = "run.json"
-PLAN_FILE = journal.PLAN_FILE
+PLAN_FILE = run_record.PLAN_FILE
 AGENT_FILE = "agent.json"
 RUNNER_FILE = "runner.json"
 AGENT_LOCK = "agent.lock"
@@ -57,7 +58,7 @@ class Entry(Struct, frozen=True):
 
     def history(self) -> History:
         """Read all its files, with their problems."""
-        recorded = journal.read_history(self.path, self.record)
+        recorded = read_history(self.path, self.record)
         recorded.problems[:0] = filter(None, (self.problem, _plan_problem(self.path)))
         return recorded
 

@@ -20,8 +20,8 @@ from distui.presets.node_plans import part_id
 from distui.runners.agent.server import AgentServer
 from distui.runners.logs.windows import ask_window
 from distui.runners.run import file_io, run_directories
+from distui.runners.run.chronicle import Chronicle
 from distui.runners.run.commands import Action
-from distui.runners.run.journal import Chronicle
 from distui.runners.run.model import (
     AgentStarted,
     AttemptStarted,

@@ -19,7 +19,7 @@ from distui.runners.inrank import script_files
 from distui.runners.inrank.env_changes import refusal
 from distui.runners.inrank.restart_policy import Deaths, RankExit, after_failure, how_it_ended
 from distui.runners.run import clock, file_io
-from distui.runners.run.journal import REPORT
+from distui.runners.run.history import REPORT
 from distui.runners.run.model import (
     AttemptStarted,
     Event,

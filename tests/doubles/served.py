@@ -27,8 +27,8 @@ from distui.runners.agent.runner_process import Runner, SpawnRunner
 from distui.runners.node import local_agent
 from distui.runners.run import environment, run_directories
 from distui.runners.run.commands import Action, Stop
-from distui.runners.run.journal import RunRecord
 from distui.runners.run.model import CommandDone, Event, GpuTick, Stamped
+from distui.runners.run.run_record import RunRecord
 from distui.runners.run.samples import Gpu
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import LinkError, SocketLink, ensure_socket_dir

@@ -22,7 +22,7 @@ from distui.runners.agent.runner_process import Runner
 from distui.runners.diagnosis.stack_text import main_frames
 from distui.runners.run import clock
 from distui.runners.run.commands import Dump, Restart, SetNccl, Stop
-from distui.runners.run.journal import REPORT
+from distui.runners.run.history import REPORT
 from distui.runners.run.model import (
     AttemptStarted,
     EnvironmentReported,

@@ -26,8 +26,10 @@ from distui.runners.notify.notice_rules import Notice
 from distui.runners.notify.sending import SendOutcome
 from distui.runners.notify.unreported import unattended, unreported
 from distui.runners.run import clock, daemon, environment, file_io, run_directories
+from distui.runners.run.chronicle import Chronicle
+from distui.runners.run.history import REPORT
 from distui.runners.run.host_processes import StartMode
-from distui.runners.run.journal import END_FILE, REPORT, Chronicle, summarise
+from distui.runners.run.journal import END_FILE
 from distui.runners.run.model import (
     AttemptStarted,
     CommandReceived,
@@ -39,6 +41,7 @@ from distui.runners.run.model import (
     Stamped,
 )
 from distui.runners.run.run_directories import AGENT_LOCK, Entry
+from distui.runners.run.run_record import summarise
 from distui.runners.run.wire.client import ensure_socket_dir
 
 from .served import FakeGpus, own_directories, planned

@@ -16,7 +16,7 @@ import pytest
 from distui.presets.plan_json import plan_from_json
 from distui.runners.node import local_agent
 from distui.runners.run import file_io, launch_record
-from distui.runners.run.journal import Chronicle, summarise
+from distui.runners.run.chronicle import Chronicle
 from distui.runners.run.model import (
     AgentStarted,
     AttemptEnded,
@@ -32,6 +32,7 @@ from distui.runners.run.model import (
     RunnerStarted,
     RunPhase,
 )
+from distui.runners.run.run_record import summarise
 
 from .runs import Run, World
 

@@ -19,9 +19,10 @@ from owner import owner
 from distui.runners.agent.server import AgentServer
 from distui.runners.node import run_following
 from distui.runners.run import snapshot
+from distui.runners.run.chronicle import Chronicle
 from distui.runners.run.commands import Action
-from distui.runners.run.journal import Chronicle, RunRecord
 from distui.runners.run.model import TELEMETRY, CommandDone, Folded, Stamped
+from distui.runners.run.run_record import RunRecord
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import SocketLink
 

@@ -13,8 +13,8 @@ from owner import owner
 
 from distui.runners.agent.server import GROWTH_S, AgentServer
 from distui.runners.run import clock
+from distui.runners.run.chronicle import Chronicle
 from distui.runners.run.commands import Action, Hello, Stop
-from distui.runners.run.journal import Chronicle, RunRecord
 from distui.runners.run.model import (
     CaughtUp,
     CommandDone,
@@ -26,6 +26,7 @@ from distui.runners.run.model import (
     RunnerLost,
     Stamped,
 )
+from distui.runners.run.run_record import RunRecord
 from distui.runners.run.samples import Host as HostSample
 from distui.runners.run.wire.frames import encode
 

@@ -14,16 +14,9 @@ import pytest
 from msgspec import structs
 
 from distui.runners.run import file_io, journal
-from distui.runners.run.journal import (
-    END_FILE,
-    NAME,
-    REPORT,
-    RESERVE_BYTES,
-    Chronicle,
-    Journal,
-    RunRecord,
-    read_history,
-)
+from distui.runners.run.chronicle import Chronicle
+from distui.runners.run.history import REPORT, read_history
+from distui.runners.run.journal import END_FILE, NAME, RESERVE_BYTES, Journal
 from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
@@ -38,6 +31,7 @@ from distui.runners.run.model import (
     RunPhase,
     Stamped,
 )
+from distui.runners.run.run_record import RunRecord
 
 
 def stamped(seq: int) -> Stamped:

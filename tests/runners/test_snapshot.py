@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distui.runners.run import journal, snapshot
+from distui.runners.run.chronicle import Chronicle
 from distui.runners.run.commands import Hello
-from distui.runners.run.journal import Chronicle, Lines, RunRecord, read_history
+from distui.runners.run.history import read_history
+from distui.runners.run.journal import Lines
 from distui.runners.run.model import (
     HUB,
     AttemptEnded,
@@ -36,6 +38,7 @@ from distui.runners.run.model import (
     RunPhase,
     Stamped,
 )
+from distui.runners.run.run_record import RunRecord
 from distui.runners.run.state import RunState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))

@@ -10,8 +10,8 @@ from conftest import Rig, Start, shown
 from distui.presets.finding import Finding
 from distui.runners.run import run_directories
 from distui.runners.run.commands import Dump, SetNccl
-from distui.runners.run.journal import RunRecord
 from distui.runners.run.model import CommandDone, FindingRaised, HostTick
+from distui.runners.run.run_record import RunRecord
 from distui.runners.run.samples import Host
 from distui.tui.rows.log import Selection
 from distui.tui.screens.log_opener import pattern_of

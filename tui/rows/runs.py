@@ -12,7 +12,7 @@ from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.status import HUNG, RunFigures
 from ...runners.run.formatting import NA, duration_short, duration_text, elapsed, size_short
-from ...runners.run.journal import History
+from ...runners.run.history import History
 from ...runners.run.model import RunPhase
 from ...runners.run.run_directories import Entry
 from ...runners.run.run_notes import RunNotes

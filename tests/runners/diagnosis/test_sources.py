@@ -8,8 +8,8 @@ import pytest
 
 from distui.runners.diagnosis.read_logs import logs_of_run, read_all, read_run
 from distui.runners.run.errors import RunError
-from distui.runners.run.journal import RunRecord
 from distui.runners.run.run_directories import Entry
+from distui.runners.run.run_record import RunRecord
 
 PLAIN = b"h:1:2 [0] NCCL WARN Too many open files\n"
 

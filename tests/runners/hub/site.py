@@ -30,8 +30,8 @@ from distui.runners.node.routes import Route
 from distui.runners.run import environment, file_io, journal, run_directories
 from distui.runners.run.commands import Stop
 from distui.runners.run.host_processes import StartMode
-from distui.runners.run.journal import RunRecord
 from distui.runners.run.model import Stamped
+from distui.runners.run.run_record import RunRecord
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import Link, LinkError, new_id, stem
 

@@ -16,9 +16,9 @@ from distui.runners.hub.clouds import Cloud, CloudError
 from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import MergedRun
 from distui.runners.node.routes import Route
-from distui.runners.run.journal import RunRecord, summarise
 from distui.runners.run.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase
 from distui.runners.run.run_directories import Entry
+from distui.runners.run.run_record import RunRecord, summarise
 
 from .children import Pipes, Programs
 from .scripted_sky import ScriptedSky

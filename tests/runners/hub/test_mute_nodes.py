@@ -19,9 +19,9 @@ from distui.runners.agent import commands
 from distui.runners.agent.rank_environments import Environment
 from distui.runners.agent.runner_process import Runner, ServedRun
 from distui.runners.run import file_io, run_directories
+from distui.runners.run.chronicle import Chronicle
 from distui.runners.run.command_executor import CommandRefused
 from distui.runners.run.commands import Restart, Signal, Stop
-from distui.runners.run.journal import Chronicle
 from distui.runners.run.model import AttemptStarted, RunnerLost, RunPhase
 from distui.runners.run.processes import state_of
 from distui.runners.run.state import RunState

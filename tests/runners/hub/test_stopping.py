@@ -22,7 +22,7 @@ from distui.runners.hub.sky_process import Sky
 from distui.runners.node.routes import Route
 from distui.runners.run import clock
 from distui.runners.run.commands import Down, Stop
-from distui.runners.run.journal import Journal, summarise
+from distui.runners.run.journal import Journal
 from distui.runners.run.model import (
     HUB,
     Cluster,
@@ -42,6 +42,7 @@ from distui.runners.run.model import (
     StageChanged,
     Stamped,
 )
+from distui.runners.run.run_record import summarise
 from distui.runners.run.wire.client import new_id
 
 from .children import Programs, copied

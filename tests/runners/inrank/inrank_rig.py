@@ -20,8 +20,8 @@ from distui.presets.request import Request
 from distui.runners.node import local_agent
 from distui.runners.run import run_directories
 from distui.runners.run.commands import Restart, SetNccl, Stop
-from distui.runners.run.journal import RunRecord
 from distui.runners.run.model import CommandDone, RankChanged, Stamped
+from distui.runners.run.run_record import RunRecord
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import Link, new_id
 

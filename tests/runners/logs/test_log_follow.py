@@ -18,8 +18,8 @@ from distui.runners.logs.dating import CARRY
 from distui.runners.logs.merging import MergedLogs, prefixes
 from distui.runners.logs.windows import ask_window
 from distui.runners.run import run_directories
+from distui.runners.run.chronicle import Chronicle
 from distui.runners.run.commands import ReadLog
-from distui.runners.run.journal import Chronicle
 from distui.runners.run.log_files import LogFile, file_id, parse_file_id
 from distui.runners.run.model import AttemptStarted, PlanSummary, RankPlace, RunCreated, RunEnded, RunPhase
 from distui.runners.run.wire.client import Link, Window

@@ -15,9 +15,10 @@ from owner import owner
 
 from distui.runners.agent.server import AgentServer, PassOn, refuse_relay
 from distui.runners.run.answers import MetricsWindow
+from distui.runners.run.chronicle import Chronicle
 from distui.runners.run.commands import Action, Hello, ReadLog, ReadMetrics, Via
-from distui.runners.run.journal import Chronicle, RunRecord
 from distui.runners.run.model import CommandDone
+from distui.runners.run.run_record import RunRecord
 from distui.runners.run.wire.client import LinkError, SocketLink, Window
 from distui.runners.run.wire.frames import encode
 
