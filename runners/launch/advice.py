@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
@@ -98,7 +99,7 @@ class Advised:
         command = f"distui launch {estimate.strategy.words} --nproc-per-node {self.advice.gpus.count}"
         if nodes > 1:
             command += f" --nnodes {nodes}"
-        return f"{command} -- {self.script}"
+        return f"{command} -- {shlex.quote(self.script)}"
 
 
 def advised(question: MemoryQuestion) -> Advised:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,9 @@ def test_the_simplest_that_fits_and_how_to_launch_it(capsys: pytest.CaptureFixtu
         *("84.00", "35.00", "22.75", "10.50")
     ]
     assert [rows[name][-1] for name in ("DDP", "ZeRO-1", "ZeRO-3, host")] == [
-        *("too much", "fits", "fits with 84 GB of host memory a node")
+        *("too much", "fits", "fits with 84 GB of host memory per node")
     ]
-    assert rows["DeepSpeed, NVMe"][-1] == "fits with 126 GB of disk a node"
+    assert rows["DeepSpeed, NVMe"][-1] == "fits with 126 GB of disk per node"
     for cells in rows.values():
         weights, gradients, optimizer, states, activations, buffers, total = map(float, cells[:7])
         assert states == pytest.approx(weights + gradients + optimizer, abs=0.02)
@@ -70,6 +71,11 @@ def test_what_it_says_to_launch_can_be_launched(capsys: pytest.CaptureFixture[st
         assert one["kept_bytes"] >= one["activations_bytes"]
 
 
+def test_a_script_with_a_blank_in_its_name_is_quoted() -> None:
+    found = replace(advice.advised(advice.MemoryQuestion(gpus="8xA100-80GB", params="7B")), script="my model.py")
+    assert (advice.document(found)["next"] or "").endswith(" -- 'my model.py'")
+
+
 def test_where_only_host_memory_helps(capsys: pytest.CaptureFixture[str]) -> None:
     words = "--params 70B --gpus 8xA100-80GB --recompute"
     code, out, _ = run(words, capsys)
@@ -78,7 +84,7 @@ def test_where_only_host_memory_helps(capsys: pytest.CaptureFixture[str]) -> Non
     assert "    distui launch fsdp2-offload --nproc-per-node 8 -- train.py" in out
     assert "To have everything on the GPUs:\n  * Take more GPUs: ZeRO-3 fits on " in out
     code, out, _ = run(f"{words} --host-memory 500", capsys)
-    assert rows_of(out)["ZeRO-3, host"][-1] == "needs 840 GB of host memory a node"
+    assert rows_of(out)["ZeRO-3, host"][-1] == "needs 840 GB of host memory per node"
     assert "DeepSpeed, NVMe is the simplest that fits" in out
     code, out, _ = run(f"{words} --host-memory 500 --json", capsys)
     offload = next(one for one in json.loads(out)["strategies"] if one["key"] == "offload")

@@ -105,13 +105,16 @@ def table_row(estimate: Estimate) -> tuple[str, ...]:
 
 def question(advice: Advice) -> str:
     """Return "7 B parameters, about 33 layers of 4096, on 8 × A100-80GB (80 GB)"."""
+    return f"{advice.model.parameters / GB:g} B parameters, about {layers_and_gpus(advice)}"
+
+
+def layers_and_gpus(advice: Advice) -> str:
+    """Return "33 layers of 4096, on 8 × A100-80GB (80 GB)"."""
     model, gpus = advice.model, advice.gpus
     where = f"{gpus.count} × {gpus.name} ({gpus.memory_gb:g} GB)"
     if advice.nodes > 1:
         where = f"{advice.nodes} × {where}"
-    return (
-        f"{model.parameters / GB:g} B parameters, about {model.layers} layers of {model.hidden}, on {where}"
-    )
+    return f"{model.layers} layers of {model.hidden}, on {where}"
 
 
 def terms(advice: Advice) -> str:
@@ -187,11 +190,11 @@ def _bar_rows(name: str, mine: Estimate, width: int, beside: str) -> list[Row]:
 
 
 def elsewhere(advice: Advice, estimate: Estimate) -> str:
-    """Return the memory that a strategy needs outside the GPUs: "84 GB of host memory a node"; "" if none."""
+    """Return the memory that a strategy needs outside the GPUs: "84 GB of host memory per node"; "" if none."""
     parts = (("host memory", estimate.host), ("disk", estimate.disk))
     sizes = [(name, size * advice.gpus.count / GB) for name, size in parts if size]
     return ", ".join(
-        f"{f'{size:,.0f}' if size >= 10 else f'{size:.2g}'} GB of {name} a node" for name, size in sizes
+        f"{f'{size:,.0f}' if size >= 10 else f'{size:.2g}'} GB of {name} per node" for name, size in sizes
     )
 
 

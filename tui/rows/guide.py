@@ -24,7 +24,7 @@ def end_rows(recommended: Recommendation, width: int) -> list[Row]:
     rows: list[Row] = []
     for reason in recommended.reasons:
         rows += wrap(reason, width, first="- ")
-    ranks = f"{plural(recommended.nproc, 'rank')} a node, {plural(recommended.nodes, 'node')}"
+    ranks = f"{plural(recommended.nproc, 'rank')} per node, {plural(recommended.nodes, 'node')}"
     counted = f"Counted with weights in 16 bit, layers recomputed, {recommended.seq} positions."
     return [
         *rows,

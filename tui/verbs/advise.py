@@ -13,7 +13,9 @@ from ..rows import advice as rows
 from ..rows.advice import HEAD
 from ..rows.glyphs import table
 
-BEYOND = "Activations are counted only where they exceed the gradients that replace them in backward."
+ACTIVATIONS_NOTE = (
+    "The activations column shows only what exceeds the gradients, which take the same memory in backward."
+)
 
 
 def advise(options: argparse.Namespace) -> int:
@@ -26,14 +28,14 @@ def advise(options: argparse.Namespace) -> int:
 
 def _text(asked: Advised) -> str:
     advice = asked.advice
-    beyond = any(estimate.kept > estimate.activations for estimate in advice.estimates)
+    reuses = any(estimate.kept > estimate.activations for estimate in advice.estimates)
     lines = [
         *_question(asked),
         rows.terms(advice),
         "",
         "GB on each GPU, estimated:",
         *table([HEAD, *(_row(advice, estimate) for estimate in advice.estimates)], frozenset(range(1, 8))),
-        *([BEYOND] if beyond else []),
+        *([ACTIVATIONS_NOTE] if reuses else []),
         "",
         *_conclusion(asked),
     ]
@@ -42,8 +44,9 @@ def _text(asked: Advised) -> str:
 
 def _question(asked: Advised) -> list[str]:
     """Return the model and the GPUs; a measured model has its own description."""
-    whole = rows.question(asked.advice)
-    return [whole] if asked.counted is None else [asked.counted.text, whole.partition(", about ")[2]]
+    if asked.counted is None:
+        return [rows.question(asked.advice)]
+    return [asked.counted.text, rows.layers_and_gpus(asked.advice)]
 
 
 def _row(advice: Advice, estimate: Estimate) -> tuple[str, ...]:

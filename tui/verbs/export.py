@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -44,4 +45,4 @@ def sentences(manifest: Manifest, path: Path) -> Iterator[str]:
     yield f"{path} holds {manifest.name} as it {state}: {', '.join(parts)}"
     for text in manifest.missing:
         yield f"not in it: {text}"
-    yield f"`distui replay {path}` opens it"
+    yield f"`distui replay {shlex.quote(str(path))}` opens it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 
 from ...runners.node.shares import share_command, shared
 from ...runners.run import run_directories
@@ -23,6 +24,6 @@ def share(options: argparse.Namespace) -> int:
     if not done["ok"]:
         complain(text)
     if done["ok"] or options.json:
-        lines = [f"{text}. To attach, type:", f"distui attach {path}"] if path else [text]
+        lines = [f"{text}. To attach, type:", f"distui attach {shlex.quote(path)}"] if path else [text]
         answer(options.json, done, lines)
     return 0 if done["ok"] else 1
