@@ -40,19 +40,16 @@ def rank_in_name(name: str) -> int | None:
 
 def owners(names: Sequence[str]) -> dict[str, Whose]:
     """Return rank and host by name. Names without either are omitted."""
-    paths = {
-        name: tuple(part for part in re.split(r"[/:]", name) if part not in ("", ".", ".."))
-        for name in names
-    }
+    paths = {name: _parts(name) for name in names}
     hosts = _hosts(paths)
     ranks = {name: whose for name in names if (whose := _alone(name, paths[name])) is not None}
-    counted = _counted({name: path for name, path in paths.items() if name not in ranks})
-    named = dict[str, Whose]()
-    for name in names:
-        whose = (ranks.get(name) or counted.get(name) or NOBODYS)._replace(host=hosts.get(name, ""))
-        if whose != NOBODYS:
-            named[name] = whose
-    return named
+    ranks |= _counted({name: path for name, path in paths.items() if name not in ranks})
+    named = [name for name in names if name in ranks or name in hosts]
+    return {name: ranks.get(name, NOBODYS)._replace(host=hosts.get(name, "")) for name in named}
+
+
+def _parts(name: str) -> Parts:
+    return tuple(part for part in re.split(r"[/:]", name) if part not in ("", ".", ".."))
 
 
 def _alone(name: str, path: Parts) -> Whose | None:
@@ -61,9 +58,8 @@ def _alone(name: str, path: Parts) -> Whose | None:
         return Whose(rank)
     if (elastic := NAMES["elastic"].match(name)) is not None:
         return Whose(int(elastic["local"]), node=elastic["root"] or ".")
-    if (task := NAMES["task"].search(path[-1] if path else "")) is not None and not NAMES["array"].match(
-        path[-1]
-    ):
+    file = path[-1] if path else ""
+    if (task := NAMES["task"].search(file)) is not None and not NAMES["array"].match(file):
         return Whose(int(task["rank"]))
     folder = next((match for part in reversed(path[:-1]) if (match := NAMES["rank"].fullmatch(part))), None)
     return None if folder is None else Whose(int(folder[1]))

@@ -38,11 +38,10 @@ def _missing_values(state: RunState) -> Iterator[str]:
 
 def _hookless(state: RunState) -> Iterator[str]:
     """Yield a sentence about the running ranks whose hook does not answer."""
-    running = [number for number, rank in sorted(state.ranks.items()) if rank.phase is RankPhase.RUNNING]
-    blind = [number for number in running if not state.ranks[number].hook]
+    running = {number: rank for number, rank in state.ranks.items() if rank.phase is RankPhase.RUNNING}
+    blind = {number: rank.pulse for number, rank in sorted(running.items()) if not rank.hook}
     if blind:
-        pulses = [state.ranks[number].pulse for number in blind]
-        has_stacks = all(pulse and pulse.stack for pulse in pulses)
+        has_stacks = all(pulse is not None and pulse.stack for pulse in blind.values())
         lacking = "no flight recorder" if has_stacks else "no stack, no flight recorder"
         yield f"no hook answers in {spans_text('rank', blind)}: {lacking}"
 
@@ -51,16 +50,18 @@ def untimed(state: RunState) -> bool:
     """Whether NCCL collectives are known, but none of them has a duration."""
     if state.plan is None or state.plan.backend != "nccl":
         return False
-    pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
-    seen = [call for pulse in pulses for call in pulse.recent if not call.p2p]
-    return bool(seen) and all(call.duration_ms is None for call in seen)
+    durations: set[float | None] = set()
+    for rank in state.ranks.values():
+        if rank.pulse is not None:
+            durations.update(call.duration_ms for call in rank.pulse.recent if not call.p2p)
+    return durations == {None}
 
 
 def _unread(state: RunState, logs: Sequence[str]) -> Iterator[str]:
     """Unread logs on nodes: during a run, a hub keeps only logs that a viewer requested."""
     if state.phase.ended or not state.merged:
         return
-    files = [file for name in logs if (file := parse_file_id(name)) is not None]
+    files = filter(None, map(parse_file_id, logs))
     here = {file.node for file in files if file.attempt == state.attempt}
     running = {rank.place.node for rank in state.ranks.values() if rank.phase is RankPhase.RUNNING}
     if absent := sorted(running - here):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from ...presets.finding import Finding
@@ -162,8 +163,8 @@ def _cuda_remedy(view: View, cuda: Cuda) -> str:
 
 def _gpu_memory(view: View) -> int | None:
     """Return the memory of the smallest GPU in bytes."""
-    sizes = [gpu.mem_total for node in view.state.nodes.values() for gpu in node.gpus if gpu.mem_total]
-    return min(sizes, default=None)
+    gpus = chain(*(node.gpus for node in view.state.nodes.values()))
+    return min((gpu.mem_total for gpu in gpus if gpu.mem_total), default=None)
 
 
 def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bool) -> Finding:

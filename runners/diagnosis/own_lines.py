@@ -16,11 +16,15 @@ MOST = 3
 
 def unlike(by_rank: Mapping[int, Sequence[OwnLine]]) -> dict[int, tuple[OwnLine, ...]]:
     """Remove lines that several ranks wrote: they do not explain why one of them is late."""
-    writers = Counter(text for lines in by_rank.values() for text in {_bare(line) for line in lines})
-    kept = {
-        rank: tuple(line for line in lines if writers[_bare(line)] == 1) for rank, lines in by_rank.items()
-    }
-    return {rank: lines for rank, lines in kept.items() if lines}
+    writers = Counter[str]()
+    for lines in by_rank.values():
+        writers.update({_bare(line) for line in lines})
+    kept: dict[int, tuple[OwnLine, ...]] = {}
+    for rank, lines in by_rank.items():
+        own = tuple(line for line in lines if writers[_bare(line)] == 1)
+        if own:
+            kept[rank] = own
+    return kept
 
 
 def _bare(line: OwnLine) -> str:
@@ -30,7 +34,8 @@ def _bare(line: OwnLine) -> str:
 
 def quoted(view: View, ranks: Sequence[int], others: Iterable[int]) -> list[str]:
     """ "rank 1 wrote at 12:40:58 UTC: skipping batch 17": lines that only one rank wrote."""
-    here = {rank: view.history[rank][-1].wrote for rank in (*ranks, *others) if view.history.get(rank)}
+    newest = {rank: view.newest(rank) for rank in (*ranks, *others)}
+    here = {rank: pulse.wrote for rank, pulse in newest.items() if pulse is not None}
     if not any(here.get(rank) for rank in ranks):
         return []
     apart = unlike(here)

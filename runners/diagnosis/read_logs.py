@@ -191,7 +191,8 @@ def logs_of_run(entry: Entry, attempt: int | None = None) -> list[Named]:
     logs = sorted(filter(None, map(parse_file_id, paths)), key=lambda log: log.order)
     if attempt is None:
         attempt = max((log.attempt or 0 for log in logs), default=0)
-    return [(log.id, path) for log in logs if log.attempt == attempt for path in paths[log.id]]
+    judged = [log.id for log in logs if log.attempt == attempt]
+    return [(log, path) for log in judged for path in paths[log]]
 
 
 def _paths_of_logs(entry: Entry) -> dict[str, list[Path]]:

@@ -252,15 +252,15 @@ def _desc(view: View, pending: Pending) -> str:
 class Ends(NamedTuple):
     """The ends of the chains of waiting ranks."""
 
-    culprits: dict[int, tuple[Pending, ...]]
+    culprits: Mapping[int, Sequence[Pending]]
     """Ranks that do not wait, and the collectives that wait for them, the nearest first."""
-    joined: tuple[Pending, ...]
+    joined: Sequence[Pending]
     """Numbered collectives that every member has called."""
-    loose: tuple[Pending, ...]
+    loose: Sequence[Pending]
     """Sends, receives and calls without a number. The rank that they wait for is unknown."""
-    circles: tuple[tuple[Pending, ...], ...]
+    circles: Sequence[Sequence[Pending]]
     """Collectives that wait for each other."""
-    before: Mapping[WaitPoint, tuple[Pending, ...]]
+    before: Mapping[WaitPoint, Sequence[Pending]]
     """The collectives that wait for a rank that is inside this one."""
 
     def leading(self, blocked: Iterable[Pending]) -> list[Pending]:
@@ -278,32 +278,25 @@ class Ends(NamedTuple):
 def ends(waiting: Waits) -> Ends:
     """Follow the wait chain to its end. O(number of missing ranks)."""
     nearest: dict[int, list[Pending]] = {}
-    joined: list[Pending] = []
-    loose: list[Pending] = []
     after: dict[WaitPoint, list[WaitPoint]] = {}
+    before: dict[WaitPoint, list[Pending]] = {}
     for point, pending in waiting.pending.items():
-        if not pending.numbered:
-            loose.append(pending)
-        elif not pending.missing:
-            joined.append(pending)
-        further_on: dict[WaitPoint, None] = {}
+        onward: dict[WaitPoint, None] = {}
         for rank in pending.missing:
             further = _onward(waiting, rank, point)
             if further is None:
                 nearest.setdefault(rank, []).append(pending)
-            else:
-                further_on[further] = None
-        after[point] = list(further_on)
-    before: dict[WaitPoint, list[Pending]] = {}
-    for point, onward in after.items():
-        for further in onward:
-            before.setdefault(further, []).append(waiting.pending[point])
+            elif further not in onward:
+                onward[further] = None
+                before.setdefault(further, []).append(pending)
+        after[point] = list(onward)
+    circles = [[waiting.pending[point] for point in circle] for circle in _circles(after)]
     return Ends(
-        {rank: tuple(blocked) for rank, blocked in nearest.items()},
-        tuple(joined),
-        tuple(loose),
-        tuple(tuple(waiting.pending[point] for point in circle) for circle in _circles(after)),
-        {point: tuple(blocked) for point, blocked in before.items()},
+        nearest,
+        [each for each in waiting.pending.values() if each.numbered and not each.missing],
+        [each for each in waiting.pending.values() if not each.numbered],
+        circles,
+        before,
     )
 
 
