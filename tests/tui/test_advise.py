@@ -72,7 +72,9 @@ def test_what_it_says_to_launch_can_be_launched(capsys: pytest.CaptureFixture[st
 
 
 def test_a_script_with_a_blank_in_its_name_is_quoted() -> None:
-    found = replace(advice.advised(advice.MemoryQuestion(gpus="8xA100-80GB", params="7B")), script="my model.py")
+    found = replace(
+        advice.advised(advice.MemoryQuestion(gpus="8xA100-80GB", params="7B")), script="my model.py"
+    )
     assert (advice.document(found)["next"] or "").endswith(" -- 'my model.py'")
 
 
