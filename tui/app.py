@@ -97,7 +97,8 @@ class CockpitApp(Cockpit):
         self.alerts = Alerts(self.write)
         self.type_ahead = TypeAhead(self, self.work.parts, super().on_event)
         self.beat = Beat(lambda: self.call_next(self.tick))
-        self.view = self._first_view(ascii_only)
+        self.ascii_only = ascii_only
+        self.view = self._first_view()
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
         self._first = run_id
@@ -107,10 +108,10 @@ class CockpitApp(Cockpit):
         chosen = self.choices.settings.theme
         self.theme = OWN_THEMES.get(chosen, chosen or NAMES[0])
 
-    def _first_view(self, ascii_only: bool) -> ViewOptions:
+    def _first_view(self) -> ViewOptions:
         """Return the view of a run that the user has not changed yet."""
         options = self.choices.settings.of_view()
-        return ViewOptions(ascii=ascii_only, readonly=self.permissions.forced_readonly, **options)
+        return ViewOptions(ascii=self.ascii_only, readonly=self.permissions.forced_readonly, **options)
 
     # --- life
 
@@ -130,7 +131,7 @@ class CockpitApp(Cockpit):
         self.app_resume_signal.subscribe(
             self, lambda _: call(self, "resume", self.paint_anew), immediate=True
         )
-        self.set_class(self.view.ascii, "-ascii")
+        self.set_class(self.ascii_only, "-ascii")
         self.beat.beaten()
         run = self._first if self._first is not None else _only(self.source.runs())
         if run is None:
@@ -161,7 +162,7 @@ class CockpitApp(Cockpit):
         current = OpenRun(self, run, self.source, self.clock, self.beat, self.publish)
         self.current = self.permissions.run = current
         self.commands = Commands(self, current)
-        self.view = self._first_view(self.view.ascii)
+        self.view = self._first_view()
         self.alerts.begin()
         keep_running(self, "follow", current.follower.run)
         while len(self.screen_stack) > 1:
@@ -201,7 +202,7 @@ class CockpitApp(Cockpit):
         if wrong:
             wrong.append(())
         rows = [*wrong, *help_rows(self.view.readonly, keymap)]
-        self.push_screen(TextScreen("Keys", rows, self.view.ascii))
+        self.push_screen(TextScreen("Keys", rows))
 
     def action_help_quit(self) -> None:
         """Explain how to leave; Textual binds Ctrl-C to this action."""
@@ -232,7 +233,7 @@ class CockpitApp(Cockpit):
 
     def action_runs(self) -> None:
         if not isinstance(self.screen, RunsScreen):
-            self.push_screen(RunsScreen(self.view.ascii))
+            self.push_screen(RunsScreen())
 
     def action_leave_place(self) -> None:
         """Return from a screen outside the run to the previous one; the first screen stays."""
@@ -252,7 +253,7 @@ class CockpitApp(Cockpit):
 
     async def _open_elsewhere(self, entry: str) -> None:
         """Run the cockpit of the host that keeps the run, in this terminal, until the user leaves it."""
-        options = {"--readonly": self.permissions.forced_readonly, "--ascii": self.view.ascii}
+        options = {"--readonly": self.permissions.forced_readonly, "--ascii": self.ascii_only}
         flags = [flag for flag, is_set in options.items() if is_set]
         words = list[str]()
         with self.refusals("the host is asked for its distui"):

@@ -76,6 +76,9 @@ class Painter:
 class PacedApp(App[None]):
     """Keeps a picture of its terminal, and writes changes no faster than the terminal reads them."""
 
+    ascii_only = False
+    """Whether rows are drawn with ASCII characters only."""
+
     def __init__(self) -> None:
         super().__init__()
         self.picture = Picture()

@@ -57,7 +57,6 @@ class TabRow(ClickRow):
     def show(self, frame: Frame) -> None:
         """Show the current pane, and the number of alarms."""
         self._frame = frame
-        self.ascii_only = frame.view.ascii
         if self.size.width:
             alarms = [finding for finding in frame.state.findings.values() if finding.alarm]
             row, self.spans = tab_row(

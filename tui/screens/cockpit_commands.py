@@ -58,7 +58,7 @@ class Commands:
 
     def ask_line(self) -> None:
         """Open the `:` command line."""
-        prompt = CommandPrompt(self._app.typed_lines, self._names(), self._app.view.ascii)
+        prompt = CommandPrompt(self._app.typed_lines, self._names())
         self._app.push_screen(prompt, self._typed_line)
 
     def _names(self) -> RunNames:
@@ -120,7 +120,6 @@ class Commands:
             question.title,
             question.lines,
             question.verb,
-            self._app.view.ascii,
             question.other_verb,
             more=question.more,
             save=question.save_verb,
@@ -152,8 +151,8 @@ class Commands:
         elif isinstance(command, SetAutostop):
             self._confirm(question)
         else:
-            name, ascii_only = question.typed, self._app.view.ascii
-            screen = TypedScreen(question.title, question.lines, name, question.verb, ascii_only)
+            name = question.typed
+            screen = TypedScreen(question.title, question.lines, name, question.verb)
             self._app.push_screen(screen, lambda typed: self._take_down(typed, name))
 
     def _take_down(self, typed: str | None, name: str) -> None:
@@ -208,7 +207,7 @@ class Commands:
         if not isinstance(command, Profile):
             what = command.what if isinstance(command, Dump) else "stacks"
             rows = partial(dumps().dump_rows, what, done.data, source=dumps().source_of(self._run.state))
-            self._app.push_screen(WideScreen(done.text, rows, self._app.view.ascii))
+            self._app.push_screen(WideScreen(done.text, rows))
             return
         answered = rank_traces.traces(done)
         run_dir, elsewhere = self._app.source.kept_at(self._run.id)
@@ -218,4 +217,4 @@ class Commands:
             folder = rank_traces.folder_of(run_dir or state_dir(), answered)
             fetched = await rank_traces.fetched(self._run.follower.send, answered, folder)
         rows = partial(answer_rows, done, answered, fetched)
-        self._app.push_screen(WideScreen(rank_traces.title(answered), rows, self._app.view.ascii))
+        self._app.push_screen(WideScreen(rank_traces.title(answered), rows))

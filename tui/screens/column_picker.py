@@ -36,7 +36,7 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
         Binding("enter", "keep", "keep"),
     ]
 
-    def __init__(self, choice: ColumnChoice, absent: Collection[str], ascii_only: bool = False) -> None:
+    def __init__(self, choice: ColumnChoice, absent: Collection[str]) -> None:
         """Create the dialog; `absent` columns do not apply to this run."""
         self.choice = choice
         self._absent = absent
@@ -50,7 +50,7 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
         )
         noun = "GPU" if choice.table == "gpus" else "rank"
         view = _ColumnRows(id="modal-rows", cursor=True)
-        super().__init__(f"Columns of the {noun} table", (), keys, ascii_only, view=view)
+        super().__init__(f"Columns of the {noun} table", (), keys, view=view)
 
     def fit_into(self, size: Size) -> None:
         self._width, height = self.room(size)

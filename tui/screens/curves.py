@@ -219,7 +219,7 @@ class CurveStrip(HistoryPane):
             if state
             else set()
         )
-        picker = MetricPicker(self.metrics, sorted(own - set(METRICS)), self.ascii_only)
+        picker = MetricPicker(self.metrics, sorted(own - set(METRICS)))
         self.app.push_screen(picker, self._draw_these)
 
     def _draw_these(self, chosen_names: tuple[str, ...] | None) -> None:

@@ -44,7 +44,7 @@ from .launch_panes import PANES, Details
 from .launch_presets import PresetList
 from .launch_saving import PresetSaving
 from .modal import ConfirmScreen
-from .rows_view import RowsView, StillRows
+from .rows_view import StillRows
 
 if TYPE_CHECKING:
     from ...presets.model import Loaded
@@ -97,9 +97,6 @@ class LaunchScreen(Screen[None]):
         self._shown: tuple[str, tuple[str, ...]] | None = None
 
     def compose(self) -> ComposeResult:
-        panes: list[RowsView] = [self.presets, self.form_view, self.details, self.candidates]
-        for view in (*panes, self.top, self.why, self.flash, self.foot):
-            view.ascii_only = self.app.view.ascii
         yield self.top
         yield self.why
         with Container(id="launch"):
@@ -274,7 +271,7 @@ class LaunchScreen(Screen[None]):
     # --- guide and save
 
     def action_guide(self) -> None:
-        self.app.push_screen(GuideScreen(self.app.view.ascii), self._guided)
+        self.app.push_screen(GuideScreen(), self._guided)
 
     def _guided(self, recommended: Recommendation | None) -> None:
         if recommended is None:
@@ -337,7 +334,7 @@ class LaunchScreen(Screen[None]):
         rows, whole = [*above, *folded_plan(preview.text)], [*above, *plan_rows(preview)]
         more = whole if len(rows) < len(whole) else ()
         title = f"Start {form.option('name') or form.script} with preset {preview.preset or form.preset}?"
-        question = ConfirmScreen(clean_text(title), rows, "start", self.app.view.ascii, more=more)
+        question = ConfirmScreen(clean_text(title), rows, "start", more=more)
         self.app.push_screen(question, answered)
 
     async def _launch(self, form: LaunchForm) -> None:

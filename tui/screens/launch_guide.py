@@ -27,8 +27,8 @@ class GuideScreen(RowsModal[Recommendation | None]):
         *(Binding(str(number), f"answer({number})", str(number)) for number in range(1, 5)),
     ]
 
-    def __init__(self, ascii_only: bool = False) -> None:
-        super().__init__("", (), _ASKING, ascii_only, view=ChoiceRows(id="modal-rows", cursor=True))
+    def __init__(self) -> None:
+        super().__init__("", (), _ASKING, view=ChoiceRows(id="modal-rows", cursor=True))
         self._answers: list[int] = []
         self._recommended: Recommendation | None = None
 

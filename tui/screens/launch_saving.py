@@ -57,5 +57,5 @@ class PresetSaving:
                 app.notify(f"saved as {path}")
         except FileExistsError as error:
             rows: list[Row] = [((f"{glyphs.WARN} {error} exists, and will be overwritten.", "text"),)]
-            question = ConfirmScreen(f"Replace the preset {name}?", rows, "replace", app.view.ascii)
+            question = ConfirmScreen(f"Replace the preset {name}?", rows, "replace")
             app.push_screen(question, lambda yes: self._start(form, name, replace=True) if yes else None)

@@ -85,7 +85,7 @@ class LogOpener:
         parsed = named(file)
         if parsed is None or parsed.rank is None or parsed.attempt not in (None, self._run.state.attempt):
             rows = wrap(clean_text(text), 80)
-            self._app.push_screen(TextScreen(f"{file}, line {line}", rows, self._app.view.ascii))
+            self._app.push_screen(TextScreen(f"{file}, line {line}", rows))
             return
         pattern = pattern_of(clean_text(text))
         self._open(Selection(rank=parsed.rank, stream=parsed.stream, pattern=pattern))

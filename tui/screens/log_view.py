@@ -59,9 +59,6 @@ class LogView(LogPane):
 
     def show(self, frame: Frame) -> None:
         self.frame = frame
-        if self.ascii_only != frame.view.ascii:
-            self.ascii_only = frame.view.ascii
-            self.repaint()
         self._go_with(frame)
         self.feed.take_frame(frame)
         self.feed.show_fresh()

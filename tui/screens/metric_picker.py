@@ -49,7 +49,7 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
         Binding("down", "move(1)", "down", id="picker.down", priority=True),
     ]
 
-    def __init__(self, shown: Sequence[str], own: Sequence[str] = (), ascii_only: bool = False) -> None:
+    def __init__(self, shown: Sequence[str], own: Sequence[str] = ()) -> None:
         """Create the dialog; `own` are the script's own metrics."""
         super().__init__()
         self._shown = list(shown)
@@ -57,7 +57,6 @@ class MetricPicker(ModalScreen[tuple[str, ...]]):
         self._matches = self._names
         self.list = StillRows(id="modal-rows", cursor=True)
         self.foot = StillRows(id="modal-keys")
-        self.list.ascii_only = self.foot.ascii_only = ascii_only
         self.foot.set_rows(
             [key_row(("Enter", " draw it or not   "), ("↑ ↓", " move   "), ("esc", " done"))]
         )

@@ -61,7 +61,6 @@ class RowsModal(ModalScreen[Answer]):
         title: str,
         rows: Sequence[Row],
         keys: Row,
-        ascii_only: bool = False,
         *,
         view: RowsView | None = None,
         between: Sequence[Widget] = (),
@@ -73,7 +72,6 @@ class RowsModal(ModalScreen[Answer]):
         self._between = between
         self.view = view or RowsView(id="modal-rows")
         self.foot = StillRows(id="modal-keys")
-        self.view.ascii_only = self.foot.ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
@@ -132,7 +130,6 @@ class ConfirmScreen(RowsModal[str]):
         title: str,
         rows: Sequence[Row],
         verb: str,
-        ascii_only: bool = False,
         other: str = "",
         *,
         more: Sequence[Row] = (),
@@ -145,7 +142,7 @@ class ConfirmScreen(RowsModal[str]):
         self._verb, self._other, self._save, self._more = verb, other, save, more
         keys = {"y": verb, "a": other, "s": save, "e": "shows all" if more else ""}
         pairs = [(key, f" {words}   ") for key, words in keys.items() if words]
-        super().__init__(title, rows, key_row(*pairs, ("Enter", " cancel")), ascii_only)
+        super().__init__(title, rows, key_row(*pairs, ("Enter", " cancel")))
 
     def action_answer(self, answer: str) -> None:
         if (answer != "a" or self._other) and (answer != "s" or self._save):
@@ -170,16 +167,14 @@ class TypedScreen(RowsModal[str | None]):
         Binding("escape", "dismiss", "cancel", id="typed.cancel")
     ]
 
-    def __init__(
-        self, title: str, rows: Sequence[Row], name: str, verb: str, ascii_only: bool = False
-    ) -> None:
+    def __init__(self, title: str, rows: Sequence[Row], name: str, verb: str) -> None:
         keys = key_row(("Enter", f" {verb}     "), ("esc", " cancel"))
         field = Horizontal(
             Label(f"type {name}:", id="typed-label", markup=False),
             Input(compact=True, id="typed-input"),
             id="typed",
         )
-        super().__init__(title, rows, keys, ascii_only, between=[field])
+        super().__init__(title, rows, keys, between=[field])
 
     def on_mount(self) -> None:
         self.view.can_focus = False
@@ -196,9 +191,9 @@ class TextScreen(RowsModal[None]):
         Binding("escape,q,enter,question_mark", "dismiss", "close", id="text.close")
     ]
 
-    def __init__(self, title: str, rows: Sequence[Row], ascii_only: bool = False) -> None:
+    def __init__(self, title: str, rows: Sequence[Row]) -> None:
         keys = key_row(("esc", " close   "), ("j k PgUp PgDn g G", " scroll"))
-        super().__init__(title, rows, keys, ascii_only)
+        super().__init__(title, rows, keys)
 
 
 class WideScreen(TextScreen):
@@ -206,10 +201,10 @@ class WideScreen(TextScreen):
 
     WIDEST: ClassVar[int] = 1000
 
-    def __init__(self, title: str, made: Callable[[int], Sequence[Row]], ascii_only: bool = False) -> None:
+    def __init__(self, title: str, made: Callable[[int], Sequence[Row]]) -> None:
         """Create the screen; `made` returns the rows for a number of columns."""
         self._made = made
-        super().__init__(title, (), ascii_only)
+        super().__init__(title, ())
 
     def fit_into(self, size: Size) -> None:
         self._answer_rows = self._made(self.room(size)[0])
@@ -236,7 +231,6 @@ class NcclScreen(RowsModal[SetNccl | None]):
         state: Callable[[], RunState],
         marked: frozenset[int],
         command_id: str,
-        ascii_only: bool = False,
     ) -> None:
         """Create the dialog; `state` returns the current state."""
         self._state = state
@@ -244,12 +238,11 @@ class NcclScreen(RowsModal[SetNccl | None]):
         self._first = self.form
         self._command_id = command_id
         self.hint = StillRows(id="modal-hint")
-        self.hint.ascii_only = ascii_only
         ranks = self.form.ranks
         who = f"{spans_text('rank', ranks)} (marked)" if ranks else "every rank"
         view = ChoiceRows(id="modal-rows", cursor=True)
         title = f"NCCL_DEBUG of {who} of {state().name}"
-        super().__init__(title, (), _KEYS, ascii_only, view=view, between=[self.hint])
+        super().__init__(title, (), _KEYS, view=view, between=[self.hint])
 
     def fit_into(self, size: Size) -> None:
         self._width, self._height = self.room(size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -40,12 +41,11 @@ class StatementRows(Pane):
 
     BINDINGS: ClassVar[list[Binding]] = bindings("statements")  # type: ignore[assignment]
 
+    @dataclass
     class Opened(Message):
         """The user wants the raw log line."""
 
-        def __init__(self, line: FactLine | None) -> None:
-            super().__init__()
-            self.line = line
+        line: FactLine | None
 
     def __init__(
         self, frames: Signal[Frame], id: str, make: Callable[[Frame, int], list[StatementRow]]

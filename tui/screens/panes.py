@@ -52,7 +52,6 @@ class Pane(RowsView):
     def show(self, frame: Frame) -> None:
         """Paint the changes since the last frame; a pane that is hidden, or whose parent is, builds nothing."""
         self.frame = frame
-        self.ascii_only = frame.view.ascii
         if getattr(self.screen, "placing", False):
             return
         if self.display and self.size.width and getattr(self.parent, "display", True):

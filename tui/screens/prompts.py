@@ -47,14 +47,13 @@ class LinePrompt(ModalScreen[str | None]):
         Binding("down", "recall(1)", "the next line", priority=True),
     ]
 
-    def __init__(self, history: Sequence[str], value: str = "", ascii_only: bool = False) -> None:
+    def __init__(self, history: Sequence[str], value: str = "") -> None:
         super().__init__()
         self._lines = [*history, value]
         """The last one is the current input."""
         self._at = len(history)
         self.box = Vertical(id="command")
         self.help_row = StillRows(id="command-help")
-        self.help_row.ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
         with self.box:
@@ -110,13 +109,12 @@ class FilterPrompt(LinePrompt):
         history: Sequence[str],
         typed: Callable[[str], str],
         state: Callable[[], str],
-        ascii_only: bool = False,
     ) -> None:
         """Create the prompt.
 
         `typed` applies a pattern and returns "" or its error; `state` returns the number of hits so far.
         """
-        super().__init__(history, value, ascii_only)
+        super().__init__(history, value)
         self._typed, self._state = typed, state
         self._wrong = ""
 
@@ -163,7 +161,6 @@ class WordsPrompt(LinePrompt):
         hint: str,
         about: str,
         value: str = "",
-        ascii_only: bool = False,
         check: Callable[[str], object] = str,
     ) -> None:
         """Create the prompt with the help text `about`.
@@ -171,7 +168,7 @@ class WordsPrompt(LinePrompt):
         `check` raises RunError for a line that is not acceptable; the prompt then stays open.
         """
         self.SIGN, self.HINT = f" {sign}: ", hint  # type: ignore[misc]
-        super().__init__((), value, ascii_only)
+        super().__init__((), value)
         self._about, self._check = about, check
 
     def on_mount(self) -> None:
@@ -197,8 +194,8 @@ class CommandPrompt(LinePrompt):
     SELECTED = False
     BINDINGS: ClassVar[list[Binding]] = [Binding("tab", "complete", "complete", priority=True)]
 
-    def __init__(self, history: Sequence[str], names: RunNames, ascii_only: bool = False) -> None:
-        super().__init__(history, ascii_only=ascii_only)
+    def __init__(self, history: Sequence[str], names: RunNames) -> None:
+        super().__init__(history)
         self._names = names
         self._listing = False
         """Whether the next change of the line lists the candidates."""

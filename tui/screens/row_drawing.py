@@ -20,10 +20,13 @@ MOST_STRIPS = 2000
 class DrawnView(ScrollView):
     """A widget whose rows are drawn."""
 
-    ascii_only = False
     has_cursor = False
     left = 0
     """Columns by how much the rows are scrolled sideways."""
+
+    @property
+    def ascii_only(self) -> bool:
+        return getattr(self.app, "ascii_only", False)
 
     def cut(self, segments: list[Segment], width: int, plain: Style) -> list[Segment]:
         """Return the visible columns of a row that is too long, or scrolled sideways."""

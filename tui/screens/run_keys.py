@@ -56,7 +56,7 @@ class RunKeys:
             self._app.notify(text, severity="warning")
             return
         view = self._app.view
-        dialog = NcclScreen(lambda: self._run.state, view.marked, new_id(), view.ascii)
+        dialog = NcclScreen(lambda: self._run.state, view.marked, new_id())
         self._app.push_screen(dialog, lambda command: self._commands.ask(command) if command else None)
 
     # --- time
@@ -81,7 +81,7 @@ class RunKeys:
         title = state.name or mine
         if other.startswith("@"):
             mine, other = f"{mine}@{state.attempt}", f"{mine}{other}"
-        self._app.push_screen(ComparisonScreen(mine, other, title, self._app.view.ascii))
+        self._app.push_screen(ComparisonScreen(mine, other, title))
 
     # --- what the ranks do
 
@@ -124,7 +124,7 @@ class RunKeys:
                 self._app.report(done)
                 return
             rows = partial(dumps().stack_rows, done.data, source=dumps().source_of(self._run.state))
-            self._app.push_screen(WideScreen(dumps().stack_title(done.data), rows, self._app.view.ascii))
+            self._app.push_screen(WideScreen(dumps().stack_title(done.data), rows))
 
     # --- shell
 

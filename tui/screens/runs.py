@@ -147,12 +147,11 @@ class RunsScreen(Screen[None]):
     app: Cockpit
     BINDINGS: ClassVar[list[Binding]] = bindings("runs")  # type: ignore[assignment]
 
-    def __init__(self, ascii_only: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.list = RunList()
         self.search_line = RowsView(id="run-search")
         self.search_line.can_focus = False
-        self.list.ascii_only = self.search_line.ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
         yield Static(" distui · runs", id="title", markup=False)
@@ -229,7 +228,7 @@ class RunsScreen(Screen[None]):
         elif runs:
             check = _check_tags if kind == "tags" else str
             value = _shared_note(runs) if kind == "note" else ""
-            screen = WordsPrompt(kind, hint, _about(kind, runs), value, self.app.view.ascii, check)
+            screen = WordsPrompt(kind, hint, _about(kind, runs), value, check)
             ids = [run.id for run in runs]
             self.app.push_screen(screen, lambda text: self._mark(kind, text, ids))
 
@@ -261,7 +260,7 @@ class RunsScreen(Screen[None]):
         sizes = [run.size for run in runs if run.size is not None]
         size = f", {size_short(sum(sizes))}" if len(sizes) == len(runs) else ""
         about = plural(len(runs), "run") if len(runs) > 1 else f"run {runs[0].name}"
-        screen = ConfirmScreen(f"Remove {about}{size}?", removal_rows(runs), "remove", self.app.view.ascii)
+        screen = ConfirmScreen(f"Remove {about}{size}?", removal_rows(runs), "remove")
         self.app.push_screen(screen, lambda answer: self._removed(answer, [run.id for run in runs]))
 
     def _removed(self, answer: str | None, runs: list[str]) -> None:

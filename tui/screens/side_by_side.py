@@ -44,11 +44,10 @@ class ComparisonScreen(RowsModal[None]):
         Binding("a", "everything", "switch between all rows and only differences", id="comparison.all"),
     ]
 
-    def __init__(self, a: str, b: str, title: str, ascii_only: bool = False) -> None:
+    def __init__(self, a: str, b: str, title: str) -> None:
         """Create the screen; `a` and `b` are names for `distui diff`, `title` is the label of A."""
-        super().__init__(f"{clean_text(title)} and {clean_text(b)}", (), _KEYS, ascii_only)
+        super().__init__(f"{clean_text(title)} and {clean_text(b)}", (), _KEYS)
         self._names = (a, b)
-        self._ascii = ascii_only
         self._sides: tuple[Account, Account] | None = None
         self._compared: Comparison | None = None
         self._problem = ""
@@ -93,7 +92,7 @@ class ComparisonScreen(RowsModal[None]):
             return problem or wrap("reading both …", width, "stale")
         if not self.curves:
             return [*problem, *comparison_rows(self._compared, width)]
-        mode = Mode.ASCII if self._ascii else Mode.BRAILLE
+        mode = Mode.ASCII if self.view.ascii_only else Mode.BRAILLE
         head = [*problem, *head_rows(self._compared, width)]
         drawn = charts(self._compared.a, self._compared.b, self.by_step, mode, width, height - len(head))
         return [*head, *drawn]

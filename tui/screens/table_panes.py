@@ -128,7 +128,7 @@ class TablePane(Pane):
             self._chosen("sort"),
             self._chosen("reverse"),
         )
-        self.app.push_screen(ColumnPicker(choice, gone, self.app.view.ascii), self._columns_chosen)
+        self.app.push_screen(ColumnPicker(choice, gone), self._columns_chosen)
 
     def _columns_chosen(self, choice: ColumnChoice | None) -> None:
         """Show the chosen columns, and keep them for later cockpits."""
