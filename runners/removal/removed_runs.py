@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ..run import clock, run_directories
 from ..run.errors import RunError
-from . import run_removal
+from . import directory_removal, run_removal
 from .directory_trees import size_of
 from .run_removal import Removal
 
@@ -61,7 +61,7 @@ def remove_all(chosen: Sequence[Removal]) -> Removed:
     for removal in chosen:
         try:
             gone = run_removal.remove(removal.entry)
-        except run_removal.GoneError:
+        except directory_removal.GoneError:
             continue  # the run is already removed
         except RunError as error:
             failed.append(str(error))

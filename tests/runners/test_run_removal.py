@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from distui.runners.removal import run_removal
+from distui.runners.removal import directory_removal, run_removal
 from distui.runners.removal.directory_trees import size_of
 from distui.runners.run import host_processes, journal, own_runs, run_directories, run_notes
 from distui.runners.run.errors import RunError
@@ -190,7 +190,7 @@ def test_a_removal_that_was_cut_off_is_no_run_and_is_finished() -> None:
     (run_directories.runs_dir() / f".removed-{entry.path.name}-1").mkdir()
     entry.path.rename(run_directories.runs_dir() / f".removed-{entry.path.name}")
     assert run_directories.entries() == []
-    assert [line.partition(": ")[0] for line in run_removal.sweep()] == [
+    assert [line.partition(": ")[0] for line in directory_removal.sweep()] == [
         "finished a removal that was cut off"
     ] * 2
     assert left() == []
@@ -342,14 +342,14 @@ def test_pruning_passes_over_links_and_what_is_tagged_keep(
 def test_a_run_that_comes_to_life_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent takes its lock between the last look and the removal."""
     entry = made("lazarus")
-    check, held = run_removal._checked, list[int]()
+    check, held = run_removal.removable_size, list[int]()
 
     def late(path: Path) -> int:
         held.append(os.open(entry.path / "agent.lock", os.O_RDWR | os.O_CREAT))
         fcntl.flock(held[-1], fcntl.LOCK_EX)
         return check(path)
 
-    monkeypatch.setattr(run_removal, "_checked", late)
+    monkeypatch.setattr(run_removal, "removable_size", late)
     with pytest.raises(RunError, match="has just started"):
         run_removal.remove(entry)
     assert left() == [entry.record.run]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...presets.plurals import plural
-from ...runners.removal import removed_runs, run_removal
+from ...runners.removal import directory_removal, removed_runs
 from ...runners.removal.directory_trees import size_of
 from ...runners.removal.removed_runs import RemovedRun
 from ...runners.removal.run_removal import Removal
@@ -64,7 +64,7 @@ def _show(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
 def _remove(options: argparse.Namespace, chosen: Sequence[Removal]) -> int:
     if chosen and not _sure(options, chosen):
         return 1
-    problems = run_removal.sweep()
+    problems = directory_removal.sweep()
     done = removed_runs.remove_all(chosen)
     lines = list(map(_removed_line, done.removed))
     lines.append(f"removed {plural(len(done.removed), 'run')}, {size_short(done.freed_bytes)} freed")
