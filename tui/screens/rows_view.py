@@ -43,8 +43,8 @@ class RowsView(DrawnView):
     BINDINGS: ClassVar[list[Binding]] = bindings("move")  # type: ignore[assignment]
     can_focus = True
 
-    def __init__(self, *, id: str | None = None, cursor: bool = False, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str, cursor: bool = False) -> None:
+        super().__init__(id=id)
         self.rows: list[Row] = []
         self.head: Row | None = None
         """A row that does not scroll."""
