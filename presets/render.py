@@ -76,7 +76,7 @@ def _variable(name: str, value: str, origin: str) -> str:
     return f"  {name}={quoted(mask(name, value))}" + (f"  # {origin}" if origin else "")
 
 
-def named(plan: Plan) -> str:
+def preset_with_files(plan: Plan) -> str:
     """Return the preset's name, with its files unless it is an unchanged builtin preset."""
     return f"{plan.preset} ({', '.join(plan.sources)})" if plan.sources else plan.preset
 
@@ -86,7 +86,7 @@ def _head(plan: Plan) -> list[str]:
     if plan.preset:
         backend = f", backend {plan.backend}" if plan.backend else ""
         lines.append(
-            f"preset       {named(plan)}: strategy {plan.strategy}, launcher {plan.launcher}{backend}"
+            f"preset       {preset_with_files(plan)}: strategy {plan.strategy}, launcher {plan.launcher}{backend}"
         )
         lines.append(f"obeys        {plan.obeys or 'nothing: the preset sets only flags and environment'}")
     if plan.nproc_per_node is not None:

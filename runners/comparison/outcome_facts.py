@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..diagnosis.applied_preset import applied
+from ..diagnosis.applied_preset import check_applied
 from ..run.model import FirstCause, RunPhase
 from ..run.state import Attempt, RunState
 from .account import CAUSE, NONE, Facts
@@ -26,7 +26,7 @@ def outcome_facts(state: RunState, number: int | None) -> Facts:
         facts = {"state": str(attempt.outcome or state.phase.words), "begun by": attempt.cause}
     if attempt is not None and attempt.idle:
         facts["trained"] = attempt.idle
-    acted = applied(state) if number in (None, state.attempt) else None
+    acted = check_applied(state) if number in (None, state.attempt) else None
     if acted is not None:
         facts["preset acted"] = f"{acted.state}: {acted.text}"
     return facts

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DIMENSIONS = ("pp", "ep", "cp", "tp")
 """Mesh dimensions that shard the model or its input, which a wrapper's class does not show."""
-WORDS = {
+WRAPPER_NAMES = {
     "ddp": "DistributedDataParallel",
     "zero1": "ZeroRedundancyOptimizer",
     "fsdp1": "FullyShardedDataParallel",
@@ -33,12 +33,12 @@ class Applied(Struct, frozen=True):
     """The reason in a few words."""
 
 
-def applied(state: RunState) -> Applied | None:
+def check_applied(state: RunState) -> Applied | None:
     """Compare the ranks' models with the preset; None for a run without a preset."""
     plan = state.plan
     if plan is None or not plan.preset:
         return None
-    made = _models(state)
+    made = _wrappers(state)
     if not made:
         yet = "" if state.phase.ended else " yet"
         return Applied("unknown", f"no rank has shown{yet} what its model is wrapped with")
@@ -50,7 +50,7 @@ def applied(state: RunState) -> Applied | None:
     return judged[min(judged)]
 
 
-def _models(state: RunState) -> dict[int, Wrapped]:
+def _wrappers(state: RunState) -> dict[int, Wrapped]:
     """Return the models of the ranks that reported one."""
     return {number: rank.made for number, rank in sorted(state.ranks.items()) if rank.made is not None}
 
@@ -61,6 +61,7 @@ def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
     missing = _missing(plan, made, world)
     if missing:
         return Applied("not applied", f"{plan.preset} asks for {missing}, and the model {seen}")
+    # The preset still acts: its strategy is there, and a script may choose another precision for good reasons.
     if plan.precision and made.param and plan.precision != made.param:
         return Applied("applied", f"the model {seen}, in {made.param} instead of {plan.precision}")
     return Applied("applied", f"the model {seen}")
@@ -87,9 +88,9 @@ def _missing_wrapper(plan: PlanSummary, made: Wrapped, world: int) -> str:
     if kind == "single":
         return "a whole model" if has - {"ddp"} else ""
     if kind == "ddp" and (world == 1 or _is_piped(plan, made)):
-        return WORDS[kind] if has - {"ddp"} else ""
+        return WRAPPER_NAMES[kind] if has - {"ddp"} else ""
     if kind not in has:
-        return WORDS.get(kind, kind)
+        return WRAPPER_NAMES.get(kind, kind)
     if kind == "ddp" and has & {"zero1", "fsdp1", "fsdp2", "deepspeed"}:
         return "DistributedDataParallel alone"
     return ""
@@ -103,8 +104,9 @@ def _is_piped(plan: PlanSummary, made: Wrapped) -> bool:
 
 def _seen(made: Wrapped) -> str:
     """Wrappers in words: "is wrapped in fully_shard, divided by tp 2"."""
+    # Of adopted models `adopted` names ZeroRedundancyOptimizer's part.
     shown = [each for each in made.strategies if each != "zero1" or not made.adopted]
-    names = " and ".join(WORDS.get(strategy, strategy) for strategy in shown)
+    names = " and ".join(WRAPPER_NAMES.get(strategy, strategy) for strategy in shown)
     if made.zero_stage is not None:
         names = names.replace("DeepSpeed", f"DeepSpeed (ZeRO stage {made.zero_stage})")
     dims = _dims_text(made.dims)
@@ -118,9 +120,11 @@ def _dims_text(dims: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {size}" for name, size in dims.items() if name in DIMENSIONS and size > 1)
 
 
-IDLE = "see why the script had nothing to do: its last lines, its arguments, a checkpoint that was done already"
-ALONE = "see whether the script makes its group under a condition, such as a GPU, that is not met here"
-UNMADE = (
+REMEDY_IDLE = "see why the script had nothing to do: its last lines, its arguments, a checkpoint that was done already"
+REMEDY_ALONE = (
+    "see whether the script makes its group under a condition, such as a GPU, that is not met here"
+)
+REMEDY_OTHERWISE = (
     "call parallelize() in the script, take the preset that matches what it does, or see the plan's notes"
 )
 
@@ -129,14 +133,14 @@ def find_not_applied(view: View) -> Iterable[Finding]:
     """Report a preset without effect, ranks that train independently, and success without a step."""
     yield from _find_idle(view)
     yield from _find_ungrouped(view)
-    acted = applied(view.state)
+    result = check_applied(view.state)
     expected = view.state.plan.obeys if view.state.plan is not None else None
-    if acted is not None and acted.state == "not applied" and expected:  # else the plan reports it
+    if result is not None and result.state == "not applied" and expected:  # else the plan reports it
         yield Finding(
             "acted-otherwise",
             "warning",
-            f"the preset is not applied: {acted.text}",
-            remedy=UNMADE,
+            f"the preset is not applied: {result.text}",
+            remedy=REMEDY_OTHERWISE,
             evidence=(f"the plan expected: {expected}",),
         )
 
@@ -145,11 +149,11 @@ def _find_idle(view: View) -> Iterable[Finding]:
     attempt = view.attempt
     if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
         text = f"every rank succeeded, but {attempt.idle}"
-        yield Finding("acted-idle", "warning", text, remedy=IDLE, since=attempt.ended)
+        yield Finding("acted-idle", "warning", text, remedy=REMEDY_IDLE, since=attempt.ended)
 
 
 def _find_ungrouped(view: View) -> Iterable[Finding]:
     made = [rank.made for rank in view.state.ranks.values()]
     if len(made) > 1 and all(each and each.grouped is False and not each.strategies for each in made):
         text = f"the {len(made)} ranks train without a process group: each trains a model of its own"
-        yield Finding("acted-alone", "warning", text, remedy=ALONE)
+        yield Finding("acted-alone", "warning", text, remedy=REMEDY_ALONE)

@@ -11,7 +11,7 @@ from ...presets.base_dirs import private_folder
 from ...presets.finding import Finding, PlanError
 from ...presets.load import check_name, library, user_dir
 from ...presets.preset_text import check_saved, saved_text
-from ...presets.render import named
+from ...presets.render import preset_with_files
 from ...presets.request import Named, Request
 from ..hub.sky_process import Candidate, candidates_for
 from ..run import file_io
@@ -30,7 +30,7 @@ from .words import nccl_pairs, request_of, shell_words, words_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchForm:
-    """The launch form as typed; the source parses it and reports problems as sentences."""
+    """The launch form as typed; the functions below parse it, and raise RunError with a sentence."""
 
     preset: str
     script: str = ""
@@ -72,7 +72,7 @@ class LaunchPreview:
     """The generated plan, exactly as `--dry-run` prints it, or "" if there is none."""
     problems: tuple[str, ...] = ()
     """Reasons why it cannot start, one sentence each."""
-    asks: str = ""
+    open_questions: str = ""
     """Questions to hosts that the plan still needs, or ""."""
     yaml: str = ""
     """The SkyPilot task as SkyPilot gets it, with secrets masked, or ""."""
@@ -89,14 +89,14 @@ def with_free_name(form: LaunchForm) -> LaunchForm:
     return form if free == name else replace(form, options={**form.options, "name": free})
 
 
-def asks(form: LaunchForm) -> str:
-    """Return the open part of this form's plan, for its place in the preview. Raises RunError."""
+def _open_questions(form: LaunchForm) -> str:
+    """Return what hosts must be asked before there is a plan, for its place in the preview. Raises RunError."""
     if kind_of(form.place) != HOSTS:
         return ""
-    _request(form)
-    named = ", ".join(host.destination for host in hosts(form))
+    _request(form)  # refuses an incomplete form
+    destinations = ", ".join(host.destination for host in hosts(form))
     return (
-        f"hosts: {named}\n"
+        f"hosts: {destinations}\n"
         "# Enter asks each by ssh for its Python, torch, cores and GPUs, and shows the plan; nothing starts before it\n"
     )
 
@@ -106,15 +106,15 @@ def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
 
     `ask`: query the named hosts.
     """
-    open_ = "" if ask else asks(form)
-    if open_:
-        return LaunchPreview(text=open_, asks=open_)
+    questions = "" if ask else _open_questions(form)
+    if questions:
+        return LaunchPreview(text=questions, open_questions=questions)
     launch = prepared(form)
     problem = syntax_problem(launch.plan) if launch.order is None else ""
     return LaunchPreview(
         text=launch.text(),
         problems=(problem,) if problem else (),
-        preset=named(launch.plan),
+        preset=preset_with_files(launch.plan),
         yaml=launch.yaml,
         findings=tuple(findings(launch.plan, launch.asked or Request())),
     )
@@ -150,7 +150,7 @@ def _on_sky(form: LaunchForm, request: Request) -> Request:
 
 async def candidates(form: LaunchForm) -> list[Candidate]:
     """Return the nodes that SkyPilot would choose. Raises RunError. Takes seconds."""
-    nodes = form.option("nnodes").rpartition(":")[2] or "1"
+    nodes = form.option("nnodes").rpartition(":")[2] or "1"  # the most of an elastic launch
     if not nodes.isdecimal() or not int(nodes):
         raise RunError(f"nodes {form.option('nnodes')}: a number from 1 on")
     return await candidates_for(_on_sky(form, request_without_script(form)), int(nodes))
@@ -186,17 +186,17 @@ def request_without_script(form: LaunchForm) -> Request:
     )
 
 
-def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os.environ) -> str:
+def save(name: str, form: LaunchForm, overwrite: bool, env: Mapping[str, str] = os.environ) -> str:
     """Write a form as a preset of the user, atomically, and return its path.
 
-    Raises FileExistsError if the file exists and `replace` is False, RunError, PresetError and PlanError.
+    Raises FileExistsError if the file exists and `overwrite` is False, RunError, PresetError and PlanError.
     """
     presets = library()
     text = saved_text(check_name(name), form.preset, overrides_of(request_without_script(form)), presets)
     path = user_dir(env) / f"{name}.toml"
     if path.exists() and name == form.preset:  # the file would lose its own changes
         raise RunError(f"preset {name} cannot build on itself: choose another name")
-    if path.exists() and not replace:
+    if path.exists() and not overwrite:
         raise FileExistsError(str(path))
     check_saved(name, text, presets)
     try:

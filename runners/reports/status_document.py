@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...presets.finding import RunFinding, worst_first
-from ..diagnosis.applied_preset import Applied, applied
+from ..diagnosis.applied_preset import Applied, check_applied
 from ..diagnosis.first_step import no_step_yet
 from ..diagnosis.mesh import coordinates, sizes
 from ..diagnosis.missing_data import missing
@@ -176,7 +176,7 @@ def status_json(state: RunState, now: float | None = None) -> RunStatus:
         "exit_code": state.exit_code,
         "text": state.end_text,
         "plan": None if state.plan is None else _plan(state.plan),
-        "applied": _whole_or_none(applied(state)),
+        "applied": _whole_or_none(check_applied(state)),
         "training": _whole(progress(state, now)),
         "no_step_yet": no_step_yet(state, now) or None,
         "checkpoint": _checkpoint(state, now),

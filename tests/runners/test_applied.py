@@ -8,7 +8,7 @@ import pytest
 
 from distui.runners.agent.hook_clients import wrapping_of
 from distui.runners.diagnosis import applied_preset
-from distui.runners.diagnosis.applied_preset import applied
+from distui.runners.diagnosis.applied_preset import check_applied
 from distui.runners.diagnosis.view import View
 from distui.runners.run.model import Outcome, PlanSummary, RankPlace, Wrapped
 from distui.runners.run.state import Attempt, Rank, RunState
@@ -47,23 +47,23 @@ def test_what_is_there_against_what_is_asked() -> None:
         (wrapped("fsdp1", param="bf16"), {"strategy": "fsdp1", "precision": "bf16"}, "applied", "is wrapped in Fully"),
     ]  # fmt: skip
     for made, plan, wanted, words in cases:
-        found = applied(state(made, made, **plan))
+        found = check_applied(state(made, made, **plan))
         assert found is not None
         assert (found.state, words in found.text) == (wanted, True), found
 
 
 def test_the_rank_that_differs_is_named_and_nothing_is_known_before() -> None:
-    found = applied(state(wrapped("ddp"), wrapped()))
+    found = check_applied(state(wrapped("ddp"), wrapped()))
     assert found is not None
     assert (found.state, found.text.startswith("rank 1: mine asks for Distributed")) == (
         "not applied",
         True,
     )
-    nothing = applied(state(None, None))
+    nothing = check_applied(state(None, None))
     assert nothing is not None
     assert nothing.state == "unknown"
-    assert applied(RunState()) is None
-    alone = applied(state(wrapped()))
+    assert check_applied(RunState()) is None
+    alone = check_applied(state(wrapped()))
     assert alone is not None
     assert alone.state == "applied", "one rank has nobody to average with"
 

@@ -89,7 +89,7 @@ def finding_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
     """Return the findings of the check, the worst first, each with its remedy."""
     if preview is None or preview.problems or not preview.text:
         return wrap("There is no plan yet that could be checked.", width - 1, "dim", first=" ")
-    if preview.asks:
+    if preview.open_questions:
         return wrap(
             "The hosts are asked first: Enter does it, and shows what is found.",
             width - 1,

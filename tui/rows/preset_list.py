@@ -14,13 +14,16 @@ _MARKS = {"yours": "y", "project": "p"}
 
 
 def matching(entries: Sequence[PresetEntry], words: str) -> list[PresetEntry]:
-    """Return the presets with every word, in any order: in name, title, summary, strategy or origin."""
+    """Return the presets with every word, in any order: in name, title, summary, strategy, origin or problem."""
     wanted = words.lower().split()
     return [entry for entry in entries if all(word in _text(entry) for word in wanted)]
 
 
 def best_match(entries: Sequence[PresetEntry], words: str, kept: str) -> str:
-    """Return the preset for the cursor: one with exactly this name, one whose name begins so, `kept`, or the first."""
+    """Return an exact match; else `kept` if it begins with the words, else the first that begins so.
+
+    Without any, return `kept`, which the search may hide.
+    """
     names = [entry.name for entry in matching(entries, words)]
     word = words.strip().lower()
     exact = [name for name in names if name.lower() == word]

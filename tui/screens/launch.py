@@ -316,7 +316,7 @@ class LaunchScreen(Screen[None]):
             self.notify("the plan is not ready yet; press Enter again")
         elif preview.problems:
             self.notify(preview.problems[0], severity="error")
-        elif preview.asks:
+        elif preview.open_questions:
             background(self, "plan", self._ask_hosts(self.form), exclusive=True)
         else:
             self._confirm(preview, self.form)

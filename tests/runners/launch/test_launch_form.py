@@ -168,7 +168,7 @@ def test_the_plan_for_this_machine_is_as_before(here: Path) -> None:
 def test_hosts_are_not_asked_by_a_preview(here: Path) -> None:
     preview = LocalSource().plan(form(place="hosts no-such-host.invalid, other.invalid"))
     assert "no-such-host.invalid, other.invalid" in preview.text
-    assert preview.asks
+    assert preview.open_questions
     assert not preview.problems
 
 
