@@ -14,7 +14,7 @@ import msgspec
 
 from ..profile import profiling, rank_traces, traces
 from ..profile.rank_traces import RankTrace
-from ..profile.traces import TraceSummary
+from ..profile.trace_summary import TraceSummary
 from ..run.command_executor import CommandRefused, Reply
 from ..run.commands import Profile
 from ..run.model import Clause, sentence

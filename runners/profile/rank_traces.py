@@ -20,7 +20,7 @@ from ..run.commands import Profile
 from ..run.formatting import spans_text
 from ..run.model import Clause, CommandDone
 from ..run.wire.client import new_id
-from .traces import TraceSummary
+from .trace_summary import TraceSummary
 
 PIECE = 2 << 20
 """Bytes of a trace in one answer."""

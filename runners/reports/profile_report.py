@@ -12,7 +12,7 @@ from ..node.local_agent import check_ranks
 from ..node.run_following import history
 from ..profile import profiling, rank_traces
 from ..profile.rank_traces import Fetched, RankTrace
-from ..profile.traces import OperatorTime, TraceSummary
+from ..profile.trace_summary import OperatorTime, TraceSummary
 from ..run import run_directories
 from ..run.commands import Profile
 from ..run.errors import RunError

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_format import partial_overlaps
 
-from distui.runners.profile import traces
-from distui.runners.profile.traces import TraceError, TraceSummary
+from distui.runners.profile import trace_events, trace_summary, traces
+from distui.runners.profile.trace_events import TraceError
+from distui.runners.profile.trace_summary import TraceSummary
 
 MS = 1000.0
 
@@ -32,7 +33,7 @@ def event(
 
 def summary(*events: dict[str, Any]) -> TraceSummary:
     document = {"schemaVersion": 1, "traceEvents": list(events)}
-    return traces.summarized(traces.decoded("t.json", json.dumps(document).encode()))
+    return trace_summary.summarized(trace_events.decoded("t.json", json.dumps(document).encode()))
 
 
 def marks(first: int, *times: float) -> list[dict[str, Any]]:
@@ -192,7 +193,7 @@ def test_what_is_no_trace_is_refused_with_its_name(tmp_path: Path, content: byte
     path = tmp_path / "rank-0.json"
     path.write_bytes(content)
     with pytest.raises(TraceError) as caught:
-        traces.summarized(traces.decoded("rank-0.json", traces.content(path)))
+        trace_summary.summarized(trace_events.decoded("rank-0.json", trace_events.content(path)))
     assert "\n" not in str(caught.value)
 
 
@@ -200,7 +201,7 @@ def test_a_pipe_or_a_folder_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank-0.json")
     for path in (tmp_path / "rank-0.json", tmp_path, tmp_path / "none"):
         with pytest.raises(TraceError):
-            traces.content(path)
+            trace_events.content(path)
 
 
 def test_many_marks_and_long_names_cost_little() -> None:
@@ -209,7 +210,7 @@ def test_many_marks_and_long_names_cost_little() -> None:
     ]
     its = summary(*marks, event("aten::" + "x" * 100_000, 0, 10))
     assert its.first is None
-    assert len(its.operators[0].name) == traces.LONGEST_NAME
+    assert len(its.operators[0].name) == trace_summary.LONGEST_NAME
 
 
 SPANS = st.lists(
@@ -226,7 +227,7 @@ def inside(spans: list[tuple[float, float]], at: float) -> bool:
 def test_intervals_are_what_counting_says(
     some: list[tuple[float, float]], others: list[tuple[float, float]]
 ) -> None:
-    ours, theirs = traces.union(some), traces.union(others)
-    assert traces.length(ours) == sum(inside(some, at) for at in range(60))
+    ours, theirs = trace_events.union(some), trace_events.union(others)
+    assert trace_events.length(ours) == sum(inside(some, at) for at in range(60))
     both = sum(inside(some, at) and inside(others, at) for at in range(60))
-    assert traces.common(ours, theirs) == traces.common(theirs, ours) == both
+    assert trace_events.common(ours, theirs) == trace_events.common(theirs, ours) == both

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from distui.runners.profile import profiling, rank_traces
 from distui.runners.profile.rank_traces import Fetched, RankTrace
-from distui.runners.profile.traces import OperatorTime, TraceSummary
+from distui.runners.profile.trace_summary import OperatorTime, TraceSummary
 from distui.runners.reports.profile_report import report, slowest, values
 from distui.runners.run.command_executor import CommandRefused
 from distui.runners.run.commands import Profile

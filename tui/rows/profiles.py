@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ...presets.plurals import plural
 from ...runners.profile import rank_traces
 from ...runners.profile.rank_traces import Fetched, RankTrace
-from ...runners.profile.traces import OperatorTime, TraceSummary
+from ...runners.profile.trace_summary import OperatorTime, TraceSummary
 from ...runners.reports.profile_report import APART, merged, shares_of, slowest
 from ...runners.run.formatting import NA, spans_text
 from ...runners.run.model import CommandDone
