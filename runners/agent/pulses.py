@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from ..diagnosis.activity import Kind, place
+from ..diagnosis.activity import Kind, position_of
 from ..diagnosis.stack_text import sites
 from ..run import clock, file_locks
 from ..run.freshness import PULSE_S
@@ -30,7 +30,7 @@ from .wait_shares import WaitShares
 
 def _lean(pulse: Pulse) -> Pulse:
     """Remove the threads of a rank in a collective, except dead ones. They are 3 kB of every pulse."""
-    waits = place(pulse.stack).kind in (Kind.COLLECTIVE, Kind.TORCH) and any(
+    waits = position_of(pulse.stack).kind in (Kind.COLLECTIVE, Kind.TORCH) and any(
         not call.done for call in pulse.active
     )
     if not waits or not pulse.threads:

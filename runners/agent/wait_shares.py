@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..diagnosis.activity import Kind, place
+from ..diagnosis.activity import Kind, position_of
 from ..run.freshness import PULSE_S, holds
 from ..run.pulse import Pulse
 
@@ -109,4 +109,4 @@ def waited(pulse: Pulse, seconds: float) -> float | None:
         return 1.0
     if not pulse.stack:
         return None
-    return 1.0 if place(pulse.stack).kind is Kind.COLLECTIVE else 0.0
+    return 1.0 if position_of(pulse.stack).kind is Kind.COLLECTIVE else 0.0

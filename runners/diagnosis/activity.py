@@ -122,7 +122,7 @@ def _level(path: str) -> int:
     return next((level for level, files in _LEVELS if files.search(path)), 0)
 
 
-def place(stack: Sequence[Site]) -> RankPosition:
+def position_of(stack: Sequence[Site]) -> RankPosition:
     """Return the position of a rank by its stack, innermost frame first."""
     if not stack:
         return RankPosition(Kind.UNKNOWN)
@@ -139,7 +139,7 @@ def place(stack: Sequence[Site]) -> RankPosition:
 
 
 def may_wait_in_distributed(stack: Sequence[Site]) -> bool:
-    """Whether a rank with this stack may wait in torch.distributed. A cheap test before `place`."""
+    """Whether a rank with this stack may wait in torch.distributed. A cheap test before `position_of`."""
     return any("/torch/distributed/" in site.file for site in stack[:4])
 
 
@@ -233,7 +233,7 @@ def doing(
         return Doing(Activity.UNKNOWN)
     newest = pulses[-1]
     stack = next((pulse.stack for pulse in reversed(pulses) if pulse.stack), ())
-    position = place(stack)
+    position = position_of(stack)
     if newest.state in ("T", "t"):
         return Doing(Activity.STOPPED, position, stack)
     if not newest.hook:
@@ -335,11 +335,11 @@ def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse
 def asleep_s(pulses: Sequence[Pulse]) -> float:
     """Seconds that the main thread has slept at one place; 0 with fewer than 3 such pulses."""
     newest = pulses[-1]
-    here = place(newest.stack)
+    here = position_of(newest.stack)
     count, since = 1, newest.at
     for before, after in zip(reversed(pulses[:-1]), reversed(pulses[1:]), strict=True):
         same = before.stack == newest.stack
-        if not (same or place(before.stack) == here) or not _rested(before, after, same):
+        if not (same or position_of(before.stack) == here) or not _rested(before, after, same):
             break
         count, since = count + 1, before.at
     return newest.at - since if count >= 3 else 0.0
@@ -424,7 +424,7 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     Another thread can interrupt a loop without calls only at its backward jump, so all samples show one line.
     """
     innermost = pulses[-1].stack[0]
-    if not own_code(innermost.file) or place(pulses[-1].stack).kind is not Kind.CODE:
+    if not own_code(innermost.file) or position_of(pulses[-1].stack).kind is not Kind.CODE:
         return False
     trail = _trail(pulses, lambda it: it.hook and it.stack[:1] == (innermost,) and it.sites == 1)
     if len(trail) < 3 or trail[-1].at - trail[0].at < ASLEEP_S or works(trail[0], trail[-1]):

@@ -14,7 +14,7 @@ from ..run.model import RankPhase
 from ..run.pulse import Pulse, Site
 from ..run.state import Rank, RunState
 from ..telemetry.progress import current
-from .activity import Kind, frame_rules, place
+from .activity import Kind, frame_rules, position_of
 
 AFTER_S = 5.0
 """Minimum age of an attempt in seconds, since every Python process imports at first."""
@@ -30,7 +30,7 @@ _KINDS = {
     Kind.SUBPROCESS: "waiting for a program that it started",
     Kind.STORE: "waiting for the other ranks to join",
 }
-"""Used if no sign matches: by the stack's place, see activity.place."""
+"""Used if no sign matches: by the stack's position, see activity.position_of."""
 
 
 def no_step_yet(state: RunState, now: float) -> str:
@@ -87,4 +87,4 @@ def doing_words(stack: tuple[Site, ...]) -> str:
     for sign in _SIGNS:
         if any(sign.fits(site.file, site.name) for site in stack):
             return sign.kind
-    return _KINDS.get(place(stack).kind, "")
+    return _KINDS.get(position_of(stack).kind, "")

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from ..run.pulse import Pulse
-from .activity import Kind, place
+from .activity import Kind, position_of
 
 LEAST_STEPS = 3
 """Minimum number of steps with samples of workers per rank."""
@@ -29,7 +29,7 @@ SURE = 2.0
 
 def waits(pulses: Sequence[Pulse]) -> bool:
     """Whether a rank is mostly in a data loader that has workers."""
-    stacks = [place(pulse.stack).kind for pulse in pulses if pulse.stack]
+    stacks = [position_of(pulse.stack).kind for pulse in pulses if pulse.stack]
     fed = any(pulse.workers_busy is not None for pulse in pulses)
     return fed and stacks.count(Kind.LOADER) >= LOADING * len(stacks) > 0
 

@@ -12,7 +12,7 @@ from ..run.pulse import Pulse
 from ..run.samples import Gpu, Host, RankSample
 from ..run.state import Rank
 from . import activity
-from .activity import Kind, RankPosition, place
+from .activity import Kind, RankPosition, position_of
 from .view import View
 
 BENIGN = frozenset(("idle", "application clocks", "sync boost", "display clocks"))
@@ -133,7 +133,7 @@ def reasons(view: View, rank: int) -> list[Reason]:
 
 def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
     """Return the place of most of a rank's samples; None if it changes or there are too few samples."""
-    positions = [place(pulse.stack) for pulse in pulses if pulse.stack]
+    positions = [position_of(pulse.stack) for pulse in pulses if pulse.stack]
     if len(positions) < PULSES:
         return None
     kind, times = Counter(position.kind for position in positions).most_common(1)[0]
@@ -283,7 +283,7 @@ def _reason_at(location: object, own: Sequence[RankPosition]) -> Iterator[Reason
 
 
 def _places(pulses: Sequence[Pulse]) -> list[RankPosition]:
-    return [place(pulse.stack) for pulse in pulses if pulse.stack]
+    return [position_of(pulse.stack) for pulse in pulses if pulse.stack]
 
 
 def _location(pos: RankPosition) -> object:

@@ -149,7 +149,7 @@ def _comer(view: View, rank: int, pulses: Sequence[Pulse]) -> Comer | None:
     newest = pulses[-1]
     if newest.step or newest.active or not activity.may_wait_in_distributed(newest.stack):
         return None
-    where = activity.place(newest.stack)
+    where = activity.position_of(newest.stack)
     if where.kind is not Kind.STORE:
         return None
     since = activity.still_since(pulses)

@@ -156,7 +156,7 @@ def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     since = activity.still_since(pulses)
     if newest.at - since < WAIT_S:
         return None
-    place = activity.place(newest.stack)
+    place = activity.position_of(newest.stack)
     if not reducing and place.kind is not Kind.COLLECTIVE:
         return None
     sites = activity.telling_frames(newest.stack) if place.site is not None else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from each import for_each
 
-from distui.runners.diagnosis.activity import Kind, own_code, place, telling_frames
+from distui.runners.diagnosis.activity import Kind, own_code, position_of, telling_frames
 from distui.runners.run.pulse import Site
 
 from .hang_rig import (
@@ -77,7 +77,7 @@ GATHER = torch("distributed/distributed_c10d.py", "gather_object")
     ],
 )  # fmt: skip
 def test_kinds(stack: tuple[Site, ...], kind: Kind) -> None:
-    assert place(stack).kind is kind
+    assert position_of(stack).kind is kind
 
 
 @for_each(
@@ -92,14 +92,14 @@ def test_kinds(stack: tuple[Site, ...], kind: Kind) -> None:
     ],
 )
 def test_functions_of_torch_distributed(stack: tuple[Site, ...], op: str) -> None:
-    assert place(stack).op == op
+    assert position_of(stack).op == op
 
 
 def test_the_users_own_code_is_named_first_then_a_library() -> None:
-    assert place(IN_LOADER).site == STEP[1]
+    assert position_of(IN_LOADER).site == STEP[1]
     installed = (lib("threading.py", "wait"), package("trl/train.py", "train"), torch("x.py", "y"))
-    assert place(installed).site == installed[1]
-    assert place(IN_INIT[:2]).site == IN_INIT[0]
+    assert position_of(installed).site == installed[1]
+    assert position_of(IN_INIT[:2]).site == IN_INIT[0]
     assert telling_frames(IN_LOADER) == STEP[1:]
 
 
