@@ -66,7 +66,7 @@ class Inherited:
         }
         self._left = kept
         if any(map(_settles, kept.values())):
-            current = {at: each for at, each in current.items() if not (_verdict(each) and _mild(each))}
+            current = {at: each for at, each in current.items() if each.alarm or not _verdict(each)}
         return list((current | kept).values())
 
     def _note_first(self, view: View) -> None:
@@ -78,7 +78,7 @@ class Inherited:
 
     def _stays(self, old: Finding, new: Finding | None, changed: bool, view: View) -> bool:
         """Whether an inherited finding is kept. `changed`: another finding explains why ranks wait."""
-        if new is not None and (_mild(old) or not _mild(new)):
+        if new is not None and (new.alarm or not old.alarm):
             return (new.severity, new.text) == (old.severity, old.text)
         return self._open(old, view) and not (changed and _verdict(old))
 
@@ -98,17 +98,13 @@ class Inherited:
         return view.now < max(judged, default=began) + LONGER_S.get(old.id, AGAIN_S)
 
 
-def _mild(finding: Finding) -> bool:
-    return not finding.alarm
-
-
 def _verdict(finding: Finding) -> bool:
     return _VERDICT.match(finding.id) is not None
 
 
 def _settles(finding: Finding) -> bool:
     """Whether it is an alarm that explains why ranks wait."""
-    return _verdict(finding) and not _mild(finding)
+    return _verdict(finding) and finding.alarm
 
 
 DETECTORS: tuple[Detector, ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...presets.finding import NO_VERDICT, Finding
@@ -201,6 +201,8 @@ SPINS_S = 20.0
 SPINS_PERCENT, SPINS_POWER = 95.0, 0.5
 """Signs of a kernel that waits for others: minimum GPU utilization, and maximum power as a share of the limit."""
 RETRANSMITS = 2
+OLD_S = 30.0
+"""Seconds after a pulse before its rank sends no data."""
 P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
 ALIGN = (
     "make every rank call the same collectives in the same order and with the same sizes; "
@@ -472,40 +474,24 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
     )
 
 
-GAPS: tuple[tuple[Callable[[Pulse | None, float], bool], Callable[[View, Sequence[int]], str]], ...] = (
-    (
-        lambda pulse, now: pulse is None,
-        lambda view, ranks: f"nothing is received from {view.ranks_text(ranks)}",
-    ),
-    (
-        lambda pulse, now: pulse is not None and not pulse.hook,
-        lambda view, ranks: (
-            f"{view.ranks_text(ranks)} {agreeing(ranks, 'has', 'have')} no hook that answers"
-        ),
-    ),
-    (
-        lambda pulse, now: pulse is not None and pulse.hook and pulse.recorder is False,
-        lambda view, ranks: (
-            f"{' '.join(filter(None, ('torch', view.state.torch)))} has no flight recorder on "
-            f"{spans_text('rank', ranks)}"
-        ),
-    ),
-    (
-        lambda pulse, now: pulse is not None and now - pulse.at > 30.0,
-        lambda view, ranks: f"{view.ranks_text(ranks)} sent no data for a while",
-    ),
-)
-"""Whether the newest pulse of a rank lacks something, and the sentence about such ranks; the most important first."""
-
-
 def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
     """Yield the missing data, the most important first."""
     members = set[int]().union(*(pending.members or view.state.ranks for pending in blocked))
     newest = {rank: view.newest(rank) for rank in sorted(members.difference(waits.waiting_ranks(blocked)))}
-    for is_lacking, text in GAPS:
-        ranks = [rank for rank, pulse in newest.items() if is_lacking(pulse, view.now)]
-        if ranks:
-            yield text(view, ranks)
+    silent = [rank for rank, pulse in newest.items() if pulse is None]
+    pulses = {rank: pulse for rank, pulse in newest.items() if pulse is not None}
+    hookless = [rank for rank, pulse in pulses.items() if not pulse.hook]
+    unrecorded = [rank for rank, pulse in pulses.items() if pulse.hook and pulse.recorder is False]
+    old = [rank for rank, pulse in pulses.items() if view.now - pulse.at > OLD_S]
+    if silent:
+        yield f"nothing is received from {view.ranks_text(silent)}"
+    if hookless:
+        yield f"{view.ranks_text(hookless)} {agreeing(hookless, 'has', 'have')} no hook that answers"
+    if unrecorded:
+        torch = f"torch {view.state.torch}".rstrip()
+        yield f"{torch} has no flight recorder on {spans_text('rank', unrecorded)}"
+    if old:
+        yield f"{view.ranks_text(old)} sent no data for a while"
     for pending in blocked:
         if not pending.numbered:
             yield f"for whom {spans_text('rank', pending.ranks)} wait in {pending.call.op} is recorded nowhere"
