@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
@@ -161,26 +162,35 @@ def candidates(tail: bytes) -> list[bytes]:
     The search starts at the ends, so that other output costs little.
     """
     lines: dict[int, bytes] = {}
-    for needles in NEEDLES:
-        for needle in needles:
-            before = len(tail)
-            for _ in range(MOST_LINES):
-                at = tail.rfind(needle, 0, before)
-                if at < 0:
-                    break
-                begin, end = tail.rfind(b"\n", 0, at) + 1, tail.find(b"\n", at)
-                lines[begin] = tail[begin : end if end >= 0 else len(tail)]
-                before = begin
+    for needle in itertools.chain.from_iterable(NEEDLES):
+        lines.update(itertools.islice(_newest_lines(tail, needle), MOST_LINES))
     for needle in NOT_FINITE:
-        at = -1
-        for _ in range(MOST_LINES):
-            at = tail.find(needle, at + 1)
-            if at < 0:
-                break
-            begin, end = tail.rfind(b"\n", 0, at) + 1, tail.find(b"\n", at)
-            at = end if end >= 0 else len(tail)
-            lines[begin] = tail[begin:at]
+        lines.update(itertools.islice(_oldest_lines(tail, needle), MOST_LINES))
     return [line for _, line in sorted(lines.items())]
+
+
+def _newest_lines(tail: bytes, needle: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with a text, newest first, each after its place."""
+    at = tail.rfind(needle)
+    while at >= 0:
+        begin, line = _line_at(tail, at)
+        yield begin, line
+        at = tail.rfind(needle, 0, begin)
+
+
+def _oldest_lines(tail: bytes, needle: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with a text, oldest first, each after its place."""
+    at = tail.find(needle)
+    while at >= 0:
+        begin, line = _line_at(tail, at)
+        yield begin, line
+        at = tail.find(needle, begin + len(line))
+
+
+def _line_at(tail: bytes, at: int) -> tuple[int, bytes]:
+    """Return the begin and the text of the line around a place."""
+    begin, end = tail.rfind(b"\n", 0, at) + 1, tail.find(b"\n", at)
+    return begin, tail[begin : end if end >= 0 else len(tail)]
 
 
 def _signals(lines: Sequence[bytes]) -> list[ReportedValue]:
