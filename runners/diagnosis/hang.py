@@ -488,7 +488,7 @@ def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
     if hookless:
         yield f"{view.ranks_text(hookless)} {agreeing(hookless, 'has', 'have')} no hook that answers"
     if unrecorded:
-        torch = f"torch {view.state.torch}".rstrip()
+        torch = f"torch {view.state.torch or ''}".rstrip()
         yield f"{torch} has no flight recorder on {spans_text('rank', unrecorded)}"
     if old:
         yield f"{view.ranks_text(old)} sent no data for a while"
