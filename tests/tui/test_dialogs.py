@@ -481,7 +481,7 @@ def test_save_first_is_an_answer_where_the_plan_says_how(way: str) -> None:
     state = state_of()
     assert state.plan is not None
     state.plan = msgspec.structs.replace(state.plan, save_on=way)
-    question = confirmation(state, Restart("1"))
+    question = confirmation(state, Restart("1"), play.NOW)
     assert question is not None
     assert question.save_verb == ("save, then restart" if way else "")
 

@@ -241,7 +241,7 @@ def test_hosts_of_ones_own_are_told_of_one_by_one() -> None:
     assert "node 0" not in found
     assert "connecting" not in found, "before anything was started there"
     assert "what was started on the hosts is ended" in " ".join(found.split())
-    assert remains(frame.state) == ""
+    assert remains(frame.state, play.NOW) == ""
 
 
 def test_a_launch_on_hosts_that_failed_connects_no_more() -> None:
@@ -259,41 +259,41 @@ def test_a_launch_on_hosts_that_failed_connects_no_more() -> None:
 def test_a_restart_with_a_lost_node_offers_two_ways() -> None:
     state = frame_of(several.lost()).state
     assert silent(state) == [1]
-    asked = confirm.restart(state, Restart("x", {"LR": "1"}))
+    asked = confirm.restart(state, Restart("x", {"LR": "1"}), play.NOW)
     assert asked.verb == "only if all answer"
     assert asked.other_verb == "go on without c2"
     assert asked.other == Restart("x", {"LR": "1"}, reachable=True)
     found = text_of(asked.lines)
     assert f"✖ c2: {several.REFUSED}" in found
     assert "without c2 the ranks wait until there are 2 nodes" in found
-    elastic = confirm.restart(frame_of(several.lost(least=1)).state, Restart("x"))
+    elastic = confirm.restart(frame_of(several.lost(least=1)).state, Restart("x"), play.NOW)
     assert "without c2: elastic, with 1 node (at least 1)" in text_of(elastic.lines)
-    whole = confirm.restart(frame_of(several.running()).state, Restart("x"))
+    whole = confirm.restart(frame_of(several.running()).state, Restart("x"), play.NOW)
     assert (whole.other, whole.verb) == (None, "restart")
 
 
 def test_a_level_by_restart_names_who_does_not_answer() -> None:
-    asked = confirm.nccl(frame_of(several.lost()).state, SetNccl("x", "INFO", restart=True))
+    asked = confirm.nccl(frame_of(several.lost()).state, SetNccl("x", "INFO", restart=True), play.NOW)
     assert "✖ c2" in text_of(asked.lines)
     assert "without c2 the ranks wait until there are 2 nodes" in text_of(asked.lines)
     assert (asked.verb, asked.other_verb) == ("only if all answer", "go on without c2")
     assert asked.other == SetNccl("x", "INFO", restart=True, reachable=True)
-    live = confirm.nccl(frame_of(several.lost()).state, SetNccl("x", "INFO"))
+    live = confirm.nccl(frame_of(several.lost()).state, SetNccl("x", "INFO"), play.NOW)
     assert (live.verb, live.other) == ("set it", None)
 
 
 def test_stop_says_that_the_cluster_stays_and_is_paid_for() -> None:
-    found = text_of(confirm.stop(frame_of(several.running()).state, Stop("x")).lines)
+    found = text_of(confirm.stop(frame_of(several.running()).state, Stop("x"), play.NOW).lines)
     assert "minigpt-1a2b3c4d is billed ($196.64/h" in found
     assert "goes down after 30 min without a job; :down takes it down now" in found
-    early = confirm.stop(frame_of(several.launching()).state, Stop("x"))
+    early = confirm.stop(frame_of(several.launching()).state, Stop("x"), play.NOW)
     assert early.title == "Give up the launch of minigpt?"
     assert "until :down takes it down" in text_of(early.lines)
 
 
 def test_down_says_what_is_lost_and_wants_the_name() -> None:
     state = frame_of(several.running()).state
-    asked = confirm.down(state, Down("x", ""))
+    asked = confirm.down(state, Down("x", ""), play.NOW)
     assert asked.typed == "minigpt-1a2b3c4d"
     found = text_of(asked.lines)
     for part in (
@@ -310,8 +310,12 @@ def test_down_says_what_is_lost_and_wants_the_name() -> None:
 
 def test_autostop_says_when_and_what_goes_with_it() -> None:
     state = frame_of(several.running()).state
-    assert "after 30 minutes without a job" in text_of(confirm.autostop(state, SetAutostop("x", 30)).lines)
-    assert "it stays, and is billed" in text_of(confirm.autostop(state, SetAutostop("x", None)).lines)
+    assert "after 30 minutes without a job" in text_of(
+        confirm.autostop(state, SetAutostop("x", 30), play.NOW).lines
+    )
+    assert "it stays, and is billed" in text_of(
+        confirm.autostop(state, SetAutostop("x", None), play.NOW).lines
+    )
 
 
 def test_the_line_speaks_of_clusters() -> None:

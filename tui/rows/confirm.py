@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ...presets.plurals import plural
 from ...presets.secrets import mask
-from ...runners.run import clock, saving
+from ...runners.run import saving
 from ...runners.run.commands import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.run.formatting import listed, spans
 from ...runners.run.nccl_reach import USES_GLOO, describe_reach, reach, uses_gloo
@@ -112,9 +112,9 @@ def _ladder(state: RunState, grace_s: float | None = None) -> Row:
     return _line("signals", f"SIGTERM, {grace_s:g} s later SIGKILL")
 
 
-def _lost(state: RunState, now: float | None) -> Row:
+def _lost(state: RunState, now: float) -> Row:
     """Return the unsaved work."""
-    loss = what_is_lost(state, clock.now() if now is None else now)
+    loss = what_is_lost(state, now)
     return _line("lost", loss.text, "warn" if loss.units else "text")
 
 
@@ -155,9 +155,7 @@ def diff_rows(state: RunState, env: Mapping[str, str], unset: Iterable[str]) -> 
     return rows
 
 
-def restart(
-    state: RunState, command: Restart, now: float | None = None, save_s: float | None = None
-) -> Confirmation:
+def restart(state: RunState, command: Restart, now: float, save_s: float | None = None) -> Confirmation:
     """Return the question for a restart of the worker group: always all ranks, since torch supports no less.
 
     `save_s` is the maximum seconds for a save before the restart.
@@ -226,7 +224,7 @@ def _going_on(state: RunState, missing: list[int]) -> list[Row]:
     return [_line("going on", f"without {who} the ranks wait until there are {wanted}", "warn")]
 
 
-def stop(state: RunState, command: Stop, now: float | None = None) -> Confirmation:
+def stop(state: RunState, command: Stop, now: float) -> Confirmation:
     if launching(state):
         line = _line("launch", given_up(state, now))
         return Confirmation(f"Give up the launch of {state.name}?", (line,), "give it up", command)
@@ -245,7 +243,7 @@ def stop(state: RunState, command: Stop, now: float | None = None) -> Confirmati
     return Confirmation(f"Stop {state.name}?", tuple(lines), "stop", command)
 
 
-def down(state: RunState, command: Down, now: float | None = None) -> Confirmation:
+def down(state: RunState, command: Down, now: float) -> Confirmation:
     """Return the question for taking the cluster down; the user must type its name."""
     cluster = billed(state)
     name, live = "" if cluster is None else cluster.name, not state.phase.ended
@@ -258,13 +256,11 @@ def down(state: RunState, command: Down, now: float | None = None) -> Confirmati
         lines += [_who(state, sorted(state.ranks))] if state.ranks else []
     lines.append(_line("lost", "all on its disks: checkpoints, logs, data that was not copied", "warn"))
     if live and state.ranks:
-        lines.append(
-            _line("unsaved", what_is_lost(state, clock.now() if now is None else now).text, "warn")
-        )
+        lines.append(_line("unsaved", what_is_lost(state, now).text, "warn"))
     return Confirmation(f"Take cluster {name} down?", tuple(lines), "take it down", command, typed=name)
 
 
-def autostop(state: RunState, command: SetAutostop, now: float | None = None) -> Confirmation:
+def autostop(state: RunState, command: SetAutostop, now: float) -> Confirmation:
     """Return the question for the cluster's automatic stop."""
     cluster = billed(state)
     name = "" if cluster is None else cluster.name
@@ -311,7 +307,7 @@ def profile(state: RunState, command: Profile) -> Confirmation:
     )
 
 
-def nccl(state: RunState, command: SetNccl, now: float | None = None) -> Confirmation:
+def nccl(state: RunState, command: SetNccl, now: float) -> Confirmation:
     """Return the question for a change of NCCL_DEBUG.
 
     `nccl_reach.refusal` has already refused a change without effect.
@@ -351,7 +347,7 @@ def _live(state: RunState, ranks: list[int]) -> list[Row]:
     ]
 
 
-def confirmation(state: RunState, command: Command, now: float | None = None) -> Confirmation | None:
+def confirmation(state: RunState, command: Command, now: float) -> Confirmation | None:
     """Return the question for a command; None for commands that change nothing.
 
     `now` is unix time, for costs and losses.

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.run import clock
 from ...runners.run.formatting import duration_exact, elapsed
 from ...runners.run.model import HUB, Cluster, LinkState, Stage
 from ...runners.run.state import Node, RunState, StageProgress
@@ -41,7 +40,7 @@ def no_cluster(state: RunState) -> str:
     return "this run has no cluster of SkyPilot's: there is nothing to take down"
 
 
-def remains(state: RunState, now: float | None = None) -> str:
+def remains(state: RunState, now: float) -> str:
     """Return the remaining cluster, its cost, and how to remove it, in a sentence; "" if nothing remains."""
     cluster = billed(state)
     if cluster is None:
@@ -56,12 +55,12 @@ def remains(state: RunState, now: float | None = None) -> str:
     return f"cluster {cluster.name} stays and {paid} until :down takes it down"
 
 
-def price(cluster: Cluster, now: float | None = None) -> str:
+def price(cluster: Cluster, now: float) -> str:
     """Return its price for a question about it."""
     return cost(cluster, now) or "unknown: SkyPilot names no price"
 
 
-def given_up(state: RunState, now: float | None = None) -> str:
+def given_up(state: RunState, now: float) -> str:
     """Return the effect of giving up the launch, in a sentence."""
     cluster = state.cluster
     if cluster is not None and cluster.managed:
@@ -79,9 +78,9 @@ def recovered(cluster: Cluster) -> str:
     return f"recovered {plural(cluster.recoveries, 'time')}" if cluster.recoveries else ""
 
 
-def cost(cluster: Cluster, now: float | None = None) -> str:
+def cost(cluster: Cluster, now: float) -> str:
     """Return the price per hour, and the cost so far; "" if SkyPilot reports no price."""
-    price, spent = _price_and_spending(cluster, clock.now() if now is None else now)
+    price, spent = _price_and_spending(cluster, now)
     return f"{price}, {spent} so far" if spent else price
 
 

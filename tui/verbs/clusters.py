@@ -11,7 +11,7 @@ from typing import TypedDict
 from ...runners.hub import cluster_commands
 from ...runners.launch import sky
 from ...runners.launch.words import request_of
-from ...runners.run import run_directories
+from ...runners.run import clock, run_directories
 from ...runners.run.commands import Down
 from ...runners.run.model import Cluster, CommandDone
 from ..rows import confirm
@@ -40,7 +40,7 @@ def _typed_name(entry: run_directories.Entry, cluster: Cluster) -> str:
     """Ask for the cluster's name, with what is lost."""
     state = entry.state()
     state.cluster, state.phase = cluster, run_directories.phase(entry)
-    asked = confirm.down(state, Down("", cluster.name))
+    asked = confirm.down(state, Down("", cluster.name), clock.now())
     sys.stderr.write("\n".join([asked.title, *plain(asked.lines), "type its name to take it down: "]))
     sys.stderr.flush()
     return sys.stdin.readline().strip()

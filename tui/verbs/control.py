@@ -17,7 +17,7 @@ from ...presets.sanitize import clean_text, escaped_json
 from ...runners.node.agentless import stop_run
 from ...runners.node.local_agent import check_ranks, open_link, with_link
 from ...runners.node.run_following import history
-from ...runners.run import checked_commands, run_directories, saving
+from ...runners.run import checked_commands, clock, run_directories, saving
 from ...runners.run.commands import Command, Restart, Stop
 from ...runners.run.environment import pairs
 from ...runners.run.errors import RunError, UnreachableError
@@ -210,5 +210,5 @@ def _sure(options: argparse.Namespace, command: Restart | Stop, save_s: float | 
 
 def _question(state: RunState, command: Restart | Stop, save_s: float | None) -> confirm.Confirmation:
     if isinstance(command, Stop):
-        return confirm.stop(state, command)
-    return confirm.restart(state, command, save_s=save_s)
+        return confirm.stop(state, command, clock.now())
+    return confirm.restart(state, command, clock.now(), save_s)
