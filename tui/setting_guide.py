@@ -33,7 +33,7 @@ OF_RUNS = {
         "this machine",
     ),
     "notify.send": SettingGuide(
-        "notification channels of every launch: `distui notify` lists them, and docs/notifications.md has the keys",
+        "notification channels of every launch: `distui notify` lists them, docs/notifications.md has their settings",
         "a list of channels",
         ["terminal"],
         None,

@@ -88,7 +88,7 @@ _START = {
             *map(launch_option, ("--detach", "--quiet", "--json")),
         ),
         examples={
-            "demo": "a small training on 2 ranks, and the cockpit",
+            "demo": "a small training on 2 ranks, opened in the cockpit",
             "demo --nproc-per-node 4": "on 4 ranks; `example` prints the script, to train it under another preset",
             "demo --hang": "a rank that hangs after 100 steps, to see the finding",
         },
@@ -167,7 +167,7 @@ _LOOK = {
             ),
             value("--sort", "COLUMN", "order by a column (default: the newest first)"),
             switch("--reverse", "reverse the order"),
-            value("--columns", "A,B,…", "print these columns"),
+            value("--columns", "A,B,…", "print only these columns, in this order"),
             values("--host", "NAME", "list the runs on this host, via ssh"),
             SSH_CONFIG,
             JSON,
@@ -279,7 +279,10 @@ _LOOK = {
         options=(
             word("a", "A", "RUN, RUN@ATTEMPT, HOST:RUN or the file of a bundle"),
             word("b", "B", "the same; without it, the record of A is printed", nargs="?"),
-            switch("--all", "also print what is equal, and variables of the terminal"),
+            switch(
+                "--all",
+                "also print what is equal, and environment variables that only describe the terminal",
+            ),
             switch("--exit-code", "exit with 1 if something differs"),
             SSH_CONFIG,
             JSON,
@@ -484,7 +487,7 @@ _TIDY_UP = {
             word(
                 "text",
                 "TEXT",
-                'the note (default: print the notes); "" leaves the run without one',
+                'the note (default: print the notes); "" removes the note',
                 nargs="*",
                 default=[],
             ),
@@ -575,7 +578,7 @@ _FIND = {
             "diagnose slurm-4711.out": "logs of a job that was not distui's",
             "diagnose run.tar.gz --json": "a bundle of `distui export`, for scripts",
         },
-        exits=Exits((FAILED, NO_RUN), "the cause is an error, or the run is lost"),
+        exits=Exits((FAILED, NO_RUN), "a finding of severity error explains the run, or the run is lost"),
     ),
     "dump": Verb(
         "dump:dump",
@@ -605,7 +608,12 @@ _FIND = {
             ),
             RANKS,
             value("--steps", "N", "optimizer steps (default: 3)", type=count, default=3),
-            value("--timeout", "SECONDS", "give up after SECONDS (default: by the pace)", type=seconds),
+            value(
+                "--timeout",
+                "SECONDS",
+                "give up after SECONDS (default: estimated from the run's time per step)",
+                type=seconds,
+            ),
             value("--out", "DIR", "copy the traces to DIR (default: the run's directory)"),
             JSON,
         ),

@@ -23,7 +23,7 @@ def options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train a tiny network with plain DDP.")
     parser.add_argument("--steps", type=int, default=0, help="optimizer steps; 0: until ended")
-    parser.add_argument("--batch", type=int, default=64, help="samples a rank and step")
+    parser.add_argument("--batch", type=int, default=64, help="samples per rank and step")
     parser.add_argument("--width", type=int, default=64, help="hidden units")
     parser.add_argument("--log-every", type=int, default=1, help="steps between two lines of rank 0")
     parser.add_argument("--step-delay", type=float, default=0.05, help="seconds to wait in each step")

@@ -237,7 +237,7 @@ def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
         "start-world-size",
         other,
         text,
-        "give every rank the same WORLD_SIZE: nodes × ranks a node",
+        "give every rank the same WORLD_SIZE: nodes × ranks per node",
         there,
         facts,
     )

@@ -385,5 +385,5 @@ def elsewhere(offers: list[Candidate], tried: str) -> str:
         return ""
     best = others[0]
     what = " ".join(part for part in (best.gpus, best.instance) if part) or f"{best.vcpus} CPUs"
-    cost = "" if best.price_per_hour is None else f", ${best.price_per_hour:.2f} an hour"
+    cost = "" if best.price_per_hour is None else f", ${best.price_per_hour:.2f} per hour"
     return f"; --on {best.infra} has them ({what}{cost})"

@@ -288,7 +288,7 @@ def target(channel: NotificationChannel, lookup: Lookup, folder: Path) -> Channe
     url = url or secret_of(channel.url_file, channel.url_env, lookup, folder)
     if channel.kind == "apprise":
         if not _SERVICE.fullmatch(url):
-            raise SecretError("its address is none: it must be one line, as in ntfys://TOPIC")
+            raise SecretError("its address is not valid: it must be one line, as in ntfys://TOPIC")
         if importlib.util.find_spec("apprise") is None:
             raise SecretError(f"it needs apprise: {install_extra('notify')}")
         return ChannelTarget(url)
@@ -298,7 +298,7 @@ def target(channel: NotificationChannel, lookup: Lookup, folder: Path) -> Channe
 def _web_target(url: str, token: str) -> ChannelTarget:
     """Return the destination of a webhook's requests. Raises SecretError."""
     if not is_address(url):
-        raise SecretError("its address is none: it must be one line, as in https://HOST/PATH")
+        raise SecretError("its address is not valid: it must be one line, as in https://HOST/PATH")
     if urlsplit(url).username is not None:
         raise SecretError(
             "its address holds a user's name: write a token with token_file or token_env instead"

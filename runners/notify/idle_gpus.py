@@ -83,5 +83,5 @@ def _text(state: RunState, ticks: float, idle: dict[GpuId, float], ranks: tuple[
         return text
     cost = cluster.price_per_hour * sum(ticks - since for since in idle.values()) / 3600 / there
     return (
-        f"{text}; that has cost about ${cost:,.2f} (${cluster.price_per_hour:,.2f} an hour for all nodes)"
+        f"{text}; that has cost about ${cost:,.2f} (${cluster.price_per_hour:,.2f} per hour for all nodes)"
     )

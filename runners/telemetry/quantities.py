@@ -163,7 +163,7 @@ TRAINING: tuple[Quantity, ...] = (
         "/s",
         curve=Curve("train.tokens_s", "tokens/s", compared=Compared(2, 3, "median", "more")),
         export=own_family(
-            "training.tokens_per_second", "Tokens a second of the whole job.", ucum="{token}/s"
+            "training.tokens_per_second", "Tokens per second of the whole job.", ucum="{token}/s"
         ),
     ),
     _rate(
@@ -171,7 +171,7 @@ TRAINING: tuple[Quantity, ...] = (
         "/s",
         curve=Curve("train.samples_s", "samples/s", compared=Compared(3, 4, "median", "more")),
         export=own_family(
-            "training.samples_per_second", "Samples a second of the whole job.", ucum="{sample}/s"
+            "training.samples_per_second", "Samples per second of the whole job.", ucum="{sample}/s"
         ),
     ),
     _rate(

@@ -146,7 +146,7 @@ def refused() -> list[Told]:
     why = (
         "no such nodes are free there now: take another infrastructure, or --retry-until-up (Failed to acquire "
         "resources in all zones in us-east-1; InsufficientInstanceCapacity)"
-        "; --on gcp/us-central1 has them (H100:8 a3-highgpu-8g, $176.31 an hour)"
+        "; --on gcp/us-central1 has them (H100:8 a3-highgpu-8g, $176.31 per hour)"
     )
     return [
         *created(),

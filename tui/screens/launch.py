@@ -123,7 +123,7 @@ class LaunchScreen(Screen[None]):
         if self._filling.go_back():
             self._open()
         else:
-            self.notify("no launch of before is remembered")
+            self.notify("no earlier launch to recall")
 
     def _fit_flash(self) -> None:
         """Show messages in separate rows above the keys, so that they cover nothing."""

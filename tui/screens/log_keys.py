@@ -77,7 +77,8 @@ class LogKeys:
         laid_out = self._log.laid_out
         laid_out.fold = not laid_out.fold
         self._log.change_layout()
-        self._app.notify(f"equal lines of many ranks: {'as one' if laid_out.fold else 'each'}", timeout=2)
+        shown = "shown once" if laid_out.fold else "shown for each rank"
+        self._app.notify(f"identical lines of several ranks: {shown}", timeout=2)
 
     def action_rule(self) -> None:
         """Draw a rule with the time after the newest line, as a mark before the lines to come."""

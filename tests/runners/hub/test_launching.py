@@ -205,7 +205,7 @@ async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: 
     scene.answers(launch=[refused], describe=[{"data": None}], candidates=[{"data": {"text": CLOUDS}}])
     await scene.launch()
     assert (
-        "; --on aws/us-east-1 has them (A100-80GB:8 p4de.24xlarge[Spot], $81.93 an hour)"
+        "; --on aws/us-east-1 has them (A100-80GB:8 p4de.24xlarge[Spot], $81.93 per hour)"
         in scene.desk.failed
     )
     assert "infra" not in scene.asked("candidates")[0]["args"]["config"]["resources"]

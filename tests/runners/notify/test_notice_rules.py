@@ -379,7 +379,7 @@ def test_idle_gpus_are_told_with_their_cost(run: Played) -> None:
     heard = idling(run, 3600, 0.0, 100.0, 0.0, 0.0)  # the last two are somebody else's
     assert [notice.rule for notice in heard] == ["gpus-idle"]
     assert heard[0].what == "1 of 2 GPUs idle for 30 min 0 s"
-    assert heard[0].text == "those of rank 0; that has cost about $3.00 ($24.00 an hour for all nodes)"
+    assert heard[0].text == "those of rank 0; that has cost about $3.00 ($24.00 per hour for all nodes)"
 
 
 def test_no_cost_where_no_price_is_known(run: Played) -> None:
