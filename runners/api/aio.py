@@ -32,7 +32,7 @@ from ..launch.advice import AdviceDocument, MemoryQuestion
 from ..launch.hosts import check_hosts, list_on, ssh_options
 from ..removal import removed_runs
 from ..removal.removed_runs import Removable, Removed
-from ..reports import examination, run_diagnosis, run_list
+from ..reports import examination, examination_request, run_diagnosis, run_list
 from ..reports.examination import ExaminationDocument
 from ..reports.run_list import RunLine
 from ..run import run_directories
@@ -207,7 +207,7 @@ async def doctor(
     python: str | os.PathLike[str] | None = None,
     port: int | None = None,
     pairs: bool = True,
-    size_mib: int = examination.SIZE_MIB,
+    size_mib: int = examination_request.SIZE_MIB,
 ) -> ExaminationDocument:
     """Check that this node, the nodes of `run`, or `hosts` can run a job.
 
@@ -224,7 +224,7 @@ async def doctor(
     )
     named = requested("doctor", {}, hosts=hosts) if given["hosts"] else None
     request = await asyncio.to_thread(
-        examination.doctor_request,
+        examination_request.doctor_request,
         run=given["run"],
         named=named,
         ssh_config=given["ssh_config"],

@@ -15,7 +15,8 @@ from ...runners.doctor.examine import DoctorRequest, Examination, examine
 from ...runners.doctor.examined_node import ExaminedNode
 from ...runners.doctor.pair_checks import Result, state, usual
 from ...runners.launch.words import request_of
-from ...runners.reports.examination import doctor_request, document
+from ...runners.reports.examination import document
+from ...runners.reports.examination_request import doctor_request
 from ...runners.run.formatting import NA, size_text
 from ..arguments import names_hosts
 from ..rows.glyphs import counted, table

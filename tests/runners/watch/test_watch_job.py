@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from distui.runners.run.model import Outcome, RankPhase, RunPhase, Stamped
 from distui.runners.run.state import RunState
 from distui.runners.watch.foreign_jobs import Output, RankProcess, Scan, WatchedJob
-from distui.runners.watch.watch_link import Watched, advance, begin, outputs
+from distui.runners.watch.scan_changes import Watched, advance, begin, outputs
 
 LAUNCHER = (50, 500)
 
