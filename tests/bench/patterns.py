@@ -59,6 +59,9 @@ class Used:
 def patterns() -> list[Used]:
     """Those that modules hold, also in tables, those of the rules, and those that stand in calls of `re`."""
     found: dict[tuple[Any, int], Used] = {}
+    shared: dict[str, set[str]] = {}
+    """How other modules call the tables of line_formats.py."""
+    held: list[tuple[str, Used, set[str]]] = []
     for path in sorted(
         path for room in ("presets", "runners", "tui") for path in (ROOT / room).rglob("*.py")
     ):
@@ -71,9 +74,14 @@ def patterns() -> list[Used]:
         source.visit(ast.parse(text))
         for name, last, pattern in _held(vars(importlib.import_module(module)), module):
             used = found.setdefault((pattern.pattern, pattern.flags), Used(name, pattern))
-            used.methods |= source.methods.get(last, set())
+            held.append((last, used, source.methods.get(last, set())))
+        for last, methods in source.methods.items():
+            if not last.startswith("_"):
+                shared.setdefault(last, set()).update(methods)
         for used in source.written:
             found.setdefault((used.pattern.pattern, used.pattern.flags), used)
+    for last, used, methods in held:
+        used.methods |= methods | shared.get(last, set())
     for rule in book().rules:
         if rule.pattern is not None:
             found.setdefault((rule.pattern.pattern, 0), Used(f"rule {rule.id}", rule.pattern))
@@ -90,6 +98,8 @@ class _Source(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         of = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+        if isinstance(node.value, ast.Subscript) and isinstance(node.value.slice, ast.Constant):
+            of = ast.Name(str(node.value.slice.value))  # a table's pattern is known by its key
         last = of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else ""
         if node.attr in METHODS and last:
             self.methods.setdefault(last, set()).add(node.attr)
