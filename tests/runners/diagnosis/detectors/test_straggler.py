@@ -12,6 +12,7 @@ from msgspec import structs
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import straggler
+from distui.runners.diagnosis.lags import lags
 from distui.runners.diagnosis.view import View
 from distui.runners.run.pulse import Site
 from distui.runners.run.samples import RankSample
@@ -285,7 +286,7 @@ def test_the_reason_is_where_it_is_since_it_is_slow() -> None:
     """Twenty-four seconds of one kind of steps, then sixteen in which rank 1 is late."""
     training = Training(step_s=0.05, late=lambda rank, step: 0.5 if rank == 1 and step >= 450 else 0.0)
     view = training.view(40.0)
-    slow_since = next(lag.since for lag in straggler.lags(view.arrivals, {}, view.now) if lag.rank == 1)
+    slow_since = next(lag.since for lag in lags(view.arrivals, {}, view.now) if lag.rank == 1)
     assert slow_since == pytest.approx(BEGAN + 450 * 0.054, abs=1.0)
     here = (Site("/job/train.py", 12, "tokenise"), *STACK)
     history = {
