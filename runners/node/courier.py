@@ -58,7 +58,7 @@ async def deliver(run_dir: Path, lookup: Lookup) -> None:
         if state.plan is None or not state.phase.ended:
             return
         send = partial(send_notice, entry.record.name, entry.record.host, lookup)
-        delivery = Delivery(run_dir, called(state.plan.notify), send, lambda way, why: None)
+        delivery = Delivery(run_dir, called(state.plan.notify), send, lambda channel, why: None)
         delivery.resume()
         delivery.offer(ends(state, clock.now()))  # repeated, in case the disk was too full to record it
         delivery.leave()
