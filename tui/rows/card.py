@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.applied_preset import applied
+from ...runners.diagnosis.applied_preset import check_applied
 from ...runners.run.formatting import NA, elapsed, listed, size_text, time_of_day
 from ...runners.run.model import Checkpoint
 from ...runners.run.nccl_reach import uses_gloo
@@ -51,7 +51,7 @@ def _preset(state: RunState) -> str:
     plan = state.plan
     if plan is None or not plan.preset:
         return ""
-    acted = applied(state)
+    acted = check_applied(state)
     if acted is not None and acted.state != "unknown":
         return f"{plan.preset}: {acted.text}"
     if plan.obeys:

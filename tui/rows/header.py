@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from ...presets.finding import Finding
 from ...presets.plurals import plural
-from ...runners.diagnosis.applied_preset import applied
+from ...runners.diagnosis.applied_preset import check_applied
 from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.diagnosis.status import HUNG, world_size
 from ...runners.run.formatting import NA, duration_exact, duration_short, elapsed, time_of_day, usage_short
@@ -246,7 +246,7 @@ def _nccl_level(frame: Frame) -> Row:
 
 def _obeys(state: RunState) -> Row:
     """Return a cell if the ranks report that the preset is not applied."""
-    acted = state.once(applied)
+    acted = state.once(check_applied)
     if acted is None or acted.state != "not applied":
         return ()
     expected = state.plan is not None and state.plan.obeys

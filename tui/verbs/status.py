@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from ...presets.finding import worst_first
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.applied_preset import applied
+from ...runners.diagnosis.applied_preset import check_applied
 from ...runners.diagnosis.first_step import no_step_yet
 from ...runners.diagnosis.status import attempts_unknown, state_words, world_size
 from ...runners.node.local_agent import with_link
@@ -131,7 +131,7 @@ def _plan(state: RunState) -> list[str]:
         used = " planned, NCCL in use" if instead_of_gloo(state) else ""
         backend = f", backend {plan.backend}{used}" if plan.backend else ""
         lines.append(f"{preset}{plan.launcher}: {plan.command}{backend}")
-    acted = applied(state)
+    acted = check_applied(state)
     if acted is not None:
         lines.append(f"preset {acted.state}: {acted.text}")
     return lines
