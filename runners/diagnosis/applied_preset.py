@@ -56,7 +56,6 @@ def _wrappers(state: RunState) -> dict[int, Wrapped]:
 
 
 def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
-    """Judge one rank."""
     seen = _seen(made)
     missing = _missing(plan, made, world)
     if missing:

@@ -55,7 +55,6 @@ class Step(NamedTuple):
     calls: int
     """Number of all its collectives."""
     ends: float
-    """Unix time of the end."""
 
 
 class _OpenCollective:

@@ -56,7 +56,6 @@ class _Trace:
 
     stream: Stream
     name: str
-    """Name of the file."""
     head: Head
     printed: PrintedTraceback
     began: int

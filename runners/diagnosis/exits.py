@@ -198,7 +198,6 @@ def _exit(code: int, pid: int | None, head: Head) -> ReportedExit:
 
 
 def of_rank(rank: int, head: Head) -> Head:
-    """Return the head with this global rank."""
     return replace(head, rank=rank, node="", source=(head.host or head.source[0], head.source[1], rank))
 
 

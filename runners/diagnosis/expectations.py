@@ -59,7 +59,6 @@ class NodeLogs:
 
     @property
     def address(self) -> Address | None:
-        """Address of the bootstrap interface."""
         try:
             return ipaddress.ip_address(self.node.bootstrap.partition(":")[2].partition("%")[0])
         except ValueError:

@@ -160,7 +160,6 @@ class _Case:
 
     @property
     def findings(self) -> list[LogFinding]:
-        """The findings of rules and exceptions."""
         return [finding for _, finding in self.found]
 
     def _role(self, each: LogFinding, found: Collection[LogFinding]) -> str:

@@ -57,7 +57,6 @@ class Lag(NamedTuple):
     members: int
     """Number of ranks in the group."""
     timed: bool
-    """Whether the times are of kernels."""
 
 
 Who = tuple[int | None, int]
@@ -224,7 +223,6 @@ def _most(
 
 
 def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the weighted median."""
     left = sum(weights) / 2
     for value, weight in sorted(zip(values, weights, strict=True)):
         left -= weight
@@ -262,7 +260,6 @@ def _waits(step: Step, asked: Sequence[int], margin: float) -> list[float]:
 
 
 def _share(steps: list[Step], member: int, margin: float) -> float:
-    """Return the median share of a step that a member waits."""
     return statistics.median(_waits(step, (member,), margin)[0] / step.seconds for step in steps)
 
 

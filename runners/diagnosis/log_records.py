@@ -225,7 +225,6 @@ def message_of(value: Mapping[str, Any], depth: int = 0) -> str | None:
 
 
 def _inner_message(value: Mapping[str, Any], depth: int) -> str | None:
-    """Return the message of a record within the record."""
     for key in RECORDS["within"]:
         inner = value.get(key)
         if isinstance(inner, dict) and (text := message_of(inner, depth + 1)) is not None:

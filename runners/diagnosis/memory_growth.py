@@ -194,7 +194,6 @@ class Growth(NamedTuple):
     since: float
     """Unix time of its first point."""
     a_second: float
-    """Bytes per second."""
     now: int
     """Bytes of the newest point."""
 

@@ -147,7 +147,6 @@ _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(NcclFacts)
 
 
 def encode(facts: NcclFacts) -> bytes:
-    """Return the facts as one JSON object."""
     return _encoder.encode(facts)
 
 
@@ -244,7 +243,6 @@ def _union(same: list[Communicator]) -> Communicator:
 
 
 def _hosts(parts: list[dict[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
-    """Merge the ranks of each host."""
     hosts: dict[str, set[int]] = {}
     for part in parts:
         for host, ranks in part.items():

@@ -25,7 +25,6 @@ class Writer(NamedTuple):
     rank: int | None
     host: str
     local: int | None
-    """Its local rank."""
     pid: str
     text: str
     """The line without prefixes."""
@@ -49,7 +48,6 @@ def unshipped(line: str) -> str:
 
 
 def _without_bar(line: str) -> str:
-    """Return the line without its first progress bar."""
     bar = PHRASES["progress_bar"].search(line) if "%|" in line else None
     if bar is None:
         return line

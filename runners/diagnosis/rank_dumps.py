@@ -169,8 +169,6 @@ def _divergences(members: Mapping[int, GroupMember]) -> tuple[Divergence, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCall:
-    """One collective as one rank called it."""
-
     seq: int
     """Sequence number in the group, from 1."""
     op: str

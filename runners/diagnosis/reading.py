@@ -218,7 +218,6 @@ class Reading:
         return self._unfolded(straight(line)) or shortened(line, SEARCHED)
 
     def _marked(self, line: str, mark: re.Match[str], number: int) -> None:
-        """Read a line of NCCL."""
         start, level, prefix = mark.end(), mark[1], line[: mark.start()]
         if level == "INFO":
             word = line[start : line.find(" ", start)]
@@ -250,7 +249,6 @@ class Reading:
             self._fired(padded, first, self._head(line[: mark.start()]), number)
 
     def _parts(self, line: str, number: int) -> None:
-        """Read a line that consists of several."""
         before, self._at.line = self._at.line, number
         self.feed(line.split(PART), step=0)
         self._at.line = before

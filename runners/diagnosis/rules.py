@@ -58,7 +58,6 @@ class Rule:
 
     @property
     def explains(self) -> bool:
-        """Whether it explains a failure."""
         return self.role == "cause" and self.severity == "error"
 
     def says(self, values: Mapping[str, str]) -> str:
@@ -175,7 +174,6 @@ class Raw(NamedTuple):
     text: str
 
     def evidence(self) -> FactLine:
-        """Return the line, cleaned for display."""
         return FactLine(self.file, self.line, shown(self.text))
 
 
@@ -285,7 +283,6 @@ class Tally:
         self._file, self._name = file, name
 
     def hits(self, rule: str) -> RuleHits:
-        """Return the hits of a rule by its id."""
         return next(entry for entry in self.entries if entry.rule.id == rule)
 
     def add(self, rule: Rule, match: re.Match[str], head: Head, number: int) -> None:

@@ -51,8 +51,6 @@ KEPT = 64
 
 @dataclass(slots=True)
 class RankPart:
-    """One process in one communicator."""
-
     rank: int
     host: str
     pid: int | None
@@ -74,7 +72,6 @@ class CommunicatorPart:
     ranks: dict[int, RankPart] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)
     timed: dict[int, Init] = field(default_factory=dict)
-    """Init time by rank."""
     rings: dict[int, str] = field(default_factory=dict)
     """Order of ranks by channel, as rank 0 logs it. Until 2.28 NCCL truncates long rings."""
     trees: int = 0
@@ -406,7 +403,6 @@ class Statements:
             _advance(self.sessions.of(head, message).part, RankStage.CONNECTED)
 
     def channels(self, head: Head, message: str) -> None:
-        """Read the number of channels of each kind."""
         communicator = self.sessions.of(head).communicator
         for number, kind, peer in NCCL["channels"].findall(message):
             communicator.channels[kind + peer] = int(number)
@@ -438,7 +434,6 @@ class Statements:
                 node.interfaces.setdefault(name[:60], address[:60])
 
     def network(self, head: Head, message: str) -> None:
-        """Read the network between nodes."""
         match = NCCL["network"].match(message) or NCCL["assigned"].match(message)
         if match and (node := self.node(head)):
             if match[1] not in node.networks:  # keep the line of a second network as well
@@ -451,7 +446,6 @@ class Statements:
             keep(node.plugins, match["net"] or match["ofi"] or match["p2p"] or tuner)
 
     def variable(self, head: Head, message: str) -> None:
-        """Read a variable that NCCL has read."""
         match = NCCL["variable"].match(message)
         node = None if match is None else self.node(head)
         if match is not None and node is not None and len(node.env) < 4 * KEPT:

@@ -45,7 +45,6 @@ class _Losses:
     """The losses of one rank since its first attempt with a loss."""
 
     seen: float = 0.0
-    """`at` of the newest report."""
     values: list[float] = field(default_factory=list)
     """The newest WINDOW values."""
     count: int = 0

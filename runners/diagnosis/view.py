@@ -35,7 +35,6 @@ class View:
     plan: Plan | None
     """None if there is only a journal, as in a replay."""
     now: float
-    """Unix time."""
     history: Mapping[int, Sequence[Pulse]]
     """The newest pulses per rank of the current attempt, oldest first, at most PULSES_KEPT."""
     arrivals: Arrivals = field(default_factory=Arrivals)
@@ -52,7 +51,6 @@ class View:
         return self.state.newest
 
     def newest(self, rank: int) -> Pulse | None:
-        """Return the newest pulse of a rank."""
         pulses = self.history.get(rank)
         return pulses[-1] if pulses else None
 
@@ -70,7 +68,6 @@ class View:
         return (entry.host if entry is not None else "") or f"node {node}"
 
     def nodes_of(self, ranks: Iterable[int]) -> list[int]:
-        """Return the numbers of the nodes of these ranks."""
         return sorted({self.state.ranks[rank].place.node for rank in ranks if rank in self.state.ranks})
 
     def rank_fields(self, ranks: Sequence[int]) -> RankFields:

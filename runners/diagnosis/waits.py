@@ -301,7 +301,6 @@ def ends(waiting: Waits) -> Ends:
 
 
 def _onward(waiting: Waits, rank: int, point: WaitPoint) -> WaitPoint | None:
-    """Return the point where a missing rank waits."""
     wait = waiting.of.get(rank)
     if wait is None:
         return None
