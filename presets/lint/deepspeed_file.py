@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..finding import Finding
 from ..known_names import known_names
 from ..launchers.deepspeed import BATCH, LEAST_STAGE
+from ..plurals import plural
 from ..text_formats import MarkupNode, place, place_of, walk
 from . import lint_rules
 from .lint_rules import issue, once
@@ -119,13 +120,13 @@ def _auto(document: MarkupNode, file: str, filled_in: bool | None) -> Iterator[F
     if not auto or filled_in:
         return
     path, node = auto[0]
-    more = f", and {len(auto) - 1} more" if auto[1:] else ""
+    more = f" here and in {plural(len(auto) - 1, 'more place')}" if auto[1:] else ""
     where, value = place(file, node, path), f"{path}: auto"
     if filled_in is None:
-        text = f'"auto"{more}: only transformers and accelerate put numbers in its place, deepspeed.initialize does not.'
+        text = f'"auto"{more}: transformers and accelerate replace it by numbers, deepspeed.initialize does not.'
         yield issue("L34", where, text, value=value, severity="note", remedy="")
     else:
         text = (
-            f'The script calls deepspeed.initialize itself, which puts no number in place of "auto"{more}.'
+            f'The script calls deepspeed.initialize itself, which does not replace "auto"{more} by numbers.'
         )
         yield issue("L34", where, text, value=value)

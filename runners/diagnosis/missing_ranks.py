@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..run.formatting import spans_text
+from ..run.formatting import agreeing, spans_text
 from .error_lines import PLACE
 from .heads import Head, heads_of
 from .nccl_facts import RankStage
@@ -134,11 +134,9 @@ def _never_came(communicator: CommunicatorPart) -> Silent | None:
         return None
     ranks = sorted(set(range(size)) - set(seen))
     others = spans_text("rank", sorted(seen))
-    it = "it" if len(ranks) == 1 else "them"
-    return (
-        ranks,
-        f"{_ranks(ranks)} did not come to the init of a communicator, in which {others} waited: no line names {it}.",
-    )
+    verb, it = agreeing(seen, "was", "were"), agreeing(ranks, "it", "them")
+    text = f"{_ranks(ranks)} did not join a communicator that {others} {verb} waiting to initialise"
+    return ranks, f"{text}; no log line mentions {it}."
 
 
 def _called_less(communicator: CommunicatorPart, reporting: Set[int]) -> Silent | None:

@@ -101,7 +101,7 @@ class RunNotices:
             self._failing.pop(channel, None)
         texts = [f"on the channel {name}: {each}" for name, each in self._failing.items()]
         if texts:
-            remedy = f"`distui notify test {next(iter(self._failing))}` tries it"
+            remedy = f"`distui notify test {next(iter(self._failing))}` sends a test notification over this channel"
             text = f"notifications are not sent {'; '.join(texts)}"
             self._run.findings.raise_finding(Finding(FAILED, "warning", text, role="fact", remedy=remedy))
         else:

@@ -212,7 +212,7 @@ def test_a_rank_that_never_joined_a_communicator_is_named(tmp_path: Path) -> Non
     assert first is not None
     assert (first.id, first.ranks) == ("rank-absent", (2,))
     assert first.text.startswith(
-        "Rank 2 did not come to the init of a communicator, in which ranks 0, 1 waited"
+        "Rank 2 did not join a communicator that ranks 0, 1 were waiting to initialise"
     )
 
 
