@@ -14,7 +14,7 @@ _TEXT = """
     MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID
     TORCHELASTIC_USE_AGENT_STORE
 """
-LAUNCHERS = frozenset(_TEXT.split())
+LAUNCHER_OWN = frozenset(_TEXT.split())
 """The launcher computes these per rank."""
 
 
@@ -24,7 +24,7 @@ def refusal(name: str, value: str) -> str:
         return f"{name!r} is not a valid name of an environment variable: take letters, digits and _"
     if "\0" in value:
         return f"the value of {name} holds a NUL, which no environment variable can"
-    if name in LAUNCHERS:
+    if name in LAUNCHER_OWN:
         return f"{name} is computed for each rank by the launcher: leave it out"
     if name.startswith("DISTUI_"):
         return f"{name} is distui's own: leave it out; a preset's fields set it"

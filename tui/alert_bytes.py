@@ -24,10 +24,10 @@ def kind_of(env: Mapping[str, str]) -> str:
         return "bell"
     if term.startswith(_OSC_777) or env.get("VTE_VERSION"):
         return "osc777"
-    return "osc9" if term.startswith(_OSC_9) or program in _PROGRAMS_9 or wrapper(env) else "bell"
+    return "osc9" if term.startswith(_OSC_9) or program in _PROGRAMS_9 or multiplexer(env) else "bell"
 
 
-def wrapper(env: Mapping[str, str]) -> str:
+def multiplexer(env: Mapping[str, str]) -> str:
     """Return the multiplexer around this process: "tmux", "screen" or ""."""
     if env.get("TMUX"):
         return "tmux"
@@ -39,7 +39,7 @@ def alert_bytes(text: Text, env: Mapping[str, str], sequence: str = "auto") -> s
     kind = kind_of(env) if sequence == "auto" else sequence
     if kind == "bell":
         return BELL
-    return _passed(_osc(kind, text), wrapper(env)) + BELL
+    return _through(_osc(kind, text), multiplexer(env)) + BELL
 
 
 def _osc(kind: str, text: Text) -> str:
@@ -55,12 +55,12 @@ def _osc(kind: str, text: Text) -> str:
     return f"\x1b]9;{cut(f'{named}. {body}', MOST_ALERT)}\x1b\\"
 
 
-def _passed(osc: str, through: str) -> str:
+def _through(osc: str, inside: str) -> str:
     """Wrap a sequence in the multiplexer's passthrough; tmux needs every escape doubled."""
-    if through == "tmux":
+    if inside == "tmux":
         doubled = osc.replace("\x1b", "\x1b\x1b")
         return f"\x1bPtmux;{doubled}\x1b\\"
-    if through == "screen":  # an ST would end screen's string, so BEL ends the inner sequence
+    if inside == "screen":  # an ST would end screen's string, so BEL ends the inner sequence
         plain = osc.removesuffix("\x1b\\")
         return f"\x1bP{plain}\a\x1b\\"
     return osc

@@ -29,7 +29,7 @@ class TerminalFocus:
         self._typed = now
 
     def away(self, now: float) -> bool:
-        """Whether the user looks elsewhere.
+        """Whether the user looks elsewhere at a monotonic time.
 
         A terminal that never reports counts as unfocused TYPED_S seconds after the last key.
         """
@@ -52,7 +52,7 @@ class Alerts:
         self._alerts_of_run = TerminalAlerts()
 
     def ring(self, state: RunState, now: float) -> None:
-        """Write due alerts if the user looks elsewhere. Alerts that the user sees on the screen are dropped."""
+        """Write due alerts if the user looks elsewhere; drop those that the user sees. `now`: unix time."""
         due = self._alerts_of_run.due(state, now)
         if due and self._focus.away(clock.monotonic()):
             self._write("".join(due))

@@ -329,10 +329,10 @@ class AgentCommands(CommandExecutor):
         if not hooks:
             raise CommandRefused("no rank is running")
         old: dict[int, float] = {}
-        before = {hook.rank: hook.signals for hook in hooks}
+        before = {hook.rank: hook.sigusr2_sent for hook in hooks}
         answers = await asyncio.gather(*self._questions(command.what, hooks, old), return_exceptions=True)
         data, failed = _parted(hooks, answers)
-        signalled = tuple(hook.rank for hook in hooks if hook.signals > before[hook.rank])
+        signalled = tuple(hook.rank for hook in hooks if hook.sigusr2_sent > before[hook.rank])
         also = [*alike(failed), *_remarks(old, signalled)]
         if not data:
             raise CommandRefused(sentence(also), also)

@@ -97,7 +97,7 @@ class HookClient:
         self._requests = rpc.OpenRequests[dict[str, Any]]()
         self.hello: dict[str, Any] = {}
         """The newest values of pid, armed, made, nccl, faulthandler and thread; see `Hook.hello` in inrank/hook.py."""
-        self.signals = 0
+        self.sigusr2_sent = 0
         """Number of SIGUSR2 sent to the hook's thread."""
         self.awaits_steps = False
         """True while an ASK_STEPS is unanswered."""
@@ -291,7 +291,7 @@ class HookClient:
             raise HookError(f"rank {self.rank} (pid {pid}) no longer handles SIGUSR2")
         if not isinstance(thread, int) or not send_to_thread(pid, thread, signal.SIGUSR2):
             raise HookError(f"rank {self.rank} (pid {pid}) has no hook thread that could handle SIGUSR2")
-        self.signals += 1
+        self.sigusr2_sent += 1
 
 
 def _size(file: Path) -> int:

@@ -17,7 +17,7 @@ from ...presets.plan import Plan
 from ...presets.plurals import plural
 from ..run.samples import Gpu
 from . import nccl_facts
-from .nccl_facts import Communicator, NcclFacts, NcclNode, Pair, requests_sockets, speed
+from .nccl_facts import Communicator, NcclFacts, NcclNode, Pair, preference, requests_sockets
 from .view import View
 
 READ_AT_INIT = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO"})
@@ -376,7 +376,7 @@ def _worst_kinds(pairs: Iterable[Pair], own: Set[int]) -> dict[tuple[int, int], 
     for pair in pairs:
         if pair.source in own and pair.target in own:
             ends = min(pair.source, pair.target), max(pair.source, pair.target)
-            if speed(pair.kind) >= speed(worst.get(ends, "P2P")):
+            if preference(pair.kind) >= preference(worst.get(ends, "P2P")):
                 worst[ends] = pair.kind
     return worst
 
@@ -389,7 +389,7 @@ def _odd_gpu(
     slow: Mapping[tuple[int, int], str],
     rank: int,
 ) -> Finding:
-    kind = max(slow.values(), key=speed)
+    kind = max(slow.values(), key=preference)
     pairs = ", ".join(f"{a} and {b}" for a, b in sorted(slow)[:3])
     nvlink = bool(comm.nvls)
     lines = (_quoted(facts, f"pair:{comm.id}:{name}") for name in dict.fromkeys(slow.values()))

@@ -178,8 +178,8 @@ def shifted(facts: NcclFacts, shift: float) -> NcclFacts:
     )
 
 
-def speed(kind: str) -> int:
-    """Return the place of a transport in NCCL's order of preference; 0 is the fastest."""
+def preference(kind: str) -> int:
+    """Return the place of a transport in NCCL's order of preference; NCCL prefers 0."""
     if kind.startswith("P2P"):
         return 0
     if kind == "SHM":

@@ -19,7 +19,7 @@ from .nccl_facts import (
     NcclNode,
     Pair,
     folded_pairs,
-    speed,
+    preference,
 )
 from .rules import Tally
 from .statements import CommunicatorPart, NodePart, Statements
@@ -105,7 +105,7 @@ def _communicator(name: str, comm: CommunicatorPart, raw: dict[str, FactLine]) -
 def _pairs(comm: CommunicatorPart) -> Iterable[Pair]:
     """Yield one entry per transport of a pair, the fastest first."""
     for (source, target), kinds in comm.pairs.items():
-        for kind in sorted(kinds, key=speed):
+        for kind in sorted(kinds, key=preference):
             yield Pair(source, target, kind)
 
 

@@ -24,7 +24,7 @@ MOST_NAMES = 128
 LONGEST_NAME = 100
 UNREADABLE = (*MISTAKES, ArithmeticError)
 """Exceptions that the conversion of a value may raise."""
-NAMES = {float("inf"): "inf", float("-inf"): "-inf"}
+INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}
 
 Read = Callable[["TrainingSignals", "dict[str, Any]"], None]
 """Takes the values from the arguments of one call, by name."""
@@ -52,7 +52,7 @@ class Tracker:
         else:
             self.bad.setdefault(name, step)
 
-    def carried(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the values in a form for JSON."""
         values = {
             name: [_finite(value), step, at] for name, (value, step, at) in self.values.copy().items()
@@ -67,7 +67,7 @@ class Tracker:
 
 
 def _finite(value: float) -> float | str:
-    return value if math.isfinite(value) else NAMES.get(value, "nan")
+    return value if math.isfinite(value) else INFINITIES.get(value, "nan")
 
 
 class TrainingSignals:
@@ -112,7 +112,7 @@ class TrainingSignals:
         now = self.version  # read first: a report during this call is sent again
         return {
             "version": now,
-            "trackers": {name: tracker.carried() for name, tracker in self.trackers.copy().items()},
+            "trackers": {name: tracker.as_json() for name, tracker in self.trackers.copy().items()},
         }
 
     def arm(self) -> None:
@@ -190,7 +190,7 @@ def _lightning(signals: TrainingSignals, given: dict[str, Any]) -> None:
         "total": _count(trainer.max_steps) or _batches(trainer),
         "epoch": number_of(trainer.current_epoch, False),
     }
-    synchronous = bool(trainer.loggers)
+    synchronous = bool(trainer.loggers)  # without loggers Lightning itself waits for no value on the GPU
     signals.put("lightning", given["metrics"], reached if step is None else step, synchronous, **counters)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +72,7 @@ def _task(request: Request, file: str) -> Prepared:
     task = skypilot.wrap(named, request, nnodes, cargo, wished_env(request))
     starts = summary({**task, "run": config["run"]}, nnodes)
     planned = _planned(plan, record, request, task, cargo)
-    price = f"price        not asked: `distui candidates --task {file}` asks SkyPilot"
+    price = f"price        not asked: `distui candidates --task {shlex.quote(file)}` asks SkyPilot"
     return replace(
         planned,
         details="\n".join(["Task", "", *starts.lines(), price, "", planned.details]),

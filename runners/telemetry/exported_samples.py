@@ -52,9 +52,9 @@ _STATES = tuple(phase for phase in RunPhase if phase is not RunPhase.EXPORTED)
 
 
 def samples_of(state: RunState, run: str, node: int, now: float) -> list[MetricSample]:
-    """Known values of a run from its agent on one node; unknown values are omitted.
+    """Return the known values of a run from its agent on one node.
 
-    After the end only the facts that remain true. `run`: its id; `now`: unix time by the node's clock.
+    After the end, return only what remains true. `run`: the run's id; `now`: unix time by the node's clock.
     """
     base = (("run", printable(run)), ("node", str(node)))
     samples = list(_of_run(state, node, base))
