@@ -104,11 +104,11 @@ class Runner:
             # After the answer, pokes reach us. Earlier reports are read then.
             self._writer.write(b'{"op":"ping","id":0}\n')
             try:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, ValueError):
                     while line := await reader.readline():
                         self.poked.set()
                         if line.strip():
-                            answer = msgspec.json.decode(line)
+                            answer = rpc.message(line)
                             self._requests.answer(answer.get("id"), answer)
             finally:
                 self._writer.close()
