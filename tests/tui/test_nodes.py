@@ -197,7 +197,7 @@ def test_a_launch_that_found_no_nodes_says_where_there_are_some() -> None:
     found = " ".join(text_of(launch_rows(frame, 78)).split())
     assert "failed at provision: no such nodes are free there now" in found
     assert "nothing: no cluster is left, nothing is billed" in found
-    assert "$176.31 an hour): ^n, place" in found
+    assert "$176.31 per hour): ^n, place" in found
 
 
 def test_a_launch_that_left_a_cluster_says_that_it_is_paid_for() -> None:
