@@ -21,7 +21,7 @@ from distui.runners.run.model import (
     Stamped,
 )
 from distui.runners.run.state import RunState
-from distui.tui.rows.findings import end_rows, ledger_rows
+from distui.tui.rows.attempts import end_rows, ledger_rows
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
 from distui.tui.rows.glyphs import ago
 from distui.tui.verbs.status import describe, headline

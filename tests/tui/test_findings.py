@@ -10,15 +10,9 @@ from test_rows import frame_of, line_of, text_of
 from distui.presets.finding import Finding, worst_first
 from distui.runners.run.model import Event, FindingRaised, PulseTick
 from distui.runners.run.pulse import Pulse
+from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.dumps import dump_rows, stack_rows, stack_title
-from distui.tui.rows.findings import (
-    banner_rows,
-    coverage_rows,
-    detail_rows,
-    item_row,
-    items,
-    no_findings,
-)
+from distui.tui.rows.findings import coverage_rows, detail_rows, item_row, items, no_findings
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.glyphs import row_width
 

@@ -28,9 +28,10 @@ from distui.runners.run.model import (
 )
 from distui.runners.run.state import RunState
 from distui.tui.rows import confirm, glyphs
+from distui.tui.rows.attempts import end_rows
+from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.candidates import candidate_rows, candidate_table
 from distui.tui.rows.command_line import CommandError, parse
-from distui.tui.rows.findings import banner_rows, end_rows
 from distui.tui.rows.frame import (
     METRICS,
     Frame,

@@ -44,18 +44,12 @@ from distui.runners.run.model import (
 from distui.runners.run.samples import Gpu, Host, RankSample
 from distui.runners.run.state import Node, RunState
 from distui.tui.rows import glyphs
+from distui.tui.rows.attempts import cause_text, end_rows, event_rows, in_order
+from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.card import card_rows
 from distui.tui.rows.column_widths import tight
 from distui.tui.rows.columns import RANK_COLUMNS, by_id
-from distui.tui.rows.findings import (
-    banner_rows,
-    cause_text,
-    detail_rows,
-    end_rows,
-    event_rows,
-    in_order,
-    items,
-)
+from distui.tui.rows.findings import detail_rows, items
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
 from distui.tui.rows.header import header_rows

@@ -10,8 +10,9 @@ from ...runners.run.formatting import size_short
 from ...runners.run.nccl_reach import uses_gloo
 from ...runners.run.state import RunState
 from . import glyphs
+from .banner import SHOWS_ALL
 from .communicators import communicator_rows
-from .findings import QUIET, SHOWS_ALL, item_row, items
+from .findings import QUIET, item_row, items
 from .frame import Frame
 from .glyphs import Row, labelled, wrap
 from .nccl_nodes import node_rows

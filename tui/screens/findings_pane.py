@@ -14,7 +14,8 @@ from textual.signal import Signal
 
 from ...presets.plurals import plural
 from ..keys import bindings
-from ..rows.findings import Item, coverage_rows, detail_rows, end_rows, item_row, items, no_findings
+from ..rows.attempts import end_rows
+from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items, no_findings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from .panes import Pane

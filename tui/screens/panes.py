@@ -12,8 +12,9 @@ from textual.signal import Signal
 
 from ..background import call
 from ..keys import bindings
+from ..rows.attempts import end_rows, event_rows
+from ..rows.banner import banner_rows, wrong_rows
 from ..rows.card import card_rows
-from ..rows.findings import banner_rows, end_rows, event_rows, wrong_rows
 from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row
 from ..rows.header import TRENDS_FROM, header_rows

@@ -7,8 +7,9 @@ from collections.abc import Callable, Hashable, Mapping
 from textual.widget import Widget
 
 from ...runners.run.state import RunState
+from ..rows.attempts import end_rows
+from ..rows.banner import banner_rows, wrong_rows
 from ..rows.card import card_rows
-from ..rows.findings import banner_rows, end_rows, wrong_rows
 from ..rows.frame import Frame, silent
 from ..rows.layout import Arrangement, Rect, Wants, arrange, most_banner, shows_wrong
 from ..rows.rank_time import rows_wanted

@@ -27,7 +27,8 @@ from ...runners.run.samples import Host
 from ...runners.run.state import Node, RunState
 from ...runners.run.wire.client import Link
 from ...runners.telemetry.progress import parts, progress, source_text
-from ..rows.findings import Item, cause_rows, item_row, ledger_rows
+from ..rows.attempts import cause_rows, ledger_rows
+from ..rows.findings import Item, item_row
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
 from ..rows.log import large_size
