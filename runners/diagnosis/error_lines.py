@@ -17,10 +17,8 @@ from ..inrank.failure_causes import Failure, of_line
 from ..inrank.known_causes import NAN_REMEDY
 from ..inrank.printed_traceback import NEXT, OF_RAY
 from .exceptions import LAST, sentence, text_of
-from .heads import Head
 from .line_formats import ERRORS, LEVELS, LINES, PHRASES
-from .prefixes import Writer
-from .rules import First, Rule, RuleHits, shown
+from .rules import First, LogLine, Rule, RuleHits, shown
 
 MOST, MOST_WORDS, MOST_IN_ALL = 64, 16, 8192
 """Maximum number of messages per file, of those the least certain, and of all files. A file with many messages leaves
@@ -131,62 +129,57 @@ class ErrorLines:
         """Number of kept messages per file number, and of those with the sureness WORDS."""
         self.full = False
         """Whether this file's quota is used up."""
-        self._file, self._name = 0, ""
+        self._file = 0
         self.open_here = False
         """Whether a message of this file could still be outlived by training."""
         self.awaited = 0
         """Number of the line that continues the newest message after its colon; 0 for none."""
 
-    def open(self, file: int, name: str) -> None:
-        """Start a file with this number (from 1) and name."""
-        self._file, self._name, self.open_here, self.awaited = file, name, False, 0
+    def open(self, file: int) -> None:
+        """Start a file with this number (from 1)."""
+        self._file, self.open_here, self.awaited = file, False, 0
         self.full = self._counts[file] >= MOST or len(self._kept) >= MOST_IN_ALL
 
-    def line(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
-        """Read a line that may report an error. `text`: without prefixes; `has_rule`: a rule also matches it."""
-        if self._joins(line, text, head, number) or self.full or _is_glog_warning(line, text):
+    def line(self, line: LogLine, has_rule: bool) -> None:
+        """Read a line that may report an error. `has_rule`: a rule also matches it."""
+        if self._joins(line) or self.full or _is_glog_warning(line):
             return
-        if LINES["nothing"].search(text) and text.strip() != REASON:
-            self._warning(line, text, head, number)
+        if LINES["nothing"].search(line.text) and line.text.strip() != REASON:
+            self._warning(line)
         else:
-            self._report(line, text, head, number, has_rule)
+            self._report(line, has_rule)
 
-    def _report(self, line: str, text: str, head: Head, number: int, has_rule: bool) -> None:
-        """Keep a line that reports an error."""
-        before = line.partition(text)[0]
-        sureness = _sureness(line, text, before)
+    def _report(self, line: LogLine, has_rule: bool) -> None:
+        before = line.raw.partition(line.text)[0]
+        sureness = _sureness(line, before)
         if sureness is None or not self._has_room(sureness):
             return
-        failure = of_line(text)
+        failure = of_line(line.text)
         if has_rule and not _is_cause(failure):
             return
         if sureness is Sureness.WORDS and failure is not None:
             sureness, failure = (Sureness.LEVEL, failure) if _is_cause(failure) else (sureness, None)
-        first = self._first(line, head, number)
-        minor, title = LEVELS["minor"].search(before) is not None, OF_RAY.match(text) is not None
-        self._keep(_Sentence(sureness, failure, text, first, warned=minor, title=title))
+        minor, title = LEVELS["minor"].search(before) is not None, OF_RAY.match(line.text) is not None
+        self._keep(_Sentence(sureness, failure, line.text, line.first, warned=minor, title=title))
         self.open_here = True
 
     def _has_room(self, sureness: Sureness) -> bool:
         """Whether this file's quota of the least certain messages has room."""
         return sureness is not Sureness.WORDS or self._words[self._file] < MOST_WORDS
 
-    def _first(self, line: str, head: Head, number: int) -> First:
-        return First.of(self._file, self._name, number, line, head)
-
     def _newest(self) -> _Sentence | None:
         """Return the newest message if it is of this file."""
         last = self._kept[-1] if self._kept else None
         return last if last is not None and last.first.file == self._file else None
 
-    def _joins(self, line: str, text: str, head: Head, number: int) -> bool:
+    def _joins(self, line: LogLine) -> bool:
         """Whether a line continues the message of the line before it."""
         last = self._newest()
-        if last is None or last.first.evidence.line != number - 1:
+        if last is None or last.first.evidence.line != line.number - 1:
             return False
-        if not text[:1].isspace() and (number != self.awaited or NEXT.match(text)):
+        if not line.text[:1].isspace() and (line.number != self.awaited or NEXT.match(line.text)):
             return False
-        return last.take(text, self._first(line, head, number))
+        return last.take(line.text, line.first)
 
     def _keep(self, sentence: _Sentence) -> None:
         self._kept.append(sentence)
@@ -196,40 +189,30 @@ class ErrorLines:
         self._words[self._file] += sentence.sureness is Sureness.WORDS
         self.full = self._counts[self._file] >= MOST or len(self._kept) >= MOST_IN_ALL
 
-    def _warning(self, line: str, text: str, head: Head, number: int) -> None:
+    def _warning(self, line: LogLine) -> None:
         """Keep a Python warning if the table of causes contains it: it may explain an unexplained failure."""
-        match = PHRASES["warning"].search(text)
-        failure = None if match is None else of_line(text[match.end() :])
+        match = PHRASES["warning"].search(line.text)
+        failure = None if match is None else of_line(line.text[match.end() :])
         if _is_cause(failure) and self._has_room(Sureness.WORDS):
-            first = self._first(line, head, number)
-            self._keep(_Sentence(Sureness.WORDS, failure, text, first, warned=True))
+            self._keep(_Sentence(Sureness.WORDS, failure, line.text, line.first, warned=True))
 
-    def diverged(self, line: str, number: int, head: Head, wrote: Writer) -> bool:
+    def diverged(self, line: LogLine) -> bool:
         """Whether a training line has a non-finite loss or gradient. Only the first of consecutive lines is kept."""
-        text = wrote.text
-        match = PHRASES["not_finite"].search(text)
-        if (
-            match is None
-            or not is_alive(text)
-            or not (match["sure"] or PHRASES["skipped_step"].search(text) is None)
-        ):
+        match = PHRASES["not_finite"].search(line.text)
+        if match is None or not is_alive(line.text):
             return False
-        last, times = self._newest(), ENOUGH if match["sure"] else 1
+        is_nan = bool(match["sure"])
+        if not is_nan and PHRASES["skipped_step"].search(line.text):
+            return False
+        last, times = self._newest(), ENOUGH if is_nan else 1
         if last is not None and last.lasts and not last.outlived:
             last.times += times
-            return True
-        if self.full:
-            return True
-        first = self._first(line, head, number)
-        failure = Failure(
-            0,
-            "nan",
-            f"rank 0 trains on with a loss or gradient that is not a number: {_around(text, match.start())}",
-            NAN_REMEDY,
-            "maybe",
-        )
-        self._keep(_Sentence(Sureness.LEVEL, failure, text, first, lasts=True, times=times))
-        self.open_here = True
+        elif not self.full:
+            around = _around(line.text, match.start())
+            says = f"rank 0 trains on with a loss or gradient that is not a number: {around}"
+            failure = Failure(0, "nan", says, NAN_REMEDY, "maybe")
+            self._keep(_Sentence(Sureness.LEVEL, failure, line.text, line.first, lasts=True, times=times))
+            self.open_here = True
         return True
 
     def introduces(self, number: int) -> None:
@@ -323,19 +306,20 @@ def sureness_of(text: str) -> Sureness | None:
     return Sureness.WORDS if LINES["words"].search(text) else None
 
 
-def _sureness(line: str, text: str, before: str) -> Sureness | None:
+def _sureness(line: LogLine, before: str) -> Sureness | None:
     """Return `sureness_of`, also by an error level or torch's tag in the prefix `before`."""
-    sureness = sureness_of(text)
-    if LEVELS["error"].search(before) and not text[:1].isspace():
+    sureness = sureness_of(line.text)
+    if LEVELS["error"].search(before) and not line.text[:1].isspace():
         return max(sureness or Sureness.LEVEL, Sureness.LEVEL)
-    if sureness is None and PHRASES["tagged"].match(line):
+    if sureness is None and PHRASES["tagged"].match(line.raw):
         return Sureness.WORDS
     return sureness
 
 
-def _is_glog_warning(line: str, text: str) -> bool:
+def _is_glog_warning(line: LogLine) -> bool:
     """Whether a line is torch's warning or less, and does not name a port or a peer."""
-    return LEVELS["glog_minor"].search(line, 0, 80) is not None and PHRASES["socket"].search(text) is None
+    is_minor = LEVELS["glog_minor"].search(line.raw, 0, 80) is not None
+    return is_minor and PHRASES["socket"].search(line.text) is None
 
 
 def _rule(best: _Sentence, ended: bool) -> Rule:

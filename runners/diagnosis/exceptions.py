@@ -15,7 +15,7 @@ from ..inrank.failure_causes import Death, Failure, classify, signal_of
 from ..inrank.printed_traceback import BEGIN, LINES, PrintedTraceback, Step, begins, chains, rank_in_head
 from .exits import Endings, of_rank
 from .heads import Head
-from .rules import First, Rule, RuleHits
+from .rules import First, LogLine, Rule, RuleHits
 
 MOST = 64
 """Maximum number of different exceptions."""
@@ -69,6 +69,10 @@ class _Trace:
     raised: First | None = None
     """The exception's own line; None while it is missing."""
 
+    def evidence(self, number: int, line: str) -> First:
+        """Return one of its lines as evidence."""
+        return First.of(self.stream[0], self.name, number, line, self.head)
+
     def is_cut_off(self, lengths: Mapping[int, int]) -> bool:
         """Whether its file ends before the exception. `lengths`: lines of each file so far."""
         if self.raised or self.ignored or not self.printed.is_evident:
@@ -85,7 +89,7 @@ class _Trace:
 
     def cut_off(self) -> RuleHits:
         """Return a failure of unknown class, at the newest line."""
-        first = First.of(self.stream[0], self.name, *self.last, self.head)
+        first = self.evidence(*self.last)
         text = f"The log ends within a traceback{self.printed.where_cut_off()}: {CUT_OFF.text}"
         return RuleHits.of(replace(CUT_OFF, text=text), first)
 
@@ -173,7 +177,7 @@ class Exceptions:
         self._look_at = 0
         """Line number of the next search for tracebacks of silent writers."""
         self._raised: dict[str, _Raised] = {}
-        self._file, self._name = 0, ""
+        self._file = 0
         self.pending = False
         """Whether a training step would show that an exception of this file was caught."""
         self._inner: dict[Stream, _Inner] = {}
@@ -188,35 +192,36 @@ class Exceptions:
         self._launcher: First | None = None
         """The first exception of a launcher, which reports that a rank failed."""
 
-    def open(self, file: int, name: str) -> None:
-        """Start a file with this number (from 1) and name."""
-        self._file, self._name, self.pending, self._look_at = file, name, False, 0
+    def open(self, file: int) -> None:
+        """Start a file with this number (from 1)."""
+        self._file, self.pending, self._look_at = file, False, 0
         self.within = self._in_file()
 
     def _in_file(self) -> bool:
         """Whether a traceback is open in this file. Files may be read in turns."""
         return any(file == self._file for file, _ in self._traces)
 
-    def begin(self, text: str, line: str, stream: str, head: Head, number: int) -> None:
-        """Start a traceback if `text` begins one. `text`: the line without prefixes; `head`, `stream`: its writer."""
-        where = self._file, stream
+    def begin(self, line: LogLine) -> None:
+        """Start a traceback if the line begins one."""
+        where = line.file, line.stream
         before = self._traces.get(where)
-        is_within = before is not None and before.raised is None and BEGIN not in text
-        if is_within or not begins(text):
+        is_within = before is not None and before.raised is None and BEGIN not in line.text
+        if is_within or not begins(line.text):
             return
         if before is not None:
-            self._chain_or_close(before, text)
-        self._make_room(number)
-        rank = rank_in_head(text, line)
+            self._chain_or_close(before, line.text)
+        self._make_room(line.number)
+        rank = rank_in_head(line.text, line.raw)
+        prefix = line.raw[: line.raw.find(line.text)] or line.raw[:400]
         self._traces[where] = _Trace(
             stream=where,
-            name=self._name,
-            head=head if rank is None else of_rank(rank, head),
-            printed=PrintedTraceback(text),
-            began=number,
-            last=(number, line),
-            sure=_UNCAUGHT.search(line[: line.find(text)] or line[:400]) is not None,
-            ignored=number - self._ignored.pop(where, -9) <= 2,
+            name=line.name,
+            head=line.head if rank is None else of_rank(rank, line.head),
+            printed=PrintedTraceback(line.text),
+            began=line.number,
+            last=(line.number, line.raw),
+            sure=_UNCAUGHT.search(prefix) is not None,
+            ignored=line.number - self._ignored.pop(where, -9) <= 2,
         )
         self.within = True
 
@@ -244,12 +249,12 @@ class Exceptions:
                 raised.lives[where] += 1
                 self.pending = self.pending or raised.lives[where] < SIGNS
 
-    def ended(self, text: str, line: str, head: Head, number: int) -> bool:
-        """Return True if the line reports how a process exited. `text`: the line without prefixes."""
-        ending = self.endings.reported(text, head, line)
+    def ended(self, line: LogLine) -> bool:
+        """Return True if the line reports how a process exited."""
+        ending = self.endings.reported(line.text, line.head, line.raw)
         if ending is None:
             return False
-        first = self._first(line, ending.head, number)
+        first = line._replace(head=ending.head).first
         if ending.code:
             self.failed = True
             self._exit = self._exit or (ending.code, first)
@@ -272,7 +277,7 @@ class Exceptions:
             return False
         step = trace.printed.feed(text)
         if step is Step.RAISED:
-            trace.raised = self._first(line, trace.head, number)
+            trace.raised = trace.evidence(number, line)
             self.pending = True
         elif step is Step.PART and text.strip():
             trace.last = number, line
@@ -339,9 +344,6 @@ class Exceptions:
             yield RuleHits.of(rule, first)
         elif self._launcher is not None:
             yield RuleHits.of(REPORTED, self._launcher)
-
-    def _first(self, line: str, head: Head, number: int) -> First:
-        return First.of(self._file, self._name, number, line, head)
 
     def _drop(self, trace: _Trace) -> None:
         self._traces.pop(trace.stream, None)

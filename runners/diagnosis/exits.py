@@ -58,13 +58,13 @@ class Endings:
         self._time = self._root_time = ""
         """Failure time in the current rows, and of the root cause."""
 
-    def reported(self, text: str, head: Head, line: str = "") -> ReportedExit | None:
+    def reported(self, text: str, head: Head, line: str) -> ReportedExit | None:
         """Return the exit that a line reports; None for other lines. A repeated report has no failure.
 
         `text`: the line without prefixes.
         """
         listed = PHRASES["torchrun_row"].match(text)
-        end = _ending(text, _spoken(line, head)) if listed is None else self._listed(listed, head)
+        end = self._listed(listed, head) if listed else _ending(text, _spoken(line, head))
         if end is None:
             return None
         if end.head.node and end.head.rank is not None:

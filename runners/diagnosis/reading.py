@@ -19,7 +19,7 @@ from .log_text import PART, PASTED, SEARCHED, apart, straight
 from .nccl_facts import NcclFacts
 from .prefixes import Writer, learned, prompted, ray_rank, writer
 from .recorder_dumps import DumpError, Recorders, bounded, rank_of_dump
-from .rules import WHERE, WIDTH, Book, Raw, Tally, Version, book
+from .rules import WHERE, WIDTH, Book, LogLine, Raw, Tally, Version, book
 from .short_logs import ShortLog
 from .statement_facts import facts_of
 from .statements import Statements
@@ -180,8 +180,8 @@ class Reading:
     def _begin(self, place: _Place) -> None:
         self._heads.clear()
         self._lengths[self._at.number] = self._at.line
-        self.exceptions.open(place.number, place.name)
-        self.error_lines.open(place.number, place.name)
+        self.exceptions.open(place.number)
+        self.error_lines.open(place.number)
         self.tally.open(place.number, place.name)
         self._at = place
         self.statements.version = place.version
@@ -236,7 +236,9 @@ class Reading:
         if first is not None and self._fired(line, first, self._head(prefix), number):
             return
         if level == "WARN":
-            self.error_lines.line(line, line[mark.start() :], self._head(prefix), number, has_rule=False)
+            place, text = self._at, line[mark.start() :]
+            read = LogLine(place.number, place.name, number, line, text, self._head(prefix))
+            self.error_lines.line(read, has_rule=False)
 
     def _version(self, line: str, mark: re.Match[str], number: int) -> None:
         """Read a line with NCCL's version, which also ends one of torch's sentences."""
@@ -257,7 +259,7 @@ class Reading:
         """Read a line that is not NCCL's."""
         line = straight(line)
         if self.short.open and self.short.asks(line, number):
-            self.short.take(line, number, (self._at.number, self._at.name), *self._bare(line))
+            self.short.take(self._read(line, number))
         traced = self.exceptions.within and self._traced(line, number)
         if first := self.book.plain(" " + line):
             self._plain(line, first, number, traced)
@@ -267,14 +269,13 @@ class Reading:
     def _unknown(self, line: str, number: int) -> None:
         """Read a line without a needle: of a training, or of an error that no rule knows."""
         errors = self.error_lines
-        if may_diverge(line) and errors.diverged(line, number, *self._bare(line)):
+        if may_diverge(line) and errors.diverged(self._read(line, number)):
             return
         if (errors.open_here or self.exceptions.pending) and is_alive(line):
             errors.outlive()
             self.exceptions.alive(self._writer(line).stream)
         elif number == errors.awaited or (not errors.full and may_report(line)):
-            head, wrote = self._bare(line)
-            errors.line(line, wrote.text, head, number, has_rule=False)
+            errors.line(self._read(line, number), has_rule=False)
 
     def _unfolded(self, line: str) -> str | None:
         """Split a one-line traceback into lines with PART between them; None for any other line."""
@@ -290,24 +291,24 @@ class Reading:
 
     def _plain(self, line: str, first: re.Match[str], number: int, traced: bool) -> None:
         """Read a line with a needle that is not NCCL's."""
-        head, wrote = self._bare(line)
+        read = self._read(line, number)
         ended = False
         if first[1] in STARTS:
             if (parts := self._unfolded(line)) is not None:
                 self._parts(parts, number)
                 return
-            before, begun, _ = wrote.text.partition(BEGIN)
+            before, begun, _ = read.text.partition(BEGIN)
             if begun and may_report(before):
-                self.error_lines.line(line, before.rstrip(": "), head, number, has_rule=False)
-            self.exceptions.begin(wrote.text, line, wrote.stream, head, number)
+                self.error_lines.line(read._replace(text=before.rstrip(": ")), has_rule=False)
+            self.exceptions.begin(read)
             if first[1] == BEGIN:
                 self.error_lines.introduces(number)
         elif first[1] == IGNORED:
-            self.exceptions.ignore(wrote.stream, number)
+            self.exceptions.ignore(read.stream, number)
         elif first[1] in NEEDLES:
-            ended = self.exceptions.ended(wrote.text, line, head, number)
-        if not self._fired(" " + line, first, head, number, bare=True):
-            self.error_lines.line(line, wrote.text, head, number, has_rule=ended or traced)
+            ended = self.exceptions.ended(read)
+        if not self._fired(" " + line, first, read.head, number, bare=True):
+            self.error_lines.line(read, has_rule=ended or traced)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:
         """Return True if a rule explains the line. `bare`: the line is not NCCL's."""
@@ -351,12 +352,13 @@ class Reading:
             self._written = line, self._at.prefix, wrote
         return wrote
 
-    def _bare(self, line: str) -> tuple[Head, Writer]:
-        """Return head and writer of a line that is not NCCL's."""
+    def _read(self, line: str, number: int) -> LogLine:
+        """Return a line that is not NCCL's with its writer."""
         wrote = self._writer(line)
         rank, node = self._rank_of(wrote)
         host = wrote.host or self._at.whose.host
-        return Head(host=host, rank=rank, node=node, source=(host or self._at.name, None, rank)), wrote
+        head = Head(host=host, rank=rank, node=node, source=(host or self._at.name, None, rank))
+        return LogLine(self._at.number, self._at.name, number, line, wrote.text, head, wrote.stream)
 
     def _rank_of(self, wrote: Writer) -> tuple[int | None, str]:
         """Return the rank of the line, else of its file's name, and the node if it is a local rank."""

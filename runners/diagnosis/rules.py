@@ -213,6 +213,27 @@ class First:
         return lengths.get(self.file, 0) - self.evidence.line
 
 
+class LogLine(NamedTuple):
+    """A line that is not NCCL's, with its writer."""
+
+    file: int
+    """Number of its file, from 1."""
+    name: str
+    """Name of its file."""
+    number: int
+    raw: str
+    text: str
+    """The line without its writer's prefixes."""
+    head: Head
+    stream: str = ""
+    """Equal for all lines of one writer; see prefixes.Writer."""
+
+    @property
+    def first(self) -> First:
+        """The line as evidence."""
+        return First.of(self.file, self.name, self.number, self.raw, self.head)
+
+
 @dataclass(slots=True)
 class RuleHits:
     rule: Rule

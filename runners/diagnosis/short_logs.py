@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .error_lines import UNEXPLAINED, is_alive
-from .heads import Head
 from .line_formats import LINES
-from .prefixes import Writer
-from .rules import First, Rule, RuleHits, shown
+from .rules import First, LogLine, Rule, RuleHits, shown
 
 MOST_LINES = 200
 """Maximum number of lines of all files together, and of one file, for a short log."""
@@ -40,14 +38,14 @@ class ShortLog:
             self.open, self._first = False, None
         return self.open and self._first is None and LINES["trouble"].search(line) is not None
 
-    def take(self, line: str, number: int, file: tuple[int, str], head: Head, wrote: Writer) -> None:
-        """Keep the line if it reports an error. `file`: number and name."""
-        if LINES["everyday"].search(wrote.text) or LINES["less"].search(line):
+    def take(self, line: LogLine) -> None:
+        """Keep the line if it reports an error."""
+        if LINES["everyday"].search(line.text) or LINES["less"].search(line.raw):
             return
-        if LINES["trouble"].search(wrote.text):
-            head = replace(head, rank=None)  # the evidence is too weak to blame a rank
-            self._first = First.of(*file, number, line, head)
-            self._text = shown(wrote.text.strip())[:QUOTED]
+        if LINES["trouble"].search(line.text):
+            anybody = replace(line.head, rank=None)  # the evidence is too weak to blame a rank
+            self._first = line._replace(head=anybody).first
+            self._text = shown(line.text.strip())[:QUOTED]
 
     def entries(self) -> list[RuleHits]:
         """Return the line as a rule that fired; [] without one."""
