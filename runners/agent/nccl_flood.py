@@ -7,6 +7,7 @@ switch, a finding reports the flood.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -136,11 +137,9 @@ class Guard:
 def written(folder: Path) -> int:
     """Return the bytes of NCCL's files in the folder of an attempt, or 0 if there are none."""
     size = 0
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".nccl"):
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".nccl"):
+                with contextlib.suppress(OSError):  # it was renamed or removed meanwhile; the others count
                     size += entry.stat(follow_symlinks=False).st_size
-    except OSError:
-        return size
     return size
