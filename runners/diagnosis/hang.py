@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -478,21 +479,43 @@ def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
     """Yield the missing data, the most important first."""
     members = set[int]().union(*(pending.members or view.state.ranks for pending in blocked))
     newest = {rank: view.newest(rank) for rank in sorted(members.difference(waits.waiting_ranks(blocked)))}
-    silent = [rank for rank, pulse in newest.items() if pulse is None]
-    pulses = {rank: pulse for rank, pulse in newest.items() if pulse is not None}
-    hookless = [rank for rank, pulse in pulses.items() if not pulse.hook]
-    unrecorded = [rank for rank, pulse in pulses.items() if pulse.hook and pulse.recorder is False]
-    old = [rank for rank, pulse in pulses.items() if view.now - pulse.at > OLD_S]
-    if silent:
-        yield f"nothing is received from {view.ranks_text(silent)}"
-    if hookless:
-        yield f"{view.ranks_text(hookless)} {agreeing(hookless, 'has', 'have')} no hook that answers"
-    if unrecorded:
-        torch = f"torch {view.state.torch or ''}".rstrip()
-        yield f"{torch} has no flight recorder on {spans_text('rank', unrecorded)}"
-    if old:
-        yield f"{view.ranks_text(old)} sent no data for a while"
+    for gap in Gap:
+        ranks = [rank for rank, pulse in newest.items() if _gap(pulse, view.now) is gap]
+        if ranks:
+            yield _gap_text(view, gap, ranks)
     for pending in blocked:
         if not pending.numbered:
             yield f"for whom {spans_text('rank', pending.ranks)} wait in {pending.call.op} is recorded nowhere"
             return
+
+
+class Gap(enum.Enum):
+    """Why the data of a rank is incomplete, the most important first."""
+
+    SILENT = "silent"
+    HOOKLESS = "hookless"
+    UNRECORDED = "unrecorded"
+    OLD = "old"
+
+
+def _gap(pulse: Pulse | None, now: float) -> Gap | None:
+    """Return what a rank's newest pulse lacks."""
+    if pulse is None:
+        return Gap.SILENT
+    if not pulse.hook:
+        return Gap.HOOKLESS
+    if pulse.recorder is False:
+        return Gap.UNRECORDED
+    return Gap.OLD if now - pulse.at > OLD_S else None
+
+
+def _gap_text(view: View, gap: Gap, ranks: Sequence[int]) -> str:
+    who = view.ranks_text(ranks)
+    if gap is Gap.SILENT:
+        return f"nothing is received from {who}"
+    if gap is Gap.HOOKLESS:
+        return f"{who} {agreeing(ranks, 'has', 'have')} no hook that answers"
+    if gap is Gap.UNRECORDED:
+        torch = f"torch {view.state.torch or ''}".rstrip()
+        return f"{torch} has no flight recorder on {spans_text('rank', ranks)}"
+    return f"{who} sent no data for a while"
