@@ -17,7 +17,7 @@ from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, request
 from distui.runners.launch.preset_library import PresetEntry, listed
 from distui.runners.launch.preset_of_request import overrides_of
 from distui.runners.run.errors import RunError
-from distui.tui.rows import advice
+from distui.tui.rows import advice, form_estimate
 from distui.tui.rows.form import form_rows, keys_row
 from distui.tui.rows.form_fields import KIND, SET, begun_with, fields, launch_form, override, stepped
 from distui.tui.rows.glyphs import Row, row_width
@@ -198,7 +198,7 @@ def test_memory_rows_fit(width: int) -> None:
     for name in BUILTIN:
         preset = load(name).preset
         form = LaunchForm(preset=name, params="7B", hardware="8xA100-80GB", options={"nnodes": "2"})
-        asked = advice.asked(form, preset)
+        asked = form_estimate.asked(form, preset)
         assert asked is not None
         rows = advice.memory_rows(asked, preset, width)
         assert all(row_width(row) <= width for row in rows)

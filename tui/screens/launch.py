@@ -22,6 +22,7 @@ from ...runners.run.errors import LaunchError, RunError
 from ..background import background, stop
 from ..rows import advice
 from ..rows.form import keys_row
+from ..rows.form_estimate import asked
 from ..rows.form_fields import KIND, OPTION, fields, kind_override, launch_form
 from ..rows.glyphs import Row, wrap
 from ..rows.plan_preview import (
@@ -237,7 +238,7 @@ class LaunchScreen(Screen[None]):
             return []
         try:
             preset = self.app.source.preset(form.preset, form.overrides).preset
-            answer = advice.asked(form, preset, self._hardware if kind_of(form.place) == LOCAL else "")
+            answer = asked(form, preset, self._hardware if kind_of(form.place) == LOCAL else "")
         except (LaunchError, PlanError) as error:
             return problem_rows([str(error)], width)
         if answer is None:
