@@ -87,16 +87,24 @@ class Column(Struct, frozen=True):
 def _column(
     id: str,
     about: str,
-    *,
-    width: int,
-    priority: int,
     text: Callable[[Any], str],
     key: Callable[[Any], Sortable] | None = None,
-    title: str = "",
     **more: Any,
 ) -> Column:
     """Build a column; `title` defaults to the id."""
-    return Column(id, title or id, about, width, priority, text, key, **more)
+    return Column(id=id, about=about, text=text, key=key, **{"title": id} | more)
+
+
+def _number(id: str, about: str, field: str, **more: Any) -> Column:
+    """Build a column of a whole number of its rows."""
+    value = attrgetter(field)
+    return _column(id, about, lambda row: or_na(value(row)), value, **more)
+
+
+def _words(id: str, about: str, field: str, sorts: bool = False, **more: Any) -> Column:
+    """Build a column of a text of its rows."""
+    value = attrgetter(field)
+    return _column(id, about, lambda row: value(row) or NA, value if sorts else None, right=False, **more)
 
 
 # --- measured values: one column per quantity that declares one ---
@@ -219,10 +227,10 @@ SHARED_COLUMNS: tuple[Column, ...] = (
     _column(
         "others",
         "processes on the GPU that are not the run's, and their memory",
+        _others_text,
+        _others_key,
         width=7,
         priority=16,
-        text=_others_text,
-        key=_others_key,
         shown_if="gpu",
     ),
 )
@@ -255,43 +263,26 @@ def worst(row: RankRow) -> str:
     return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(row.rank.phase)
 
 
-_where = attrgetter("where")
-RANK_NUMBER = _column(
-    "rank",
-    "number of the rank",
-    width=4,
-    priority=0,
-    text=lambda row: str(row.rank.place.rank),
-    key=attrgetter("rank.place.rank"),
-)
-_NODE = _column(
-    "node", "name of its node", width=8, priority=17, text=_where, key=_where, right=False, max_width=20
-)
+RANK_NUMBER = _number("rank", "number of the rank", "rank.place.rank", width=4, priority=0)
+_NODE = _words("node", "name of its node", "where", sorts=True, width=8, priority=17, max_width=20)
 NODE = replace(_NODE, shown_if="nodes")
 STATE = _column(
     "state",
     "state of the process",
+    lambda row: " ".join((glyphs.RANK[row.rank.phase][0], row.rank.phase)),
+    worst,
     width=11,
     priority=1,
-    text=lambda row: " ".join((glyphs.RANK[row.rank.phase][0], row.rank.phase)),
-    key=worst,
     right=False,
 )
-MESH = _column(
-    "mesh",
-    "coordinates in the preset's mesh",
-    width=4,
-    priority=16,
-    text=lambda row: row.mesh or NA,
-    right=False,
-)
+MESH = _words("mesh", "coordinates in the preset's mesh", "mesh", width=4, priority=16)
 """`rank_columns` widens it to the coordinates of the last rank, which are the widest."""
 EXIT = _column(
     "exit",
     "signal or exit code",
+    lambda row: row.rank.signal or or_na(row.rank.exit_code),
     width=8,
     priority=2,
-    text=lambda row: row.rank.signal or or_na(row.rank.exit_code),
     right=False,
     shown_if="ended",
 )
@@ -315,80 +306,39 @@ def silent(rows: Sequence[RankRow]) -> bool:
 
 RANK_COLUMNS: tuple[Column, ...] = (
     RANK_NUMBER,
-    _column(
-        "local",
-        "local rank",
-        width=5,
-        priority=18,
-        text=lambda row: str(row.rank.place.local_rank),
-        key=attrgetter("rank.place.local_rank"),
-        shown_if="nodes",
-    ),
+    _number("local", "local rank", "rank.place.local_rank", width=5, priority=18, shown_if="nodes"),
     NODE,
     MESH,
     STATE,
-    _column(
-        "pid",
-        "process",
-        width=7,
-        priority=10,
-        text=lambda row: or_na(row.rank.pid),
-        key=attrgetter("rank.pid"),
-    ),
+    _number("pid", "process", "rank.pid", width=7, priority=10),
     EXIT,
-    _column(
-        "gpu",
-        "index of its GPU",
-        width=3,
-        priority=8,
-        text=lambda row: or_na(row.gpu_index),
-        key=attrgetter("gpu_index"),
-        title="GPU",
-        shown_if="gpu",
-    ),
+    _number("gpu", "index of its GPU", "gpu_index", title="GPU", width=3, priority=8, shown_if="gpu"),
     *SHARED_COLUMNS,
     *_MEASURED_OF_RANK.values(),
-    _column(
+    _words(
         "nccl",
         "its NCCL_DEBUG",
+        "rank.nccl_debug",
+        title="NCCL",
         width=4,
         priority=9,
-        text=lambda row: row.rank.nccl_debug or NA,
-        title="NCCL",
-        right=False,
         max_width=7,
         shown_if="nccl",
     ),
-    _column(
-        "hook",
-        "state of distui's hook",
-        width=6,
-        priority=27,
-        text=lambda row: row.rank.hook or NA,
-        right=False,
-        optional=True,
-    ),
+    _words("hook", "state of distui's hook", "rank.hook", width=6, priority=27, optional=True),
 )
 
 # --- GPUs ---
 
-GPU_INDEX = _column(
-    "gpu",
-    "index of the GPU",
-    width=3,
-    priority=0,
-    text=lambda row: str(row.index),
-    key=attrgetter("index"),
-    title="GPU",
-)
+GPU_INDEX = _number("gpu", "index of the GPU", "index", title="GPU", width=3, priority=0)
 GPU_RANKS = _column(
     "ranks",
     "ranks of the run that use it",
+    lambda row: f"r{spans_short(row.ranks)}" if row.ranks else "-",
+    lambda row: min(row.ranks, default=None),
+    title="rank",
     width=5,
     priority=4,
-    text=lambda row: f"r{spans_short(row.ranks)}" if row.ranks else "-",
-    key=lambda row: min(row.ranks, default=None),
-    title="rank",
     right=False,
 )
 
@@ -398,17 +348,7 @@ GPU_COLUMNS: tuple[Column, ...] = (
     GPU_RANKS,
     *SHARED_COLUMNS,
     *(column for column in _MEASURED_OF_GPU.values() if column.optional),
-    _column(
-        "name",
-        "product",
-        width=10,
-        priority=32,
-        text=lambda row: row.name or NA,
-        key=attrgetter("name"),
-        right=False,
-        max_width=30,
-        optional=True,
-    ),
+    _words("name", "product", "name", sorts=True, width=10, priority=32, max_width=30, optional=True),
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {"ranks": RANK_COLUMNS, "gpus": GPU_COLUMNS}
