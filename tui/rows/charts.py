@@ -181,15 +181,20 @@ def at_cursor(curve: Line, view: ChartView, metric: Quantity) -> float | None:
     Reported metrics that are not rates always hold.
     """
     values = curve.mean
-    if view.cursor is not None:
-        back = int((view.span.end - view.cursor) / view.bucket) if view.bucket else 0
-        return values[-1 - back] if 0 <= back < len(values) else None
+    if view.cursor is None:
+        return _newest(values, view.bucket, metric)
+    back = int((view.span.end - view.cursor) / view.bucket) if view.bucket else 0
+    return values[-1 - back] if 0 <= back < len(values) else None
+
+
+def _newest(values: Values, bucket: float, metric: Quantity) -> float | None:
+    """Return the newest value if it still holds; `bucket` is in seconds."""
     known = [at for at, value in enumerate(values) if value is not None]
     if not known:
         return None
-    age_s, usual_s = (len(values) - 1 - known[-1]) * view.bucket, view.bucket
+    age_s, usual_s = (len(values) - 1 - known[-1]) * bucket, bucket
     if metric.sparse:
-        usual_s = (usual_interval(known) or 1.0) * view.bucket
+        usual_s = (usual_interval(known) or 1.0) * bucket
     stays = metric.holds is Holds.NEXT_REPORT
     return values[known[-1]] if stays or holds(age_s, usual_s) else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import fmean
 
 from ...runners.comparison.account import Account, MetricCurve
 from ...runners.comparison.account_numbers import DRAWN, STEPS
@@ -26,24 +27,27 @@ LETTERS_EVERY = 24
 
 def charts(a: Account, b: Account, by_step: bool, mode: Mode, width: int, height: int) -> list[Row]:
     """Return as many metrics as fit, each with both curves on one axis: steps, or time since the start."""
-    both = [name for name in metrics_of(a, b) if points(a, name, by_step) or points(b, name, by_step)]
-    if not both:
-        why = (
-            "no step is recorded with a metric: x puts the curves over each other by time"
-            if by_step
-            else "no metrics"
-        )
-        return [((why, "stale"),)]
-    end = max(at for side in (a, b) for name in both for at, _ in points(side, name, by_step))
-    end = end if end > 0 else 1.0
+    drawn = {
+        name: sides
+        for name in metrics_of(a, b)
+        if any(sides := (points(a, name, by_step), points(b, name, by_step)))
+    }
+    if not drawn:
+        return [((_WHY_NONE[by_step], "stale"),)]
+    end = max(at for sides in drawn.values() for side in sides for at, _ in side) or 1.0
     room = max(LEAST_CHART, height - 1)
-    shown = both[: max(1, room // LEAST_CHART)]
+    shown = list(drawn.items())[: max(1, room // LEAST_CHART)]
     size, rest = divmod(room, len(shown))
     rows: list[Row] = []
-    for number, name in enumerate(shown):
-        sides = (points(a, name, by_step), points(b, name, by_step))
+    for number, (name, sides) in enumerate(shown):
         rows += chart_rows(find_metric(name), sides, end, mode, width, size + (number < rest))
     return [*rows, axis_row(end, by_step, width)]
+
+
+_WHY_NONE = {  # by_step → why there is no chart
+    True: "no step is recorded with a metric: x puts the curves over each other by time",
+    False: "no metrics",
+}
 
 
 def metrics_of(a: Account, b: Account) -> list[str]:
@@ -127,11 +131,13 @@ def _grid(curves: Sequence[Line], width: int, height: int, axis: Axis, mode: Mod
 
 def columns(side: Sequence[tuple[float, float]], end: float, dots: int) -> list[float | None]:
     """Return the mean of each dot column; values are interpolated between neighbours that are not too far apart."""
-    values: list[list[float]] = [[] for _ in range(dots)]
+    values: dict[int, list[float]] = {}
     for at, value in side:
-        values[min(dots - 1, int(at / end * dots))].append(value)
-    means = [sum(part) / len(part) if part else None for part in values]
-    places = [at for at, value in enumerate(means) if value is not None]
+        values.setdefault(min(dots - 1, int(at / end * dots)), []).append(value)
+    means: list[float | None] = [None] * dots
+    places = sorted(values)
+    for at in places:
+        means[at] = fmean(values[at])
     usual = sorted(after - at for at, after in pairwise(places))
     most = 4 * usual[len(usual) // 2] if usual else 0
     for at, after in pairwise(places):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
@@ -19,7 +20,7 @@ from ...runners.comparison.differences import (
     ratio_text,
 )
 from ...runners.run.formatting import NA
-from .glyphs import Row, clip, fit, labelled, row_width
+from .glyphs import Row, clip, fit, labelled, row_width, wrap
 
 MARKS = {
     SAME: (" ", "text"),
@@ -47,17 +48,18 @@ def comparison_rows(compared: Comparison, width: int) -> list[Row]:
             rows += [(), *section_rows(section, width)]
         elif section.name != "numbers":
             equal.append(section.title)
-    if equal:
-        rows += [
-            (),
-            *labelled(("the same, or recorded on neither side: ", "dim"), ", ".join(equal), width, "dim"),
-        ]
-    if compared.notes:
-        rows += [
-            (),
-            *(line for note in compared.notes for line in labelled(("", "dim"), note, width, "dim")),
-        ]
-    return [*rows, (), *labelled(("", "dim"), LEGEND, width, "dim")]
+    label = "the same, or recorded on neither side: "
+    return [
+        *rows,
+        *_below([labelled((label, "dim"), ", ".join(equal), width, "dim")] if equal else []),
+        *_below([wrap(note, width, "dim") for note in compared.notes]),
+        *_below([wrap(LEGEND, width, "dim")]),
+    ]
+
+
+def _below(parts: Sequence[Sequence[Row]]) -> list[Row]:
+    """Return the rows of all parts after a blank row; [] without parts."""
+    return [(), *chain.from_iterable(parts)] if parts else []
 
 
 def single_rows(compared: Comparison, width: int) -> list[Row]:
@@ -70,7 +72,7 @@ def single_rows(compared: Comparison, width: int) -> list[Row]:
         edge = min(2 * NAME, max((len(row.name) for row in section.rows), default=0))
         for row in section.rows:
             rows += labelled((fit(f"  {row.name}", edge + 2) + "  ", "dim"), row.a or NA, width)
-    return [*rows, *((), *(((note, "dim"),) for note in compared.notes))] if compared.notes else rows
+    return [*rows, *_below([[((note, "dim"),)] for note in compared.notes])]
 
 
 def head_rows(compared: Comparison, width: int) -> list[Row]:

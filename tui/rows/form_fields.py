@@ -260,19 +260,20 @@ def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm
     """Return the form to submit, with only the fields that exist. Raises RunError for an open quote."""
     filled = {field.name: typed[field.name].strip() for field in given if typed.get(field.name, "").strip()}
     own = {name: filled[name] for name in _OWN if name in filled}
-    overrides = [
-        override(name.removeprefix(SET), text) for name, text in filled.items() if name.startswith(SET)
-    ]
+    overrides = [override(path, text) for path, text in _begun_with(SET, filled).items()]
     overrides += shell_words(filled.get(FURTHER.name, ""), FURTHER.label)
     return LaunchForm(
         preset=preset,
         overrides=tuple(overrides),
-        nccl_presets=tuple(name.removeprefix(NAMED) for name in filled if name.startswith(NAMED)),
-        options={
-            name.removeprefix(OPTION): text for name, text in filled.items() if name.startswith(OPTION)
-        },
+        nccl_presets=tuple(_begun_with(NAMED, filled)),
+        options=_begun_with(OPTION, filled),
         **own,
     )
+
+
+def _begun_with(prefix: str, typed: Typed) -> dict[str, str]:
+    """Return the texts of the fields whose names have this prefix, by the rest of the name."""
+    return {name.removeprefix(prefix): text for name, text in typed.items() if name.startswith(prefix)}
 
 
 def typed_of(form: LaunchForm) -> dict[str, str]:

@@ -26,11 +26,9 @@ def best_match(entries: Sequence[PresetEntry], words: str, kept: str) -> str:
     """
     names = [entry.name for entry in matching(entries, words)]
     word = words.strip().lower()
-    exact = [name for name in names if name.lower() == word]
     begun = [name for name in names if word and name.lower().startswith(word)]
-    if exact or (begun and kept not in begun):
-        return (exact or begun)[0]
-    return kept
+    exact = next((name for name in begun if name.lower() == word), "")
+    return exact or (kept if kept in begun else next(iter(begun), kept))
 
 
 def _text(item: PresetEntry) -> str:
