@@ -481,7 +481,6 @@ class GpuTick(Struct, frozen=True, tag=True):
     """Sample of a node's GPUs. Telemetry: never journaled, the newest replaces the others."""
 
     gpus: tuple[Gpu, ...]
-    took_ms: float
     driver: str | None = None
     problem: str | None = None
     """Reason for missing values, in words: no driver, a driver call that does not return, …"""

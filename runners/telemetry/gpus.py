@@ -205,7 +205,7 @@ class GpuSource:
                 await self._spawn()
             problem = describe(self._watch, now, self._limits)
             if problem is not None:
-                self._on_event(GpuTick(gpus=self._gpus, took_ms=0.0, problem=problem))
+                self._on_event(GpuTick(gpus=self._gpus, problem=problem))
 
     def _pause(self) -> float:
         """Seconds until the next check."""

@@ -259,10 +259,10 @@ def main(argv: list[str]) -> int:
     try:
         driver = Driver()
     except NoDriver as error:
-        writer.write(GpuTick(gpus=(), took_ms=0.0, problem=str(error)))
+        writer.write(GpuTick(gpus=(), problem=str(error)))
         return NO_DRIVER
     except DriverFailed as error:
-        writer.write(GpuTick(gpus=(), took_ms=0.0, problem=str(error)))
+        writer.write(GpuTick(gpus=(), problem=str(error)))
         return 1
     _sample(driver, writer, interval)
     return 0
@@ -288,12 +288,11 @@ def _sample(driver: Driver, writer: LineWriter, interval: float) -> None:
         tiers = [tier for tier in Tier if now >= due[tier] - interval / 2]
         sample = gpus.sample(tiers, now)
         due |= {tier: now + tier.value for tier in tiers if tier is not Tier.FAST}
-        took = clock.monotonic() - now
         if not watched:
             watched = True
             xids = Xids(driver, gpus.devices)
             threading.Thread(target=_watch_xids, args=(xids, writer), daemon=True).start()
-        writer.write(GpuTick(gpus=sample, took_ms=round(took * 1e3, 3), driver=driver.version))
+        writer.write(GpuTick(gpus=sample, driver=driver.version))
         time.sleep(max(interval / 10, interval - (clock.monotonic() - now)))
 
 

@@ -77,7 +77,7 @@ class Samples:
         """What is told of the next second."""
         self._step += 4
         return (
-            GpuTick(tuple(self._gpu(index) for index in range(EACH)), 2.1, "570.86.15"),
+            GpuTick(tuple(self._gpu(index) for index in range(EACH)), "570.86.15"),
             RankTick(tuple(self._sample(rank) for rank in self._ranks())),
             HostTick(self._host()),
         )

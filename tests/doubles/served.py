@@ -44,9 +44,9 @@ class FakeGpus(GpuSource):
 
     async def run(self) -> None:
         if not self.gpus:
-            self._on_event(GpuTick((), 0.0, "no NVIDIA driver"))
+            self._on_event(GpuTick((), "no NVIDIA driver"))
         while self.gpus:
-            self._on_event(GpuTick(self.gpus, 0.0))
+            self._on_event(GpuTick(self.gpus))
             await asyncio.sleep(self._interval)
 
 

@@ -307,7 +307,7 @@ async def test_samples_that_stop_coming_are_not_shown_as_of_now() -> None:
 
 def test_a_gpu_that_is_not_sampled_any_more_has_no_values() -> None:
     state, gpu = RunState(), Gpu(0, "GPU-0", "NVIDIA H100", util=98.0, mem_total=80 << 30)
-    state.apply(Stamped(100.0, GpuTick((gpu,), 0.0)))
+    state.apply(Stamped(100.0, GpuTick((gpu,))))
     for now, util in [(102.0, 98.0), (104.0, None)]:
         (shown,) = as_printed(state, now)["nodes"][0]["gpus"]
         assert (shown["util"], shown["mem_total"], shown["uuid"]) == (util, 80 << 30, "GPU-0")

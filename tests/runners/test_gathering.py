@@ -87,7 +87,7 @@ async def serving(tmp_path: Path, hello: Hello) -> AsyncIterator[tuple[Chronicle
 
 
 def sample(chronicle: Chronicle, node: int) -> None:
-    chronicle.emit(GpuTick((), 1.0), node=node)
+    chronicle.emit(GpuTick(()), node=node)
     chronicle.emit(HostTick(HostSample(cpu_percent=float(node))), node=node)
     chronicle.emit(LogGrew({f"node-{node}/attempt-001/rank-0.out": node + 1}), node=node)
 

@@ -77,7 +77,7 @@ def written(path: Path, attempts: int = 20) -> Chronicle:
     chronicle = Chronicle(path)
     for at, event in enumerate(events(attempts)):
         chronicle.emit(event, at=float(at))
-        chronicle.emit(GpuTick((), 1.0), at=float(at))
+        chronicle.emit(GpuTick(()), at=float(at))
     chronicle.journal.close()
     assert (path / snapshot.NAME).exists()
     return chronicle

@@ -139,8 +139,8 @@ def test_a_live_level_is_on_the_ranks_it_names() -> None:
 def test_values_of_a_driver_that_does_not_answer_keep_their_age() -> None:
     gpu = Gpu(0, "GPU-0", "H100", util=50.0)
     state = RunState()
-    state.apply(Stamped(10.0, GpuTick((gpu,), 1.0)))
-    state.apply(Stamped(20.0, GpuTick((gpu,), 0.0, problem="a driver call has not returned for 9 s")))
+    state.apply(Stamped(10.0, GpuTick((gpu,))))
+    state.apply(Stamped(20.0, GpuTick((gpu,), problem="a driver call has not returned for 9 s")))
     node = state.nodes[0]
     assert (node.gpu_sampled, node.heard) == (10.0, 20.0)
     assert node.gpu_problem is not None

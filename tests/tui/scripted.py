@@ -155,8 +155,8 @@ class ScriptedSource(LocalSource):
         if not form.script:
             return LaunchPreview(text="", problems=("no script: type the path of the training script",))
         if form.place.startswith("hosts") and not ask:
-            return LaunchPreview(text="hosts: not asked yet", asks="the hosts")
-        env = "".join(f"\n  {pair}" for pair in form.env.split())
+            return LaunchPreview(text="hosts: not asked yet", open_questions="the hosts")
+        env = "".join(f"\n  {pair}" for pair in form.option("env").split())
         text = (
             f"# preset {form.preset}\ntorchrun \\\n  --nproc-per-node {form.nproc or 'auto'} \\\n"
             f"  {form.script} {form.args}\nenvironment{env}\n  NCCL_DEBUG={form.nccl or 'WARN'}"
@@ -267,7 +267,7 @@ def running(ranks: int = 8, gpu: bool = True, live: bool = True) -> list[tuple[f
             (4, HookChanged(1, rank, "armed", 4711 + rank, "WARN", live, "2.29.7")) for rank in range(ranks)
         ]
     events += [
-        (124.6, GpuTick(gpus(8) if gpu else (), 2.0, problem=None if gpu else "no NVIDIA driver library")),
+        (124.6, GpuTick(gpus(8) if gpu else (), problem=None if gpu else "no NVIDIA driver library")),
         (124.6, HostTick(Host(cpu_percent=40.0, cores=64))),
         (124.6, RankTick(samples(ranks, gpu))),
         (124.7, CaughtUp(20)),

@@ -107,7 +107,7 @@ def sampled(node: int, ranks: int, at: float = 124.6) -> list[Told]:
         for one in play.samples(ranks)
     ]
     return [
-        (at, node, GpuTick(play.gpus(ranks), 2.0)),
+        (at, node, GpuTick(play.gpus(ranks))),
         (at, node, HostTick(Host(cpu_percent=40.0, cores=64))),
         (at, node, RankTick(tuple(mine))),
     ]

@@ -39,7 +39,7 @@ def _tick() -> tuple[GpuTick, RankTick]:
         msgspec.structs.replace(sample, step=int(time.time()) % 10000, cpu_percent=random.uniform(80, 120))
         for sample in play.samples(8)
     )
-    return GpuTick(gpus, 2.0), RankTick(ranks)
+    return GpuTick(gpus), RankTick(ranks)
 
 
 def main() -> int:

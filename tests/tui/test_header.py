@@ -78,7 +78,7 @@ def test_numbers_are_of_the_runs_own_gpus() -> None:
     """Two ranks at 97 and 96 % on a node whose other six GPUs are idle or of others."""
     events = play.running(2)
     busy = tuple(msgspec.structs.replace(gpu, util=0.0) if gpu.index > 1 else gpu for gpu in play.gpus())
-    _, second = head([*events, (124.65, GpuTick(busy, 2.0))])
+    _, second = head([*events, (124.65, GpuTick(busy))])
     assert "util 96%" in second or "util 97%" in second
     assert "mem 123/160G" in second
     assert "810 W" in second

@@ -37,7 +37,7 @@ class Moving:
     def tick(self, util: float | None, *more: Event) -> None:
         self.now += 1.0
         gpus = tuple(msgspec.structs.replace(gpu, util=util) for gpu in play.gpus())
-        for event in (GpuTick(gpus, 1.0), *more):
+        for event in (GpuTick(gpus), *more):
             self.state.apply(Stamped(self.now, event))
 
     def frame(self) -> Frame:
@@ -150,7 +150,7 @@ def test_only_the_gpus_of_the_run_count() -> None:
     run = Moving()
     run.state.ranks = {0: run.state.ranks[0]}
     gpus = tuple(msgspec.structs.replace(gpu, util=100.0 if gpu.index else 40.0) for gpu in play.gpus())
-    run.state.apply(Stamped(run.now, GpuTick(gpus, 1.0)))
+    run.state.apply(Stamped(run.now, GpuTick(gpus)))
     assert run.mean()[-1] == 40.0
 
 

@@ -89,7 +89,7 @@ def news(it: Rig, step: int) -> None:
     out = it.run_dir / "node-0/attempt-001/rank-0.out"
     with out.open("a") as file:
         file.write(f"step {step} written later\n")
-    it.link.play(GpuTick(gpus, 2.0), time=it.now)
+    it.link.play(GpuTick(gpus), time=it.now)
     it.link.play(RankTick(ranks), time=it.now)
     it.link.play(LogGrew({str(out.relative_to(it.run_dir)): out.stat().st_size}), time=it.now)
 

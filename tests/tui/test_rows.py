@@ -162,14 +162,14 @@ def test_a_clock_that_is_wrong_on_the_node_does_not_make_values_old() -> None:
 
 
 def test_a_value_that_the_driver_does_not_serve_is_not_zero() -> None:
-    frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100"),), 1.0))])
+    frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100"),)))])
     (cell,) = node_cells(frame, frame.state.nodes[0])
     assert cell.value is None
     assert line_of(rank_table(frame, 120).rows[0]).count("n/a") >= 2
 
 
 def test_a_lost_gpu_is_broken_in_words_and_glyph() -> None:
-    frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100", lost=True),), 1.0))])
+    frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100", lost=True),)))])
     shown = text_of(heat_rows(frame, 78))
     assert "lost" in shown
     assert glyphs.BAD in shown
@@ -197,9 +197,7 @@ def test_many_nodes_become_tiles_within_the_width() -> None:
     events = play.running()
     state = RunState().apply_all(play.stamped(events))
     for node in range(1, 16):
-        state.apply(
-            type(play.stamped(events)[0])(time=play.NOW, event=GpuTick(play.gpus(), 1.0), node=node)
-        )
+        state.apply(type(play.stamped(events)[0])(time=play.NOW, event=GpuTick(play.gpus()), node=node))
     status = LinkStatus(LinkPhase.FOLLOWING, 0)
     rows = heat_rows(Frame(state, status, play.NOW, play.NOW), 78)
     assert len(rows) == 8
@@ -241,7 +239,7 @@ def test_titles_and_numbers_are_whole_in_every_width(sort: str, own: bool) -> No
         power_w=1000.0, power_limit_w=1200.0, sm_mhz=1980, pids=(4_194_304, 7), pid_mem=(1, 180 << 30),
     )  # fmt: skip
     frame = frame_of(
-        [*play.running(), (124.9, RankTick((huge,))), (124.9, GpuTick((gpu,), 1.0))], sort=sort, columns=ids
+        [*play.running(), (124.9, RankTick((huge,))), (124.9, GpuTick((gpu,)))], sort=sort, columns=ids
     )
     frame.state.ranks[0].pid = 4_194_304
     for width in range(40, 260, 3):

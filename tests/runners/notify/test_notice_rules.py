@@ -360,7 +360,7 @@ def test_a_checkpoint_is_overdue_after_the_minutes_that_were_given() -> None:
 
 def use(run: Played, *percent: float | None) -> None:
     gpus = tuple(Gpu(at, f"u{at}", "H100", util=util) for at, util in enumerate(percent))
-    run.play(GpuTick(gpus, 1.0))
+    run.play(GpuTick(gpus))
 
 
 def idling(run: Played, seconds: float, *percent: float | None) -> list[Notice]:

@@ -160,7 +160,7 @@ class Driver:
         while child.returncode is None:
             await asyncio.sleep(0.1)
             if not self.hangs:
-                child.says(GpuTick(self.gpus, 1.0))
+                child.says(GpuTick(self.gpus))
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ async def test_lines_that_are_no_events_are_passed_over(driver: Driver) -> None:
     async with running() as (_, seen):
         await asyncio.sleep(0)
         driver.children[0].stdout.feed_data(b"noise\n{}\n" + b"x" * (3 << 20) + b"\n")
-        assert await seen.until(good) == GpuTick(driver.gpus, 1.0)
+        assert await seen.until(good) == GpuTick(driver.gpus)
 
 
 async def test_an_agent_that_stood_still_blames_nobody(driver: Driver) -> None:
