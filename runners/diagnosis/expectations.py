@@ -231,17 +231,20 @@ def _networks(nodes: Sequence[NodeLogs]) -> Iterator[Finding]:
     usual = max(counted, key=lambda name: (counted[name], name != "Socket", name))
     other = next(each for each in chosen if each.network == usual)
     for each in chosen:
-        if each.network == usual:
-            continue
-        ports = ", ".join(each.node.devices[:4])
-        active = [f"active RDMA ports on {each.node.host}: {ports}"] if ports else []
-        yield _warning(
-            "expect-same-network",
-            f"{each.node.host} took the network {each.network}, and other nodes {usual}",
-            each.number,
-            "Compare devices, drivers, plugins and NCCL_NET, NCCL_IB_* of this node with those of another.",
-            [*each.line("network"), *other.line("network"), *active],
-        )
+        if each.network != usual:
+            yield _odd_network(each, other)
+
+
+def _odd_network(logs: NodeLogs, other: NodeLogs) -> Finding:
+    ports = ", ".join(logs.node.devices[:4])
+    active = [f"active RDMA ports on {logs.node.host}: {ports}"] if ports else []
+    return _warning(
+        "expect-same-network",
+        f"{logs.node.host} took the network {logs.network}, and other nodes {other.network}",
+        logs.number,
+        "Compare devices, drivers, plugins and NCCL_NET, NCCL_IB_* of this node with those of another.",
+        [*logs.line("network"), *other.line("network"), *active],
+    )
 
 
 def _interfaces(nodes: Sequence[NodeLogs], view: View) -> Iterator[Finding]:
@@ -311,9 +314,13 @@ def _versions(nodes: Sequence[NodeLogs], view: View) -> Iterator[Finding]:
         "Make image, LD_LIBRARY_PATH and LD_PRELOAD the same on all nodes.",
         chain(*(those[0].line("version") for _, those in ordered)),
     )
+    yield finding if _have_met(nodes) else replace(finding, severity="error")
+
+
+def _have_met(nodes: Iterable[NodeLogs]) -> bool:
+    """Whether communicators span nodes, and all ranks have completed them."""
     wide = [each for each in nodes if each.several]
-    have_met = bool(wide) and all(each.complete for each in wide)
-    yield finding if have_met else replace(finding, severity="error")
+    return bool(wide) and all(each.complete for each in wide)
 
 
 def _by_release(nodes: Iterable[NodeLogs]) -> dict[str, list[NodeLogs]]:

@@ -167,13 +167,7 @@ def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
 
 def _by_counts(view: View) -> Iterable[RankWait]:
     """Find waits in groups that torch only counts: a still rank with more calls than another member."""
-    counts: dict[Key, dict[int, int]] = {}
-    for rank, pulses in view.history.items():
-        answer = last_answer(pulses)
-        for group in answer.groups if answer is not None else ():
-            if group.completed < 0:
-                counts.setdefault(key_of(group), {})[rank] = group.enqueued
-    for key, called in counts.items():
+    for key, called in _counted(view).items():
         is_whole = len(called) >= (key.size or len(view.state.ranks))
         least = min(called.values()) if is_whole else 0
         for rank, count in called.items():
@@ -183,6 +177,17 @@ def _by_counts(view: View) -> Iterable[RankWait]:
                 sites = activity.telling_frames(newest.stack)
                 call = Collective(group=key.name, seq=count, op="collective", created=since, sites=sites)
                 yield RankWait(rank, key, call, newest.at - since, recorded=False)
+
+
+def _counted(view: View) -> dict[Key, dict[int, int]]:
+    """Return each rank's number of calls in the groups that torch only counts."""
+    counts: dict[Key, dict[int, int]] = {}
+    for rank, pulses in view.history.items():
+        answer = last_answer(pulses)
+        for group in answer.groups if answer is not None else ():
+            if group.completed < 0:
+                counts.setdefault(key_of(group), {})[rank] = group.enqueued
+    return counts
 
 
 def patience(pulses: Iterable[Pulse]) -> float:
