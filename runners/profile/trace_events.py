@@ -147,7 +147,7 @@ def step_spans(spans: Sequence[TraceEvent]) -> list[StepSpan]:
     first = marks[0][0]
     around = _optimizer_spans(spans, first)
     times = [mark.nanoseconds for mark, _ in marks]
-    ends = [max([end, *(around(around, begin) or ())]) for begin, end in times]
+    ends = [max([end, *(span_around(around, begin) or ())]) for begin, end in times]
     return [
         StepSpan(number, begin / 1000, end / 1000, mark.pid, mark.tid)
         for (mark, number), (begin, end) in zip(marks[1:], pairwise(ends), strict=True)
@@ -164,7 +164,7 @@ def _optimizer_spans(spans: Iterable[TraceEvent], mark: TraceEvent) -> list[Span
     )
 
 
-def around(sorted_spans: Sequence[Span], moment: float) -> Span | None:
+def span_around(sorted_spans: Sequence[Span], moment: float) -> Span | None:
     """Return the span of a sorted list without overlap that contains a moment."""
     at = bisect_left(sorted_spans, (moment,)) - 1
     return sorted_spans[at] if at >= 0 and moment < sorted_spans[at][1] else None

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ..run import file_io
-from .trace_events import StepSpan, Trace, TraceError, TraceEvent, around, content, decoded, step_spans
+from .trace_events import StepSpan, Trace, TraceError, TraceEvent, content, decoded, span_around, step_spans
 from .trace_summary import TraceSummary, summarized
 
 OWN_TRACK = (1 << 31) - 1
@@ -68,7 +68,7 @@ def _crossed(spans: Sequence[TraceEvent], steps: Sequence[StepSpan]) -> bool:
     for event in spans:
         if steps and event.tid == steps[0].tid and event.pid == steps[0].pid:
             begin, end = event.nanoseconds
-            first, last = around(bounds, begin), around(bounds, end)
+            first, last = span_around(bounds, begin), span_around(bounds, end)
             if (first and end > first[1]) or (last and begin < last[0]):
                 return True
     return False
