@@ -209,6 +209,7 @@ class AsyncRun(RunFacts):
             gpu_indexes=gpu_indexes,
             fold=fold,
         )
+        curve_report.check_names(given["metrics"])
         asked = CurveRequest(
             metrics=given["metrics"],
             last=given["last"],

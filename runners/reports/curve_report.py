@@ -99,8 +99,7 @@ def _meant(word: str) -> str:
 
 
 async def read_curves(entry: run_directories.Entry, link: Link, asked: CurveRequest) -> Curves:
-    """Read curves of a run. Raises RunError, and RefusedError if they cannot be read."""
-    check_names(asked.metrics)
+    """Read curves of a run, whose names are checked. Raises RunError, and RefusedError if they cannot be read."""
     begin, end = window_of(asked, clock.now(), _ended(entry))
     fold = "all" if asked.fold else "each"
     window = await link.read_metrics(

@@ -76,6 +76,9 @@ def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
         with pytest.raises(TimeoutError):
             run.wait(timeout=0.5)
         assert asyncio.run(read_in_a_notebook(run.aio)) == ("running", ["hello"])
+        assert [line.text for line in run.logs(grep="l+o")] == ["hello"]
+        assert run.signal("CONT").startswith("SIGCONT")
+        assert run.rerun("again", env={"A": "1"}).stop(grace_s=1)
         assert run.restart(env={"A": "1"}).startswith("restarted: attempt 2, 1 rank running")
         with pytest.raises(RunError, match="RANK is computed for each rank"):
             run.restart(env={"RANK": "1"})
