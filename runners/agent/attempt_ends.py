@@ -103,7 +103,7 @@ def _led_to(raised: Raised | None) -> tuple[str, ...]:
 
 def _own_line(crash: tuple[Site, ...]) -> str:
     """Return the file and line of the innermost frame in the user's code; "" without one."""
-    own = next((site for site in crash if activity.own_code(site)), None)
+    own = next((site for site in crash if activity.own_code(site.file)), None)
     return "" if own is None else f"{own.file}:{own.line}"
 
 

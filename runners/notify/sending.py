@@ -17,9 +17,9 @@ from typing import Any
 from msgspec import Struct
 
 from ..run import clock
-from ..run.settings_file import Lookup
+from ..run.settings_file import Lookup, SecretError
 from . import channels
-from .channels import POSTED, NotificationChannel, SecretError, target
+from .channels import POSTED, NotificationChannel, target
 from .messages import (
     Text,
     apprise_request,

@@ -39,7 +39,7 @@ def restart_command(env: Mapping[str, str], unset: Sequence[str] = (), reachable
         raise RunError(f"--unset {both[0]} is also set: leave out one of the two")
     if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
         raise RunError(refused)
-    return Restart(new_id(), env, tuple(unset), reachable)
+    return Restart(new_id(), dict(env), tuple(unset), reachable)
 
 
 def save_seconds(state: RunState, timeout: float | None, reachable: bool = False) -> float:

@@ -168,7 +168,7 @@ def test_a_trace_that_is_too_large_is_packed_and_not_summed_up(
 ) -> None:
     raw, text = tmp_path / "rank-0.json", json.dumps({"traceEvents": [event("aten::mm", 0, 1)] * 40})
     raw.write_text(text)
-    monkeypatch.setattr(traces, "MOST_JSON", 1000)
+    monkeypatch.setattr(trace_events, "MOST_JSON", 1000)
     with pytest.raises(TraceError, match="too many to sum up"):
         traces.complete(raw, 0, 1)
     assert os.listdir(tmp_path) == ["rank-0.json.gz"]
