@@ -9,7 +9,8 @@ from pathlib import Path
 from ..diagnosis.diagnosis_document import Diagnosis, document
 from ..diagnosis.first_cause import Verdict, judge
 from ..diagnosis.log_findings import LogFinding
-from ..diagnosis.read_logs import Named, judged_attempt, logs_of_run, read_all, read_run
+from ..diagnosis.log_sources import Named
+from ..diagnosis.read_logs import judged_attempt, logs_of_run, read_all, read_run
 from ..diagnosis.reading import Reading
 from ..run import clock, run_directories
 from ..run.model import RankPhase, RunEnded, RunPhase, Stamped
