@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from ...presets.finding import Finding, LaunchFinding, failed
 from ...presets.lint import SUFFIXES
+from ...presets.load import load
 from ...runners.launch import check
 from ...runners.launch.linting import findings_of_files, findings_of_launch
 from ...runners.run.errors import RunError
@@ -68,4 +69,7 @@ def is_file(word: str) -> bool:
 def _launch(options: argparse.Namespace) -> list[Finding]:
     """Return the findings of a launch. Raises RunError and PresetError."""
     launch.take_defaults(options)
+    load(
+        launch.preset_of(options), options.set
+    )  # a word that is no preset is reported before a missing script
     return findings_of_launch(launch.requested(options))
