@@ -157,6 +157,8 @@ def check_shell(somebody: World, argv: list[str], begin: str) -> None:
             screen.until(f"distui ls {whole}")
         screen.press("\x15", "distui launch mine --notify termi", "tab")
         screen.until("--notify terminal")
+        screen.press("\x15", "distui stop tra", "tab", "#")
+        screen.until("distui stop tra#")  # no live run is called so, and train.py is a file
         screen.press("\x15", "exit", "enter")
         screen.ended()
     finally:

@@ -61,10 +61,12 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "settings": [("", 0), ("--example", 0), ("theme", 2)],
     "share": [("nothing", 2), ("nothing --user nosuchuser", 2), ("nothing --user root", 3), ("nothing --off", 3)],
     "serve": [("nothing", 3), ("nothing --port many", 2), ("nothing --port 65536", 3)],
-    "profile": [("nothing", 3), ("nothing --steps many", 2), ("bad.log", 1)],
+    "profile": [("nothing", 3), ("nothing --steps many", 2)],
     "man": [("", 0), ("launhc", 2), ("launch --dir x", 2)],
     "completion": [("ksh", 2), ("zsh", 0)],
-    "demo": [("--steps -1", 2), ("--python /nonexistent/python", 2)],
+    "demo": [("--steps -1", 2), ("--python /nonexistent/python", 2), ("--preset ddp", 2)],
+    "example": [("", 0), ("x", 2)],
+    "uninstall": [("-n", 0), ("--host a;b", 2), ("--nope", 2)],
 }  # fmt: skip
 
 

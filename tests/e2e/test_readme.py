@@ -20,7 +20,7 @@ from matrix.environments import NotHereError, interpreter
 from patience import HANG_S
 from test_packaging import build
 
-from distui.runners.run.model import Restart
+from distui.runners.run.commands import Restart
 from distui.tui.cli import parser, split_rest
 from distui.tui.rows import command_line as colon
 
@@ -83,6 +83,7 @@ def test_before_anything_costs(world: World) -> None:
     def typed(line: str) -> str:
         return world.distui(*shlex.split(line)[1:]).fine().out
 
+    world.env.pop("OMP_NUM_THREADS")
     write, advise, _, lint, plan, *_ = FIRST_RUN
     world.script("train.py", typed(write.partition(" >")[0]))
     before = contents(world.root)
