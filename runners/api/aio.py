@@ -281,7 +281,7 @@ async def diff(
     """Compare two runs: plan, arguments, environment, code, versions, numbers.
 
     `a`, `b`: runs, or texts as for `distui diff`: a name, "night@2" for an attempt, "gpu1:night" on a host, the file of
-    a bundle. `everything`: also what is equal. Raises RunError and TypeError.
+    a bundle. `everything`: also equal values. Raises RunError and TypeError.
     """
     names = [each.id if isinstance(each, RunFacts) else each for each in (a, b)]
     given = checked(a=names[0], b=names[1], everything=everything, ssh_config=ssh_config)

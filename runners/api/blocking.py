@@ -1,4 +1,4 @@
-"""Blocking forms of asynchronous calls: each runs its call in an event loop of its own."""
+"""Blocking forms of asynchronous calls: each runs its call in a new event loop."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from . import launch_order, sky_cloud
 
 
 def cluster_of(entry: run_directories.Entry) -> Cluster:
-    """Return the cluster of a run. Raises RunError if it has none of its own."""
+    """Return the cluster of a run. Raises RunError if it has none."""
     launched = launch_order.read(entry.path)
     if launched is None:
         raise RunError(f"run {entry.record.name} has no cluster: it was not launched through SkyPilot")

@@ -22,13 +22,13 @@ from .search import compile_grep
 
 
 class LogRequest(Struct, frozen=True, kw_only=True):
-    """Which lines of a run's logs."""
+    """The requested lines of a run's logs."""
 
     ranks: tuple[int, ...] = ()
     """() for all."""
     node: int | None = None
     streams: tuple[str, ...] = ("out", "err")
-    """Of "out", "err", "nccl", and "log" for distui's own runner and agent."""
+    """Names among "out", "err", "nccl", and "log" for distui's own runner and agent."""
     attempt: int | None = None
     """None for the newest."""
     grep: str = ""

@@ -21,7 +21,7 @@ BUCKETS = 240
 
 
 class CurveRequest(Struct, frozen=True, kw_only=True):
-    """Which curves of a run, and of which time."""
+    """The requested curves of a run, and their time."""
 
     metrics: Sequence[str] = ()
     """Names of metrics, or of sources (gpu, rank, host, train). () for all."""

@@ -37,7 +37,7 @@ def down(options: argparse.Namespace) -> int:
 
 
 def _typed_name(entry: run_directories.Entry, cluster: Cluster) -> str:
-    """Ask for the cluster's name, with what is lost."""
+    """Show the consequences, and return the name that the user types."""
     state = entry.state()
     state.cluster, state.phase = cluster, run_directories.phase(entry)
     asked = confirm.down(state, Down("", cluster.name), clock.now())
