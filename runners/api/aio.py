@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ...presets.finding import Finding, PresetError
 from ...presets.load import entries, library, load
@@ -268,11 +268,10 @@ async def ls(*, hosts: Sequence[str] = (), ssh_config: str | None = None) -> lis
         return [read.document() for read in await asyncio.to_thread(run_list.runs_here)]
     named = check_hosts([Named(host) for host in given["hosts"]], "hosts")
     config = ssh_options(given["ssh_config"])
-    found: list[Any]
     found, problems = await list_on([Way(host.destination, config) for host in named])
     if problems:
         raise UnreachableError("; ".join(problems))
-    return found
+    return cast("list[RunLine]", found)
 
 
 async def diff(

@@ -33,7 +33,7 @@ def blocking_method(
     """Return the blocking form of a method of AsyncRun."""
 
     @functools.wraps(call)
-    def form(self: RunFacts, *args: P.args, **kwargs: P.kwargs) -> T:
+    def form(self: RunFacts, /, *args: P.args, **kwargs: P.kwargs) -> T:
         _refuse_in_a_loop(f"run.{call.__name__}", f"await run.aio.{call.__name__}(…)")
         return asyncio.run(call(AsyncRun(self.entry), *args, **kwargs))
 
@@ -46,7 +46,7 @@ def blocking_stream(
     """Return the blocking form of a method of AsyncRun that returns an iterator."""
 
     @functools.wraps(call)
-    def form(self: RunFacts, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    def form(self: RunFacts, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         _refuse_in_a_loop(f"run.{call.__name__}", f"async for … in run.aio.{call.__name__}(…)")
         return _iterated(call(AsyncRun(self.entry), *args, **kwargs))
 
