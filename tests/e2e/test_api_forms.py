@@ -16,9 +16,11 @@ import pytest
 
 import distui
 from distui import api
+from distui.runners import api as home
 from distui.runners.api import aio
 from distui.runners.run.errors import RunError
-from distui.runners.run.model import AttemptStarted, Gpu, Outcome
+from distui.runners.run.model import AttemptStarted, Outcome
+from distui.runners.run.samples import Gpu
 from distui.runners.telemetry.metrics import MetricsStore
 from distui.runners.telemetry.metrics_files import FOLDER
 from distui.tui.verb_table import VERBS
@@ -102,10 +104,8 @@ def test_every_call_is_on_the_page_of_the_documentation() -> None:
 
 def test_the_package_has_a_version_and_the_short_name() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", distui.__version__)
-    assert {getattr(api, name) for name in ("Run", "launch")} == {
-        distui.runners.api.Run,
-        distui.runners.api.launch,
-    }
+    assert api.Run is home.Run
+    assert api.aio is aio
 
 
 # --- runs that have ended
