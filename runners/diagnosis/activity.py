@@ -105,7 +105,7 @@ class _StackFrame(NamedTuple):
     strong: Kind | None
     weak: Kind | None
     level: int
-    """As in `_LEVELS`; 0 for the user's own code."""
+    """Level in `_LEVELS`; 0 for the user's own code."""
 
 
 @functools.lru_cache(maxsize=8192)

@@ -68,7 +68,7 @@ def split(made: Mapping[int, Collective]) -> Split | None:
 
 
 def difference(mine: Collective, theirs: Collective) -> str | None:
-    """Return the most important property in which two calls differ; None without a visible difference."""
+    """Return the most important property that differs between two calls; None without a visible difference."""
     for of, value in _PROPERTIES.items():
         one, other = value(mine), value(theirs)
         if one != other and one is not None and other is not None:

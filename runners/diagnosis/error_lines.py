@@ -74,7 +74,7 @@ class _Sentence:
     """Number of consecutive occurrences, counted only if `lasts`."""
 
     def take(self, text: str, first: First) -> bool:
-        """Add the next line if it continues the message. Return True if it is no message of its own."""
+        """Add the next line if it continues the message. Return True if it is no separate message."""
         if self.text.startswith("terminate called") and PHRASES["cpp_message"].match(text):
             self.text, self.failure, self.sureness, self.first = text, of_line(text), Sureness.ENDED, first
             return True

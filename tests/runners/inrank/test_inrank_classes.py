@@ -326,6 +326,33 @@ def test_an_exception_is_found_in_the_merged_output_of_a_launcher() -> None:
     assert last_raised(["ValueError: only a word"]) == {}
 
 
+@for_each(
+    "lines",
+    [
+        [
+            "╭─────────── Traceback (most recent call last) ────────────╮",
+            "│ /job/me.py:33 in <module>                                │",
+            "│ ❱ 33     main()                                          │",
+            "╰──────────────────────────────────────────────────────────╯",
+            "KeyError: 'labels'",
+        ],
+        [
+            "  + Exception Group Traceback (most recent call last):",
+            '  |   File "/job/run.py", line 3, in <module>',
+            "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+            "  +-+---------------- 1 ----------------",
+            "    | Traceback (most recent call last):",
+            '    |   File "/job/me.py", line 33, in <module>',
+            "    | KeyError: 'labels'",
+            "    +------------------------------------",
+        ],
+    ],
+)
+def test_the_last_lines_of_a_rank_are_read_like_a_log(lines: list[str]) -> None:
+    found = classify(Death(1, 1, {}, lines))
+    assert found.text == "rank 1 raised KeyError: 'labels' at me.py:33 (exit code 1)"
+
+
 def test_a_note_names_the_users_own_line() -> None:
     code = compile("import json\ndef f():\n    json.loads('{')\nf()\n", "/job/train.py", "exec")
     try:
