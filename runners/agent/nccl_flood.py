@@ -140,6 +140,6 @@ def written(folder: Path) -> int:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".nccl"):
-                with contextlib.suppress(OSError):  # it was renamed or removed meanwhile; the others count
+                with contextlib.suppress(OSError):  # it was just renamed or removed; the others count
                     size += entry.stat(follow_symlinks=False).st_size
     return size
