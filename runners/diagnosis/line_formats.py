@@ -56,6 +56,7 @@ LINES: Mapping[str, re.Pattern[str]] = {
     name: _alternatives(patterns, _TABLES["lines_in_any_case"].get(name, ()))
     for name, patterns in _TABLES["lines"].items()
 }
+OUT_OF_MEMORY: Mapping[str, re.Pattern[str]] = _patterns("out_of_memory")
 EXITS: Sequence[str] = _TABLES["exits"]["needles"]
 EXIT_FORMS: Mapping[str, re.Pattern[str]] = _patterns("exit_forms")
 NO_LOGS = frozenset[str](_TABLES["files"]["no_logs"])

@@ -11,6 +11,7 @@ from ...presets.finding import Finding
 from ..run.formatting import size_text
 from ..run.model import FirstCause, Outcome
 from ..run.state import Attempt
+from .line_formats import OUT_OF_MEMORY
 from .memory_curve import MemoryPoint, sizes
 from .memory_growth import growth_text, memory_limit, near, rising
 from .memory_remedies import memory_remedy
@@ -22,20 +23,6 @@ FULL = 0.90
 """Minimum share of the limit in use for a kill to count as out of memory without a kernel log."""
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_SIZE = r"(?<![\d.])([\d.]+) (bytes|[KMG]iB)"
-_CUDA = re.compile(r"(?:CUDA|HIP)(?: error:)? out of memory|OutOfMemoryError")
-_TRIED = re.compile(rf"[Tt]ried to allocate {_SIZE}")
-_CAPACITY = re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity")
-_ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated")
-_RESERVED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
-_RESERVED_ALL = re.compile(rf"{_SIZE} reserved in total by PyTorch")
-_GPU = re.compile(r"\bGPU (\d+)\b")
-_OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
-_HOST = re.compile(
-    r"\bMemoryError\b|DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory|\[Errno 12\]"
-)
-_ASKED = re.compile(r"tried to allocate (\d+) bytes")
-_CGROUP = re.compile(r"cgroup|memcg", re.IGNORECASE)
 
 
 class Cuda(NamedTuple):
@@ -76,7 +63,7 @@ def _ended(view: View) -> Attempt | None:
 
 def _out_of_memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[Finding]:
     text = "\n".join((cause.text, *cause.last_lines))
-    if cause.oom is None and cause.kind in ("", "cuda-oom") and _CUDA.search(text):
+    if cause.oom is None and cause.kind in ("", "cuda-oom") and OUT_OF_MEMORY["cuda"].search(text):
         yield _cuda(view, attempt, cause, text)
     elif cause.oom is not None or (cause.kind or _kind_of(text)) == "host-oom":
         yield _refused(view, attempt, cause) or _host(view, attempt, cause, cause.oom or "", sure=True)
@@ -85,23 +72,23 @@ def _out_of_memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[
 
 
 def _kind_of(text: str) -> str:
-    return "host-oom" if _HOST.search(text) else ""
+    return "host-oom" if OUT_OF_MEMORY["host"].search(text) else ""
 
 
 def parse_cuda(text: str) -> Cuda:
     """Parse the numbers in the message of torch 1.x or 2.x."""
-    allocated, reserved = _bytes(_ALLOCATED, text), _bytes(_RESERVED, text)
-    in_all = _bytes(_RESERVED_ALL, text)
+    allocated, reserved = _bytes(OUT_OF_MEMORY["allocated"], text), _bytes(OUT_OF_MEMORY["reserved"], text)
+    in_all = _bytes(OUT_OF_MEMORY["reserved_all"], text)
     if reserved is None and in_all is not None and allocated is not None:
         reserved = max(0, in_all - allocated)
-    gpu = _GPU.search(text)
+    gpu = OUT_OF_MEMORY["gpu"].search(text)
     return Cuda(
-        tried=_bytes(_TRIED, text),
-        capacity=_bytes(_CAPACITY, text),
+        tried=_bytes(OUT_OF_MEMORY["tried"], text),
+        capacity=_bytes(OUT_OF_MEMORY["capacity"], text),
         allocated=allocated,
         unused=reserved,
         gpu=int(gpu[1]) if gpu else None,
-        others=sum(_number(match[2], match[3]) for match in _OTHER.finditer(text)),
+        others=sum(_number(match[2], match[3]) for match in OUT_OF_MEMORY["other"].finditer(text)),
     )
 
 
@@ -135,7 +122,7 @@ def _cuda(view: View, attempt: Attempt, cause: FirstCause, text: str) -> Finding
         evidence=(
             *_cuda_numbers(cuda),
             *_curve(view, attempt, cause.rank, gpu=True),
-            *_quoted(cause, _CUDA),
+            *_quoted(cause, OUT_OF_MEMORY["cuda"]),
         ),
         ranks=cause.victims,
         since=cause.at,
@@ -169,7 +156,7 @@ def _gpu_memory(view: View) -> int | None:
 
 def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bool) -> Finding:
     room = memory_limit(view.state.nodes.get(cause.node))
-    in_cgroup = bool(_CGROUP.search(why)) or (not why and room is not None and room.cgroup)
+    in_cgroup = bool(OUT_OF_MEMORY["cgroup"].search(why)) or (not why and room is not None and room.cgroup)
     limit = "" if room is None or room.cgroup != in_cgroup else f" of {size_text(room.limit)}"
     where = f"the memory{limit} of its cgroup" if in_cgroup else f"host memory{limit}"
     who, ended = _who(view, attempt, cause), "was killed" if cause.signal == "SIGKILL" else "failed"
@@ -187,7 +174,7 @@ def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bo
             *((why,) if why else ()),
             *_curve(view, attempt, cause.rank, gpu=False),
             *_largest(view, attempt, cause),
-            *_quoted(cause, _HOST),
+            *_quoted(cause, OUT_OF_MEMORY["host"]),
         ),
         ranks=cause.victims,
         since=cause.at,
@@ -200,7 +187,9 @@ def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
     if cause.oom is not None or cause.signal == "SIGKILL" or room is None or not near:
         return None
     free = room.limit - max(near)
-    tried = next((int(match[1]) for line in cause.last_lines if (match := _ASKED.search(line))), 0)
+    tried = next(
+        (int(match[1]) for line in cause.last_lines if (match := OUT_OF_MEMORY["asked"].search(line))), 0
+    )
     if free < (1 - FULL) * room.limit or tried > free:
         return None
     asked = f"asked for {size_text(tried)} and got" if tried else "got"
@@ -217,7 +206,7 @@ def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
         evidence=(
             f"{used} of {size_text(room.limit)} on the node were in use shortly before",
             *_curve(view, attempt, cause.rank, gpu=False),
-            *_quoted(cause, _HOST),
+            *_quoted(cause, OUT_OF_MEMORY["host"]),
         ),
         ranks=cause.victims,
         since=cause.at,

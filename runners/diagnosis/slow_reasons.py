@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
 from typing import NamedTuple
 
 from ..run.formatting import spans_text
@@ -41,18 +43,11 @@ class Reason(NamedTuple):
     """A sentence; "" if `text` is complete."""
 
 
-_MEMORY_ERRORS = Reason(
-    "memory errors", "its memory has memory errors (ECC)", "reset the GPU before the next run"
-)
-
-
 class Outlier(NamedTuple):
-    """A value that explains a slow rank if it is far above that of the others."""
+    """A row of slow_reasons.toml."""
 
     field: str
-    """Name of the field, of a sample of a GPU, a rank or a node."""
     factor: float
-    """How many times the median of the others it must exceed."""
     least: float
     reason: Reason
 
@@ -63,64 +58,11 @@ class Outlier(NamedTuple):
             yield self.reason
 
 
-_REPLAYS = Outlier(
-    "pcie_replays",
-    factor=10.0,
-    least=1.0,
-    reason=Reason("PCIe replays", "PCIe replays", "reseat the GPU or its riser; watch the counter"),
-)
-_QUOTA = Outlier(
-    "throttled_percent",
-    factor=1.3,
-    least=20.0,
-    reason=Reason(
-        "CPU quota",
-        "its cgroup's CPU quota holds it back",
-        "raise cpu.max of its cgroup, or the job's number of cores",
-        "the quota was used up in many periods (nr_throttled of cpu.stat grows)",
-    ),
-)
-_READS = Outlier(
-    "read_bps",
-    factor=3.0,
-    least=10e6,
-    reason=Reason(
-        "reads from storage",
-        "it reads from storage where the others do not",
-        "put its part of the data on a local disk, or give the node more memory for its page cache",
-    ),
-)
-_STEAL = Outlier(
-    "steal_percent",
-    factor=2.0,
-    least=5.0,
-    reason=Reason(
-        "steal",
-        "the hypervisor takes CPU time from the node (CPU steal)",
-        "ask for a dedicated machine, or move the node",
-    ),
-)
-_NETWORK_ERRORS = Outlier(
-    "nic_errors",
-    factor=3.0,
-    least=1.0,
-    reason=Reason(
-        "network errors",
-        "the node's interfaces count network errors",
-        "check cable, transceiver and switch port (ethtool -S, ibqueryerrors)",
-    ),
-)
-_FEW_CORES = Outlier(
-    "load1",
-    factor=1.5,
-    least=0.0,
-    reason=Reason(
-        "short of cores",
-        "the node is short of cores",
-        "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
-        "tasks wait for a core (load, /proc/pressure/cpu)",
-    ),
-)
+_ROWS = tomllib.loads(resources.files(__package__).joinpath("slow_reasons.toml").read_text("utf-8"))
+_OUTLIERS = {
+    field: Outlier(field, row.pop("factor"), row.pop("least"), Reason(**row))
+    for field, row in _ROWS.items()
+}
 
 
 def reasons(view: View, rank: int) -> list[Reason]:
@@ -156,8 +98,10 @@ def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:
     yield from _clocks(own, others)
     yield from _link(own, others)
     if own.ecc_uncorrected or own.remap_failed or own.remap_pending:
-        yield _MEMORY_ERRORS
-    yield from _REPLAYS.found(own, others)
+        yield Reason(
+            "memory errors", "its memory has memory errors (ECC)", "reset the GPU before the next run"
+        )
+    yield from _OUTLIERS["pcie_replays"].found(own, others)
 
 
 def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
@@ -205,9 +149,9 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
     if sample is None:
         return
     others = _samples(_other_ranks(view, rank))
-    yield from _QUOTA.found(sample, others)
+    yield from _OUTLIERS["throttled_percent"].found(sample, others)
     yield from _cores(view, rank, sample)
-    for reason in _READS.found(sample, others):
+    for reason in _OUTLIERS["read_bps"].found(sample, others):
         small = "little of the node's memory is page cache" if _is_cache_small(view, rank) else ""
         yield reason._replace(evidence=small)
 
@@ -304,10 +248,10 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
         return
     others = [peer.metrics for number, peer in view.state.nodes.items() if number != rank.place.node]
     hosts = [metrics for metrics in others if metrics is not None]
-    yield from _STEAL.found(host, hosts)
-    yield from _NETWORK_ERRORS.found(host, hosts)
+    yield from _OUTLIERS["steal_percent"].found(host, hosts)
+    yield from _OUTLIERS["nic_errors"].found(host, hosts)
     if hosts and _waits_for_cores(host):
-        yield from _FEW_CORES.found(host, hosts)
+        yield from _OUTLIERS["load1"].found(host, hosts)
 
 
 def _waits_for_cores(host: Host) -> bool:
