@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -311,6 +312,7 @@ async def check_mistakes(caller: Caller) -> None:
         ("logs", {"run": "train", "grep": "("}, 2, "("), ("logs", {"run": "train", "since": "soon"}, 2, "--since"),
         ("logs", {"run": "train", "count": 10**6}, 2, "count"),
         ("metrics", {"run": "train", "metrics": ["x.y"]}, 2, "x.y"),
+        ("metrics", {"run": "train", "metrics": ["loss"]}, 2, "did you mean train.loss?"),
         ("metrics", {"run": "train", "metrics": ["--fold"]}, 2, "dash"),
         ("plan", {"preset": "dpd", "script": "x.py"}, 2, "dpd"),
         ("plan", {"preset": "--help", "script": "x.py"}, 2, "dash"), ("plan", {"preset": "ddp"}, 2, "script"),
@@ -355,7 +357,7 @@ def test_without_the_sdk_a_sentence_says_what_to_install(
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("tools", "tool_server"):
         monkeypatch.delitem(sys.modules, f"distui.tui.mcp.{name}")
-    world.distui("mcp").refused(2, "pip install 'distui[mcp]'")
+    world.distui("mcp").refused(2, "pip install 'mcp>=2.1,<3'")
     assert "distui diagnose RUN --json" in world.distui("mcp", "--skill").fine().out
 
 
@@ -402,6 +404,8 @@ async def check_a_run(caller: Caller) -> None:
     series = (await caller.data("metrics", run="mine", metrics=["rank.cpu"]))["series"]
     assert {row["index"] for row in series} == {0, 1}
     assert "means" not in series[0]
+    listed = await caller.data("metrics", run="mine", list=True)
+    assert "rank.cpu" in [each["metric"] for each in listed], "what a refused name points to"
     assert (await caller.data("restart", run="mine", env={"COLOUR": "blue", "B_TOKEN": SECRET}))["ok"]
     status = await caller.answer("status", run="mine")
     assert status["data"]["attempt"] == 2
@@ -411,6 +415,61 @@ async def check_a_run(caller: Caller) -> None:
     assert "_TOKEN" in again, "the launch had secrets, which nobody has written down"
     assert (await caller.data("stop", run="mine", grace=2))["ok"]
     assert (await caller.data("status", run="mine"))["state"] == "stopped"
+
+
+@pytest.mark.long
+@pytest.mark.torch
+def test_an_agent_babysits_a_training_as_the_skill_says(world: World) -> None:
+    """It knows only the answers: each step takes what it passes from the answer before."""
+    world.script(
+        "fussy.py",
+        Path(DDP)
+        .read_text()
+        .replace(
+            "        step += 1\n",
+            "        step += 1\n"
+            "        if step == 3 and os.environ.get('BATCH') != '8':\n"
+            "            raise ValueError('BATCH must be 8, not ' + str(os.environ.get('BATCH')))\n",
+        ),
+    )
+    reports: list[str] = []
+
+    async def agent(caller: Caller) -> None:
+        reports.append(await babysat(caller))
+
+    serve(world, agent, control=True)
+    assert reports == ["night failed (ValueError: BATCH must be 8, not 4); night-2 with BATCH=8 succeeded"]
+    assert world.left() == {}
+
+
+async def babysat(caller: Caller) -> str:
+    """Launch a training, find out why it failed, repeat it with a change, restart it once, and report."""
+    launch = {
+        "preset": "ddp",
+        "script": "fussy.py",
+        "nproc_per_node": 2,
+        "name": "night",
+        "env": {"BATCH": "4"},
+    }
+    planned = await caller.data("plan", **{key: launch[key] for key in launch if key != "name"})
+    assert "error" not in [finding["severity"] for finding in planned.get("findings", ())]
+    begun = await caller.data("launch", **launch, args=["--steps", "99"], options=["--restarts", "0"])
+    waited = await caller.data("wait", run=begun["name"], until="done", timeout=HANG_S)
+    assert waited == {"reached": False, "timed_out": False, "lost": False}
+    state = (await caller.data("status", run=begun["name"]))["state"]
+    diagnosis = await caller.data("diagnose", run=begun["name"])
+    cause = diagnosis["first_cause"]["text"]
+    wanted = re.search(r"BATCH must be (\d+)", cause)
+    assert wanted is not None, diagnosis["first_cause"]
+    again = await caller.data("rerun", run=begun["name"], name="night-2", env={"BATCH": wanted[1]})
+    assert (await caller.data("wait", run=again["name"], until="healthy", timeout=HANG_S))["reached"]
+    assert (await caller.data("restart", run=again["name"], env={"SEED": "2"}))["ok"]
+    assert (await caller.data("wait", run=again["name"], until="done", timeout=HANG_S))["reached"]
+    end = await caller.data("status", run=again["name"])
+    assert [attempt["env_diff"] for attempt in end["attempts"]][1:] == [{"SEED": "2"}]
+    assert (await caller.data("note", run=again["name"], text=cause))["notes"]
+    reason = re.search(r"ValueError: BATCH must be 8, not 4", cause)
+    return f"night {state} ({reason and reason[0]}); {again['name']} with BATCH={wanted[1]} {end['state']}"
 
 
 # --- the real program ---------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ def test_hints_say_what_a_person_should_be_asked_about() -> None:
         hints = {tool.name: tool.annotations for tool in listed if tool.annotations is not None}
         assert len(hints) == len(listed)
         destructive = {name for name, about in hints.items() if about.destructive_hint}
-        assert destructive == {"launch", "rerun", "restart", "nccl", "signal", "stop"}
+        assert destructive == {"restart", "nccl", "signal", "stop"}
         outside = {name for name, about in hints.items() if about.open_world_hint}
         assert outside == {"ls", "diff", "plan", "lint", "doctor", "launch", "rerun"}
         assert not any(about.read_only_hint for name, about in hints.items() if name in destructive)

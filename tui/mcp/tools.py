@@ -216,7 +216,9 @@ async def _wait(call: Call) -> Answer:
 
 
 def _without_curves(document: Any) -> Any:
-    """Return metrics without their values per bucket."""
+    """Return metrics without their values per bucket; the names of `list` stay."""
+    if isinstance(document, list):
+        return document
     curves = ("means", "lows", "highs", "samples")
     series = [
         {name: value for name, value in row.items() if name not in curves} for row in document["series"]
@@ -240,8 +242,8 @@ WORDS = {"launch": ("--detach",), "rerun": ("--detach",), "restart": ("--yes",),
 """Options that each call of a tool has."""
 CHANGES = frozenset(("launch", "rerun", "restart", "nccl", "signal", "profile", "note", "tag", "stop"))
 """Tools that start or change a run."""
-DESTRUCTIVE = CHANGES - {"profile", "note", "tag"}
-"""Tools that may end ranks, or execute an arbitrary program."""
+DESTRUCTIVE = frozenset(("restart", "nccl", "signal", "stop"))
+"""Tools that may end ranks; `nccl` by its `restart`."""
 OPEN_WORLD = frozenset(("ls", "diff", "plan", "lint", "doctor", "launch", "rerun"))
 """Tools that connect to hosts that the caller names, or execute a program."""
 
@@ -323,6 +325,7 @@ TOOLS = (
         (
             RUN,
             Option("metric", "metrics"),
+            "list",
             "last",
             "since",
             "until",
