@@ -174,7 +174,7 @@ async def test_the_guide_asks_and_takes_its_preset_into_the_form(here: Here) -> 
         assert screen.presets.current is not None
         assert screen.presets.current.name == "hsdp"
         form = screen.form
-        assert (form.nproc, form.nodes, form.params, form.hardware) == ("8", "2", "8B", "8xA10")
+        assert (form.nproc, form.option("nnodes"), form.params, form.hardware) == ("8", "2", "8B", "8xA10")
         assert (form.seq, form.format, form.recompute) == ("4096", "bf16", "true")
         await planned(it, screen, "2 nodes need a place")
         assert "[F5 memory]" in it.screen()
