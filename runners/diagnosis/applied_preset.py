@@ -60,7 +60,7 @@ def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
     missing = _missing(plan, made, world)
     if missing:
         return Applied("not applied", f"{plan.preset} asks for {missing}, and the model {seen}")
-    # The preset still acts: its strategy is there, and a script may choose another precision for good reasons.
+    # The preset still counts as applied: a script may choose another precision on purpose.
     if plan.precision and made.param and plan.precision != made.param:
         return Applied("applied", f"the model {seen}, in {made.param} instead of {plan.precision}")
     return Applied("applied", f"the model {seen}")
