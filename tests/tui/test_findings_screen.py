@@ -137,7 +137,9 @@ async def test_the_map_stands_below_or_beside_but_always_once(rig: Start, width:
     async with shown(it, width, 120):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("5")
-        await it.until(lambda: "transport of each pair" in it.screen() and "k kernels" in it.screen())
+        await it.until(
+            lambda: "transport of each pair" in it.screen() and "until it is ready" in it.screen()
+        )
         assert it.screen().count("transport of each pair") == 1
         assert ("how the ranks are connected" in it.screen()) is beside
 

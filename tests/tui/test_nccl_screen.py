@@ -15,20 +15,10 @@ from distui.tui.nccl_sources import NodeFacts, merged
 from distui.tui.rows.communicators import chosen_of, communicator_rows, late_ranks, missing
 from distui.tui.rows.glyphs import row_width, to_ascii
 from distui.tui.rows.nccl import statement_rows, why_empty
-from distui.tui.rows.nccl_map import (
-    LETTERS,
-    bars,
-    crossings,
-    grid,
-    init_rows,
-    letter,
-    map_rows,
-    matrix_rows,
-    phase_letters,
-    ring_rows,
-    wanted_width,
-)
+from distui.tui.rows.nccl_init import bars, init_rows
+from distui.tui.rows.nccl_map import LETTERS, grid, letter, map_rows, matrix_rows, wanted_width
 from distui.tui.rows.nccl_nodes import node_groups, node_rows
+from distui.tui.rows.nccl_rings import crossings, ring_rows
 
 
 def matrix(one: Communicator, width: int) -> list[str]:
@@ -207,17 +197,16 @@ def test_a_thousand_ranks_in_a_ring_stay_three_rows() -> None:
     assert "c1 [×8] → c2 [×8]" in line_of(rows[0])
 
 
-def test_init_is_drawn_from_the_first_line_to_ready_by_phase() -> None:
+def test_init_is_drawn_from_the_first_line_to_ready() -> None:
     one = Communicator(
         "0x1", nranks=2, hosts={"a": (0, 1)}, stages={0: "complete", 1: "complete"},
         began={0: 100.0, 1: 101.0},
         inits=(Init(0, 2.0, {"bootstrap": 1.5, "topo": 0.5}), Init(1, 1.0, {"bootstrap": 0.5, "topo": 0.5})),
     )  # fmt: skip
     first, second, *_ = [line_of(row) for row in init_rows(one, 60)]
-    room = first.count("b") + first.count("t")
-    assert first.count("b") == round(0.75 * room)
-    assert second.count("b") + second.count("t") == pytest.approx(room / 2, abs=1)
-    assert len(second) - len(second.lstrip("r1 ")) > room // 3
+    room = first.count("█")
+    assert second.count("█") == pytest.approx(room / 2, abs=1)
+    assert second.index("█") - first.index("█") == pytest.approx(room / 2, abs=1)
     assert first.rstrip().endswith("2.00 s")
 
 
@@ -234,11 +223,6 @@ def test_who_is_not_ready_has_an_open_bar_and_a_thousand_have_one_a_node() -> No
 def test_without_times_and_without_timings_it_is_said() -> None:
     assert "NCCL 2.19 and newer" in text_of(init_rows(told.communicator(began={}, inits=()), 78))
     assert "the lines carry no time" in text_of(init_rows(told.communicator(began={}), 78))
-
-
-def test_phases_have_letters_of_their_own() -> None:
-    letters = phase_letters(["alloc", "allgathers", "bootstrap", "all"])
-    assert letters == {"alloc": "a", "allgathers": "l", "bootstrap": "b", "all": "A"}
 
 
 # ---- where it comes from, and why there is nothing

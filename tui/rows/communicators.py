@@ -31,6 +31,16 @@ def chosen_of(facts: NcclFacts, wanted: str | None) -> Communicator | None:
     return named or late or next(iter(ordered), None)
 
 
+def host_of(comm: Communicator) -> dict[int, str]:
+    """Map each rank to its host, if that was logged."""
+    return {rank: host for host, ranks in comm.hosts.items() for rank in ranks}
+
+
+def hosts_in_order(comm: Communicator) -> list[str]:
+    """Return the hosts by their lowest rank."""
+    return sorted((host for host in comm.hosts if comm.hosts[host]), key=lambda host: min(comm.hosts[host]))
+
+
 def late_ranks(comm: Communicator) -> dict[str, tuple[int, ...]]:
     """Map each stage to the ranks that are not ready although others are; {} if all are equal."""
     reached = [_stage(stage) for stage in comm.stages.values()]

@@ -1,20 +1,21 @@
-"""How the ranks of a communicator are connected: the transport of each pair, the rings, the time of init. Pure."""
+"""How the ranks of a communicator are connected: the transport of each pair; below it the rings and init. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
 from ...presets.plurals import plural
-from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts
+from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
 from ...runners.run.formatting import listed
 from . import glyphs
-from .communicators import READY, communicator_name, late_ranks, slowest
+from .communicators import communicator_name, host_of, hosts_in_order
 from .frame import fit_name, short_host
 from .glyphs import Cell, Row, clip, fit, joined, labelled, wrap
+from .nccl_init import init_rows
+from .nccl_rings import ring_rows
 from .statements import StatementRow, heading
 
 MOST_RANKS = 64
@@ -69,16 +70,6 @@ class Grid(Struct):
     def single(self) -> bool:
         """Whether every unit is one rank."""
         return self.noun == "rank"
-
-
-def host_of(comm: Communicator) -> dict[int, str]:
-    """Map each rank to its host, if that was logged."""
-    return {rank: host for host, ranks in comm.hosts.items() for rank in ranks}
-
-
-def hosts_in_order(comm: Communicator) -> list[str]:
-    """Return the hosts by their lowest rank."""
-    return sorted((host for host in comm.hosts if comm.hosts[host]), key=lambda host: min(comm.hosts[host]))
 
 
 def _members(comm: Communicator) -> list[int]:
@@ -277,210 +268,6 @@ def _ends(source: int, target: int, at: dict[int, str], made: Grid) -> tuple[str
     if made.single:
         return f"r{source}", f"r{target}"
     return short_host(at.get(source, f"r{source}")), short_host(at.get(target, f"r{target}"))
-
-
-EACH = 16
-"""Maximum number of ranks with separate bars; more have one bar per node."""
-
-BARS = 24
-"""Maximum number of bars; the last to be ready are kept."""
-
-RING_ROWS = 3
-_RANKS_SHOWN = 8
-"""Maximum number of a node's ranks that a ring lists."""
-
-
-def ring_rows(comm: Communicator, width: int) -> list[Row]:
-    """Return the order of the ranks in each ring, folded by node; equal rings share a row."""
-    at = host_of(comm)
-    orders = _distinct_orders(comm, at)
-    if not orders:
-        summary = f"{plural(comm.ring_count, 'ring')}: no log line has the complete order"
-        return wrap(summary if comm.ring_count else "no line shows rings", width, "dim")
-    rows: list[Row] = []
-    for order, numbers in orders.items():
-        name = f"ring {','.join(map(str, numbers))}" if len(numbers) < 5 else plural(len(numbers), "ring")
-        lines = wrap(_ring_text(order, at), width - 14)
-        lines = lines if len(lines) <= RING_ROWS else [*lines[: RING_ROWS - 1], (("…", "dim"),)]
-        rows += [((fit(name if not row else "", 14), "dim"), *line) for row, line in enumerate(lines)]
-        entered, least = crossings(order, at)
-        if entered > least:
-            text = f"enters nodes {entered} times a round; {least} would do"
-            rows.append(((" " * 12 + f"{glyphs.WARN} ", "warn"), (text, "text")))
-    more = comm.ring_count - sum(map(len, orders.values()))
-    return rows + ([((f"{plural(more, 'more ring')} not logged in full", "dim"),)] if more > 0 else [])
-
-
-def _distinct_orders(comm: Communicator, at: dict[int, str]) -> dict[tuple[int, ...], list[int]]:
-    """Map each order to the numbers of its rings."""
-    orders: dict[tuple[int, ...], list[int]] = {}
-    for number, ring in enumerate(comm.rings):
-        if ring:
-            orders.setdefault(_begun(ring, at), []).append(number)
-    return orders
-
-
-def _begun(ring: Sequence[int], at: dict[int, str]) -> tuple[int, ...]:
-    """Rotate a ring so that it begins where it enters the node of its lowest rank; on one node at that rank."""
-    first = ring.index(min(ring))
-    if len({at.get(rank) for rank in ring}) > 1:
-        home = at.get(ring[first])
-        while at.get(ring[first - 1]) == home:
-            first = (first - 1) % len(ring)
-    return (*ring[first:], *ring[:first])
-
-
-def _ring_text(order: Sequence[int], at: dict[int, str]) -> str:
-    if len({at.get(rank) for rank in order}) < 2:
-        return " → ".join(map(str, (*order, order[0])))
-    parts = []
-    for host, ranks in groupby(order, lambda rank: at.get(rank, "")):
-        own = list(ranks)
-        inside = (
-            " ".join(map(str, own)) if len(own) <= _RANKS_SHOWN and len(order) <= 128 else f"×{len(own)}"
-        )
-        parts.append(f"{short_host(host) or 'n/a'} [{inside}]")
-    return " → ".join([*parts, parts[0].partition(" ")[0]])
-
-
-def crossings(order: Sequence[int], at: dict[int, str]) -> tuple[int, int]:
-    """Return how often a ring enters a node in one round, and the minimum."""
-    hosts = [at.get(rank) for rank in order]
-    if None in hosts or len(set(hosts)) < 2:
-        return 0, 0
-    return sum(here != before for here, before in zip(hosts, [hosts[-1], *hosts[:-1]], strict=True)), len(
-        set(hosts)
-    )
-
-
-class Bar(Struct, frozen=True):
-    """One rank or node: when it began and was ready, in seconds from the earliest line."""
-
-    label: str
-    began: float
-    ended: float | None
-    """None if it is not ready, or at an unknown time."""
-    phases: tuple[tuple[str, float], ...] = ()
-    text: str = ""
-
-    @property
-    def last_time(self) -> float:
-        return self.ended or self.began
-
-
-def bars(comm: Communicator) -> list[Bar]:
-    """Return one bar per rank, or per node if there are many; times are relative to the earliest."""
-    first = min(comm.began.values(), default=0.0)
-    late = _unready(comm)
-    every = [_bar(label, ranks, comm, first, late) for label, ranks in _subjects(comm)]
-    shown = [bar for bar in every if bar.text]
-    last = sorted(shown, key=_readiness)[:BARS]
-    return [bar for bar in shown if bar in last]
-
-
-def _subjects(comm: Communicator) -> list[tuple[str, list[int]]]:
-    """Return label and ranks of each bar."""
-    ranks = _initialized(comm)
-    each = [(f"r{rank}", [rank]) for rank in ranks]
-    if len(ranks) <= EACH:
-        return each
-    at, subjects = host_of(comm), []
-    for host in hosts_in_order(comm):
-        own = set(comm.hosts[host]).intersection(ranks)
-        subjects.append((short_host(host), sorted(own)))
-    return subjects + [(label, own) for label, own in each if own[0] not in at]
-
-
-def _initialized(comm: Communicator) -> list[int]:
-    """Return the ranks with known times of their init."""
-    return sorted({*comm.began, *(init.rank for init in comm.inits)})
-
-
-def _unready(comm: Communicator) -> dict[int, str]:
-    """Map ranks that others wait for to their stage; without any init, all ranks that are not ready."""
-    unready = {rank: stage for stage, ranks in late_ranks(comm).items() for rank in ranks}
-    if not comm.inits:
-        unready |= {rank: stage for rank, stage in comm.stages.items() if STAGES.index(stage) < READY}
-    return unready
-
-
-def _readiness(bar: Bar) -> tuple[bool, float]:
-    """Sort bars that are not ready first, then the last to be ready."""
-    return bar.ended is not None, -(bar.ended or 0.0)
-
-
-def _bar(label: str, ranks: Sequence[int], comm: Communicator, first: float, late: dict[int, str]) -> Bar:
-    began = {rank: comm.began.get(rank, first) - first for rank in ranks}
-    took = {init.rank: init for init in comm.inits if init.rank in began}
-    waiting = [late[rank] for rank in ranks if rank in late]
-    start = min(began.values(), default=0.0)
-    if waiting:
-        who = f"{len(waiting)} of {len(ranks)} " if len(ranks) > 1 else ""
-        return Bar(label, start, None, (), f"{who}{waiting[0]}, not complete")
-    if not took:
-        return Bar(label, start, None, (), "time n/a" if ranks else "")
-    last = max(took, key=lambda rank: began[rank] + took[rank].seconds)
-    end = began[last] + took[last].seconds
-    return Bar(label, start, end, tuple(_phases(took[last])), f"{end - start:.2f} s")
-
-
-def _phases(init: Init) -> list[tuple[str, float]]:
-    return [(name, value) for name, value in init.phases.items() if value > 0]
-
-
-def init_rows(comm: Communicator, width: int) -> list[Row]:
-    """Return the bars, one letter per phase, and the legend of the slowest rank."""
-    shown = bars(comm)
-    if not shown:
-        return wrap(
-            "no log line shows how long init took: NCCL 2.19 and newer print it at INFO", width, "dim"
-        )
-    edge = min(16, max(len(bar.label) for bar in shown)) + 1
-    tail = max(len(bar.text) for bar in shown) + 1
-    room = max(10, min(100, width - edge - tail - 1))
-    longest = max(bar.last_time for bar in shown) or 1.0
-    names = phase_letters(name for init in comm.inits for name in init.phases)
-    rows: list[Row] = []
-    for bar in shown:
-        text = (" " + bar.text, "warn" if bar.ended is None else "text")
-        rows.append(((fit(bar.label, edge), "dim"), *_drawn(bar, room, longest, names), text))
-    return [*rows, *_init_legend(comm, names, width, len(shown))]
-
-
-def _drawn(bar: Bar, room: int, longest: float, names: dict[str, str]) -> list[Cell]:
-    """Return blanks until the start, then each phase's letter in proportion to its time."""
-    start = min(room - 1, int(bar.began / longest * room))
-    if bar.ended is None:
-        return [(" " * start, "text"), ("░" * (room - start), "warn")]
-    stop = max(start + 1, round(bar.ended / longest * room))
-    length, total = stop - start, sum(value for _, value in bar.phases)
-    text, passed = "", 0.0
-    for name, value in bar.phases:
-        passed += value
-        text += names[name] * (round(passed / total * length) - len(text))
-    return [(" " * start, "text"), (text or "█" * length, "ok"), (" " * (room - stop), "text")]
-
-
-def phase_letters(phases: Iterable[str]) -> dict[str, str]:
-    """Map each phase to a unique letter: the first unused letter of its name."""
-    letters: dict[str, str] = {}
-    for name in phases:
-        if name not in letters:
-            taken = set(letters.values())
-            free = (char for char in (*name, *name.upper(), *"0123456789") if char not in taken)
-            letters[name] = next(free, "█")
-    return letters
-
-
-def _init_legend(comm: Communicator, names: dict[str, str], width: int, shown: int) -> list[Row]:
-    worst = slowest(comm)
-    if worst is None:
-        return []
-    parts = [f"{names[name]} {name} {value:.2f}" for name, value in _phases(worst)]
-    each = "a row per rank" if shown and len(_initialized(comm)) <= EACH else "a row per node"
-    from_ = "" if comm.began else "; the lines carry no time, so all begin at the left"
-    head = f"{each}, seconds of rank {worst.rank}, the slowest{from_}"
-    return [*wrap("  ".join(parts), width, "text"), *wrap(head, width, "dim")]
 
 
 def map_rows(facts: NcclFacts, comm: Communicator | None, width: int) -> list[StatementRow]:
