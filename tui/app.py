@@ -206,7 +206,7 @@ class CockpitApp(Cockpit):
 
     def action_help_quit(self) -> None:
         """Explain how to leave; Textual binds Ctrl-C to this action."""
-        self.notify("q leaves the cockpit; the run goes on (x stops a run)", timeout=8)
+        self.notify("q quits the cockpit; the run goes on (x stops a run)", timeout=8)
 
     def action_suspend_cockpit(self) -> None:
         """Suspend to the shell, if there is one that can resume the cockpit."""
@@ -214,7 +214,7 @@ class CockpitApp(Cockpit):
             self.action_suspend_process()
         else:
             text = (
-                "no shell could bring the cockpit back here: q leaves, `distui attach` shows the run again"
+                "no shell could bring the cockpit back here: q quits, `distui attach` shows the run again"
             )
             self.notify(text, severity="warning")
 

@@ -37,7 +37,8 @@ def _legend() -> list[Row]:
                 (glyphs.OK, "ok", "running, or ended well"),
                 (glyphs.WARN, "warn", "a warning"),
                 (glyphs.BAD, "bad", "failed, killed or lost"),
-                (glyphs.STALE, "stale", "not running: starting, stopped or ended; or no data for 3 s"),
+                (glyphs.STALE, "stale", "not running: starting, stopped or ended; a note among the findings"),
+                (glyphs.UNHEARD, "stale", "no answer, or no data for 3 s"),
                 (glyphs.MISSING, "stale", "nothing to show here, or too old to show"),
             )
         ),

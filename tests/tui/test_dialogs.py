@@ -460,7 +460,7 @@ async def test_ctrl_c_says_how_to_leave_and_ctrl_z_whether_it_can(
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("ctrl+c")
-        await it.until(lambda: "Q leaves the cockpit" in it.told() or "q leaves the cockpit" in it.told())
+        await it.until(lambda: "Q quits the cockpit" in it.told() or "q quits the cockpit" in it.told())
         monkeypatch.setattr("distui.tui.terminal.has_job_control", lambda: False)
         await it.press("ctrl+z")
         await it.until(lambda: "could bring the cockpit back" in it.told())

@@ -87,7 +87,7 @@ def _link(frame: Frame) -> list[Statement]:
         return [Statement(glyphs.STALE, "warn", f"connecting to the agent, {waited:.0f} s{why}")]
     if frame.quiet:
         text = f"nothing heard from the agent for {duration_short(frame.silence)}: what is shown is old"
-        return [Statement(glyphs.STALE, "stale", text)]
+        return [Statement(glyphs.UNHEARD, "stale", text)]
     return []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...runners.run.formatting import NA
-from .glyphs import Cell, Row, fit, table
+from .glyphs import Cell, Row, fit, or_na, table
 
 if TYPE_CHECKING:
     from ...runners.hub.sky_process import Candidate
@@ -20,7 +20,7 @@ def head_row() -> Row:
 
 
 def _texts(offer: Candidate) -> tuple[str, ...]:
-    price = NA if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
+    price = or_na(offer.price_per_hour, "{:.2f}".format)
     texts = (offer.infra, offer.instance, offer.vcpus, offer.memory_gb, offer.gpus, price)
     return tuple(text or "-" for text in texts)
 

@@ -111,7 +111,7 @@ def _words(id: str, about: str, field: str, sorts: bool = False, **more: Any) ->
 
 
 def _reasons(words: Sequence[str] | None) -> str:
-    return NA if words is None else ", ".join(words) or "-"
+    return or_na(words, lambda reasons: ", ".join(reasons) or "-")
 
 
 def _watts(power: float | None, limit: float | None) -> str:

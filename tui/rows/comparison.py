@@ -20,7 +20,7 @@ from ...runners.comparison.differences import (
     ratio_text,
 )
 from ...runners.run.formatting import NA
-from .glyphs import Row, clip, fit, labelled, row_width, wrap
+from .glyphs import Row, clip, fit, labelled, or_na, row_width, wrap
 
 MARKS = {
     SAME: (" ", "text"),
@@ -124,7 +124,7 @@ def _difference(row: Difference, sizes: tuple[int, int, int], width: int) -> lis
 def _side_by_side(row: Difference, tail: str, sizes: tuple[int, int, int], width: int) -> list[Row]:
     """Return a row with both sides in their columns; [] if a text is longer."""
     mark, ink = MARKS[row.kind]
-    a, b = _shown(row.a), _shown(row.b)
+    a, b = or_na(row.a), or_na(row.b)
     name, left, right = sizes
     line: Row = (
         (f"{mark} ", ink),
@@ -142,7 +142,7 @@ def _side_by_side(row: Difference, tail: str, sizes: tuple[int, int, int], width
 
 def _below_each_other(row: Difference, tail: str, width: int) -> list[Row]:
     mark, ink = MARKS[row.kind]
-    a, b = _shown(row.a), _shown(row.b)
+    a, b = or_na(row.a), or_na(row.b)
     head: Row = ((f"{mark} ", ink), (row.name, "text"), (f"  {tail}" if tail else "", "dim"))
     if a == b and row.kind in (SAME, UNKNOWN):
         return [head, *labelled(("    A B  ", "dim"), a, width)]
@@ -150,10 +150,6 @@ def _below_each_other(row: Difference, tail: str, width: int) -> list[Row]:
     for letter, style, text in zip(SIDES, INKS, (a, b), strict=True):
         rows += labelled((f"    {letter}  ", style), text, width)
     return rows
-
-
-def _shown(text: str | None) -> str:
-    return NA if text is None else text
 
 
 def _ink(text: str | None) -> str:

@@ -300,9 +300,8 @@ def memory(texts: Mapping[int, str]) -> list[str]:
 
 
 def _device(name: str, its: Mapping[str, Any]) -> tuple[str, ...]:
-    split = its["fragmentation"]
     sizes = (size_text(its[key]) for key in ("allocated", "reserved", "peak_allocated", "peak_reserved"))
-    return (name, *sizes, NA if split is None else f"{split:.0%}", or_na(its["ooms"]))
+    return (name, *sizes, or_na(its["fragmentation"], "{:.0%}".format), or_na(its["ooms"]))
 
 
 def _snapshots(entries: Sequence[Mapping[str, Any]]) -> list[str]:

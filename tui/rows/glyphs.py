@@ -7,9 +7,10 @@ colours.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
@@ -19,7 +20,12 @@ from ...presets.sanitize import clean_text
 from ...runners.run.formatting import NA, duration_text, elapsed
 from ...runners.run.model import RankPhase, RunPhase
 
+T = TypeVar("T")
+
 OK, WARN, BAD, STALE = "●", "▲", "✖", "◌"
+
+UNHEARD = "?"
+"""Something that does not answer, or has not answered for some seconds."""
 
 MISSING = "·"
 """A value that is missing, or too old."""
@@ -210,14 +216,14 @@ def text_row(text: str) -> Row:
     return ((clean_text(text), "text"),)
 
 
-def or_na(value: int | None) -> str:
-    """Return a whole number, or n/a."""
-    return NA if value is None else str(value)
+def or_na(value: T | None, text: Callable[[T], str] = str) -> str:
+    """Return the text of a value, or n/a if it is unknown."""
+    return NA if value is None else text(value)
 
 
 def percent(value: float | None) -> str:
     """Return a utilisation or share, 0 to 100, as `97%`."""
-    return NA if value is None else f"{value:.0f}%"
+    return or_na(value, "{:.0f}%".format)
 
 
 def hang(row: Row, width: int) -> list[Row]:
@@ -261,8 +267,7 @@ def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) 
 
 def ago(began: float | None, now: float) -> str:
     """Return "3 min ago"; "n/a" if a clock was set back since."""
-    seconds = elapsed(began, now)
-    return NA if seconds is None else f"{duration_text(seconds)} ago"
+    return or_na(elapsed(began, now), lambda seconds: f"{duration_text(seconds)} ago")
 
 
 def counted(findings: Iterable[Finding]) -> str:

@@ -20,7 +20,7 @@ from ...runners.run.state import RunState
 from ...runners.telemetry.progress import STEPS_SOURCE, Progress, hung, parts, progress
 from . import glyphs
 from .frame import Frame, SampleFields, gpu_fields, gpu_places
-from .glyphs import Cells, Row, kept, percent, row_width
+from .glyphs import Cells, Row, kept, or_na, percent, row_width
 from .run_status import recovered, short_cost
 
 TRENDS_FROM = 120
@@ -146,7 +146,7 @@ def _link(frame: Frame) -> Row:
     if not frame.state.live and not frame.state.phase.ended:
         return ((f"{glyphs.STALE} connecting", "warn"),)
     if frame.quiet:
-        return ((f"{glyphs.STALE} {duration_short(frame.silence)} old", "stale"),)
+        return ((f"{glyphs.UNHEARD} {duration_short(frame.silence)} old", "stale"),)
     return (("read-only", "dim"),) if frame.view.readonly else ()
 
 
@@ -367,8 +367,8 @@ def _checkpoint(frame: Frame, short: bool) -> Row:
     word = "saved" if short else "checkpoint"
     if state.phase.ended:
         return ((f"{word} {time_of_day(saved.at)}{step}", "text"),)
-    age = elapsed(saved.at, frame.node_now(0))
-    return ((f"{word} {NA if age is None else checkpoint_age(age)} ago{step}", "text"),)
+    age = or_na(elapsed(saved.at, frame.node_now(0)), checkpoint_age)
+    return ((f"{word} {age} ago{step}", "text"),)
 
 
 def checkpoint_age(seconds: float) -> str:

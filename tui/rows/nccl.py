@@ -97,7 +97,7 @@ def _unread(facts: NcclFacts, width: int) -> list[Row]:
     rows: list[Row] = []
     if facts.behind:
         text = f"{size_short(facts.behind)} of NCCL's logs are not read yet: what is here may be old"
-        rows.append(((f"{glyphs.STALE} ", "warn"), (text, "text")))
+        rows.append(((f"{glyphs.UNHEARD} ", "warn"), (text, "text")))
     if facts.sampled:
         text = "parts of the logs were left out, because they grew faster than they are read; the files are whole"
         rows += labelled((f"{glyphs.WARN} ", "warn"), text, width)

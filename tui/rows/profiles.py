@@ -11,7 +11,7 @@ from ...runners.profile.trace_summary import OperatorTime, TraceSummary
 from ...runners.reports.profile_report import APART, merged, shares_of, slowest
 from ...runners.run.formatting import NA, spans_text
 from ...runners.run.model import CommandDone
-from .glyphs import Row, clip, table, text_row
+from .glyphs import Row, clip, or_na, table, text_row
 
 SHOWN = 10
 """Maximum number of operators; --json has more."""
@@ -89,7 +89,7 @@ def time_text(seconds: float) -> str:
 
 
 def _share(value: float | None) -> str:
-    return NA if value is None else f"{value:.0%}"
+    return or_na(value, "{:.0%}".format)
 
 
 def _slowest(summaries: Mapping[int, TraceSummary]) -> str:

@@ -16,7 +16,7 @@ from ...runners.run.samples import Gpu
 from ...runners.run.state import Node, Rank, RunState
 from . import glyphs
 from .frame import Frame, fit_name, gpu_owners, link_state, names
-from .glyphs import Cell, Row, clip, fit, percent, table
+from .glyphs import Cell, Row, clip, fit, or_na, percent, table
 
 CELL = 7
 """Columns of a wide cell with its gap."""
@@ -127,7 +127,7 @@ def _health(frame: Frame, node: Node) -> tuple[str, str]:
     if node.node in frame.state.once(_hit) or any(map(_LOST, node.gpus)):
         return glyphs.BAD, "bad"
     if not frame.fresh(node.node, node.heard):
-        return glyphs.STALE, "stale"
+        return glyphs.UNHEARD, "stale"
     return (glyphs.WARN, "warn") if node.gpu_problem and node.gpus else (glyphs.OK, "ok")
 
 
@@ -175,8 +175,7 @@ def _gpu_value(metric: str, gpu: Gpu) -> tuple[float | None, str]:
     if metric == "mem":
         return _share(gpu.mem_used, gpu.mem_total), size_short(gpu.mem_used)
     if metric == "power":
-        text = NA if gpu.power_w is None else f"{gpu.power_w:.0f}W"
-        return _share(gpu.power_w, gpu.power_limit_w), text
+        return _share(gpu.power_w, gpu.power_limit_w), or_na(gpu.power_w, "{:.0f}W".format)
     if metric == "temp":
         if gpu.temp_c is None:
             return None, NA
@@ -190,7 +189,7 @@ def plain_gpus(frame: Frame, node: Node) -> list[str]:
     fresh = frame.fresh(node.node, node.gpu_sampled)
     for gpu in node.gpus:
         util, power, temp = (_gpu_value(metric, gpu)[1] for metric in ("util", "power", "temp"))
-        held = NA if gpu.throttle is None else ", ".join(gpu.throttle) or "free"
+        held = or_na(gpu.throttle, lambda reasons: ", ".join(reasons) or "free")
         values = ("lost" if gpu.lost else util, usage_short(gpu.mem_used, gpu.mem_total), power, temp, held)
         rows.append((str(gpu.index), gpu.name, *(values if fresh else (NA,) * len(values))))
     return table(rows, frozenset({0, 2, 3, 4, 5}))

@@ -19,6 +19,7 @@ from ...presets.spelling import did_you_mean
 from ...runners.diagnosis.status import HUNG
 from ...runners.run.formatting import NA, bytes_of, seconds_of
 from ...runners.run.model import RunPhase
+from .glyphs import or_na
 from .runs import RunEntry, share_done, words_of_state
 
 Value = str | float | None
@@ -175,7 +176,7 @@ def _anywhere(text: str) -> Test:
     fields = [FIELDS[name] for name in ANYWHERE]
 
     def test(run: RunEntry) -> bool:
-        texts = [NA if value is None else str(value) for field in fields for value in field.read(run)]
+        texts = [or_na(value) for field in fields for value in field.read(run)]
         return any(low in each.lower() for each in (words_of_state(run), *texts))
 
     return test

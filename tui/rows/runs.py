@@ -134,16 +134,15 @@ def share_done(entry: RunEntry) -> float | None:
 
 
 def _percent(entry: RunEntry) -> str:
-    done = share_done(entry)
-    return NA if done is None else f"{min(100, int(100 * done))} %"
+    return or_na(share_done(entry), lambda done: f"{min(100, int(100 * done))} %")
 
 
 def _step(entry: RunEntry) -> str:
-    return NA if entry.step is None else f"{entry.step:,}"
+    return or_na(entry.step, "{:,}".format)
 
 
 def _began(entry: RunEntry) -> str:
-    return NA if entry.age_s is None else f"{duration_text(entry.age_s)} ago"
+    return or_na(entry.age_s, lambda seconds: f"{duration_text(seconds)} ago")
 
 
 def _finding(entry: RunEntry) -> str:
@@ -289,7 +288,7 @@ def run_row(entry: RunEntry, placed_columns: Sequence[PlacedColumn], marked: boo
     if entry.instead:
         state_column, last = placed_columns[0], placed_columns[-1]
         width = last.first + last.width - state_column.first - state_column.width
-        state = fit(f"{glyphs.STALE} {entry.phase}", state_column.width)
+        state = fit(f"{glyphs.UNHEARD} {entry.phase}", state_column.width)
         return (
             *cells,
             (f"{state}  ", "stale"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...presets.plurals import plural
-from ...runners.run.formatting import NA
-from .glyphs import table
+from .glyphs import or_na, table
 
 if TYPE_CHECKING:
     from ...runners.comparison.adoption_trial import AdoptionTrial
@@ -42,4 +41,4 @@ def _greatest(trial: AdoptionTrial) -> str:
 
 
 def _number(value: float | None, form: str) -> str:
-    return NA if value is None else format(value, form)
+    return or_na(value, lambda number: format(number, form))

@@ -81,7 +81,7 @@ class KeyFooter(ClickRow):
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Show the keys that work now: `q leave  ? help  …`."""
+        """Show the keys that work now: `q quit  ? help  …`."""
         if not self.screen.is_active:
             return
         row = ClickableRow()
