@@ -62,15 +62,15 @@ class ByteStream:
         """Number of bytes that were read, with those that were only peeked at."""
         self.broken = False
 
-    def peek(self, size: int = SAMPLE) -> bytes:
-        """Return the next bytes. Fewer than `size` only if the stream ends or breaks off earlier."""
+    def peek(self) -> bytes:
+        """Return the next SAMPLE bytes; fewer only if the stream ends or breaks off earlier."""
         try:
-            while len(self._ahead) < size and (block := self._next(BLOCK)):
+            while len(self._ahead) < SAMPLE and (block := self._next(BLOCK)):
                 self._ahead += block
         except BrokenOff:
             if not self._ahead:  # else the next read breaks off again
                 raise
-        return self._ahead[:size]
+        return self._ahead[:SAMPLE]
 
     def read(self, size: int = BLOCK) -> bytes:
         """Return up to `size` bytes; b"" at the end. Raises BrokenOff."""

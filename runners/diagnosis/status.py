@@ -62,19 +62,24 @@ class RunFigures(Struct, frozen=True):
 
 def figures(entry: Entry, history: History, phase: RunPhase, now: float) -> RunFigures:
     """Figures of a run, from its own files; `phase` is from `run_directories.phase`."""
-    state = history.state
-    line = progress(state, now)
-    unseen = attempts_unknown(state, bool(history.problems))
+    state, line = history.state, progress(history.state, now)
+    attempt = nodes = ranks = lasted_s = None
+    if not attempts_unknown(state, bool(history.problems)):
+        attempt = state.attempt
+        nodes = max(1, len({rank.place.node for rank in state.ranks.values()}))
+        ranks = len(state.ranks)
+    if state.began and phase is not RunPhase.LOST:
+        lasted_s = state.lasted(now)
     step, total = (line.step, line.total) if phase.ended else _advanced(entry, state, now)
     return RunFigures(
-        attempt=None if unseen else state.attempt,
-        nodes=None if unseen else max(1, len({rank.place.node for rank in state.ranks.values()})),
-        ranks=None if unseen else len(state.ranks),
+        attempt=attempt,
+        nodes=nodes,
+        ranks=ranks,
         step=step,
         total=total,
         exit_code=state.exit_code,
         finding=worst(state),
-        lasted_s=None if phase is RunPhase.LOST or not state.began else state.lasted(now),
+        lasted_s=lasted_s,
         hung=not phase.ended and hung(state),
         ended=state.end(entry.record.created),
     )
@@ -91,9 +96,10 @@ def _advanced(entry: Entry, state: RunState, now: float) -> tuple[int | None, in
         return None, None
     values = curves.newest(store, ("train.step", "rank.step"), now - RECENT_S, now)
     reported, counted = values["train.step"].values(), values["rank.step"].values()
-    step = max(reported) if reported else min(counted, default=None)
-    total = step_totals.of_text(state.plan.command) if state.plan else None
-    return None if step is None else int(step), total[0] if total and reported else None
+    if not reported:
+        return (int(min(counted)) if counted else None), None
+    total = None if state.plan is None else step_totals.of_text(state.plan.command)
+    return int(max(reported)), None if total is None else total[0]
 
 
 def world_size(state: RunState) -> int:
