@@ -103,7 +103,7 @@ def _is_piped(plan: PlanSummary, made: Wrapped) -> bool:
 
 def _seen(made: Wrapped) -> str:
     """Wrappers in words: "is wrapped in fully_shard, divided by tp 2"."""
-    # Of adopted models `adopted` names ZeroRedundancyOptimizer's part.
+    # `adopted` already names ZeroRedundancyOptimizer's part of an adopted model.
     shown = [each for each in made.strategies if each != "zero1" or not made.adopted]
     names = " and ".join(WRAPPER_NAMES.get(strategy, strategy) for strategy in shown)
     if made.zero_stage is not None:

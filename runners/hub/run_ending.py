@@ -72,7 +72,7 @@ def _outcome(whole: WholeRun, parts: list[NodeEnding]) -> RunEnded | None:
     gone = [part for part in parts if part.ended is None]
     ended = {part.node: part.ended for part in parts if part.ended is not None}
     bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
-    # As in an agent, a run whose ranks all succeeded at the moment of the stop has succeeded.
+    # A run whose ranks all succeeded at the moment of the stop has succeeded, as in an agent.
     if whole.stopping and (bad or gone):
         return RunEnded(RunPhase.STOPPED, 1, whole.stop_text + _unanswered(whole, gone))
     if not ended:
