@@ -24,8 +24,8 @@ def register_stack_signal() -> None:
     """Have SIGUSR2 write the stacks, also while the GIL is held: faulthandler writes them in the signal handler.
 
     SIGSEGV and other fatal signals write them, too. At exit the interpreter removes faulthandler's handler of SIGUSR2
-    while torch still shuts down, and restores the previous one. We therefore first set SIG_IGN through libc: with SIG_DFL
-    a late SIGUSR2 would kill the rank. signal.getsignal still returns SIG_DFL, as scripts expect.
+    while torch still shuts down, and restores the previous one. We therefore first set SIG_IGN through libc: with
+    SIG_DFL a late SIGUSR2 would kill the rank. signal.getsignal still returns SIG_DFL, as scripts expect.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
