@@ -9,6 +9,7 @@ import told
 from each import for_each
 from test_rows import frame_of, line_of, text_of
 
+from distui.presets.finding import Finding
 from distui.runners.diagnosis.nccl_facts import Communicator, Init, NcclFacts, Pair
 from distui.runners.run.model import Event
 from distui.tui.nccl_sources import NodeFacts, merged
@@ -236,6 +237,24 @@ def test_nothing_is_wider_than_its_pane(width: int, make: object) -> None:
     frame = frame_of(told.running(facts, *told.findings()))
     rows = [said.row for said in (*statement_rows(frame, facts, one, width), *map_rows(facts, one, width))]
     assert max(map(row_width, rows)) <= width
+
+
+def test_only_findings_of_nccls_logs_are_on_top() -> None:
+    """The banner and the findings pane have those of GPUs, disks, notifications and the script."""
+    ids = (
+        "gpu-lost:gpu3",
+        "xid-79:gpu3",
+        "loss-diverges",
+        "disk-low",
+        "notify-failed",
+        "pt-watchdog",
+        "expect-gdr",
+    )
+    raised = [Finding(name, "error", f"text of {name}") for name in ids]
+    facts = told.facts()
+    rows = statement_rows(frame_of(told.running(facts, *raised)), facts, chosen_of(facts, None), 120)
+    shown = text_of([row.row for row in rows])
+    assert [name for name in ids if f"text of {name}" in shown] == ["pt-watchdog", "expect-gdr"]
 
 
 def test_what_is_not_read_yet_is_said() -> None:
