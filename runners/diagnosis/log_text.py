@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator
+from typing import AnyStr
 
 BLOCK = 1 << 20
 LONGEST = 1 << 16
@@ -85,17 +86,17 @@ def lines_in(read: Callable[[], bytes], check: Callable[[bytes], None]) -> Itera
         else:
             rest += tail
         if len(rest) > LONGEST:
-            rest, skipping = _cut(rest)
+            rest, skipping = _shortened(rest, b"\r")
     if rest:
         yield decoded(rest)
 
 
-def _cut(line: bytes) -> tuple[bytes, bool]:
+def _shortened(line: AnyStr, part: AnyStr) -> tuple[AnyStr, bool]:
     """Return the beginning of a line that is too long, and whether its rest can be skipped.
 
-    The rest of a progress bar's line is kept: an error may follow the bar.
+    The rest of a progress bar's line, after its last `part`, is kept: an error may follow the bar.
     """
-    at = line.rfind(b"\r")
+    at = line.rfind(part)
     if at >= 0 and len(line) - at <= LONGEST // 2:
         return line[: LONGEST // 2] + line[at:], False
     return line[:LONGEST], True
@@ -103,24 +104,31 @@ def _cut(line: bytes) -> tuple[bytes, bool]:
 
 def _blocks(read: Callable[[], bytes]) -> Iterator[bytes]:
     """Yield the blocks as UTF-8, without the byte order mark and the zeros at the beginning."""
+    block, has_zeros = _beginning(read)
+    codec = encoding_of(block)
+    if codec is None:
+        block = block.removeprefix(codecs.BOM_UTF8)
+        if has_zeros or block.startswith(bytes(16)):
+            block = block.lstrip(b"\0") or block
+        while block:
+            yield block
+            block = read()
+        return
+    decoder = codecs.getincrementaldecoder(codec)("replace")
+    while block:
+        yield decoder.decode(block).lstrip("\ufeff").encode("utf-8", "replace")
+        block = read()
+
+
+def _beginning(read: Callable[[], bytes]) -> tuple[bytes, bool]:
+    """Return at least SAMPLE bytes if there are so many, and whether blocks of zeros before them were skipped."""
     first, zeros = b"", 0
     while len(first) < SAMPLE and (block := read()):
         first += block
         if len(first) >= SAMPLE and not first.strip(b"\0") and zeros < MOST_ZEROS:
             zeros += len(first)
             first = b""
-    codec = encoding_of(first)
-    if codec is None:
-        first = first.removeprefix(codecs.BOM_UTF8)
-        yield (first.lstrip(b"\0") or first) if zeros or first.startswith(bytes(16)) else first
-        while block := read():
-            yield block
-        return
-    decoder = codecs.getincrementaldecoder(codec)("replace")
-    block = first
-    while block:
-        yield decoder.decode(block).lstrip("\ufeff").encode("utf-8", "replace")
-        block = read()
+    return first, zeros > 0
 
 
 def encoding_of(sample: bytes) -> str | None:
@@ -145,19 +153,10 @@ def decoded(data: bytes) -> list[str]:
         text = data.decode()
     except UnicodeDecodeError:
         text = "\n".join(map(_guessed, data.split(b"\n")))
-    if not data.isascii() or b"\x1b" in data or b"[0m" in data or b"[39m" in data or b"\x08" in data:
-        text = without_codes(text)
-    lines = text.split("\n")
-    if len(data) > LONGEST and max(map(len, lines)) > LONGEST:
-        return [line if len(line) <= LONGEST else _shortened(line) for line in lines]
-    return lines
-
-
-def _shortened(line: str) -> str:
-    at = line.rfind(PART)
-    if at >= 0 and len(line) - at <= LONGEST // 2:
-        return line[: LONGEST // 2] + line[at:]
-    return line[:LONGEST]
+    lines = without_codes(text).split("\n")
+    if len(data) <= LONGEST or max(map(len, lines)) <= LONGEST:
+        return lines
+    return [line if len(line) <= LONGEST else _shortened(line, PART)[0] for line in lines]
 
 
 def _guessed(line: bytes) -> str:
