@@ -125,7 +125,8 @@ def test_names_and_types_are_those_of_openmetrics_too() -> None:
 
     registry = CollectorRegistry()
     registry.register(Scraped())
-    again = list(openmetrics_families(generate_latest(registry).decode()))
+    text_again = generate_latest(registry).decode()  # type: ignore[no-untyped-call]
+    again = list(openmetrics_families(text_again))  # type: ignore[no-untyped-call]
     assert {family.type for family in again} == {"gauge", "counter"}
     samples = {sample.name for family in again for sample in family.samples}
     assert samples == {name for name, _ in values(text.encode())}
