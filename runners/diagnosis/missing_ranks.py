@@ -99,12 +99,13 @@ def silent(reading: Reading, symptoms: Sequence[RuleHits]) -> Iterator[RuleHits]
     reporting = {rank for rank in heads if rank is not None}
     largest = sorted(reading.statements.sessions.communicators, key=lambda part: -(part.nranks or 0))
     for communicator in largest:
-        ranks, text = (
+        found = (
             _never_came(communicator)
             or _called_less(communicator, reporting)
             or _without_word(communicator, reporting)
         )
-        if ranks:
+        if found is not None:
+            ranks, text = found
             yield RuleHits(
                 replace(ABSENT, layer="nccl", text=text),
                 firsts=_first_line(symptoms, ranks[0]),
@@ -147,39 +148,34 @@ def _called_less(communicator: CommunicatorPart, reporting: Set[int]) -> Silent 
     ranks = sorted(rank for rank, count in calls.items() if rank not in reporting and 0 < count < most)
     if not ranks or len(calls) != communicator.nranks:
         return None
-    least, be = min(calls[rank] for rank in ranks), "is" if len(ranks) == 1 else "are"
-    others = spans_text("rank", waited)
-    return (
-        ranks,
-        f"{_ranks(ranks)} {be} behind, with {least} collectives called, while {others} wait in number {most}.",
-    )
+    least, others = min(calls[rank] for rank in ranks), spans_text("rank", waited)
+    text = f"{_ranks(ranks)} {agreeing(ranks, 'is', 'are')} behind, with {least} collectives called"
+    return ranks, f"{text}, while {others} wait in number {most}."
 
 
-def _without_word(communicator: CommunicatorPart, reporting: Set[int]) -> Silent:
+def _without_word(communicator: CommunicatorPart, reporting: Set[int]) -> Silent | None:
     """Find ranks without a report if most ranks of a complete communicator report that they waited or lost a peer."""
     seen = set(communicator.ranks)
     ranks = sorted(seen - reporting)
     if len(seen) != communicator.nranks or not 0 < len(ranks) <= len(seen) // 2:
-        return (), ""
+        return None
     others = spans_text("rank", sorted(seen & reporting))
-    nothing = "it tells" if len(ranks) == 1 else "they tell"
     did = f"{_ranks(ranks)} did not come, or ended without a word"
-    return ranks, f"{did}: {others} waited or lost a peer, and {nothing} of no error."
+    nothing = f"{agreeing(ranks, 'it tells', 'they tell')} of no error"
+    return ranks, f"{did}: {others} waited or lost a peer, and {nothing}."
 
 
 def _kept_waiting(ranks: TimedOut) -> str:
     calls, last, late, missing = ranks
-    waited = (
-        f"{spans_text('rank', sorted(calls))} timed out in {' and '.join(sorted(set(calls.values()))[:4])}"
-    )
     if late:
-        behind_ = f"{_ranks(late)} {'is' if len(late) == 1 else 'are'} behind, in {calls[late[0]]}"
-        return f"{behind_}, while {spans_text('rank', last)} timed out in {calls[last[0]]}."
+        text = f"{_ranks(late)} {agreeing(late, 'is', 'are')} behind, in {calls[late[0]]}"
+        return f"{text}, while {spans_text('rank', last)} timed out in {calls[last[0]]}."
+    timed_out = f"timed out in {' and '.join(sorted(set(calls.values()))[:4])}"
     if missing:
-        return f"{_ranks(missing)} did not come: {waited}, and {'it' if len(missing) == 1 else 'they'} reported none."
-    return (
-        f"{waited[:1].upper()}{waited[1:]}: a rank without logs here did not join, or the network failed."
-    )
+        they = agreeing(missing, "it", "they")
+        others = spans_text("rank", sorted(calls))
+        return f"{_ranks(missing)} did not come: {others} {timed_out}, and {they} reported none."
+    return f"{_ranks(sorted(calls))} {timed_out}: a rank without logs here did not join, or the network failed."
 
 
 def _ranks(ranks: Sequence[int]) -> str:
