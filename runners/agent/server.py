@@ -37,6 +37,8 @@ RESTORE_S = 2.0
 """Seconds between two checks that the socket still exists."""
 MOST_ASKED = 64
 """Most concurrent requests of one viewer. The next request is read after one of them is answered."""
+GUEST_READS = 2
+"""Most concurrent reads of all guests together."""
 AT_ONCE = 16
 """Backlog of connections that are accepted at a time."""
 GATHER_S, GROWTH_S = 0.25, 0.1
@@ -244,6 +246,7 @@ class AgentServer:
         """The release of distui, for the hello."""
         chronicle.listeners.append(self._publish)
         self._clients: set[Client] = set()
+        self._guest_reads = asyncio.Semaphore(GUEST_READS)
         self._silent: dict[Client, None] = {}
         """Connections without a request, the oldest first. They may use half of the open files."""
         self._newest: Newest = {}
@@ -466,13 +469,21 @@ class AgentServer:
 
     async def _show(self, client: Client, ask: ReadLog) -> None:
         async with client.turn:
-            client.reply(await self._window(ask))
+            async with self._reading(client):
+                window = await self._window(ask)
+            client.reply(window)
             await client.taken()
 
     async def _plot(self, client: Client, ask: ReadMetrics) -> None:
         async with client.turn:
-            client.reply(encode(await self._read_curves(ask)))
+            async with self._reading(client):
+                curves = await self._read_curves(ask)
+            client.reply(encode(curves))
             await client.taken()
+
+    def _reading(self, client: Client) -> contextlib.AbstractAsyncContextManager[None]:
+        """Limit the concurrent reads of all guests together, so that they delay the owner's little."""
+        return self._guest_reads if client.is_guest else contextlib.nullcontext()
 
     async def _answer(self, client: Client, command: Action) -> None:
         """Execute a command and answer it. Commands continue after their viewer has left."""
