@@ -41,6 +41,10 @@ SAMPLED = 64
 """Number of members that represent a large group, in addition to those that were last."""
 
 
+Who = tuple[int | None, int]
+"""Rank, or None for a whole node, and the node."""
+
+
 class Lag(NamedTuple):
     """A rank or a node that the others wait for."""
 
@@ -57,10 +61,12 @@ class Lag(NamedTuple):
     members: int
     """Number of ranks in the group."""
     timed: bool
+    """Whether the times are of kernels."""
 
-
-Who = tuple[int | None, int]
-"""Rank, or None for a whole node, and the node."""
+    @property
+    def who(self) -> Who:
+        """The rank, or None, and the node."""
+        return self.rank, self.node
 
 
 def lags(
@@ -72,9 +78,9 @@ def lags(
     """
     seen = [(group, steps) for group in arrivals.groups if (steps := _usable_steps(group, nodes, now))]
     slow = [lag for group, steps in seen if (lag := _lag(group, steps, nodes, before)) is not None]
-    worst: dict[tuple[int | None, int], Lag] = {}
+    worst: dict[Who, Lag] = {}
     for lag in sorted(slow, key=lambda lag: -lag.share):
-        worst.setdefault((lag.rank, lag.node), lag)
+        worst.setdefault(lag.who, lag)
     return [lag for lag in worst.values() if not _victim(lag, seen, nodes)]
 
 

@@ -45,12 +45,15 @@ def find(view: View) -> Iterable[Finding]:
         return _input_bound(view)
     if any(_through(pulses) for pulses in view.history.values()):
         return ()
-    alike = [_loaders_alike(view, lag, (lag.rank, lag.node) in before) for lag in slow]
-    uneven = [lag for lag, is_alike in zip(slow, alike, strict=True) if is_alike is False]
+    uneven: list[Lag] = []
+    fed_alike: list[Lag] = []
+    for lag in slow:
+        alike = _loaders_alike(view, lag, lag.who in before)
+        if alike is not None:
+            (fed_alike if alike else uneven).append(lag)
     if uneven:
-        findings = [_lag_finding(view, lag, before.get((lag.rank, lag.node))) for lag in uneven[:MOST]]
-        return filter(None, findings)
-    return _fed_alike(view, slow[alike.index(True)].rank) if True in alike else ()
+        return filter(None, (_lag_finding(view, lag, before.get(lag.who)) for lag in uneven[:MOST]))
+    return _fed_alike(view, fed_alike[0].rank) if fed_alike else ()
 
 
 def _reported(view: View) -> dict[Who, Finding]:
@@ -91,6 +94,9 @@ def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None
         return before
     if before is None and not why and _stacks_seen(view, lag.rank) < LEAST_STACKS:
         return None
+    since = lag.since
+    if before is not None and before.since is not None:
+        since = before.since
     return Finding(
         id=ID,
         severity="warning",
@@ -99,16 +105,16 @@ def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None
         node=lag.node,
         remedy=_remedy(lag, why),
         evidence=_evidence(view, lag, why),
-        ranks=() if lag.rank is not None else _ranks_on(view, lag.node),
-        since=lag.since if before is None or before.since is None else before.since,
+        ranks=_ranks_on(view, lag.node) if lag.rank is None else (),
+        since=since,
     )
 
 
 def _since(view: View, since: float, rank: int) -> View:
     """Return a view with only the pulses since `rank` is slow, if there are enough: older positions explain nothing."""
-    history = {
-        each: [pulse for pulse in pulses if pulse.at >= since] for each, pulses in view.history.items()
-    }
+    history: dict[int, list[Pulse]] = {}
+    for each, pulses in view.history.items():
+        history[each] = [pulse for pulse in pulses if pulse.at >= since]
     return replace(view, history=history) if len(history.get(rank, ())) >= PULSES else view
 
 
@@ -153,19 +159,17 @@ def _ranks_on(view: View, node: int) -> tuple[int, ...]:
 
 def _evidence(view: View, lag: Lag, why: list[Reason]) -> tuple[str, ...]:
     who = f"the ranks of {view.host(lag.node)}" if lag.rank is None else f"rank {lag.rank}"
-    how = (
-        "by the time of NCCL's kernels, which are the shortest on the rank that is last"
-        if lag.timed
-        else "by the times at which the ranks called the same collectives"
-    )
+    how = "by the times at which the ranks called the same collectives"
+    if lag.timed:
+        how = "by the time of NCCL's kernels, which are the shortest on the rank that is last"
     unit = "step" if lag.stepwise else "piece of time"
     lines = [
         f"{how}: {who} of {lag.members} ranks came last in most of them",
         f"the others wait {step_text(lag.share * lag.step_s)} in each {unit} of {step_text(lag.step_s)}",
-        *(reason.evidence for reason in why[:1] if reason.evidence),
-        *(f"also: {reason.text}" for reason in why[1:3]),
     ]
-    return tuple(lines)
+    if why and why[0].evidence:
+        lines.append(why[0].evidence)
+    return (*lines, *(f"also: {reason.text}" for reason in why[1:3]))
 
 
 def _remedy(lag: Lag, why: list[Reason]) -> str:
