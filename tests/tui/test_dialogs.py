@@ -39,9 +39,10 @@ from distui.runners.run.samples import TrainingSample
 from distui.runners.run.saving import answer_to
 from distui.runners.run.state import RunState
 from distui.runners.telemetry.losses import what_is_lost
-from distui.tui.rows.command_line import CommandError, RunNames, candidates, completed, help_line, parse
+from distui.tui.rows.command_line import RunNames, candidates, completed, help_line, parse
 from distui.tui.rows.confirm import confirmation
 from distui.tui.rows.glyphs import plain
+from distui.tui.rows.typed_commands import CommandError
 from distui.tui.screens.metric_picker import MetricPicker
 from distui.tui.screens.modal import ConfirmScreen, NcclScreen
 from distui.tui.screens.prompts import CommandPrompt

@@ -12,7 +12,8 @@ from distui.runners.run.commands import Dump, Restart, SetNccl, Signal, Stop
 from distui.tui.key_help import help_rows
 from distui.tui.keymap_file import load_keymap
 from distui.tui.keys import ACTIONS, MUTATING, SCOPES, key_text
-from distui.tui.rows.command_line import CommandError, parse
+from distui.tui.rows.command_line import parse
+from distui.tui.rows.typed_commands import CommandError
 
 
 def test_ids_are_unique_and_every_scope_has_a_heading() -> None:

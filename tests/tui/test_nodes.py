@@ -31,7 +31,7 @@ from distui.tui.rows import confirm, glyphs
 from distui.tui.rows.attempts import end_rows
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.candidates import candidate_rows, candidate_table
-from distui.tui.rows.command_line import CommandError, parse
+from distui.tui.rows.command_line import parse
 from distui.tui.rows.frame import (
     METRICS,
     Frame,
@@ -56,6 +56,7 @@ from distui.tui.rows.run_status import (
     remains,
 )
 from distui.tui.rows.tables import rank_table
+from distui.tui.rows.typed_commands import CommandError
 
 
 def frame_of(events: Iterable[several.Told], now: float = play.NOW, **view: object) -> Frame:

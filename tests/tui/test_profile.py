@@ -20,9 +20,10 @@ from distui.runners.run.command_executor import CommandRefused
 from distui.runners.run.commands import Profile
 from distui.runners.run.model import Clause, CommandDone
 from distui.tui.option_values import rank_list
-from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
+from distui.tui.rows.command_line import RunNames, candidates, parse
 from distui.tui.rows.glyphs import plain, row_width
 from distui.tui.rows.profiles import answer_rows, profile_rows
+from distui.tui.rows.typed_commands import CommandError
 
 
 def summary(own: float, exposed: float, *, steps: int = 2, name: str = "aten::mm") -> TraceSummary:

@@ -20,8 +20,9 @@ from distui.runners.run.settings_file import settings_path
 from distui.runners.telemetry import export_settings
 from distui.tui import colours
 from distui.tui.cli import main
-from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
+from distui.tui.rows.command_line import RunNames, candidates, parse
 from distui.tui.rows.themes import ALL_THEMES, TEXTUAL_THEMES
+from distui.tui.rows.typed_commands import CommandError
 from distui.tui.setting_guide import GUIDES, OF_RUNS, example
 from distui.tui.setting_keys import KEYS, UserSettings
 from distui.tui.user_settings import load

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from distui.runners.comparison.account import Account, MetricCurve, Quantity
 from distui.runners.comparison.differences import compare, single
-from distui.tui.rows.command_line import CommandError, RunNames, candidates, parse
+from distui.tui.rows.command_line import RunNames, candidates, parse
 from distui.tui.rows.compared_curves import charts, columns, points
 from distui.tui.rows.comparison import comparison_rows, single_rows
 from distui.tui.rows.glyphs import plain, row_width
 from distui.tui.rows.plot import Mode
+from distui.tui.rows.typed_commands import CommandError
 
 STEPS = tuple(float(step) for step in range(0, 100, 5))
 

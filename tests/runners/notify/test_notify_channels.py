@@ -13,7 +13,6 @@ from distui.runners.notify.channels import (
     ChannelTarget,
     Configured,
     NotificationChannel,
-    SecretError,
     load,
     resolved,
     target,
@@ -29,6 +28,7 @@ from distui.runners.notify.messages import (
 from distui.runners.notify.notice_rules import Notice
 from distui.runners.notify.rule_words import every_rule
 from distui.runners.run.errors import RunError
+from distui.runners.run.settings_file import SecretError
 
 SECRET = "https://hooks.slack.com/services/T0/B0/sEcReTpArT"
 
