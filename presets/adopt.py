@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from .finding import PlanError
-from .model import Preset
+from .model import LAYERS, Batch, Preset
 from .script_facts import PARALLELIZE, Names, Script, ScriptCall, framework, parse, wraps
 from .script_support import Obeys
 from .text_formats import Unreadable
@@ -52,7 +52,9 @@ def adopted(
     if refused:
         raise PlanError(refused)
     kind = preset.strategy.kind
-    also = _also(preset)
+    also = ""
+    if preset.strategy.powersgd_rank is not None:
+        also = ", sends gradients by PowerSGD"
     for name, part in parts:
         if call := _wrapping(part):
             how = f"{name} calls DistributedDataParallel in line {call.line}: --adopt applies {kind} there{also}."
@@ -64,47 +66,44 @@ def adopted(
     return Obeys(how, how, "adopt")
 
 
-def _also(preset: Preset) -> str:
-    """Return the other effects at the call, with a comma before them."""
-    done = []
-    if preset.strategy.activation_checkpointing:
-        done.append("has the activations of its layers computed again in backward")
-    if preset.strategy.compile:
-        done.append("compiles its layers")
-    if preset.strategy.powersgd_rank is not None:
-        done.append("sends gradients by PowerSGD")
-    return f", {' and '.join(done)}" if done else ""
-
-
 def refusal(preset: Preset, *, python: bool = True) -> str:
     """Return a sentence if --adopt cannot apply this preset to any script, else ""."""
-    kind, lead = preset.strategy.kind, f"--adopt cannot apply preset {preset.name}"
-    for name, what in DIVIDES.items():
-        if (size := getattr(preset.mesh, name)) > 1:
-            return (
-                f"{lead}: mesh.{name} {size} {what} over ranks that have to see the same samples, which takes "
-                "parallelize() in the script"
-            )
-    if kind in OTHERS:
-        return (
-            f"{lead}: strategy {kind} {OTHERS[kind]}; take ddp, zero1 or fsdp2, or call parallelize() in it"
-        )
-    if size := _batch_option(preset):
-        return f"{lead}: the script's loop makes the batches; leave batch.{size} out"
-    if kind == "fsdp2" and preset.strategy.reshard_after_forward is not True:
-        return (
-            f"{lead}: strategy.reshard_after_forward={str(preset.strategy.reshard_after_forward).lower()} leaves whole "
-            "parameters where the script may change them between passes; take fsdp2"
-        )
+    if why := _unsuited_mesh(preset) or _unsuited_fields(preset):
+        return f"--adopt cannot apply preset {preset.name}: {why}"
     if not preset.hook:
         return "--adopt works through distui's hook, which is left out: leave out --no-hook"
     return "" if python else "--adopt works in Python, which --no-python leaves out: leave out one of them"
 
 
-def _batch_option(preset: Preset) -> str:
-    if preset.batch.micro is not None:
-        return "micro"
-    return "accumulation" if preset.batch.accumulation > 1 else ""
+def _unsuited_mesh(preset: Preset) -> str:
+    for name, what in DIVIDES.items():
+        if (size := getattr(preset.mesh, name)) > 1:
+            return (
+                f"mesh.{name} {size} {what} over ranks that have to see the same samples, which takes parallelize() in "
+                "the script"
+            )
+    return ""
+
+
+def _unsuited_fields(preset: Preset) -> str:
+    """Return the first of the other fields that --adopt cannot apply, and what to do, or ""."""
+    strategy = preset.strategy
+    if strategy.kind in OTHERS:
+        return f"strategy {strategy.kind} {OTHERS[strategy.kind]}; take ddp, zero1 or fsdp2, or call parallelize() in it"
+    for name in ("micro", "accumulation"):
+        if getattr(preset.batch, name) != getattr(Batch(), name):
+            return f"the script's loop makes the batches; leave batch.{name} out"
+    for name in LAYERS:
+        if getattr(strategy, name):
+            how = f"add --set strategy.{name}=false"
+            return f"strategy.{name} acts on single layers, which takes parallelize() in the script; {how}"
+    if strategy.kind == "fsdp2" and strategy.reshard_after_forward is not True:
+        value = str(strategy.reshard_after_forward).lower()
+        return (
+            f"strategy.reshard_after_forward={value} leaves whole parameters where the script may change them between "
+            "passes; take fsdp2"
+        )
+    return ""
 
 
 def _by_itself(parts: Sequence[tuple[str, Script]]) -> str:
@@ -132,17 +131,18 @@ def _by_text(preset: Preset, parts: Sequence[tuple[str, Script]]) -> str:
 
 def _unsuited_call(preset: Preset, part: Script, wrapping: ScriptCall) -> str:
     """Return why the script's DistributedDataParallel call does not suit the preset, without a subject, or ""."""
-    strategy = preset.strategy
-    if strategy.kind == "fsdp2" and _is_true(wrapping.keyword("find_unused_parameters")):
+    if preset.strategy.kind != "fsdp2":
+        return ""
+    if _is_true(wrapping.keyword("find_unused_parameters")):
         return (
             f"gives find_unused_parameters=True to DistributedDataParallel in line {wrapping.line}, and ranks may then "
             "gather different parameters; take zero1 or ddp"
         )
     compiled = _compilations(part, wrapping)
-    if compiled and (strategy.kind == "fsdp2" or strategy.activation_checkpointing or strategy.compile):
+    if compiled:
         return (
             f"compiles its model in line {compiled[0].line}, before DistributedDataParallel gets it; compile it after "
-            "that, or take zero1 or ddp without options for layers"
+            "that, or take zero1 or ddp"
         )
     return ""
 
@@ -188,13 +188,12 @@ def _wrapping(part: Script) -> ScriptCall | None:
 
 def _certain_calls(part: Script) -> list[ScriptCall]:
     """Return the unconditional calls."""
-    conditional = {
-        id(node)
-        for branch in part.tree.of(ast.If, ast.IfExp)
-        for node in ast.walk(branch)
-        if node is not branch
-    }
-    return [call for call in part.calls if id(call.node) not in conditional]
+    tree = part.tree
+    return [call for call in part.calls if not any(map(_is_condition, tree.around(call.node)))]
+
+
+def _is_condition(node: ast.AST) -> bool:
+    return isinstance(node, ast.If | ast.IfExp)
 
 
 def _is_true(keyword: ast.keyword | None) -> bool:

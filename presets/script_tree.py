@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar, overload
 
 from .script_imports import imported_files, syntax_tree
@@ -42,6 +42,23 @@ class ScriptTree:
         """Yield the nodes of one or two kinds, parents before their children."""
         kinds = (first,) if second is None else (first, second)
         return (node for node in self.nodes if isinstance(node, kinds))
+
+    @functools.cached_property
+    def _parents(self) -> Mapping[ast.AST, ast.AST]:
+        return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes around a node, from the innermost outwards. `if __name__ == …` is left out."""
+        outer = self._parents.get(node)
+        while outer is not None:
+            if not _is_main(outer):
+                yield outer
+            outer = self._parents.get(outer)
+
+
+def _is_main(node: ast.AST) -> bool:
+    test = node.test if isinstance(node, ast.If) else None
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
 def read(source: str | bytes) -> ScriptTree:

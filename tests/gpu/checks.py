@@ -256,15 +256,7 @@ def idle_gpus(site: Site) -> str:
 
 CHECKS: dict[str, Check] = {
     "adopt": _adopted(("ddp", "zero1", "fsdp2", "fsdp2-offload")),
-    "adopt bf16": _adopted(
-        ("ddp", "zero1", "fsdp2"),
-        "--set",
-        "precision.param=bf16",
-        "--set",
-        "strategy.activation_checkpointing=true",
-        tolerance=0.1,
-    ),
-    "adopt compile": _adopted(("ddp", "fsdp2"), "--set", "strategy.compile=true", tolerance=1e-3),
+    "adopt bf16": _adopted(("ddp", "zero1", "fsdp2"), "--set", "precision.param=bf16", tolerance=0.1),
     "statements": statements,
     "tap": tap,
     "restart": restart,

@@ -110,8 +110,8 @@ model = DDP(net)
 optimizer = torch.optim.AdamW(model.parameters())
 model(torch.ones(2, 8)).sum().backward()
 optimizer.step()
-theirs, many = dist.send, torch.ones(1500, 1500)
-dist.send = lambda *args, **named: (theirs(*args, **named), many @ many @ many)  # a thread that is still in torch
+theirs, many = dist.send_object_list, torch.ones(1500, 1500)
+dist.send_object_list = lambda *args, **named: (theirs(*args, **named), many @ many @ many)  # a thread that is still in torch
 if dist.get_rank() == 0:
     time.sleep(2)
     print("saved", len(optimizer.state_dict()["state"]), flush=True)
@@ -156,7 +156,15 @@ x = torch.full((2, 8), 1.0 + dist.get_rank())
 """
 PART = f"{WRAPPED}model.module(x).sum().backward()\noptimizer.step()\n"
 SPARSELY = f"{WRAPPED}with model.no_sync():\n    model(x).sum().backward()\n    optimizer.step()\n"
-OWN_COMM_HOOK = f"{WRAPPED}model.register_comm_hook(None, lambda _, bucket: None)\n"
+OWN_COMM_HOOK = f"""{WRAPPED}
+def unsummed(_, bucket):
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+model.register_comm_hook(None, unsummed)
+model(x * (1 + dist.get_rank())).sum().backward()
+optimizer.step()
+"""
 JOINED = f"{WRAPPED}with model.join():\n    model(x).sum().backward()\n"
 JOINED_BESIDE = (
     f"{WRAPPED}from torch.distributed.algorithms.join import Join\nwith Join([model]): model(x)\n"
@@ -192,7 +200,7 @@ STOPPED: Cases = {
         CHANGED.format(what="weight.data"),
         "the values of its parameters differ between the ranks",
     ),
-    "a communication hook": (ZERO1, OWN_COMM_HOOK, "it takes communication hooks of torch's"),
+    "a communication hook": (ZERO1, OWN_COMM_HOOK, "or with a communication hook of the script's own"),
     "a hook around a step": (ZERO1, STEP_HOOK, "the script registers a hook around optimizer steps"),
     "join": (ZERO1, JOINED, "zero1 has no join(), which the script calls at script.py:"),
     "join beside": (

@@ -11,7 +11,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -27,15 +26,13 @@ from torch.optim.optimizer import (
 
 from ..parallelize import data
 from ..parallelize.settings import ParallelizeError, Settings, current, name_of
-from . import layers
 from .fsdp2 import Fsdp2, ShardedDDP
 from .outputs import in_full
-from .report import AdoptionError, adopted, called_by_script, initialising, where
+from .refusals import refusal
+from .report import AdoptionError, adopted, initialising, registered_by_script, where
 from .zero1 import Zero1
 
 SWITCHES = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
-EQUAL_HOOKS = ("default_hooks", "powerSGD_hook")
-"""Modules of torch.distributed.algorithms.ddp_comm_hooks with hooks that leave all ranks with equal gradients."""
 Call = Callable[..., Any]
 
 
@@ -79,49 +76,49 @@ class Adoption:
     def arm(self) -> None:
         """Change torch's classes and functions."""
         kind: Any = DistributedDataParallel
-        sharded: Any = ShardedDDP
         if self._config.strategy == "fsdp2":
             kind.__new__ = staticmethod(
                 lambda cls, *_, **__: object.__new__(ShardedDDP if cls is kind else cls)
             )
-            kind.__init__ = sharded.__init__ = self._sharding(kind.__init__)
+            self._replace(kind, "__init__", self._shard)
+            ShardedDDP.__init__ = kind.__init__  # type: ignore[method-assign]
             for place in (nn.utils, nn.utils.clip_grad):
-                place.clip_grad_norm_ = self._clipping(place.clip_grad_norm_)
+                self._replace(place, "clip_grad_norm_", self._clip)
         else:
-            kind.__init__ = self._constructor(kind.__init__)
-            kind.register_comm_hook = self._registration(kind.register_comm_hook)
-            kind.forward = self._forward(kind.forward)
+            self._replace(kind, "__init__", self._construct)
+            self._replace(kind, "register_comm_hook", self._register)
+            self._replace(kind, "forward", self._forward)
         if self._config.strategy in ("zero1", "fsdp2"):
-            kind.join_hook = self._refused_join
-            leave = self._destruction(dist.destroy_process_group)
-            dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = leave
+            self._replace(kind, "join_hook", self._refuse_join)
+            for place in (dist, dist.distributed_c10d):
+                self._replace(place, "destroy_process_group", self._destroy)
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         if self._config.strategy == "zero1":
-            functions: Any = sys.modules[Optimizer.__module__]
+            functions = sys.modules[Optimizer.__module__]
             for when in ("pre", "post"):
-                for place, name in ((Optimizer, "register_step"), (functions, "register_optimizer_step")):
-                    full = f"{name}_{when}_hook"
-                    setattr(place, full, self._refused_hook(getattr(place, full)))
+                self._replace(Optimizer, f"register_step_{when}_hook", self._refuse_hook)
+                self._replace(functions, f"register_optimizer_step_{when}_hook", self._refuse_hook)
 
-    def _constructor(self, theirs: Call) -> Call:
-        signature = inspect.signature(theirs)
+    def _replace(self, owner: Any, name: str, ours: Call) -> None:
+        """Replace a function of torch by `ours`, which gets the original as its first argument."""
+        theirs = getattr(owner, name)
 
         @functools.wraps(theirs)
-        def constructed(ddp: Any, *args: Any, **named: Any) -> None:
-            bound = signature.bind(ddp, *args, **named)
-            asked = changed(self._config, bound.arguments)
-            bound.arguments.update(asked)
-            module = bound.arguments["module"]
-            if asked.get("device_mesh"):
-                bound.arguments["device_mesh"] = _mesh(module)
-            done = [f"{name}={value}" for name, value in asked.items()] + layers.prepare(
-                module, self._config
-            )
-            theirs(*bound.args, **bound.kwargs)
-            self._apply(ddp, done)
+        def replaced(*args: Any, **named: Any) -> Any:
+            return ours(theirs, *args, **named)
 
-        return constructed
+        setattr(owner, name, replaced)
+
+    def _construct(self, theirs: Call, ddp: Any, *args: Any, **named: Any) -> None:
+        """Construct a DistributedDataParallel with the preset's arguments. Raises AdoptionError."""
+        bound = inspect.signature(theirs).bind(ddp, *args, **named)
+        asked = changed(self._config, bound.arguments)
+        bound.arguments.update(asked)
+        if asked.get("device_mesh"):
+            bound.arguments["device_mesh"] = _mesh(bound.arguments["module"])
+        theirs(*bound.args, **bound.kwargs)
+        self._apply(ddp, [f"{name}={value}" for name, value in asked.items()])
 
     def _apply(self, ddp: Any, done: list[str]) -> None:
         """Apply options of the preset that are no arguments of the constructor. Raises AdoptionError."""
@@ -137,104 +134,61 @@ class Adoption:
             self._zero1 = self._zero1 or Zero1()
             self._zero1.take(ddp)
 
-    def _sharding(self, theirs: Call) -> Call:
-        signature = inspect.signature(theirs)
+    def _shard(self, theirs: Call, ddp: Any, *args: Any, **named: Any) -> None:
+        """Shard a model instead of constructing a DistributedDataParallel. Raises AdoptionError."""
+        if type(ddp) is not ShardedDDP:
+            raise refusal("own class", kind=type(ddp).__name__)
+        self._fsdp2 = self._fsdp2 or Fsdp2()
+        self._fsdp2.take(ddp, inspect.signature(theirs).bind(ddp, *args, **named).arguments, self._config)
 
-        @functools.wraps(theirs)
-        def constructed(ddp: Any, *args: Any, **named: Any) -> None:
-            if type(ddp) is not ShardedDDP:
-                raise AdoptionError(
-                    f"fsdp2 cannot be applied at {where()}: {type(ddp).__name__} is a class of the script's own on "
-                    "DistributedDataParallel; take zero1 or ddp"
-                )
-            self._fsdp2 = self._fsdp2 or Fsdp2()
-            self._fsdp2.take(ddp, signature.bind(ddp, *args, **named).arguments, self._config)
-
-        return constructed
-
-    def _clipping(self, theirs: Call) -> Call:
-        @functools.wraps(theirs)
-        def clipped(*args: Any, **named: Any) -> Any:
-            return self._fsdp2.whole_norm(theirs, *args, **named) if self._fsdp2 else theirs(*args, **named)
-
-        return clipped
-
-    def _registration(self, theirs: Call) -> Call:
-        @functools.wraps(theirs)
-        def registered(ddp: Any, state: object, hook: Any) -> None:
-            if ddp in self._hooked:
-                ours, otherwise = "precision.reduce", "add --set precision.reduce=fp32"
-                if "powersgd_rank" in self._config.options:
-                    ours, otherwise = "strategy.powersgd_rank", "leave strategy.powersgd_rank out"
-                raise AdoptionError(
-                    f"the script registers a communication hook of its own at {where()}, and {ours} needs one, too: "
-                    f"{otherwise}"
-                )
-            if (
-                self._zero1 is not None
-                and str(getattr(hook, "__module__", "")).split(".")[-1] not in EQUAL_HOOKS
-            ):
-                raise AdoptionError(
-                    f"zero1 cannot be applied at {where()}: it takes communication hooks of torch's {EQUAL_HOOKS} only, "
-                    "as others may leave ranks with different gradients; take ddp"
-                )
-            theirs(ddp, state, hook)
-
-        return registered
-
-    def _forward(self, theirs: Call) -> Call:
-        half = self._config.param != torch.float32
-
-        @functools.wraps(theirs)
-        def forward(ddp: Any, *args: Any, **named: Any) -> Any:
-            with torch.autocast(ddp.device_type, dtype=self._config.param) if half else nullcontext():
-                output = theirs(ddp, *args, **named)
-            if half:
-                output = in_full(output)
-            if self._zero1 is not None:
-                self._zero1.after_pass(ddp, output)
-            return output
-
-        return forward
-
-    def _refused_join(self, *_: Any, **__: Any) -> Any:
-        """Raise AdoptionError."""
-        raise AdoptionError(
-            f"{self._config.strategy} has no join(), which the script calls at {where()} for uneven inputs; take ddp"
-        )
-
-    def _refused_hook(self, theirs: Call) -> Call:
-        """Refuse the script's hooks around optimizer steps: they would see the gradients of only this rank's share."""
-
-        @functools.wraps(theirs)
-        def registered(*args: Any, **named: Any) -> Any:
-            if called_by_script():
-                raise AdoptionError(
-                    f"zero1 cannot be applied at {where()}: the script registers a hook around optimizer steps, which "
-                    "would see a part of the gradients and parameters; take ddp"
-                )
+    def _clip(self, theirs: Call, *args: Any, **named: Any) -> Any:
+        if self._fsdp2 is None:
             return theirs(*args, **named)
+        return self._fsdp2.whole_norm(theirs, *args, **named)
 
-        return registered
+    def _register(self, theirs: Call, ddp: Any, state: object, hook: Any) -> None:
+        """Register a communication hook, unless the preset has registered one. Raises AdoptionError."""
+        if ddp in self._hooked:
+            ours, otherwise = "precision.reduce", "add --set precision.reduce=fp32"
+            if "powersgd_rank" in self._config.options:
+                ours, otherwise = "strategy.powersgd_rank", "leave strategy.powersgd_rank out"
+            raise refusal("second communication hook", ours=ours, otherwise=otherwise)
+        theirs(ddp, state, hook)
 
-    def _destruction(self, theirs: Call) -> Call:
-        @functools.wraps(theirs)
-        def destroyed(group: Any = None) -> None:
-            if self._divided is not None and (group is None or group == dist.group.WORLD):
-                self._divided.peers.leave()
-            theirs(group)
+    def _forward(self, theirs: Call, ddp: Any, *args: Any, **named: Any) -> Any:
+        """Compute a forward pass in the preset's precision."""
+        if self._config.param == torch.float32:
+            output = theirs(ddp, *args, **named)
+        else:
+            with torch.autocast(ddp.device_type, dtype=self._config.param):
+                output = theirs(ddp, *args, **named)
+            output = in_full(output)
+        if self._zero1 is not None:
+            self._zero1.after_pass(ddp, output)
+        return output
 
-        return destroyed
+    def _refuse_join(self, *_: Any, **__: Any) -> Any:
+        """Raise AdoptionError."""
+        raise refusal("join", strategy=self._config.strategy)
+
+    def _refuse_hook(self, theirs: Call, *args: Any, **named: Any) -> Any:
+        """Refuse the script's hooks around optimizer steps: they would see the gradients of only this rank's share."""
+        if registered_by_script():
+            raise refusal("hook around steps")
+        return theirs(*args, **named)
+
+    def _destroy(self, theirs: Call, group: Any = None) -> None:
+        """Destroy a process group; before the job's group, wait until the scripts of all ranks have ended."""
+        if self._divided is not None and (group is None or group == dist.group.WORLD):
+            self._divided.peers.leave()
+        theirs(group)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Raise AdoptionError if the script has wrapped no model so far, or the step cannot be divided."""
         if initialising():
             return
         if not adopted.calls and _several():
-            raise AdoptionError(
-                f"the script makes its first optimizer step at {where()}, and has not called DistributedDataParallel "
-                f"before, where --adopt applies {self._config.strategy}: leave --adopt out"
-            )
+            raise refusal("step before the call", strategy=self._config.strategy)
         if self._divided is not None:
             self._divided.before_step(optimizer, args, kwargs)
 

@@ -22,12 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from ..parallelize.settings import Settings
-from . import layers
 from .meeting import Meeting
 from .optimizers import BY_ELEMENT, check_kind, parameters_of, size_text
 from .outputs import unseen, when_backward_begins
 from .peers import Peers
-from .report import AdoptionError, adopted, frames, gives_closure, where
+from .refusals import refusal
+from .report import adopted, frames, gives_closure, where
 from .sharding import check, ignored, shard_model
 from .states import WholeStates
 from .uses import guard
@@ -62,7 +62,6 @@ class Fsdp2:
         done = [
             "1 block" if count == 1 else f"{count} blocks",
             f"{size_text(ddp.whole_bytes)} → {size_text(here)} of parameters on this rank",
-            *ddp.prepared,
         ]
         adopted.calls.append(f"fsdp2 applied at {where()}: {', '.join(done)}")
 
@@ -80,9 +79,7 @@ class Fsdp2:
         number = self._numbers.get(optimizer) or next(self._count)
         self._numbers[optimizer] = number
         if self.meeting.meet(f"step of optimizer {number}", [there]) != [True]:
-            raise AdoptionError(
-                f"fsdp2 cannot be applied at {where()}: ranks have gradients of other parameters; take ddp"
-            )
+            raise refusal("other gradients")
         for _, states in taken:
             states.take(optimizer)
 
@@ -102,16 +99,10 @@ class Fsdp2:
 def _check_gradients(ddp: ShardedDDP, held: set[int]) -> None:
     """Raise AdoptionError if an optimizer's gradients are not those of DistributedDataParallel."""
     if ddp.is_local:
-        raise AdoptionError(
-            f"fsdp2 cannot be applied at {where()}: the last pass was in no_sync(), and its gradients were not "
-            "averaged; take ddp"
-        )
+        raise refusal("step after no_sync")
     trained = [each for each in ddp.shards if each.requires_grad and id(each) in held]
     if ddp.is_static and any(each.grad is None for each in trained):
-        raise AdoptionError(
-            f"fsdp2 cannot be applied at {where()}: a parameter has no gradient, and static_graph=True lets "
-            "DistributedDataParallel make a zero of that; take ddp"
-        )
+        raise refusal("static_graph")
 
 
 class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
@@ -146,11 +137,9 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
             for value in [*module.parameters(), *(self._sent_buffers() if at_init else ())]:
                 dist.broadcast(value.detach(), src=0)
         self.whole_bytes = sum(each.numel() * each.element_size() for each in module.parameters())
-        self.prepared = layers.prepare(module, config)
-        """Changes of the model's layers, in words."""
         self.units = shard_model(module, config)
         self.shards = list(module.parameters())
-        self._places = [(each, name, parameter) for each, name, parameter in _places(module)]
+        self._places = list(_places(module))
         for unit in self.units:
             unit.register_forward_pre_hook(self._enter, prepend=True)
             unit.register_forward_pre_hook(self._remember)  # once fully_shard has gathered it
@@ -186,15 +175,9 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
 
         def begin() -> None:
             if torch.is_grad_enabled():
-                raise AdoptionError(
-                    f"{where()} asks for gradients of gradients (create_graph), which fully_shard does not keep; take "
-                    "zero1"
-                )
+                raise refusal("create_graph")
             if earlier:
-                raise AdoptionError(
-                    f"{where()} makes a second backward pass after one forward pass, of which DistributedDataParallel "
-                    "averages no gradients: add the losses and call backward() once"
-                )
+                raise refusal("second backward")
             earlier.append(where())
             self._meeting.meet("backward pass")
 
@@ -204,19 +187,16 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
         """Check the caller before a unit's forward pass. Raises AdoptionError."""
         if module is not self.module:
             if not self._is_inside and not _is_in_backward():
-                raise AdoptionError(f"{where()} calls a part of the model: {OUTSIDE}")
+                raise refusal("part of the model")
             return
         if not self._is_wrapped:
             if torch.is_grad_enabled():
-                raise AdoptionError(f"{where()} calls model.module: {OUTSIDE}")
+                raise refusal("model.module")
             self._meeting.meet("evaluation")
         self._is_inside = True
         for place, name, parameter in self._places:
             if getattr(place, name, None) is not parameter:
-                raise AdoptionError(
-                    f"{where()} makes a pass with another parameter as {name} of {_kind(place)} than at the call of "
-                    "DistributedDataParallel, as after pruning, tying or in functional_call(); take zero1"
-                )
+                raise refusal("another parameter", name=name, kind=_kind(place))
 
     def _remember(self, module: nn.Module, args: Any) -> None:
         if torch.is_grad_enabled() and self._passes <= WATCHED and not torch.compiler.is_compiling():
@@ -233,15 +213,9 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
             when_backward_begins(output, self._begin_backward([]))
         for place, name, before in self._gathered.pop(module, ()):
             if not torch.equal(before, getattr(place, name)):
-                raise AdoptionError(
-                    f"the pass at {where()} changes {name} of {_kind(place)}, and fully_shard drops that: make it a "
-                    "buffer, or take zero1"
-                )
+                raise refusal("changed parameter", name=name, kind=_kind(place))
         if torch.is_grad_enabled() and (hidden := next(unseen(output), None)) is not None:
-            raise AdoptionError(
-                f"{_kind(module)} returns a {type(hidden).__name__} in the pass at {where()}, in which fully_shard does "
-                "not see the tensors: return tensors, tuples, lists or dicts, or take zero1"
-            )
+            raise refusal("hidden tensors", kind=_kind(module), hidden=type(hidden).__name__)
 
     @property
     def require_backward_grad_sync(self) -> bool:
@@ -264,25 +238,15 @@ class ShardedDDP(DistributedDataParallel):  # type: ignore[misc]
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
         """Raise AdoptionError."""
-        raise AdoptionError(
-            f"fsdp2 takes no communication hook, which the script registers at {where()}; take ddp"
-        )
+        raise refusal("communication hook")
 
     def __deepcopy__(self, memo: Any) -> Any:
         """Raise AdoptionError."""
-        raise AdoptionError(
-            f"{where()} copies a model that fsdp2 has sharded: copy it before DistributedDataParallel is called, or "
-            "take zero1"
-        )
+        raise refusal("copy")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raise AdoptionError."""
-        raise AdoptionError(
-            f"{where()} saves, or sends, a model that fsdp2 has sharded: have it save the state_dict(), or take zero1"
-        )
-
-
-OUTSIDE = "DistributedDataParallel averages no gradients of that; call what it returned, or take ddp"
+        raise refusal("pickle")
 
 
 def _is_in_backward() -> bool:

@@ -1,60 +1,33 @@
-"""Choose the modules of a model to checkpoint and compile as one, or to gather together with fully_shard."""
+"""Choose the modules of a model that fully_shard gathers together."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-import torch
 from torch import nn
 
 from ..parallelize import layers
-from ..parallelize.settings import LAYERS, Settings
-from .report import AdoptionError, where
+from ..parallelize.settings import Settings
 
 LEAST_SHARE = 0.5
 """A class of modules that repeats makes blocks if they have at least this share of the parameters."""
 
 
-def layers_of(model: nn.Module, config: Settings) -> list[nn.Module]:
-    """Return the preset's layers, else members of module lists, else `repeated()`. Raises ParallelizeError."""
-    return list(layers.units(model, config)) or repeated(model)
-
-
 def blocks(model: nn.Module, config: Settings) -> list[nn.Module]:
-    """Return the layers that share no parameter with modules outside of them. Raises ParallelizeError."""
+    """Return the preset's layers, else members of module lists, else `_repeated()`. Raises ParallelizeError.
+
+    A layer that shares a parameter with modules outside of it is left out.
+    """
     uses = _uses(model)
 
     def shares_nothing(block: nn.Module) -> bool:
         return all(uses[key] == count for key, count in _uses(block).items())
 
-    chosen = layers_of(model, config)
+    chosen = list(layers.units(model, config)) or _repeated(model)
     return [block for block in chosen if block is not model and shares_nothing(block)]
 
 
-def prepare(model: nn.Module, config: Settings) -> list[str]:
-    """Checkpoint and compile the layers as the preset says. Return the changes in words.
-
-    Raises AdoptionError and ParallelizeError.
-    """
-    asked = [name for name in LAYERS if config.options.get(name)]
-    if not asked:
-        return []
-    lead = f"strategy.{asked[0]} cannot be applied at {where()}"
-    otherwise = f"add --set strategy.{asked[0]}=false"
-    if is_compiled(model):
-        raise AdoptionError(f"{lead}: the model is compiled already; {otherwise}")
-    chosen = layers_of(model, config)
-    if not chosen and "activation_checkpointing" in asked:
-        raise AdoptionError(f"{lead}: the model has no layers that repeat; {otherwise}")
-    return layers.prepare(chosen or [model], config)
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether the script has already compiled the model."""
-    return type(model).__name__ == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule)
-
-
-def repeated(model: nn.Module) -> list[nn.Module]:
+def _repeated(model: nn.Module) -> list[nn.Module]:
     """Return the outermost modules of the repeating class with most parameters; [] if it has less than half of them."""
     classes: dict[type, list[nn.Module]] = {}
     for module in model.modules():

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .refusals import refusal
 from .report import AdoptionError, where
 
 END = "end"
@@ -41,20 +42,19 @@ class Meeting:
         try:
             dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self._group)
         except RuntimeError as error:  # the other process has gone, or has not come within gloo's timeout
-            raise AdoptionError(
-                f"rank {dist.get_rank()} is at its {what} at {where()}, and another rank has ended or does not come: "
-                f"{self._why}"
-            ) from error
+            raise refusal("other rank ended", rank=dist.get_rank(), what=what, why=self._why) from error
         greatest, least = extremes[0].tolist(), (~extremes[1]).tolist()
         if greatest[0] != least[0]:
-            raise AdoptionError(self._difference(what))
+            raise self._difference(what)
         return [most == fewest for most, fewest in zip(greatest[1:], least[1:])][: len(facts)]
 
-    def _difference(self, what: str) -> str:
-        """Return a sentence with the operations of this rank and of one that differs."""
+    def _difference(self, what: str) -> AdoptionError:
+        """Return the refusal with the operations of this rank and of one that differs."""
         doing: list[tuple[str, str]] = [("", "")] * dist.get_world_size()
         dist.all_gather_object(doing, (what, where()), group=self._group)
         other = next((rank for rank, (theirs, _) in enumerate(doing) if theirs != what), 0)
         theirs, place = doing[other]
-        at = "" if theirs == END else f" at {place}"
-        return f"rank {other} is at its {theirs}{at}, and rank {dist.get_rank()} at its {what} at {where()}: {self._why}"
+        if theirs != END:
+            theirs = f"{theirs} at {place}"
+        here = dist.get_rank()
+        return refusal("other operation", other=other, theirs=theirs, rank=here, what=what, why=self._why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.optim.optimizer import Optimizer
 
-from .report import AdoptionError, where
+from .refusals import refusal
 
 BY_ELEMENT = ("Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
 """Optimizers of torch that update each element independently: they may step on shards."""
@@ -27,15 +27,10 @@ def check_kind(strategy: str, optimizer: Optimizer, names: tuple[str, ...], clos
     """Raise AdoptionError if this optimizer, or this step of it, cannot be divided."""
     kind = type(optimizer)
     if not is_one_of(kind, names):
-        raise AdoptionError(
-            f"{strategy} cannot be applied to {kind.__module__}.{kind.__name__}, which steps at {where()}: it takes "
-            f"{', '.join(names)} of torch; take ddp"
-        )
+        full_name = f"{kind.__module__}.{kind.__name__}"
+        raise refusal("another optimizer", strategy=strategy, kind=full_name, names=", ".join(names))
     if closure:
-        raise AdoptionError(
-            f"{strategy} cannot be applied at {where()}: the script gives step() a closure, which computes gradients "
-            "during the step; take ddp"
-        )
+        raise refusal("closure", strategy=strategy)
 
 
 def size_text(size: float) -> str:

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from .meeting import END, Meeting
+from .refusals import refusal
 from .report import AdoptionError
 
 WAIT = timedelta(hours=12)
@@ -70,32 +71,28 @@ class Peers:
 
         Raises AdoptionError if a rank has ended, or is at another version.
         """
-        others = [rank for rank in (range(self.world) if ranks is None else ranks) if rank != self.rank]
-        tag = self._store.add("asked", 1)
-        request = {"from": self.rank, "tag": tag, "topic": topic, "version": version, "question": question}
+        asked = range(self.world) if ranks is None else ranks
+        others = [rank for rank in asked if rank != self.rank]
+        request = {"from": self.rank, "topic": topic, "version": version, "question": question}
         for rank in others:
             self._send(rank, json.dumps(request))
         try:
-            return [self._received(rank, tag) for rank in others]
+            return [self._received(rank) for rank in others]
         except RuntimeError as error:
-            raise AdoptionError(
-                "a rank has ended, and a part of the state that state_dict() needs was there"
-            ) from error
+            raise refusal("ended before state_dict") from error
 
     def _send(self, rank: int, text: str) -> None:
         """Put a message for a rank's thread into the store."""
         number = self._store.add(f"{rank}/count", 1)
         self._store.set(f"{rank}/{number}", text)
 
-    def _received(self, rank: int, tag: int) -> Any:
-        head = torch.zeros(2, dtype=torch.int64)
-        dist.recv(head, src=rank, group=self._group, tag=tag)
-        is_answer, size = head.tolist()
-        body = bytearray(size)
-        dist.recv(torch.frombuffer(body, dtype=torch.uint8), src=rank, group=self._group, tag=tag)
-        if not is_answer:
-            raise AdoptionError(f"rank {rank}: {body.decode()}")
-        return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    def _received(self, rank: int) -> Any:
+        answer: list[Any] = [None, ""]
+        dist.recv_object_list(answer, src=rank, group=self._group)
+        packed, error = answer
+        if error:
+            raise AdoptionError(f"rank {rank}: {error}")
+        return torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
 
     def _listen(self) -> None:
         number = 1
@@ -113,14 +110,13 @@ class Peers:
                 self._answer(json.loads(text))
 
     def _answer(self, request: dict[str, Any]) -> None:
+        answer: list[Any]
         try:
-            text, is_answer = self._state(request["topic"], request["version"], request["question"]), 1
+            answer = [self._state(request["topic"], request["version"], request["question"]), ""]
         except (AdoptionError, RuntimeError, TypeError, LookupError) as error:
-            text, is_answer = (str(error) or type(error).__name__).encode(), 0
-        body = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            answer = [None, str(error) or type(error).__name__]
         with contextlib.suppress(RuntimeError):  # the asking rank has ended
-            for part in (torch.tensor([is_answer, len(body)]), body):
-                dist.send(part, dst=request["from"], group=self._group, tag=request["tag"])
+            dist.send_object_list(answer, dst=request["from"], group=self._group)
 
     def _state(self, topic: str, version: int, question: Any) -> bytes:
         """Wait until this rank is at that version, and return the answer. Raises AdoptionError if it is past it."""
@@ -136,7 +132,7 @@ class Peers:
                 packed = _packed(answer(question))
             if self._topics[topic][0] == version:
                 return packed
-        raise AdoptionError("the ranks differ in their optimizer steps, or one of them has ended")
+        raise refusal("another version")
 
     def leave(self) -> None:
         """Answer until the scripts of all ranks have ended."""
@@ -203,8 +199,5 @@ def _job_store() -> dist.Store:
     try:
         store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=STORE)
     except (RuntimeError, ValueError) as error:
-        raise AdoptionError(
-            f"the ranks have no store at {host}:{port} (MASTER_ADDR, MASTER_PORT), which --adopt needs: have the script "
-            "call init_process_group() without an init_method"
-        ) from error
+        raise refusal("no store", address=f"{host}:{port}") from error
     return dist.PrefixStore(f"distui/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -78,9 +78,9 @@ def _script_line(frame: FrameType | None) -> str:
     return ""
 
 
-def called_by_script() -> bool:
-    """Whether the script calls the caller of this function directly."""
-    return not sys._getframe(2).f_code.co_filename.startswith(_libraries())
+def registered_by_script() -> bool:
+    """Whether the script directly calls the replaced function of torch (see call.py) that calls this one's caller."""
+    return not sys._getframe(3).f_code.co_filename.startswith(_libraries())
 
 
 def gives_closure(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -23,7 +23,7 @@ from torch.optim.optimizer import Optimizer
 from ..parallelize.settings import ParallelizeError, Settings, mesh_of
 from . import layers
 from .optimizers import parameters_of
-from .report import AdoptionError, where
+from .refusals import refusal
 
 CONTAINERS = (set, frozenset, dict, OrderedDict, defaultdict, list)
 MOST_MEMBERS = 1_000_000
@@ -48,14 +48,15 @@ def check(module: nn.Module, given: Mapping[str, Any]) -> None:
         "mixed_precision or delay_all_reduce_named_params": given.get("mixed_precision")
         or given.get("delay_all_reduce_named_params"),
         "ignored parameters": ignored(module) & parameters.keys(),
-        "a model that is compiled already": layers.is_compiled(module),
+        "a model that is compiled already": type(module).__name__ == "OptimizedModule"
+        or isinstance(module, torch.jit.ScriptModule),
         "parameters that have gradients already": any(p.grad is not None for p in parameters.values()),
         "parameters that have hooks": any(map(_has_hooks, parameters.values())),
         "an embedding with sparse gradients": any(getattr(each, "sparse", False) for each in modules),
     }
     for what, is_there in refused.items():
         if is_there:
-            raise AdoptionError(f"fsdp2 cannot be applied at {where()} to {what}; take zero1 or ddp")
+            raise refusal("unsuited model", what=what)
 
 
 def _has_hooks(parameter: nn.Parameter) -> bool:
@@ -74,9 +75,7 @@ def shard_model(module: nn.Module, config: Settings) -> list[nn.Module]:
     except ParallelizeError:
         raise
     except Exception as error:
-        raise AdoptionError(
-            f"fsdp2 cannot be applied at {where()}: fully_shard refuses the model ({error}); take zero1"
-        ) from error
+        raise refusal("fully_shard", error=error) from error
     after = dict(module.named_parameters())
     for name, parameter in after.items():
         parameter.__dict__.update(attributes[name])
@@ -156,10 +155,7 @@ class Replaced(nn.Parameter):  # type: ignore[misc]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise AdoptionError(
-            f"{where()} uses a parameter that was taken from the model before DistributedDataParallel was called, and "
-            "fsdp2 has put another object in its place: take it from the model after that call, or take zero1"
-        )
+        raise refusal("earlier parameter")
 
 
 def check_kept(before: Mapping[str, nn.Parameter], optimizers: Iterable[Any]) -> None:
@@ -171,11 +167,7 @@ def check_kept(before: Mapping[str, nn.Parameter], optimizers: Iterable[Any]) ->
     own = {id(ids), *(id(optimizer.state) for optimizer in optimizers)}
     for container in _containers():
         if id(container) not in own and 0 < len(container) <= MOST_MEMBERS and _keeps(container, ids):
-            raise AdoptionError(
-                f"fsdp2 cannot be applied at {where()}: the script keeps the model's parameters, or their ids, in a "
-                f"{type(container).__name__}, and fully_shard puts other objects in their place: make it after the "
-                "call, or take zero1"
-            )
+            raise refusal("kept parameters", container=type(container).__name__)
 
 
 def _keeps(container: Any, ids: set[int]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from .report import AdoptionError, where
+from .refusals import refusal
 
 METADATA = frozenset(
     (
@@ -55,10 +55,6 @@ WRAPPERS = frozenset(
     ]
 )
 """Modules through which other code calls functions of tensors."""
-LISTED = (
-    "under fsdp2 a script may use the model's parameters in passes, optimizer steps, clip_grad_norm_() and state_dict() "
-    "only; take zero1, or shard the model in the script with parallelize()"
-)
 
 
 def guard() -> None:
@@ -67,10 +63,7 @@ def guard() -> None:
 
     def checked(kind: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") not in METADATA and not _clears(func, args) and not _is_listed():
-            name = getattr(func, "__name__", str(func))
-            raise AdoptionError(
-                f"{where()} calls {name} on a parameter or gradient that is sharded: {LISTED}"
-            )
+            raise refusal("use of a shard", name=getattr(func, "__name__", str(func)))
         return theirs(func, types, args, kwargs or {})
 
     DTensor.__torch_function__ = classmethod(checked)

@@ -12,7 +12,7 @@ import functools
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,18 +23,17 @@ from .meeting import Meeting
 from .optimizers import BY_PARAMETER, check_kind, parameters_of, size_text
 from .outputs import when_backward_begins
 from .peers import Peers
-from .report import AdoptionError, adopted, gives_closure, where
+from .refusals import refusal
+from .report import adopted, gives_closure
 
 KEPT = 8
 """Number of newest optimizers that stay after the script has dropped them: another rank may still save them."""
-BUCKET_BYTES = 32 << 20
-"""Largest size of parameters in one broadcast."""
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes per element → integer type for reading its bits."""
 WHY = "zero1 needs every rank in each pass and step, as each updates a part of the parameters; take ddp"
 DIFFER = {
     "its gradients": "as after a last backward pass in no_sync() or through model.module, which "
-    "DistributedDataParallel does not average",
+    "DistributedDataParallel does not average, or with a communication hook of the script's own",
     "the values of its parameters": "as after a change on one rank only",
 }
 """Values compared before each step → the usual reason why ranks differ in them."""
@@ -89,10 +88,7 @@ class Zero1:
     def take(self, ddp: Any) -> None:
         """Divide the parameters that this wrapped model trains. Raises AdoptionError."""
         if dist.get_world_size(ddp.process_group) != dist.get_world_size():
-            raise AdoptionError(
-                f"zero1 cannot be applied at {where()}: the script gives DistributedDataParallel a process group of "
-                "some ranks only; take ddp"
-            )
+            raise refusal("group of some ranks")
         ignored = set(getattr(ddp, "parameters_to_ignore", ()))
         trained = [
             parameter
@@ -153,9 +149,7 @@ class Zero1:
         facts = (there, checksums(dense)), checksums(parameters)
         for what, is_equal in zip(DIFFER, self._meeting.meet(f"step of {mine.name}", facts)):
             if not is_equal:
-                raise AdoptionError(
-                    f"zero1 cannot be applied at {where()}: {what} differ between the ranks, {DIFFER[what]}; take ddp"
-                )
+                raise refusal("ranks differ", what=what, cause=DIFFER[what])
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Restore the hidden gradients, and broadcast the updated parameters."""
@@ -165,7 +159,12 @@ class Zero1:
         for parameter, gradient in mine.hidden:
             parameter.grad = gradient
         mine.hidden, mine.is_stepping = [], False
-        self._exchange(list(self._divided(optimizer)))
+        sent = [
+            dist.broadcast(parameter.detach(), src=owner, async_op=True)
+            for parameter, owner in self._divided(optimizer)
+        ]
+        for broadcast in sent:
+            broadcast.wait()
         mine.steps += 1
         self._serve(mine, optimizer)
         if optimizer not in self._kept:
@@ -179,7 +178,7 @@ class Zero1:
     def _own_states(self, optimizer: Optimizer | None) -> dict[int, Any]:
         """Return number → state of each parameter that this rank updates, or raise AdoptionError."""
         if optimizer is None:
-            raise AdoptionError("its script has dropped that optimizer")
+            raise refusal("dropped optimizer")
         states = optimizer.state
         return {
             number: states[parameter]
@@ -204,30 +203,6 @@ class Zero1:
         state["state"] = {**{number: states.pop(number) for number in numbers}, **states}
         return state
 
-    def _exchange(self, parameters: Sequence[tuple[torch.Tensor, int]]) -> None:
-        """Broadcast each parameter from the rank that has updated it, one bucket per rank at a time."""
-        buckets: dict[int, list[list[torch.Tensor]]] = {}
-        for parameter, owner in parameters:
-            _into_buckets(buckets.setdefault(owner, []), parameter.detach())
-        owners = sorted(buckets)
-        for row in itertools.zip_longest(*(buckets[owner] for owner in owners), fillvalue=()):
-            sent = [self._send(owner, bucket) for owner, bucket in zip(owners, row) if bucket]
-            for receive in sent:
-                receive()
-
-    def _send(self, owner: int, bucket: Sequence[torch.Tensor]) -> Callable[[], None]:
-        """Begin a broadcast of some parameters. Return the function that ends it."""
-        flat = torch.cat([each.reshape(-1) for each in bucket])
-        work = dist.broadcast(flat, src=owner, async_op=True)
-
-        def receive() -> None:
-            work.wait()
-            if owner != self.peers.rank:
-                for each, part in zip(bucket, flat.split([each.numel() for each in bucket])):
-                    each.copy_(part.view(each.shape))
-
-        return receive
-
     def described(self) -> tuple[str, str] | None:
         """Return "zero1" and the sizes on this rank; None before its first step, or if it has another rank's state."""
         count = mine = numbers = own = here = 0
@@ -245,17 +220,6 @@ class Zero1:
             return None
         sizes = f", {size_text(here * numbers / own)} of states → {size_text(here)}" if here else ""
         return "zero1", f"{mine} of {count} parameters are updated on this rank{sizes}"
-
-
-def _into_buckets(buckets: list[list[torch.Tensor]], tensor: torch.Tensor) -> None:
-    """Put a tensor into the last bucket, or into a new one if that is full or differs in type or device."""
-    last = buckets[-1] if buckets else []
-    size = sum(each.numel() * each.element_size() for each in last)
-    fits = size + tensor.numel() * tensor.element_size() <= BUCKET_BYTES
-    if last and fits and (last[0].dtype, last[0].device) == (tensor.dtype, tensor.device):
-        last.append(tensor)
-    else:
-        buckets.append([tensor])
 
 
 def _bytes(state: dict[str, Any]) -> int:
