@@ -272,16 +272,9 @@ class _Recorder:
             key = str(entry["pg_id"])
             if key not in seen:
                 seen[key] = self._new_group(entry)
-            group = seen[key]
-            if entry["is_p2p"]:
-                group["plain"] = False
-                continue
-            number = int(entry["collective_seq_id"])
-            group["enqueued"] = max(group["enqueued"], number)
-            if not entry["done"]:
-                waits.setdefault(key, number)
-            if entry["profiling_name"].startswith("gloo:"):
-                group["plain"] = entry["op_id"] == number
+            _count(entry, seen[key])
+            if not entry["done"] and not entry["is_p2p"]:
+                waits.setdefault(key, int(entry["collective_seq_id"]))
         for key, group in seen.items():
             group["completed"] = waits[key] - 1 if key in waits else group["enqueued"]
         self._groups.update(seen)
@@ -303,6 +296,17 @@ class _Recorder:
         """Whether all collectives that torch has counted are done according to the entries."""
         group = seen.get(key)
         return group is not None and group["plain"] and group["completed"] >= self._counted[key][0]
+
+
+def _count(entry: dict[str, Any], group: dict[str, Any]) -> None:
+    """Add an entry to the counts of its group."""
+    if entry["is_p2p"]:
+        group["plain"] = False
+        return
+    number = int(entry["collective_seq_id"])
+    group["enqueued"] = max(group["enqueued"], number)
+    if entry["profiling_name"].startswith("gloo:"):
+        group["plain"] = entry["op_id"] == number
 
 
 def as_collectives(entries: Iterable[dict[str, Any]], sites: bool) -> list[dict[str, Any]]:
@@ -337,6 +341,11 @@ def _started(entry: dict[str, Any]) -> bool | None:
     return False if os.environ.get("TORCH_NCCL_ENABLE_TIMING", "").lower() in ("1", "true", "yes") else None
 
 
+def _records() -> bool:
+    """Return whether torch has a flight recorder that is not disabled."""
+    return bool(recorders()) and all(os.environ.get(name) != "0" for name in SIZE_VARIABLES)
+
+
 class Collectives:
     """Reads the flight recorders of this process once it has a process group."""
 
@@ -355,7 +364,7 @@ class Collectives:
         core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
         if core is None or distributed is None:
             return {}
-        if not recorders() or any(os.environ.get(name) == "0" for name in SIZE_VARIABLES):
+        if not _records():
             return {"recorder": False}
         if not getattr(distributed, "is_initialized", bool)():
             # The first dump fixes the recorder's settings, which the script may still change.

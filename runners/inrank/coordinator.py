@@ -427,9 +427,9 @@ def own_addresses(host: str, local_addr: str | None = None) -> list[str]:
     If a name resolves to loopback on this node, other nodes resolve it to another address: return both.
     """
     named = addresses(host)
-    if host == "localhost" or any(is_loopback(address) and address == host for address in named):
-        return named[:1]
     inside = [address for address in named if is_loopback(address)]
+    if host == "localhost" or host in inside:
+        return named[:1]
     here = [*named, *addresses(local_addr or "")]
     outside = [address for address in here if not is_loopback(address) and address not in ANY]
     return (outside[:1] or outward_addresses()) + inside

@@ -117,6 +117,7 @@ def _launch(group: WorkerGroup) -> Ending:
         launched = prepare(group, version_of(torch.__version__))
     except ValueError as error:
         return "failed", 1, str(error)
+    ending: Ending = ("succeeded", 0, "every rank ended with exit code 0")
     try:
         launch_agent(*launched)
     except GaveUp as error:
@@ -124,10 +125,14 @@ def _launch(group: WorkerGroup) -> Ending:
     except SignalException:
         return _stopped(group)
     except (ChildFailedError, RendezvousError, RuntimeError, OSError, ValueError, AssertionError) as error:
-        if group.spawning and isinstance(error, (OSError, ValueError)) and not group.stopping:
+        if _failed_to_spawn(group, error):
             raise NotSpawned(first_line(error)) from error
-        return _stopped(group) if group.stopping else ("failed", 1, first_line(error))
-    return _stopped(group) if group.stopping else ("succeeded", 0, "every rank ended with exit code 0")
+        ending = ("failed", 1, first_line(error))
+    return _stopped(group) if group.stopping else ending
+
+
+def _failed_to_spawn(group: WorkerGroup, error: Exception) -> bool:
+    return group.spawning and not group.stopping and isinstance(error, (OSError, ValueError))
 
 
 def start_again(group: WorkerGroup, why: str) -> Ending:
@@ -147,7 +152,7 @@ def start_again(group: WorkerGroup, why: str) -> Ending:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     launch = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
     try:
-        # the pid stays, by which the agent knows its runner; what torch left in this process goes
+        # this keeps the pid, which identifies the runner, and drops everything that torch left in this process
         os.execv(
             sys.executable, [sys.executable, "-u", launch, group.run_dir, str(group.failures), "failure"]
         )
@@ -277,18 +282,23 @@ def before_attempt(group: WorkerGroup, round_: Round) -> None:
     group.wait_for_exits()
     if group.attempt:
         group.cause = "membership"
-    # A rank whose process was never found has failed early.
-    failed = group.failed.is_set() or bool(group.unidentified)
-    if group.attempt and not group.restart.is_set() and failed and not round_.restart_announced():
-        group.cause = "failure"
-        if not group.back_off():
-            raise GaveUp(group.deaths.refusal)
+        if _has_failed(group, round_):
+            group.cause = "failure"
+            if not group.back_off():
+                raise GaveUp(group.deaths.refusal)
     if group.stopping:
         raise RunStopped
     if group.restart.is_set():
         if group.attempt:
             group.cause = "restart"
         group.restart.clear()
+
+
+def _has_failed(group: WorkerGroup, round_: Round) -> bool:
+    """Return whether the attempt ended by a failure here. A rank whose process was never found has failed early."""
+    if not group.failed.is_set() and not group.unidentified:
+        return False
+    return not group.restart.is_set() and not round_.restart_announced()
 
 
 def make_logs(group: WorkerGroup) -> Any:

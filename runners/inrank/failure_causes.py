@@ -216,12 +216,17 @@ def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) 
     at = "" if kind in COMPILING else _at(raised)  # a syntax error's text names the file
     says = "raised %s%s" % (_line(head), at)
     if kind == "ImportError" or (raised.get("importing") and not raised.get("step")):
-        sure = kind in ("ImportError", *COMPILING) or (kind in _PLAIN and raised.get("step") == 0)
-        nested = raised.get("importing") and kind not in COMPILING
-        says += " while a module was imported" if nested else ""
-        return _FailureClass("import-crash", says + _code(code), _IMPORT, "no" if sure else "maybe")
+        return _import_crash(kind, says, raised, code)
     named = "assertion" if kind == "AssertionError" else "exception"
     return _FailureClass(named, says + _code(code), _LINE, "maybe")
+
+
+def _import_crash(kind: str, says: str, raised: Mapping[str, Any], code: int | None) -> _FailureClass:
+    """Classify an exception during an import. It comes again for sure if no step was made before."""
+    sure = kind in ("ImportError", *COMPILING) or (kind in _PLAIN and raised.get("step") == 0)
+    if raised.get("importing") and kind not in COMPILING:
+        says += " while a module was imported"
+    return _FailureClass("import-crash", says + _code(code), _IMPORT, "no" if sure else "maybe")
 
 
 _PLAIN = (
@@ -238,22 +243,21 @@ _PLAIN = (
 
 def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head: str) -> _FailureClass:
     named = next((group for group in match.groups() if group), "")
-    path = str(raised.get("path") or _path_in(head) or "")
-    words = {
-        "path": path,
-        "at_path": " at %s" % path if path else "",
-        "for_path": " for %s" % path if path else " to open a file",
-        "python": str(raised.get("python") or "its Python"),
-        "line": _line(head),
-    }
-    remedy = dict(words, python=str(raised.get("python") or "python"))
+    words = dict(_words_of_path(str(raised.get("path") or _path_in(head))), line=_line(head))
+    python = str(raised.get("python") or "")
+    remedy = dict(words, python=python or "python")
+    words["python"] = python or "its Python"
     says = " ".join(cause.says.format(_cut(named).strip(" ."), **words).split()).rstrip(": ")
     if raised.get("where"):
         says += " (%s)" % os.path.basename(str(raised["where"]))
-    sure = cause.deterministic and bool(raised.get("untrained"))
-    return _FailureClass(
-        cause.kind, says, cause.remedy.format(**remedy), "no" if sure else cause.retry, cause.symptom
-    )
+    retry = "no" if cause.deterministic and raised.get("untrained") else cause.retry
+    return _FailureClass(cause.kind, says, cause.remedy.format(**remedy), retry, cause.symptom)
+
+
+def _words_of_path(path: str) -> dict[str, str]:
+    if not path:
+        return {"path": "", "at_path": "", "for_path": " to open a file"}
+    return {"path": path, "at_path": " at %s" % path, "for_path": " for %s" % path}
 
 
 def _path_in(head: str) -> str:

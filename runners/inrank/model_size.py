@@ -32,16 +32,20 @@ def parameters_of(objects: dict[str, Any], optimizer: Any, items: Iterable[Any])
     if relevant is None:
         return None
     optimizers, tensors = relevant
-    if "deepspeed" in objects:
-        trained = _unique(objects["deepspeed"].module.parameters())
-    elif "zero1" in objects:
-        trained = _unique(_grouped([objects["zero1"]]))
-    else:
-        trained = _unique(_grouped([optimizer, *optimizers]))
+    trained = _trained(objects, [optimizer, *optimizers])
     others = {key: each for key, each in _unique(tensors).items() if key not in trained}
     frozen = [each for each in others.values() if _is_frozen(each, torch)]
     size = sum(map(_size, trained.values()))
     return size if size and sum(map(_size, frozen)) <= FROZEN * size else None
+
+
+def _trained(objects: dict[str, Any], optimizers: list[Any]) -> dict[int, Any]:
+    """Return the parameters that an optimizer updates on some rank, by their id."""
+    if "deepspeed" in objects:
+        return _unique(objects["deepspeed"].module.parameters())
+    if "zero1" in objects:
+        return _unique(_grouped([objects["zero1"]]))
+    return _unique(_grouped(optimizers))
 
 
 def _is_elsewhere(objects: dict[str, Any]) -> bool:

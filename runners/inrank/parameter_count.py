@@ -77,6 +77,11 @@ def chosen(module: ModuleType, name: Optional[str], args: Dict[str, Any]) -> Any
         return name, built(name, _named(module, name), args)
     for factory in factories(module):
         return factory.__name__, built(factory.__name__, factory, args)
+    return _of_a_class(module, args)
+
+
+def _of_a_class(module: ModuleType, args: Dict[str, Any]) -> Any:
+    """Return name and model of the outermost class that takes these arguments. Raises NoModel."""
     refusals = {each: refusal(each.__name__, each, args) for each in classes(module)}
     if not refusals:
         raise NoModel("it defines no nn.Module: name a function in it that returns the model, as PATH:NAME")
@@ -156,22 +161,30 @@ def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
     if not total:
         raise NoModel(f"{name} has no parameters")
     layers = list(blocks(model))
-    within = {id(part) for layer in layers for part in layer.modules()}
-    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and id(part) not in within]
-    largest = max(tables, key=lambda part: part.num_embeddings, default=None)
+    tables = embeddings(model, layers)
+    hidden, vocab = width(layers), None
+    if tables:
+        largest = max(tables, key=lambda table: table.num_embeddings)
+        hidden, vocab = largest.embedding_dim, largest.num_embeddings
     return {
         "name": name,
         "parameters": total,
         "trainable": sum(value.numel() for value in model.parameters() if value.requires_grad),
         "layers": len(layers),
-        "hidden": width(layers) if largest is None else largest.embedding_dim,
-        "vocab": None if largest is None else largest.num_embeddings,
+        "hidden": hidden,
+        "vocab": vocab,
         "largest": max(value.numel() for value in model.parameters()),
         "largest_layer": max((count([layer]) for layer in layers), default=0),
         "embedding": count(tables),
         "blocks": count(layers),
         "head": total - count(layers) - count(tables),
     }
+
+
+def embeddings(model: nn.Module, layers: List[nn.Module]) -> List[nn.Embedding]:
+    """Return the embeddings outside the layers."""
+    within = {id(part) for layer in layers for part in layer.modules()}
+    return [part for part in model.modules() if isinstance(part, nn.Embedding) and id(part) not in within]
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -174,28 +174,39 @@ class Profiles:
                 self._over(job)
 
     def _advance(self, job: ProfileRequest, count: int) -> None:
-        if job.state == "armed" and count >= job.first - 2:
-            if count > job.first - 2:
-                job.state, job.why = "off", "step %d had passed before the profile could begin" % job.first
-                self._over(job)
-                return
-            job.torch, job.trainer = _made(self._torch()), threading.get_ident()
-            with defaulted("KINETO_LOG_LEVEL", "99"):  # else Kineto logs each start and stop
-                job.torch.prepare_trace()
-            job.state = "warm"
-        elif job.state == "warm" and job.trainer == threading.get_ident():
+        if job.state == "armed":
+            self._warm_up(job, count)
+        elif job.state == "off":
+            self._stop(job)
+        elif job.trainer == threading.get_ident():
+            self._record(job, count)
+
+    def _warm_up(self, job: ProfileRequest, count: int) -> None:
+        """Prepare the profiler two steps before the first recorded one."""
+        if count < job.first - 2:
+            return
+        if count > job.first - 2:
+            job.state, job.why = "off", "step %d had passed before the profile could begin" % job.first
+            self._over(job)
+            return
+        job.torch, job.trainer = _made(self._torch()), threading.get_ident()
+        with defaulted("KINETO_LOG_LEVEL", "99"):  # else Kineto logs each start and stop
+            job.torch.prepare_trace()
+        job.state = "warm"
+
+    def _record(self, job: ProfileRequest, count: int) -> None:
+        """Start the recording after the warm-up, and stop it after the last step."""
+        if job.state == "warm":
             with defaulted("KINETO_LOG_LEVEL", "99"):  # else Kineto logs each start and stop
                 job.torch.start_trace()
             job.state, job.began = "recording", time.monotonic()
             _mark(count)
-        elif job.state == "recording" and job.trainer == threading.get_ident():
+        elif job.state == "recording":
             _mark(count)
             if count >= job.last or time.monotonic() - job.began > LONGEST_S:
                 job.torch.stop_trace()
                 job.state = "recorded"
                 self._over(job)
-        elif job.state == "off":
-            self._stop(job)
 
     def _stop(self, job: ProfileRequest) -> None:
         """Stop the profiler of a dropped profile."""

@@ -128,13 +128,21 @@ def first_failure(directory: str, ends: Iterable[RankExit]) -> Failure | None:
     If the exit of a rank was not observed (too quick, or below a managed command), the exception that it noted counts.
     """
     ended = list(ends)
-    deaths = [_death(directory, end) for end in [*ended, *_unobserved(directory, ended)] if end.failed]
-    first = first_of([classify(death) for death in deaths if death.at or death.raised])
+    first = first_of([classify(death) for death in _deaths(directory, ended)])
     through = {end.rank: (end.at, _steps_of(directory, end)) for end in ended if end.exit_code == 0}
     first = left_early(first, through) or first
-    if first is None or first.kind != "exit-abort" or all(_finished(directory, end) for end in ended):
+    if first is None or first.kind != "exit-abort":
+        return first
+    if all(_finished(directory, end) for end in ended):
         return first
     return first._replace(retry="maybe")  # another rank was still at work
+
+
+def _deaths(directory: str, ended: list[RankExit]) -> list[Death]:
+    """Return the failed ranks whose exit was observed, or that noted an exception."""
+    failed = [end for end in [*ended, *_unobserved(directory, ended)] if end.failed]
+    deaths = [_death(directory, end) for end in failed]
+    return [death for death in deaths if death.at or death.raised]
 
 
 def _unobserved(directory: str, ended: Iterable[RankExit]) -> list[RankExit]:

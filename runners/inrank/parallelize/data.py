@@ -83,14 +83,9 @@ def averaged(
 
 
 def _fsdp1(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
-    sharding = config.options.get("sharding", "FULL_SHARD")
-    if sharding not in SHARDING:
-        raise ParallelizeError(f"sharding is {sharding!r}; fsdp1 knows {', '.join(SHARDING)}")
-    here, hybrid = device(), sharding in HYBRID
-    if config.options.get("cpu_offload") and here.type == "cpu":
-        raise ParallelizeError("cpu_offload of fsdp1 pins host memory for a GPU, and there is none here")
-    if config.size("dp_replicate") > 1 and not hybrid:
-        raise ParallelizeError(f"dp_replicate above 1 goes with {' or '.join(HYBRID)}, not with {sharding}")
+    sharding, offloads = config.options.get("sharding", "FULL_SHARD"), config.options.get("cpu_offload")
+    _check_fsdp1(config, sharding)
+    hybrid = sharding in HYBRID
     # The enum member of HYBRID_SHARD_ZERO2 begins with an underscore.
     member = f"_{sharding}" if sharding == "HYBRID_SHARD_ZERO2" else sharding
     mixed = (config.param, config.reduce) != (torch.float32, torch.float32)
@@ -101,11 +96,21 @@ def _fsdp1(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
         sharding_strategy=ShardingStrategy[member],
         auto_wrap_policy=ModuleWrapPolicy({type(unit) for unit in units(model, config)}),
         mixed_precision=MixedPrecision(config.param, config.reduce, config.param) if mixed else None,
-        cpu_offload=CPUOffload(offload_params=True) if config.options.get("cpu_offload") else None,
+        cpu_offload=CPUOffload(offload_params=True) if offloads else None,
         limit_all_gathers=config.options.get("limit_all_gathers", True),
-        device_id=here,
+        device_id=device(),
         use_orig_params=True,
     )
+
+
+def _check_fsdp1(config: Settings, sharding: str) -> None:
+    """Raise ParallelizeError for options that do not go together."""
+    if sharding not in SHARDING:
+        raise ParallelizeError(f"sharding is {sharding!r}; fsdp1 knows {', '.join(SHARDING)}")
+    if config.options.get("cpu_offload") and device().type == "cpu":
+        raise ParallelizeError("cpu_offload of fsdp1 pins host memory for a GPU, and there is none here")
+    if config.size("dp_replicate") > 1 and sharding not in HYBRID:
+        raise ParallelizeError(f"dp_replicate above 1 goes with {' or '.join(HYBRID)}, not with {sharding}")
 
 
 def _fsdp2(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:

@@ -103,12 +103,14 @@ def _of_all_stages(weights: Dict[str, Any], moments: Dict[str, Any]) -> Any:
     dist.gather_object(mine, box)
     if box is None:
         return {}, {}
-    all_weights = {name: value for part, _ in box for name, value in part.items()}
-    states = {name: value for _, part in box for name, value in part["state"].items()}
-    groups = [dict(group) for group in box[0][1]["param_groups"]]
-    for number, group in enumerate(groups):
-        parts = [part["param_groups"][number]["params"] for _, part in box]
-        group["params"] = list(dict.fromkeys(name for names in parts for name in names))
+    all_weights: Dict[str, Any] = {}
+    states: Dict[str, Any] = {}
+    groups = [{**group, "params": []} for group in box[0][1]["param_groups"]]
+    for part, part_moments in box:
+        all_weights.update(part)
+        states.update(part_moments["state"])
+        for group, part_group in zip(groups, part_moments["param_groups"]):
+            group["params"] += [name for name in part_group["params"] if name not in group["params"]]
     return all_weights, {"state": states, "param_groups": groups}
 
 

@@ -248,7 +248,7 @@ def arrange(config: Settings) -> Groups:
     where, world = device().type, world_size()
     size = sizes(config, world)
     pp, replicate, cp, tp, ep = (size[name] for name in ("pp", "dp_replicate", "cp", "tp", "ep"))
-    if ep > 1 and (pp > 1 or cp > 1):
+    if ep > 1 and max(pp, cp) > 1:
         raise ParallelizeError("ep needs pure data parallelism: set pp and cp to 1")
     inside = world // (pp * replicate * tp)
     shape = {"pp": pp, "dp_replicate": replicate, "data": inside, "tp": tp}
@@ -256,8 +256,8 @@ def arrange(config: Settings) -> Groups:
     mesh = mesh_of(where, shape, config.strategy == "fsdp2" and bool(config.options.get("cpu_offload")))
     pieces = experts = None
     if cp > 1:
-        around = (world // (cp * tp), cp, tp)
-        pieces = init_device_mesh(where, around, mesh_dim_names=("rest", "cp", "tp"))["cp"].get_group()
+        shape = {"rest": world // (cp * tp), "cp": cp, "tp": tp}
+        pieces = mesh_of(where, shape, on_host=False)["cp"].get_group()
     if ep > 1:
-        experts = init_device_mesh(where, (world // ep, ep), mesh_dim_names=("dp", "ep"))
+        experts = mesh_of(where, {"dp": world // ep, "ep": ep}, on_host=False)
     return Groups(mesh, pieces, experts)

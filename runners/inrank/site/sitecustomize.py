@@ -70,22 +70,28 @@ def _command_line() -> List[str]:
 
 def _attach() -> None:
     sys.meta_path.append(_Fallback)
-    parent = str(os.getppid())
-    runner, _, path = os.environ.get("DISTUI_COMMAND_HOOK", "").partition(" ")
     try:
         if "ACCELERATE_USE_DEEPSPEED" in os.environ and "LOCAL_RANK" in os.environ:
             importlib.import_module("distui_inrank.deepspeed_cpu").arm()
         if "DISTUI_RUNNER_PID" in os.environ:
-            if os.environ.get("DISTUI_HOOK") and os.environ["DISTUI_RUNNER_PID"] == parent:
+            if os.environ.get("DISTUI_HOOK") and os.environ["DISTUI_RUNNER_PID"] == str(os.getppid()):
                 _hook()
-        elif runner and "DISTUI_NESTED" not in os.environ:
-            if runner == parent and _runs_a_script():
-                os.environ["DISTUI_HOOK"] = path
-                importlib.import_module("distui_inrank.import_watch").when_imported("torch", _hook)
-            if "DISTUI_JOINED" not in os.environ:  # else this is a rank's child
-                importlib.import_module("distui_inrank.joining").watch(below=runner != parent)
+        elif "DISTUI_NESTED" not in os.environ:
+            _attach_below_command(*os.environ.get("DISTUI_COMMAND_HOOK", "").partition(" ")[::2])
     except (OSError, ImportError, AttributeError, ValueError, RuntimeError, LookupError, TypeError):
         pass  # a rank never fails because of its hook
+
+
+def _attach_below_command(runner: str, path: str) -> None:
+    """Attach the hook once this process acts as a rank. `runner`: pid of the command's runner, "" if there is none."""
+    if not runner:
+        return
+    is_command = runner == str(os.getppid())
+    if is_command and _runs_a_script():
+        os.environ["DISTUI_HOOK"] = path
+        importlib.import_module("distui_inrank.import_watch").when_imported("torch", _hook)
+    if "DISTUI_JOINED" not in os.environ:  # else this is a rank's child
+        importlib.import_module("distui_inrank.joining").watch(below=not is_command)
 
 
 def _hook(*_: Any) -> None:
