@@ -22,7 +22,7 @@ from typing import Any
 
 from .rank_processes import is_zombie, signal_name, start_ticks, stat_of, wait_peeking
 from .restart_policy import how_it_ended, noted, tail
-from .worker_group import WorkerGroup, attempt_dir
+from .worker_group import WorkerGroup
 
 QUIET_S = 1.0
 """Report the joined ranks after this many seconds without another one."""
@@ -104,8 +104,7 @@ class JoinedRanks:
         self._places[rank] = {"rank": rank, "local_rank": local, "node": self._group.node, "gpu": None}
         self.living[rank] = pid
         self._command = rank if is_command else self._command
-        directory = os.path.join(self._group.run_dir, "node-%d" % self._group.node)
-        stem = os.path.join(attempt_dir(directory, self._attempt), "rank-%d" % rank)
+        stem = os.path.join(self._group.directory(self._attempt), "rank-%d" % rank)
         for ending in () if is_command else (".exc", ".end"):  # of an earlier process with this rank
             with contextlib.suppress(OSError):
                 os.unlink(stem + ending)
@@ -169,10 +168,7 @@ class JoinedRanks:
         with self._lock:
             if self.living.get(rank) != pid or about["attempt"] != self._attempt:
                 return
-            asked = group.ending or group.stopping or group.restart.is_set()
-            state = how_it_ended(code, asked, group.failed.is_set())
-            if state in ("failed", "killed", "lost"):
-                group.failed.set()
+            state, _ = group.exit_state(code)
             self._report()
             ended = {"state": state, "exit_code": code, "signal": signal_name(code), "at": now}
             self._newest[rank] = {**about, **ended}
@@ -201,10 +197,7 @@ class JoinedRanks:
 
     def _printed_codes(self) -> dict[int, int]:
         """Return pid → exit code of the failed ranks, from the last lines that the launcher printed."""
-        directory = attempt_dir(
-            os.path.join(self._group.run_dir, "node-%d" % self._group.node), self._attempt
-        )
-        lines = tail(os.path.join(directory, "command.err"))
+        lines = tail(os.path.join(self._group.directory(self._attempt), "command.err"))
         return {int(row[2]): int(row[1]) for row in map(_PRINTED.search, lines) if row is not None}
 
     def _await_ends(self, seconds: float) -> None:

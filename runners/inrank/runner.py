@@ -29,7 +29,7 @@ from .rank_processes import kill_group, signal_name, start_ticks
 from .rendezvous import several_nodes
 from .reporter import report_faults
 from .restart_policy import UNLIMITED
-from .worker_group import SIGNALS, WorkerGroup, attempt_dir, handle_stop_signals
+from .worker_group import SIGNALS, WorkerGroup, handle_stop_signals
 
 
 def write_identity(run_dir: str, path: str, kind: str) -> None:
@@ -123,14 +123,21 @@ class CommandGroup(WorkerGroup):
                 return "stopped", 1 if code is None else code, "stopped" + by
             if code == 0 and not self.restart.is_set():
                 return "succeeded", 0, "the command ended with exit code 0"
-            if self._restarts():
-                continue
-            self.cause = "failure"
-            if code is None and self.roll_back(self._problem):
-                continue
-            if (code is None and not self._ran) or not self.back_off():
+            if not self._begins_again(code):
                 return self._failed(code)
-            self._restarts()
+
+    def _begins_again(self, code: int | None) -> bool:
+        """Return whether another attempt follows, after the wait that the policy requires."""
+        if self._restarts():
+            return True
+        self.cause = "failure"
+        if code is None and self.roll_back(self._problem):
+            return True
+        never_ran = code is None and not self._ran
+        if never_ran or not self.back_off():
+            return False
+        self._restarts()  # requested during the wait
+        return True
 
     def _restarts(self) -> bool:
         """Return whether a restart was requested, which is then the cause of the next attempt."""
@@ -254,7 +261,7 @@ class CommandGroup(WorkerGroup):
         first, self._taken = self._taken != self.attempt, self.attempt
         name = "command" if own < 0 else "rank-%d" % own
         if first:
-            self.rename_output(self._directory(self.attempt), name)
+            self.rename_output(self.directory(self.attempt), name)
 
     def locals(self) -> list[int]:
         return sorted({*self.pids, *self.joined.locals()})
@@ -345,9 +352,7 @@ class GuestGroup(WorkerGroup):
         """`answer`: the host's answer to "guest": number, cause and env_diff of its attempt, and "first"."""
         self._host, self._first = host, bool(answer["first"])
         super().__init__(plan, run_dir, suffix=".sub")
-        self._directory_of_command = attempt_dir(
-            os.path.join(run_dir, "node-%d" % self.node), answer["attempt"]
-        )
+        self._directory_of_command = self.directory(answer["attempt"])
         if self._first:
             self.inherited, self.cause = answer, answer["cause"]
 

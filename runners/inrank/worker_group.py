@@ -76,29 +76,31 @@ class WorkerGroup:
         if op == "poke":
             self.control.poke()
             return None
-        if op in ("restart", "env") and time.monotonic() > float(request.get("until") or "inf"):
-            return {"ok": False, "text": "the request came too late, and was withdrawn"}
+        refused = self._refusal(request)
+        if refused:
+            return {"ok": False, "text": refused}
         if op in ("restart", "env"):
-            refused = self._refusal(request)
-            if refused:
-                return {"ok": False, "text": refused}
             self.variables.note(request)
         if op == "restart":
             self._restart()
         elif op == "stop":
-            if not _is_grace(request.get("grace_s")):
-                return {"ok": False, "text": "grace_s is not a number of seconds"}
             self.stop(request.get("grace_s"))
-        elif op not in ("env", "ping"):
-            return {"ok": False, "text": "unknown command %r" % op}
         return {"ok": True, "attempt": self.attempt, "restarting": self.restart.is_set()}
 
     def _refusal(self, request: dict[str, Any]) -> str:
         """Return why the request is refused; "" if it is not."""
-        restart = request["op"] == "restart"
-        if restart and self.stopping:
+        op = request.get("op")
+        if op not in ("restart", "env", "stop", "ping"):
+            return "unknown command %r" % op
+        if op == "ping":
+            return ""
+        if op == "stop":
+            return "" if _is_grace(request.get("grace_s")) else "grace_s is not a number of seconds"
+        if time.monotonic() > float(request.get("until") or "inf"):
+            return "the request came too late, and was withdrawn"
+        if op == "restart" and self.stopping:
             return "the run is being stopped"
-        return self.variables.problem(request, self.plan["argv"], restart)
+        return self.variables.problem(request, self.plan["argv"], spawns=op == "restart")
 
     def _restart(self) -> None:
         self.ending = bool(self.pids)
@@ -199,20 +201,21 @@ class WorkerGroup:
         if number is None:
             number = max(self.agreed_number, self.next_number())
             with contextlib.suppress(FileExistsError):  # the node's folder exists from attempt 2 on
-                os.mkdir(os.path.dirname(self._directory(number)), 0o700)
-            os.mkdir(self._directory(number), 0o700)
+                os.mkdir(os.path.dirname(self.directory(number)), 0o700)
+            os.mkdir(self.directory(number), 0o700)
         self._begin(number)
-        return self._directory(number)
+        return self.directory(number)
 
     def next_number(self) -> int:
         """Return the next attempt number that is unused on this node."""
         number = self.attempt + 1
-        while os.path.isdir(self._directory(number)):
+        while os.path.isdir(self.directory(number)):
             number += 1
         return number
 
-    def _directory(self, number: int) -> str:
-        return attempt_dir(os.path.join(self.run_dir, "node-%d" % self.node), number)
+    def directory(self, number: int) -> str:
+        """Return the directory of an attempt on this node (see runners.run.log_files)."""
+        return os.path.join(self.run_dir, "node-%d" % self.node, "attempt-%03d" % number)
 
     def _begin(self, number: int) -> None:
         self.attempt, self.began, self.ending = number, time.monotonic(), False
@@ -226,7 +229,7 @@ class WorkerGroup:
         policy, healthy_s = self.plan["restart"], time.monotonic() - self.began
         verdict = after_failure(policy, self.failures, healthy_s)
         self.failures = verdict.failures
-        if not self.deaths.allow(policy, verdict, self._directory(self.attempt), healthy_s):
+        if not self.deaths.allow(policy, verdict, self.directory(self.attempt), healthy_s):
             return False
         if verdict.wait_s:
             self.report(
@@ -284,12 +287,8 @@ class WorkerGroup:
             code = wait_peeking(pid, began)
             now = time.time()
             with self.lock:
-                asked = self.ending or self.stopping or self.restart.is_set()
-                state = how_it_ended(code, asked, self.failed.is_set())
-                failed = state in ("failed", "killed", "lost")
+                state, failed = self.exit_state(code)
                 self.deaths.ends[local] = RankExit(place["rank"], pid, code, now, failed)
-                if failed:
-                    self.failed.set()
                 if not self.handed_over():
                     name = signal_name(code)
                     self.report("RankChanged", state=state, exit_code=code, signal=name, at=now, **about)
@@ -299,6 +298,15 @@ class WorkerGroup:
         thread = threading.Thread(target=wait, name="distui-wait-%d" % pid, daemon=True)
         thread.start()
         return thread
+
+    def exit_state(self, code: int | None) -> tuple[str, bool]:
+        """Return how a rank of this attempt exited, and whether it failed, which is noted."""
+        asked = self.ending or self.stopping or self.restart.is_set()
+        state = how_it_ended(code, asked, self.failed.is_set())
+        failed = state in ("failed", "killed", "lost")
+        if failed:
+            self.failed.set()
+        return state, failed
 
     def wait_for_exits(self, seconds: float = 2.0) -> None:
         """Wait at most `seconds` until the exit of every rank was reported."""
@@ -337,11 +345,6 @@ def handle_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Non
     for number in SIGNALS:
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-
-def attempt_dir(node: str, number: int) -> str:
-    """Return the directory of an attempt on a node (see runners.run.log_files)."""
-    return os.path.join(node, "attempt-%03d" % number)
 
 
 ANSWER_SECONDS = 1.0

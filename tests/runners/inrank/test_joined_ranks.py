@@ -25,6 +25,7 @@ def joined_in(run_dir: Path, reported: list[dict[str, Any]]) -> JoinedRanks:
         began=threading.Event(), failed=threading.Event(), restart=threading.Event(), ending=False,
         stopping=False, attempt=1, node=0, run_dir=str(run_dir),
         report=lambda kind, **fields: reported.append(fields),
+        directory=lambda number: str(run_dir / "node-0" / f"attempt-{number:03}"),
     )  # fmt: skip
     joined = JoinedRanks(cast(WorkerGroup, group), lambda own: None)
     joined.begin({})
