@@ -194,6 +194,8 @@ WITHOUT: dict[str, set[str]] = {
         "psutil",
         "tomlkit",
     },
+    "import distui": {"distui.presets", "distui.runners", "distui.tui", "asyncio", "msgspec"},
+    "import distui.api": {*TRAINING, "textual", "rich", "distui.tui"},
     "import distui.tui.verbs.logs": {"distui.runners.hub", "distui.presets.plan"},  # a fifth of the start
 }
 """Modules that a new interpreter does not load for this code."""
