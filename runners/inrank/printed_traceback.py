@@ -103,6 +103,8 @@ class PrintedTraceback:
         self._ends_in_source = False
         """Whether that source line is the newest line, which may be cut off."""
         self._frames: list[tuple[str, int, str]] = []
+        self._caller = self._frames
+        """Frames of the process that waited for Ray's task, which count if those of the task are missing."""
         self._message: list[str] = []
         self._count = 0
         self._boxed = _BORDER.search(before) is not None or BOXED in text
@@ -140,7 +142,7 @@ class PrintedTraceback:
             return Step.RAISED
         if (task := OF_RAY.match(bare)) is not None:
             self.wrapped = task["type"]
-            self._frames.clear()  # the frames of the task follow
+            self._caller, self._frames = self._frames, []  # the frames of the task may follow
             return Step.PART
         return Step.NONE if self.headed else Step.OVER
 
@@ -280,6 +282,7 @@ class PrintedTraceback:
         ):
             return False
         self.kind, self._message = kind, [match["text"] or ""]
+        self._frames = self._frames or self._caller
         return True
 
     def _continued(self, line: str) -> Step:
