@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from each import for_each
 
-from distui.runners.diagnosis.activity import Kind, own_code, position_of, telling_frames
-from distui.runners.run.pulse import Site
+from distui.runners.diagnosis.activity import Kind, own_code, position_of, telling_frames, works
+from distui.runners.run.pulse import Pulse, Site
 
 from .hang_rig import (
     IN_ALL_REDUCE,
@@ -121,3 +121,21 @@ def test_the_users_own_code_is_named_first_then_a_library() -> None:
 )
 def test_whose_code_a_file_is(file: str, own: bool) -> None:
     assert own_code(file) is own
+
+
+@for_each(
+    ("before", "after", "stepped"),
+    [
+        ((True, 3), (True, 4), True),
+        ((True, 4), (True, 4), False),
+        ((True, None), (True, 2), True),  # it had no optimizer
+        ((True, None), (True, 0), False),
+        ((False, None), (True, 500), False),  # its hook did not answer
+        ((True, 3), (False, None), False),
+    ],
+)
+def test_an_unknown_step_is_no_progress(
+    before: tuple[bool, int | None], after: tuple[bool, int | None], stepped: bool
+) -> None:
+    earlier, later = (Pulse(0, at, hook=hook, step=step) for at, (hook, step) in enumerate((before, after)))
+    assert works(earlier, later) is stepped
