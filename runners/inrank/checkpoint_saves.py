@@ -19,7 +19,7 @@ from typing import Any
 
 from .checkpoint_paths import TARGETS, Find
 from .control import private
-from .import_watch import MISTAKES, untraced, wrap_imported
+from .import_watch import PATCH_ERRORS, untraced, wrap_imported
 
 STEP_NAMES = ("step", "global_step", "iter_num", "iteration", "iter", "steps")
 """Keys of the step in a saved mapping, in order of precedence."""
@@ -78,7 +78,7 @@ class Saves:
         if getattr(self._within, "save", False) or os.getpid() != self._rank:
             return None
         report = None
-        with contextlib.suppress(*MISTAKES):
+        with contextlib.suppress(*PATCH_ERRORS):
             bound = signature.bind(*args, **named)
             path = find(bound)
             if path is not None and not _is_device(path):
@@ -101,11 +101,11 @@ class Saves:
         if add is None:
             self._done(report)
             return
-        with contextlib.suppress(*MISTAKES):
+        with contextlib.suppress(*PATCH_ERRORS):
             add(lambda future: self._done(report, failed=future.exception() is not None))
 
     def _done(self, report: dict[str, Any], failed: bool = False) -> None:
-        with contextlib.suppress(*MISTAKES):
+        with contextlib.suppress(*PATCH_ERRORS):
             file = None
             if os.path.isfile(report["path"]):  # keep the inode: the file may be renamed later
                 about = os.stat(report["path"])

@@ -20,9 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from .control import NotReady
-from .import_watch import MISTAKES
+from .import_watch import PATCH_ERRORS
 
-UNREADABLE = (*MISTAKES, pickle.PickleError, EOFError)
+UNREADABLE = (*PATCH_ERRORS, pickle.PickleError, EOFError)
 """Exceptions that torch's private attributes may raise in future versions."""
 
 

@@ -166,7 +166,7 @@ NO_ROOM_S = 0.05
 """Seconds before the next accept after one failed for lack of a file descriptor."""
 BACKLOG = 512
 ANY = ("0.0.0.0", "::", "")
-MISTAKES = (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError)
+CONNECTION_ERRORS = (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError)
 """Exceptions that end one connection: the other end has closed it, or is no runner."""
 
 Answer = Callable[..., "Awaitable[list[bytes]]"]
@@ -263,7 +263,7 @@ class Coordinator:
                 parts = seals[0].open(head, await reader.readexactly(secure_channel.length(head)))
                 writer.write(seals[1].seal(await self._answers[parts[0]](*parts[1:])))
                 await writer.drain()
-        except (*MISTAKES, TypeError, asyncio.CancelledError):  # TypeError: wrong number of words
+        except (*CONNECTION_ERRORS, TypeError, asyncio.CancelledError):  # TypeError: wrong number of words
             pass
         finally:
             writer.close()

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from . import tracebacks
 from .control import private
-from .import_watch import MISTAKES
+from .import_watch import PATCH_ERRORS
 from .optimizer_steps import Steps
 from .training_signals import TrainingSignals
 
@@ -53,7 +53,7 @@ class EndNotes:
     ) -> None:
         if os.getpid() == self._pid:
             self._is_noted.set()
-            with contextlib.suppress(*MISTAKES):
+            with contextlib.suppress(*PATCH_ERRORS):
                 noted = dict(tracebacks.note_of(kind, value, trace), **self._steps.note())
                 _note("exc", dict(noted, signals=self._signals.since(0)))
 
@@ -73,9 +73,9 @@ class EndNotes:
         if os.getpid() == self._pid and not self._is_noted.is_set():
             self._is_noted.set()
             made: dict[str, Any] = {"step": self._steps.count}
-            with contextlib.suppress(*MISTAKES):
+            with contextlib.suppress(*PATCH_ERRORS):
                 made = self._steps.at_end()
-            with contextlib.suppress(*MISTAKES):
+            with contextlib.suppress(*PATCH_ERRORS):
                 made["signals"] = self._signals.since(0)
             _note("end", dict(made, code=self._code))
 

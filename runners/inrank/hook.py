@@ -28,7 +28,7 @@ from . import (
 from .adopt import arming
 from .control import Control, NotReady
 from .end_notes import EndNotes
-from .import_watch import MISTAKES, when_imported
+from .import_watch import PATCH_ERRORS, when_imported
 from .optimizer_steps import Steps
 from .script_threads import Threads
 from .stack_dumps import owns_signal, register_stack_signal, stacks
@@ -159,7 +159,7 @@ class Hook:
                 return asked(request)
         except NotReady as error:
             return {"error": str(error)}
-        except MISTAKES as error:
+        except PATCH_ERRORS as error:
             return {"error": "%s: %s" % (type(error).__name__, error)}
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 Callback = Callable[[ModuleType], None]
-MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
+PATCH_ERRORS = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
 """Exceptions that code in a rank may raise when it patches modules or reads objects, with any version of torch."""
 
 
@@ -65,7 +65,7 @@ class _Watch:
 
 
 def _try(callback: Callback, module: ModuleType) -> None:
-    with contextlib.suppress(*MISTAKES):
+    with contextlib.suppress(*PATCH_ERRORS):
         callback(module)
 
 

@@ -13,7 +13,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from .import_watch import MISTAKES, untraced, when_imported, wrap_imported
+from .import_watch import PATCH_ERRORS, untraced, when_imported, wrap_imported
 
 PATIENCE_S = 2.0
 """Timeout of the runner's answer in seconds; without one a rank continues without a hook."""
@@ -74,7 +74,7 @@ def _joining_first(theirs: Any) -> Any:
     def init_process_group(*args: Any, **named: Any) -> Any:
         try:
             _join_group(*args, **named)
-        except MISTAKES:
+        except PATCH_ERRORS:
             pass  # what is wrong with the arguments is torch's to say
         return theirs(*args, **named)
 
@@ -106,7 +106,7 @@ def _watch_steps(module: ModuleType) -> None:
         if first.acquire(blocking=False):
             try:
                 join(0, 0, 1, {})
-            except MISTAKES:
+            except PATCH_ERRORS:
                 pass
 
     module.register_optimizer_step_pre_hook(stepping)

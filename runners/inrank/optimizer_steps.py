@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .adopt.report import adopted, initialising
-from .import_watch import MISTAKES, untraced
+from .import_watch import PATCH_ERRORS, untraced
 from .wrapping import describe, grouped, optimizers
 
 INSPECT_S = 5.0
@@ -136,7 +136,7 @@ class Steps:
         seen = threading.Event()
 
         def inspect() -> None:
-            with contextlib.suppress(*MISTAKES):
+            with contextlib.suppress(*PATCH_ERRORS):
                 self.made = describe(optimizer)
             seen.set()
             if self.made is not None:

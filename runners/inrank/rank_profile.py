@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .control import NotReady, private
-from .import_watch import MISTAKES, untraced
+from .import_watch import PATCH_ERRORS, untraced
 from .rank_changes import defaulted
 
 MOST_STEPS = 100
@@ -168,7 +168,7 @@ class Profiles:
             try:
                 with self._own_call():
                     self._advance(job, count)
-            except MISTAKES as error:
+            except PATCH_ERRORS as error:
                 job.state, job.torch = "off", None
                 job.why = "torch.profiler failed: %s: %s" % (type(error).__name__, error)
                 self._over(job)
@@ -239,7 +239,7 @@ class Profiles:
         @untraced
         def begun(*args: Any, **named: Any) -> Any:
             if not self._mine:
-                with contextlib.suppress(*MISTAKES):
+                with contextlib.suppress(*PATCH_ERRORS):
                     self._give_way()
             return real(*args, **named)
 
@@ -266,7 +266,7 @@ class Profiles:
         if (
             job is not None and not job.left_out() and job.pid == os.getpid()
         ):  # in a fork the lock may be held
-            with self._lock, contextlib.suppress(*MISTAKES), self._own_call():
+            with self._lock, contextlib.suppress(*PATCH_ERRORS), self._own_call():
                 job.state, job.why = "off", "ended before step %d" % job.last
                 self._stop(job)
 

@@ -8,7 +8,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from .import_watch import MISTAKES
+from .import_watch import PATCH_ERRORS
 from .tracebacks import frames_of, shortened
 
 MOST_THREADS, MOST_FRAMES, MOST_DEAD = 8, 6, 4
@@ -35,7 +35,7 @@ class Threads:
 
         def noted(ended: Any) -> None:
             try:
-                with contextlib.suppress(*MISTAKES):
+                with contextlib.suppress(*PATCH_ERRORS):
                     self._keep(ended)
             finally:
                 chained(ended)

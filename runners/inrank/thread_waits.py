@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any
 
-from .import_watch import MISTAKES
+from .import_watch import PATCH_ERRORS
 
 _CALLS = {
     "x86_64": {
@@ -75,7 +75,7 @@ def _polled() -> str:
         if frame is None:
             break
         if POLLING in frame.f_code.co_filename:
-            with contextlib.suppress(*MISTAKES):
+            with contextlib.suppress(*PATCH_ERRORS):
                 return os.path.abspath(str(frame.f_locals["self"].lock_file))
         frame = frame.f_back
     return ""

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .control import private
-from .import_watch import MISTAKES, untraced, wrap_imported
+from .import_watch import PATCH_ERRORS, untraced, wrap_imported
 
 MOST_NAMES = 128
 """Most names that are kept per tracker, the first ones of the script."""
 LONGEST_NAME = 100
-UNREADABLE = (*MISTAKES, ArithmeticError)
+UNREADABLE = (*PATCH_ERRORS, ArithmeticError)
 """Exceptions that the conversion of a value may raise."""
 INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}
 

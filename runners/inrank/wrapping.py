@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .adopt.report import adopted
-from .import_watch import MISTAKES
+from .import_watch import PATCH_ERRORS
 from .model_size import parameters_of
 
 KINDS = (
@@ -50,7 +50,7 @@ def describe(optimizer: Any) -> dict[str, Any]:
 def _size(objects: dict[str, Any], optimizer: Any, items: list[Any]) -> int | None:
     try:
         return parameters_of(objects, optimizer, items)
-    except MISTAKES:
+    except PATCH_ERRORS:
         return None
 
 
@@ -100,7 +100,7 @@ def _zero_stage(engine: Any) -> int | None:
     if engine is not None:
         try:
             return int(engine.zero_optimization_stage())
-        except MISTAKES:
+        except PATCH_ERRORS:
             pass
     return None
 
@@ -119,7 +119,7 @@ def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
     kind = _class("torch.distributed.tensor", "DTensor")
     for parameter in _parameters(optimizer) if kind is not None else ():
         if isinstance(parameter, kind):
-            with contextlib.suppress(*MISTAKES):
+            with contextlib.suppress(*PATCH_ERRORS):
                 yield from _sharded(parameter)
     if isinstance(getattr(stage, "num_stages", None), int):
         yield "pp", stage.num_stages
@@ -137,7 +137,7 @@ def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
     """Return the wrapper's compute type, else the parameters' type if it is half precision: fp32 may hide autocast."""
     try:
         wrapper = _wrapper_computes_in(objects)
-    except MISTAKES:
+    except PATCH_ERRORS:
         return None
     if wrapper is not None:
         return DTYPES.get(wrapper, wrapper)

@@ -10,7 +10,7 @@ import os
 import warnings
 from types import ModuleType
 
-from ..import_watch import MISTAKES, when_imported
+from ..import_watch import PATCH_ERRORS, when_imported
 from ..rank_changes import version_of
 from .report import AdoptionError
 
@@ -34,7 +34,7 @@ def _prepare(torch: ModuleType) -> None:
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
             from . import call  # needs torch
         call.arm()
-    except MISTAKES as error:
+    except PATCH_ERRORS as error:
         raise AdoptionError(
             f"--adopt does not know torch {torch.__version__} ({type(error).__name__}: {error}): leave it out"
         ) from error
