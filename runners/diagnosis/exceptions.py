@@ -269,10 +269,7 @@ class Exceptions:
             if number >= self._look_at:
                 self._close_left(number)
             return False
-        if trace.raised and text.startswith(_OF_LOGGING):
-            self._drop(trace)
-            return False
-        if trace.raised and chains(text):
+        if trace.raised and (chains(text) or text.startswith(_OF_LOGGING)):
             self._chain_or_close(trace, text)
             return False
         step = trace.printed.feed(text)
@@ -358,13 +355,14 @@ class Exceptions:
 
     def _chain_or_close(self, trace: _Trace, text: str) -> None:
         """Close a traceback whose writer goes on with `text`. A chain or a wrapper makes both the same failure."""
-        if not trace.printed.wraps(text):
-            self._close(trace)
-            return
         self._drop(trace)
-        found = self._failure(trace)
-        if found is not None:
+        found = None if text.startswith(_OF_LOGGING) else self._failure(trace)
+        if found is None:
+            return
+        if trace.printed.wraps(text):
             self._inner[trace.stream] = _Inner(found[0], trace.printed.text, found[1])
+        else:
+            self._keep(*found, sure=trace.sure, stream=trace.stream)
 
     def _failure(self, trace: _Trace) -> tuple[Failure, First] | None:
         """Return the failure that a traceback shows, and its line; of a chain, the exception that explains more."""
