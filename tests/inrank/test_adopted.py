@@ -111,7 +111,7 @@ optimizer = torch.optim.AdamW(model.parameters())
 model(torch.ones(2, 8)).sum().backward()
 optimizer.step()
 theirs, many = dist.send_object_list, torch.ones(1500, 1500)
-dist.send_object_list = lambda *args, **named: (theirs(*args, **named), many @ many @ many)  # a thread that is still in torch
+dist.send_object_list = lambda *args, **named: (theirs(*args, **named), many @ many @ many)  # a thread still in torch
 if dist.get_rank() == 0:
     time.sleep(2)
     print("saved", len(optimizer.state_dict()["state"]), flush=True)
