@@ -28,7 +28,7 @@ class Place(Struct, frozen=True):
     """Files of one purpose."""
 
     path: str
-    """Where they are by default, as a pattern; UID is the number of the user."""
+    """Pattern of their default place; UID is the number of the user."""
     holds: str
     made_by: str
     kept: str = ""
@@ -82,13 +82,13 @@ class Leftovers(Struct, frozen=True):
 
 
 def listed(everything: bool, env: Mapping[str, str] = os.environ) -> Leftovers:
-    """Return what is here. With `everything` nothing of distui's stays, as with --all."""
+    """Return the files here. With `everything` nothing of distui's stays, as with --all."""
     places = [found for place in PLACES for found in _found(place, everything, env)]
     return Leftovers(places, False, [], [way.destination for way in hosts_of_launches()])
 
 
 def removed(everything: bool, env: Mapping[str, str] = os.environ) -> Leftovers:
-    """Remove what is not kept. Raises RunError, before anything is removed, if a run is live."""
+    """Remove the files that are not kept. Raises RunError, before anything is removed, if a run is live."""
     for entry in run_directories.entries():
         if refusal := run_removal.examine(entry).refusal:
             raise RunError(refusal)

@@ -1,7 +1,7 @@
 """The files of a read-only share: a directory outside of the run that one other user, or one group, can enter.
 
-All sockets of a run are in a directory of mode 0700. A share has a directory and a socket of its own, so that nothing
-else of the run comes within reach.
+All sockets of a run are in a directory of mode 0700. A share has another directory and socket, so that nothing else of
+the run comes within reach.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def listen(folder: Path) -> socket.socket:
 def let_in(folder: Path, user: int | None, group: int | None) -> None:
     """Let one user or one group enter a directory, by an access list. Raises OSError.
 
-    If the file system has no access lists, everybody can enter. The server then rejects the others alone.
+    If the file system has no access lists, everybody can enter. The server then still rejects the others.
     """
     entries = [(_OWNER, _ALL, _NO_ID), (_OWNING_GROUP, _NOTHING, _NO_ID)]
     entries += [(_MASK, _ENTER, _NO_ID), (_OTHERS, _NOTHING, _NO_ID)]
