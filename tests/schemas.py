@@ -41,6 +41,7 @@ from distui.runners.reports.profile_report import Profiled
 from distui.runners.reports.run_diagnosis import RunDiagnosis
 from distui.runners.reports.run_list import RunLine
 from distui.runners.reports.status_document import MarkedStatus, RunStatus, WatchedStatus
+from distui.runners.reports.watched_jobs import ListedJob
 from distui.runners.run.model import Stamped
 from distui.tui.setting_guide import ExampleSettings, Settings
 from distui.tui.verbs.clusters import Answer
@@ -51,7 +52,6 @@ from distui.tui.verbs.notes import Notes, Tags
 from distui.tui.verbs.notify import ListedWays, SentNotices, TriedWays
 from distui.tui.verbs.presets import NamedSettings, Written
 from distui.tui.verbs.trust import Trusted, TrustedFile
-from distui.tui.verbs.watch import ListedJob
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 

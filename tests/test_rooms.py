@@ -237,9 +237,9 @@ LATE_IMPORTS = {
         "tui.shared_source", "tui.source",
     },
     "tui/verbs/run_or_bundle.py": {"runners.reports.bundle_reader"},
-    "tui/verbs/watch.py": {"runners.watch.watch_link"},
     # What an agent asks once, and what asks other hosts.
     "runners/agent/server.py": {"runners.doctor.node_facts"},
+    "runners/reports/watched_jobs.py": {"runners.watch.watch_link"},
     "runners/comparison/loading.py": {"runners.comparison.elsewhere"},
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/screens/cockpit_commands.py": {"tui.rows.dumps"},

@@ -23,7 +23,7 @@ from ..runners.run.commands import Down, SetAutostop, Stop
 from ..runners.run.errors import LaunchError, RunError
 from ..runners.run.model import CommandDone
 from ..runners.run.wire.client import Link, LinkError
-from ..runners.watch.foreign_jobs import WatchedJob, find_job, name_of, scan
+from ..runners.watch.foreign_jobs import find_job, scan
 from .other_hosts import OtherHosts
 from .rows.runs import RunEntry, entry_of
 
@@ -51,16 +51,6 @@ class Shell(Struct, frozen=True):
     """A sentence for the user."""
 
 
-def first_pid(job: WatchedJob) -> int:
-    """Return the pid that identifies a job that distui did not start."""
-    return min(rank.pid for rank in job.ranks.values())
-
-
-def job_name(job: WatchedJob) -> str:
-    """Return the name of the job's program."""
-    return name_of(min(job.ranks.values(), key=lambda rank: rank.rank).argv)
-
-
 class LocalSource:
     """The runs, jobs and presets of this machine, and its launcher."""
 
@@ -81,8 +71,8 @@ class LocalSource:
         recorded = [self._entry(entry, now) for entry in run_directories.entries()]
         watched = [
             RunEntry(
-                id=f"{WATCH}{first_pid(job)}",
-                name=job_name(job),
+                id=f"{WATCH}{job.pid}",
+                name=job.name,
                 phase="watched",
                 age_s=max(0.0, now - job.began),
                 lasted_s=max(0.0, now - job.began),

@@ -49,6 +49,7 @@ __all__ = [
     "diff",
     "doctor",
     "execute",
+    "jobs",
     "launch",
     "lint",
     "lint_command",
@@ -60,6 +61,7 @@ __all__ = [
     "prunable",
     "prune",
     "runs",
+    "watch",
 ]
 
 P = ParamSpec("P")
@@ -125,6 +127,8 @@ preset = blocking(aio.preset)
 candidates = blocking(aio.candidates)
 doctor = blocking(aio.doctor)
 ls = blocking(aio.ls)
+jobs = blocking(aio.jobs)
+watch = blocking(aio.watch)
 diff = blocking(aio.diff)
 diagnose_files = blocking(aio.diagnose_files)
 prune = blocking(aio.prune)

@@ -32,12 +32,15 @@ from ..launch.advice import AdviceDocument, MemoryQuestion
 from ..launch.hosts import check_hosts, list_on, ssh_options
 from ..removal import removed_runs
 from ..removal.removed_runs import Removable, Removed
-from ..reports import examination, examination_request, run_diagnosis, run_list
+from ..reports import examination, examination_request, run_diagnosis, run_list, watched_jobs
 from ..reports.examination import ExaminationDocument
 from ..reports.run_list import RunLine
+from ..reports.status_document import WatchedStatus
+from ..reports.watched_jobs import ListedJob
 from ..run import run_directories
 from ..run.errors import NoSuchRunError, RunError, UnreachableError
 from ..run.wire.ssh import Way
+from ..watch.foreign_jobs import find_job, scan
 from .arguments import checked, checked_fields
 from .async_run import AsyncRun, RunFacts
 from .starting import PlannedLaunch, launched, planned, requested
@@ -51,6 +54,7 @@ __all__ = [
     "diff",
     "doctor",
     "execute",
+    "jobs",
     "launch",
     "lint",
     "lint_command",
@@ -62,6 +66,7 @@ __all__ = [
     "prunable",
     "prune",
     "runs",
+    "watch",
 ]
 
 
@@ -272,6 +277,22 @@ async def ls(*, hosts: Sequence[str] = (), ssh_config: str | None = None) -> lis
     if problems:
         raise UnreachableError("; ".join(problems))
     return cast("list[RunLine]", found)
+
+
+async def jobs() -> list[ListedJob]:
+    """Return the training jobs of this user on this machine, also those that distui did not start."""
+    seen = await asyncio.to_thread(scan)
+    return list(map(watched_jobs.listed, seen.jobs.values()))
+
+
+async def watch(pid: int | None = None) -> WatchedStatus:
+    """Return the state of the job with a process, by default of the only job, with what is unknown about it.
+
+    Raises NoSuchRunError, RunError and TypeError.
+    """
+    number = checked(pid=pid)["pid"]
+    job = find_job(await asyncio.to_thread(scan), number)
+    return watched_jobs.watched(await watched_jobs.state_of(job))
 
 
 async def diff(

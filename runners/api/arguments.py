@@ -269,6 +269,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "user": Argument(_or_none(_name), "the name or number of a user, or None"),
     "group": Argument(_or_none(_name), "the name or number of a group, or None"),
     "for_s": Argument(_or_none(_seconds), "seconds, as in 7200, or None"),
+    "pid": Argument(_or_none(_count), "the pid of a process, or None"),
     "minutes": Argument(_or_none(_count), "idle minutes, or None for never"),
     "older_than_s": Argument(_or_none(_seconds), "seconds, as in 86400, or None"),
     "keep": Argument(_or_none(_count), "a number of runs, or None"),

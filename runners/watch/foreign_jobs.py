@@ -147,6 +147,16 @@ class WatchedJob(Struct, frozen=True):
     began: float
     """Unix time at the start of its oldest process here."""
 
+    @property
+    def pid(self) -> int:
+        """The pid that identifies the job."""
+        return min(rank.pid for rank in self.ranks.values())
+
+    @property
+    def name(self) -> str:
+        """The name of its program."""
+        return name_of(min(self.ranks.values(), key=lambda rank: rank.rank).argv)
+
 
 class Scan(Struct, frozen=True):
     """Jobs and processes at one moment."""

@@ -35,6 +35,7 @@ CALLS = {
     "plan": aio.plan,
     "lint": aio.lint,
     "ls": aio.ls,
+    "watch": aio.watch,
     "status": api.AsyncRun.status,
     "logs": api.AsyncRun.logs,
     "metrics": api.AsyncRun.metrics,
@@ -68,7 +69,6 @@ WITHOUT = {
     **dict.fromkeys(("settings", "trust", "notify"), "is about files of the user, not about runs"),
     "example": "writes a script to begin with",
     "uninstall": "removes distui from a machine",
-    "watch": "shows jobs that distui did not start",
 }
 """Verbs that Python has no call for, and why."""
 FUNCTIONS = {name: getattr(aio, name) for name in aio.__all__ if name != "AsyncRun"}
