@@ -27,7 +27,7 @@ on a rank that is not to blame. "fact": true and worth knowing, whether or not a
 through which an error passed. "noise": looks like an error and is harmless.
 """
 NO_VERDICT = "hang-no-verdict"
-"""A hang for which the data allows no verdict: the only note that is shown as prominently as a warning."""
+"""A hang without a verdict, because data is missing: the only note that is shown like a warning."""
 
 
 class LaunchFinding(TypedDict):
@@ -78,7 +78,7 @@ class Finding:
     ranks: tuple[int, ...] = ()
     """All affected ranks, if there are more than `rank`."""
     since: float | None = None
-    """Unix time at which the problem began. `text` contains no age, so that it does not change with time."""
+    """Unix time of the problem's beginning. `text` contains no age, so that it does not change with time."""
     where: str = ""
     """The line, field, variable or node with the problem, or "" for the whole."""
     value: str = ""

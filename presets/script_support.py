@@ -212,7 +212,7 @@ class _Claims:
     sure: str = ""
     """The keyword that overrides any preset, with its line, or ""."""
     unless: tuple[str, ...] = ()
-    """Conditions under which the script may override the preset at run time."""
+    """Conditions that let the script override the preset at run time."""
 
 
 def _claims(calls: Sequence[ScriptCall], names: Sequence[str], values: Values) -> _Claims:

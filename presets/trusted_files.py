@@ -91,7 +91,7 @@ class _Way:
 
 
 def name_of(path: str | Path) -> str:
-    """Return the name under which a file is trusted: its absolute path with only the folder resolved."""
+    """Return the name of a trusted file: its absolute path with only the folder resolved."""
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)
 

@@ -5,54 +5,30 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..finding import Finding, Severity
 from ..script_facts import Names
 from ..script_tree import ScriptTree
 from .lint_rules import issue
 
+_CONDITIONS = (ast.If, ast.IfExp, ast.Try, ast.Match)
 SET_DEVICE = "torch.cuda.set_device"
 INIT_GROUP = "torch.distributed.init_process_group"
 _ASKS = re.compile(r"cuda|gpu|device|accelerator|is_available|backend|nccl|cpu", re.I)
 """Words in the condition of an `if` that may check for a GPU."""
-_CAUGHT = "try"
-"""Stands for a condition if a failure of the call is caught, or a `match` decides."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuardedCall:
-    """A call of a script that fails without a GPU, and the conditions around it."""
-
-    node: ast.Call
-    what: str
-    conditions: tuple[str, ...]
-
-    @property
-    def may_be_skipped(self) -> bool:
-        """True if a condition may check for a GPU."""
-        return any(test == _CAUGHT or _ASKS.search(test) for test in self.conditions)
 
 
 def without_gpu(tree: ScriptTree, names: Names, asks: bool, file: str) -> Iterator[Finding]:
     """Report the first call that fails without a GPU. `asks`: True if the script checks for a GPU anywhere."""
-    for call in sorted(_calls(tree, names), key=lambda call: call.node.lineno):
-        if call.may_be_skipped:
+    calls = [(call, what) for call in tree.of(ast.Call) if (what := _needs_gpu(call, names))]
+    for call, what in sorted(calls, key=lambda pair: pair[0].lineno):
+        conditions = [outer for outer in tree.around(call) if isinstance(outer, _CONDITIONS)]
+        if any(map(_may_ask_for_gpu, conditions)):
             continue
-        text = f"The ranks run on CPU (backend gloo), and {call.what} fails without a GPU."
-        severity: Severity = "warning" if asks or call.conditions else "error"
-        yield issue("L48", f"{file}:{call.node.lineno}", text, value=call.what, severity=severity)
+        text = f"The ranks run on CPU (backend gloo), and {what} fails without a GPU."
+        severity: Severity = "warning" if asks or conditions else "error"
+        yield issue("L48", f"{file}:{call.lineno}", text, value=what, severity=severity)
         return
-
-
-def _calls(tree: ScriptTree, names: Names) -> Iterator[GuardedCall]:
-    stack: list[tuple[ast.AST, tuple[str, ...]]] = [(tree.module, ())]
-    while stack:
-        node, conditions = stack.pop()
-        if isinstance(node, ast.Call) and (what := _needs_gpu(node, names)):
-            yield GuardedCall(node, what, conditions)
-        inside = conditions + _conditions(node)
-        stack += [(child, inside) for child in ast.iter_child_nodes(node)]
 
 
 def _needs_gpu(call: ast.Call, names: Names) -> str:
@@ -67,9 +43,8 @@ def _needs_gpu(call: ast.Call, names: Names) -> str:
     return f'{INIT_GROUP}("nccl")' if is_nccl else ""
 
 
-def _conditions(node: ast.AST) -> tuple[str, ...]:
-    """Return the condition under which the parts of a node run, or () if they always run."""
-    if isinstance(node, ast.If | ast.IfExp):
-        text = ast.unparse(node.test)
-        return () if text.startswith("__name__") else (text,)
-    return (_CAUGHT,) if isinstance(node, ast.Try | ast.Match) else ()
+def _may_ask_for_gpu(condition: ast.AST) -> bool:
+    """Return True if a condition may check for a GPU: by its words, or because a failure of the call is caught."""
+    if isinstance(condition, ast.If | ast.IfExp):
+        return _ASKS.search(ast.unparse(condition.test)) is not None
+    return True

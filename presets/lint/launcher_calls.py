@@ -176,18 +176,19 @@ def _starts(words: Sequence[Word]) -> Iterator[int]:
     """
     known = known_names("starters")
     subcommands: Mapping[str, str] = known["subcommands"]
-    subcommand, is_wrapped, is_value = "", False, False
+    wrappers = {*known["wrappers"], *subcommands}
+    subcommand, is_wrapped, option = "", False, ""
     for at, word in enumerate(words):
-        if is_value:
-            is_value = False
+        if is_wrapped and option in known["naming"]:
+            option = ""  # this word is its value
             continue
-        is_value = is_wrapped and word.text in known["naming"]
+        option = word.text
         name = word.text.rpartition("/")[2]
-        if name in known["wrappers"] or name in subcommands:
+        if name in wrappers:
             is_wrapped, subcommand = True, subcommands.get(name, subcommand)
-        elif subcommand:
-            subcommand = "" if word.text == subcommand else subcommand
-        elif not ASSIGNMENT.match(word.text):
+        elif word.text == subcommand:
+            subcommand = ""
+        elif not subcommand and not ASSIGNMENT.match(word.text):
             yield at
             if not is_wrapped or _PYTHON.fullmatch(name):
                 return

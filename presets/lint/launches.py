@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ BROUGHT = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
 SHELLS_OWN = frozenset(
     {"PATH", "HOME", "PS1", "LD_LIBRARY_PATH", "DS_ENV_FILE", "PDSH_RCMD_TYPE", "PDSH_SSH_ARGS_APPEND"}
 )
+_OWN_FILE = re.compile(r"\.deepspeed_env|DS_ENV_FILE")
+"""The file with the variables that DeepSpeed exports, and the variable with its path."""
 MOST_BESIDE = 100
 """Most background commands to check."""
 
@@ -157,7 +160,9 @@ def _deepspeed(
     count = _number(flags, "num_gpus")
     if count is not None:
         yield from ranks_of_node(count, around, around.at(flags["num_gpus"].line), "--num_gpus")
-    lines = _lost_variables(launch, script, around) if _uses_pdsh(flags) else {}
+    if not _uses_pdsh(flags) or "DS_ENV_FILE" in around.env or _OWN_FILE.search(script.text):
+        return
+    lines = _lost_variables(launch, script, around)
     if lines:
         names = list(lines)
         shown = ", ".join(names[:6]) + (", …" if names[6:] else "")
@@ -173,14 +178,14 @@ def _uses_pdsh(flags: Mapping[str, Word]) -> bool:
 
 def _lost_variables(launch: LauncherCall, script: ShellText, around: Surroundings) -> dict[str, int]:
     """Return the variables that do not reach other nodes, with the line that sets each, or the launcher's line."""
-    if any(name in script.text or name in around.env for name in (".deepspeed_env", "DS_ENV_FILE")):
-        return {}
     lines: dict[str, int] = {}
     for variable in script.settings:
         if variable.exported and variable.line <= launch.line:
             lines[variable.name] = variable.line
     own = {variable.name for variable in script.settings}
-    lines |= {name: launch.line for name in around.env if name not in own}
+    for name in around.env:
+        if name not in own:
+            lines[name] = launch.line
     return {name: line for name, line in lines.items() if _is_lost(name)}
 
 

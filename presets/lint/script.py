@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ..finding import Finding, Severity
 from ..script_facts import TRAINERS, Names, Script, parse, wraps
 from ..script_support import listed
-from ..script_tree import MOST_FILES
+from ..script_tree import MOST_FILES, ScriptTree
 from ..text_formats import Unreadable
 from . import gpu_calls, lint_rules
 from .gpu_calls import SET_DEVICE
@@ -83,8 +83,8 @@ class ScriptContents:
     names: Names
     writes: list[Write] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)
-    calls: list[tuple[str, int, bool]] = field(default_factory=list)
-    """Full name, line, and True if an `if` decides about the call."""
+    calls: list[tuple[str, ast.Call]] = field(default_factory=list)
+    """Each call with its full name."""
     mentioned: set[str] = field(default_factory=set)
     """Last parts of all attributes and names."""
 
@@ -98,20 +98,20 @@ def inspect(source: str | bytes) -> ScriptContents:
 def _contents(script: Script) -> ScriptContents:
     names = Names(script.tree)
     seen = ScriptContents(script, names)
-    for node, decided in nodes(script.tree.module):
-        seen.writes.extend(writes(node, seen.names, decided))
+    for node in script.tree.nodes:
+        seen.writes.extend(writes(node, seen.names, script.tree))
         read = reads(node, seen.names)
         if read:
             seen.reads.add(read)
         if isinstance(node, ast.Call):
-            seen.calls.append((seen.names.full(node.func), node.lineno, decided))
+            seen.calls.append((seen.names.full(node.func), node))
         if isinstance(node, ast.Attribute):
             seen.mentioned.add(node.attr)
         elif isinstance(node, ast.Name):
             seen.mentioned.add(node.id)
     seen.writes.sort(key=lambda var: var.line)
     del seen.writes[lint_rules.MOST :]
-    seen.calls.sort(key=lambda call: call[1])
+    seen.calls.sort(key=lambda pair: (pair[1].lineno, pair[1].col_offset))
     return seen
 
 
@@ -172,7 +172,7 @@ def _private(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Fi
 
 def _launchers_own(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     names = COMPUTED
-    if all(full not in SPAWNS for full, _, _ in seen.calls):
+    if all(full not in SPAWNS for full, _ in seen.calls):
         names |= set(RENDEZVOUS)  # otherwise the ranks that the script starts need these variables
     for var in seen.writes:
         if var.gentle or var.name not in names:
@@ -189,23 +189,23 @@ def _launchers_own(seen: ScriptContents, file: str, facts: ScriptFacts) -> Itera
 def _spawns(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     if (facts.nproc or 1) < 2:
         return
-    for full, line, decided in seen.calls:
-        if full in SPAWNS and not decided:
+    for full, call in seen.calls:
+        if full in SPAWNS and not _is_decided(seen.script.tree, call):
             text = f"Each of the {facts.nproc} ranks of a node starts ranks of its own here."
-            yield issue("L24", f"{file}:{line}", text, value=full)
+            yield issue("L24", f"{file}:{call.lineno}", text, value=full)
 
 
 def _own(seen: ScriptContents) -> Iterator[tuple[str, str, int]]:
     """Yield strategy, description and line of each strategy that the script applies itself."""
-    for full, line, _ in seen.calls:
+    for full, call in seen.calls:
         kind, what = wraps(full)
         if kind:
-            yield kind, what, line
+            yield kind, what, call.lineno
 
 
 def _strategy(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     own = list(_own(seen))
-    obeys = any(full.endswith("parallelize.parallelize") for full, _, _ in seen.calls)
+    obeys = any(full.endswith("parallelize.parallelize") for full, _ in seen.calls)
     if facts.strategy is None or obeys or not own:
         return
     same = {facts.strategy, *(("ddp",) if facts.strategy == "zero1" else ())}
@@ -227,7 +227,7 @@ def check_imported(source: str | bytes, file: str, facts: ScriptFacts) -> list[F
 
 def fills_in(seen: ScriptContents) -> bool | None:
     """Return True if a library replaces DeepSpeed's "auto" for this script, or None if unknown."""
-    if any(full == "deepspeed.initialize" for full, _, _ in seen.calls):
+    if any(full == "deepspeed.initialize" for full, _ in seen.calls):
         return False
     tops = {module.split(".")[0] for module in seen.names.imported}
     return True if tops & {"accelerate", *TRAINERS} else None
@@ -280,10 +280,10 @@ def _inside(node: ast.expr, assigned: Assigned) -> ast.expr | None:
 
 def _old(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     """Report FSDP1."""
-    for full, line, _ in seen.calls:
+    for full, call in seen.calls:
         if wraps(full)[0] == "fsdp1":
             text = "FullyShardedDataParallel is FSDP1, which torch has deprecated: FSDP2 is fully_shard."
-            yield issue("L51", f"{file}:{line}", text, value=full, remedy="")
+            yield issue("L51", f"{file}:{call.lineno}", text, value=full, remedy="")
             return
 
 
@@ -304,7 +304,7 @@ def _never_imported(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iter
 
 def _alone(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     tops = {module.split(".")[0] for module in seen.names.imported}
-    trains = next((line for full, line, _ in seen.calls if full.startswith("torch.optim.")), None)
+    trains = next((call.lineno for full, call in seen.calls if full.startswith("torch.optim.")), None)
     if facts.world < 2 or trains is None or _is_distributed(seen) or not tops <= ALONE or any(_own(seen)):
         return
     text = f"{facts.world} ranks, and nothing here averages gradients: each trains a model of its own."
@@ -315,33 +315,22 @@ def _is_distributed(seen: ScriptContents) -> bool:
     if any(module.startswith("torch.distributed") for module in seen.names.imported):
         return True
     parallel = ("torch.nn.parallel", "torch.nn.Data")
-    return any("torch.distributed" in full or full.startswith(parallel) for full, _, _ in seen.calls)
+    return any("torch.distributed" in full or full.startswith(parallel) for full, _ in seen.calls)
 
 
 def _left_open(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     line = next(
-        (line for full, line, _ in seen.calls if full.endswith("distributed.init_process_group")), None
+        (call.lineno for full, call in seen.calls if full.endswith("distributed.init_process_group")), None
     )
     if line is not None and "destroy_process_group" not in seen.mentioned:
         text = "The process group is made here and never destroyed: torch warns, and the end of a run can hang."
         yield issue("L27", f"{file}:{line}", text, value="init_process_group")
 
 
-def nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield every node, and True if an `if` (except `if __name__ == "__main__"`) or an `except` decides about it."""
-    stack: list[tuple[ast.AST, bool]] = [(tree, False)]
-    while stack:
-        node, decided = stack.pop()
-        yield node, decided
-        inside = decided or (
-            isinstance(node, ast.If | ast.IfExp | ast.ExceptHandler | ast.Match) and not _is_main(node)
-        )
-        stack += [(child, inside) for child in ast.iter_child_nodes(node)]
-
-
-def _is_main(node: ast.AST) -> bool:
-    test = node.test if isinstance(node, ast.If) else None
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+def _is_decided(tree: ScriptTree, node: ast.AST) -> bool:
+    """Return True if an `if` (except `if __name__ == "__main__"`) or an `except` decides about a node."""
+    deciding = (ast.If, ast.IfExp, ast.ExceptHandler, ast.Match)
+    return any(isinstance(outer, deciding) for outer in tree.around(node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,36 +345,36 @@ class Write:
     """True if an existing value stays, or an `if` decides."""
 
 
-def writes(node: ast.AST, names: Names, decided: bool) -> Iterator[Write]:
+def writes(node: ast.AST, names: Names, tree: ScriptTree) -> Iterator[Write]:
     """Yield the variables that one node sets in os.environ."""
+    for key, value, line, is_default in _assignments(node, names):
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            literal = str(value.value) if isinstance(value, ast.Constant) else None
+            yield Write(key.value, literal, line, is_default or _is_decided(tree, node))
+
+
+def _assignments(node: ast.AST, names: Names) -> Iterator[tuple[ast.expr | None, ast.expr, int, bool]]:
+    """Yield key, value and line of each assignment to os.environ, and True if an existing value stays."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Subscript) and names.full(target.value) == "os.environ":
-                yield from _write(target.slice, node.value, node.lineno, decided)
+                yield target.slice, node.value, node.lineno, False
     elif isinstance(node, ast.Call):
         full = names.full(node.func)
         if full in ("os.environ.setdefault", "os.putenv") and len(node.args) == 2:
-            yield from _write(
-                node.args[0], node.args[1], node.lineno, decided or full.endswith("setdefault")
-            )
+            yield node.args[0], node.args[1], node.lineno, full.endswith("setdefault")
         elif full == "os.environ.update":
-            yield from _updates(node, decided)
+            yield from _updates(node)
 
 
-def _updates(call: ast.Call, decided: bool) -> Iterator[Write]:
+def _updates(call: ast.Call) -> Iterator[tuple[ast.expr | None, ast.expr, int, bool]]:
     for argument in call.args[:1]:
         if isinstance(argument, ast.Dict):
             for key, value in zip(argument.keys, argument.values, strict=True):
-                yield from _write(key, value, value.lineno, decided)
+                yield key, value, value.lineno, False
     for word in call.keywords:
         if word.arg:
-            yield from _write(ast.Constant(word.arg), word.value, word.value.lineno, decided)
-
-
-def _write(key: ast.expr | None, value: ast.expr, line: int, gentle: bool) -> Iterator[Write]:
-    if isinstance(key, ast.Constant) and isinstance(key.value, str):
-        literal = str(value.value) if isinstance(value, ast.Constant) else None
-        yield Write(key.value, literal, line, gentle)
+            yield ast.Constant(word.arg), word.value, word.value.lineno, False
 
 
 def reads(node: ast.AST, names: Names) -> str:

@@ -18,7 +18,7 @@ _HERE = re.compile(r"<<(-?)[ \t]*(['\"]?)([A-Za-z_][\w.-]*)\2")
 _LINE = re.compile(r"[^\n]*\n?")
 _OPERATOR = re.compile(r"&&|\|[|&]?|;;|[;()\n]|&(?!>)")
 _JOINING = ("|", "|&", "||", "&&")
-"""Operators after which a list continues on the next line."""
+"""Operators that let a list continue on the next line."""
 
 _REDIRECTS = re.compile(r"&?>|<")
 _BEGUN_REDIRECTION = re.compile(r"\d*[<>&|]*")

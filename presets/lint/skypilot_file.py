@@ -14,7 +14,7 @@ from .script import saves
 from .surroundings import Surroundings
 
 MARKS = frozenset({"run", "setup", "resources", "num_nodes", "file_mounts", "workdir"})
-"""Keys of which a task has at least one."""
+"""A task has at least one of these keys."""
 TIERS = ("standard", "best")
 TIERLESS = ("slurm", "ssh")
 """Infras that ignore a network tier (release 0.14)."""

@@ -17,7 +17,7 @@ class Surroundings:
     """Per node."""
     env: Mapping[str, str] = field(default_factory=dict)
     is_task: bool = False
-    """True if each node of a SkyPilot cluster, on which no other jobs are, runs this text."""
+    """True if each node of a SkyPilot cluster without other jobs runs this text."""
     exists: Callable[[str], bool] | None = None
     """Return True if a file exists, by its path relative to the text's folder."""
 
