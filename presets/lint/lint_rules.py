@@ -22,8 +22,6 @@ class LintRule:
     id: str
     severities: tuple[Severity, ...]
     """The worst first. The others apply if less is known or less is lost."""
-    finds: str
-    """What the rule finds, in a few words."""
     repair: str
     """The general remedy, one sentence."""
 
@@ -33,7 +31,7 @@ def rules() -> Mapping[str, LintRule]:
     """Return every rule by its ID, in order."""
     text = resources.files(__package__).joinpath("lint_rules.toml").read_text("utf-8")
     return {
-        id: LintRule(id, tuple(facts["severities"]), facts["finds"], facts["repair"])
+        id: LintRule(id, tuple(facts["severities"]), facts["repair"])
         for id, facts in tomllib.loads(text).items()
     }
 
