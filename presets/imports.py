@@ -18,7 +18,17 @@ from .lint.accelerate_file import sharding_name
 from .lint.files import kind_of
 from .lint.named_files import named_files
 from .secrets import is_secret
-from .text_formats import MOST_BYTES, MarkupNode, Unreadable, bare, decoded, plain, toml_escaped, toml_pair
+from .text_formats import (
+    MOST_BYTES,
+    MarkupNode,
+    Unreadable,
+    bare,
+    decoded,
+    plain,
+    toml_escaped,
+    toml_pair,
+    whole,
+)
 
 WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task is expected"
 
@@ -116,13 +126,6 @@ def table_of(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return a copy of a document's table, or an empty one."""
     table = document.get(key)
     return dict(table) if isinstance(table, Mapping) else {}
-
-
-def whole(value: object) -> int | None:
-    """Return a whole number, also from a text."""
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -338,15 +341,7 @@ def from_skypilot(document: Mapping[str, Any], read: Callable[[str], bytes | Non
     run = str(document.get("run") or "")
     draft = _strategy_of_task(run, read)
     draft.put("topology.nnodes", whole(document.get("num_nodes")) or 1)
-    secrets = document.get("secrets")
-    left_out = [str(name) for name in secrets] if isinstance(secrets, Mapping | list) else []
-    for name, value in table_of(document, "envs").items():
-        if is_secret(name):
-            left_out.append(name)
-        elif value is not None:
-            draft.put(f"{nccl.preset_table(name, str(value))}.{name}", model.variable_text(value))
-    for name in left_out:
-        draft.notes.append(f"{name} is left out: a preset is no place for a secret; pass it with --env.")
+    _variables_of_task(document, draft)
     if run:
         draft.notes.append(
             "Its run: is left out: launch with `distui launch NAME --on sky -- SCRIPT`; `--task FILE` runs the task as "
@@ -354,6 +349,17 @@ def from_skypilot(document: Mapping[str, Any], read: Callable[[str], bytes | Non
         )
     draft.keep("sky", {key: value for key, value in document.items() if key not in NOT_KEPT})
     return draft
+
+
+def _variables_of_task(document: Mapping[str, Any], draft: Imported) -> None:
+    """Import the variables of a task without its secrets."""
+    envs, secrets = table_of(document, "envs"), document.get("secrets")
+    left_out = [str(name) for name in secrets] if isinstance(secrets, Mapping | list) else []
+    for name in [*left_out, *filter(is_secret, envs)]:
+        draft.notes.append(f"{name} is left out: a preset is no place for a secret; pass it with --env.")
+    for name, value in envs.items():
+        if value is not None and not is_secret(name):
+            draft.put(f"{nccl.preset_table(name, str(value))}.{name}", model.variable_text(value))
 
 
 def _strategy_of_task(run: str, read: Callable[[str], bytes | None]) -> Imported:

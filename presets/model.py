@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -385,6 +385,11 @@ def merged(below: Value, above: Value) -> Value:
         return above
     both = {key: merged(below[key], above[key]) for key in below.keys() & above.keys()}
     return {**below, **above, **both}
+
+
+def without(table: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
+    """Return a copy of a table without some of its keys."""
+    return {key: value for key, value in table.items() if key not in keys}
 
 
 def belongs(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:

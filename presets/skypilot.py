@@ -6,7 +6,7 @@ Keys follow SkyPilot's task YAML, release 0.14 (docs.skypilot.co, "Task YAML"). 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any
@@ -203,17 +203,13 @@ def _merged(before: Mapping[str, Any], wish: Request) -> dict[str, Any]:
     made = {**before, **stated}
     listed = "ordered" if before.get("ordered") else "any_of"
     own = {key: made[key] for key in _ALTERNATIVES.values() if key in made}
-    choices = [_without(choice, stated) for choice in before.get(listed) or ()]
+    choices = [model.without(choice, stated) for choice in before.get(listed) or ()]
     added = [_alternative(choice) for choice in wish.any_of]
     if not choices and _is_choice(own, added):
         choices = [own]
     if alternatives := [*choices, *added]:
         made[listed] = alternatives
     return made
-
-
-def _without(choice: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
-    return {key: value for key, value in choice.items() if key not in keys}
 
 
 def _is_choice(own: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> bool:

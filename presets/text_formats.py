@@ -40,9 +40,11 @@ def decoded(data: bytes) -> str:
     return text
 
 
-def whole(text: str) -> int | None:
-    """Return the whole number that a text contains, or None for any other text and for ten or more digits."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+def whole(value: object) -> int | None:
+    """Return a whole number, also from a text of fewer than ten digits, or None for any other value."""
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,7 @@ class MarkupNode:
     def number(self, *path: str) -> int | None:
         """Return the whole number at a path, also if it is written as a text."""
         at = self.get(*path)
-        value = None if at is None else at.value
-        if isinstance(value, str):
-            return whole(value)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return None if at is None else whole(at.value)
 
     def text(self, *path: str) -> str:
         """Return the text at a path, or "" if there is none."""

@@ -6,7 +6,7 @@ Keys: DeepSpeed 0.19 (`deepspeed/runtime/config.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from .. import model
@@ -70,14 +70,14 @@ def _over(own: Mapping[str, Any], made: Mapping[str, Any], preset: Preset) -> di
     below |= _disabled_formats(below, made)
     above = dict(made)
     if preset.batch.micro is not None or preset.batch.accumulation > 1:
-        below = _without(below, BATCH)
+        below = model.without(below, BATCH)
     elif below.keys() & set(BATCH):
-        above = _without(above, BATCH)
+        above = model.without(above, BATCH)
     for name in ("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"):
         above[name] = below.get(name, above.get(name))
     zero = below.get("zero_optimization")
     if isinstance(zero, Mapping):
-        below["zero_optimization"] = _without(zero, set(OFFLOADS) - made["zero_optimization"].keys())
+        below["zero_optimization"] = model.without(zero, set(OFFLOADS) - made["zero_optimization"].keys())
     merged = model.merged(below, {key: value for key, value in above.items() if value is not None})
     assert isinstance(merged, Mapping)
     return dict(merged)
@@ -87,10 +87,6 @@ def _disabled_formats(own: Mapping[str, Any], made: Mapping[str, Any]) -> dict[s
     """Return the tables of the script's formats, disabled, unless the preset has the same format."""
     others = [name for name in FORMATS if name not in made and isinstance(own.get(name), Mapping)]
     return {name: {**own[name], "enabled": False} for name in others}
-
-
-def _without(table: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key not in keys}
 
 
 def merge_notes(path: str, own: Mapping[str, Any], made: Mapping[str, Any]) -> tuple[str, ...]:

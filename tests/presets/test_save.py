@@ -28,6 +28,7 @@ def test_it_loads_again_as_what_was_saved(tmp_path: Path) -> None:
     overrides = (
         "strategy.wrap=[\"Block\", \"He\\\"ad\"]", "mesh.tp=2", "mesh.sequence_parallel=true", "hook=false",
         "nccl.NCCL_ALGO=Ring", "env.A=1 2", "deepspeed.zero.x=3", "deepspeed.zero.y=0.5", "restart.backoff_s=2",
+        "hosts.gpu0.lab.A=1",
     )  # fmt: skip
     before = shelf(tmp_path)
     text = saved_text("mine", "fsdp2", overrides, before)
