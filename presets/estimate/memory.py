@@ -65,6 +65,10 @@ class Layout:
     notes: tuple[str, ...] = ()
     """Limits of the estimate, one sentence each."""
 
+    def ranks_of(self, is_divided: bool) -> int:
+        """Return the number of ranks that share something: `data` if it is divided, else 1."""
+        return self.data if is_divided else 1
+
 
 def layout_of(preset: Preset, ranks: int) -> Layout:
     """Return the layout of `preset` on `ranks` ranks. Raises PlanError if they do not fit its mesh."""
@@ -257,19 +261,21 @@ def estimate(
     `limit`: bytes of a GPU. Raises PlanError if the strategy's mesh does not divide the ranks.
     """
     layout = layout_of(strategy.preset, ranks)
-    mine, data = held(layout, model), layout.data
+    mine = held(layout, model)
     weight, gradient = _resident(layout, form)
-    gradients = gradient * mine / (data if layout.gradients else 1)
-    optimizer = form.optimizer * _updated(layout, model, mine) if layout.optimizer_at == "none" else 0.0
+    gradients = gradient * mine / layout.ranks_of(layout.gradients)
+    optimizer = after = 0.0
+    if layout.optimizer_at == "none":
+        optimizer = form.optimizer * _updated(layout, model, mine)
+        after = _after(layout, model, mine, form, device)
     kept = activations(model, form, layout)
     beyond = kept - _shared(layout, model, form, gradients, kept)
     buffers = _buffers(layout, model, form, mine)
     lasting = buffers if layout.engine == "torch" else 0.0
-    after = _after(layout, model, mine, form, device) if optimizer else 0.0
     host, disk = _elsewhere(layout, form, mine)
     return Estimate(
         strategy=strategy,
-        weights=weight * mine / (data if layout.weights and layout.kept != 1 else 1),
+        weights=weight * mine / layout.ranks_of(layout.weights and layout.kept != 1),
         gradients=gradients,
         optimizer=optimizer,
         activations=beyond,
@@ -312,7 +318,7 @@ def format_for(preset: Preset) -> Format:
 
 
 def _updated(layout: Layout, model: Shape, mine: float) -> float:
-    share = mine / layout.data if layout.optimizer else mine
+    share = mine / layout.ranks_of(layout.optimizer)
     return max(share, min(model.tensor, mine)) if layout.by_tensor else share
 
 
@@ -324,7 +330,7 @@ def _shared(layout: Layout, model: Shape, form: Format, gradients: float, kept: 
     """
     if layout.lasting:
         return 0.0
-    head = form.gradients * model.rest / 2 / (layout.data if layout.gradients else 1)
+    head = form.gradients * model.rest / 2 / layout.ranks_of(layout.gradients)
     again = _layer(model, form, layout) * _positions(model, layout) if model.recompute else 0.0
     return max(0.0, min(gradients - head, kept - again))
 
@@ -334,18 +340,19 @@ def _after(layout: Layout, model: Shape, mine: float, form: Format, device: Devi
 
     Adam's step holds one more moment. The replicas of a pipeline hold two copies of the gradients while they average.
     """
-    step = MOMENT * _updated(layout, model, mine) if device.foreach and layout.foreach else 0.0
-    copies = (
-        2 * form.gradients * mine if layout.pp > 1 and layout.engine == "torch" and layout.data > 1 else 0.0
-    )
+    step = copies = 0.0
+    if device.foreach and layout.foreach:
+        step = MOMENT * _updated(layout, model, mine)
+    if layout.pp > 1 and layout.engine == "torch" and layout.data > 1:
+        copies = 2 * form.gradients * mine
     return max(step, copies)
 
 
 def held(layout: Layout, model: Shape) -> float:
     """Return the parameters of one rank's pipeline stage. Tensor parallelism does not divide the embedding."""
-    if layout.pp == 1:
-        return (model.parameters - model.rest / 2) / layout.tp + model.rest / 2
     end = model.rest / 2
+    if layout.pp == 1:
+        return (model.parameters - end) / layout.tp + end
     return model.layer * math.ceil(model.layers / layout.pp) / layout.tp + end
 
 
@@ -367,9 +374,11 @@ def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
     if layout.sequence_parallel:
         entry /= layout.tp
     count = math.ceil(model.layers / layout.pp)
-    kept = entry * count if model.recompute else layer * count
-    work = layer if model.recompute else 0.0  # one recomputed layer is complete during its backward
-    work += 2 * held(layout, model) * autocasts(layout, form)  # the cast weights
+    kept, work = layer * count, 0.0
+    if model.recompute:
+        kept, work = entry * count, layer  # one recomputed layer is complete during its backward
+    if autocasts(layout, form):
+        work += 2 * held(layout, model)  # the cast weights
     words = positions * model.vocab
     first = kept * layout.flying + work
     last = kept * layout.flying_last + work
@@ -385,7 +394,9 @@ def _positions(model: Shape, layout: Layout) -> float:
 def _layer(model: Shape, form: Format, layout: Layout) -> float:
     """Return the bytes of one layer per position of this rank."""
     number = compute_bytes(layout, form)
-    outside: float = OUTSIDE * number + MASKS + (AUTOCAST if autocasts(layout, form) else 0)
+    outside: float = OUTSIDE * number + MASKS
+    if autocasts(layout, form):
+        outside += AUTOCAST
     gathered = 2 * number * (layout.cp - 1)  # keys and values from the other ranks
     if layout.sequence_parallel:
         outside /= layout.tp
@@ -396,7 +407,9 @@ def _resident(layout: Layout, form: Format) -> tuple[float, float]:
     """Return the bytes per parameter of weight and gradient that stay on the GPU."""
     if layout.weights_at != "none":
         return 0.0, 0.0
-    gradients = 0.0 if layout.optimizer_at != "none" and layout.gradients else float(form.gradients)
+    gradients = float(form.gradients)
+    if layout.optimizer_at != "none" and layout.gradients:
+        gradients = 0.0
     if layout.engine == "fsdp" and layout.kept == 1:  # gathered once for forward and backward
         return float(compute_bytes(layout, form)), gradients
     return float(form.weights), gradients
@@ -405,9 +418,11 @@ def _resident(layout: Layout, form: Format) -> tuple[float, float]:
 def _buffers(layout: Layout, model: Shape, form: Format, mine: float) -> float:
     """Return the bytes of buckets and gathered parameters."""
     if layout.engine == "torch":
-        return form.gradients * mine * layout.buckets
+        return form.gradients * mine if layout.buckets else 0.0
     if layout.engine == "deepspeed":
-        live = max(layout.live, 2 * model.layer) if layout.weights else layout.bucket * layout.optimizer
+        live: float = layout.bucket if layout.optimizer else 0
+        if layout.weights:
+            live = max(layout.live, 2 * model.layer)
         return form.weights * min(mine, live) + form.gradients * min(mine, layout.bucket)
     return _gathered(layout, model, form, mine)
 
@@ -428,16 +443,19 @@ def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> float:
         whole += number * (2 * layer + rest)
         if layout.kept is not None and layout.kept < layout.data:
             whole += number * mine / layout.kept
-    # Several passes: gradients stay unsharded until the last pass, which frees them as it adds shards.
-    return whole + max(0.0, number - form.gradients / layout.data) * mine * layout.accumulates
+    if layout.accumulates:
+        # Gradients stay unsharded until the last pass, which frees them as it adds shards.
+        whole += max(0.0, number - form.gradients / layout.data) * mine
+    return whole
 
 
 def _elsewhere(layout: Layout, form: Format, mine: float) -> tuple[float, float]:
     """Return the bytes of one rank in host memory and on disk."""
-    if layout.engine == "fsdp":
-        states = form.weights + form.gradients + form.optimizer
-        return (states * mine / layout.data if layout.weights_at == "cpu" else 0.0), 0.0
     host = disk = 0.0
+    if layout.engine == "fsdp":
+        if layout.weights_at == "cpu":
+            host = (form.weights + form.gradients + form.optimizer) * mine / layout.data
+        return host, disk
     for where, size in ((layout.optimizer_at, HOST_OPTIMIZER), (layout.weights_at, form.weights)):
         if where == "cpu":
             host += HOST_COPIES * size * mine / layout.data
