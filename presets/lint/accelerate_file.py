@@ -11,7 +11,7 @@ from ..model import Sharding
 from ..text_formats import MarkupNode, place_of
 from . import lint_rules
 from .launches import total_of_machines
-from .lint_rules import DEFAULT_PORT, HERE, issue, once
+from .lint_rules import DEFAULT_PORT, LOCAL_ADDRESS, issue, once
 
 SHARDINGS: tuple[str, ...] = get_args(Sharding)
 """Also valid as numbers, from 1."""
@@ -70,7 +70,11 @@ def _several_machines(document: MarkupNode, file: str, machines: int) -> Iterato
         where = place_of(file, document, "num_machines")
         yield issue("L29", where, text, value=f"num_machines: {machines}")
     address = document.get("main_process_ip")
-    if address is not None and document.get("mpirun_config") is None and HERE.fullmatch(address.shown):
+    if (
+        address is not None
+        and document.get("mpirun_config") is None
+        and LOCAL_ADDRESS.fullmatch(address.shown)
+    ):
         text = f"On each machine {address.shown} means that machine itself."
         where = place_of(file, document, "main_process_ip")
         yield issue("L38", where, text, value=f"main_process_ip: {address.shown}")

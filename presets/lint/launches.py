@@ -12,7 +12,7 @@ from ..launchers import megatron
 from ..text_formats import whole
 from . import lint_rules
 from .launcher_calls import LauncherCall, ShellText, flags_of, read_script
-from .lint_rules import DEFAULT_PORT, HERE, issue, once
+from .lint_rules import DEFAULT_PORT, LOCAL_ADDRESS, issue, once
 from .named_files import config_paths
 from .shell import MOST_TEXT, Command, Word
 from .surroundings import Surroundings
@@ -131,8 +131,8 @@ def _same_machine(flags: Mapping[str, Word], around: Surroundings) -> Iterator[F
     if rank is not None and rank.text.isdecimal() and around.is_task:
         text = f"Every node runs this line, so each takes itself for machine {rank.text}."
         yield issue("L38", around.at(rank.line), text, value=f"--machine_rank {rank.text}")
-    if address is not None and HERE.fullmatch(address.text):
-        text = f"{address.text} is another place on each node."
+    if address is not None and LOCAL_ADDRESS.fullmatch(address.text):
+        text = f"On each node {address.text} means that node itself."
         yield issue("L38", around.at(address.line), text, value=f"--main_process_ip {address.text}")
 
 

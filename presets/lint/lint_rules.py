@@ -110,7 +110,7 @@ def keys(
         yield issue("L31", place(file, part, key), text, value=key, near=near, severity=severity)
 
 
-HERE = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(:\d+)?")
+LOCAL_ADDRESS = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(:\d+)?")
 """An address that is local to each node."""
 DEFAULT_PORT = "29500"
 OLD_NAMES = ("NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING")
@@ -184,7 +184,7 @@ def in_plain_text(name: str, value: str, where: str) -> Iterator[Finding]:
 
 def _nccl(name: str, value: str, where: str) -> Iterator[Finding]:
     if name in OLD_NAMES:
-        text = f"{name} is the old name of TORCH_{name}, which newer torch warns about."
+        text = f"{name} is the old name of TORCH_{name}; newer torch warns about the old one."
         yield issue("L15", where, text, severity="note", remedy=f"Write TORCH_{name}.")
         return
     text = nccl.warning_for(name)

@@ -16,7 +16,7 @@ from ..script_tree import MOST_FILES, ScriptTree
 from ..text_formats import Unreadable
 from . import gpu_calls, lint_rules
 from .gpu_calls import SET_DEVICE
-from .lint_rules import HERE, issue, once
+from .lint_rules import LOCAL_ADDRESS, issue, once
 
 SIGNS = (
     "checkpoint",
@@ -178,7 +178,7 @@ def _launchers_own(seen: ScriptContents, file: str, facts: ScriptFacts) -> Itera
         if var.gentle or var.name not in names:
             continue
         where, several = f"{file}:{var.line}", (facts.nnodes or 1) > 1
-        if several and var.name == "MASTER_ADDR" and HERE.fullmatch(str(var.value)):
+        if several and var.name == "MASTER_ADDR" and LOCAL_ADDRESS.fullmatch(str(var.value)):
             text = f"{var.name} becomes {var.value} on every node: the nodes do not find each other."
             yield issue("L23", where, text, value=var.name)
         else:

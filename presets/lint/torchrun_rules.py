@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..finding import Finding
 from ..text_formats import whole
 from .launcher_calls import LauncherCall
-from .lint_rules import DEFAULT_PORT, HERE, issue
+from .lint_rules import DEFAULT_PORT, LOCAL_ADDRESS, issue
 from .shell import Word
 from .surroundings import Surroundings
 from .torchrun_options import Options, read_options, unknown_option
@@ -126,7 +126,7 @@ def _lost(options: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
     address = options.values.get(name)
     if address is None:
         yield 0, f"Without --{name} each node searches the others on itself."
-    elif HERE.fullmatch(address.text) and not _is_head(options, static, around):
+    elif LOCAL_ADDRESS.fullmatch(address.text) and not _is_head(options, static, around):
         yield address.line, f"On each node {address.text} means that node itself."
     if static:
         yield from _same_node(options.values.get("node-rank"), around)
