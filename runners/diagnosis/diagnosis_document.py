@@ -288,6 +288,9 @@ def _node(node: NodePart, ranks: list[int]) -> NodeInLogs:
 
 def _communicator(communicator: CommunicatorPart) -> CommunicatorInLogs:
     slowest = communicator.slowest()
+    init: SlowestInit | None = None
+    if slowest is not None:
+        init = {"seconds": slowest.seconds, "rank": slowest.rank, "phases_s": dict(slowest.phases)}
     return {
         "id": communicator.id or None,
         "nranks": communicator.nranks,
@@ -296,9 +299,7 @@ def _communicator(communicator: CommunicatorPart) -> CommunicatorInLogs:
         "ranks_seen": len(communicator.ranks),
         "stages": communicator.stages(),
         "behind": _behind(communicator)[:RANKS_NAMED],
-        "init": None
-        if slowest is None
-        else {"seconds": slowest.seconds, "rank": slowest.rank, "phases_s": dict(slowest.phases)},
+        "init": init,
         "rings": {str(channel): ring for channel, ring in sorted(communicator.rings.items())},
         "trees": communicator.trees or None,
         "channels": dict(communicator.channels),

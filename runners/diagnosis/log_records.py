@@ -85,10 +85,11 @@ class Records:
             return line
         piece = value.get("log")
         if isinstance(piece, str) and value.keys() <= _DOCKER:
-            self._ends = self._ends or piece.endswith("\n")
-            if self._ends and not piece.endswith("\n"):
-                return self._piece(f"{before}{value.get('stream')}", piece)
-            value["log"] = self._pending.pop(f"{before}{value.get('stream')}", "") + piece
+            writer_key, is_whole = f"{before}{value.get('stream')}", piece.endswith("\n")
+            self._ends = self._ends or is_whole
+            if self._ends and not is_whole:
+                return self._piece(writer_key, piece)
+            value["log"] = self._pending.pop(writer_key, "") + piece
         return self._plain(value, before, line)
 
     def _plain(self, value: Mapping[str, Any], before: str, line: str) -> str:

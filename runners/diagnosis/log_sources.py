@@ -298,7 +298,7 @@ def _members(source: Source, members: Iterator[Source], unread: Unread) -> Itera
         for member in _until_broken(members):
             stream = member.stream
             name = Path(member.name)
-            if any(part.startswith(".") and part not in (".", "..") for part in name.parts):
+            if _is_hidden(name):
                 continue
             if name.suffix.lower() in NO_LOGS:
                 unread.no_logs.append(member.name)
@@ -321,6 +321,10 @@ def _members(source: Source, members: Iterator[Source], unread: Unread) -> Itera
         )
     if not count and source.given:
         raise RunError(f"no log files in {source.name}: name another archive")
+
+
+def _is_hidden(name: Path) -> bool:
+    return any(part.startswith(".") and part not in (".", "..") for part in name.parts)
 
 
 def _until_broken(members: Iterator[Source]) -> Iterator[Source]:
