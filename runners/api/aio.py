@@ -41,7 +41,7 @@ from ..run import run_directories
 from ..run.errors import NoSuchRunError, RunError, UnreachableError
 from ..run.wire.ssh import Way
 from ..watch.foreign_jobs import find_job, scan
-from .arguments import checked, checked_fields
+from .arguments import checked, checked_fields, reading
 from .async_run import AsyncRun, RunFacts
 from .starting import PlannedLaunch, launched, planned, requested
 
@@ -149,21 +149,22 @@ async def lint(
         raise RunError(str(error)) from None
 
 
+@reading
 async def lint_files(*files: str | os.PathLike[str]) -> list[Finding]:
     """Return the findings of shell scripts, SkyPilot tasks, Accelerate, DeepSpeed and preset files.
 
     Raises RunError and TypeError.
     """
-    given = checked(files=files)["files"]
     try:
-        return await asyncio.to_thread(linting.findings_of_files, given)
+        return await asyncio.to_thread(linting.findings_of_files, list(map(str, files)))
     except PresetError as error:
         raise RunError(str(error)) from None
 
 
+@reading
 async def lint_command(*command: str | os.PathLike[str]) -> list[Finding]:
     """Return the findings of a command line, as in "torchrun", "train.py". Raises RunError and TypeError."""
-    return await asyncio.to_thread(check.command_findings, checked(command=command)["command"])
+    return await asyncio.to_thread(check.command_findings, tuple(map(str, command)))
 
 
 async def advise(gpus: str, **question: Any) -> AdviceDocument:
@@ -185,11 +186,11 @@ async def presets() -> list[ListedPreset]:
     return list_dict(loaded)
 
 
-async def preset(name: str, overrides: Sequence[str] = ()) -> ShownPreset:
+@reading
+async def preset(preset: str, overrides: Sequence[str] = ()) -> ShownPreset:
     """Return the fields of a preset, and where each comes from. `overrides`: "mesh.tp=2". Raises RunError, TypeError."""
-    given = checked(preset=name, overrides=overrides)
     try:
-        return show_dict(await asyncio.to_thread(load, given["preset"], given["overrides"]))
+        return show_dict(await asyncio.to_thread(load, preset, overrides))
     except PresetError as error:
         raise RunError(str(error)) from None
 
@@ -204,6 +205,7 @@ async def candidates(
     return await sky.candidates(requested("candidates", options, on=on, nnodes=nnodes))
 
 
+@reading
 async def doctor(
     run: str | None = None,
     *,
@@ -218,25 +220,16 @@ async def doctor(
 
     `pairs`: try an all-reduce of `size_mib` between pairs of nodes. Raises RunError and TypeError.
     """
-    given = checked(
-        run=run,
-        hosts=hosts,
-        ssh_config=ssh_config,
-        python=python,
-        port=port,
-        pairs=pairs,
-        size_mib=size_mib,
-    )
-    named = requested("doctor", {}, hosts=hosts) if given["hosts"] else None
+    named = requested("doctor", {}, hosts=hosts) if hosts else None
     request = await asyncio.to_thread(
         examination_request.doctor_request,
-        run=given["run"],
+        run=run,
         named=named,
-        ssh_config=given["ssh_config"],
-        python=given["python"],
-        port=given["port"],
-        try_pairs=given["pairs"],
-        size_mib=given["size_mib"],
+        ssh_config=ssh_config,
+        python=None if python is None else os.fspath(python),
+        port=port,
+        try_pairs=pairs,
+        size_mib=size_mib,
     )
     outcome = await examine(request, lambda label, done, total: None)
     return examination.document(outcome, [place.name for place in request.places])
@@ -250,29 +243,29 @@ async def runs() -> list[AsyncRun]:
     return [AsyncRun(entry) for entry in await asyncio.to_thread(run_directories.entries)]
 
 
+@reading
 async def attach(run: str | None = None) -> AsyncRun:
     """Return the run of a name, an id or a unique prefix; for None, the only live one, else the newest.
 
     Raises NoSuchRunError and TypeError.
     """
-    text: str | None = checked(run=run)["run"]
-    if text is not None and not text.strip():
+    if run is not None and not run.strip():
         raise NoSuchRunError(
             "the name of the run is empty: pass one of runs(), or None for the only live one"
         )
-    return AsyncRun(await asyncio.to_thread(run_directories.resolve, text))
+    return AsyncRun(await asyncio.to_thread(run_directories.resolve, run))
 
 
+@reading
 async def ls(*, hosts: Sequence[str] = (), ssh_config: str | None = None) -> list[RunLine]:
     """Return the content of `distui ls --json`: the runs of this machine, or of `hosts` by ssh.
 
     Raises UnreachableError if a host does not answer, RunError and TypeError.
     """
-    given = checked(hosts=hosts, ssh_config=ssh_config)
-    if not given["hosts"]:
+    if not hosts:
         return [read.document() for read in await asyncio.to_thread(run_list.runs_here)]
-    named = check_hosts([Named(host) for host in given["hosts"]], "hosts")
-    config = ssh_options(given["ssh_config"])
+    named = check_hosts([Named(host) for host in hosts], "hosts")
+    config = ssh_options(ssh_config)
     found, problems = await list_on([Way(host.destination, config) for host in named])
     if problems:
         raise UnreachableError("; ".join(problems))
@@ -285,13 +278,13 @@ async def jobs() -> list[ListedJob]:
     return list(map(watched_jobs.listed, seen.jobs.values()))
 
 
+@reading
 async def watch(pid: int | None = None) -> WatchedStatus:
     """Return the state of the job with a process, by default of the only job, with what is unknown about it.
 
     Raises NoSuchRunError, RunError and TypeError.
     """
-    number = checked(pid=pid)["pid"]
-    job = find_job(await asyncio.to_thread(scan), number)
+    job = find_job(await asyncio.to_thread(scan), pid)
     return watched_jobs.watched(await watched_jobs.state_of(job))
 
 
@@ -310,12 +303,14 @@ async def diff(
     return differences.compared_runs(differences.compare(*both, everything=given["everything"]))
 
 
+@reading
 async def diagnose_files(*files: str | os.PathLike[str]) -> Diagnosis:
     """Return the first cause in log files, archives or directories of any job. Raises RunError and TypeError."""
-    given = checked(files=files)["files"]
-    return diagnosis_of(*await asyncio.to_thread(run_diagnosis.judge_files, given))
+    names = list(map(str, files))
+    return diagnosis_of(*await asyncio.to_thread(run_diagnosis.judge_files, names))
 
 
+@reading
 async def prune(
     *, older_than_s: float | None = None, keep: int | None = None, failed: bool = False
 ) -> Removed:
@@ -324,13 +319,16 @@ async def prune(
     `older_than_s`: seconds since their end. `keep`: spare the newest so many. `failed`: only runs that failed or are
     lost. Raises RunError and TypeError.
     """
-    given = checked(older_than_s=older_than_s, keep=keep, failed=failed)
-    return await asyncio.to_thread(lambda: removed_runs.remove_all(removed_runs.to_prune(**given)))
+    return await asyncio.to_thread(
+        lambda: removed_runs.remove_all(removed_runs.to_prune(older_than_s, keep, failed))
+    )
 
 
+@reading
 async def prunable(
     *, older_than_s: float | None = None, keep: int | None = None, failed: bool = False
 ) -> Removable:
     """Return what `prune` would remove. Raises RunError and TypeError."""
-    given = checked(older_than_s=older_than_s, keep=keep, failed=failed)
-    return await asyncio.to_thread(lambda: removed_runs.removable(removed_runs.to_prune(**given)))
+    return await asyncio.to_thread(
+        lambda: removed_runs.removable(removed_runs.to_prune(older_than_s, keep, failed))
+    )

@@ -6,12 +6,14 @@ and `Argument.takes` the second.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
@@ -41,6 +43,24 @@ class Argument:
     read: Reader
     takes: str
     """Text that says which values to pass."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def reading(call: F) -> F:
+    """Let a call get its arguments in the form for use. Raises TypeError for a wrong type, else RunError."""
+    signature = inspect.signature(call)
+
+    @functools.wraps(call)
+    def with_read_arguments(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        own = {name: value for name, value in bound.arguments.items() if name != "self"}
+        bound.arguments.update(checked(**own))
+        return call(*bound.args, **bound.kwargs)
+
+    return cast(F, with_read_arguments)
 
 
 def checked(**given: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from ..run.model import CommandDone, RankPhase, RunPhase, Stamped
 from ..run.opened_logs import LogError
 from ..run.run_notes import RunNotes
 from ..run.wire.client import YIELD_EVERY, Link, LinkError, UnansweredError, new_id
-from .arguments import UNTIL, checked
+from .arguments import UNTIL, reading
 from .run_card import run_card
 from .starting import started
 
@@ -84,17 +84,17 @@ class AsyncRun(RunFacts):
 
         return await self._linked(read)
 
+    @reading
     async def wait(self, until: str = "done", timeout: float | None = None) -> RunPhase:
         """Wait until the run reaches a goal or ends, and return its phase.
 
         `until`: "running" (every rank has a process), "healthy" (each has made a step), "done". Raises RunError and
         TypeError, and TimeoutError after `timeout` seconds.
         """
-        given = checked(until=until, timeout=timeout)
 
         async def follow(entry: run_directories.Entry, link: Link) -> RunPhase:
-            async with asyncio.timeout(given["timeout"]):
-                state = await run_following.follow_until(link, given["until"])
+            async with asyncio.timeout(timeout):
+                state = await run_following.follow_until(link, until)
             if not state.phase.ended and (until == "done" or not run_following.reached(state, until)):
                 whys = [finding.text for finding in state.findings.values() if finding.id == "no-agent"]
                 raise UnreachableError(whys[0] if whys else f"no agent serves {self.name}")
@@ -103,7 +103,7 @@ class AsyncRun(RunFacts):
         try:
             return await self._linked(follow)
         except TimeoutError:
-            goal = f"{self.name} is not {until} ({UNTIL[until]}) after {given['timeout']:g} s"
+            goal = f"{self.name} is not {until} ({UNTIL[until]}) after {timeout:g} s"
             raise TimeoutError(f"{goal}: {self._standing()}") from None
 
     def _standing(self) -> str:
@@ -117,6 +117,7 @@ class AsyncRun(RunFacts):
 
     # --- what it did
 
+    @reading
     def logs(
         self,
         ranks: Sequence[int] = (),
@@ -135,17 +136,18 @@ class AsyncRun(RunFacts):
         unix seconds. `tail`: only so many lines of those that are there. `follow`: also new lines, until the run ends.
         Raises RunError, also for a rank, an attempt or a node that the run does not have, and TypeError.
         """
-        given = checked(
-            ranks=ranks,
-            streams=streams,
+        asked = LogRequest(
+            ranks=tuple(ranks),
+            streams=tuple(streams),
             attempt=attempt,
             node=node,
             grep=grep,
             since=since,
             tail=tail,
             follow=follow,
+            dated=True,
         )
-        return self._lines(LogRequest(**given, dated=True))
+        return self._lines(asked)
 
     async def _lines(self, asked: LogRequest) -> AsyncGenerator[LogLine]:
         try:
@@ -159,14 +161,14 @@ class AsyncRun(RunFacts):
         except LogError as error:
             raise RunError(str(error)) from None
 
+    @reading
     def events(self, follow: bool = False) -> AsyncIterator[Stamped]:
         """Iterate over the journal: what happened, each with its time in unix seconds and its number.
 
         `follow`: also new events, until the run ends. Types of events are in `runners.run.model`. Raises RunError and
         TypeError.
         """
-        is_followed = checked(follow=follow)["follow"]
-        return self._new_events() if is_followed else self._recorded_events()
+        return self._new_events() if follow else self._recorded_events()
 
     async def _recorded_events(self) -> AsyncGenerator[Stamped]:
         problems: list[str] = []
@@ -184,6 +186,7 @@ class AsyncRun(RunFacts):
                 if stamped.seq and journal.is_of_run(stamped):
                     yield stamped
 
+    @reading
     async def metrics(
         self,
         *metrics: str,
@@ -200,24 +203,15 @@ class AsyncRun(RunFacts):
         `last`. `fold`: one curve per metric, of all ranks and GPUs. Raises RefusedError if they cannot be read,
         RunError and TypeError.
         """
-        given = checked(
+        curve_report.check_names(metrics)
+        asked = CurveRequest(
             metrics=metrics,
             last=last,
-            begin=begin,
-            end=end,
+            since=begin,
+            until=end,
             ranks=ranks,
-            gpu_indexes=gpu_indexes,
+            gpus=gpu_indexes,
             fold=fold,
-        )
-        curve_report.check_names(given["metrics"])
-        asked = CurveRequest(
-            metrics=given["metrics"],
-            last=given["last"],
-            since=given["begin"],
-            until=given["end"],
-            ranks=given["ranks"],
-            gpus=given["gpu_indexes"],
-            fold=given["fold"],
         )
         return await self._linked(lambda entry, link: curve_report.read_curves(entry, link, asked))
 
@@ -225,22 +219,23 @@ class AsyncRun(RunFacts):
         """Return the content of `distui diagnose --json`: why it hangs, is slow or failed. Raises RunError."""
         return (await asyncio.to_thread(run_diagnosis.judge_run, self.entry)).document()
 
+    @reading
     async def dump(self, what: str = "stacks", ranks: Sequence[int] = ()) -> Dumped:
         """Return the "stacks", "flight" recorders or "memory" of the ranks, () for all, and the merged answers.
 
         "record" has torch record allocations for later dumps of the memory. Raises RefusedError if no rank answered,
         RunError and TypeError.
         """
-        given = checked(what=what, ranks=ranks)
 
         async def ask(entry: run_directories.Entry, link: Link) -> CommandDone:
-            done, _ = await dump_report.ask(link, given["what"], given["ranks"])
+            done, _ = await dump_report.ask(link, what, ranks)
             return done
 
         done = await self._linked(ask)
         _accepted(done)
         return dump_report.document(what, done)
 
+    @reading
     async def profile(
         self,
         ranks: Sequence[int] = (),
@@ -253,9 +248,8 @@ class AsyncRun(RunFacts):
         `timeout`: seconds; None: derived from the time per step. `out`: directory for the traces, instead of the run's.
         Raises RefusedError without a trace, RunError and TypeError.
         """
-        given = checked(ranks=ranks, steps=steps, timeout=timeout, out=out)
-        folder = None if given["out"] is None else Path(given["out"])
-        asked = Profile(new_id(), tuple(sorted({*given["ranks"]})), given["steps"], given["timeout"])
+        folder = None if out is None else Path(out)
+        asked = Profile(new_id(), tuple(sorted({*ranks})), steps, timeout)
         command = profile_report.checked(asked, folder)
 
         async def record(entry: run_directories.Entry, link: Link) -> Profiled:
@@ -265,6 +259,7 @@ class AsyncRun(RunFacts):
 
         return await self._linked(record)
 
+    @reading
     async def export(
         self, file: str | os.PathLike[str], *, log_mib: int = 4, force: bool = False
     ) -> Manifest:
@@ -272,18 +267,17 @@ class AsyncRun(RunFacts):
 
         `log_mib`: MiB kept of the end of each log. `force`: replace the file. Raises RunError and TypeError.
         """
-        given = checked(file=file, log_mib=log_mib, force=force)
-        path, size = Path(given["file"]), given["log_mib"] << 20
 
         async def write(entry: run_directories.Entry, link: Link) -> Manifest:
             return await bundle_content.write_bundle(
-                entry, link, path, force=given["force"], log_bytes=size
+                entry, link, Path(file), force=force, log_bytes=log_mib << 20
             )
 
         return await self._linked(write)
 
     # --- what changes it
 
+    @reading
     async def restart(
         self,
         env: Mapping[str, str] | None = None,
@@ -298,18 +292,14 @@ class AsyncRun(RunFacts):
         `reachable`: continue without nodes that do not answer. `save_first`: restart only after a new checkpoint, which
         may take `save_timeout` seconds (120 by default). Raises RefusedError, RunError and TypeError.
         """
-        given = checked(
-            env=env, unset=unset, reachable=reachable, save_first=save_first, save_timeout=save_timeout
-        )
-        command = checked_commands.restart_command(given["env"], given["unset"], given["reachable"])
-        if not given["save_first"]:
+        command = checked_commands.restart_command(env or {}, unset, reachable)
+        if not save_first:
             return await self._send(command)
-        seconds = checked_commands.save_seconds(
-            self.entry.state(), given["save_timeout"], given["reachable"]
-        )
+        seconds = checked_commands.save_seconds(self.entry.state(), save_timeout, reachable)
         done = await self._linked(lambda _, link: saving.saved_then(command, seconds, link.send))
         return _accepted(done)
 
+    @reading
     async def nccl(
         self,
         level: str,
@@ -325,31 +315,24 @@ class AsyncRun(RunFacts):
         `subsys`: NCCL_DEBUG_SUBSYS, as in "COLL,NET". `seconds`: until the earlier level returns. `restart`: by a
         restart. `reachable`: see `restart`. Raises RefusedError, RunError and TypeError.
         """
-        given = checked(
-            level=level,
-            subsys=subsys,
-            ranks=ranks,
-            seconds=seconds,
-            restart=restart,
-            reachable=reachable,
-        )
-        return await self._send(checked_commands.nccl_command(**given), given["ranks"])
+        command = checked_commands.nccl_command(level, subsys, ranks, seconds, restart, reachable)
+        return await self._send(command, ranks)
 
+    @reading
     async def signal(self, signal: str, ranks: Sequence[int] = ()) -> str:
         """Send a signal, as in "USR1", to `ranks`, () for all, and return the answer. It is not confirmed first.
 
         Raises RefusedError, RunError and TypeError.
         """
-        given = checked(signal=signal, ranks=ranks)
-        command = checked_commands.signal_command(given["signal"], given["ranks"])
-        return await self._send(command, given["ranks"])
+        return await self._send(checked_commands.signal_command(signal, ranks), ranks)
 
+    @reading
     async def stop(self, grace_s: float | None = None) -> str:
         """End the run, even if its agent does not answer: SIGTERM, then SIGKILL after `grace_s` seconds.
 
         Raises RefusedError if a process is left, RunError and TypeError.
         """
-        command = Stop(new_id(), **checked(grace_s=grace_s))
+        command = Stop(new_id(), grace_s)
         try:
             done = await agentless.stop_run(self.entry, command, lambda text: None, local_agent.open_link)
         except UnansweredError as error:
@@ -358,6 +341,7 @@ class AsyncRun(RunFacts):
             raise UnreachableError(f"{self.name}: {error}") from None
         return _accepted(done)
 
+    @reading
     async def rerun(
         self,
         name: str | None = None,
@@ -370,8 +354,7 @@ class AsyncRun(RunFacts):
 
         `overrides`: preset fields, "mesh.tp=2". Raises RunError and TypeError.
         """
-        given = checked(name=name, overrides=overrides, env=env, unset=unset)
-        wanted = rerun.LaunchChanges(given["name"], given["overrides"], given["env"], given["unset"])
+        wanted = rerun.LaunchChanges(name, tuple(overrides), env or {}, tuple(unset))
 
         def start() -> run_directories.Entry:
             rerun.check_name(self.entry, wanted)
@@ -390,22 +373,23 @@ class AsyncRun(RunFacts):
             raise RunError(removed.failed[0])
         return removed
 
+    @reading
     async def autostop(self, minutes: int | None) -> str:
         """Set the idle minutes after which the run's cluster is torn down; None: never. Return the outcome.
 
         Raises RefusedError, RunError and TypeError.
         """
-        idle = checked(minutes=minutes)["minutes"]
-        return _accepted(await cluster_commands.set_autostop(self.entry, idle))
+        return _accepted(await cluster_commands.set_autostop(self.entry, minutes))
 
+    @reading
     async def down(self, cluster: str) -> str:
         """Tear down the run's cluster, with everything on it. Its name is the confirmation. Return the outcome.
 
         Raises RefusedError, RunError and TypeError.
         """
-        name = checked(cluster=cluster)["cluster"]
-        return _accepted(await cluster_commands.tear_down(self.entry, name))
+        return _accepted(await cluster_commands.tear_down(self.entry, cluster))
 
+    @reading
     async def share(
         self, user: str | None = None, group: str | None = None, *, for_s: float | None = None
     ) -> str:
@@ -414,8 +398,7 @@ class AsyncRun(RunFacts):
         `user`, `group`: one of them, by name or number. `for_s`: seconds; None: until the run ends. Raises
         RefusedError, RunError and TypeError.
         """
-        given = checked(user=user, group=group, for_s=for_s)
-        done = await shares.shared(self.entry, shares.share_command(*given.values()))
+        done = await shares.shared(self.entry, shares.share_command(user, group, for_s))
         if not done["ok"]:
             raise RefusedError(done["text"])
         return done["socket"]
@@ -433,19 +416,20 @@ class AsyncRun(RunFacts):
         """Return its notes, oldest first with their times in unix seconds, and its tags."""
         return run_notes.read(self.path)
 
+    @reading
     async def note(self, text: str) -> None:
         """Write a note, which takes the place of the one before in lists. Raises RunError and TypeError."""
-        run_notes.note(self.path, checked(text=text)["text"])
+        run_notes.note(self.path, text)
 
     async def clear_notes(self) -> int:
         """Remove all notes, and return their number. Raises RunError."""
         return run_notes.clear(self.path)
 
+    @reading
     async def tag(self, *add: str, remove: Sequence[str] = ()) -> tuple[str, ...]:
         """Add and remove tags, and return all of them in alphabetical order. Raises RunError and TypeError."""
-        given = checked(add=add, remove=remove)
-        if given["add"] or given["remove"]:
-            run_notes.tag(self.path, given["add"], given["remove"])
+        if add or remove:
+            run_notes.tag(self.path, add, remove)
         return run_notes.read(self.path).tags
 
     async def _linked(self, use: Use[T]) -> T:

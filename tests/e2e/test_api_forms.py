@@ -132,7 +132,7 @@ def test_a_blocking_call_refuses_in_a_running_loop(world: World) -> None:
             why = f"api.{name} blocks, and an event loop is running here, as in a notebook: "
             asyncio.run(in_a_loop(getattr(api, name), f"{why}write `await api.aio.{name}(…)`"))
         for name, method in METHODS.items():
-            way = "await" if inspect.iscoroutinefunction(method) else "async for … in"
+            way = "await" if inspect.iscoroutinefunction(inspect.unwrap(method)) else "async for … in"
             why = f"run.{name} blocks, and an event loop is running here, as in a notebook: "
             asyncio.run(in_a_loop(getattr(run, name), f"{why}write `{way} run.aio.{name}(…)`"))
 
