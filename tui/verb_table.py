@@ -487,7 +487,7 @@ _TIDY_UP = {
             word(
                 "text",
                 "TEXT",
-                'the note (default: print the notes); "" removes the note',
+                'the note (default: print the notes); "" records that none applies any more',
                 nargs="*",
                 default=[],
             ),

@@ -173,6 +173,8 @@ ASLEEP_SHARE, DOZES_SHARE = 0.003, 0.02
 OTHERS_SHARE = 0.15
 """Maximum CPU share of a sleeping rank's other threads, in cores."""
 BUSY_SHARE = 0.2
+RESTING_SITES = 2
+"""Maximum number of innermost frames in a pulse of a sleeping rank: a poll shows its loop and its wait."""
 TREE_PERCENT = 20.0
 """Percent of one core above which a rank's children work for it."""
 BYTES = 256 << 10
@@ -347,7 +349,7 @@ def asleep_s(pulses: Sequence[Pulse]) -> float:
 
 def _rested(before: Pulse, after: Pulse, same_stack: bool) -> bool:
     """Whether the main thread showed no work and used almost no CPU time between the pulses."""
-    if (after.sites or 1) > 2 or not before.hook or works(before, after):
+    if (after.sites or 1) > RESTING_SITES or not before.hook or works(before, after):
         return False
     used = _share(before.cpu_s, after.cpu_s, before, after)
     return used is not None and used <= (DOZES_SHARE if same_stack else ASLEEP_SHARE)

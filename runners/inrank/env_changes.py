@@ -67,6 +67,7 @@ def too_long_for_request(changes: Mapping[str, "str | None"]) -> str:
 
 def too_long_for_process(env: Mapping[str, str], argv: Sequence[str]) -> str:
     """Return why environment and arguments are too long for a process, as a sentence; "" if they are not."""
+    # Per variable "=", a NUL and a pointer of 8 bytes; per word a NUL and a pointer.
     size = sum(len(os.fsencode(name)) + len(os.fsencode(value)) + 10 for name, value in env.items())
     size += sum(len(os.fsencode(word)) + 9 for word in argv) + _OF_A_RANK
     stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
