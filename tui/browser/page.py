@@ -19,8 +19,10 @@ PARENT_S = 2.0
 class PageApp(CockpitApp):
     """The cockpit, which ends with its server."""
 
+    CSS_PATH = "../app.tcss"
+
     def on_mount(self) -> None:
-        super().on_mount()
+        """Watch the server. Textual calls the handler of the base class as well."""
         self._server = os.getppid()
         self.set_interval(PARENT_S, self._end_without_server)
 

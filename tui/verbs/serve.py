@@ -54,9 +54,8 @@ def _listener(port: int) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
-        raise RunError(
-            f"port {port} cannot be opened ({error.strerror}): choose another with --port"
-        ) from None
+        why = os.strerror(error.errno or 0)  # error.strerror repeats the address
+        raise RunError(f"port {port} cannot be opened ({why}): choose another with --port") from None
 
 
 @contextlib.asynccontextmanager
