@@ -226,8 +226,7 @@ class Estimate:
     """Buckets, gathered layers, memory of the optimizer step beyond the activations, and the CUDA context."""
     limit: float
     """Memory of the GPU."""
-    kept: float = 0.0
-    """All activations."""
+    all_activations: float = 0.0
     host: float = 0.0
     """Bytes of host memory per rank."""
     host_limit: float | None = None
@@ -281,7 +280,7 @@ def estimate(
         activations=beyond,
         buffers=device.context + buffers + max(0.0, after - beyond - (buffers - lasting)),
         limit=limit,
-        kept=kept,
+        all_activations=kept,
         host=host,
         disk=disk,
         notes=layout.notes,

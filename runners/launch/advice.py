@@ -220,7 +220,7 @@ def _strategy(advice: Advice, estimate: Estimate) -> Any:
         "launch": estimate.strategy.words,
         "fits": estimate.fits,
         **{f"{part}_bytes": getattr(estimate, part) for part in PARTS},
-        "kept_bytes": estimate.kept,
+        "kept_bytes": estimate.all_activations,
         "host_bytes_per_node": estimate.host * advice.gpus.count,
         "disk_bytes_per_node": estimate.disk * advice.gpus.count,
         "notes": list(estimate.notes),

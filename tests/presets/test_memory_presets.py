@@ -48,8 +48,8 @@ def test_every_shipped_preset_has_an_estimate(name: str) -> None:
     assert found.strategy.words == name
     assert found.strategy.title
     assert all(getattr(found, part) >= 0 for part in PARTS)
-    assert found.kept > GB
-    assert found.kept >= found.activations >= 0
+    assert found.all_activations > GB
+    assert found.all_activations >= found.activations >= 0
     assert found.buffers >= 1.5 * GB
     assert found.total == pytest.approx(found.states + found.activations + found.buffers)
 
@@ -98,8 +98,8 @@ def test_tensor_parallelism_divides_matrices_and_what_they_keep() -> None:
     """Korthikanti and others, section 4.2: 10 + 24 / t, and with sequence parallelism 34 / t."""
     logits = 12 * 2048 * 32_000
     unit = 2048 * 4096 * 32
-    assert of("tp", "mesh.tp=4").kept == (10 + 24 / 4) * unit + logits
-    assert of("tp-sp", "mesh.tp=4").kept == 34 / 4 * unit + logits
+    assert of("tp", "mesh.tp=4").all_activations == (10 + 24 / 4) * unit + logits
+    assert of("tp-sp", "mesh.tp=4").all_activations == 34 / 4 * unit + logits
     assert of("tp", "mesh.tp=4").weights == 2 * ((7 * GB - 32_000 * 4096) / 4 + 32_000 * 4096) / 2
 
 
@@ -109,15 +109,15 @@ def test_a_pipeline_keeps_the_pieces_that_are_under_way() -> None:
     piece = 34 * 2 * 2048 * 4096 * 16
     logits = 2 * 2048 * 32_000
     one = estimate_for(preset("pp-1f1b", "mesh.microbatches=8"), model, BF16, 8, LIMIT)
-    assert one.kept == max(3 * piece, piece + 12 * logits)
+    assert one.all_activations == max(3 * piece, piece + 12 * logits)
     all_of_them = estimate_for(preset("pp-gpipe", "mesh.microbatches=8"), model, BF16, 8, LIMIT)
-    assert all_of_them.kept == 8 * piece + (12 + 7 * 4) * logits
+    assert all_of_them.all_activations == 8 * piece + (12 + 7 * 4) * logits
     assert one.weights == pytest.approx(2 * ((7 * GB - 64_000 * 4096) / 2 + 32_000 * 4096))
 
 
 def test_a_sequence_in_pieces_needs_all_keys_and_values() -> None:
     logits = 12 * 1024 * 32_000
-    assert of("context").kept == (34 + 2 * 2) * 1024 * 4096 * 32 + logits
+    assert of("context").all_activations == (34 + 2 * 2) * 1024 * 4096 * 32 + logits
     assert of("context").weights == of("fsdp2").weights
 
 
@@ -161,13 +161,13 @@ def test_half_precision_over_weights_in_fp32() -> None:
     long = replace(MODEL, seq=32_768)
     cast = estimate_for(preset("ddp", "precision.param=bf16"), long, FP32, 8, LIMIT)
     assert cast.weights == 4 * 7 * GB
-    assert cast.kept == 38 * 32_768 * 4096 * 32 + 12 * 32_768 * 32_000 + 2 * 7 * GB
+    assert cast.all_activations == 38 * 32_768 * 4096 * 32 + 12 * 32_768 * 32_000 + 2 * 7 * GB
     whole, half = (
         estimate_for(preset("fsdp2", f"precision.param={name}"), long, FP32, 8, LIMIT)
         for name in ("fp32", "bf16")
     )
     assert half.weights == whole.weights
-    assert half.kept == 34 * 32_768 * 4096 * 32 + 12 * 32_768 * 32_000
+    assert half.all_activations == 34 * 32_768 * 4096 * 32 + 12 * 32_768 * 32_000
     assert half.buffers < whole.buffers
     kept = estimate_for(preset("fsdp2-zero2", "precision.param=bf16"), long, FP32, 8, LIMIT)
     assert kept.weights == 2 * 7 * GB
@@ -189,9 +189,9 @@ def test_gradients_come_as_activations_go() -> None:
     """Where each step frees them: all but the head's, which come first. Buckets stay, and sums of several passes."""
     head = 2 * 32_000 * 4096 / 8
     for name in ("fsdp2", "fsdp2-zero2"):
-        assert of(name).kept - of(name).activations == 2 * 7 * GB / 8 - head
+        assert of(name).all_activations - of(name).activations == 2 * 7 * GB / 8 - head
     for one in (of("ddp"), of("zero1"), of("ds-zero2"), of("pp-1f1b"), of("fsdp2", "batch.accumulation=2")):
-        assert one.kept == one.activations
+        assert one.all_activations == one.activations
     few = estimate_for(preset("single"), replace(MODEL, seq=16), BF16, 1, LIMIT)
     assert few.activations == 0
     again = estimate_for(preset("single"), replace(MODEL, recompute=True), BF16, 1, LIMIT)
@@ -223,7 +223,7 @@ def test_no_number_is_negative_and_more_memory_never_hurts(
     small, large = (survey(model, FORMATS[form], per_node, nodes, limit * GB) for limit in (24, 141))
     for one in small:
         assert min(getattr(one, part) for part in PARTS) >= 0
-        assert one.activations <= one.kept
+        assert one.activations <= one.all_activations
         assert not one.fits or one.strategy.key in {each.strategy.key for each in large if each.fits}
 
 

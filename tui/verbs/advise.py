@@ -28,7 +28,7 @@ def advise(options: argparse.Namespace) -> int:
 
 def _text(asked: Advised) -> str:
     advice = asked.advice
-    reuses = any(estimate.kept > estimate.activations for estimate in advice.estimates)
+    reuses = any(estimate.all_activations > estimate.activations for estimate in advice.estimates)
     lines = [
         *_question(asked),
         rows.terms(advice),
