@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 CPU_TORCH = "torch==2.13.0"
 """What the frameworks and the other Pythons are tried with: the version of all other tests."""
-TORCHES = ("2.7.1", "2.9.1", "2.11.0", "2.13.0", "2.14.1")
+TORCHES = ("2.7.1", "2.9.1", "2.11.0", "2.13.0", "2.14.1", "2.15.0")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
