@@ -18,6 +18,7 @@ from ...presets.request import FORM_OPTIONS, REQUEST_OPTIONS
 from ...presets.secrets import mask
 from ...runners.launch.launch_form import LaunchForm
 from ...runners.launch.words import shell_words
+from .cycle import following
 
 SET = "set."
 """Prefix of a preset field's path in the name of its row."""
@@ -300,14 +301,7 @@ def stepped(field: Field, text: str, step: int) -> str:
     """Return the next (1) or previous (-1) choice; "" if it is the preset's own value, hence no change."""
     if field.check:
         return "" if text else "on"
-    now = text or field.value
-    if now in field.choices:
-        at = field.choices.index(now)
-    elif step > 0:
-        at = -1
-    else:
-        at = 0
-    after = field.choices[(at + step) % len(field.choices)]
+    after = following(field.choices, text or field.value, step)
     return "" if after == field.value else after
 
 
