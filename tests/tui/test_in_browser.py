@@ -96,6 +96,7 @@ async def test_keys_of_the_account_are_absent(rig: Start, tmp_path: Path) -> Non
         gone = {action.text for action in ACTIONS if not allowed(action.name)}
         assert offered
         assert not offered & gone
+        assert not [place for place in ("Runs", "New run") if place in it.screen()]
 
 
 async def test_a_theme_is_not_kept(rig: Start, tmp_path: Path) -> None:

@@ -48,3 +48,11 @@ def test_its_keys_are_those_of_the_table_or_the_users_own() -> None:
 def test_the_mark_of_the_findings_is_that_of_the_worst() -> None:
     assert "✖2" in "".join(text for text, _ in tab_row("log", 2, 120, severe=True)[0])
     assert "▲2" in "".join(text for text, _ in tab_row("log", 2, 120)[0])
+
+
+def test_places_that_are_disabled_are_not_offered() -> None:
+    row, spans = tab_row("log", 0, 120, hidden=("runs", "launch"))
+    text = "".join(text for text, _ in row)
+    assert text.rstrip().endswith("? Help")
+    assert not [place for place in ("Runs", "New run") if place in text]
+    assert [span.action for span in spans if span.action.startswith("app.")] == ["app.help"]

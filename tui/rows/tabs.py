@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct, field
 
@@ -30,7 +30,7 @@ TABS: tuple[Tab, ...] = (
 )
 """Ordered by their keys."""
 
-_PLACES = (("runs", "R", "Runs"), ("launch", "^n", "New run"), ("help", "?", "Help"))
+PLACES = (("runs", "R", "Runs"), ("launch", "^n", "New run"), ("help", "?", "Help"))
 """Action id, key and word of the places at the right end."""
 
 
@@ -64,19 +64,24 @@ _FORMS = ((" ", True, 3), ("", True, 3), ("", True, 1), ("", True, 0), ("", Fals
 
 
 def tab_row(
-    pane: str, alarms: int, width: int, keys: Mapping[str, str] | None = None, severe: bool = False
+    pane: str,
+    alarms: int,
+    width: int,
+    keys: Mapping[str, str] | None = None,
+    severe: bool = False,
+    hidden: Collection[str] = (),
 ) -> tuple[Row, list[ClickArea]]:
     """Return the row in `width` columns, and its click areas.
 
     The current pane is in brackets. On a narrow terminal the names of the places are dropped first, then those of the
     other panes; the keys stay. `alarms` is the number of findings, `severe` whether one of them is an error. `keys` maps
-    action ids to the user's own keys.
+    action ids to the user's own keys. `hidden` are action ids of places that are disabled.
     """
     for gap, named, places in _FORMS:
         row = _tabs(
             pane, alarms, gap, named, keys or {}, (glyphs.BAD, "bad") if severe else (glyphs.WARN, "warn")
         )
-        ends = _places(places, keys or {})
+        ends = _places(places, keys or {}, hidden)
         room = width - row.width - ends.width
         if room >= 1:
             break
@@ -113,10 +118,11 @@ def _opening(gap: str, current: bool, after_current: bool, first: bool) -> str:
     return f"{closing}{gap} " if gap else closing
 
 
-def _places(named: int, keys: Mapping[str, str]) -> ClickableRow:
+def _places(named: int, keys: Mapping[str, str], hidden: Collection[str]) -> ClickableRow:
     row = ClickableRow()
-    for at, (id, key, word) in enumerate(_PLACES):
+    shown = [place for place in PLACES if place[0] not in hidden]
+    for at, (id, key, word) in enumerate(shown):
         text = f" {word}" if at < named else ""
         row.add((keys.get(id, key), "key"), (text, "dim"), action=f"app.{id}")
-        row.add(("  " if named > 1 and at < len(_PLACES) - 1 else " ", "text"))
+        row.add(("  " if named > 1 and at < len(shown) - 1 else " ", "text"))
     return row

@@ -46,6 +46,8 @@ class TabRow(ClickRow):
         self._frame: Frame | None = None
         self.keys: dict[str, str] = {}
         """The user's own keys by action id."""
+        self.hidden: tuple[str, ...] = ()
+        """Action ids of places that are disabled."""
 
     def on_mount(self) -> None:
         self._frames.subscribe(self, self.show, immediate=True)
@@ -60,7 +62,7 @@ class TabRow(ClickRow):
         if self.size.width:
             alarms = [finding for finding in frame.state.findings.values() if finding.alarm]
             row, self.spans = tab_row(
-                frame.view.pane, len(alarms), self.size.width, self.keys, failed(alarms)
+                frame.view.pane, len(alarms), self.size.width, self.keys, failed(alarms), self.hidden
             )
             self.set_rows([row])
 

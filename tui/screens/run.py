@@ -19,6 +19,7 @@ from ..open_run import OpenRun
 from ..rows.charts import STRIP
 from ..rows.frame import Frame
 from ..rows.layout import Arrangement, is_large, shows_wrong
+from ..rows.tabs import PLACES
 from .bars import KeyFooter, TabRow
 from .cockpit import Cockpit
 from .cockpit_commands import Commands
@@ -107,6 +108,7 @@ class RunScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.tabs.keys = dict(self.app.keys)
+        self.tabs.hidden = tuple(id for id, _, _ in PLACES if not self.app.permissions.allowed(id))
         self.ranks.focus()
         self.call_after_refresh(self.app.publish)
         background(self, "places", self._find_places())
