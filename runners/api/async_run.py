@@ -437,15 +437,7 @@ class AsyncRun(RunFacts):
 
     async def _send(self, command: Command, ranks: Sequence[int] = ()) -> str:
         """Send a command after a check of the ranks, and return the answer. Raises RefusedError and RunError."""
-
-        async def send(entry: run_directories.Entry, link: Link) -> CommandDone:
-            if ranks:
-                state = await run_following.history(link)
-                if not state.phase.ended:
-                    local_agent.check_ranks(state, ranks)
-            return await link.send(command)
-
-        return _accepted(await self._linked(send))
+        return _accepted(await self._linked(lambda _, link: local_agent.send(link, command, ranks)))
 
 
 def _accepted(done: CommandDone) -> str:

@@ -18,16 +18,19 @@ from msgspec import structs
 from ...presets.plurals import plural
 from ...presets.rank_env import inherited_env
 from ..run import clock, environment, file_io, launch_record, own_runs, run_directories
+from ..run.commands import Command
 from ..run.errors import RunError, UnknownOutcomeError, UnreachableError
 from ..run.formatting import agreeing, spans_text
 from ..run.host_processes import StartMode
 from ..run.machine import cores_here, default_python, free_port, gpus_here
+from ..run.model import CommandDone
 from ..run.run_directories import Condition
 from ..run.run_record import RunRecord
 from ..run.server_link import connect
 from ..run.state import RunState
 from ..run.wire.client import Link, LinkError, SocketLink, UnansweredError, ensure_socket_dir
 from .agentless import DiskLink, FilesLink
+from .run_following import history
 
 if TYPE_CHECKING:
     from ...presets.plan import Place, Plan
@@ -312,3 +315,12 @@ def check_ranks(state: RunState, asked: Sequence[int]) -> None:
             f"there {agreeing(missing, 'is', 'are')} no {spans_text('rank', missing)} in {state.name}: "
             f"it has {spans_text('rank', state.ranks)}"
         )
+
+
+async def send(link: Link, command: Command, ranks: Sequence[int] = ()) -> CommandDone:
+    """Send a command about some ranks of a run, and return the answer. Raises RunError for ranks that it lacks."""
+    if ranks:
+        state = await history(link)
+        if not state.phase.ended:
+            check_ranks(state, ranks)
+    return await link.send(command)

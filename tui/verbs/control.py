@@ -15,7 +15,7 @@ from msgspec import structs
 
 from ...presets.sanitize import clean_text, escaped_json
 from ...runners.node.agentless import stop_run
-from ...runners.node.local_agent import check_ranks, open_link, with_link
+from ...runners.node.local_agent import check_ranks, open_link, send, with_link
 from ...runners.node.run_following import history
 from ...runners.run import checked_commands, clock, run_directories, saving
 from ...runners.run.commands import Command, Restart, Stop
@@ -42,8 +42,7 @@ def nccl(options: argparse.Namespace) -> int:
         options.restart,
         options.reachable,
     )
-    _there(options)
-    return _do(options, command)
+    return _do(options, command, options.rank)
 
 
 def restart(options: argparse.Namespace) -> int:
@@ -97,14 +96,18 @@ def send_signal(options: argparse.Namespace) -> int:
     """Send a signal to ranks, after a confirmation if it would end one."""
     command = checked_commands.signal_command(options.signal, options.rank)
     number = signal.Signals[command.signal]
-    state = _there(options, always=signal_name(number.name) not in HARMLESS)
-    effect = consequence(state, number, options.rank) if state is not None and not state.phase.ended else ""
+    effect = ""
+    if signal_name(number.name) not in HARMLESS:
+        state = asyncio.run(with_link(options.run, lambda entry, link: history(link)))
+        if not state.phase.ended:
+            check_ranks(state, options.rank)
+            effect = consequence(state, number, options.rank)
     if effect and not options.yes:
         if not sys.stdin.isatty():
             raise RunError(f"{effect}: add --yes to send it")
         if not confirmed(f"{clean_text(effect)}. ", "nothing was changed"):
             return 1
-    return _do(options, command)
+    return _do(options, command, options.rank)
 
 
 def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -> str:
@@ -145,21 +148,10 @@ def _without_handler(
     return ends, unseen
 
 
-def _there(options: argparse.Namespace, *, always: bool = False) -> RunState | None:
-    """Return the state if ranks are named (or `always`), after checking that they exist; else None. Raises RunError."""
-    if not options.rank and not always:
-        return None
-    state = asyncio.run(with_link(options.run, lambda entry, link: history(link)))
-    if not state.phase.ended:
-        check_ranks(state, options.rank)
-    return state
-
-
-def _do(options: argparse.Namespace, command: Command) -> int:
-    async def use(entry: run_directories.Entry, link: Link) -> CommandDone:
-        return await link.send(command)  # needs no history, only the answer
-
-    return _report(options, asyncio.run(with_link(options.run, use)))
+def _do(options: argparse.Namespace, command: Command, ranks: Sequence[int] = ()) -> int:
+    return _report(
+        options, asyncio.run(with_link(options.run, lambda entry, link: send(link, command, ranks)))
+    )
 
 
 class RankAnswers(TypedDict):
