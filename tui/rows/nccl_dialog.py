@@ -24,6 +24,7 @@ from ...runners.run.formatting import duration_short, size_short
 from ...runners.run.machine import disk_reserve
 from ...runners.run.nccl_reach import describe_reach, reach, uses_gloo
 from ...runners.run.state import RunState
+from .cycle import following
 from .frame import name_of
 from .glyphs import Row, fit, label_row, labelled
 
@@ -182,12 +183,11 @@ def change(form: NcclForm, row: int, step: int) -> NcclForm:
     A level that floods the log gets an end, unless the user chose the duration.
     """
     if row == 1:
-        now = SECONDS.index(form.seconds)
-        return replace(form, seconds=SECONDS[(now + step) % len(SECONDS)], timed=False)
+        return replace(form, seconds=following(SECONDS, form.seconds, step), timed=False)
     if row == 2:
         return replace(form, restart=not form.restart if form.methods.live else True)
     if row == 0:
-        form = replace(form, level=form.levels[(form.levels.index(form.level) + step) % len(form.levels)])
+        form = replace(form, level=following(form.levels, form.level, step))
     elif row < _HEAD + len(form.offered):
         form = replace(form, chosen=form.chosen ^ {form.offered[row - _HEAD].name})
     if form.timed:

@@ -17,6 +17,7 @@ from ...runners.run.model import RunPhase
 from ...runners.run.run_directories import Entry
 from ...runners.run.run_notes import RunNotes
 from . import glyphs
+from .cycle import following
 from .glyphs import Cell, Row, fit, label_row, or_na
 
 
@@ -324,7 +325,7 @@ def ordered(runs: Sequence[RunEntry], sort: str, reverse: bool = False) -> list[
 def next_sort(sort: str, placed_columns: Sequence[PlacedColumn]) -> str:
     """Return the next column on the screen; after the last one "", the source's own order."""
     names = ["", *(place.column.name for place in placed_columns)]
-    return names[(names.index(sort) + 1) % len(names)] if sort in names else ""
+    return following(names, sort)
 
 
 def at_column(placed_columns: Sequence[PlacedColumn], x: int) -> str:

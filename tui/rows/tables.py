@@ -34,6 +34,7 @@ from .columns import (
     by_id,
     silent,
 )
+from .cycle import following
 from .frame import Frame, fit_name, gpu_of, gpu_owners, names
 from .glyphs import Cell, Row, fit, table
 
@@ -297,7 +298,7 @@ def next_sort(frame: Frame, table: str = "ranks") -> str:
     make, now = (rank_table, frame.view.sort) if table == "ranks" else (gpu_table, frame.view.gpu_sort)
     shown = [by_id(table, id) for _, _, id in make(frame, 1000, 0, 64).areas]
     ids = ["", *(column.id for column in shown if column is not None and column.key is not None)]
-    return ids[(ids.index(now) + 1) % len(ids)] if now in ids else ids[0]
+    return following(ids, now)
 
 
 def rank_rows(frame: Frame, dim: bool = True) -> list[RankRow]:

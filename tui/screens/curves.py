@@ -33,6 +33,7 @@ from ..rows.charts import (
     strip_rows,
     window_text,
 )
+from ..rows.cycle import following
 from ..rows.frame import Frame, gpu_places
 from ..rows.glyphs import Row
 from ..rows.plot import Axis, Line, sparkline
@@ -208,7 +209,7 @@ class CurveStrip(HistoryPane):
         forms = [
             form for form in FORMS if form != "nodes" or (self.frame and len(self.frame.state.nodes) > 1)
         ]
-        self.form = forms[(forms.index(self.form) + 1) % len(forms)] if self.form in forms else forms[0]
+        self.form = following(forms, self.form)
         self.again()
 
     def action_choose(self) -> None:

@@ -8,6 +8,7 @@ from ...runners.logs.search import compile_grep
 from ...runners.run.opened_logs import LogError
 from ..background import background
 from ..lending import copy, page
+from ..rows.cycle import following
 from ..rows.log import Selection, choices
 from .cockpit import Cockpit
 from .log_view import LogView
@@ -32,9 +33,8 @@ class LogKeys:
         """Switch to the next stream: all, out, err, nccl, launch or service."""
         log = self._log
         if log.frame is not None:
-            streams, stream = choices(log.frame.state), log.selection.stream
-            at = streams.index(stream) if stream in streams else -1
-            log.select(replace(log.selection, stream=streams[(at + 1) % len(streams)]))
+            stream = following(choices(log.frame.state), log.selection.stream)
+            log.select(replace(log.selection, stream=stream))
 
     def action_hit(self, step: int) -> None:
         if not self._log.selection.pattern:

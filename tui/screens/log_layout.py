@@ -14,6 +14,7 @@ from textual.strip import Strip
 from ...runners.logs.levels import Level
 from ...runners.run.state import RunState
 from ..loaded_logs import OWN, LoadedLogs
+from ..rows.cycle import following
 from ..rows.frame import names
 from ..rows.glyphs import Row, row_width
 from ..rows.log import node_width
@@ -142,7 +143,7 @@ class LogLayout:
 
     def next_times(self) -> str:
         """Switch to the next form of times; return its name."""
-        self.times = TIMES[(TIMES.index(self.times) + 1) % len(TIMES)]
+        self.times = following(TIMES, self.times)
         return self.times
 
     def draw_rule(self, now: float) -> None:

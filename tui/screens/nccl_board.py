@@ -22,6 +22,7 @@ from ..background import background
 from ..keys import bindings
 from ..nccl_sources import NodeFacts, read_run
 from ..rows.communicators import by_size, chosen_of
+from ..rows.cycle import following
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, wrap
 from ..rows.nccl import statement_rows, title, why_empty
@@ -193,6 +194,5 @@ class NcclBoard(Horizontal):
             return
         facts, now = self.facts(frame), self._communicator(frame)
         if facts is not None and now is not None:
-            ordered = by_size(facts)
-            self.chosen = ordered[(ordered.index(now) + step) % len(ordered)].id
+            self.chosen = following(by_size(facts), now, step).id
             self.again()

@@ -15,6 +15,7 @@ from ..keys import bindings
 from ..rows.attempts import end_rows, event_rows
 from ..rows.banner import banner_rows, wrong_rows
 from ..rows.card import card_rows
+from ..rows.cycle import following
 from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row
 from ..rows.header import TRENDS_FROM, header_rows
@@ -121,8 +122,7 @@ class HeatMap(Pane):
         if not self.display:
             self.notify("no heat map here: the tables show these values; it appears with more GPUs")
             return
-        at = METRICS.index(self.app.view.metric)
-        self.app.change_view(metric=METRICS[(at + 1) % len(METRICS)])
+        self.app.change_view(metric=following(METRICS, self.app.view.metric))
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         state = frame.state
