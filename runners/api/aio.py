@@ -7,7 +7,8 @@
     async for stamped in run.events(follow=True):
         print(stamped.time, stamped.event)
 
-No call blocks the event loop. `distui.api` has the same calls in their blocking form, with the same errors.
+No call blocks the event loop, except the plan of a rerun. `distui.api` has the same calls in their blocking form, with
+the same errors.
 """
 
 from __future__ import annotations

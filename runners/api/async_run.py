@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from ...presets.finding import PresetError
 from ...presets.plurals import plural
 from ..hub import cluster_commands
 from ..launch import rerun
@@ -352,15 +353,17 @@ class AsyncRun(RunFacts):
     ) -> AsyncRun:
         """Repeat the launch as a new run, with changes; of a live run it needs another `name`.
 
-        `overrides`: preset fields, "mesh.tp=2". Raises RunError and TypeError.
+        `overrides`: preset fields, "mesh.tp=2". The event loop stops while the launch is planned. Raises RunError and
+        TypeError.
         """
         wanted = rerun.LaunchChanges(name, tuple(overrides), env or {}, tuple(unset))
-
-        def start() -> run_directories.Entry:
-            rerun.check_name(self.entry, wanted)
-            return started(rerun.again(self.entry, wanted))
-
-        return AsyncRun(await asyncio.to_thread(start))
+        rerun.check_name(self.entry, wanted)
+        # Not in a thread: it changes the directory and the environment of this process for a moment.
+        try:
+            prepared = rerun.again(self.entry, wanted)
+        except PresetError as error:
+            raise RunError(str(error)) from None
+        return AsyncRun(await asyncio.to_thread(started, prepared))
 
     async def remove(self) -> Removed:
         """Remove a run that has ended: logs, metrics, journal, and return its directories. Raises RunError."""
