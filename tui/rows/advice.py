@@ -24,6 +24,8 @@ BAR = (
 )
 """Component, its letter in the bar (readable without colour), its style."""
 
+_LETTERS = {part: letter for part, letter, _ in BAR}
+
 _FULL_WIDTH = 102
 """Minimum columns for the sum of the states in the table."""
 
@@ -151,15 +153,17 @@ def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
 
     A narrow table has the letters of the bar instead of component names, and leaves out the sum of the states.
     """
-    wide = width >= _FULL_WIDTH
-    letters = {} if wide else {part: letter for part, letter, _ in BAR}
-    shown = [column for column, part in enumerate(HEAD[:-1]) if wide or part != "states"]
-    head = ("GB", *(letters.get(part, part) for part in PARTS))
+    head: tuple[str, ...] = ("GB", *PARTS)
+    columns = list(range(len(HEAD) - 1))
+    if width < _FULL_WIDTH:
+        head = ("GB", *(_LETTERS.get(part, part) for part in PARTS))
+        columns.remove(HEAD.index("states"))
     cells = [table_row(case) for case in advice.estimates]
-    first, *lines = _aligned([head, *cells], shown)
+    first, *lines = _aligned([head, *cells], columns)
     rows: list[Row] = [((f"   {first}", "dim"),)]
+    own = () if mine is None else numbers(mine)
     for case, row, line in zip(advice.estimates, cells, lines, strict=True):
-        mark = glyphs.CURSOR if mine is not None and numbers(case) == numbers(mine) else " "
+        mark = glyphs.CURSOR if numbers(case) == own else " "
         state: Cell = (row[-1], "ok" if case.fits else "bad")
         rows.append(((f" {mark} ", "accent"), (f"{line}  ", "text"), state))
     return [*rows, *_elsewhere_rows(advice, width)]

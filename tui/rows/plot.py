@@ -135,11 +135,16 @@ def _between(start: int, end: int) -> int:
 
 def _dots(axis: Axis, values: Values, dots: int) -> list[int | None]:
     """Return the dot of each bucket's value, from the bottom up; None if it cannot be drawn."""
-    low, top, size = axis.low, dots - 1, axis.high - axis.low
+    size = axis.high - axis.low
     scale = dots / size if size > 0 else 0.0
-    if axis.log or not 0 < scale < math.inf:
-        shares = [axis.share(value) for value in values]
-        return [None if share is None else min(dots - 1, int(share * dots)) for share in shares]
+    if not axis.log and 0 < scale < math.inf:
+        return _linear_dots(values, axis.low, scale, dots - 1)
+    shares = [axis.share(value) for value in values]
+    return [None if share is None else min(dots - 1, int(share * dots)) for share in shares]
+
+
+def _linear_dots(values: Values, low: float, scale: float, top: int) -> list[int | None]:
+    """Return the dots on a linear axis with `scale` dots per unit, `top` at most; fast, as charts have many values."""
     places: list[int | None] = []
     for value in values:
         if value is None or not math.isfinite(value):

@@ -222,7 +222,11 @@ def _of_number(name: str, field: RunField, op: str, value: str, at: int) -> Test
         return lambda _: True  # still being typed
     if op == ":" and field.kind in ("time", "size"):
         raise FilterError(f"the filter, column {at}: {name} needs < or >: write {field.example}")
-    bounds = [_number(name, field, each, at) for each in value.split(",")]
+    return _compared(field, op, [_number(name, field, each, at) for each in value.split(",")])
+
+
+def _compared(field: RunField, op: str, bounds: Sequence[float]) -> Test:
+    """Return a test whether a number fits any of the bounds; with != all of them."""
 
     def test(run: RunEntry) -> bool | None:
         (have,) = field.read(run)
