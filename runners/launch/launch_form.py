@@ -38,7 +38,7 @@ class LaunchForm:
     """Words after the script, quoted as in a shell."""
     nproc: str = ""
     """ "" (the preset's), a number, "gpu" or "cpu"."""
-    nccl: str = ""
+    nccl_debug: str = ""
     """NCCL_DEBUG level, or "" for the preset's."""
     place: str = ""
     """ "" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
@@ -173,7 +173,7 @@ def _request(form: LaunchForm) -> Request:
 
 def request_without_script(form: LaunchForm) -> Request:
     """Return the form's request, even if there is no script yet. Raises RunError."""
-    nproc, level = form.nproc.strip(), form.nccl.strip()
+    nproc, level = form.nproc.strip(), form.nccl_debug.strip()
     return request_of(
         words_of(form.options),
         preset=form.preset,

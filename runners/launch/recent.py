@@ -54,13 +54,13 @@ def _form(request: Request, name: str, directory: str, cwd: str) -> LaunchForm:
             f"run {name} is no launch of a script under a preset: `distui rerun {name}` repeats it"
         )
     variables = wished_env(request)
-    nccl = variables.pop("NCCL_DEBUG", "")
+    level = variables.pop("NCCL_DEBUG", "")
     return LaunchForm(
         preset=request.preset,
         script=_script(request, directory, cwd),
         args="" if any(MASK in word for word in request.args) else shlex.join(request.args),
         nproc=str(request.nproc_per_node or ""),
-        nccl=nccl,
+        nccl_debug=level,
         place=_place(request),
         options=_options(replace(request, name=name or None, env=_without_secrets(variables))),
         overrides=tuple(each for each in request.overrides if MASK not in each),

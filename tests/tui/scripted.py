@@ -159,7 +159,7 @@ class ScriptedSource(LocalSource):
         env = "".join(f"\n  {pair}" for pair in form.option("env").split())
         text = (
             f"# preset {form.preset}\ntorchrun \\\n  --nproc-per-node {form.nproc or 'auto'} \\\n"
-            f"  {form.script} {form.args}\nenvironment{env}\n  NCCL_DEBUG={form.nccl or 'WARN'}"
+            f"  {form.script} {form.args}\nenvironment{env}\n  NCCL_DEBUG={form.nccl_debug or 'WARN'}"
         )
         return LaunchPreview(text=text)
 

@@ -288,7 +288,7 @@ def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tm
         args="--lr 3e-4",
         nproc="2",
         options={"name": "mine", "env": "LR=1"},
-        nccl="INFO",
+        nccl_debug="INFO",
     )
     assert recent.form_of(entry, "/").script == str(tmp_path / "train.py")
     changed = AttemptStarted(
@@ -296,7 +296,7 @@ def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tm
     )
     (path / journal.NAME).write_bytes(msgspec.json.encode(Stamped(time=1.0, event=changed, seq=1)) + b"\n")
     form = recent.form_of(entry, str(tmp_path))
-    assert (form.option("env"), form.nccl) == ("SEED=9", "WARN"), (
+    assert (form.option("env"), form.nccl_debug) == ("SEED=9", "WARN"), (
         "as `:restart env` left it; secrets stay out"
     )
     (path / REQUEST_FILE).write_text("{}")

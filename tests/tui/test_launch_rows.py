@@ -167,7 +167,7 @@ def test_a_long_line_goes_on_below_and_loses_nothing() -> None:
 
 def test_a_form_says_all_that_a_preset_can_hold() -> None:
     form = LaunchForm(
-        preset="ddp", nproc="2", options={"nnodes": "1:4", "env": "A=1 B='x y'"}, nccl="INFO",
+        preset="ddp", nproc="2", options={"nnodes": "1:4", "env": "A=1 B='x y'"}, nccl_debug="INFO",
         nccl_presets=("no-p2p",), overrides=("batch.micro=4",),
     )  # fmt: skip
     assert set(overrides_of(request_without_script(form))) == {

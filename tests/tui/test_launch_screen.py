@@ -94,7 +94,7 @@ async def test_every_field_is_reached_and_seen_and_every_choice_can_be_changed(h
         topology = {"topology.nnodes", "topology.nnodes_min", "topology.nproc_per_node"}  # ranks and nodes
         assert {f"{SET}{path}" for path in flat - topology} <= set(seen)
         assert {f"{NAMED}{name}" for name in nccl.nccl_presets()} <= set(changed)
-        assert {"nccl", f"{SET}hook", f"{SET}strategy.kind", f"{SET}precision.param"} <= set(changed)
+        assert {"nccl_debug", f"{SET}hook", f"{SET}strategy.kind", f"{SET}precision.param"} <= set(changed)
 
 
 async def test_all_presets_are_listed_and_the_one_at_hand_says_when_to_take_it(here: Here) -> None:

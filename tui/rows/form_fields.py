@@ -83,7 +83,7 @@ _ROWS: dict[str, tuple[_Own | str, ...]] = {
         "name",
         "env",
         _Own(
-            "nccl",
+            "nccl_debug",
             "NCCL_DEBUG",
             "How much NCCL logs; it can be changed while the run goes on.",
             "",
@@ -175,14 +175,14 @@ def _defaults(loaded: Loaded | None, hardware: str) -> dict[str, str]:
     """Return the values that the preset or this machine gives to fields, by their names."""
     values = {"hardware": hardware} if hardware else {}
     if loaded is None:
-        return values | {"nproc": "auto", "nccl": "WARN", "format": "fp32"}
+        return values | {"nproc": "auto", "nccl_debug": "WARN", "format": "fp32"}
     preset = loaded.preset
     topology = preset.topology
     fewest = "" if topology.nnodes_min is None else f"{topology.nnodes_min}:"
     return values | {
         "nproc": str(topology.nproc_per_node),
         f"{OPTION}nnodes": f"{fewest}{topology.nnodes}",
-        "nccl": preset.nccl.env.get("NCCL_DEBUG", "WARN"),
+        "nccl_debug": preset.nccl.env.get("NCCL_DEBUG", "WARN"),
         "format": format_for(preset).name,
     }
 

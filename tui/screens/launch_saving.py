@@ -17,7 +17,7 @@ from .modal import ConfirmScreen
 from .prompts import WordsPrompt
 
 _ENV = f"{OPTION}env"
-_KEPT = ("nproc", f"{OPTION}nnodes", _ENV, "nccl", FURTHER.name)
+_KEPT = ("nproc", f"{OPTION}nnodes", _ENV, "nccl_debug", FURTHER.name)
 """Fields of the form whose values a saved preset contains."""
 
 
