@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +50,7 @@ PLACES = (
     Place("/run/user/UID/distui", SOCKETS, "runs"),
     Place("/tmp/distui-UID", SOCKETS, "runs"),
     Place("~/.distui-sockets", SOCKETS, "runs"),
+    Place("/tmp/distui-share-*", SOCKETS, "distui share"),
     Place("~/.config/fish/completions/distui.fish", "completion", "you"),
     Place("~/.zfunc/_distui", "completion", "you"),
     Place("~/.local/share/man/man1/distui*.1", "man pages", "distui man --dir"),
@@ -90,8 +90,10 @@ def listed(everything: bool, env: Mapping[str, str] = os.environ) -> Leftovers:
 def removed(everything: bool, env: Mapping[str, str] = os.environ) -> Leftovers:
     """Remove the files that are not kept. Raises RunError, before anything is removed, if a run is live."""
     for entry in run_directories.entries():
-        if refusal := run_removal.examine(entry).refusal:
-            raise RunError(refusal)
+        removal = run_removal.examine(entry)
+        is_copy = removal.phase.ended and run_directories.elsewhere(entry)
+        if removal.refusal and not is_copy:
+            raise RunError(removal.refusal)
     here = listed(everything, env)
     failed = []
     for place in here.places:
@@ -132,7 +134,7 @@ def _found(place: Place, everything: bool, env: Mapping[str, str]) -> Iterator[F
         return  # the user named another directory
     kept = "" if everything and place.kept == WITH_ALL else place.kept
     for path in sorted(glob.glob(_pattern(place.path, env))):
-        if _contains(path, place.contains):
+        if os.lstat(path).st_uid == os.getuid() and _contains(path, place.contains):
             yield FoundPlace(path, place.holds, directory_trees.size_of(Path(path)), kept)
 
 
@@ -141,8 +143,10 @@ def _pattern(path: str, env: Mapping[str, str]) -> str:
     for variable, default in base_dirs.HOMES.items():
         if path.startswith(f"{default}/"):
             return glob.escape(str(base_dirs.base(variable, env))) + path.removeprefix(default)
-    home = glob.escape(os.path.expanduser("~"))
-    return re.sub(r"^~", lambda _: home, path).replace("UID", str(os.getuid()))
+    path = path.replace("UID", str(os.getuid()))
+    if path.startswith("~"):
+        return glob.escape(os.path.expanduser("~")) + path.removeprefix("~")
+    return path
 
 
 def _contains(path: str, text: str) -> bool:
