@@ -86,7 +86,7 @@ class CockpitApp(Cockpit):
         replay: bool = False,
         in_browser: bool = False,
     ) -> None:
-        """`in_browser`: whoever sees it has no terminal on this machine, and may be another person."""
+        """`in_browser`: the viewer has no terminal on this machine, and may be another person."""
         super().__init__()
         self.source = source
         self.clock = clock
