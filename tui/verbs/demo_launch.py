@@ -14,7 +14,7 @@ from ...runners.launch.words import count
 from ...runners.run import run_directories
 from ...runners.run.errors import NoTorchError
 from ..terminal import complain
-from .example import example_path
+from .demo import example_path
 from .launch import begin
 
 HANG_AT = "100"
