@@ -82,11 +82,9 @@ def default_choice(choice: ColumnChoice) -> ColumnChoice:
     return ColumnChoice(choice.table, every, frozenset(default_ids(choice.table)))
 
 
-def choice_rows(
-    choice: ColumnChoice, width: int, absent: Collection[str] = (), ascii_only: bool = False
-) -> list[Row]:
+def choice_rows(choice: ColumnChoice, width: int, absent: Collection[str] = ()) -> list[Row]:
     """Return one row per column: place, title, sort mark, description. `absent` columns do not apply to this run."""
-    marks = ("^", "v") if ascii_only else ("▴", "▾")
+    arrow = "▾" if choice.reverse else "▴"
     rows: list[Row] = []
     place = 0
     for id in choice.order:
@@ -94,7 +92,7 @@ def choice_rows(
         assert column is not None
         on = id in choice.shown
         place += on
-        mark = marks[choice.reverse] if choice.sort == id else " "
+        mark = arrow if choice.sort == id else " "
         about = column.about + (" (not in this run)" if id in absent else "")
         rows.append(
             (

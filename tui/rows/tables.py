@@ -91,7 +91,7 @@ def rank_table(
     chosen, sizes = laid.columns, laid.sizes
     rows: list[Row] = [()] * len(order)
     rows[first:last] = [_drawn_rank(frame, row, chosen, sizes) for row in visible]
-    head, areas = _head(frame, chosen, sizes, view.sort, view.reverse)
+    head, areas = _head(chosen, sizes, view.sort, view.reverse)
     return Table(head, rows, order, areas, len(chosen), laid.of, laid.more)
 
 
@@ -276,14 +276,13 @@ def _state_style(frame: Frame, row: RankRow) -> str:
 
 
 def _head(
-    frame: Frame, chosen: Sequence[Column], sizes: Sequence[int], sort: str, reverse: bool
+    chosen: Sequence[Column], sizes: Sequence[int], sort: str, reverse: bool
 ) -> tuple[Row, list[tuple[int, int, str]]]:
     """Return the titles, with an arrow at the sort column, and their positions."""
     cells: list[Cell] = [(" ", "dim")]
     areas: list[tuple[int, int, str]] = []
     at = 1
-    up, down = ("^", "v") if frame.view.ascii else ("▴", "▾")
-    arrow = down if reverse else up
+    arrow = "▾" if reverse else "▴"
     for column, width in zip(chosen, sizes, strict=True):
         current = column.id == sort
         title = column.title + arrow if current else column.title
@@ -392,7 +391,7 @@ def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None
     kept = _kept(frame, "gpu")
     laid = _laid_out(columns, view.gpu_columns, view.gpu_sort, width, kept, skip)
     chosen, sizes = laid.columns, laid.sizes
-    head, areas = _head(frame, chosen, sizes, view.gpu_sort, view.gpu_reverse)
+    head, areas = _head(chosen, sizes, view.gpu_sort, view.gpu_reverse)
     rows: list[Row] = [()] * len(ordered)
     last = len(ordered) if count is None else min(len(ordered), first + count)
     for at in range(max(0, first), last):

@@ -58,7 +58,7 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
         self._draw()
 
     def _draw(self) -> None:
-        self.view.set_rows(choice_rows(self.choice, self._width, self._absent, self.view.ascii_only))
+        self.view.set_rows(choice_rows(self.choice, self._width, self._absent))
 
     def _show(self, choice: ColumnChoice) -> None:
         self.choice = choice
