@@ -192,7 +192,7 @@ class Request:
         {},
         repeat=True,
         read="nccl",
-        form="nccl",
+        form="nccl_debug",
         more="It is checked against the catalogue; `distui presets nccl NAME` says what a variable does.",
     )
     nccl_presets: tuple[str, ...] = _option(
