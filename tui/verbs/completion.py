@@ -109,15 +109,16 @@ def _files_alone() -> argparse.ArgumentParser:
 
 def _after_preset(words: list[str], takes: argparse.ArgumentParser) -> bool:
     """Whether a preset follows the verb, and the next word is no value of an option."""
-    presets_typed, value = 0, False
+    has_preset, is_value = False, False
     for word in words[words.index(takes.prog.rpartition(" ")[2]) + 1 :]:
-        if value or not word.startswith("-"):
-            presets_typed += not value
-            value = False
-        else:
+        if is_value:
+            is_value = False
+        elif word.startswith("-"):
             action = takes._option_string_actions.get(word)
-            value = action is not None and action.nargs != 0
-    return presets_typed > 0 and not value
+            is_value = action is not None and action.nargs != 0
+        else:
+            has_preset = True
+    return has_preset and not is_value
 
 
 def _verbs(made: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
@@ -142,8 +143,14 @@ def _columns(prefix: str, **_: Any) -> Words:
     """Complete columns of `ls`; of a list `A,B,…` the last one."""
     from ..rows.runs import COLUMNS
 
-    head, comma, _rest = prefix.rpartition(",")
-    return [f"{head}{comma}{name}" for name in COLUMNS if name not in head.split(",")]
+    return _last_of_list(prefix, COLUMNS)
+
+
+def _last_of_list(prefix: str, words: Iterable[str]) -> Words:
+    """Complete the last word of a list `A,B,…` with a word that it does not have yet."""
+    head, comma, _ = prefix.rpartition(",")
+    there = head.split(",")
+    return [f"{head}{comma}{word}" for word in words if word not in there]
 
 
 def _filters(prefix: str, **asked: Any) -> Words:
@@ -182,10 +189,8 @@ def _channels(prefix: str = "", **_: Any) -> Words:
     channel, colon, rest = prefix.partition(":")
     if not colon:
         return list(channels.load().channels)
-    head, comma, _rest = rest.rpartition(",")
-    there = head.split(",")
-    rules = (*rule_words.RULES, rule_words.ALL)
-    return [f"{channel}:{head}{comma}{rule}" for rule in rules if rule not in there]
+    rules = _last_of_list(rest, (*rule_words.RULES, rule_words.ALL))
+    return [f"{channel}:{chosen}" for chosen in rules]
 
 
 def _nothing(**_: Any) -> Words:
@@ -287,10 +292,7 @@ def _lines(path: Path) -> Iterable[str]:
 
 
 def _host_list(prefix: str, **asked: Any) -> Words:
-    """Complete the last host of a list `A,B,…`."""
-    head, comma, _ = prefix.rpartition(",")
-    there = head.split(",")
-    return [f"{head}{comma}{host}" for host in hosts(**asked) if host not in there]
+    return _last_of_list(prefix, hosts(**asked))
 
 
 def files(prefix: str, **_: Any) -> Words:
