@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from distui.runners.node import local_agent, routes
 from distui.runners.node.agentless import DiskLink
 from distui.runners.node.routes import Route
 from distui.runners.run import clock, run_directories
-from distui.runners.run.commands import Down, ReadLog, Restart, SetNccl, Signal
+from distui.runners.run.commands import Down, ReadLog, Restart, SetNccl, Share, Signal
 from distui.runners.run.model import (
     HUB,
     CommandDone,
@@ -23,6 +24,7 @@ from distui.runners.run.model import (
     Stamped,
 )
 from distui.runners.run.state import RunState
+from distui.runners.run.wire import shared_link
 from distui.runners.run.wire.client import new_id
 from distui.runners.telemetry.progress import progress
 
@@ -196,6 +198,34 @@ async def test_a_command_that_ends_well_on_all_nodes_is_a_success(run: Rehearsed
     assert (await link.read_log(ReadLog(OUT.format(1, 1), 0))).data == written
     sizes = [stamped.event.sizes async for stamped in link.events() if isinstance(stamped.event, LogGrew)]
     assert sizes[-1][OUT.format(1, 1)] == len(written)
+
+
+async def test_a_share_shows_all_nodes_and_reaches_none(run: Rehearsed) -> None:
+    """The hub keeps it; a guest's commands and streams go to no node."""
+    await run.begin()
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        shared = await viewer.link.send(Share("s", "user bob", user=51001))
+        assert shared.ok, shared.text
+        guest = await shared_link.connect(Path(shared.data["socket"]))
+        state = RunState()
+        async for stamped in guest.events():
+            state.apply(stamped)
+            if running(state):
+                break
+        assert {rank.place.node for rank in state.ranks.values()} == {0, 1}
+        assert not (await guest.read_log(ReadLog(OUT.format(1, 1), 0))).error
+        assert "is no log of the run" in (await guest.read_log(ReadLog("node-1/environ", 0))).error
+        guest.readonly = False  # so that it sends what the hub has to refuse
+        assert (await guest.send(Restart(new_id()))).text == "this connection is read-only"
+        await guest.close()
+        assert viewer.state.attempt == 1
+        for node in (0, 1):
+            run.runner(node).exits(0)
+        await viewer.until(lambda state: state.phase.ended)
+    assert run.hub is not None
+    await run.hub.task
+    assert not Path(shared.data["socket"]).parent.exists()
 
 
 async def test_a_part_that_ends_while_its_link_is_down_is_heard_when_the_link_is_back(
