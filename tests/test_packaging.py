@@ -91,6 +91,12 @@ def test_messages_name_the_packages_of_an_extra() -> None:
     assert [path for path in texts if "install 'distui[" in path.read_text(encoding="utf-8")] == []
 
 
+def test_the_install_page_has_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "docs/install.md").read_text().partition("### Extras")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == extras.keys()
+
+
 def test_who_cites_the_program_names_its_version() -> None:
     assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
 
