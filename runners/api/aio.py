@@ -281,7 +281,7 @@ async def jobs() -> list[ListedJob]:
 
 @reading
 async def watch(pid: int | None = None) -> WatchedStatus:
-    """Return the state of the job with a process, by default of the only job, with what is unknown about it.
+    """Return the state of the job with a process, by default of the only job. `missing` names unknown facts.
 
     Raises NoSuchRunError, RunError and TypeError.
     """

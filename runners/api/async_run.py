@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -130,7 +130,7 @@ class AsyncRun(RunFacts):
         since: float | None = None,
         tail: int | None = None,
         follow: bool = False,
-    ) -> AsyncIterator[LogLine]:
+    ) -> AsyncGenerator[LogLine]:
         """Iterate over the log lines of the newest attempt, or of `attempt`, in order of time.
 
         `streams`: "out", "err", "nccl", "log" (of distui's runner and agent). `grep`: a regular expression. `since`:
@@ -163,7 +163,7 @@ class AsyncRun(RunFacts):
             raise RunError(str(error)) from None
 
     @reading
-    def events(self, follow: bool = False) -> AsyncIterator[Stamped]:
+    def events(self, follow: bool = False) -> AsyncGenerator[Stamped]:
         """Iterate over the journal: what happened, each with its time in unix seconds and its number.
 
         `follow`: also new events, until the run ends. Types of events are in `runners.run.model`. Raises RunError and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..run.errors import RunError
@@ -41,12 +41,12 @@ def blocking_method(
 
 
 def blocking_stream(
-    call: Callable[Concatenate[AsyncRun, P], AsyncIterator[T]],
-) -> Callable[Concatenate[RunFacts, P], Iterator[T]]:
-    """Return the blocking form of a method of AsyncRun that returns an iterator."""
+    call: Callable[Concatenate[AsyncRun, P], AsyncGenerator[T]],
+) -> Callable[Concatenate[RunFacts, P], Generator[T]]:
+    """Return the blocking form of a method of AsyncRun that returns a generator."""
 
     @functools.wraps(call)
-    def form(self: RunFacts, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    def form(self: RunFacts, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T]:
         _refuse_in_a_loop(f"run.{call.__name__}", f"async for … in run.aio.{call.__name__}(…)")
         return _iterated(call(AsyncRun(self.entry), *args, **kwargs))
 
@@ -57,7 +57,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _described(form: F, call: Callable[..., Any]) -> F:
-    """Return the form with the signature of its call: it returns a Run for AsyncRun, an Iterator for AsyncIterator."""
+    """Return the form with the signature of its call: it returns a Run for AsyncRun, a Generator for AsyncGenerator."""
     signature = inspect.signature(call)
     returned = str(signature.return_annotation).replace("Async", "")
     form.__dict__["__signature__"] = signature.replace(return_annotation=returned)
@@ -73,18 +73,17 @@ def _refuse_in_a_loop(name: str, instead: str) -> None:
     raise RunError(f"{name} blocks, and an event loop is running here, as in a notebook: write `{instead}`")
 
 
-def _iterated(stream: AsyncIterator[T]) -> Iterator[T]:
-    """Yield the items of an asynchronous iterator. Its event loop runs only while an item is waited for."""
+def _iterated(stream: AsyncGenerator[T]) -> Generator[T]:
+    """Yield the items of an asynchronous generator. Its event loop runs only while an item is waited for."""
     with asyncio.Runner() as runner:
         try:
             while (item := runner.run(_next(stream))) is not _END:
                 yield item
         finally:
-            if isinstance(stream, AsyncGenerator):
-                runner.run(_close(stream))
+            runner.run(_close(stream))
 
 
-async def _next(stream: AsyncIterator[T]) -> Any:
+async def _next(stream: AsyncGenerator[T]) -> Any:
     return await anext(stream, _END)
 
 

@@ -11,6 +11,7 @@ from patience import HANG_S
 
 from distui.runners import api
 from distui.runners.run.errors import NoSuchRunError, RunError
+from distui.runners.run.model import AttemptStarted
 
 from .runs import EXAMPLES, Text, World
 
@@ -77,6 +78,14 @@ def test_runs_are_found_waited_for_read_and_steered(world: World) -> None:
             run.wait(timeout=0.5)
         assert asyncio.run(read_in_a_notebook(run.aio)) == ("running", ["hello"])
         assert [line.text for line in run.logs(grep="l+o")] == ["hello"]
+        live = run.events(follow=True)
+        assert any(isinstance(stamped.event, AttemptStarted) for stamped in live), (
+            "it may be left while it lives"
+        )
+        live.close()
+        assert [curve.metric for curve in run.metrics("host").series if curve.last is not None]
+        with pytest.raises(RunError, match="there is no rank 7"):
+            run.signal("USR1", ranks=[7])
         assert run.signal("CONT").startswith("SIGCONT")
         assert run.rerun("again", env={"A": "1"}).stop(grace_s=1)
         assert run.restart(env={"A": "1"}).startswith("restarted: attempt 2, 1 rank running")

@@ -91,7 +91,7 @@ def test_both_forms_have_the_same_calls_and_arguments() -> None:
             assert inspect.signature(form).parameters == inspect.signature(call).parameters, name
             assert form.__doc__.splitlines()[0].endswith("."), name
     assert inspect.signature(api.launch).return_annotation == "Run"
-    assert inspect.signature(api.Run.logs).return_annotation == "Iterator[LogLine]"
+    assert inspect.signature(api.Run.logs).return_annotation == "Generator[LogLine]"
 
 
 def test_every_call_is_on_the_page_of_the_documentation() -> None:
