@@ -37,7 +37,7 @@ def _legend() -> list[Row]:
                 (glyphs.OK, "ok", "running, or ended well"),
                 (glyphs.WARN, "warn", "a warning"),
                 (glyphs.BAD, "bad", "failed, killed or lost"),
-                (glyphs.STALE, "stale", "not running: starting, stopped or ended; a note among the findings"),
+                (glyphs.STALE, "stale", "not running: starting, stopped, ended; or a note"),
                 (glyphs.UNHEARD, "stale", "no answer, or no data for 3 s"),
                 (glyphs.MISSING, "stale", "nothing to show here, or too old to show"),
             )
