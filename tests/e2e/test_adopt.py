@@ -86,16 +86,6 @@ def check_logs(one: Path, other: Path, rel: float) -> None:
         assert log(one)[key] == pytest.approx(numbers, rel=rel, abs=0.0), key
 
 
-@pytest.mark.long
-def test_checkpointed_layers_are_shown(world: World) -> None:
-    options = ("--set", "strategy.activation_checkpointing=true")
-    run = launched(world, "zero1", "--steps", "3", options=options)
-    assert run.wait() == 0, run.describe()
-    applied = run.status()["applied"]
-    assert applied["state"] == "applied", applied
-    assert "3 layers recomputed in backward; 14 of 37 parameters" in applied["text"]
-
-
 def test_what_cannot_be_applied_is_refused_before_anything_starts(world: World) -> None:
     script = str(EXAMPLES / "plain_ddp.py")
     for verb in ("launch", "plan"):

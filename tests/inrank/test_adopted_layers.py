@@ -1,14 +1,16 @@
-"""Checkpointed and compiled layers and PowerSGD at a script's own call, seen from inside four ranks."""
+"""Loops and PowerSGD at a script's own call, seen from inside four ranks; checkpointed layers."""
 
 from __future__ import annotations
 
 import copy
+import random
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from each import for_each
 from starts import RANKS, environment, finished, in_forks, torchrun
 from test_adopted import BEGIN, HERE, Cases, adopting, stop_with_a_sentence
 from test_adopted_fsdp import near
@@ -17,7 +19,7 @@ from torch import nn
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
     from distui.runners.inrank.parallelize.layers import prepare
-    from distui.runners.inrank.parallelize.settings import Settings
+    from distui.runners.inrank.parallelize.settings import ParallelizeError, Settings
 
 pytestmark = pytest.mark.torch
 
@@ -41,46 +43,18 @@ def bare_loops(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("fsdp2", {}),
-        ("ddp", {"compile": True}),
-        ("zero1", {"activation_checkpointing": True}),
-        ("fsdp2", {"compile": True, "activation_checkpointing": True}),
-    ],
-)
-def test_loops_of_many_kinds_compute_what_they_do_bare(
-    bare_loops: list[Any], tmp_path: Path, kind: str, options: dict[str, Any]
-) -> None:
-    agree(bare_loops, results(tmp_path / "adopted", "loops.py", adopting(kind, options)))
+def test_loops_of_many_kinds_compute_what_they_do_bare(bare_loops: list[Any], tmp_path: Path) -> None:
+    agree(bare_loops, results(tmp_path / "adopted", "loops.py", adopting("fsdp2")))
 
 
-MODEL = """
-class Part(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
-    def forward(self, x):
-        return {forward}
-net = nn.Sequential(*[Part() for _ in range(3)])
+MADE = """net = nn.Linear(8, 8)
+model = DDP(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, 8)).sum().backward()
+optimizer.step()
 """
-STEP = "model(torch.randn(4, 8)).sum().backward()\noptimizer.step()\n"
-MADE = f"model = DDP(net)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n{STEP}"
 CHECKPOINTED = {"activation_checkpointing": True}
-RECOMPUTED = adopting("ddp", CHECKPOINTED)
 STOPPED: Cases = {
-    "a buffer that changes": (
-        RECOMPUTED, MODEL.format(forward="self.norm(self.inner(x))") + MADE, "and its buffer norm.",
-    ),
-    "random numbers of Python": (
-        RECOMPUTED, "import random" + MODEL.format(forward="self.inner(x) * random.random()") + MADE,
-        "its random numbers of random would change twice",
-    ),
-    "no layers": (RECOMPUTED, f"net = nn.Linear(8, 8)\n{MADE}", "the model has no layers that repeat"),
-    "compiled by the script": (
-        adopting("ddp", {"compile": True}), f"net = torch.compile(net)\n{MADE}", "the model is compiled already",
-    ),
     "a hook beside PowerSGD's": (
         adopting("ddp", {"powersgd_rank": 1}), f"{MADE}model.register_comm_hook(None, lambda _, bucket: None)\n",
         "and strategy.powersgd_rank needs one, too: leave strategy.powersgd_rank out",
@@ -163,3 +137,29 @@ def test_an_evaluation_is_not_computed_twice() -> None:
     with torch.no_grad():
         net.train()(torch.ones(1, 4))
     assert net[0].seen == 2
+
+
+class Counting(Part):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        return super().forward(x)
+
+
+class Drawing(Part):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * random.random()
+
+
+@for_each(
+    ("part", "words"),
+    [(Counting, "its buffer passes"), (Drawing, "its random numbers of random would change")],
+)
+def test_what_a_second_pass_would_change_is_refused(part: type[Part], words: str) -> None:
+    net = nn.Sequential(part(), part())
+    prepare(net, Settings("ddp", CHECKPOINTED, {}, None, 1, torch.float32, torch.float32))
+    with pytest.raises(ParallelizeError, match=words):
+        net(torch.ones(2, 4))
