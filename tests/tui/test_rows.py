@@ -9,6 +9,7 @@ import msgspec
 import scripted as play
 from each import for_each
 from msgspec.structs import replace
+from rich.cells import cell_len
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import mesh
@@ -51,11 +52,12 @@ from distui.tui.rows.column_widths import tight
 from distui.tui.rows.columns import RANK_COLUMNS, by_id
 from distui.tui.rows.findings import detail_rows, items
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions
-from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
+from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width, wrap
 from distui.tui.rows.header import header_rows
 from distui.tui.rows.log import files_for
 from distui.tui.rows.log_lines import LogLine, log_row
 from distui.tui.rows.nccl_dialog import begin, change, command, form_rows, methods, note_rows
+from distui.tui.rows.plan_preview import broken
 from distui.tui.rows.ranks import heat_rows, heat_title, node_cells
 from distui.tui.rows.tables import next_sort, rank_columns, rank_rows, rank_table
 
@@ -125,6 +127,17 @@ def test_the_heat_map_names_every_rank_below_its_gpu() -> None:
     assert "97%" in line_of(rows[0])
     assert line_of(rows[1]).split() == [f"r{rank}" for rank in range(8)]
     assert all(row_width(row) <= 78 for row in rows)
+
+
+def test_wide_characters_are_wrapped_by_their_columns() -> None:
+    """An exception's text may be Chinese, and so may a path in a plan."""
+    text = "RuntimeError: 内存不足请检查" + "显存设置" * 20
+    for width in (20, 41, 80):
+        rows = wrap(text, width, first=" - ")
+        assert max(map(row_width, rows)) <= width
+        assert "".join("".join(line_of(row).split()) for row in rows) == "-" + text.replace(" ", "")
+        lines = broken(f"  DATA=/数据/{text}", width)
+        assert max(map(cell_len, lines)) <= width
 
 
 def test_cells_wrap_where_the_terminal_is_narrow() -> None:

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from ...presets.finding import SEVERITIES, Finding
 from ...presets.plurals import plural
@@ -207,10 +207,26 @@ def key_row(*keys: tuple[str, str]) -> Row:
 
 def wrap(text: str, width: int, style: str = "text", *, first: str = "", then: str = "") -> list[Row]:
     """Wrap a sentence to as many rows as it needs."""
-    lines = textwrap.wrap(
-        text, max(width, 10), initial_indent=first, subsequent_indent=then or " " * len(first)
-    )
+    width, then = max(width, 10), then or " " * len(first)
+    if cell_len(text) > len(text):
+        lines = wrap_wide(text, width, first, then)
+    else:
+        lines = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=then)
     return [((line, style),) for line in lines or [first]]
+
+
+def wrap_wide(text: str, width: int, first: str, then: str) -> list[str]:
+    """Wrap a text with characters of two columns, which textwrap counts as one. Long words are cut."""
+    lines, begun = [first], False
+    longest = max(2, width - max(cell_len(first), cell_len(then)))
+    pieces = [piece for word in text.split() for piece in chop_cells(word, longest)]
+    for piece in pieces:
+        if begun and cell_len(lines[-1]) + 1 + cell_len(piece) > width:
+            lines.append(then)
+            begun = False
+        lines[-1] += f" {piece}" if begun else piece
+        begun = True
+    return lines
 
 
 def text_row(text: str) -> Row:

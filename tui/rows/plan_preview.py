@@ -7,11 +7,13 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from ...presets.finding import Finding
 from ...presets.launchers import megatron
 from ...runners.launch.launch_form import LaunchPreview
 from . import glyphs
-from .glyphs import Row, counted, labelled, wrap
+from .glyphs import Row, counted, labelled, wrap, wrap_wide
 
 
 def plan_rows(preview: LaunchPreview, width: int | None = None) -> list[Row]:
@@ -66,9 +68,11 @@ def text_rows(text: str, width: int | None = None) -> list[Row]:
 
 def broken(line: str, width: int) -> list[str]:
     """Wrap a line, at blanks if there are any; continuation lines are indented by four more columns."""
-    if len(line) <= width:
+    if cell_len(line) <= width:
         return [line]
     lead = len(line) - len(line.lstrip())
+    if cell_len(line) > len(line):
+        return wrap_wide(line, width, " " * lead, " " * (lead + 4))
     wrapped = textwrap.wrap(
         line, width, subsequent_indent=" " * (lead + 4), drop_whitespace=True, break_on_hyphens=False
     )
