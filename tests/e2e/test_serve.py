@@ -63,7 +63,7 @@ def served(world: World) -> Iterator[Served]:
 
 @contextlib.asynccontextmanager
 async def browser() -> AsyncIterator[aiohttp.ClientSession]:
-    """A client that keeps cookies for localhost."""
+    """A client that keeps cookies for 127.0.0.1."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
         yield session
 
@@ -108,9 +108,9 @@ async def test_nobody_gets_in_without_the_token(served: Served) -> None:
 async def test_a_page_of_another_site_and_another_name_get_nothing(served: Served) -> None:
     async with browser() as owner:
         page = await page_of(owner, served)
-        for host in ("evil.example", f"evil.example:{served.port}", f"127.0.0.1:{served.port}"):
+        for host in ("evil.example", f"evil.example:{served.port}", f"localhost:{served.port}"):
             assert await code(owner, page, Host=host) == 403, host
-        for origin in ("http://evil.example", "http://localhost:1", "null"):
+        for origin in ("http://evil.example", "http://127.0.0.1:1", "null"):
             assert await code(owner, page, Origin=origin) == 403, origin
             assert await code(owner, f"{page}ws", **UPGRADE, Origin=origin) == 403, origin
         assert await code(owner, f"{page}ws", **UPGRADE) == 403, "a websocket without origin"
@@ -119,7 +119,7 @@ async def test_a_page_of_another_site_and_another_name_get_nothing(served: Serve
             assert answer.headers["Referrer-Policy"] == "no-referrer"
             policy = answer.headers["Content-Security-Policy"]
         assert "default-src 'self'" in policy
-        assert "http" not in policy.replace(f"ws://localhost:{served.port}", "")
+        assert "http" not in policy.replace(f"ws://127.0.0.1:{served.port}", "")
         assert "token" not in text
         async with browser() as stranger:
             with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
@@ -186,4 +186,6 @@ def test_the_line_for_ssh_has_the_port(served: Served) -> None:
     assert served.forward.startswith(f"ssh -N -L {served.port}:127.0.0.1:{served.port} ")
     socket.create_connection(("127.0.0.1", served.port)).close()
     other = served.run.distui("serve", "--port", str(served.port))
-    other.refused(2, f"ort {served.port} cannot be opened (Address already in use)", "choose another with --port")
+    other.refused(
+        2, f"ort {served.port} cannot be opened (Address already in use)", "choose another with --port"
+    )

@@ -9,7 +9,7 @@ from each import for_each
 from distui.tui.browser.gate import Gate
 
 PORT = 8765
-OURS = f"localhost:{PORT}"
+OURS = f"127.0.0.1:{PORT}"
 ORIGIN = f"http://{OURS}"
 
 
@@ -52,17 +52,17 @@ def test_secrets_are_long_and_of_one_server() -> None:
         (OURS, "", True, False),
         (OURS, "http://evil.example", True, False),
         (OURS, "http://evil.example", False, False),
-        (OURS, "http://localhost:9999", True, False),  # another account's server
-        (OURS, "http://localhost", True, False),
+        (OURS, "http://127.0.0.1:9999", True, False),  # another account's server
+        (OURS, "http://127.0.0.1", True, False),
         (OURS, f"https://{OURS}", True, False),
         (OURS, f"{ORIGIN}.evil.example", True, False),
         (OURS, f"{ORIGIN}/", True, False),
         ("", None, False, False),
         ("evil.example", None, False, False),
         (f"evil.example:{PORT}", ORIGIN, True, False),  # a name that leads to 127.0.0.1
-        (f"localhost.evil.example:{PORT}", None, False, False),
-        (f"127.0.0.1:{PORT}", None, False, False),
-        ("localhost", None, False, False),
+        (f"127.0.0.1.evil.example:{PORT}", None, False, False),
+        (f"localhost:{PORT}", None, False, False),  # perhaps ::1, where another account listens
+        ("127.0.0.1", None, False, False),
         (f"{OURS}, evil.example", None, False, False),
     ],
 )

@@ -1,7 +1,9 @@
 """Decides which requests get in. Every account of the machine can connect to a port of the loopback interface.
 
 The token in the printed address works once: the browser that brings it gets a cookie for the server's lifetime. The path
-of the page is random, too, because browsers send cookies of `localhost` to all its ports, but only below their path.
+of the page is random, too, because browsers send cookies of a host to all its ports, but only below their path.
+
+The address has a number, not `localhost`: that may also be ::1, where another account could listen at the same port.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import hmac
 import secrets
 
 COOKIE = "distui"
+LOOPBACK = "127.0.0.1"
 
 
 def same(one: str, other: str) -> bool:
@@ -21,7 +24,7 @@ class Gate:
     """Secrets of one server, and its rules."""
 
     def __init__(self, port: int) -> None:
-        self.host = f"localhost:{port}"
+        self.host = f"{LOOPBACK}:{port}"
         self.origin = f"http://{self.host}"
         self.place = f"/{secrets.token_hex(8)}/"
         """Path of the page."""

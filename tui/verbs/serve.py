@@ -17,9 +17,7 @@ from ...runners.run.commands import Share, Unshare
 from ...runners.run.errors import RunError
 from ...runners.run.packages import install_extra
 from ...runners.run.wire.client import new_id
-from ..browser.gate import Gate
-
-LOOPBACK = "127.0.0.1"
+from ..browser.gate import LOOPBACK, Gate
 
 
 def serve(options: argparse.Namespace) -> int:
