@@ -21,7 +21,6 @@ from typing import Any, cast
 from ...presets.finding import Finding, PresetError
 from ...presets.load import entries, library, load
 from ...presets.preset_text import ListedPreset, ShownPreset, list_dict, show_dict
-from ...presets.request import Named
 from ..comparison import differences, loading
 from ..comparison.differences import ComparedRuns
 from ..diagnosis.diagnosis_document import Diagnosis
@@ -30,7 +29,7 @@ from ..doctor.examine import examine
 from ..hub.sky_process import Candidate
 from ..launch import advice, check, linting, sky
 from ..launch.advice import AdviceDocument, MemoryQuestion
-from ..launch.hosts import check_hosts, list_on, ssh_options
+from ..launch.hosts import list_on, named_ways
 from ..removal import removed_runs
 from ..removal.removed_runs import Removable, Removed
 from ..reports import examination, examination_request, run_diagnosis, run_list, watched_jobs
@@ -40,7 +39,6 @@ from ..reports.status_document import WatchedStatus
 from ..reports.watched_jobs import ListedJob
 from ..run import run_directories
 from ..run.errors import NoSuchRunError, RunError, UnreachableError
-from ..run.wire.ssh import Way
 from ..watch.foreign_jobs import find_job, scan
 from .arguments import checked, checked_fields, reading
 from .async_run import AsyncRun, RunFacts
@@ -265,9 +263,7 @@ async def ls(*, hosts: Sequence[str] = (), ssh_config: str | None = None) -> lis
     """
     if not hosts:
         return [read.document() for read in await asyncio.to_thread(run_list.runs_here)]
-    named = check_hosts([Named(host) for host in hosts], "hosts")
-    config = ssh_options(ssh_config)
-    found, problems = await list_on([Way(host.destination, config) for host in named])
+    found, problems = await list_on(named_ways(hosts, "hosts", ssh_config))
     if problems:
         raise UnreachableError("; ".join(problems))
     return cast("list[RunLine]", found)

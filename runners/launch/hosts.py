@@ -439,6 +439,12 @@ def _line(words: list[str], where: str) -> Named:
     return Named(words[0], slots)
 
 
+def named_ways(hosts: Iterable[str], where: str, ssh_config: str | None) -> list[Way]:
+    """Return how to reach the hosts that the user named in `where`. Raises RunError."""
+    named = check_hosts([Named(host) for host in hosts], where)
+    return [Way(host.destination, ssh_options(ssh_config)) for host in named]
+
+
 def check_hosts(hosts: list[Named], where: str) -> list[Named]:
     """Return the hosts if they are valid and unique. Raises RunError."""
     if not hosts:
@@ -492,7 +498,6 @@ if [ -z "$found" ]; then
     exit 127
 fi
 """
-LIST = WHICH + 'exec "$found" ls --json\n'
 NAME = WHICH + 'echo "DISTUI-IS $found"\n'
 
 
@@ -504,16 +509,22 @@ async def list_on(ways: Sequence[Way]) -> tuple[list[dict[str, Any]], list[str]]
 
 
 async def _list(way: Way) -> list[dict[str, Any]]:
-    out = await call(way, ("sh",), LIST.encode(), LIST_SECONDS)
-    for line in reversed(out.decode("utf-8", "replace").splitlines()):  # the login may print first
-        if line.startswith("["):
-            try:
-                return [{**run, "on": way.destination} for run in json.loads(line)]
-            except (ValueError, TypeError, RecursionError):
-                break
-    raise HostError(
-        f"{way.destination}: its distui does not list its runs: try `ssh {way.destination} distui ls`"
-    )
+    try:
+        return [{**run, "on": way.destination} for run in json.loads(await json_of(way, "ls"))]
+    except (ValueError, TypeError, RecursionError):
+        raise HostError(
+            f"{way.destination}: its distui does not list its runs: try `ssh {way.destination} distui ls`"
+        ) from None
+
+
+async def json_of(way: Way, *words: str) -> bytes:
+    """Return the JSON that a verb of the distui on a host prints; b"" if it prints none. Raises HostError."""
+    script = f'{WHICH}exec "$found" {shlex.join(words)} --json\n'
+    out = await call(way, ("sh",), script.encode(), LIST_SECONDS)
+    lines = [
+        line for line in out.splitlines() if line.startswith((b"[", b"{"))
+    ]  # the login may print first
+    return lines[-1] if lines else b""
 
 
 async def command_on(way: Way) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...presets import base_dirs
-from ..launch.hosts import LIST_SECONDS, WHICH, hosts_of_launches
+from ..launch.hosts import hosts_of_launches, json_of
 from ..run import run_directories
 from ..run.errors import RunError
-from ..run.wire.ssh import HostError, Way, call
+from ..run.wire.ssh import HostError, Way
 from . import directory_trees, run_removal
 
 WITH_ALL = "stays without --all"
@@ -108,11 +107,8 @@ def removed(everything: bool, env: Mapping[str, str] = os.environ) -> Leftovers:
 
 async def on_host(way: Way, *options: str) -> Leftovers:
     """Return the answer of `distui uninstall` on a host. Raises HostError."""
-    script = f'{WHICH}exec "$found" uninstall --json {shlex.join(options)}\n'
-    out = await call(way, ("sh",), script.encode(), LIST_SECONDS)
-    lines = [line for line in out.splitlines() if line.startswith(b"{")]  # the login may print first
     try:
-        there = msgspec.json.decode(lines[-1] if lines else b"", type=Leftovers)
+        there = msgspec.json.decode(await json_of(way, "uninstall", *options), type=Leftovers)
     except msgspec.DecodeError as error:
         raise HostError(f"{way.destination}: its distui has another `uninstall` ({error})") from None
     places = [structs.replace(place, host=way.destination) for place in there.places]

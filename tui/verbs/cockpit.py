@@ -9,11 +9,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...presets.request import Named
 from ...runners.run import run_directories, shared_sockets
 from ...runners.run.errors import RunError, UnreachableError
 from ...runners.run.wire.client import LinkError
-from ...runners.run.wire.ssh import HostError, Way
+from ...runners.run.wire.ssh import HostError
 from ..terminal import complaint, draws_ascii_alone
 
 
@@ -83,11 +82,10 @@ def _attach_shared(path: Path, ascii_only: bool) -> int:
 
 def _attach_on_host(options: argparse.Namespace) -> int:
     """Run the other host's cockpit in this terminal through ssh. Raises RunError."""
-    from ...runners.launch.hosts import attach_words, check_hosts, command_on, ssh_options
+    from ...runners.launch.hosts import attach_words, command_on, named_ways
 
     check_terminal()
-    (host,) = check_hosts([Named(options.host)], "--host")
-    way = Way(host.destination, ssh_options(options.ssh_config))
+    (way,) = named_ways([options.host], "--host", options.ssh_config)
     try:
         command = asyncio.run(command_on(way))
     except HostError as error:

@@ -12,13 +12,11 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from ...presets.request import Named
 from ...presets.sanitize import clean_text
 from ...runners.removal.directory_trees import size_of
 from ...runners.reports.run_list import ReadRun, runs_here
 from ...runners.run import clock, run_directories
 from ...runners.run.errors import RunError, UnreachableError
-from ...runners.run.wire.ssh import Way
 from ..rows.run_filter import FilterError, RunFilter, understood
 from ..rows.runs import RunEntry, entry_of, ordered
 from ..rows.runs_table import printed, unknown_column, usual
@@ -132,12 +130,11 @@ def _listed(read: ReadRun, size: int | None) -> ListedRun:
 
 def _runs_of_hosts(options: argparse.Namespace) -> tuple[list[ListedRun], list[str]]:
     """Return the runs of other hosts, newest first, and a sentence for each host that cannot be queried."""
-    from ...runners.launch.hosts import check_hosts, list_on, ssh_options  # slow to load
+    from ...runners.launch.hosts import list_on, named_ways  # slow to load
     from ..other_hosts import entry_elsewhere
 
-    named = check_hosts([Named(host) for host in options.host], "--host")
-    config = ssh_options(options.ssh_config)
-    runs, problems = asyncio.run(list_on([Way(host.destination, config) for host in named]))
+    ways = named_ways(options.host, "--host", options.ssh_config)
+    runs, problems = asyncio.run(list_on(ways))
     now, rows = clock.now(), list[ListedRun]()
     for run in runs:
         entry = entry_elsewhere(str(run.get("on", "")), run)

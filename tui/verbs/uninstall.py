@@ -7,13 +7,12 @@ import asyncio
 import sys
 from collections.abc import Iterator
 
-from ...presets.request import Named
-from ...runners.launch.hosts import check_hosts, ssh_options
+from ...runners.launch.hosts import named_ways
 from ...runners.removal import leftovers
 from ...runners.removal.leftovers import Leftovers
 from ...runners.run.errors import RunError
 from ...runners.run.formatting import size_short
-from ...runners.run.wire.ssh import HostError, Way, each
+from ...runners.run.wire.ssh import HostError, each
 from ..rows.glyphs import table
 from ..terminal import answer, complain, confirmed
 
@@ -35,12 +34,10 @@ def _request(options: argparse.Namespace, remove: bool) -> Leftovers:
     """List or remove, here or on the named hosts. Raises RunError."""
     if not options.host:
         return leftovers.removed(options.all) if remove else leftovers.listed(options.all)
-    named = check_hosts([Named(host) for host in options.host], "--host")
-    config = ssh_options(options.ssh_config)
+    ways = named_ways(options.host, "--host", options.ssh_config)
     words = ["--yes" if remove else "--dry-run"]
     if options.all:
         words.append("--all")
-    ways = [Way(host.destination, config) for host in named]
     answers = asyncio.run(each(ways, lambda way: leftovers.on_host(way, *words)))
     return leftovers.joined([_answered(item) for item in answers])
 
