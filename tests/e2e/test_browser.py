@@ -22,6 +22,7 @@ from .runs import World
 from .test_serve import LINES, Served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+KEYS = "xyryR:stop\r"
 PICTURE = os.environ.get("DISTUI_BROWSER_PICTURE")
 """File for a picture of the page."""
 
@@ -34,6 +35,8 @@ class Tab:
         self._numbers = itertools.count(1)
         self.loaded: list[str] = []
         """Addresses from which the page has loaded something."""
+        self.typed = ""
+        """Keys that the page has sent."""
         self.complaints: list[str] = []
         """Errors in its console."""
 
@@ -53,6 +56,9 @@ class Tab:
     def _note(self, told: dict[str, Any]) -> None:
         if told["method"] == "Network.responseReceived":
             self.loaded.append(told["params"]["response"]["url"])
+        elif told["method"] == "Network.webSocketFrameSent":
+            kind, *values = json.loads(told["params"]["response"]["payloadData"])
+            self.typed += values[0] if kind == "stdin" else ""
         elif told["method"] == "Runtime.exceptionThrown":
             self.complaints.append(str(told["params"]["exceptionDetails"]))
 
@@ -127,10 +133,12 @@ async def test_chromium_shows_the_cockpit_and_its_keys_change_nothing(world: Wor
             assert not await tab.evaluate("document.cookie"), "scripts do not see the cookie"
             await asyncio.sleep(3.0)
             first = await tab.picture()
-            await tab.press("xyryR:stop\r")
+            await tab.evaluate("document.querySelector('.xterm-helper-textarea').focus()")
+            await tab.press(KEYS)
             await asyncio.sleep(2.0)
             second = await tab.picture()
             assert first != second
+            assert all(key in tab.typed for key in KEYS), tab.typed
             if PICTURE:
                 Path(PICTURE).write_bytes(second)
             own = (served.origin, served.origin.replace("http", "ws"), "data:", "blob:")
