@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -80,20 +80,20 @@ class Leftovers(Struct, frozen=True):
     """Hosts of recorded launches, which were not contacted."""
 
 
-def listed(everything: bool, env: Mapping[str, str] = os.environ) -> Leftovers:
+def listed(everything: bool) -> Leftovers:
     """Return the files here. With `everything` nothing of distui's stays, as with --all."""
-    places = [found for place in PLACES for found in _found(place, everything, env)]
+    places = [found for place in PLACES for found in _found(place, everything)]
     return Leftovers(places, False, [], [way.destination for way in hosts_of_launches()])
 
 
-def removed(everything: bool, env: Mapping[str, str] = os.environ) -> Leftovers:
+def removed(everything: bool) -> Leftovers:
     """Remove the files that are not kept. Raises RunError, before anything is removed, if a run is live."""
     for entry in run_directories.entries():
         removal = run_removal.examine(entry)
         is_copy = removal.phase.ended and run_directories.elsewhere(entry)
         if removal.refusal and not is_copy:
             raise RunError(removal.refusal)
-    here = listed(everything, env)
+    here = listed(everything)
     failed = []
     for place in here.places:
         if place.kept:
@@ -125,20 +125,20 @@ def joined(answers: Sequence[Leftovers]) -> Leftovers:
     )
 
 
-def _found(place: Place, everything: bool, env: Mapping[str, str]) -> Iterator[FoundPlace]:
-    if place.holds == SOCKETS and "DISTUI_SOCKET_DIR" in env:
+def _found(place: Place, everything: bool) -> Iterator[FoundPlace]:
+    if place.holds == SOCKETS and "DISTUI_SOCKET_DIR" in os.environ:
         return  # the user named another directory
     kept = "" if everything and place.kept == WITH_ALL else place.kept
-    for path in sorted(glob.glob(_pattern(place.path, env))):
+    for path in sorted(glob.glob(_pattern(place.path))):
         if os.lstat(path).st_uid == os.getuid() and _contains(path, place.contains):
             yield FoundPlace(path, place.holds, directory_trees.size_of(Path(path)), kept)
 
 
-def _pattern(path: str, env: Mapping[str, str]) -> str:
+def _pattern(path: str) -> str:
     """Return the pattern of a place for this user."""
     for variable, default in base_dirs.HOMES.items():
         if path.startswith(f"{default}/"):
-            return glob.escape(str(base_dirs.base(variable, env))) + path.removeprefix(default)
+            return glob.escape(str(base_dirs.base(variable, os.environ))) + path.removeprefix(default)
     path = path.replace("UID", str(os.getuid()))
     if path.startswith("~"):
         return glob.escape(os.path.expanduser("~")) + path.removeprefix("~")
