@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.run import daemon
+from distui.runners.run import daemon_run
 from distui.runners.run.parts import Parts, Report, in_background
 
 
@@ -48,4 +48,4 @@ class BreakableParts(Parts):
 
 def install(patch: pytest.MonkeyPatch) -> None:
     """Have each agent and hub own its parts by a BreakableParts."""
-    patch.setattr(daemon, "Parts", BreakableParts)
+    patch.setattr(daemon_run, "Parts", BreakableParts)
