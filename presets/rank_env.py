@@ -91,5 +91,5 @@ def env_origins(
             kept = name in WATCHED and name in user and env[name] == user[name]
             sources[name] = SHELL if kept else DISTUI
     if OLD_RECORDER in env and env[OLD_RECORDER] == env.get("TORCH_FR_BUFFER_SIZE"):
-        sources[OLD_RECORDER] += ", only where torch is older than 2.9"
+        sources[OLD_RECORDER] += ", only if torch is older than 2.9"
     return sources

@@ -123,7 +123,7 @@ def _shared_notes(preset: Preset, obeys: Obeys) -> tuple[str, ...]:
     is_cast = obeys.casts or obeys.reader in ("parallelize", "adopt", "trainer")
     if obeys.how is None or is_cast or preset.strategy.kind != "deepspeed" or param == "fp32":
         return ()
-    note = f"DeepSpeed makes the model {param}, not its inputs: where the script gives it fp32 numbers, cast them, or "
+    note = f"DeepSpeed makes the model {param}, not its inputs: if the script gives it fp32 numbers, cast them, or "
     return (f"{note}add --set precision.param=fp32.",)
 
 
@@ -158,6 +158,6 @@ def _accumulation_notes(preset: Preset, obeys: Obeys) -> Iterator[str]:
     if preset.batch.accumulation == 1:
         return
     if obeys.reader == "accelerate":
-        yield "batch.accumulation acts where the script uses accelerator.accumulate()."
+        yield "batch.accumulation acts only if the script uses accelerator.accumulate()."
     elif obeys.reader == "trainer":
         yield "batch.accumulation has to be the Trainer's gradient_accumulation_steps, too."

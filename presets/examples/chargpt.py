@@ -355,7 +355,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's own sources.")
     add = parser.add_argument
     add("--steps", type=int, default=1000, help="steps to have done at the end")
-    add("--batch", type=int, default=8, help="samples a rank takes at once, where the preset says nothing")
+    add("--batch", type=int, default=8, help="samples per rank and step, if the preset sets none")
     add("--block", type=int, default=64, help="characters a sample")
     add("--layers", type=int, default=4, help="transformer blocks")
     add("--width", type=int, default=96, help="width of the model, a multiple of --heads")

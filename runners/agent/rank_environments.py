@@ -222,7 +222,7 @@ class Environment:
         if launch is None:
             text = f"{environment.FILE} in the run directory is missing or damaged: ranks start without what the "
             text += "launch's shell gave them"
-            remedy = f"`distui stop {run.record.name}` and launch again where that matters"
+            remedy = f"`distui stop {run.record.name}` and launch again if that matters"
             run.findings.raise_finding(Finding(NOT_KEPT, "warning", text, node=run.node, remedy=remedy))
             launch = Kept(environment.of_launch(os.environ, run.plan.env), frozenset())
         started = environment.of_runner(launch, run.plan.env, run.state.changes, self._secrets)

@@ -72,7 +72,7 @@ class ReclaimWatch:
         at = f" at {when}" if when else " within seconds"
         text = f"{NAMES[service.provider]} takes this node back{at}"
         remedy = (
-            f"`distui restart {self._run.record.name} --save-first` saves now where the plan has --save-on"
+            f"`distui restart {self._run.record.name} --save-first` saves now if the plan has --save-on"
         )
         return Finding(FINDING, "warning", text, node=self._run.node, remedy=remedy, value=when)
 

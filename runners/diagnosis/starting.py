@@ -70,7 +70,7 @@ def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float)
         evidence=(
             f"its environment: WORLD_SIZE={pulse.world_size}, MASTER_ADDR:MASTER_PORT {pulse.master or 'n/a'}",
             f"pid {pulse.pid} uses no CPU time",
-            "missing: its stack. Without a hook py-spy names the line, where it is installed",
+            "missing: its stack. Without a hook py-spy names the line, if it is installed",
         ),
         since=began,
     )

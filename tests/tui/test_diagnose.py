@@ -182,7 +182,7 @@ def test_several_files_without_a_common_time(log: Path, capsys: pytest.CaptureFi
     log.with_name("other.log").write_text("h:1:2 [0] NCCL WARN Too many open files\n")
     _, out, _ = run(capsys, "train.log", "other.log")
     assert (
-        "    Which cause came first is not known: the files' lines carry no common time."
+        "    Which cause came first is unknown: the lines of these files have no common clock."
         in out.splitlines()
     )
 

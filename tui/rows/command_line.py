@@ -121,7 +121,7 @@ VERBS = {
         following=_after_restart,
     ),
     "nccl": TypedVerb(
-        "nccl LEVEL [SUBSYS,…] [rank N] [for SECONDS] [restart]   NCCL_DEBUG, live where NCCL can",
+        "nccl LEVEL [SUBSYS,…] [rank N] [for SECONDS] [restart]   NCCL_DEBUG, live if NCCL can",
         command=typed_commands.set_nccl,
         following=_after_nccl,
     ),

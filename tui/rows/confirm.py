@@ -342,7 +342,7 @@ def _live(state: RunState, ranks: list[int]) -> list[Row]:
     if reached.live_for_all:
         return [_line("how", "live: the ranks go on")]
     return [
-        _line("how", "live where that is possible: the ranks go on", "warn"),
+        _line("how", "live if that is possible: the ranks go on", "warn"),
         _line("obey", describe_reach(state, ranks)),
     ]
 

@@ -245,7 +245,7 @@ def _written(form: NcclForm, each: float) -> str:
     if words:
         return f"{words} per node{' (that rate is assumed)' if form.rate is None else ''}"
     if form.level == "TRACE":
-        return "without bound where NCCL was built for TRACE, else what INFO does"
+        return "without limit if NCCL was built with TRACE, else the same as INFO"
     which = "" if form.chosen or form.level != "INFO" else f"{DEFAULT_SUBSYS} (none is chosen): "
     return f"{which}little once the job runs"
 
@@ -253,7 +253,7 @@ def _written(form: NcclForm, each: float) -> str:
 def _room(form: NcclForm, rate: float) -> str:
     disk = form.disk
     if disk is None:
-        return "how much is free is not known"
+        return "the free space is unknown"
     lasts = f": enough for {duration_short(disk.room / rate)}" if rate > 0 else ""
     return f"{size_short(disk.free)} of {size_short(disk.total)} free on {disk.name}{lasts}"
 

@@ -34,7 +34,7 @@ SHOWN = 8
 UNCUT = 1 << 20
 """Columns of a line without a screen."""
 ORDERS = {"time": ", by time", "lines": "", "unknown": ""}
-UNORDERED = "Which cause came first is not known: the files' lines carry no common time."
+UNORDERED = "Which cause came first is unknown: the lines of these files have no common clock."
 
 
 def diagnose(options: argparse.Namespace) -> int:
