@@ -148,5 +148,5 @@ def test_whom_it_is_for_has_to_be_said(world: World) -> None:
     run.distui("share", "--user", "nosuchuser").refused(2, "nknown user 'nosuchuser': check the name")
     run.distui("share", "--group", "4294967296").refused(2, "nknown group")
     run.distui("share", "--user", "root", "--for", "soon").refused(2, "'soon' is not a time")
-    for verb in (("share", "--user", "root"), ("serve",)):
-        run.distui(*verb).refused(2, "has ended, and only live runs are shared", "distui export")
+    for words in (("share", "--user", "root"), ("serve",)):
+        run.distui(*words).refused(2, "has ended, and only live runs are shared", "distui export")
