@@ -1,4 +1,4 @@
-"""Suggest changes with which a model fits on its GPUs. Pure."""
+"""Suggest changes that let a model fit on its GPUs. Pure."""
 
 from __future__ import annotations
 
