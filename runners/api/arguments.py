@@ -56,8 +56,10 @@ def reading(call: F) -> F:
     def with_read_arguments(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        own = {name: value for name, value in bound.arguments.items() if name != "self"}
-        bound.arguments.update(checked(**own))
+        for name, value in bound.arguments.items():
+            if name != "self":
+                kind = str(signature.parameters[name].annotation)
+                bound.arguments[name] = _checked(name, value, rule_of(name, kind))
         return call(*bound.args, **bound.kwargs)
 
     return cast(F, with_read_arguments)
@@ -65,10 +67,12 @@ def reading(call: F) -> F:
 
 def checked(**given: Any) -> dict[str, Any]:
     """Return the arguments by name, in the form for use. Raises TypeError for a wrong type, else RunError."""
-    return {
-        name: _checked(name, value, ARGUMENTS.get(name) or OF_TYPE[TYPES[name]])
-        for name, value in given.items()
-    }
+    return {name: _checked(name, value, rule_of(name)) for name, value in given.items()}
+
+
+def rule_of(name: str, kind: str = "") -> Argument:
+    """Return the rule of an argument: its own, that of the field of `Request`, else that of its annotation."""
+    return ARGUMENTS.get(name) or OF_TYPE[TYPES.get(name, kind)]
 
 
 def checked_fields(kind: type[Struct], **given: Any) -> dict[str, Any]:
@@ -268,39 +272,21 @@ ARGUMENTS: Mapping[str, Argument] = {
     "out": Argument(_or_none(_path), "the path of a directory, or None for the run's own"),
     "streams": Argument(_many(_among((*STREAMS, "log"))), 'a list of "out", "err", "nccl" and "log"'),
     "attempt": Argument(_or_none(_count), "the number of an attempt, or None for the newest"),
-    "node": Argument(_or_none(_count), "the number of a node, or None for all"),
     "grep": Argument(_text, 'a regular expression, as in "loss|error"'),
     "since": Argument(_or_none(_moment), "unix seconds, or None"),
     "begin": Argument(_or_none(_moment), "unix seconds, or None"),
     "end": Argument(_or_none(_moment), "unix seconds, or None"),
-    "last": Argument(_or_none(_seconds), "seconds, as in 600, or None"),
-    "tail": Argument(_or_none(_count), "a number of lines, or None for all"),
     "metrics": Argument(_many(_name), 'names of metrics, as in "train.loss", "gpu"'),
-    "gpu_indexes": Argument(_many(_count), "a list of GPUs by their numbers, as in [0, 1]"),
     "what": Argument(_among((*KINDS, RECORD)), '"stacks", "flight", "memory" or "record"'),
     "file": Argument(_path, 'the path of a file, as in "night.tar.gz"'),
     "files": Argument(_command, "paths of files"),
-    "log_mib": Argument(_count, "a number of MiB"),
-    "size_mib": Argument(_count, "a number of MiB"),
     "level": Argument(_name, 'a level of NCCL_DEBUG, as in "INFO"'),
     "subsys": Argument(_text, 'NCCL_DEBUG_SUBSYS, as in "COLL,NET", or ""'),
-    "seconds": Argument(_or_none(_seconds), "seconds, as in 30, or None"),
-    "save_timeout": Argument(_or_none(_seconds), "seconds, as in 300, or None"),
-    "user": Argument(_or_none(_name), "the name or number of a user, or None"),
-    "group": Argument(_or_none(_name), "the name or number of a group, or None"),
-    "for_s": Argument(_or_none(_seconds), "seconds, as in 7200, or None"),
-    "pid": Argument(_or_none(_count), "the pid of a process, or None"),
-    "minutes": Argument(_or_none(_count), "idle minutes, or None for never"),
-    "older_than_s": Argument(_or_none(_seconds), "seconds, as in 86400, or None"),
-    "keep": Argument(_or_none(_count), "a number of runs, or None"),
     "signal": Argument(_name, 'the name of a signal, as in "USR1"'),
     "text": Argument(_text, "a text"),
     "add": Argument(_many(_name), 'tags one by one, as in "good", "keep"'),
     "remove": Argument(_many(_name), 'a list of tags, as in ["bad"]'),
-    **dict.fromkeys(
-        ("follow", "fold", "force", "restart", "save_first", "failed", "pairs", "everything"),
-        Argument(_flag, "True or False"),
-    ),
+    "everything": Argument(_flag, "True or False"),
     "unset": Argument(_many(_variable), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
     "notify": Argument(
         _many(_name), 'a list of channels, as in ["team:hang,gave-up", "terminal"], or ["off"]'
@@ -317,9 +303,10 @@ OF_TYPE: Mapping[str, Argument] = {
     "float | None": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
     "int": Argument(_count, "a whole number from 0 on"),
     "int | None": Argument(_or_none(_count), "a whole number from 0 on, or None"),
+    "Sequence[int]": Argument(_many(_count), "a list of numbers from 0 on, as in [0, 1]"),
     "str": Argument(_name, "a text"),
     "str | None": Argument(_or_none(_path), "a text, or None"),
     "tuple[str, ...]": Argument(_many(_name), "a list of texts"),
     "Mapping[str, str]": Argument(_mapping_of(_text), "a dict of texts"),
 }
-"""Type of a field of `Request` → how it is read, if `ARGUMENTS` does not say it."""
+"""Type of a field of `Request`, or annotation → how it is read, if `ARGUMENTS` does not say it."""

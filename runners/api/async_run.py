@@ -131,7 +131,7 @@ class AsyncRun(RunFacts):
         tail: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[LogLine]:
-        """Iterate over the log lines of the newest attempt, or of `attempt`, in order of time.
+        """Iterate over the log lines of all attempts, or of `attempt`, in order of time.
 
         `streams`: "out", "err", "nccl", "log" (of distui's runner and agent). `grep`: a regular expression. `since`:
         unix seconds. `tail`: only so many lines of those that are there. `follow`: also new lines, until the run ends.

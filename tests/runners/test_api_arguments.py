@@ -151,7 +151,7 @@ TYPES = [
     (lambda run: api.plan(3), "script is of type int"),  # type: ignore[arg-type]
     (lambda run: api.doctor(hosts="a"), "hosts is of type str"),
     (lambda run: api.advise(8), "gpus is of type int"),  # type: ignore[arg-type]
-    (lambda run: api.prune(keep="3"), "keep is of type str: pass a number of runs"),  # type: ignore[arg-type]
+    (lambda run: api.prune(keep="3"), "keep is of type str: pass a whole number"),  # type: ignore[arg-type]
     (lambda run: api.diff("a", 3), "b is of type int: pass a run"),  # type: ignore[arg-type]
 ]  # fmt: skip
 """Calls with something of a wrong type, and how their sentence begins."""
@@ -309,11 +309,14 @@ def test_every_argument_of_every_call_has_a_rule() -> None:
     methods = [
         call for name, call in vars(api.AsyncRun).items() if inspect.isfunction(call) and name[0] != "_"
     ]
-    named = {name for call in functions + methods for name in inspect.signature(call).parameters}
-    named -= {"self", "options", "question"}
-    of_type = {name for name, kind in arguments.TYPES.items() if kind in arguments.OF_TYPE}
-    assert arguments.ARGUMENTS.keys() <= named | REQUEST_OPTIONS.keys()
-    assert named | REQUEST_OPTIONS.keys() <= arguments.ARGUMENTS.keys() | of_type
+    parameters = [
+        each for call in functions + methods for each in inspect.signature(call).parameters.values()
+    ]
+    named = {each.name: str(each.annotation) for each in parameters}
+    for name in named.keys() - {"self", "options", "question"}:
+        assert arguments.rule_of(name, named[name]), name
+    assert arguments.ARGUMENTS.keys() <= named.keys() | REQUEST_OPTIONS.keys()
+    assert all(arguments.rule_of(name) for name in REQUEST_OPTIONS)
 
 
 def of_two_attempts() -> RunState:
