@@ -237,7 +237,7 @@ _LOOK = {
             switch("-t --timestamps", "print the time of each line"),
             JSON,
             value("--grep", "RE", "only lines that match", default=""),
-            value("--attempt", "N", "only this attempt (default: the newest)", type=count),
+            value("--attempt", "N", "only this attempt (default: all)", type=count),
         ),
         examples={
             "logs night -f -t": "all ranks as they write, with times",
@@ -836,7 +836,7 @@ _CLUSTERS = {
         changes_runs=True,
         examples={
             "autostop night 30": "tear the cluster down after 30 idle minutes",
-            "autostop night off": "never tear it down by itself",
+            "autostop night off": "never tear it down automatically",
             "autostop night 30 --json": "for scripts",
         },
         exits=COMMANDS_A_RUN,

@@ -52,7 +52,7 @@ def _machines(document: MarkupNode, file: str) -> Iterator[Finding]:
         return
     port = document.get("main_process_port")
     if port is not None and port.shown == DEFAULT_PORT:
-        text = f"Port {port.shown} is everybody's default: a second job on the machine does not start."
+        text = f"Port {port.shown} is the default of every job: a second job on the machine does not start."
         where = place_of(file, document, "main_process_port")
         yield issue("L22", where, text, value=f"main_process_port: {port.shown}")
 

@@ -49,7 +49,7 @@ def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     for var in script.settings:
         yield from lint_rules.in_plain_text(var.name, var.value, around.at(var.line))
         if var.name == "MASTER_PORT" and var.value == DEFAULT_PORT and not around.is_task:
-            text = f"Port {var.value} is everybody's default: a second job on the node does not start."
+            text = f"Port {var.value} is the default of every job: a second job on the node does not start."
             yield issue("L22", around.at(var.line), text, value=f"{var.name}={var.value}")
 
 

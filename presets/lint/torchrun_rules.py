@@ -89,7 +89,9 @@ def _port(options: Options, around: Surroundings) -> Iterator[Finding]:
     for name in ("master-port", "rdzv-endpoint"):
         text = options.literal(name)
         if text == DEFAULT_PORT or text.endswith(f":{DEFAULT_PORT}"):
-            why = f"Port {DEFAULT_PORT} is everybody's default: a second job on the node does not start."
+            why = (
+                f"Port {DEFAULT_PORT} is the default of every job: a second job on the node does not start."
+            )
             yield issue("L22", around.at(options.values[name].line), why, value=f"--{name} {text}")
             return
 

@@ -63,7 +63,7 @@ class ProfiledRank:
         rank = cls(hook, reader, writer)
         try:
             if (await rank._line(ANSWER_S)).get("pid") != hook.pid:
-                raise HookRefusal(hook.rank, "started anew meanwhile")
+                raise HookRefusal(hook.rank, "was restarted in the meantime")
         except HookError:
             rank.close()
             raise
@@ -88,7 +88,7 @@ class ProfiledRank:
         except (OSError, ValueError, msgspec.MsgspecError):
             answer = None
         if answer is None:
-            raise HookRefusal(self.rank, "ended, or started anew, before its trace was there")
+            raise HookRefusal(self.rank, "ended or restarted before it had written its trace")
         return answer
 
     def close(self) -> None:

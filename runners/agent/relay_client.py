@@ -326,7 +326,7 @@ class AgentRelay:
             if kind is not FrameKind.UNKNOWN:
                 self.send(peer, _HEAD.pack(FrameKind.UNKNOWN, name, 0))
         elif kind is FrameKind.UNKNOWN:
-            stream.broken(f"the agent of node {peer} began anew")
+            stream.broken(f"the agent of node {peer} was restarted")
         else:
             stream.take(kind, number, payload)
 

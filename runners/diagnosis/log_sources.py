@@ -87,7 +87,7 @@ class ByteStream:
             raise BrokenOff(_words(error)) from None
         self.count += len(block)
         if self._spent is not None and self.count > FLOOR and self.count > RATIO * self._spent():
-            raise BrokenOff(f"more than {RATIO:,} bytes come out of each of its own")
+            raise BrokenOff(f"more than {RATIO:,} bytes per packed byte")
         return block
 
 

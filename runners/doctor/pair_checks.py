@@ -205,8 +205,8 @@ def _node(
     id_, severity = NODE[how]
     text = {
         "dead": sentence(f"{name} could reduce with none of its partners ({partners}): {_why(tried)}"),
-        "wrong": f"{name} gets wrong sums with everybody it could reduce with ({partners}).",
-        "slow": f"{name} is slow with everybody it could reduce with ({partners}).",
+        "wrong": f"{name} gets wrong sums with every node that it could reduce with ({partners}).",
+        "slow": f"{name} is slow with every node that it could reduce with ({partners}).",
     }[how]
     return Finding(
         id=id_,

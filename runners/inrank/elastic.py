@@ -158,7 +158,7 @@ def start_again(group: WorkerGroup, why: str) -> Ending:
         )
     except OSError as error:
         group.report = Reporter(os.path.join(group.run_dir, "runner.jsonl"), group.poke, ".run")
-        return "failed", 1, "%s; nor could the runner start anew: %s" % (text, error)
+        return "failed", 1, "%s; the runner could not restart either: %s" % (text, error)
 
 
 def _left_out(group: WorkerGroup) -> dict[str, str]:

@@ -86,7 +86,7 @@ def _link(frame: Frame) -> list[Statement]:
         why = f": {status.text}" if status.text and waited > SLOW_CONNECT_S else ""
         return [Statement(glyphs.STALE, "warn", f"connecting to the agent, {waited:.0f} s{why}")]
     if frame.quiet:
-        text = f"nothing heard from the agent for {duration_short(frame.silence)}: what is shown is old"
+        text = f"no message from the agent for {duration_short(frame.silence)}: what is shown is old"
         return [Statement(glyphs.UNHEARD, "stale", text)]
     return []
 

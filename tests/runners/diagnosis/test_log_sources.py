@@ -248,7 +248,7 @@ def test_a_bomb_is_left_after_a_gibibyte(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "bomb.bz2").write_bytes(bz2.compress(PLAIN + b"x" * (16 << 20)))
     reading, _ = read(tmp_path, "logs")
     assert [sentence for sentence in reading.unread if "bomb" in sentence] == [
-        "logs/bomb.bz2 breaks off after line 1 (more than 1,000 bytes come out of each of its own): have it copied again"
+        "logs/bomb.bz2 breaks off after line 1 (more than 1,000 bytes per packed byte): have it copied again"
     ]
 
 

@@ -110,7 +110,10 @@ def test_who_could_reduce_with_somebody_is_not_dead() -> None:
     first, second, said = rounds(4, world({2: dead, 3: slow}))
     assert said == Blame({2: "dead", 3: "slow"}, {})
     _, found = checks.check_pairs(["a", "b", "c", "d"], first, second)
-    assert (found.id, found.text) == ("D-PAIR-SLOW", "d is slow with everybody it could reduce with (b).")
+    assert (found.id, found.text) == (
+        "D-PAIR-SLOW",
+        "d is slow with every node that it could reduce with (b).",
+    )
     first, second = [good((0, 1)), dead((2, 3))], [good((2, 0)), slow((3, 1))]
     assert verdict(first, second) == Blame({3: "slow"}, {(2, 3): "dead"})
 

@@ -79,7 +79,7 @@ async def test_an_agent_that_begins_anew_is_noticed(carriers: Carriers) -> None:
         nodes.attach(1)
         await eventually(lambda: nodes.relays[1].up)
         await stream.write(b"is there anybody?")
-        assert await ended(stream) == "the agent of node 1 began anew"
+        assert await ended(stream) == "the agent of node 1 was restarted"
         assert await echoed(await nodes.relays[0].open(1), b"x") == b"x"
 
 
@@ -90,7 +90,7 @@ async def test_whoever_only_reads_notices_that_the_other_agent_began_anew(carrie
         nodes.relays[1] = AgentRelay(1, 2, nodes.echo)
         nodes.tasks[1].cancel()
         nodes.attach(1)
-        assert await ended(stream) == "the agent of node 1 began anew"
+        assert await ended(stream) == "the agent of node 1 was restarted"
 
 
 async def test_whoever_only_reads_notices_that_the_other_node_was_cut_off(carriers: Carriers) -> None:
