@@ -95,7 +95,7 @@ _START = {
         exits=Exits((FAILED,), TRAINING_FAILED),
     ),
     "example": Verb(
-        "demo:example",
+        "example:example",
         "print a training script to start with",
         options=(),
         examples={

@@ -1,11 +1,9 @@
-"""demo, example: the shipped scripts. `demo` imports the launch modules, which takes most of a second, after a word."""
+"""demo: prints what it starts, and only then imports the launch modules, which takes most of a second."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from importlib import resources
-from pathlib import Path
 
 from ...presets.plurals import plural
 from ..terminal import interactive
@@ -21,14 +19,3 @@ def demo(options: argparse.Namespace) -> int:
     from .demo_launch import start_demo
 
     return start_demo(options)
-
-
-def example(options: argparse.Namespace) -> int:
-    """Print the script that the demo trains."""
-    sys.stdout.write(example_path("chargpt.py").read_text(encoding="utf-8"))
-    return 0
-
-
-def example_path(name: str) -> Path:
-    """Return the path of a shipped script."""
-    return Path(str(resources.files("distui.presets"))) / "examples" / name

@@ -14,7 +14,7 @@ from ...runners.launch.words import count
 from ...runners.run import run_directories
 from ...runners.run.errors import NoTorchError
 from ..terminal import complain
-from .demo import example_path
+from .example import example_path
 from .launch import begin
 
 HANG_AT = "100"
