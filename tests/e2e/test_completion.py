@@ -12,7 +12,7 @@ from pathlib import Path
 import argcomplete.finders
 import pytest
 
-from distui.tui.cli import main
+from distui.tui.cli import main, parser
 
 from .runs import DISTUI, World
 from .screen import Screen
@@ -118,12 +118,29 @@ def at_tab(world: World, line: str) -> list[str]:
     return [word for word in words if word]
 
 
-def test_what_may_stand_at_the_cursor(somebody: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     finder = argcomplete.finders.CompletionFinder
     monkeypatch.setattr(finder, "_init_debug_stream", lambda self: None)  # descriptor 9 is not its own here
     monkeypatch.setattr(argcomplete, "autocomplete", partial(finder(), exit_method=sys.exit))
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_may_stand_at_the_cursor(somebody: World) -> None:
     for line, words in AT_TAB.items():
         assert at_tab(somebody, line) == words, line
+
+
+@pytest.mark.usefixtures("in_process")
+def test_no_file_is_offered_where_only_a_run_may_stand(somebody: World) -> None:
+    """There is train.py, and no run begins so."""
+    of_runs = [
+        name
+        for name, verb in parser().verbs.items()
+        if any(action.metavar == "RUN" and not action.option_strings for action in verb._actions)
+    ]
+    assert {"stop", "logs", "rm"} - {*of_runs} == {"logs"}, "logs also takes a bundle"
+    assert {verb: found for verb in of_runs if (found := at_tab(somebody, f"distui {verb} tra"))} == {}
 
 
 @pytest.mark.real
