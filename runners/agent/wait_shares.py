@@ -53,8 +53,7 @@ class WaitShares:
             share = waited(pulse, seconds)
             samples = self._samples.setdefault(pulse.rank, deque(maxlen=64))
             if share is not None and seconds > 0:
-                called = sum(group.enqueued for group in pulse.groups)
-                samples.append(_Sampled(pulse.at, seconds, share, called, _in_call_s(pulse)))
+                samples.append(_Sampled(pulse.at, seconds, share, _called(pulse), _in_call_s(pulse)))
             while samples and samples[0].at < pulse.at - WINDOW_S:
                 samples.popleft()
 
@@ -97,6 +96,15 @@ def _in_call_s(pulse: Pulse) -> float:
     return max(0.0, pulse.at - oldest)
 
 
+def _has_begun(pulse: Pulse) -> bool:
+    """Return True if the rank has made a step, or called a collective without an optimizer."""
+    return bool(_called(pulse) if pulse.step is None else pulse.step)
+
+
+def _called(pulse: Pulse) -> int:
+    return sum(group.enqueued for group in pulse.groups)
+
+
 def waited(pulse: Pulse, seconds: float) -> float | None:
     """Return the share of the seconds before a pulse that its rank was in collectives, or None if unknown. Pure.
 
@@ -109,4 +117,6 @@ def waited(pulse: Pulse, seconds: float) -> float | None:
         return 1.0
     if not pulse.stack:
         return None
-    return 1.0 if position_of(pulse.stack).kind is Kind.COLLECTIVE else 0.0
+    if position_of(pulse.stack).kind is Kind.COLLECTIVE:
+        return 1.0
+    return 0.0 if _has_begun(pulse) else None

@@ -16,7 +16,7 @@ WORK = (Site("/code/train.py", 12, "forward"), Site("/code/train.py", 40, "<modu
 
 
 def pulse(at: float, stack: tuple[Site, ...] = WORK, pid: int = 7, **more: object) -> Pulse:
-    return structs.replace(Pulse(0, at, pid=pid, hook=True, torch=True, stack=stack), **more)
+    return structs.replace(Pulse(0, at, pid=pid, hook=True, torch=True, stack=stack, step=3), **more)
 
 
 def call(created: float) -> Collective:
@@ -117,3 +117,14 @@ def test_a_rank_that_is_found_in_one_collective_after_the_other_is_not_blocked()
     other.take([looked(165.0, 20, WORK, 100.0)])
     other.take([looked(170.0, 40, WORK, 100.0)])
     assert (other.percent(0, 7, 171.0) or 0.0) < 50.0, "one group waits for long while another one goes on"
+
+
+def test_before_the_first_step_only_a_wait_is_known() -> None:
+    """While a rank imports torch or compiles, "0 %" would say that the data of a training is known."""
+    shares = WaitShares()
+    for number in range(13):
+        shares.take([pulse(100.0 + 5 * number, step=None)])
+    assert shares.percent(0, 7, 160.0) is None
+    assert waited(pulse(100.0, step=0, groups=(ProcessGroup("0", enqueued=4),)), 5.0) is None
+    assert waited(pulse(100.0, COLLECTIVE, step=0), 5.0) == 1.0
+    assert waited(pulse(100.0, step=None, groups=(ProcessGroup("0", enqueued=4),)), 5.0) == 0.0, "no optimizer"
