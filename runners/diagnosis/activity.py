@@ -63,8 +63,8 @@ class FrameRule(NamedTuple):
     names: re.Pattern[str]
 
     def fits(self, file: str, name: str) -> bool:
-        """Whether a frame of this function in this file matches."""
-        return bool(self.path.search(rooted(file)) and self.names.search(name))
+        """Whether a frame of this function in this file matches. The body of a module is run by its import."""
+        return name != "<module>" and bool(self.path.search(rooted(file)) and self.names.search(name))
 
 
 _PLACES = tomllib.loads(resources.files(__package__).joinpath("places.toml").read_text("utf-8"))

@@ -91,3 +91,23 @@ def test_nothing_is_told_of_young_attempts_old_stacks_and_ranks_that_step() -> N
     assert no_step_yet(state, 122.0) == "compiling"
     state.apply(Stamped(122.0, RankTick((RankSample(0, 1000, step=1),))))
     assert no_step_yet(state, 123.0) == ""
+
+
+def test_modules_that_download_do_not_download_while_torch_imports_them() -> None:
+    find, execute = (
+        Site("<frozen importlib._bootstrap>", 9, name)
+        for name in ("_find_and_load", "_call_with_frames_removed")
+    )
+    nested = (
+        Site("/usr/lib/python3.12/urllib/request.py", 88, "<module>"),
+        execute,
+        find,
+        Site(f"{LIB}/torch/hub.py", 20, "<module>"),
+        execute,
+        find,
+        Site(f"{LIB}/torch/__init__.py", 2000, "<module>"),
+        execute,
+        find,
+        OWN,
+    )
+    assert doing_words(nested) == doing_words(nested[1:]) == "importing modules"
