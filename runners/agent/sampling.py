@@ -180,6 +180,7 @@ class Sampling:
             step=steps.so_far,
             step_s=steps.step_s,
             still_s=steps.still_s,
+            usual_s=steps.usual_s,
             wait_percent=waits,
             log_age_s=age,
         )

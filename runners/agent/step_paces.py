@@ -15,6 +15,8 @@ class Steps(NamedTuple):
     """Mean seconds per step since the previous sample. None after the steps have stopped."""
     still_s: float | None = None
     """Seconds since the newest step, after the steps have stopped."""
+    usual_s: float | None = None
+    """Usual seconds per step, after the steps have stopped."""
 
 
 USUAL_OF = 5
@@ -58,10 +60,12 @@ class Paces:
             known.add(counted[0], counted[1])
         if not known.paces:
             return Steps(known.count)
-        still_s = max(0.0, now - known.last)
-        if holds(still_s, median(known.paces)):
+        still_s, usual_s = max(0.0, now - known.last), median(known.paces)
+        if holds(still_s, usual_s):
             return Steps(known.count, known.paces[-1])
-        return Steps(known.count, still_s=None if counted is None else still_s)
+        if counted is None:
+            return Steps(known.count)
+        return Steps(known.count, still_s=still_s, usual_s=usual_s)
 
     def last(self, rank: int, pid: int | None) -> float | None:
         """Return the newest step time of a process, even after its steps have stopped."""

@@ -110,6 +110,8 @@ class RankSample(Struct, frozen=True, omit_defaults=True):
     """Mean seconds per step since the previous sample; None once the steps have stopped, see freshness.py."""
     still_s: float | None = None
     """Seconds since the newest step, once the steps have stopped."""
+    usual_s: float | None = None
+    """Usual seconds per step, once the steps have stopped."""
     throttled_percent: float | None = None
     """Percent of the cgroup's quota periods that were throttled; None without a quota."""
     cpus: str | None = None

@@ -20,7 +20,7 @@ def test_the_pace_of_steps_that_have_stopped_is_no_pace_of_now() -> None:
     paces.add(0, 1, (10, 100.0), 100.0)
     assert paces.add(0, 1, (14, 102.0), 102.0) == Steps(14, 0.5)
     assert paces.add(0, 1, (14, 102.0), 105.0) == Steps(14, 0.5), "no sample is expected sooner"
-    assert paces.add(0, 1, (14, 102.0), 106.0) == Steps(14, still_s=4.0)
+    assert paces.add(0, 1, (14, 102.0), 106.0) == Steps(14, still_s=4.0, usual_s=0.5)
     assert paces.last(0, 1) == 0.5, "for the end of it"
     assert paces.add(0, 1, (16, 107.0), 107.0) == Steps(16, 2.5), "it goes on"
 
@@ -30,7 +30,7 @@ def test_a_slow_step_is_no_stop() -> None:
     for step in range(5):
         paces.add(0, 1, (step, 1000.0 + 60 * step), 1000.0 + 60 * step)
     assert paces.add(0, 1, (4, 1240.0), 1240.0 + 180.0) == Steps(4, 60.0)
-    assert paces.add(0, 1, (4, 1240.0), 1240.0 + 181.0) == Steps(4, still_s=181.0)
+    assert paces.add(0, 1, (4, 1240.0), 1240.0 + 181.0) == Steps(4, still_s=181.0, usual_s=60.0)
 
 
 def test_one_long_step_does_not_make_long_steps_usual() -> None:
@@ -39,7 +39,7 @@ def test_one_long_step_does_not_make_long_steps_usual() -> None:
     for second in range(6):
         paces.add(0, 1, (10 + 2 * second, 100.0 + second), 100.0 + second)
     assert paces.add(0, 1, (21, 225.0), 225.0) == Steps(21, 120.0), "a save took two minutes"
-    assert paces.add(0, 1, (21, 225.0), 229.0) == Steps(21, still_s=4.0)
+    assert paces.add(0, 1, (21, 225.0), 229.0) == Steps(21, still_s=4.0, usual_s=0.5)
 
 
 def test_before_the_first_step_there_is_no_pace() -> None:
