@@ -17,13 +17,11 @@ def choose(
     attempt: int | None = None,
     node: int | None = None,
 ) -> list[LogFile]:
-    """Return the files to show. Defaults: the newest attempt, every rank and every node.
+    """Return the files to show. Defaults: every attempt, every rank and every node.
 
     The stream "log" selects runner and agent logs, which belong to no attempt.
     """
-    matching = [file for file in files if _is_wanted(file, ranks, streams, attempt, node)]
-    newest = max((file.attempt for file in matching if file.attempt is not None), default=None)
-    return [file for file in matching if file.attempt in (newest, None)]
+    return [file for file in files if _is_wanted(file, ranks, streams, attempt, node)]
 
 
 def _is_wanted(

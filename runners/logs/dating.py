@@ -1,8 +1,9 @@
 """Convert windows of one log into lines with sort keys in time among the lines of other logs. Pure.
 
 A line's own timestamp decides if it is plausible, else the time when the agent saw the line. Lines of one log keep their
-order: no line is earlier than the line above it. Lines with equal times are ordered by rank. So all readers of the same
-bytes get the same order, whenever and in whatever pieces they read.
+order: no line is earlier than the line above it. Lines of an attempt are between its begin and the next attempt's.
+Lines with equal times are ordered by rank. So all readers of the same bytes get the same order, whenever and in whatever
+pieces they read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ...presets.sanitize import WIDTH, clean_line
 from ..run.formatting import size_text
 from ..run.log_files import LogFile
 from ..run.wire.client import Window
+from .attempt_bounds import UNBOUNDED, Bounds
 from .line_times import LATEST, UNKNOWN, LineTime, TimeRecords
 from .own_stamps import own_time
 
@@ -23,10 +25,11 @@ SHARP_S = 2.0
 """Maximum uncertainty in seconds of a line that is shown with its time."""
 
 Key = tuple[float, int, int, str, int]
-"""Sort key of lines: time, rank, stream, file and offset. The time is 0.0 if unknown."""
+"""Sort key of lines: time, rank, stream, file and offset. Without a time, it is the attempt's begin, or 0.0."""
 FIRST: Key = (float("-inf"), 0, 0, "", 0)
 LAST: Key = (float("inf"), 0, 0, "", 0)
 """Keys before and after all lines."""
+_BEFORE_RANKS = -(1 << 30)
 
 _STREAMS = ("log", "out", "err", "nccl")
 
@@ -47,11 +50,18 @@ class Dated(NamedTuple):
         return self.key[4]
 
 
-def key_of(file: LogFile, when: float, offset: int) -> Key:
-    """Return a line's sort key among all logs. Without a time, rank 0's stdout is last."""
+def key_of(file: LogFile, when: float, offset: int, begin: float = 0.0) -> Key:
+    """Return a line's sort key among all logs. Lines without a time are at `begin`, rank 0's stdout last."""
     rank = -1 if file.rank is None else file.rank
     stream = _STREAMS.index(file.stream)
-    return (when, rank, stream, file.id, offset) if when else (0.0, -rank, -stream, file.id, offset)
+    if when:
+        return (when, rank, stream, file.id, offset)
+    return (begin, -rank, -stream, file.id, offset)
+
+
+def begin_key(bounds: Bounds, number: int = 0) -> Key:
+    """Return the sort key before the first line of an attempt. `number` tells such keys apart."""
+    return (bounds.begin, _BEFORE_RANKS, 0, "", number)
 
 
 def _state(piece: bytes) -> int:
@@ -62,10 +72,17 @@ def _state(piece: bytes) -> int:
 class LogSpan:
     """The loaded part of one file, from `begin` to `next`, without gaps except the file's own."""
 
-    def __init__(self, file: LogFile, begin: int = 0, dated: bool = True, width: int = WIDTH) -> None:
+    def __init__(
+        self,
+        file: LogFile,
+        begin: int = 0,
+        dated: bool = True,
+        width: int = WIDTH,
+        bounds: Bounds = UNBOUNDED,
+    ) -> None:
         """`dated`: whether times matter, which may be false for a single file. `width`: maximum characters per line."""
         self._wanted, self._width = dated, width
-        self.file = file
+        self.file, self.bounds = file, bounds
         self.begin = self.next = begin
         self.first: Key | None = None
         self.last: Key | None = None
@@ -194,7 +211,7 @@ class LogSpan:
         self.begin = window.offset
         for index, line in enumerate(lines):
             if self.first is not None and line.key > self.first:
-                lines[index] = line._replace(key=key_of(self.file, self.first[0], line.offset))
+                lines[index] = line._replace(key=(*self.first[:4], line.offset))
         self.first, self.last = lines[0].key, self.last or lines[-1].key
         return lines
 
@@ -214,7 +231,10 @@ class LogSpan:
         return [] if line is None else [line]
 
     def _note(self, text: str) -> Dated:
-        return Dated(text, key_of(self.file, self._floor, self.next))
+        return Dated(text, self._key(self.next))
+
+    def _key(self, offset: int) -> Key:
+        return key_of(self.file, self._floor, offset, self.bounds.begin)
 
     def _lines(
         self,
@@ -244,5 +264,6 @@ class LogSpan:
         else:
             at = moment.by if moment.slack <= SHARP_S else None
             when = moment.by or 0.0
-        self._floor = max(self._floor, when)
-        return Dated(text, key_of(self.file, self._floor, offset), at, own is not None)
+        if when:
+            self._floor = max(self._floor, self.bounds.clamped(when))
+        return Dated(text, self._key(offset), at, own is not None)

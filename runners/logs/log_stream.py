@@ -14,9 +14,11 @@ from ..run.commands import ReadLog
 from ..run.errors import RunError
 from ..run.log_files import LogFile, parse_file_id
 from ..run.model import CaughtUp, LogGrew, RunEnded
-from ..run.state import RunState
+from ..run.state import Attempt, RunState
 from ..run.wire.client import Link
+from .attempt_bounds import Bounds, bounds_of
 from .choice import check_there, choose
+from .dating import LAST, Key, begin_key
 from .merging import Line, MergedLogs, prefixes
 from .search import compile_grep
 
@@ -30,7 +32,7 @@ class LogRequest(Struct, frozen=True, kw_only=True):
     streams: tuple[str, ...] = ("out", "err")
     """Names among "out", "err", "nccl", and "log" for distui's own runner and agent."""
     attempt: int | None = None
-    """None for the newest."""
+    """None for all."""
     grep: str = ""
     """Regular expression that lines must match."""
     since: float | None = None
@@ -50,6 +52,8 @@ class LogLine(Struct, frozen=True):
     """Unix seconds; None if unknown."""
     own: bool
     """Whether the line itself has the time."""
+    attempt: int | None
+    """None for logs of distui's runner and agent, which outlive attempts."""
     rank: int | None
     node: int
     stream: str
@@ -64,7 +68,7 @@ def log_line(line: Line) -> LogLine:
     """Return a line with its log."""
     dated, file = line
     at = None if dated.at is None else round(dated.at, 6)
-    return LogLine(at, dated.own, file.rank, file.node, file.stream, file.source, dated.text)
+    return LogLine(at, dated.own, file.attempt, file.rank, file.node, file.stream, file.source, dated.text)
 
 
 class LogStream:
@@ -81,6 +85,13 @@ class LogStream:
         self.problems = self._merged.problems
         """Reason why a file cannot be read, by file. Complete after the last line."""
         self._dated = asked.dated or asked.since is not None
+        self._oldest = 0
+        """The oldest attempt to read."""
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The attempts of the run."""
+        return self._state.attempts
 
     async def portions(self) -> AsyncIterator[list[Line]]:
         """Yield lines in order. Raises RunError for ranks, attempts and nodes that the run does not have."""
@@ -112,22 +123,41 @@ class LogStream:
         return [file for name in self._state.log_sizes if (file := parse_file_id(name)) is not None]
 
     async def _read_new(self) -> AsyncIterator[list[Line]]:
+        """Yield new lines, attempt after attempt, so that memory holds windows of only one attempt."""
         asked, files = self._asked, self._files()
         chosen = choose(files, asked.ranks, asked.streams, asked.attempt, asked.node)
+        bounds = bounds_of(self._state.attempts)
+        groups = _by_attempt(chosen)
         self._merged.take_new_names(files)
-        fresh = [file for file in chosen if file not in self._merged]
-        if self._merged:
-            begins = [0] * len(fresh)
-        else:
+        begins = dict[str, int]()
+        if not self._merged:
             self.prefix = prefixes(chosen)
             self._dated = self._dated or len(chosen) > 1
-            begins = await asyncio.gather(*(self._begin(file) for file in fresh))
-        for file, begin in zip(fresh, begins, strict=True):
-            self._merged.add(file, begin, self._dated)
-        for file in chosen:
-            self._merged.grow(file, self._state.log_sizes.get(file.id, 0))
-        async for lines in self._merged.read(self._link):
-            yield self._wanted(lines)
+            begins = await self._first_offsets(groups, bounds)
+        numbers = [number for number in groups if not number or number >= self._oldest]
+        for number, following in zip(numbers, [*numbers[1:], 0], strict=True):
+            for file in groups[number]:
+                if file not in self._merged:
+                    self._merged.add(file, begins.get(file.id, 0), self._dated)
+                self._merged.bound(file, bounds.get(number))
+                self._merged.grow(file, self._state.log_sizes.get(file.id, 0))
+            async for lines in self._merged.read(self._link, _until(bounds.get(following))):
+                yield self._wanted(lines)
+
+    async def _first_offsets(
+        self, groups: dict[int, list[LogFile]], bounds: dict[int, Bounds]
+    ) -> dict[str, int]:
+        """Return the offset of each file's first line to read, and find the oldest attempt to read."""
+        asked, offsets = self._asked, dict[str, int]()
+        for number in sorted(groups, key=lambda number: number or _NEWEST, reverse=True):
+            if number in bounds and asked.since is not None and bounds[number].end < asked.since:
+                break
+            begins = await asyncio.gather(*(self._begin(file) for file in groups[number]))
+            offsets |= {file.id: begin for file, begin in zip(groups[number], begins, strict=True)}
+            self._oldest = number or self._oldest
+            if number and asked.tail is not None and any(begins):
+                break  # one of its files has enough lines
+        return offsets
 
     def _wanted(self, lines: list[Line]) -> list[Line]:
         since = self._asked.since
@@ -152,6 +182,23 @@ class LogStream:
                 return window.offset
             back *= 8
         return 0
+
+
+_NEWEST = 1 << 30
+"""Sorts logs of no attempt after all attempts."""
+
+
+def _by_attempt(files: list[LogFile]) -> dict[int, list[LogFile]]:
+    """Return the files of each attempt, the oldest first. 0: of no attempt."""
+    groups: dict[int, list[LogFile]] = {}
+    for file in sorted(files, key=lambda file: file.attempt or 0):
+        groups.setdefault(file.attempt or 0, []).append(file)
+    return groups
+
+
+def _until(following: Bounds | None) -> Key:
+    """Return the key before which lines may be printed. `following`: of the next attempt to read."""
+    return LAST if following is None else begin_key(following)
 
 
 def _check_readable(run_dir: Path) -> None:

@@ -12,7 +12,8 @@ from ..run import clock
 from ..run.commands import ReadLog
 from ..run.log_files import LogFile
 from ..run.wire.client import Link
-from .dating import FIRST, LAST, Dated, LogSpan
+from .attempt_bounds import UNBOUNDED, Bounds
+from .dating import FIRST, LAST, Dated, Key, LogSpan
 
 REQUEST = 1 << 20
 """Maximum bytes per request."""
@@ -29,8 +30,8 @@ class Line(NamedTuple):
 
 
 def prefixes(files: Collection[LogFile]) -> Callable[[LogFile], str]:
-    """Return the prefix of lines: "" for one file, `[rank 0] ` for several, `[rank 0 err] ` for several streams."""
-    if len(files) < 2:
+    """Return the prefix of lines: "" for one writer, `[rank 0] ` for several, `[rank 0 err] ` for several streams."""
+    if len({(file.node, file.label, file.stream) for file in files}) < 2:
         return lambda file: ""
     streams = len({file.stream for file in files}) > 1
     return lambda file: f"[{file.label} {file.stream}] " if streams else f"[{file.label}] "
@@ -66,6 +67,10 @@ class MergedLogs:
         """Read one more file from byte `begin` on. `dated`: whether times matter."""
         self._spans[file.id] = LogSpan(file, begin, dated, self._width)
 
+    def bound(self, file: LogFile, bounds: Bounds | None) -> None:
+        """Set the times of the file's attempt, which lines read from now on do not leave. None: unknown."""
+        self._spans[file.id].bounds = bounds or UNBOUNDED
+
     def take_new_names(self, files: Iterable[LogFile]) -> None:
         """Continue files under their new names. `files`: all current files."""
         there = {file.id: file for file in files}
@@ -89,12 +94,15 @@ class MergedLogs:
         for span in (self._spans[file.id] for file in files):
             span.size = max(span.size, span.next + 1)
 
-    async def read(self, link: Link) -> AsyncIterator[list[Line]]:
-        """Yield new lines in order, in portions. Raises LinkError; unyielded lines follow in the next call."""
+    async def read(self, link: Link, until: Key = LAST) -> AsyncIterator[list[Line]]:
+        """Yield new lines before `until` in order, in portions. Raises LinkError.
+
+        Unyielded lines follow in the next call.
+        """
         while left := [name for name in self._spans if self._lacks(name)]:
             await asyncio.gather(*(self._read(link, name) for name in left))
-            yield self._ready()
-        yield self._ready()
+            yield self._ready(until)
+        yield self._ready(until)
 
     def last_words(self, files: Collection[LogFile]) -> list[Line]:
         """Return the text without a newline at the ends of files that are complete."""
@@ -120,11 +128,10 @@ class MergedLogs:
         if window.next <= at and not lines:
             span.size = span.next  # the file has no more data, whatever was reported
 
-    def _ready(self) -> list[Line]:
-        """Return the lines that no later line can precede."""
+    def _ready(self, until: Key) -> list[Line]:
+        """Return the lines before `until` that no later line can precede."""
         spans = [span for name, span in self._spans.items() if name not in self.problems]
-        bounds = [span.last or FIRST for span in spans if span.behind]
-        bound = min(bounds, default=LAST)
+        bound = min([until, *(span.last or FIRST for span in spans if span.behind)])
         ready: list[Line] = []
         for name, lines in self._waiting.items():
             count = bisect_right(lines, bound, key=lambda line: line.key)

@@ -8,11 +8,11 @@ from operator import itemgetter
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
-from ...presets.secrets import mask
 from ...runners.run.formatting import duration_exact, size_text, spans_text, time_of_day
 from ...runners.run.model import Checkpoint, FirstCause, Outcome, RunPhase
 from ...runners.run.state import Attempt, RunState
 from . import glyphs
+from .attempt_rule import environment_changes
 from .findings import items
 from .frame import Frame
 from .glyphs import Row, clip, fit, hang, labelled, wrap
@@ -142,11 +142,7 @@ def _differing(attempt: Attempt) -> list[str]:
 
 
 def _changes(attempt: Attempt) -> str:
-    changed = " ".join(
-        f"-{name}" if value is None else f"{name}={mask(name, value)}"
-        for name, value in sorted(attempt.env_diff.items())
-    )
-    return "; ".join(filter(None, [changed, *_differing(attempt)]))
+    return "; ".join(filter(None, [environment_changes(attempt), *_differing(attempt)]))
 
 
 LATE_S = 10.0

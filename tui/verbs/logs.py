@@ -27,6 +27,7 @@ from ...runners.run.model import RunEnded
 from ...runners.run.opened_logs import LogError
 from ...runners.run.parts import in_background
 from ...runners.run.wire.client import Link
+from ..rows.attempt_rule import attempt_rule
 from ..rows.log import LAUNCH_LOG
 from ..terminal import complain
 from .events import while_read
@@ -39,7 +40,7 @@ MOST_PROBLEMS = 8
 
 @run_or_bundle
 def logs(options: argparse.Namespace) -> int:
-    """Print the logs of the newest attempt, or of the requested one."""
+    """Print the logs of all attempts, or of the requested one."""
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
         if entry.record.kind == "hub" and _is_managed(entry.path):
@@ -68,12 +69,33 @@ def _requested(options: argparse.Namespace) -> LogRequest:
 
 async def _print_all(stream: LogStream, options: argparse.Namespace) -> int:
     """Print existing lines, and with --follow new ones, until the run has ended."""
+    rules = _Rules(stream)
     async for lines in stream.portions():
-        sys.stdout.writelines(_shown(line, stream, options) for line in lines)
+        for line in lines:
+            if not options.json:
+                sys.stdout.write(rules.before(line))
+            sys.stdout.write(_shown(line, stream, options))
         sys.stdout.flush()
     for file, why in list(stream.problems.items())[:MOST_PROBLEMS]:
         complain(f"{file}: {why}")
     return 1 if stream.problems else 0
+
+
+class _Rules:
+    """A rule between the lines of two attempts."""
+
+    def __init__(self, stream: LogStream) -> None:
+        self._stream = stream
+        self._attempt: int | None = None
+        """The attempt of the last line."""
+
+    def before(self, line: Line) -> str:
+        """Return the rule to print before a line, or ""."""
+        above, number = self._attempt, line.file.attempt
+        if number is None or number == above:
+            return ""
+        self._attempt = number
+        return "" if above is None else f"{attempt_rule(self._stream.attempts, number)}\n"
 
 
 def _shown(line: Line, stream: LogStream, options: argparse.Namespace) -> str:
