@@ -75,8 +75,8 @@ def keep_sizes(sizes: dict[str, int], changed: Mapping[str, int]) -> None:
 class GrowthWatch:
     """Sizes of the log files of a run directory, from one `poll` to the next.
 
-    Watches the two newest attempts of each node (the previous attempt still writes while it ends), and
-    `runner.log` and `agent.log`.
+    The first poll lists all attempts. Later ones watch the two newest of each node (the previous attempt still writes
+    while it ends), and `runner.log` and `agent.log`.
     """
 
     def __init__(self, run_dir: str | Path) -> None:
@@ -86,6 +86,7 @@ class GrowthWatch:
         self.written: dict[str, float] = {}
         """Modification times (Unix, file system's clock) of the files that the last `poll` returned."""
         self._folders: dict[str, _Folder] = {}
+        self._has_listed_all = False
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -117,24 +118,30 @@ class GrowthWatch:
         ]
 
     def _scan(self, now: float) -> dict[str, tuple[int, float]]:
-        seen = self._refreshed("", now)
+        seen, ended = self._refreshed("", now), list[_Folder]()
         for node in self._below(seen[-1:], "node-"):
             below = self._refreshed(f"{node}/", now)
             seen += below
-            for attempt in sorted(self._below(below, "attempt-"), key=_number)[-2:]:
+            attempts = sorted(self._below(below, "attempt-"), key=_number)
+            for attempt in attempts[-2:]:
                 seen += self._refreshed(f"{node}/{attempt}/", now)
+            if not self._has_listed_all:
+                ended += [self._folder(f"{node}/{attempt}/") for attempt in attempts[:-2]]
+        self._has_listed_all = True
         self._folders = {prefix: folder for prefix, folder in self._folders.items() if folder in seen}
         sizes: dict[str, tuple[int, float]] = {}
-        for folder in seen:
+        for folder in [*(folder for folder in ended if folder.refresh(now)), *seen]:
             sizes |= folder.sizes()
         return sizes
+
+    def _folder(self, prefix: str) -> _Folder:
+        return _Folder(f"{self.run_dir}/{prefix}".rstrip("/"), prefix)
 
     def _refreshed(self, prefix: str, now: float) -> list[_Folder]:
         """Return the folder of this ID prefix, or nothing if it does not exist."""
         folder = self._folders.get(prefix)
         if folder is None:
-            path = f"{self.run_dir}/{prefix}".rstrip("/")
-            folder = self._folders[prefix] = _Folder(path, prefix)
+            folder = self._folders[prefix] = self._folder(prefix)
         return [folder] if folder.refresh(now) else []
 
     @staticmethod

@@ -31,9 +31,14 @@ def test_only_what_changed_is_told(tmp_path: Path) -> None:
     assert watch.sizes == {one: 1, two: 2}
 
 
-def test_an_attempt_that_ends_is_watched_beside_the_next_and_older_ones_are_not(tmp_path: Path) -> None:
+def test_an_agent_knows_all_attempts_and_watches_the_two_newest(tmp_path: Path) -> None:
     watch = GrowthWatch(tmp_path)
     files = [file_id(0, attempt, 0, "err") for attempt in (1, 2, 1000)]
     for file in files:
         write(tmp_path, file, b"x")
-    assert watch.poll(0.0) == {files[1]: 1, files[2]: 1}
+    assert watch.poll(0.0) == dict.fromkeys(files, 1)
+    assert len(watch.folders) == 4, "the run, the node, two attempts"
+    for file in files:
+        write(tmp_path, file, b"y")
+    assert watch.poll(0.1) == {files[1]: 2, files[2]: 2}
+    assert watch.sizes == {files[0]: 1, files[1]: 2, files[2]: 2}
