@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -33,20 +33,24 @@ PORT_ERRORS = (
 
 
 class NicErrors:
-    """Number of errors in the last minute, from a growing counter."""
+    """Number of errors in the last minute, from growing counters."""
 
     def __init__(self) -> None:
+        self._counters: dict[str, int] = {}
+        """Last values by name; a removed port or interface keeps its value."""
+        self._total = 0
         self._seen: deque[tuple[float, int]] = deque()
 
     def due(self, now: float) -> bool:
         """Whether the next check is due; `now` in monotonic seconds."""
         return not self._seen or now - self._seen[-1][0] >= CHECK_S
 
-    def add(self, now: float, total: int) -> None:
-        """Add the sum of all counters."""
-        if self._seen and total < self._seen[-1][1]:  # a port or an interface was removed
-            self._seen.clear()
-        self._seen.append((now, total))
+    def add(self, now: float, counters: Mapping[str, int]) -> None:
+        """Add the readable counters. One that appears or was reset adds nothing, since its errors may be old."""
+        for name, value in counters.items():
+            self._total += max(0, value - self._counters.get(name, value))
+        self._counters |= counters
+        self._seen.append((now, self._total))
         while len(self._seen) > 2 and now - self._seen[1][0] >= KEPT_S:
             self._seen.popleft()
 
@@ -56,16 +60,16 @@ class NicErrors:
         return self._seen[-1][1] - self._seen[0][1] if len(self._seen) > 1 else None
 
 
-def of_interfaces(data: bytes, names: Iterable[bytes]) -> int:
+def of_interfaces(data: bytes, names: Iterable[bytes]) -> dict[str, int]:
     """Receive and send errors of these interfaces in /proc/net/dev."""
     wanted = frozenset(names)
-    total = 0
+    errors: dict[str, int] = {}
     for line in data.splitlines()[2:]:
         name, _, rest = line.partition(b":")
         fields = rest.split()
         if name.strip() in wanted and len(fields) >= 16:
-            total += int(fields[2]) + int(fields[10])
-    return total
+            errors[name.strip().decode()] = int(fields[2]) + int(fields[10])
+    return errors
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -173,9 +177,13 @@ class HostSampler:
         if not self._errors.due(now):
             return
         data = self._kept("proc/net/dev").read_all()
-        counted = [self._number(f"{port}/{name}") or 0 for port in self._ports for name in PORT_ERRORS]
-        if data is not None:
-            self._errors.add(now, of_interfaces(data, self._nics) + sum(counted))
+        if data is None:
+            return
+        counters = of_interfaces(data, self._nics)
+        for name in (f"{port}/{error}" for port in self._ports for error in PORT_ERRORS):
+            if (value := self._number(name)) is not None:
+                counters[name] = value
+        self._errors.add(now, counters)
 
     def _number(self, name: str) -> int | None:
         data = self._kept(name).read()  # sysfs answers EINVAL or EIO for a removed port

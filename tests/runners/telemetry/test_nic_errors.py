@@ -49,18 +49,21 @@ def test_errors_are_those_of_the_last_minute_without_drops(tmp_path: Path) -> No
     assert sampler.sample().nic_errors == 0
 
 
-def test_a_counter_that_falls_begins_anew() -> None:
+def test_a_counter_that_falls_or_appears_adds_no_old_errors() -> None:
     errors = NicErrors()
     for now, total in ((0.0, 50), (5.0, 60), (10.0, 3)):
-        errors.add(now, total)
-    assert errors.lately is None
-    errors.add(15.0, 4)
-    assert errors.lately == 1
+        errors.add(now, {"eth0": total})
+    assert errors.lately == 10
+    errors.add(15.0, {"eth0": 4, "mlx5_0/ports/1/symbol_error": 9_000})
+    assert errors.lately == 11
+    errors.add(20.0, {"eth0": 4})  # the port cannot be read for a moment
+    errors.add(25.0, {"eth0": 4, "mlx5_0/ports/1/symbol_error": 9_002})
+    assert errors.lately == 13
 
 
 def test_a_look_is_due_every_few_seconds() -> None:
     errors = NicErrors()
     assert errors.due(0.0)
-    errors.add(0.0, 1)
+    errors.add(0.0, {"eth0": 1})
     assert not errors.due(4.0)
     assert errors.due(5.0)
