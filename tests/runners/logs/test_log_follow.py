@@ -183,7 +183,7 @@ def test_python_gives_the_lines_of_all_ranks_in_order_of_time(
     ):  # fmt: skip
         chronicle.emit(event, at=1.0)
     chronicle.journal.close()
-    lines = list(api.attach("ended").logs())
-    assert {line.rank for line in lines} == {0, 1, 2}
-    texts = [line.text.split(" ", 2)[2] for line in lines]
+    printed = list(api.attach("ended").logs())
+    assert {line.rank for line in printed} == {0, 1, 2}
+    texts = [line.text.split(" ", 2)[2] for line in printed]
     assert texts == [f"rank {rank} line {second}" for second in range(5) for rank in range(3)]

@@ -108,7 +108,7 @@ def test_the_users_own_code_is_named_first_then_a_library() -> None:
     [
         ("/job/train.py", True),
         ("train.py", True),
-        ("/home/me/python3.11/train.py", True),
+        ("/data/me/python3.11/train.py", True),
         ("/opt/pytorch/torch/functional.py", False),
         ("/src/torch/_tensor.py", False),
         ("/src/torch/jit/_trace.py", False),
