@@ -139,7 +139,7 @@ class LogSpan:
         if 0 <= window.size < self.next:
             self.begin = self.next = 0
             self.carry, self.carried = b"", UNKNOWN
-            lines = [self._note("(the file was truncated and begins anew)")]
+            lines = [self._note("(the file was truncated and starts again)")]
         elif window.starts:
             self._take_shift(window)
             lines = self._hits(window, now)

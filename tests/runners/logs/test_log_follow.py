@@ -136,7 +136,7 @@ async def test_a_truncated_file_is_said_and_read_from_its_start(tmp_path: Path) 
     merged.to_the_end([zero])
     link = cast(Link, Reader(tmp_path))
     lines = [line.text async for ready in merged.read(link) for line, _ in ready]
-    assert lines == ["(the file was truncated and begins anew)", "new"]
+    assert lines == ["(the file was truncated and starts again)", "new"]
 
 
 async def test_a_line_without_end_is_given_in_pieces(tmp_path: Path) -> None:
