@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from distui.presets import script_tree
+from distui.presets import script_imports, script_tree
 
 from .runs import EXAMPLES, World
 
@@ -45,7 +45,7 @@ def test_a_script_of_any_size_and_all_that_it_imports_have_one_limit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[int] = []
-    syntax_tree = script_tree.syntax_tree
+    syntax_tree = script_imports.syntax_tree
 
     def counted(source: bytes) -> ast.Module:
         parsed.append(len(source))

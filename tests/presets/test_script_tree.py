@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from each import for_each
 
-from distui.presets import script_facts, script_support, script_tree, script_values
+from distui.presets import script_facts, script_imports, script_support, script_tree, script_values
 from distui.presets.lint import script
 from distui.presets.script_tree import MOST_BYTES, MOST_FILES, MOST_NODES, read, within_limits
 from distui.presets.text_formats import Unreadable
@@ -28,7 +28,7 @@ DENSE = {
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Bytes of each text that is parsed, none of which was read before."""
     sizes: list[int] = []
-    parse = script_tree.syntax_tree
+    parse = script_imports.syntax_tree
 
     def counted(source: str | bytes) -> ast.Module:
         sizes.append(len(source))

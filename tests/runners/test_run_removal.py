@@ -342,7 +342,7 @@ def test_pruning_passes_over_links_and_what_is_tagged_keep(
 def test_a_run_that_comes_to_life_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent takes its lock between the last look and the removal."""
     entry = made("lazarus")
-    check, held = run_removal.removable_size, list[int]()
+    check, held = directory_removal.removable_size, list[int]()
 
     def late(path: Path) -> int:
         held.append(os.open(entry.path / "agent.lock", os.O_RDWR | os.O_CREAT))
