@@ -221,11 +221,11 @@ class AgentCommands(CommandExecutor):
     def resume(self) -> None:
         """Finish the earlier agent's commands after an adoption."""
         if self._run.stopping() and not any(
-            asked.verb == Stop.verb for asked, _ in self._run.state.open_commands.values()
+            each.received.verb == Stop.verb for each in self._run.state.open_commands.values()
         ):
             self._run.parts.once("stop", self._go_on_stopping())
-        for asked, attempt in list(self._run.state.open_commands.values()):
-            self._run.parts.once("open-command", self._close(asked, attempt))
+        for each in list(self._run.state.open_commands.values()):
+            self._run.parts.once("open-command", self._close(each.received, each.attempt))
 
     async def _go_on_stopping(self) -> None:
         with contextlib.suppress(CommandRefused):  # the finding "unkillable" names the remaining processes

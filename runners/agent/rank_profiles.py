@@ -111,7 +111,9 @@ class RankProfiles:
         match command.part:
             case "":
                 with self._turn.taken():
-                    return await profiling.coordinated(command, len(self._chosen(command)), self.profile)
+                    return await profiling.coordinated(
+                        command, len(self._chosen(command)), self.profile, self._run.emit
+                    )
             case "ready":
                 return await self._each(command, self._ready)
             case "arm":

@@ -207,7 +207,7 @@ class HubCommands(CommandExecutor):
         await self._links_settled()
         with self._profiles.taken():
             return await profiling.coordinated(
-                command, len(command.ranks or self._run.state.ranks), self._routed
+                command, len(command.ranks or self._run.state.ranks), self._routed, self._run.emit
             )
 
     async def _routed(self, command: SetNccl | Signal | Save | Dump | Profile) -> Reply:

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from ..run.command_executor import CommandRefused, Reply
 from ..run.commands import Profile
+from ..run.model import Event, ProfileArmed
 from ..run.wire.client import new_id
 
 MOST_STEPS = 100
@@ -69,7 +70,7 @@ def refusal(command: Profile, ranks: int) -> str:
     return ""
 
 
-async def coordinated(command: Profile, ranks: int, ask: Ask) -> Reply:
+async def coordinated(command: Profile, ranks: int, ask: Ask, emit: Callable[[Event], None]) -> Reply:
     """Let `ranks` ranks record the same steps, and wait for their traces. Raises CommandRefused."""
     if why := refusal(command, ranks):
         raise CommandRefused(why)
@@ -83,6 +84,7 @@ async def coordinated(command: Profile, ranks: int, ask: Ask) -> Reply:
         part = structs.replace(command, part="arm", first=foremost + ahead, folder=folder)
         armed = await _arm(part, ask)
         if all(each.late is None for each in armed):
+            emit(ProfileArmed(command.id, command.ranks, part.first, command.steps))
             seconds = command.seconds
             if seconds is None:
                 seconds = max(LEAST_WAIT_S, 10.0 * pace * (ahead + command.steps))

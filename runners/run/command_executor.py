@@ -94,7 +94,9 @@ class CommandExecutor(ABC):
             return await self._read(command)
         if self.run.state.phase.ended and not command.after_end:
             return CommandDone(command.id, False, ENDED)
-        self.run.emit(CommandReceived(command.id, shortened(command.requested()), command.verb))
+        plan = self.run.state.plan
+        grace_s = None if plan is None else command.grace(plan.grace_s)
+        self.run.emit(CommandReceived(command.id, shortened(command.requested()), command.verb, grace_s))
         data: Mapping[str, str] = {}
         answer: Sequence[Clause]
         try:

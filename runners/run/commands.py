@@ -72,6 +72,10 @@ class RunCommand(Struct, frozen=True):
         """Return the command's line in the journal, with secrets masked."""
         return f"{self.verb} requested"
 
+    def grace(self, usual_s: float) -> float | None:
+        """Return the seconds that the ranks have to end, `usual_s` by the plan; None if it ends none."""
+        return usual_s if self.restarts else None
+
 
 class Restart(RunCommand, frozen=True, tag=True):
     """Restart the worker group in place, with a changed environment."""
@@ -102,6 +106,9 @@ class Stop(RunCommand, frozen=True, tag=True):
     goes_to: ClassVar[Destination] = Destination.NODES
 
     grace_s: float | None = None
+
+    def grace(self, usual_s: float) -> float | None:
+        return usual_s if self.grace_s is None else self.grace_s
 
 
 class SetNccl(RunCommand, frozen=True, tag=True):

@@ -406,6 +406,8 @@ class CommandReceived(Struct, frozen=True, tag=True):
     text: str
     verb: str = ""
     """See RunCommand."""
+    grace_s: float | None = None
+    """Seconds that the ranks have to end; None if it ends none."""
 
 
 class Clause(Struct, frozen=True, omit_defaults=True):
@@ -433,6 +435,18 @@ class CommandDone(Struct, frozen=True, tag=True):
     """Output of a Dump or a Profile by rank ("0", "1", …); not journaled."""
     clauses: tuple[Clause, ...] = ()
     """The statements in `text`; () if it is one statement about no ranks."""
+
+
+class ProfileArmed(Struct, frozen=True, tag=True):
+    """All ranks of a profile will record the same steps."""
+
+    id: str
+    """Id of the command."""
+    ranks: tuple[int, ...]
+    """Its ranks; () means all."""
+    first: int
+    """First recorded step, by the hooks' count."""
+    steps: int
 
 
 class FindingRaised(Struct, frozen=True, tag=True):
@@ -553,6 +567,7 @@ Event = (
     | NcclChanged
     | CommandReceived
     | CommandDone
+    | ProfileArmed
     | FindingRaised
     | FindingCleared
     | RunEnded

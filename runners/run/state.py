@@ -41,6 +41,7 @@ from .model import (
     NcclTick,
     Outcome,
     PlanSummary,
+    ProfileArmed,
     PulseTick,
     RankChanged,
     RankPhase,
@@ -124,6 +125,18 @@ class StageProgress(Struct):
     ended: float | None = None
     failed: bool = False
     text: str = ""
+
+
+class OpenCommand(Struct):
+    """A command without an answer."""
+
+    received: CommandReceived
+    attempt: int
+    """Attempt at that time."""
+    at: float
+    """Unix time of the request."""
+    armed: ProfileArmed | None = None
+    """Steps that a profile will record."""
 
 
 class Attempt(Struct):
@@ -429,7 +442,7 @@ def _nccl_changed(state: RunState, at: Stamped, event: NcclChanged) -> None:
 def _command_received(state: RunState, at: Stamped, event: CommandReceived) -> None:
     state.notice(at, event.text)
     if event.id and not state.of_part(at):
-        state.open_commands[event.id] = (event, state.attempt)
+        state.open_commands[event.id] = OpenCommand(event, state.attempt, at.time)
     if event.verb == "stop":
         state.phase = RunPhase.STOPPING
 
@@ -438,6 +451,11 @@ def _command_done(state: RunState, at: Stamped, event: CommandDone) -> None:
     if not state.of_part(at):
         state.open_commands.pop(event.id, None)
     state.notice(at, event.text)
+
+
+def _profile_armed(state: RunState, at: Stamped, event: ProfileArmed) -> None:
+    if event.id in state.open_commands:
+        state.open_commands[event.id].armed = event
 
 
 def _finding_raised(state: RunState, at: Stamped, event: FindingRaised) -> None:
@@ -556,6 +574,7 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
     NcclChanged: _nccl_changed,
     CommandReceived: _command_received,
     CommandDone: _command_done,
+    ProfileArmed: _profile_armed,
     FindingRaised: _finding_raised,
     FindingCleared: _finding_cleared,
     RunEnded: _run_ended,
@@ -636,8 +655,8 @@ class RunState:
     delay: RestartDelayed | None = None
     failures: int = 0
     """Failures that the restart policy has counted so far."""
-    open_commands: dict[str, tuple[CommandReceived, int]] = field(default_factory=dict)
-    """Commands without an answer: id → the command and the attempt at that time."""
+    open_commands: dict[str, OpenCommand] = field(default_factory=dict)
+    """Commands without an answer, by id."""
     notices: list[tuple[float, str]] = field(default_factory=list)
     """Sentences for the user: (time, sentence), oldest first; only the newest 200."""
     notice_count: int = 0
