@@ -71,7 +71,7 @@ class RaisedFindings:
             "the logs grow faster than they can be read: distui reads only the warnings of the skipped part"
         )
         seen = f"{left / 1e6:.0f} MB were not read yet when parts were first left out; the files are whole"
-        remedy = "`distui nccl RUN WARN` ends a flood of NCCL's; `distui diagnose` reads the files whole"
+        remedy = "set NCCL_DEBUG to WARN (`d`, or `distui nccl`) to end a flood; `distui diagnose` reads whole files"
         finding = Finding(
             BEHIND_ID,
             "note",

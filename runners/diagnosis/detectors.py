@@ -22,6 +22,7 @@ from . import applied_preset, died, expectations, hang, out_of_memory, starting,
 from .arrivals import Arrivals
 from .memory_curve import MemoryCurve, MemoryPoint
 from .memory_growth import memory_limit
+from .remedy_commands import with_run
 from .view import PULSES_KEPT, Detector, View
 
 AGAIN_S = 20.0
@@ -175,10 +176,9 @@ class Judging:
     def judge(self, now: float | None = None) -> None:
         """Judge once. `now`: Unix time, by default the current time."""
         view = self.view(clock.now() if now is None else now)
-        findings = self._inherited.judge(
-            view, [new for detector in self._detectors for new in detector(view)]
-        )
-        self._ledger.update(findings)
+        name = self._state.name
+        found = [with_run(new, name) for detector in self._detectors for new in detector(view)]
+        self._ledger.update(self._inherited.judge(view, found))
 
     def view(self, now: float) -> View:
         """Remember the newest pulses and return the input of the detectors."""

@@ -21,7 +21,7 @@ class HeldBy(NamedTuple):
     """The rank that holds the file lock, and the path of the locked file."""
 
 
-_THREAD = "check what that thread waits for: its stack is in `w`, or `distui dump RUN stacks`"
+_THREAD = "press w to see what that thread waits for (in a shell: `distui dump RUN stacks`)"
 _DIED = "let the thread pass its exception on, as a future of concurrent.futures does, so that no thread waits for it"
 _PIPE = "check who was to write into it"
 

@@ -153,7 +153,7 @@ def _finding(
         rank=rank,
         node=node,
         remedy="check for tensors or losses that are kept from step to step (take .item() or .detach()), and for caches "
-        "without a bound; `distui dump memory` shows what is held",
+        "without a bound; `distui dump RUN memory` shows what is held",
         evidence=(f"{size_text(grown)} more within {gone}, {size_text(growth.now)} now",),
         ranks=ranks if len(ranks) > 1 else (),
         since=growth.since,

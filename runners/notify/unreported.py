@@ -86,7 +86,8 @@ def unreported(entry: Entry) -> list[Finding]:
             texts.append(f"the end of the run is not reported on the channel {channel}{text}")
     if not texts:
         return []
-    remedy = "`distui notify log RUN` lists all notifications, `distui notify test` tests the channels"
+    log = f"`distui notify log {entry.record.name}` lists all notifications"
+    remedy = f"{log}, `distui notify test` tests the channels"
     return [Finding(FAILED, "warning", "; ".join(texts), role="fact", remedy=remedy)]
 
 
