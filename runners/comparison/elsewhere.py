@@ -6,6 +6,7 @@ import msgspec
 from msgspec import structs
 
 from ..launch import hosts
+from ..node.routes import check_remote_word
 from ..run.errors import RunError, UnreachableError
 from ..run.wire.ssh import HostError
 from .account import FORMAT, Account, RunName
@@ -15,7 +16,7 @@ async def asked(name: RunName, ssh_config: str | None = None) -> Account:
     """Return the account from the host. Raises RunError."""
     if name.run.startswith("-"):
         raise RunError(f"{name.run!r} is not the name of a run: write HOST:NAME")
-    run = name.run if name.attempt is None else f"{name.run}@{name.attempt}"
+    run = check_remote_word(name.run) + ("" if name.attempt is None else f"@{name.attempt}")
     (way,) = hosts.named_ways([name.host], "HOST:RUN", ssh_config)
     try:
         return received(await hosts.json_of(way, "diff", run), way.destination)

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct
@@ -135,7 +136,7 @@ class LogStream:
             self._dated = self._dated or len(chosen) > 1
             begins = await self._first_offsets(groups, bounds)
         numbers = [number for number in groups if not number or number >= self._oldest]
-        for number, following in zip(numbers, [*numbers[1:], 0], strict=True):
+        for number, following in pairwise([*numbers, 0]):
             for file in groups[number]:
                 if file not in self._merged:
                     self._merged.add(file, begins.get(file.id, 0), self._dated)

@@ -209,7 +209,7 @@ NO_BUNDLES = {
     "two bytes": (2, "cannot be read"),
     "gzip": (2, "is no bundle of `distui export`: it is no tar file"),
     "zeros": (2, "is no bundle of `distui export`"),
-    "tar": (2, "belongs into no bundle"),
+    "tar": (2, "belongs in no bundle"),
     "folder": (3, "No run '"),
     "pipe": (3, "No run '"),
     "missing": (3, "No run '"),

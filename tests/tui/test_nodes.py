@@ -183,11 +183,11 @@ def test_a_hub_that_has_nothing_to_tell_is_not_old() -> None:
     early = [line for line in several.launching() if line[1] == HUB]
     frame = frame_of(early)
     frame = Frame(frame.state, frame.link, frame.now, frame.now - 60)
-    assert "nothing heard" not in text_of(banner_rows(frame, 78, 6))
+    assert "no message" not in text_of(banner_rows(frame, 78, 6))
     assert "old" not in line_of(what_row(frame, 200))
     talking = frame_of(several.running())
     talking = Frame(talking.state, talking.link, talking.now, talking.now - 60)
-    assert "nothing heard" in text_of(banner_rows(talking, 78, 6))
+    assert "no message" in text_of(banner_rows(talking, 78, 6))
 
 
 def test_a_launch_that_found_no_nodes_says_where_there_are_some() -> None:
