@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from ..runners.logs.dating import FIRST, Dated, Key, LogSpan
+from ..runners.logs.attempt_bounds import UNBOUNDED, Bounds, bounds_of
+from ..runners.logs.dating import Dated, Key, LogSpan, begin_key
 from ..runners.logs.levels import Level, level_of
 from ..runners.run import clock
 from ..runners.run.commands import ReadLog
 from ..runners.run.log_files import LogFile
+from ..runners.run.state import Attempt
 from ..runners.run.wire.client import Window
+from .rows.attempt_rule import attempt_rule
 from .rows.log import label_of
 from .rows.log_lines import LogLine
 
@@ -53,27 +56,55 @@ class LoadedLogs:
         """Why a file could not be read, in one sentence. A file that does not exist yet is no problem."""
         self._read, self._label, self._clock = read, label, clock
         self._all: list[LogLine] = []
-        self._spans = {file.id: LogSpan(file) for file in files}
-
-    def __len__(self) -> int:
-        """Return the number of files."""
-        return len(self._spans)
+        self._files: dict[str, LogFile] = {}
+        """The chosen files of all attempts."""
+        self._spans: dict[str, LogSpan] = {}
+        """The loaded parts of the files that were opened."""
+        self._bounds: dict[int, Bounds] = {}
+        self._rules: dict[int, LogLine] = {}
+        """The line above the first line of each attempt but the first, by number."""
+        self._sizes: Mapping[str, int] = {}
+        self._numbers: list[int] = []
+        """The attempts with files, in order."""
+        self.writers = 0
+        """Number of streams of ranks and other writers, each in any number of attempts."""
+        self.add(files)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._spans
+        return name in self._files
 
     @property
     def behind(self) -> bool:
         """Whether a file has unread bytes."""
         return any(span.behind for span in self._spans.values())
 
-    def add(self, files: Sequence[LogFile], separator: str = "") -> None:
-        """Add files that were created since, to be read from their beginning."""
-        fresh = [file for file in files if file.id not in self._spans]
-        if fresh and separator:
-            last = self._all[-1].key if self._all else FIRST
-            self._insert([LogLine(separator, "", Level.NONE, key=(last[0], OWN, 0, "", 0))])
-        self._spans.update((file.id, LogSpan(file)) for file in fresh)
+    def take_attempts(self, attempts: Sequence[Attempt], sizes: Mapping[str, int]) -> None:
+        """Take over the attempts of the run so far, and the sizes of its logs."""
+        self._sizes, self._bounds = sizes, bounds_of(attempts)
+        for attempt in attempts[1:]:
+            number = attempt.number
+            key = begin_key(self._bounds[number], number)
+            rule = LogLine(attempt_rule(attempts, number), "", Level.NONE, key=key)
+            if self._rules.get(number) != rule:  # lines that stay the same objects are not painted again
+                self._rules[number] = rule
+        for span in self._spans.values():
+            span.bounds = self._bounds_of(span.file)
+
+    def add(self, files: Sequence[LogFile]) -> list[LogFile]:
+        """Add files that were created since; return those that are new."""
+        fresh = [file for file in files if file.id not in self._files]
+        if fresh:
+            self._files.update((file.id, file) for file in fresh)
+            chosen = self._files.values()
+            self._numbers = sorted({file.attempt for file in chosen if file.attempt is not None})
+            self.writers = len({(file.node, file.label, file.stream) for file in chosen})
+        return fresh
+
+    def _new_span(self, file: LogFile, begin: int = 0) -> LogSpan:
+        return LogSpan(file, begin, bounds=self._bounds_of(file))
+
+    def _bounds_of(self, file: LogFile) -> Bounds:
+        return self._bounds.get(file.attempt or 0, UNBOUNDED)
 
     async def _window(self, span: LogSpan, ask: ReadLog) -> Window | None:
         """Read a window of a file; None if it cannot be read until it grows."""
@@ -113,17 +144,19 @@ class LoadedLogs:
 
     def _show(self) -> None:
         """Update the shown lines."""
-        self.lines = self._all[:]
+        raise NotImplementedError
 
-    def _trim_front(self) -> None:
+    def _trim_front(self) -> bool:
+        """Remove the first lines if there are too many; return whether any were removed."""
         over = len(self.lines) - KEPT
         if over <= KEPT // 4:  # not each time, since it rebuilds all rows
-            return
+            return False
         del self._all[: bisect_left(self._all, self.lines[over].key, key=key_of_line)]
         kept = self._kept()
         for name, span in self._spans.items():
             span.keep_end(kept.get(name))
         self._show()
+        return True
 
     def _kept(self) -> dict[str, tuple[Key, Key]]:
         """Map each file to the keys of its first and last line."""

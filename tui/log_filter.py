@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from ..runners.logs.dating import FIRST, LogSpan
@@ -11,7 +12,7 @@ from ..runners.run import clock
 from ..runners.run.commands import ReadLog
 from ..runners.run.formatting import size_short
 from ..runners.run.log_files import LogFile
-from .loaded_logs import BEHIND, KEPT, OWN, WINDOW, LoadedLogs, Reader
+from .loaded_logs import BEHIND, KEPT, OWN, WINDOW, LoadedLogs, Reader, key_of_line
 from .rows.log import label_of
 from .rows.log_lines import LogLine
 
@@ -23,7 +24,10 @@ SEARCHES, SIFTED = 2, 16
 
 
 class LogFilter(LoadedLogs):
-    """Searches files from their beginnings to their ends, then follows them. Only matching lines are transferred."""
+    """Searches files from their beginnings to their ends, the newest attempt first, then follows them.
+
+    Only matching lines are transferred.
+    """
 
     def __init__(
         self,
@@ -39,6 +43,12 @@ class LogFilter(LoadedLogs):
         self.skipped = False
         """Whether more lines match than were read."""
 
+    def add(self, files: Sequence[LogFile]) -> list[LogFile]:
+        """Search new files from their beginnings."""
+        fresh = super().add(files)
+        self._spans.update((file.id, self._new_span(file)) for file in fresh)
+        return fresh
+
     @property
     def searched(self) -> float:
         """Searched share of the bytes, 0 to 1."""
@@ -49,7 +59,7 @@ class LogFilter(LoadedLogs):
         return sum(min(span.next, span.size) for span in spans) / whole
 
     async def pull(self, sizes: Mapping[str, int]) -> int:
-        """Search one more window of the files with the most unread bytes. Return the number of new lines.
+        """Search one more window of the first files of `_most_behind`. Return the number of new lines.
 
         `sizes`: the current sizes by file id.
         """
@@ -67,9 +77,9 @@ class LogFilter(LoadedLogs):
         return self.count - before
 
     def _most_behind(self) -> list[LogSpan]:
-        """Return files with unread bytes, or of unknown size, the one with the most first."""
+        """Return files with unread bytes, or of unknown size: of the newest attempt, and with the most, first."""
         left = [span for span in self._spans.values() if span.behind or span.size < 0]
-        return sorted(left, key=lambda span: span.next - span.size)
+        return sorted(left, key=lambda span: (-(span.file.attempt or 0), span.next - span.size))
 
     async def _advance(self, span: LogSpan) -> None:
         window = await self._window(span, ReadLog(span.file.id, span.next, WINDOW, self._pattern))
@@ -77,14 +87,27 @@ class LogFilter(LoadedLogs):
             self._take(span, window)
 
     def _skip(self) -> None:
-        """Skip so much of each file that the rest yields about KEPT lines."""
+        """Skip earlier attempts, and so much of each other file that the rest yields about KEPT lines."""
         self.skipped = True
         read = sum(span.next - span.begin for span in self._spans.values())
         rest = 1.5 * KEPT / self.count * read
+        oldest = min((span.file.attempt or 0 for span in self._spans.values() if span.next), default=0)
         for span in self._spans.values():
             to = span.size - int(min(rest, span.size))
-            if to - span.next > BEHIND:
+            if span.file.attempt is not None and span.file.attempt < oldest:
+                span.restart(max(span.size, 0))
+            elif to - span.next > BEHIND:
                 self._leave_out(span, to)
+
+    def _show(self) -> None:
+        """Show all lines, with a rule above those of each attempt but the run's first."""
+        self.lines = self._all[:]
+        end = len(self.lines)
+        for _, rule in sorted(self._rules.items(), reverse=True):
+            place = bisect_left(self.lines, rule.key, hi=end, key=key_of_line)
+            if place < end:
+                self.lines.insert(place, rule)
+            end = place
 
     def _leave_out(self, span: LogSpan, to: int) -> None:
         """Continue reading a file at `to`; a line shows how much was left out."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ..runners.logs.dating import FIRST, LAST, Key, LogSpan
+from ..runners.logs.attempt_bounds import UNBOUNDED
+from ..runners.logs.dating import FIRST, LAST, Key, LogSpan, begin_key, key_of
+from ..runners.run import clock
 from ..runners.run.commands import ReadLog
 from ..runners.run.log_files import LogFile
 from ..runners.run.wire.client import Window
-from .loaded_logs import BEHIND, KEPT, WINDOW, LoadedLogs, key_of_line
-from .rows.log import Jump
+from .loaded_logs import BEHIND, KEPT, WINDOW, LoadedLogs, Reader, key_of_line
+from .rows.log import Jump, label_of
 from .rows.log_lines import LogLine
 
 WINDOWS_A_PULL = 8
@@ -32,28 +34,96 @@ ROUNDS = 12
 class LogTail(LoadedLogs):
     """The lines around the reader's position.
 
-    The file with the smallest loaded range limits the shown lines, so that no line is missing in between.
+    Only the files of the attempts there are open, so that a long run costs as much as a short one. Of these files, the
+    one with the smallest loaded range limits the shown lines, so that no line is missing in between.
     """
 
     at_end = True
     """Whether the tail reaches the end of the files; otherwise it does not follow them."""
+    _lowest, _highest = 0, -1
+    """The open attempts."""
+
+    def __init__(
+        self,
+        read: Reader,
+        files: Sequence[LogFile],
+        label: Callable[[LogFile], str] = label_of,
+        clock: Callable[[], float] = clock.now,
+    ) -> None:
+        super().__init__(read, files, label, clock)
+        self._rests: dict[str, LogLine] = {}
+        """The text after the last newline of each file, such as a progress bar."""
 
     @property
     def beginning(self) -> bool:
         """Whether no earlier lines can be loaded."""
-        return all(span.begin <= 0 for span in self._spans.values())
+        return self._older is None and all(span.begin <= 0 for span in self._spans.values())
+
+    @property
+    def behind(self) -> bool:
+        """Whether later lines can be loaded."""
+        return self._newer is not None or super().behind
 
     @property
     def far_behind(self) -> bool:
         """Whether a reader who wants to follow has to restart at the end."""
         return any(span.size - span.next > BEHIND for span in self._spans.values())
 
+    # --- attempts
+
+    @property
+    def _older(self) -> int | None:
+        """The newest attempt before the open ones."""
+        return max((number for number in self._numbers if number < self._lowest), default=None)
+
+    @property
+    def _newer(self) -> int | None:
+        """The oldest attempt after the open ones."""
+        return min((number for number in self._numbers if number > self._highest), default=None)
+
+    def add(self, files: Sequence[LogFile]) -> list[LogFile]:
+        """Open new files of the open attempts, and at the end of the files also a new attempt."""
+        fresh = super().add(files)
+        if self._highest < self._lowest:
+            return fresh
+        if self.at_end:
+            self._highest = max([self._highest, *self._numbers])
+        for file in fresh:
+            if file.attempt is None or self._lowest <= file.attempt <= self._highest:
+                self._spans[file.id] = self._new_span(file)
+        return fresh
+
+    def _open(self, number: int) -> list[str]:
+        """Open an attempt next to the open ones; return the names of its files. The first call opens also other logs."""
+        wanted: tuple[int | None, ...] = (number,)
+        if self._highest < self._lowest:
+            self._lowest = self._highest = number
+            wanted = (number, None)
+        self._lowest, self._highest = min(self._lowest, number), max(self._highest, number)
+        files = [file for file in self._files.values() if file.attempt in wanted]
+        self._spans.update((file.id, self._new_span(file)) for file in files)
+        return [file.id for file in files]
+
+    def _close(self, lowest: int, highest: int) -> None:
+        """Close the attempts before and after these."""
+        self._lowest, self._highest = lowest, highest
+        for name, span in list(self._spans.items()):
+            if span.file.attempt is not None and not lowest <= span.file.attempt <= highest:
+                del self._spans[name]
+                self._rests.pop(name, None)
+
+    def _kept_attempts(self) -> list[int]:
+        """Return the attempts that have loaded lines; if there are none, the open ones."""
+        numbers = (self._files[name].attempt for name in self._kept())
+        return sorted({number for number in numbers if number is not None}) or [self._lowest, self._highest]
+
     # --- beginning
 
     async def begin(self) -> None:
-        """Load the ends of the files."""
-        back = WINDOW if len(self) == 1 else TAIL
-        await self._begin_with([ReadLog(name, -back, WINDOW) for name in self._spans])
+        """Load the ends of the newest files."""
+        names = self._open(max(self._numbers, default=0))
+        back = WINDOW if len(names) == 1 else TAIL
+        await self._begin_with([ReadLog(name, -back, WINDOW) for name in names])
         await self._more_in_front(ENOUGH)
 
     async def begin_at(self, jump: Jump) -> None:
@@ -62,20 +132,37 @@ class LogTail(LoadedLogs):
         `problem` is set for a file that does not support the jump.
         """
         self.at_end = False
-        by_time = jump.at and len(self) > 1
-        if jump.file and not by_time:
-            await self._begin_with(await self._around(jump))
-        else:
-            await self._begin_with([ReadLog(name, 0, WINDOW, at=jump.at) for name in self._spans])
+        number = self._attempt_at(jump)
+        names = self._open(number)
+        asks = [ReadLog(name, 0, WINDOW, at=jump.at) for name in names]
+        if jump.file:
+            has_time = jump.at > self._bounds.get(number, UNBOUNDED).begin
+            asks = [self._around(jump, ask, has_time) for ask in asks]
+        await self._begin_with(asks)
 
-    async def _around(self, jump: Jump) -> list[ReadLog]:
-        """Return the first requests: around the line, and at the same share of the other files."""
-        windows = await asyncio.gather(*(self._read(ReadLog(name, -1, 1)) for name in self._spans))
-        sizes = {name: window.size for name, window in zip(self._spans, windows, strict=True)}
-        share = jump.offset / max(sizes[jump.file], 1)
-        asks = {name: ReadLog(name, int(size * share), WINDOW) for name, size in sizes.items()}
-        asks[jump.file] = ReadLog(jump.file, max(0, jump.offset - WINDOW // 2), WINDOW)
-        return list(asks.values())
+    def _attempt_at(self, jump: Jump) -> int:
+        """Return the attempt that a jump leads to."""
+        file = self._files.get(jump.file)
+        if file is not None and file.attempt is not None:
+            return file.attempt
+        begun = [
+            number
+            for number in self._numbers
+            if number in self._bounds and self._bounds[number].begin <= jump.at
+        ]
+        return max(begun, default=min(self._numbers, default=0))
+
+    def _around(self, jump: Jump, ask: ReadLog, has_time: bool) -> ReadLog:
+        """Return the first request to a file for the lines around one line.
+
+        Lines without a time are in the order of their files, so that of a file before only the end is near.
+        """
+        if ask.file == jump.file:
+            return ReadLog(ask.file, max(0, jump.offset - WINDOW // 2), WINDOW)
+        if has_time:
+            return ask
+        is_before = key_of(self._files[ask.file], 0.0, 0) < key_of(self._files[jump.file], 0.0, 0)
+        return ReadLog(ask.file, -TAIL if is_before else 0, WINDOW)
 
     async def _begin_with(self, asks: Sequence[ReadLog]) -> None:
         """Load the first window of each file."""
@@ -99,29 +186,44 @@ class LogTail(LoadedLogs):
     ) -> LogLine | None:
         """Return the first wanted line that matches, or the `newest`, `before` or after the loaded lines.
 
-        Raises LinkError.
+        Attempts whose lines cannot be better are not searched. Raises LinkError.
         """
         ranges = self._unloaded(before)
-        whole, done = sum(end - begin for _, begin, end in ranges), 0
+        whole = sum(end - begin for group in ranges.values() for _, begin, end in group)
+        done, best = 0, max if newest else min
         hits = list(filter(wanted, self._hidden(before)))
-        for file, begin, end in ranges:
-            at, fitting = begin, list[LogLine]()
-            while at < end and (newest or not fitting):
-                lines, at = await self._search_window(file, at, end, pattern)
-                fitting = list(filter(wanted, lines))
-                hits += fitting
-                progress((done + min(at, end) - begin) / whole)
-            done += end - begin
-        best = max if newest else min
+        for number in sorted(ranges, reverse=newest):
+            for file, begin, end in ranges[number]:
+                at, fitting = begin, list[LogLine]()
+                while at < end and (newest or not fitting):
+                    lines, at = await self._search_window(file, at, end, pattern)
+                    fitting = list(filter(wanted, lines))
+                    hits += fitting
+                    progress((done + min(at, end) - begin) / whole)
+                done += end - begin
+            if hits and self._is_within(best(hits, key=key_of_line), number, newest):
+                break
         return best(hits, key=key_of_line, default=None)
 
-    def _unloaded(self, before: bool) -> list[tuple[LogFile, int, int]]:
-        """Return each file's range of bytes before or after its loaded lines."""
-        ranges = []
+    def _is_within(self, line: LogLine, number: int, newest: bool) -> bool:
+        """Whether no line of an earlier attempt (`newest`), or of a later one, can be better than this one."""
+        bounds = self._bounds.get(number, UNBOUNDED)
+        return line.key >= begin_key(bounds) if newest else line.key[0] <= bounds.end
+
+    def _unloaded(self, before: bool) -> dict[int, list[tuple[LogFile, int, int]]]:
+        """Return each file's range of bytes before or after its loaded lines, by attempt."""
+        nearest = self._lowest if before else self._highest
+        ranges: dict[int, list[tuple[LogFile, int, int]]] = {nearest: []}
         for span in self._spans.values():
             begin, end = (0, span.begin) if before else (span.next, span.size)
             if begin < end:
-                ranges.append((span.file, begin, end))
+                ranges[nearest].append((span.file, begin, end))
+        for file in self._files.values():
+            number, size = file.attempt, self._sizes.get(file.id, 0)
+            if number is None or not size:
+                continue
+            if (before and number < self._lowest) or (not before and number > self._highest):
+                ranges.setdefault(number, []).append((file, 0, size))
         return ranges
 
     async def _search_window(
@@ -129,7 +231,7 @@ class LogTail(LoadedLogs):
     ) -> tuple[list[LogLine], int]:
         """Return hits before `end`, and where the next window begins: at `end` if the file cannot be read on."""
         window = await self._read(ReadLog(file.id, at, TAIL, pattern))
-        lines = LogSpan(file, at).feed(window, self._clock()) if window.starts else []
+        lines = self._new_span(file, at).feed(window, self._clock()) if window.starts else []
         hits = [line for line in self._shaped(file, lines) if line.key[4] < end]
         return hits, end if window.error or window.next <= at else window.next
 
@@ -172,21 +274,26 @@ class LogTail(LoadedLogs):
 
     def _take(self, span: LogSpan, window: Window, came: float | None = None) -> None:
         super()._take(span, window, came)
-        self.unfinished.pop(span.file.id, None)
+        self._rests.pop(span.file.id, None)
         rest = None if span.behind else span.unfinished(self._clock())
         if rest is not None:
-            (self.unfinished[span.file.id],) = self._shaped(span.file, [rest])
+            (self._rests[span.file.id],) = self._shaped(span.file, [rest])
 
     async def later(self) -> None:
         """Load the next lines without following the end."""
         before = len(self.lines)
         for _ in range(ROUNDS):
-            left = [span for span in self._spans.values() if span.behind]
-            if not left or len(self.lines) >= before + ENOUGH:
+            left, newer = [span for span in self._spans.values() if span.behind], self._newer
+            if len(self.lines) >= before + ENOUGH:
                 break
-            left.sort(key=lambda span: span.last or FIRST)
-            await asyncio.gather(*map(self._advance, _half(left)))
-            self._show()
+            if left:
+                left.sort(key=lambda span: span.last or FIRST)
+                await asyncio.gather(*map(self._advance, _half(left)))
+                self._show()
+            elif newer is not None:
+                await self._begin_with([ReadLog(name, 0, WINDOW) for name in self._open(newer)])
+            else:
+                break
         self._trim_front()
 
     async def earlier(self) -> int:
@@ -202,14 +309,19 @@ class LogTail(LoadedLogs):
         return came
 
     async def _more_in_front(self, wanted: int) -> None:
-        size = WINDOW if len(self) <= 4 else WINDOW // 4
+        size = WINDOW if len(self._spans) <= 4 else WINDOW // 4
         for _ in range(ROUNDS):
-            left = [span for span in self._spans.values() if span.begin > 0]
-            if not left or len(self.lines) >= wanted:
+            left, older = [span for span in self._spans.values() if span.begin > 0], self._older
+            if len(self.lines) >= wanted:
                 break
-            left.sort(key=lambda span: span.first or LAST, reverse=True)
-            await asyncio.gather(*(self._load_front(span, size) for span in _half(left)))
-            self._show()
+            if left:
+                left.sort(key=lambda span: span.first or LAST, reverse=True)
+                await asyncio.gather(*(self._load_front(span, size) for span in _half(left)))
+                self._show()
+            elif older is not None:
+                await self._begin_with([ReadLog(name, -TAIL, WINDOW) for name in self._open(older)])
+            else:
+                break
 
     async def _load_front(self, span: LogSpan, size: int) -> None:
         """Load about `size` bytes before the loaded part of a file."""
@@ -252,9 +364,31 @@ class LogTail(LoadedLogs):
                 firsts.append(span.first)
             if span.last is not None and span.behind:
                 lasts.append(span.last)
-        begin = bisect_left(self._all, max(firsts, default=FIRST), key=key_of_line)
-        end = bisect_right(self._all, min(lasts, default=LAST), key=key_of_line)
+        low, high = max(firsts, default=FIRST), min(lasts, default=LAST)
+        begin = bisect_left(self._all, low, key=key_of_line)
+        end = bisect_right(self._all, high, key=key_of_line)
         self.lines = self._all[begin:end] if begin < end else self._all[begin:]
+        for number, rule in self._rules.items():
+            if self._lowest <= number <= self._highest and low <= rule.key <= high:
+                insort(self.lines, rule, key=key_of_line)
+        self._show_rests()
+
+    def _show_rests(self) -> None:
+        """Show text without a newline below all lines, but that of an earlier attempt among its lines."""
+        newest = max(self._numbers, default=0)
+        self.unfinished = {}
+        for name, line in self._rests.items():
+            if (self._files[name].attempt or newest) == newest:
+                self.unfinished[name] = line
+            else:
+                insort(self.lines, line, key=key_of_line)
+
+    def _trim_front(self) -> bool:
+        if not super()._trim_front():
+            return False
+        self._close(self._kept_attempts()[0], self._highest)
+        self._show()
+        return True
 
     def _trim_back(self) -> None:
         if len(self.lines) <= KEPT:
@@ -262,7 +396,8 @@ class LogTail(LoadedLogs):
         last = self.lines[KEPT - 1].key
         del self._all[bisect_right(self._all, last, key=key_of_line) :]
         self.at_end = False
-        self.unfinished.clear()
+        self._rests.clear()
+        self._close(self._lowest, self._kept_attempts()[-1])
         kept = self._kept()
         for name, span in self._spans.items():
             span.keep_begin(kept.get(name))

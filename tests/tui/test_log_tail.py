@@ -198,14 +198,3 @@ async def test_a_truncated_file_begins_anew(tmp_path: Path) -> None:
     await tail.pull(sizes)
     await tail.pull(sizes)
     assert "new" in texts(tail)
-
-
-async def test_a_new_attempt_is_separated(tmp_path: Path) -> None:
-    write(tmp_path, OUT, b"one\n")
-    tail = tail_of(tmp_path, OUT)
-    await tail.begin()
-    later = OUT.replace("001", "002")
-    sizes = write(tmp_path, later, b"two\n")
-    tail.add(files(later), "── attempt 2 ──")
-    await tail.pull(sizes)
-    assert texts(tail) == ["one", "── attempt 2 ──", "two"]

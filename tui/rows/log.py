@@ -100,9 +100,9 @@ def named(name: str) -> LogFile | None:
 
 
 def files_for(state: RunState, rank: int | None, stream: str) -> list[LogFile]:
-    """Return the files of the current attempt for this rank (None: all) and stream ("all": every stream).
+    """Return the files of all attempts for this rank (None: all) and stream ("all": every stream).
 
-    Files that no agent has reported yet follow from the layout, so that a finished run can be read too.
+    Files of the current attempt that no agent has reported yet follow from the layout.
     """
     seen = list(filter(None, map(named, state.log_sizes)))
     if stream in SERVICES:
@@ -126,8 +126,12 @@ def _foreign_files(seen: Iterable[LogFile]) -> list[LogFile]:
 
 
 def _own_files(state: RunState, seen: Iterable[LogFile]) -> list[LogFile]:
-    """Return the files of a run that distui started."""
-    files = [*_expected(state), *(file for file in seen if file.attempt == state.attempt)]
+    """Return the files of a run that distui started. Empty files of earlier attempts stay empty and are left out."""
+    begun = {attempt.number for attempt in state.attempts}
+    files = _expected(state)
+    for file in seen:
+        if file.attempt == state.attempt or (file.attempt in begun and state.log_sizes[file.id]):
+            files.append(file)
     if state.merged:
         files += [file for file in seen if file.source == "runner"]
     elif state.agent_pid is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,8 +49,8 @@ class TimeColumn(Struct, frozen=True):
     """How the log shows the time of a line."""
 
     mode: str = "off"
-    began: float | None = None
-    """Unix time when the attempt began."""
+    began: tuple[float, ...] = ()
+    """Unix times when the attempts began, in order."""
 
     @property
     def width(self) -> int:
@@ -63,9 +64,14 @@ class TimeColumn(Struct, frozen=True):
         sign = " " if line.own else "~"
         if self.mode == "clock":
             return fit(sign + time_of_day(line.at), self.width)
-        since = self.began if self.mode == "start" else above and above.at
+        since = self._begin_of(line) if self.mode == "start" else above and above.at
         shown = "" if since is None else _span_text(line.at - since)
         return fit(sign + shown, self.width, right=True)
+
+    def _begin_of(self, line: LogLine) -> float | None:
+        """Return when the attempt that wrote the line began."""
+        count = bisect_right(self.began, line.key[0])
+        return self.began[max(0, count - 1)] if self.began else None
 
 
 def _span_text(seconds: float) -> str:
@@ -76,7 +82,7 @@ def _span_text(seconds: float) -> str:
     return f"{sign}{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def time_column(mode: str, width: int, began: float | None) -> TimeColumn:
+def time_column(mode: str, width: int, began: tuple[float, ...]) -> TimeColumn:
     """Return the time column, or an empty one if the pane is too narrow. Times are never shortened to minutes."""
     return TimeColumn("off" if width < NARROW else mode, began)
 

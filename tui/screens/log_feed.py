@@ -210,6 +210,8 @@ class LogFeed:
             logs = LogFilter(self._read, files, smart_case(chosen.pattern), self._label, now)
         else:
             logs = LogTail(self._read, files, self._label, now)
+        logs.take_attempts(frame.state.attempts, frame.state.log_sizes)
+        if isinstance(logs, LogTail):
             await (logs.begin() if jump is None else logs.begin_at(jump))
         if chosen != pane.selection or jump != self.jump:
             return  # the user chose otherwise in the meantime
@@ -226,13 +228,11 @@ class LogFeed:
         return label_of(file, None if frame is None else names(frame.state))
 
     def _add_files(self, logs: LogTail | LogFilter, state: RunState) -> None:
-        """Add files that were created since, and a separator line between attempts."""
+        """Add attempts that began and files that were created since."""
         basis = (state.attempt, len(state.log_sizes), len(state.ranks))
         if basis == self._basis:
             return
-        between = ""
-        if self._attempt not in (0, state.attempt):
-            between = f"── attempt {state.attempt} ──"
         chosen = self._pane.selection
-        logs.add(files_for(state, chosen.rank, chosen.stream), between)
+        logs.take_attempts(state.attempts, state.log_sizes)
+        logs.add(files_for(state, chosen.rank, chosen.stream))
         self._attempt, self._basis = state.attempt, basis

@@ -53,7 +53,7 @@ class LogLayout:
         self.lines: list[LogLine] = []
         """The shown lines, one for each line or group of equal lines."""
         self.has_labels = False
-        """Whether lines are of several files."""
+        """Whether lines are of several writers."""
         self._firsts: list[int] = []
         """The first row of each line."""
         self._end = 0
@@ -73,7 +73,7 @@ class LogLayout:
 
     def reshape(self, logs: LoadedLogs, state: RunState, width: int, columns: int) -> bool:
         """Set the columns for a pane of this width with `columns` for rows. Return whether they changed."""
-        self.has_labels = len(logs) > 1
+        self.has_labels = logs.writers > 1
         times = self._time_column(logs, state, width)
         shape = (self._width_of_labels(names(state)), times, columns if self.wrap else 0)
         if shape == (self._label_width, self._column, self._columns):
@@ -82,7 +82,7 @@ class LogLayout:
         return True
 
     def _width_of_labels(self, nodes: dict[int, str]) -> int:
-        """Return the columns in front of each line; 0 if all lines are from one file."""
+        """Return the columns in front of each line; 0 if all lines are from one writer."""
         if not self.has_labels:
             return 0
         return 7 if len(nodes) < 2 else 8 + node_width(nodes)
@@ -90,7 +90,8 @@ class LogLayout:
     def _time_column(self, logs: LoadedLogs, state: RunState, width: int) -> TimeColumn:
         """Return the time column for the pane's width; off if no recent line has a time."""
         timed = any(line.at is not None for line in logs.lines[-500:])
-        return time_column(self.times if timed else "off", width, state.attempt_began or None)
+        began = tuple(attempt.began for attempt in state.attempts)
+        return time_column(self.times if timed else "off", width, began)
 
     def update(self, logs: LoadedLogs, whole: bool = False) -> tuple[int, list[Row]] | None:
         """Lay out the lines that changed; return the first changed row and the rows from there, or None.
