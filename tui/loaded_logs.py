@@ -49,7 +49,7 @@ class LoadedLogs:
         self.lines: list[LogLine] = []
         """The shown lines, in order."""
         self.unfinished: dict[str, LogLine] = {}
-        """The text after the last newline by file id, such as a progress bar."""
+        """The text after the last newline by file id, such as a progress bar, of the newest attempt."""
         self.count = 0
         """Number of lines that were read, including those that are no longer held."""
         self.problem = ""
@@ -64,8 +64,6 @@ class LoadedLogs:
         self._rules: dict[int, LogLine] = {}
         """The line above the first line of each attempt but the first, by number."""
         self._sizes: Mapping[str, int] = {}
-        self._numbers: list[int] = []
-        """The attempts with files, in order."""
         self.writers = 0
         """Number of streams of ranks and other writers, each in any number of attempts."""
         self.add(files)
@@ -95,9 +93,7 @@ class LoadedLogs:
         fresh = [file for file in files if file.id not in self._files]
         if fresh:
             self._files.update((file.id, file) for file in fresh)
-            chosen = self._files.values()
-            self._numbers = sorted({file.attempt for file in chosen if file.attempt is not None})
-            self.writers = len({(file.node, file.label, file.stream) for file in chosen})
+            self.writers = len({(file.node, file.label, file.stream) for file in self._files.values()})
         return fresh
 
     def _new_span(self, file: LogFile, begin: int = 0) -> LogSpan:

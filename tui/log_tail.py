@@ -15,6 +15,7 @@ from ..runners.run.commands import ReadLog
 from ..runners.run.log_files import LogFile
 from ..runners.run.wire.client import Window
 from .loaded_logs import BEHIND, KEPT, WINDOW, LoadedLogs, Reader, key_of_line
+from .open_attempts import OpenAttempts
 from .rows.log import Jump, label_of
 from .rows.log_lines import LogLine
 
@@ -40,8 +41,6 @@ class LogTail(LoadedLogs):
 
     at_end = True
     """Whether the tail reaches the end of the files; otherwise it does not follow them."""
-    _lowest, _highest = 0, -1
-    """The open attempts."""
 
     def __init__(
         self,
@@ -50,19 +49,20 @@ class LogTail(LoadedLogs):
         label: Callable[[LogFile], str] = label_of,
         clock: Callable[[], float] = clock.now,
     ) -> None:
-        super().__init__(read, files, label, clock)
+        self._open = OpenAttempts()
         self._rests: dict[str, LogLine] = {}
         """The text after the last newline of each file, such as a progress bar."""
+        super().__init__(read, files, label, clock)
 
     @property
     def beginning(self) -> bool:
         """Whether no earlier lines can be loaded."""
-        return self._older is None and all(span.begin <= 0 for span in self._spans.values())
+        return self._open.older is None and all(span.begin <= 0 for span in self._spans.values())
 
     @property
     def behind(self) -> bool:
         """Whether later lines can be loaded."""
-        return self._newer is not None or super().behind
+        return self._open.newer is not None or super().behind
 
     @property
     def far_behind(self) -> bool:
@@ -71,57 +71,42 @@ class LogTail(LoadedLogs):
 
     # --- attempts
 
-    @property
-    def _older(self) -> int | None:
-        """The newest attempt before the open ones."""
-        return max((number for number in self._numbers if number < self._lowest), default=None)
-
-    @property
-    def _newer(self) -> int | None:
-        """The oldest attempt after the open ones."""
-        return min((number for number in self._numbers if number > self._highest), default=None)
-
     def add(self, files: Sequence[LogFile]) -> list[LogFile]:
         """Open new files of the open attempts, and at the end of the files also a new attempt."""
         fresh = super().add(files)
-        if self._highest < self._lowest:
-            return fresh
-        if self.at_end:
-            self._highest = max([self._highest, *self._numbers])
+        self._open.all = sorted({file.attempt for file in self._files.values() if file.attempt is not None})
+        if self._open and self.at_end:
+            self._open.open_newest()
         for file in fresh:
-            if file.attempt is None or self._lowest <= file.attempt <= self._highest:
+            if file.attempt in self._open:
                 self._spans[file.id] = self._new_span(file)
         return fresh
 
-    def _open(self, number: int) -> list[str]:
-        """Open an attempt next to the open ones; return the names of its files. The first call opens also other logs."""
-        wanted: tuple[int | None, ...] = (number,)
-        if self._highest < self._lowest:
-            self._lowest = self._highest = number
-            wanted = (number, None)
-        self._lowest, self._highest = min(self._lowest, number), max(self._highest, number)
-        files = [file for file in self._files.values() if file.attempt in wanted]
-        self._spans.update((file.id, self._new_span(file)) for file in files)
-        return [file.id for file in files]
+    def _opened(self, number: int) -> list[str]:
+        """Open an attempt; return the names of the files that are open since."""
+        self._open.open(number)
+        fresh = [file for file in self._files.values() if file.id not in self._spans]
+        names = [file.id for file in fresh if file.attempt in self._open]
+        self._spans.update((name, self._new_span(self._files[name])) for name in names)
+        return names
 
-    def _close(self, lowest: int, highest: int) -> None:
-        """Close the attempts before and after these."""
-        self._lowest, self._highest = lowest, highest
-        for name, span in list(self._spans.items()):
-            if span.file.attempt is not None and not lowest <= span.file.attempt <= highest:
-                del self._spans[name]
-                self._rests.pop(name, None)
-
-    def _kept_attempts(self) -> list[int]:
-        """Return the attempts that have loaded lines; if there are none, the open ones."""
+    def _close_unshown(self, before: bool) -> None:
+        """Close the attempts before, or after, the loaded lines."""
         numbers = (self._files[name].attempt for name in self._kept())
-        return sorted({number for number in numbers if number is not None}) or [self._lowest, self._highest]
+        kept = [number for number in numbers if number is not None]
+        if before:
+            self._open.lowest = min(kept, default=self._open.lowest)
+        else:
+            self._open.highest = max(kept, default=self._open.highest)
+        for name in [name for name in self._spans if self._files[name].attempt not in self._open]:
+            del self._spans[name]
+            self._rests.pop(name, None)
 
     # --- beginning
 
     async def begin(self) -> None:
         """Load the ends of the newest files."""
-        names = self._open(max(self._numbers, default=0))
+        names = self._opened(max(self._open.all, default=0))
         back = WINDOW if len(names) == 1 else TAIL
         await self._begin_with([ReadLog(name, -back, WINDOW) for name in names])
         await self._more_in_front(ENOUGH)
@@ -133,10 +118,10 @@ class LogTail(LoadedLogs):
         """
         self.at_end = False
         number = self._attempt_at(jump)
-        names = self._open(number)
+        names = self._opened(number)
         asks = [ReadLog(name, 0, WINDOW, at=jump.at) for name in names]
         if jump.file:
-            has_time = jump.at > self._bounds.get(number, UNBOUNDED).begin
+            has_time = jump.at > self._begin_of(number)
             asks = [self._around(jump, ask, has_time) for ask in asks]
         await self._begin_with(asks)
 
@@ -145,12 +130,11 @@ class LogTail(LoadedLogs):
         file = self._files.get(jump.file)
         if file is not None and file.attempt is not None:
             return file.attempt
-        begun = [
-            number
-            for number in self._numbers
-            if number in self._bounds and self._bounds[number].begin <= jump.at
-        ]
-        return max(begun, default=min(self._numbers, default=0))
+        begun = [number for number in self._open.all if self._begin_of(number) <= jump.at]
+        return max(begun, default=min(self._open.all, default=0))
+
+    def _begin_of(self, number: int) -> float:
+        return self._bounds.get(number, UNBOUNDED).begin
 
     def _around(self, jump: Jump, ask: ReadLog, has_time: bool) -> ReadLog:
         """Return the first request to a file for the lines around one line.
@@ -212,7 +196,7 @@ class LogTail(LoadedLogs):
 
     def _unloaded(self, before: bool) -> dict[int, list[tuple[LogFile, int, int]]]:
         """Return each file's range of bytes before or after its loaded lines, by attempt."""
-        nearest = self._lowest if before else self._highest
+        nearest = self._open.lowest if before else self._open.highest
         ranges: dict[int, list[tuple[LogFile, int, int]]] = {nearest: []}
         for span in self._spans.values():
             begin, end = (0, span.begin) if before else (span.next, span.size)
@@ -220,9 +204,9 @@ class LogTail(LoadedLogs):
                 ranges[nearest].append((span.file, begin, end))
         for file in self._files.values():
             number, size = file.attempt, self._sizes.get(file.id, 0)
-            if number is None or not size:
+            if number is None or number in self._open or not size:
                 continue
-            if (before and number < self._lowest) or (not before and number > self._highest):
+            if (number < nearest) is before:
                 ranges.setdefault(number, []).append((file, 0, size))
         return ranges
 
@@ -283,7 +267,7 @@ class LogTail(LoadedLogs):
         """Load the next lines without following the end."""
         before = len(self.lines)
         for _ in range(ROUNDS):
-            left, newer = [span for span in self._spans.values() if span.behind], self._newer
+            left, newer = [span for span in self._spans.values() if span.behind], self._open.newer
             if len(self.lines) >= before + ENOUGH:
                 break
             if left:
@@ -291,7 +275,7 @@ class LogTail(LoadedLogs):
                 await asyncio.gather(*map(self._advance, _half(left)))
                 self._show()
             elif newer is not None:
-                await self._begin_with([ReadLog(name, 0, WINDOW) for name in self._open(newer)])
+                await self._begin_with([ReadLog(name, 0, WINDOW) for name in self._opened(newer)])
             else:
                 break
         self._trim_front()
@@ -311,7 +295,7 @@ class LogTail(LoadedLogs):
     async def _more_in_front(self, wanted: int) -> None:
         size = WINDOW if len(self._spans) <= 4 else WINDOW // 4
         for _ in range(ROUNDS):
-            left, older = [span for span in self._spans.values() if span.begin > 0], self._older
+            left, older = [span for span in self._spans.values() if span.begin > 0], self._open.older
             if len(self.lines) >= wanted:
                 break
             if left:
@@ -319,7 +303,7 @@ class LogTail(LoadedLogs):
                 await asyncio.gather(*(self._load_front(span, size) for span in _half(left)))
                 self._show()
             elif older is not None:
-                await self._begin_with([ReadLog(name, -TAIL, WINDOW) for name in self._open(older)])
+                await self._begin_with([ReadLog(name, -TAIL, WINDOW) for name in self._opened(older)])
             else:
                 break
 
@@ -369,13 +353,13 @@ class LogTail(LoadedLogs):
         end = bisect_right(self._all, high, key=key_of_line)
         self.lines = self._all[begin:end] if begin < end else self._all[begin:]
         for number, rule in self._rules.items():
-            if self._lowest <= number <= self._highest and low <= rule.key <= high:
+            if number in self._open and low <= rule.key <= high:
                 insort(self.lines, rule, key=key_of_line)
         self._show_rests()
 
     def _show_rests(self) -> None:
         """Show text without a newline below all lines, but that of an earlier attempt among its lines."""
-        newest = max(self._numbers, default=0)
+        newest = max(self._open.all, default=0)
         self.unfinished = {}
         for name, line in self._rests.items():
             if (self._files[name].attempt or newest) == newest:
@@ -386,7 +370,7 @@ class LogTail(LoadedLogs):
     def _trim_front(self) -> bool:
         if not super()._trim_front():
             return False
-        self._close(self._kept_attempts()[0], self._highest)
+        self._close_unshown(before=True)
         self._show()
         return True
 
@@ -397,7 +381,7 @@ class LogTail(LoadedLogs):
         del self._all[bisect_right(self._all, last, key=key_of_line) :]
         self.at_end = False
         self._rests.clear()
-        self._close(self._lowest, self._kept_attempts()[-1])
+        self._close_unshown(before=False)
         kept = self._kept()
         for name, span in self._spans.items():
             span.keep_begin(kept.get(name))

@@ -169,6 +169,7 @@ async def test_an_error_beyond_what_is_loaded_is_reached(tmp_path: Path) -> None
     hit = await tail.find("Error", lambda line: "early" in line.text, True, seen.append)
     assert hit is not None
     assert hit.text == "RuntimeError: early"
+    tail = it.tail()
     await tail.begin_at(Jump(file=hit.key[3], offset=hit.key[4], at=hit.key[0]))
     assert texts(tail)[0] == "RuntimeError: early"
 
