@@ -53,7 +53,7 @@ def no_torch_without_its_mark(request: pytest.FixtureRequest, monkeypatch: pytes
     marked so: of the others' interpreters none has it."""
     marked = request.node.get_closest_marker("torch") is not None
     if not marked and any(folder in request.path.parents for folder in TORCHLESS):
-        monkeypatch.setattr(machine, "_torch_version", lambda python: None)
+        monkeypatch.setattr(machine, "torch_version", lambda python: None)
 
 
 @pytest.fixture

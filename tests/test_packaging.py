@@ -248,7 +248,7 @@ def test_without_torch_a_named_python_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(machine, "_torch_version", lambda python: None)
+    monkeypatch.setattr(machine, "torch_version", lambda python: None)
     assert main(["demo", "--detach", "--python", sys.executable]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
     assert "has no torch: install it there (`" in sentence

@@ -83,7 +83,7 @@ def check_python(python: str) -> str:
             f"{python} is not an executable Python: give that of the training environment with --python"
         )
     path = os.path.abspath(path)
-    version = _torch_version(path)
+    version = torch_version(path)
     if version is None:
         raise NoTorchError(path, f"`{install_command(path, 'torch')}`")
     numbers = re.match(r"(\d+)\.(\d+)", version)
@@ -92,7 +92,7 @@ def check_python(python: str) -> str:
     return path
 
 
-def _torch_version(python: str) -> str | None:
+def torch_version(python: str) -> str | None:
     """Version of an interpreter's torch, without importing it. Raises RunError."""
     if same_environment(python, sys.executable):
         from importlib import metadata  # slow to import, and most verbs do not ask

@@ -138,7 +138,7 @@ def test_what_starts_nothing(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
     said = refused(two, monkeypatch, SKYPILOT_NODE_IPS="10.0.0.1", SKYPILOT_NUM_NODES="1")
     assert "SkyPilot gives 1 nodes, and the plan is for 2" in said
     with monkeypatch.context() as patch:
-        patch.setattr(machine, "_torch_version", lambda python: None)
+        patch.setattr(machine, "torch_version", lambda python: None)
         assert "has no torch: install it there" in refused(two, patch)
     for path in (two.root / ".distui" / "jobs").iterdir():
         path.unlink()
