@@ -53,6 +53,7 @@ class RunFinding(TypedDict):
     remedy: str
     evidence: list[str]
     ranks: list[int]
+    waiting: list[int]
     since: float | None
 
 
@@ -77,6 +78,8 @@ class Finding:
     """Sentences or lines that support the statement."""
     ranks: tuple[int, ...] = ()
     """All affected ranks, if there are more than `rank`."""
+    waiting: tuple[int, ...] = ()
+    """Ranks that wait for the affected ones."""
     since: float | None = None
     """Unix time of the problem's beginning. `text` contains no age, so that it does not change with time."""
     where: str = ""
@@ -104,7 +107,8 @@ class Finding:
 
     def of_run(self) -> RunFinding:
         shown = {name: getattr(self, name) for name in RunFinding.__annotations__}
-        return {**shown, "evidence": list(self.evidence), "ranks": list(self.ranks)}  # type: ignore[typeddict-item]
+        lists = {name: list(getattr(self, name)) for name in ("evidence", "ranks", "waiting")}
+        return {**shown, **lists}  # type: ignore[typeddict-item]
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

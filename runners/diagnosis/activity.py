@@ -28,6 +28,15 @@ def call_text(call: Collective) -> str:
     return f"{call.op} #{call.seq}" if call.seq and not call.p2p else call.op
 
 
+def open_call(pulse: Pulse) -> Collective | None:
+    """Return the oldest collective that is open at a pulse."""
+    completed = {group.name: group.completed for group in pulse.groups}
+    for call in pulse.active:  # oldest first
+        if not call.done and (call.p2p or completed.get(call.group, -1) < call.seq):
+            return call
+    return None
+
+
 class Kind(enum.StrEnum):
     LOADER = "loader"
     CHECKPOINT = "checkpoint"

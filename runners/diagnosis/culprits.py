@@ -296,6 +296,7 @@ def finding(view: View, case: Case, chain: Ends | None = None) -> Finding:
         text=f"{who} {does}" + (f"; {waiting} for {it}{where}" if waiting else ""),
         role="cause" if fault.severity != "note" else "fact",
         **view.rank_fields(ranks),
+        waiting=tuple(victims),
         remedy=fault.remedy.replace("{rank}", str(ranks[0])),
         evidence=tuple(evidence(view, case, leading)),
         since=min((pending.since for pending in leading), default=None),

@@ -251,7 +251,7 @@ def _evidence(state: RunState, attempt: Attempt, cause: FirstCause) -> Iterator[
 def _before(state: RunState, attempt: Attempt, cause: FirstCause) -> list[int]:
     """Return the consecutive earlier attempts that ended with the same class at the same place."""
     numbers: list[int] = []
-    for earlier in reversed(state.attempts[:-1]):
+    for earlier in reversed([each for each in state.attempts if each.number < attempt.number]):
         other = earlier.first_cause
         if other is None or (other.kind, other.where) != (cause.kind, cause.where):
             break

@@ -11,6 +11,7 @@ from ..run.formatting import agreeing, spans_text
 from ..run.model import RunPhase
 from ..run.pulse import Collective, Pulse, Stall
 from ..run.samples import Gpu
+from ..run.under_way import stopping
 from . import activity, culprits, leaving, own_lines, starting, waits
 from .activity import Activity, Kind
 from .call_differences import Shift, Split, calls, shift, split
@@ -29,6 +30,8 @@ def find(view: View) -> Iterable[Finding]:
     """Report the ranks that keep others waiting, or the difference between the ranks' calls."""
     if view.state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
         return _at_the_stop(view)
+    if stopping(view.state, view.now) is not None:
+        return _verdicts_of_attempt(view)
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
     waiting = waits.collect(view)
@@ -47,17 +50,25 @@ def _explained(view: View, waiting: Waits) -> list[Finding]:
 
 
 def _at_the_stop(view: View) -> Iterable[Finding]:
-    """Repeat the findings that were raised when the user stopped the run, most often because of them.
+    """Repeat the findings that were raised when the user stopped the run, most often because of them."""
+    for finding in _verdicts_of_attempt(view):
+        text = finding.text.removeprefix(WHEN_STOPPED)
+        yield replace(finding, text=WHEN_STOPPED + text)
 
-    Omit findings of an earlier attempt that a restart has just ended.
+
+def _verdicts_of_attempt(view: View) -> list[Finding]:
+    """Return the raised alarms, without those of an earlier attempt that a restart has just ended.
+
+    While ranks are being ended, one ends before another, which is no new hang.
     """
     began = view.state.attempt_began
-    for finding in view.state.findings.values():
-        if finding.since is not None and finding.since < began:
-            continue
-        if finding.alarm and finding.id.startswith(("hang-", "start-")):
-            text = finding.text.removeprefix(WHEN_STOPPED)
-            yield replace(finding, text=WHEN_STOPPED + text)
+    return [
+        finding
+        for finding in view.state.findings.values()
+        if finding.alarm
+        and finding.id.startswith(("hang-", "start-"))
+        and (finding.since is None or finding.since >= began)
+    ]
 
 
 def _stopped(view: View, waiting: Waits) -> list[Finding]:
@@ -228,6 +239,7 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
         "error",
         text,
         **view.rank_fields(few),
+        waiting=tuple(most),
         remedy=ALIGN,
         since=pending.since,
         evidence=tuple(_parted(view, parting, pending)),
@@ -310,6 +322,7 @@ def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
         f"{view.ranks_text([rank])} skipped {_located(apart.theirs)}; "
         f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')} for it in {activity.call_text(pending.call)}",
         **view.rank_fields([rank]),
+        waiting=ranks,
         remedy=ALIGN,
         since=pending.since,
         evidence=(
@@ -334,6 +347,7 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
         "error",
         text,
         **view.rank_fields(ranks),
+        waiting=near.ranks,
         remedy=ALIGN,
         since=near.since,
         evidence=(

@@ -11,6 +11,7 @@ from ...presets.plurals import plural
 from ..run.formatting import agreeing, spans_text
 from ..run.model import RankPhase, RunPhase
 from ..run.pulse import Collective, Pulse, Site, Stall
+from ..run.under_way import stopping
 from . import activity, culprits, waits
 from .activity import Activity, Kind
 from .call_differences import alike
@@ -132,6 +133,8 @@ def find(view: View) -> Iterable[Finding]:
     """Report the obstacles to the creation of the process group."""
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
+    if stopping(view.state, view.now) is not None:
+        return ()  # hang.py keeps what was raised
     there = [comer for rank, pulses in view.history.items() if (comer := _comer(view, rank, pulses))]
     if not any(comer.waited >= WAIT_S for comer in there):
         return find_alone(view)

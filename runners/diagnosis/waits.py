@@ -136,14 +136,12 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     answer = last_answer(pulses)
     if answer is None:
         return None
-    groups = {group.name: group for group in answer.groups}
-    for call in answer.active:  # oldest first
-        group = groups.get(call.group)
-        if call.done or (group is not None and not call.p2p and group.completed >= call.seq):
-            continue
-        key = key_of(group) if group is not None else Key(call.group)
-        return RankWait(rank, key, call, pulses[-1].at - call.created)
-    return _by_stack(rank, pulses)
+    call = activity.open_call(answer)
+    if call is None:
+        return _by_stack(rank, pulses)
+    group = next((group for group in answer.groups if group.name == call.group), None)
+    key = key_of(group) if group is not None else Key(call.group)
+    return RankWait(rank, key, call, pulses[-1].at - call.created)
 
 
 def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:

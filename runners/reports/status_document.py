@@ -13,6 +13,7 @@ from ..diagnosis.applied_preset import Applied, check_applied
 from ..diagnosis.first_step import no_step_yet
 from ..diagnosis.mesh import coordinates, sizes
 from ..diagnosis.missing_data import missing
+from ..diagnosis.rank_activity import Activities, pause_of
 from ..diagnosis.status import attempts_unknown
 from ..run import clock
 from ..run.formatting import elapsed
@@ -20,6 +21,7 @@ from ..run.freshness import Freshness, freshness
 from ..run.model import HUB, Checkpoint, Cluster, FirstCause, PlanSummary, Wrapped
 from ..run.samples import Gpu, Host, RankSample
 from ..run.state import LIVING, Attempt, Node, Rank, RunState, StageProgress
+from ..run.under_way import under_way
 from ..telemetry.progress import Progress, hung, progress
 
 S = TypeVar("S", bound=Struct)
@@ -64,6 +66,13 @@ class RankStatus(TypedDict):
     node: int
     pid: int | None
     state: str
+    activity: str
+    """What it does now: "steps", "waits" (in a collective), "blocked", "still", "pauses", "begins" or "stopping"; "phase"
+    if only the state of its process is known."""
+    doing: str
+    """The same in a few words: "step 600 ms", "all_reduce 12 s"."""
+    culprit: bool
+    """Whether a finding names it as the rank that others wait for."""
     exit_code: int | None
     signal: int | str | None
     cpu_percent: float | None
@@ -74,6 +83,7 @@ class RankStatus(TypedDict):
     step: int | None
     step_s: float | None
     still_s: float | None
+    usual_s: float | None
     wait_percent: float | None
     age_s: float | None
     log_age_s: float | None
@@ -123,6 +133,10 @@ class RunStatus(TypedDict):
     applied: Whole[Applied] | None
     training: Whole[Progress]
     no_step_yet: str | None
+    pause: str | None
+    """Known reason for steps that have stopped: "checkpoint", "evaluation", "compiling"."""
+    under_way: list[str]
+    """Progress of a launch, a restart, a stop or a profile: "restarting: stopping ranks 3/30 s"."""
     checkpoint: Whole[NewestCheckpoint] | None
     nodes: list[NodeStatus]
     ranks: list[RankStatus]
@@ -164,7 +178,7 @@ def status_json(state: RunState, now: float | None = None) -> RunStatus:
     Unknown values are null. Ages are in seconds, sizes in bytes, times in unix seconds.
     """
     now = clock.now() if now is None else now
-    arranged, ended = sizes(state), state.phase.ended
+    arranged, ended, activities = sizes(state), state.phase.ended, Activities(state, now)
     return {
         "run": state.run,
         "name": state.name,
@@ -179,10 +193,12 @@ def status_json(state: RunState, now: float | None = None) -> RunStatus:
         "applied": _whole_or_none(check_applied(state)),
         "training": _whole(progress(state, now)),
         "no_step_yet": no_step_yet(state, now) or None,
+        "pause": pause_of(state, now) or None,
+        "under_way": under_way(state, now),
         "checkpoint": _checkpoint(state, now),
         "nodes": [_node(node, ended, now) for _, node in sorted(state.nodes.items())],
         "ranks": [
-            _rank(number, rank, coordinates(arranged, number), ended, now)
+            _rank(number, rank, coordinates(arranged, number), activities, ended, now)
             for number, rank in sorted(state.ranks.items())
         ],
         "findings": [finding.of_run() for finding in state.findings.values()],
@@ -284,19 +300,25 @@ def unsampled(gpu: Gpu) -> Gpu:
     return Gpu(gpu.index, gpu.uuid, gpu.name, mem_total=gpu.mem_total, lost=gpu.lost, error=gpu.error)
 
 
-def _rank(number: int, rank: Rank, mesh: dict[str, int], ended: bool, now: float) -> RankStatus:
+def _rank(
+    number: int, rank: Rank, mesh: dict[str, int], activities: Activities, ended: bool, now: float
+) -> RankStatus:
     unknown = RankSample(number)
     newest = sample = live = rank.sample or unknown
     if rank.phase not in LIVING:
         live = unknown  # the other values are facts of its end
     elif not ended and freshness(rank.sampled, now) is not Freshness.HOLDS:
         sample = live = unknown
+    doing = activities.of(rank, None if live is unknown else live)
     return {
         "rank": number,
         "local_rank": rank.place.local_rank,
         "node": rank.place.node,
         "pid": rank.pid,
         "state": str(rank.phase),
+        "activity": str(doing.now),
+        "doing": doing.text,
+        "culprit": doing.culprit,
         "exit_code": rank.exit_code,
         "signal": rank.signal,
         "cpu_percent": live.cpu_percent,
@@ -307,6 +329,7 @@ def _rank(number: int, rank: Rank, mesh: dict[str, int], ended: bool, now: float
         "step": newest.step,
         "step_s": sample.step_s,
         "still_s": live.still_s,
+        "usual_s": live.usual_s,
         "wait_percent": live.wait_percent,
         "age_s": elapsed(rank.sampled, now),
         "log_age_s": live.log_age_s,

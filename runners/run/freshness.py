@@ -1,7 +1,7 @@
 """Whether a measured value is still valid: the only place where screens, verbs and exports decide it. Pure.
 
 A value is valid for three of its usual intervals: a sample of a node for 3 s, the time of a step for three usual steps.
-After that, samples or steps have stopped, and the value is out of date.
+After that, samples or steps have stopped, and the value is out of date. After five usual steps a reader is warned.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from .formatting import elapsed
 
 TIMES = 3
 """Number of usual intervals that a value is valid."""
+WARNING_TIMES = 5
+"""Number of usual steps without a step after which a reader is warned."""
 SAMPLE_S = 1.0
 """Seconds between two samples of a node. Every value is valid for at least three of them."""
 PULSE_S = 5.0
@@ -39,6 +41,11 @@ def holds(age_s: float, usual_s: float | None = SAMPLE_S) -> bool:
     if usual_s is None:
         return age_s <= OLD_S
     return age_s <= TIMES * max(usual_s, SAMPLE_S)
+
+
+def is_late(still_s: float, usual_s: float) -> bool:
+    """Whether the next step is so late that a reader is warned; `still_s`: seconds since the newest step."""
+    return still_s > WARNING_TIMES * usual_s and not holds(still_s, usual_s)
 
 
 def freshness(measured: float | None, now: float, usual_s: float | None = SAMPLE_S) -> Freshness:

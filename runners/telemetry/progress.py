@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
-from statistics import median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
 from ...presets.signal_patterns import FIELDS
 from ..run.formatting import NA, duration_exact, elapsed, step_text
-from ..run.freshness import Freshness, freshness
+from ..run.freshness import Freshness, freshness, is_late
 from ..run.model import RankPhase, RunPhase
 from ..run.samples import RankSample, TrainingSample
 from ..run.state import RunState
+from ..run.under_way import stopping
 from .mfu import computed
 from .quantities import RATES
 
@@ -37,6 +38,8 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Remaining steps × recent step time; None if one of them is unknown, or once the steps have stopped."""
     still_s: float | None = None
     """Seconds since the newest step, once the steps have stopped."""
+    usual_s: float | None = None
+    """Usual seconds per step, once the steps have stopped."""
     epoch: float | None = None
     loss: float | None = None
     lr: float | None = None
@@ -67,17 +70,21 @@ def progress(state: RunState, now: float, dim: bool = False) -> Progress:
         fields["mfu"], sources["mfu"] = own
     at = max((sample.at for sample in samples), default=None)
     earlier = _is_earlier(state, at)
+    script_s = fields.get("step_s")
     if not earlier:
         _add_counted(fields, sources, state, _samples(state, now, dim))
     advance = advance_of(state, now, dim)
+    pace_s = fields.get("step_s") if script_s is None else script_s
     if not advance.goes_on or earlier:
         fields |= dict.fromkeys(RATES)
-    fraction, eta = (None, None) if earlier else _outlook(state, now, at, fields, sources)
+        pace_s = None
+    fraction, eta = (None, None) if earlier else _outlook(state, now, at, fields, sources, pace_s)
     return Progress(
         **fields,
         fraction=fraction,
         eta_s=eta,
         still_s=advance.still_s,
+        usual_s=advance.usual_s,
         values=dict(ChainMap(*(sample.values for sample in samples))),
         not_finite=_not_finite(samples, fields),
         sources=sources,
@@ -128,24 +135,35 @@ def _computed(state: RunState, samples: Iterable[TrainingSample]) -> tuple[float
 def _add_counted(
     fields: dict[str, Any], sources: dict[str, str], state: RunState, samples: Iterable[RankSample]
 ) -> None:
-    """Add the steps and the pace that the hooks count, if the script does not report them."""
+    """Add the steps that the hooks count, if the script does not report them, and the pace that they measure.
+
+    The pace is that of the table and the charts, also if the script reports one.
+    """
     last = filter(None, (rank.sample for rank in state.ranks.values()))
     steps = [sample.step for sample in last if sample.step is not None]
     if "step" not in fields and steps:
         fields["step"], sources["step"] = min(steps), STEPS_SOURCE
     paces = [sample.step_s for sample in samples if sample.step_s is not None]
-    if "step_s" not in fields and paces:
-        fields["step_s"], sources["step_s"] = median(paces), STEPS_SOURCE
+    if paces:
+        fields["step_s"], sources["step_s"] = fmean(paces), STEPS_SOURCE
 
 
 def _outlook(
-    state: RunState, now: float, at: float | None, fields: Mapping[str, Any], sources: Mapping[str, str]
+    state: RunState,
+    now: float,
+    at: float | None,
+    fields: Mapping[str, Any],
+    sources: Mapping[str, str],
+    pace_s: float | None,
 ) -> tuple[float | None, float | None]:
-    """Fraction of the steps that are done, and seconds until the end, if the script itself counts the steps."""
+    """Fraction of the steps that are done, and seconds until the end, if the script itself counts the steps.
+
+    `pace_s`: seconds per step as the script counts, which may be several per optimizer step.
+    """
     step, total = fields.get("step"), fields.get("total")
     if step is None or not total or sources["step"] == STEPS_SOURCE:
         return None, None
-    return min(1.0, step / total), _eta(state, now, at, total - step, fields.get("step_s"))
+    return min(1.0, step / total), _eta(state, now, at, total - step, pace_s)
 
 
 def _eta(state: RunState, now: float, at: float | None, left: int, step_s: float | None) -> float | None:
@@ -162,6 +180,8 @@ class Advance(NamedTuple):
     """Whether its rates are current. After the end they are those of the end."""
     still_s: float | None = None
     """Seconds since the newest step, if the steps have stopped. If this is None and `goes_on` False, it is unknown."""
+    usual_s: float | None = None
+    """Usual seconds per step, if the steps have stopped."""
 
 
 def advance_of(state: RunState, now: float, dim: bool = False) -> Advance:
@@ -171,12 +191,20 @@ def advance_of(state: RunState, now: float, dim: bool = False) -> Advance:
     samples = _samples(state, now, dim)
     if not _is_measured(state, samples):
         return Advance(False)
+    if stopping(state, now) is not None:
+        return Advance(False)
+    usual_s = _median(sample.usual_s for sample in samples)
     if hung(state):
-        return Advance(False, _since_newest(state, now))
+        return Advance(False, _since_newest(state, now), usual_s)
     if any(sample.step_s is not None for sample in samples):
         return Advance(True)
     stills = [sample.still_s for sample in samples if sample.still_s is not None]
-    return Advance(False, min(stills)) if stills else _advance_by_reports(state, now)
+    return Advance(False, min(stills), usual_s) if stills else _advance_by_reports(state, now)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _is_measured(state: RunState, samples: Iterable[RankSample]) -> bool:
@@ -219,8 +247,8 @@ def hung(state: RunState) -> bool:
     return not state.phase.ended and any(name.startswith("hang-") for name in alarms)
 
 
-def parts(line: Progress) -> list[tuple[str, str]]:
-    """Return pairs (field, text) of the known values, the most important first.
+def parts(line: Progress, pause: str = "") -> list[tuple[str, str]]:
+    """Return pairs (field, text) of the known values, the most important first. `pause`: why the steps have stopped.
 
     Example: ("step", "step 18,420 / 50,000"). After a restart, until its first report, the first text has a prefix:
     "before the restart: step 400 / 2,000".
@@ -229,8 +257,8 @@ def parts(line: Progress) -> list[tuple[str, str]]:
         ("step", _step_text(line)),
         ("fraction", _text(line.fraction, percent_text)),
         ("eta_s", _text(line.eta_s, lambda value: f"ETA {duration_exact(value)}")),
-        ("still_s", _text(line.still_s, lambda value: f"no step for {duration_exact(value)}")),
-        ("loss", f"loss {value_text(line, 'loss')}"),
+        ("still_s", _still_text(line, pause)),
+        ("loss", _loss_text(line)),
         ("tokens_s", _text(line.tokens_s, lambda value: f"{rate_text(value)} tok/s")),
         ("samples_s", _text(line.samples_s, lambda value: f"{rate_text(value)} samples/s")),
         ("mfu", _text(line.mfu, "MFU {:.3g} %".format)),
@@ -243,6 +271,26 @@ def parts(line: Progress) -> list[tuple[str, str]]:
     if line.earlier and shown:
         shown[0] = shown[0][0], f"before the restart: {shown[0][1]}"
     return shown
+
+
+def _still_text(line: Progress, pause: str) -> str:
+    """Return "no step for 6 s, usually 0.6 s" once the next step is late."""
+    if line.still_s is None:
+        return ""
+    words = f"no step for {duration_exact(line.still_s)}"
+    if line.usual_s is None:
+        return words
+    if not is_late(line.still_s, line.usual_s):
+        return ""
+    return f"{words}: {pause}" if pause else f"{words}, usually {step_text(line.usual_s)}"
+
+
+def _loss_text(line: Progress) -> str:
+    """Return "loss 2.311", with its age once the steps have stopped."""
+    text = f"loss {value_text(line, 'loss')}"
+    if text.endswith(NA) or line.still_s is None or line.age_s is None:
+        return text
+    return f"{text} · {duration_exact(line.age_s)} ago"
 
 
 def _text(value: float | None, form: Callable[[float], str]) -> str:

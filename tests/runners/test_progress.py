@@ -9,6 +9,7 @@ from distui.presets.finding import Finding
 from distui.runners.run.model import (
     AttemptEnded,
     AttemptStarted,
+    CommandReceived,
     Event,
     FindingRaised,
     Outcome,
@@ -127,10 +128,43 @@ def test_a_training_that_stalls_has_no_rates_and_says_since_when() -> None:
     ]  # fmt: skip
     state.apply(Stamped(11.0, FindingRaised(Finding("hang-collective", "error", "rank 1 hangs"))))
     texts = [text for _, text in parts(progress(state, 160.0))]
-    assert texts == ["step 10 / 100", "10 %", "no step for 1 min 0 s", "loss 2"]
+    assert texts == ["step 10 / 100", "10 %", "no step for 1 min 0 s", "loss 2 · 1 min 0 s ago"]
     state.apply(Stamped(200.0, RunEnded(RunPhase.FAILED, 1, "")))
     ended = progress(state, 300.0)
     assert (ended.still_s, ended.tokens_s) == (None, 5000.0), "the last values stay"
+
+
+def test_a_late_step_is_told_with_the_usual_time_of_one() -> None:
+    """From five usual steps on, long before a hang is found; with the reason, where it is known."""
+    state = running(told(at=100.0, step=10, total=100, step_s=1.0))
+    for still_s, usual_s, words in [
+        (4.0, 0.6, ["no step for 4 s, usually 600 ms"]),
+        (9.0, 2.0, []),
+        (11.0, 2.0, ["no step for 11 s, usually 2.0 s"]),
+    ]:
+        sample = RankSample(0, 100, step=10, still_s=still_s, usual_s=usual_s)
+        state.apply(Stamped(105.0, RankTick((sample, RankSample(1, 101)))))
+        line = progress(state, 105.0)
+        assert [text for name, text in parts(line) if name == "still_s"] == words
+        assert (line.eta_s, line.step_s, line.still_s) == (None, None, still_s)
+    assert dict(parts(line, "checkpoint"))["still_s"] == "no step for 11 s: checkpoint"
+
+
+def test_the_time_of_a_step_is_that_of_the_table_and_the_eta_counts_the_scripts_steps() -> None:
+    """Header, table and charts show one value; a script may count several steps per optimizer step."""
+    state = running(told(at=100.0, step=10, total=110, step_s=0.25))
+    ticks = RankTick((RankSample(0, 100, step=3, step_s=1.0), RankSample(1, 101, step=3, step_s=1.2)))
+    state.apply(Stamped(100.0, ticks))
+    line = progress(state, 100.0)
+    assert (line.step_s, line.eta_s) == (1.1, 25.0)
+    assert line.sources["step_s"] == "hook: optimizer steps"
+
+
+def test_a_run_whose_ranks_are_being_ended_has_no_rates() -> None:
+    state = running(told(at=100.0, step=10, total=110, step_s=0.25, tokens_s=5000.0))
+    state.apply(Stamped(100.0, CommandReceived("c", "restart requested", "restart", 30.0), 9))
+    line = progress(state, 101.0)
+    assert (line.tokens_s, line.step_s, line.eta_s, line.still_s) == (None, None, None, None)
 
 
 def test_optimizer_steps_stand_in_without_a_percentage() -> None:

@@ -127,4 +127,6 @@ def test_before_the_first_step_only_a_wait_is_known() -> None:
     assert shares.percent(0, 7, 160.0) is None
     assert waited(pulse(100.0, step=0, groups=(ProcessGroup("0", enqueued=4),)), 5.0) is None
     assert waited(pulse(100.0, COLLECTIVE, step=0), 5.0) == 1.0
-    assert waited(pulse(100.0, step=None, groups=(ProcessGroup("0", enqueued=4),)), 5.0) == 0.0, "no optimizer"
+    assert waited(pulse(100.0, step=None, groups=(ProcessGroup("0", enqueued=4),)), 5.0) == 0.0, (
+        "no optimizer"
+    )

@@ -101,6 +101,12 @@ def test_attempts_that_ended_in_the_same_way_are_counted() -> None:
     assert not [line for line in one(failed(RAISED, other)).evidence if "same way" in line]
 
 
+def test_an_attempt_does_not_end_in_the_same_way_as_itself() -> None:
+    state = failed(RAISED)
+    state.attempts.append(Attempt(2, NOW, "failure", 4, {}, ()))
+    assert not [line for line in one(state).evidence if "same way" in line]
+
+
 def test_a_victims_words_are_a_symptom() -> None:
     assert one(failed(cause(kind="peer-gone", symptom=True))).role == "symptom"
 

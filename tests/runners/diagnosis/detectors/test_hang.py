@@ -5,8 +5,9 @@ from __future__ import annotations
 from each import for_each
 
 from distui.presets.finding import Finding
-from distui.runners.run.model import RankPhase, RunPhase
+from distui.runners.run.model import CommandReceived, RankPhase, RunPhase
 from distui.runners.run.pulse import OwnLine, ProcessGroup, Pulse, Site
+from distui.runners.run.state import OpenCommand
 
 from .hang_rig import (
     END,
@@ -416,6 +417,16 @@ def test_of_a_run_that_ends_only_the_verdict_stays_that_stood_before() -> None:
             verdict.since,
             verdict.evidence,
         )
+
+
+def test_ranks_that_a_restart_ends_one_after_the_other_are_no_new_hang() -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41))
+    verdict = only(made.hang())
+    asked = CommandReceived("c", "restart requested", "restart", 30.0)
+    made.state.open_commands["c"] = OpenCommand(asked, 1, NOW - 2.0)
+    assert made.hang() == []
+    made.state.findings[("hang-not-joined", 2, 0)] = verdict
+    assert made.hang() == [verdict], "what is known stays"
 
 
 def test_old_news_of_a_rank_are_no_evidence() -> None:
