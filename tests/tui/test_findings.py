@@ -12,7 +12,8 @@ from distui.runners.run.model import Event, FindingRaised, PulseTick
 from distui.runners.run.pulse import Pulse
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.dumps import dump_rows, stack_rows, stack_title
-from distui.tui.rows.findings import coverage_rows, detail_rows, item_row, items, no_findings
+from distui.tui.rows.finding_card import Card, card
+from distui.tui.rows.findings import coverage_rows, item_row, items, no_findings
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.glyphs import row_width
 
@@ -81,21 +82,59 @@ def test_what_is_no_alarm_is_dim_but_the_missing_verdict_can_be_read() -> None:
     assert ink["hang-not-joined"] == "text"
 
 
-def test_in_full_there_is_what_to_do_where_since_and_the_evidence() -> None:
+def card_of(frame: Frame, at: int = 0, width: int = 100, unfolded: bool = False) -> Card:
+    return card(frame, items(frame.state.findings.values())[at], width, unfolded, {})
+
+
+def test_a_card_has_sentence_remedy_and_keys_and_folds_its_evidence() -> None:
     frame = raised(*told.findings())
-    rows = detail_rows(frame, items(frame.state.findings.values())[0], 60)
-    shown = text_of(rows)
-    for part in ("error cause hang-not-joined", "do        look at data.py:88", "rank 3", "42 s ago"):
+    folded = text_of(card_of(frame).rows).splitlines()
+    assert folded == [
+        "✖ rank 3 never joined all_reduce 1204: it is in load() at data.py:88, and 7 ranks wait for it",
+        "  → look at data.py:88 on rank 3; a barrier before it would show who is late",
+        "  cause · rank 3 on n001 · 42s ago   w stacks   r restart   enter log   e evidence",
+    ]
+    whole = card_of(frame, width=60, unfolded=True)
+    shown = text_of(whole.rows)
+    for part in (
+        "id        hang-not-joined",
+        "since     22:14:43, 42 s ago",
+        "│ ranks 0-2, 4-7: all_reduce 1204",
+    ):
         assert part in shown
-    assert "│ ranks 0-2, 4-7: all_reduce 1204" in shown
-    assert max(row_width(row) for row in rows) <= 60
+    assert "e fold" in text_of(card_of(frame, unfolded=True).rows)
+    assert max(row_width(row) for row in whole.rows) <= 60
+
+
+def test_the_keys_of_a_card_are_those_that_help_now() -> None:
+    stuck = Finding(
+        "hang-lock", "error", "rank 1 is blocked", remedy="press w (`distui dump night stacks`)"
+    )
+    quiet = Finding("net", "warning", "no statements", role="hint", remedy="raise NCCL_DEBUG to INFO")
+
+    def words(frame: Frame, found: Finding, **keys: str) -> str:
+        (item,) = items([found])
+        return text_of([card(frame, item, 200, False, keys).rows[-1]])
+
+    live, ended = frame_of(play.running()), frame_of(play.failed())
+    assert words(live, stuck).split("   ")[1:] == ["w stacks", "r restart", "y copy command"]
+    assert words(live, stuck, stacks="F7").split("   ")[1:2] == ["F7 stacks"], "the user's own key"
+    assert words(ended, stuck).split("   ")[1:] == ["r run again", "y copy command"]
+    assert words(frame_of(play.running(), readonly=True), stuck).split("   ")[1:] == [
+        "w stacks",
+        "y copy command",
+    ]
+    assert words(live, quiet).split("   ")[1:] == ["d NCCL_DEBUG"]
+    assert words(frame_of(play.running(2, gpu=False)), quiet).split("   ")[1:] == [], (
+        "gloo has no NCCL_DEBUG"
+    )
 
 
 def test_many_of_one_kind_are_named_and_the_rest_is_counted() -> None:
     many = [Finding("oom", "error", f"rank {at} is out of memory", rank=at) for at in range(40)]
     frame = raised(*many)
     (item,) = items(frame.state.findings.values())
-    shown = text_of(detail_rows(frame, item, 100))
+    shown = text_of(card(frame, item, 100, True, {}).rows)
     assert "ranks 0-39" in shown
     assert "28 more of this kind" in shown
     assert line_of(item_row(frame, item, 100)).startswith("✖ cause   r0-39")
@@ -105,7 +144,7 @@ def test_escapes_in_a_finding_do_not_reach_the_screen() -> None:
     bad = Finding("x", "warning", "te\x1b[2Jxt", remedy="d\x1b[1mo", evidence=("a\x1b[2Jb",))
     frame = raised(bad)
     (item,) = items(frame.state.findings.values())
-    assert "\x1b" not in text_of([item_row(frame, item, 80), *detail_rows(frame, item, 80)])
+    assert "\x1b" not in text_of([item_row(frame, item, 80), *card(frame, item, 80, True, {}).rows])
 
 
 def test_the_banner_has_one_row_a_kind_and_leaves_symptoms_to_the_pane() -> None:

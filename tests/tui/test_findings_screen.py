@@ -31,7 +31,7 @@ async def test_i_shows_the_findings_and_enter_the_line_that_is_the_evidence(rig:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i")
         await it.until(lambda: "findings · 3 alarms" in it.screen())
-        assert "do        look at data.py:88" in it.screen()
+        assert "→ look at data.py:88" in it.screen()
         await it.press("enter")
         await it.until(lambda: "Init COMPLETE" in it.screen() and "rank 3 · nccl" in it.screen())
         assert "node-0/attempt-001/rank-3.nccl" in {file for file, _, grep in it.link.reads if grep}
@@ -40,14 +40,76 @@ async def test_i_shows_the_findings_and_enter_the_line_that_is_the_evidence(rig:
         assert run_screen(it).log_view.selection.rank is None
 
 
-async def test_moving_in_the_list_shows_the_other_in_full(rig: Start) -> None:
+async def test_e_shows_the_evidence_of_the_card_under_the_cursor(rig: Start) -> None:
     it = rig(told.running(told.facts(), *told.findings()))
     async with shown(it, 120, 40):
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("i", "down")
+        await it.press("i")
+        await it.until(lambda: "e evidence" in it.screen())
+        assert "stack unchanged" not in it.screen()
+        await it.press("e")
+        await it.until(lambda: "rank 3: stack unchanged in 6 looks" in it.screen())
+        await it.press("e")
+        await it.until(lambda: "stack unchanged" not in it.screen())
+        await it.press("down", "e")
         await it.until(lambda: "sock-closed-by-peer  rank 4: a peer closed its connection" in it.screen())
-        await it.press("G")
-        await it.until(lambda: "the first step takes long" in it.screen() and "note fact" in it.screen())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 15)])
+async def test_the_cursor_reaches_each_card_and_shows_it_whole(rig: Start, size: tuple[int, int]) -> None:
+    it = rig(told.running(told.facts(), *told.findings()))
+    async with shown(it, *size):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("i", "e")
+        cards, seen = run_screen(it).findings, list[str]()
+        for _ in range(60):
+            current = cards.current
+            assert current is not None
+            if current.key not in seen:
+                seen.append(current.key)
+            await it.press("down")
+        assert len(seen) == 5
+        assert "takes long: it compiles" in it.screen()
+        await it.press("g")
+        await it.until(lambda: "rank 3 never joined" in it.screen())
+        assert cards.current is not None
+        assert cards.current.first.id == "hang-not-joined"
+
+
+async def test_y_copies_the_command_of_the_remedy(rig: Start) -> None:
+    stuck = Finding(
+        "hang-lock", "error", "rank 1 is blocked", remedy="press w (`distui dump night stacks`)"
+    )
+    it = rig(told.running(told.facts(), stuck, Finding("slow", "warning", "rank 4 waits least", rank=4)))
+    async with shown(it, 120, 40):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("i")
+        await it.until(lambda: "y copy command" in it.screen())
+        await it.press("y")
+        await it.until(lambda: it.app.clipboard == "distui dump night stacks")
+        await it.press("down", "y")
+        await it.until(lambda: "no command to copy" in it.told())
+
+
+async def test_a_click_on_a_key_presses_it(rig: Start) -> None:
+    it = rig(told.running(told.facts(), *told.findings()))
+    async with shown(it, 120, 40):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("i")
+        await it.until(lambda: "e evidence" in it.screen())
+        row = next(at for at, line in enumerate(it.screen().splitlines()) if "e evidence" in line)
+        column = it.screen().splitlines()[row].index("e evidence")
+        await it.pilot.click(offset=(column, row))
+        await it.until(lambda: "rank 3: stack unchanged in 6 looks" in it.screen())
+
+
+async def test_a_finding_is_once_on_a_large_overview(rig: Start) -> None:
+    it = rig(told.running(told.facts(), *told.findings()))
+    async with shown(it, 200, 60):
+        await it.until(lambda: "rank 3 never joined all_reduce 1204" in it.screen())
+        assert it.screen().count("never joined all_reduce 1204") == 1
+        await it.press("7")
+        await it.until(lambda: it.screen().count("never joined all_reduce 1204") == 2)
 
 
 async def test_a_finding_without_a_line_opens_the_log_of_its_rank(rig: Start) -> None:
@@ -76,7 +138,7 @@ async def test_the_cursor_stays_on_its_finding_when_a_worse_one_comes(rig: Start
         await it.press("i")
         it.link.play(FindingRaised(Finding("died", "error", "rank 1 was killed", rank=1)), seq=80)
         await it.until(lambda: "rank 1 was killed" in it.screen())
-        current = run_screen(it).diagnosis.list.current
+        current = run_screen(it).findings.current
         assert current is not None
         assert current.first.id == "slow"
 
@@ -247,4 +309,4 @@ async def test_an_ended_run_shows_what_happened_where_nothing_was_found(rig: Sta
         await it.until(lambda: "FAILED" in it.screen())
         await it.press("i")
         await it.until(lambda: "No findings." in it.screen() and "shape mismatch in block 7" in it.screen())
-        assert "distui diagnose minigpt" in run_screen(it).diagnosis.detail.rows[-1][0][0]
+        assert "distui diagnose minigpt" in run_screen(it).findings.rows[-1][0][0]

@@ -32,7 +32,6 @@ def wants(ranks: int, gpus: int, nodes: int = 1, **more: object) -> Wants:
         "map": lambda width: rows,
         "gpus": gpus + 1 if 0 < gpus <= 32 else 0,
         "ranks": ranks + 1 if ranks else 0,
-        "wrong": lambda width: 1,
         "strip": lambda most: rows_wanted(nodes if ranks > 64 else ranks, most),
         "card": lambda width: 9,
         "tiled": nodes > 4,
@@ -48,7 +47,6 @@ RUNS = {
     "128 nodes": wants(1024, 1024, 128),
     "ended": wants(8, 0, ended=True, map=lambda width: 30),
     "launching": wants(0, 0, launching=True, map=lambda width: 9),
-    "much wrong": wants(8, 8, wrong=lambda width: 80),
 }
 
 
@@ -115,10 +113,9 @@ def test_a_notice_takes_no_table_of_the_rank_pane_away(run: str, flash: int) -> 
 
 def test_a_large_screen_has_all_of_it() -> None:
     made = arrange(200, 60, "overview", RUNS["a node"])
-    assert set(made.panes) == {"gpus", "ranks", "strip", "wrong", "card", "events", "curves", "log"}
+    assert set(made.panes) == {"gpus", "ranks", "strip", "card", "events", "curves", "log"}
     assert made.panes["strip"].height == 8 + 2 + 2, "a row a rank, the times, the legend, and a frame"
-    assert made.panes["ranks"].y < made.panes["strip"].y < made.panes["wrong"].y
-    assert made.panes["wrong"].height == 3, "as high as it has lines"
+    assert made.panes["ranks"].y < made.panes["strip"].y < made.panes["card"].y
     assert set(arrange(200, 60, "overview", RUNS["128 nodes"]).panes) >= {"heat", "ranks", "curves", "log"}
 
 
@@ -126,16 +123,12 @@ def test_a_large_screen_has_all_of_it() -> None:
     "size, run",
     product(
         [(200, 60), (200, 46), (160, 45), (300, 100)],
-        ["demo", "a node", "four nodes", "128 nodes", "much wrong"],
+        ["demo", "a node", "four nodes", "128 nodes"],
     ),
 )
-def test_ranks_over_time_takes_nothing_from_what_is_wrong_or_the_ranks(
-    size: tuple[int, int], run: str
-) -> None:
+def test_ranks_over_time_takes_nothing_from_the_ranks(size: tuple[int, int], run: str) -> None:
     made = arrange(*size, "overview", RUNS[run])
     without = arrange(*size, "overview", replace(RUNS[run], strip=lambda most: 0))
-    least = min(without.panes["wrong"].height, RUNS[run].wrong(size[0]) + 2)
-    assert made.panes["wrong"].height >= least
     assert made.panes["ranks"].height >= min(without.panes["ranks"].height, LEAST_RANKS + 3 + 2)
 
 

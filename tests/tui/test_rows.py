@@ -50,7 +50,8 @@ from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.card import card_rows
 from distui.tui.rows.column_widths import tight
 from distui.tui.rows.columns import RANK_COLUMNS, by_id
-from distui.tui.rows.findings import detail_rows, items
+from distui.tui.rows.finding_card import detail_rows
+from distui.tui.rows.findings import items
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width, wrap
 from distui.tui.rows.header import header_rows
@@ -349,6 +350,16 @@ def test_the_banner_counts_down_to_the_restart() -> None:
     shown = text_of(banner_rows(frame, 120, 3))
     assert "shape mismatch" in shown
     assert "restart in 3 s (failure 1 of 3 allowed)" in shown
+
+
+def test_a_cause_that_is_a_finding_is_once_in_the_banner() -> None:
+    events = [
+        *play.running(),
+        (126, AttemptEnded(1, Outcome.FAILED, play.cause(), "rank 3 failed")),
+        (126, FindingRaised(Finding("died-error", "error", "attempt 1: shape mismatch in rank 3", rank=3))),
+    ]
+    shown = text_of(banner_rows(frame_of(events), 120, 6))
+    assert shown.count("shape mismatch") == 1, shown
 
 
 def test_a_lost_agent_is_the_first_line_with_its_countdown() -> None:

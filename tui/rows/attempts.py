@@ -13,7 +13,7 @@ from ...runners.run.model import Checkpoint, FirstCause, Outcome, RunPhase
 from ...runners.run.state import Attempt, RunState
 from . import glyphs
 from .attempt_rule import environment_changes
-from .findings import items
+from .findings import Item, items
 from .frame import Frame
 from .glyphs import Row, clip, fit, hang, labelled, wrap
 from .run_status import remains
@@ -68,13 +68,22 @@ def _end_remedies(state: RunState, cause: FirstCause | None, width: int) -> list
         finding = item.first
         if item.follows or finding.quiet:
             continue
-        same = finding.role == "cause" and cause is not None and cause.rank in item.ranks
+        same = cause is not None and _explains(item, cause)
         if not same and finding.text not in stated:
             glyph, style = glyphs.severity(finding)
             rows += labelled((f" {glyph} ", style), clean_text(finding.text), width - 1)
         if finding.remedy:
             rows += labelled(("   → ", "accent"), clean_text(finding.remedy), width - 1, "accent")
     return rows
+
+
+def _explains(item: Item, cause: FirstCause) -> bool:
+    return item.first.role == "cause" and cause.rank in item.ranks
+
+
+def is_found(state: RunState, cause: FirstCause) -> bool:
+    """Whether a finding already explains a first cause."""
+    return any(_explains(item, cause) for item in items(state.findings.values()))
 
 
 def _last_cause(state: RunState) -> FirstCause | None:
@@ -173,8 +182,8 @@ def _save_text(saved: Checkpoint) -> str:
 def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[float | None]]:
     """Return the events screen, and per row its unix time in seconds; None for headings.
 
-    The ledger of attempts comes first, then events, commands and checkpoints, newest first. `whole` adds the first
-    cause with its last lines, which the report of a run that has ended also shows.
+    The ledger of attempts comes first, then events, commands and checkpoints, newest first. `whole` adds what the
+    overview shows elsewhere: the first cause with its last lines, and the present findings.
     """
     state = frame.state
     rows = ledger_rows(state, width)
@@ -186,7 +195,9 @@ def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row],
         rows += [(), *_last_cause_rows(state, cause, width)]
     rows += [(), ((" events, commands and checkpoints, newest first", "dim"),)]
     saves = sorted((saved.at, _save_text(saved)) for saved in state.checkpoints)
-    happened = list(heapq.merge(in_order(state.notices), saves, key=itemgetter(0)))
+    found = set() if whole else {finding.text for finding in state.findings.values() if not finding.quiet}
+    notices = [notice for notice in state.notices if notice[1] not in found]
+    happened = list(heapq.merge(in_order(notices), saves, key=itemgetter(0)))
     if not happened:
         rows.append((("   none yet", "dim"),))
     times += [None] * (len(rows) - len(times))

@@ -11,8 +11,8 @@ from ...presets.sanitize import clean_text
 from ...runners.run.formatting import agreeing, duration_short, listed, spans_text
 from ...runners.run.model import LinkState
 from . import glyphs
-from .attempts import cause_text
-from .findings import Item, items, no_findings, place, since_text
+from .attempts import cause_text, is_found
+from .findings import Item, items, place, since_text
 from .frame import Frame, LinkPhase, names, silent
 from .glyphs import Row, labelled
 
@@ -49,9 +49,9 @@ def fitted(statements: Sequence[Statement], width: int, most: int) -> list[Row]:
     for at, statement in enumerate(statements):
         others = len(statements) - at - 1
         room = most - len(rows) - bool(others)
-        shown = statement_rows(statement, width)
+        shown = _statement_rows(statement, width)
         if len(shown) > room and statement.remedy:
-            shown = [*statement_rows(replace(statement, remedy=""), width), _ELSEWHERE]
+            shown = [*_statement_rows(replace(statement, remedy=""), width), _ELSEWHERE]
         if len(shown) > room and rows:
             return [*rows, ((f"   … {others + 1} more: {SHOWS_ALL}", "dim"),)]
         rows += shown if len(shown) <= room else [*shown[: max(1, room - 1)], _ELSEWHERE][:room]
@@ -61,7 +61,7 @@ def fitted(statements: Sequence[Statement], width: int, most: int) -> list[Row]:
 _ELSEWHERE: Row = ((f"   → {SHOWS_ALL} of it, and what to do", "accent"),)
 
 
-def statement_rows(statement: Statement, width: int) -> list[Row]:
+def _statement_rows(statement: Statement, width: int) -> list[Row]:
     """Return a glyph and the sentence, then the remedy on separate rows."""
     rows = labelled((f" {statement.glyph} ", statement.style), clean_text(statement.text), width - 1)
     if statement.remedy:
@@ -115,7 +115,7 @@ def _failure(frame: Frame) -> list[Statement]:
         return []
     statements: list[Statement] = []
     last = state.attempts[-1]
-    if last.first_cause is not None:
+    if last.first_cause is not None and not is_found(state, last.first_cause):
         victims = last.first_cause.victims
         then = f"; then {spans_text('rank', victims)}" if victims else ""
         statements.append(Statement(glyphs.BAD, "bad", f"{cause_text(last.first_cause)}{then}"))
@@ -137,13 +137,13 @@ def _gpu_problems(frame: Frame) -> list[Statement]:
 def _of_findings(frame: Frame) -> list[Statement]:
     """Return one statement per kind, the worst first. Symptoms of a shown cause appear only in the findings pane."""
     return [
-        of_item(frame, item)
+        _of_item(frame, item)
         for item in items(frame.state.findings.values())
         if not item.follows and not item.first.quiet
     ]
 
 
-def of_item(frame: Frame, item: Item) -> Statement:
+def _of_item(frame: Frame, item: Item) -> Statement:
     """Return a finding, or a kind of findings: sentence, start time, remedy."""
     finding = item.first
     glyph, style = glyphs.severity(finding)
@@ -156,11 +156,3 @@ def of_item(frame: Frame, item: Item) -> Statement:
         where = f"rank {finding.rank}: "
     since = "" if finding.since is None else f" · since {since_text(frame, finding)}"
     return Statement(glyph, style, f"{where}{finding.text}{since}", finding.remedy)
-
-
-def wrong_rows(frame: Frame, width: int) -> list[Row]:
-    """Return all findings, the worst first, each with its remedy; or a row that there are none."""
-    rows: list[Row] = []
-    for item in items(frame.state.findings.values()):
-        rows += statement_rows(of_item(frame, item), width)
-    return rows or [((f" {no_findings(frame.state)}", "dim"),)]

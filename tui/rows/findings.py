@@ -1,4 +1,4 @@
-"""Findings as rows: one row each, one in full with its evidence, and which data they are based on. Pure."""
+"""Findings as rows: their order and kinds, one row each, and which data they are based on. Pure."""
 
 from __future__ import annotations
 
@@ -15,27 +15,20 @@ from ...runners.run.formatting import (
     duration_exact,
     duration_short,
     elapsed,
-    listed,
     spans_short,
-    spans_text,
     time_of_day,
 )
 from ...runners.run.nccl_reach import uses_gloo
 from ...runners.run.state import RunState
 from . import glyphs
 from .frame import Frame, names
-from .glyphs import Cell, Row, clip, fit, labelled, wrap
+from .glyphs import Cell, Row, clip, fit
 
 QUIET = {None, "VERSION", "WARN"}
 """Levels of NCCL_DEBUG that log no statements."""
 
 HOOKED = ("up", "armed")
 """States of a hook that answers."""
-
-_EACH = 12
-"""Maximum number of findings of one kind that are listed individually."""
-
-_LABEL = 10
 
 
 class Item(Struct, frozen=True):
@@ -83,25 +76,25 @@ def items(given: Iterable[Finding]) -> list[Item]:
     return listed
 
 
-def item_row(frame: Frame, item: Item, width: int | None = None) -> Row:
-    """Return severity, role, place, age and sentence, cut to `width` columns if it is given."""
+def item_row(frame: Frame, item: Item, width: int) -> Row:
+    """Return severity, role, place, age and sentence, cut to `width` columns."""
     first = item.first
     glyph, style = glyphs.severity(first)
-    many = f"{len(item.findings)} × " if len(item.findings) > 1 else ""
-    lead, role, summary = (f"{glyph} ", style), first.role, many + clean_text(first.text)
+    lead, role = (f"{glyph} ", style), first.role
     if item.follows:
-        lead, role, summary = ("│ ", "dim"), "", _symptoms(item)
+        lead, role = ("│ ", "dim"), ""
     cells: tuple[Cell, ...] = (
         lead,
         (fit(role, 8), "dim" if first.quiet else style),
         (fit(place(frame.state, item), 9) + " ", "dim" if first.quiet else "accent"),
-        (fit(_age(frame, item), 4, right=True) + "  ", "dim"),
-        (summary, "dim" if first.quiet or item.follows else "text"),
+        (fit(age(frame, item), 4, right=True) + "  ", "dim"),
+        (sentence(item), "dim" if first.quiet or item.follows else "text"),
     )
-    return cells if width is None else clip(cells, width)
+    return clip(cells, width)
 
 
-def _age(frame: Frame, item: Item) -> str:
+def age(frame: Frame, item: Item) -> str:
+    """Return how long ago the first of the findings began; "" if that is unknown."""
     since = min((each.since for each in item.findings if each.since is not None), default=None)
     return "" if since is None else duration_short(elapsed(since, _now(frame, item.first)))
 
@@ -110,6 +103,14 @@ def _now(frame: Frame, finding: Finding) -> float:
     if frame.state.phase.ended and frame.state.ended:
         return max(frame.state.ended, frame.now)
     return frame.node_now(finding.node or 0)
+
+
+def sentence(item: Item) -> str:
+    """Return the sentence of a finding, with their number if there are several of its kind."""
+    if item.follows:
+        return _symptoms(item)
+    many = f"{len(item.findings)} × " if len(item.findings) > 1 else ""
+    return many + clean_text(item.first.text)
 
 
 def _symptoms(item: Item) -> str:
@@ -133,61 +134,10 @@ def place(state: RunState, item: Item) -> str:
     return plural(len(nodes), "node") if nodes else ""
 
 
-def detail_rows(frame: Frame, item: Item, width: int) -> list[Row]:
-    """Return one item in full: its sentence, remedy, ranks, start time and evidence."""
-    first = item.first
-    glyph, style = glyphs.severity(first)
-    rows: list[Row] = [((f"{glyph} {first.severity} {first.role} ", style), (first.id, "dim"))]
-    rows += wrap(clean_text(first.text), width, "head")
-    if first.remedy:
-        rows += _labelled("do", first.remedy, width, "accent")
-    rows += _labelled("where", _where(frame.state, item), width)
-    if first.since is not None:
-        rows += _labelled("since", since_text(frame, first), width)
-    for other in item.findings[1:_EACH]:
-        rows += _labelled("also" if not item.follows else other.id, _with_rank(other), width, "dim")
-    if len(item.findings) > _EACH:
-        rows += _labelled("", f"… {len(item.findings) - _EACH} more of this kind", width, "dim")
-    return rows + _evidence(item, width)
-
-
-def _labelled(label: str, text: str, width: int, style: str = "text") -> list[Row]:
-    if not text:
-        return []
-    head = fit(label, _LABEL) if len(label) < _LABEL else f"{label}  "
-    return labelled((head, "dim"), clean_text(text), width, style)
-
-
-def _where(state: RunState, item: Item) -> str:
-    ranks, nodes = item.ranks, {finding.node for finding in item.findings if finding.node is not None}
-    nodes |= {state.ranks[rank].place.node for rank in ranks if rank in state.ranks and state.merged}
-    named = names(state)
-    hosts = [named.get(node, f"node {node}") for node in sorted(nodes)]
-    who = spans_text("rank", ranks) if ranks else ""
-    return " on ".join(part for part in (who, listed(hosts, 8)) if part)
-
-
 def since_text(frame: Frame, finding: Finding) -> str:
     since = finding.since or 0.0
     seconds = elapsed(since, _now(frame, finding))
     return time_of_day(since) + ("" if seconds is None else f", {duration_exact(seconds)} ago")
-
-
-def _with_rank(finding: Finding) -> str:
-    ranks = ranks_of(finding)
-    return f"{spans_text('rank', ranks)}: {finding.text}" if ranks else finding.text
-
-
-def _evidence(item: Item, width: int) -> list[Row]:
-    """Return all evidence of the first finding, then one line of each of the others."""
-    lines = [*item.first.evidence, *(each.evidence[0] for each in item.findings[1:_EACH] if each.evidence)]
-    if not lines:
-        return [(("no evidence was recorded", "dim"),)] if item.first.role == "cause" else []
-    rows: list[Row] = [(("evidence", "dim"),)]
-    for line in lines:
-        wrapped = wrap(clean_text(line), width - 2)
-        rows += [(("│ ", "dim"), *row) for row in wrapped]
-    return rows
 
 
 def no_findings(state: RunState) -> str:

@@ -53,7 +53,6 @@ class Wants(Struct, frozen=True, kw_only=True):
     """Rows of the rank table, with its header."""
     strip: Callable[[int], int] = _none
     """Ranks × time: takes the maximum number of rows; 0 if no times are known."""
-    wrong: Callable[[int], int] = _none
     card: Callable[[int], int] = _none
     tiled: bool = False
     """Whether the map has one tile per node, and needs the full width."""
@@ -183,16 +182,16 @@ def is_large(width: int, height: int) -> bool:
 
 def most_banner(height: int) -> int:
     """Return the maximum rows of the banner of findings and alerts."""
+    if height >= LARGE[1]:
+        return 9
     if height >= TALL:
         return 6
     return 4 if height >= 20 else 2
 
 
-def shows_wrong(width: int, height: int, pane: str, ended: bool) -> bool:
+def shows_findings(pane: str, ended: bool) -> bool:
     """Whether a pane already shows the findings, so that the banner does not repeat them."""
-    if pane == "findings" or (pane == "overview" and ended):
-        return True
-    return pane == "overview" and is_large(width, height)
+    return pane == "findings" or (pane == "overview" and ended)
 
 
 def _rank_pane(body: Stack, wants: Wants, flash: int) -> None:
@@ -275,7 +274,7 @@ def _middle(body: Stack, wants: Wants) -> None:
 
 
 def _large(body: Stack, wants: Wants) -> None:
-    """Two columns: hardware, ranks and findings on the left; curves and the log on the right."""
+    """Two columns: hardware and ranks on the left; curves and the log on the right."""
     if wants.tiled and not wants.ended:
         body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
     left, right = body.split(body.width * 11 // 20, body.height)
@@ -287,36 +286,26 @@ def _large(body: Stack, wants: Wants) -> None:
 
 
 def _left(left: Stack, wants: Wants, natural: bool) -> None:
-    """GPUs and ranks; if rows are free also ranks × time, findings, the card of the run, its events."""
+    """GPUs and ranks; if rows are free also ranks × time, the card of the run, its events."""
     ranks = min(wants.ranks, LEAST_RANKS + 3) + left.extra
-    wrong = strip = 0
-    if natural:
-        wrong = _findings_height(left, wants)
-        strip = _strip_height(left, wants, ranks + wrong)
-    keep = wrong + strip
+    strip = _strip_height(left, wants, ranks) if natural else 0
     if wants.ended:
         left.add("heat", wants.map(left.inner), keep=ranks)
     elif wants.gpus:
-        left.add("gpus", wants.gpus, keep=max(ranks + keep, left.height * 3 // 5))
+        left.add("gpus", wants.gpus, keep=max(ranks + strip, left.height * 3 // 5))
     elif not wants.tiled:
-        left.add("heat", wants.map(left.inner), keep=max(ranks + keep, left.height * 3 // 5))
-    left.add("ranks", wants.ranks, keep=keep)
+        left.add("heat", wants.map(left.inner), keep=max(ranks + strip, left.height * 3 // 5))
+    left.add("ranks", wants.ranks, keep=strip)
     if not natural:
         return
-    left.add("strip", strip - left.extra, keep=wrong)
-    left.add("wrong", wrong - left.extra)
+    left.add("strip", strip - left.extra)
     card = wants.card(left.inner)
     if left.height >= min(card, 6) + left.extra:
         left.add("card", card)
     if left.height >= 4 + left.extra:
         left.rest("events")
     else:
-        left.grow(next((pane for pane in ("card", "wrong") if pane in left.panes), "ranks"))
-
-
-def _findings_height(left: Stack, wants: Wants) -> int:
-    """Return the rows of the findings, at most a third; an ended run shows them elsewhere."""
-    return 0 if wants.ended else min(wants.wrong(left.inner) + left.extra, left.height // 3)
+        left.grow("card" if "card" in left.panes else "ranks")
 
 
 def _strip_height(left: Stack, wants: Wants, others: int) -> int:

@@ -1,33 +1,33 @@
-"""The findings of a run: the list, and below it one finding in full."""
+"""The findings of a run as cards, and the data that they are based on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
+from textual.events import Click
 from textual.message import Message
 from textual.signal import Signal
 
 from ...presets.plurals import plural
+from ...runners.diagnosis.remedy_commands import command_of
 from ..keys import bindings
+from ..lending import copy
 from ..rows.attempts import end_rows
-from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items, no_findings
+from ..rows.finding_card import Card, card
+from ..rows.findings import Item, coverage_rows, items, no_findings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from .panes import Pane
 
 
-class FindingList(Pane):
-    """One row per finding, or per kind of findings."""
+class FindingCards(Pane):
+    """One card per finding, or per kind of findings; the cursor moves from card to card."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("findings")  # type: ignore[assignment]
-
-    class FindingMoved(Message):
-        """The cursor is on another finding."""
 
     @dataclass
     class Zoomed(Message):
@@ -37,95 +37,128 @@ class FindingList(Pane):
 
     def __init__(self, frames: Signal[Frame]) -> None:
         super().__init__(frames, id="findings", cursor=True)
-        self._items: list[Item] = []
+        self.keys: Mapping[str, str] = {}
+        """The user's own keys by action id."""
+        self._cards: list[Card] = []
+        self._tops: list[int] = []
+        """Index of each card's first row."""
+        self._unfolded: set[str] = set()
+        """Keys of the items whose evidence is shown."""
+
+    # --- content
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         key = self.current.key if self.current is not None else ""
-        self._items = items(frame.state.findings.values())
-        keys = [item.key for item in self._items]
+        found = items(frame.state.findings.values())
+        room = max(20, width - 2)
+        self._cards = [card(frame, item, room, item.key in self._unfolded, self.keys) for item in found]
+        self.entitle(_title(frame, found))
+        rows: list[Row] = []
+        self._tops = []
+        for each in self._cards:
+            self._tops.append(len(rows))
+            rows += [*each.rows, ()]
+        if not found:
+            rows += [((no_findings(frame.state), "text"),), ()]
+        self._keep_cursor(key)
+        return [*rows, *_below(frame, room, bool(found))]
+
+    def _keep_cursor(self, key: str) -> None:
+        """Leave the cursor on its finding while cards come, go and change their height."""
+        keys = [each.item.key for each in self._cards]
         if key in keys:
-            self.cursor = keys.index(key)
-        self.entitle(_title(frame, self._items))
-        if not self._items:
-            return [((no_findings(frame.state), "text"),)]
-        return [item_row(frame, item, width - 2) for item in self._items]
+            self.cursor = self._tops[keys.index(key)]
+        elif self._cards:
+            self.cursor = self._tops[self._card_at(self.cursor)]
+
+    def _card_at(self, row: int) -> int:
+        """Return the index of the card with a row; rows below the cards belong to the last one."""
+        return max(0, bisect_right(self._tops, row) - 1)
 
     @property
     def current(self) -> Item | None:
-        return self._items[self.cursor] if 0 <= self.cursor < len(self._items) else None
+        return self._cards[self._card_at(self.cursor)].item if self._cards else None
 
-    def cursor_moved(self) -> None:
-        self.post_message(self.FindingMoved())
+    # --- moving
+
+    def action_cursor(self, by: int) -> None:
+        """Move to the next card, or scroll in a card that is higher than the pane."""
+        if not self._cards:
+            self.scroll_relative(y=by, animate=False, immediate=True)
+            return
+        at = self._card_at(self.cursor)
+        top = self.scroll_offset.y
+        below = by > 0 and self._end(at) > top + self.shown
+        above = by < 0 and self._tops[at] < top
+        if below or above or not 0 <= at + by < len(self._cards):
+            self.scroll_relative(y=by, animate=False, immediate=True)
+        else:
+            self._show_card(at + by)
+
+    def action_page(self, by: int) -> None:
+        self.move_to(self.cursor + by * max(1, self.shown - 1))
+
+    def move_to(self, index: int) -> None:
+        if self._cards:
+            self._show_card(self._card_at(index))
+
+    def _show_card(self, at: int) -> None:
+        """Move the cursor to a card, and scroll to all of its rows if they fit."""
+        top = self._tops[at]
+        super().move_to(top)
+        end = self._end(at)
+        if end > self.scroll_offset.y + self.shown:
+            self._scroll_row(min(top, end - self.shown))
+
+    def _end(self, at: int) -> int:
+        """Return the row after a card; after the last one the end of the pane."""
+        return self._tops[at + 1] - 1 if at + 1 < len(self._tops) else len(self.rows)
+
+    # --- acting
+
+    def on_click(self, event: Click) -> None:
+        """Press the key that was clicked; elsewhere select the card."""
+        super().on_click(event)
+        inside = event.get_content_offset(self)
+        if inside is None or not self._cards:
+            return
+        at = self._card_at(self.cursor)
+        shown = self._cards[at]
+        if inside.y + self.scroll_offset.y != self._tops[at] + shown.keys_at:
+            return
+        for span in shown.spans:
+            if span.first <= inside.x - 1 < span.after:  # the cursor has the first column
+                self.call_later(self.run_action, span.action)
 
     def action_zoom(self) -> None:
         if self.current is not None:
             self.post_message(self.Zoomed(self.current))
 
+    def action_unfold(self) -> None:
+        """Show the evidence of a finding, or fold it."""
+        if self.current is not None:
+            self._unfolded ^= {self.current.key}
+            self.again()
+
+    def action_copy(self) -> None:
+        """Copy the command of the remedy."""
+        if self.current is None:
+            return
+        command = command_of(self.current.first.remedy)
+        if command:
+            copy(self.app, command)
+        else:
+            self.app.notify("the remedy of this finding has no command to copy")
+
 
 def _title(frame: Frame, listed: Sequence[Item]) -> str:
     alarms = sum(item.first.alarm for item in listed)
-    parts = ["findings", plural(alarms, "alarm") if alarms else "no alarm"]
-    if not frame.state.phase.ended:
-        parts.append("w: where each rank is")
-    return " · ".join(parts)
+    return " · ".join(["findings", plural(alarms, "alarm") if alarms else "no alarm"])
 
 
-class FindingDetail(Pane):
-    """One finding in full, and the data that verdicts are based on."""
-
-    def __init__(self, frames: Signal[Frame], findings: FindingList) -> None:
-        super().__init__(frames, id="finding")
-        self._findings = findings
-
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        item = self._findings.current
-        covered = coverage_rows(frame.state)
-        if item is None and frame.state.phase.ended:
-            self.entitle("what happened")
-            hint = f"its logs may show more: distui diagnose {frame.state.name}"
-            return [*end_rows(frame, width - 1), (), ((f" {hint}", "dim"),)]
-        if item is None:
-            self.entitle("data")
-            return covered
-        self.entitle("evidence")
-        return [*detail_rows(frame, item, max(20, width - 2)), (), *covered]
-
-
-class Diagnosis(Vertical):
-    """List and detail; the list takes at most half of the height, and no more than it needs."""
-
-    def __init__(self, frames: Signal[Frame]) -> None:
-        super().__init__(id="diagnosis")
-        self._frames = frames
-        self.list = FindingList(frames)
-        self.detail = FindingDetail(frames, self.list)
-
-    def compose(self) -> ComposeResult:
-        yield self.list
-        yield self.detail
-
-    def on_mount(self) -> None:
-        self._frames.subscribe(self, self._share, immediate=True)
-
-    def _share(self, frame: Frame) -> None:
-        """Set the height of the list."""
-        if not self.display:
-            return
-        frames = self.list.gutter.height
-        wanted = max(1, len(items(frame.state.findings.values()))) + frames
-        height = max(2 + frames, min(wanted, self.size.height // 2))
-        if self.list.styles.height is None or self.list.styles.height.value != height:
-            self.list.styles.height = height
-            self.call_after_refresh(self.again)
-
-    def again(self) -> None:
-        self.list.again()
-        self.detail.again()
-
-    def on_resize(self) -> None:
-        if self.list.frame is not None:
-            self._share(self.list.frame)
-
-    def on_finding_list_finding_moved(self) -> None:
-        self.detail._scroll_row(0)
-        self.detail.again()
+def _below(frame: Frame, width: int, found: bool) -> list[Row]:
+    """Return the rows below the cards: the data of verdicts, or how a run without findings ended."""
+    if found or not frame.state.phase.ended:
+        return coverage_rows(frame.state)
+    hint = f"its logs may show more: distui diagnose {frame.state.name}"
+    return [*end_rows(frame, width), (), ((f" {hint}", "dim"),)]

@@ -78,7 +78,7 @@ class LogOpener:
         if item.ranks:
             self._open(Selection(rank=item.ranks[0]))
         else:
-            self._app.notify("this finding names no rank and no line: its details are below")
+            self._app.notify("this finding names no rank and no line")
 
     def open_line(self, file: str, line: int, text: str) -> None:
         """Show a line in its log; if its file is not of this attempt, show only the line."""

@@ -13,7 +13,7 @@ from textual.signal import Signal
 from ..background import call
 from ..keys import bindings
 from ..rows.attempts import end_rows, event_rows
-from ..rows.banner import banner_rows, wrong_rows
+from ..rows.banner import banner_rows
 from ..rows.card import card_rows
 from ..rows.cycle import following
 from ..rows.frame import METRICS, Frame
@@ -156,14 +156,6 @@ class Events(Pane):
         at = self._times[self.cursor] if self.cursor < len(self._times) else None
         if at is not None:
             self._go(at)
-
-
-class Wrong(Pane):
-    """The findings, on the overview."""
-
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        self.entitle("what is wrong")
-        return wrong_rows(frame, width)
 
 
 class Card(Pane):

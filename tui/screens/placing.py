@@ -8,10 +8,10 @@ from textual.widget import Widget
 
 from ...runners.run.state import RunState
 from ..rows.attempts import end_rows
-from ..rows.banner import banner_rows, wrong_rows
+from ..rows.banner import banner_rows
 from ..rows.card import card_rows
 from ..rows.frame import Frame, silent
-from ..rows.layout import Arrangement, Rect, Wants, arrange, most_banner, shows_wrong
+from ..rows.layout import Arrangement, Rect, Wants, arrange, most_banner, shows_findings
 from ..rows.rank_time import rows_wanted
 from ..rows.ranks import WIDE_NODES, heat_rows, shown_nodes
 from ..rows.run_status import launch_rows, launching
@@ -34,7 +34,7 @@ class Measures:
         """Return the layout of a screen of this size."""
         pane = frame.view.pane
         most = most_banner(height)
-        above = not shows_wrong(width, height, pane, frame.state.phase.ended)
+        above = not shows_findings(pane, frame.state.phase.ended)
         banner = len(banner_rows(frame, width, most, above))
         return arrange(width, height, pane, self.wants(frame), banner, flash)
 
@@ -48,9 +48,6 @@ class Measures:
             gpus=gpus if gpus <= MOST_GPUS + 2 and not silent(state) else 0,  # the map shows silent nodes
             ranks=len(state.ranks) + 1 if state.ranks else 0,
             strip=lambda most: 0 if ended else rows_wanted(_strips(state), most),
-            wrong=lambda width: self._once(
-                f"wrong{width}", (state.version, len(state.findings)), lambda: len(wrong_rows(frame, width))
-            ),
             card=lambda width: self._once(
                 f"card{width}",
                 (state.version, len(self.places), bool(state.training), len(state.checkpoints)),

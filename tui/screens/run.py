@@ -18,19 +18,19 @@ from ..keys import bindings, name_of
 from ..open_run import OpenRun
 from ..rows.charts import STRIP
 from ..rows.frame import Frame
-from ..rows.layout import Arrangement, is_large, shows_wrong
+from ..rows.layout import Arrangement, is_large, shows_findings
 from ..rows.tabs import PLACES
 from .bars import KeyFooter, TabRow
 from .cockpit import Cockpit
 from .cockpit_commands import Commands
 from .curves import CurveStrip
-from .findings_pane import Diagnosis, FindingList
+from .findings_pane import FindingCards
 from .flash import Flash
 from .log_keys import LogKeys
 from .log_opener import LogOpener
 from .log_view import LogLead, LogView
 from .nccl_board import NcclBoard, StatementRows
-from .panes import Banner, Card, Events, Header, HeatMap, Summary, Wrong
+from .panes import Banner, Card, Events, Header, HeatMap, Summary
 from .placing import Measures, place
 from .rank_strip import RankStrip
 from .run_keys import RunKeys
@@ -54,14 +54,13 @@ class RunScreen(Screen[None]):
         self.heat = HeatMap(frames, id="heat")
         self.ranks = RankTable(frames, id="ranks")
         self.tabs = TabRow(frames)
-        self.wrong = Wrong(frames, id="wrong")
         self.curves = CurveStrip(run, app.choices.settings.metrics or STRIP, id="curves")
         self.status = Header(
             frames, lambda frame: {"loss": self.curves.trend(frame, "train.loss")}, id="status"
         )
         self.strip = RankStrip(run, id="strip")
         self.events = Events(frames, run.travel.go, id="events")
-        self.diagnosis = Diagnosis(frames)
+        self.findings = FindingCards(frames)
         self.nccl = NcclBoard(frames, run.id)
         self.log_view = LogView(frames, run.follower.read_log, run.grown, id="log")
         self.gpus = GpuTable(frames, id="gpus")
@@ -85,12 +84,11 @@ class RunScreen(Screen[None]):
             "gpus": self.gpus,
             "heat": self.heat,
             "ranks": self.ranks,
-            "wrong": self.wrong,
             "card": self.card,
             "curves": self.curves,
             "strip": self.strip,
             "events": self.events,
-            "findings": self.diagnosis,
+            "findings": self.findings,
             "nccl": self.nccl,
             "log": self.log_view,
         }
@@ -108,6 +106,7 @@ class RunScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.tabs.keys = dict(self.app.keys)
+        self.findings.keys = self.app.keys
         self.tabs.hidden = tuple(id for id, _, _ in PLACES if not self.app.permissions.allowed(id))
         self.ranks.focus()
         self.call_after_refresh(self.app.publish)
@@ -133,7 +132,7 @@ class RunScreen(Screen[None]):
         shared = self._measures.arranged(frame, width, height, self.flash.wanted(width))
         if shared != self._shared:
             self._shared = shared
-            above = not shows_wrong(width, height, frame.view.pane, frame.state.phase.ended)
+            above = not shows_findings(frame.view.pane, frame.state.phase.ended)
             with self.app.batch_update():
                 self.banner.findings = above
                 self._apply(shared)
@@ -174,7 +173,7 @@ class RunScreen(Screen[None]):
         targets: dict[str, Widget] = {
             "events": self.events,
             "curves": self.curves,
-            "findings": self.diagnosis.list,
+            "findings": self.findings,
             "nccl": self.nccl.panel,
             "log": self.log_view,
         }
@@ -251,8 +250,8 @@ class RunScreen(Screen[None]):
     def _zoom_log(self) -> None:
         self.opener.zoom_line()
 
-    @on(FindingList.Zoomed)
-    def _zoom_finding(self, event: FindingList.Zoomed) -> None:
+    @on(FindingCards.Zoomed)
+    def _zoom_finding(self, event: FindingCards.Zoomed) -> None:
         self.opener.open_finding(event.item)
 
     @on(StatementRows.Opened)
