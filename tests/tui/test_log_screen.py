@@ -145,7 +145,7 @@ async def test_a_filter_of_small_letters_ignores_case(rig: Start) -> None:
         log = await opened(it)
         await it.press("slash", *"userwarning: slow", "enter")
         await it.until(lambda: "1 line matches" in it.screen())
-        assert log.finder.to_hit(1)
+        assert log.finder.to_loaded_hit(1)
         await it.press("slash", "ctrl+u", *"STEP", "enter")
         await it.until(lambda: "no line matches" in it.screen())
 

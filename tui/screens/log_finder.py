@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from enum import Enum
 
 from ...runners.logs.levels import ALARMS, Level
-from ..log_tail import LogTail
+from ..rows.log import smart_case
 from ..rows.log_lines import LogLine
 from .log_feed import LogFeed
 from .log_pane import LogPane
@@ -24,22 +26,56 @@ def is_alarm(line: LogLine) -> bool:
     return line.level >= Level.WARN
 
 
+def _matches(hits: re.Pattern[str]) -> Wanted:
+    return lambda line: bool(hits.search(line.text))
+
+
+class Reached(Enum):
+    """Where a search ended."""
+
+    AHEAD = "at a line in the direction of the search"
+    AROUND = "at a line from the other end on"
+
+
 class LineFinder:
     """Searches the loaded lines of a pane, then the rest of its files."""
 
     def __init__(self, pane: LogPane, feed: LogFeed) -> None:
         self._pane, self._feed = pane, feed
 
-    def to_hit(self, step: int) -> bool:
-        """Move to the next (1) or previous (-1) hit; return False if there is none."""
+    def to_loaded_hit(self, step: int) -> bool:
+        """Move to the next (1) or previous (-1) hit among the loaded lines; False if there is none."""
         hits = self._pane.laid_out.hits
-        if hits is None or not self._to(lambda line: bool(hits.search(line.text)), step, self._here):
+        if hits is None:
             return False
+        has_all = self._feed.tail is None  # a filter loads every hit
+        move = self._to if has_all else self._to_ahead
+        if not move(_matches(hits), step, self._here):
+            return False
+        self._show_match(hits)
+        return True
+
+    async def next_hit(self, step: int, progress: Callable[[float], None]) -> bool:
+        """Move to the next or previous hit in the rest of the files, then from the other end.
+
+        Return False if there is none. Raises LinkError.
+        """
+        hits, pattern = self._pane.laid_out.hits, smart_case(self._pane.selection.pattern)
+        if hits is None:
+            return False
+        if await self._search(pattern, _matches(hits), step, progress):
+            return True
+        if not self._to(_matches(hits), step, self._here):
+            return False
+        self._show_match(hits)
+        return True
+
+    def _show_match(self, hits: re.Pattern[str]) -> None:
+        """Scroll sideways to the match in the current line."""
         line = self._pane.current
         match = hits.search(line.text) if line is not None else None
         if match is not None and not self._pane.laid_out.wrap:
             self._show_columns(match.start(), match.end())
-        return True
 
     def _show_columns(self, first: int, after: int) -> None:
         """Scroll sideways only as far as needed to make these columns of the text visible."""
@@ -53,42 +89,48 @@ class LineFinder:
         Search the loaded lines, then the rest of the files, then from the other end. Return a description of the line,
         or "" if there is none. Raises LinkError.
         """
-        pane, lines, here = self._pane, self._pane.laid_out.lines, self._here
+        pane, here = self._pane, self._here
         up, words = step < 0, _ALARMS[step < 0]
         if up and pane.follow:
-            here, words = len(lines), "the newest error or warning"
-        ahead = lines[:here] if up else lines[here + 1 :]
-        if any(map(is_alarm, ahead)):
-            self._to_alarm(step, here)
+            here, words = len(pane.laid_out.lines), "the newest error or warning"
+        if self._to_ahead(is_alarm, step, here):
+            pane.scroll_sideways(0)
             return words
-        tail = self._feed.tail
-        found = await self._find_alarm(tail, up, words, progress) if tail is not None else ""
-        if found:
-            return found
-        return _FROM_THE_END[up] if self._to_alarm(step, here) else ""
+        reached = await self._search(ALARMS, is_alarm, step, progress)
+        if reached is Reached.AHEAD:
+            return words
+        if reached is Reached.AROUND:
+            return _FROM_THE_END[up]
+        if not self._to(is_alarm, step, here):
+            return ""
+        pane.scroll_sideways(0)
+        return _FROM_THE_END[up]
 
-    async def _find_alarm(
-        self, tail: LogTail, up: bool, words: str, progress: Callable[[float], None]
-    ) -> str:
-        """Show the lines around an alarm that is not loaded: first in this direction, then from the other end."""
+    async def _search(
+        self, pattern: str, wanted: Wanted, step: int, progress: Callable[[float], None]
+    ) -> Reached | None:
+        """Show the lines around one that is not loaded: first in this direction, then from the other end."""
+        tail, up = self._feed.tail, step < 0
+        if tail is None:
+            return None
         for before in (up, not up):
-            hit = await tail.find(ALARMS, is_alarm, before, progress, up)
+            hit = await tail.find(pattern, wanted, before, progress, up)
             if tail is not self._feed.tail:
-                return words  # another choice is shown by now
+                return Reached.AHEAD  # another choice is shown by now
             if hit is not None:
                 self._feed.go_to_line(hit)
-                return words if before == up else _FROM_THE_END[up]
-        return ""
-
-    def _to_alarm(self, step: int, here: int) -> bool:
-        if not self._to(is_alarm, step, here):
-            return False
-        self._pane.scroll_sideways(0)
-        return True
+                return Reached.AHEAD if before == up else Reached.AROUND
+        return None
 
     @property
     def _here(self) -> int:
         return self._pane.laid_out.index_at(self._pane.cursor)
+
+    def _to_ahead(self, wanted: Wanted, step: int, here: int) -> bool:
+        """Move to the next wanted line in this direction."""
+        lines = self._pane.laid_out.lines
+        ahead = lines[:here] if step < 0 else lines[here + 1 :]
+        return any(map(wanted, ahead)) and self._to(wanted, step, here)
 
     def _to(self, wanted: Wanted, step: int, here: int) -> bool:
         """Move to the next wanted line, from the other end if there is none in this direction."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from msgspec.structs import replace
 
 from ...runners.logs.search import compile_grep
@@ -39,25 +42,38 @@ class LogKeys:
     def action_hit(self, step: int) -> None:
         if not self._log.selection.pattern:
             self._app.notify("no pattern yet: / sets one")
-        elif not self._log.finder.to_hit(step):
-            self._app.notify("no hit in the lines that are loaded")
+        elif not self._log.finder.to_loaded_hit(step):
+            background(self._log, "hit", self._to_hit(step), exclusive=True)
+
+    async def _to_hit(self, step: int) -> None:
+        """Go to the next hit that is not loaded."""
+        with self._searching("searching for a hit"):
+            if not await self._log.finder.next_hit(step, self._show_share):
+                self._app.notify("no line matches")
 
     def action_error(self, step: int) -> None:
         background(self._log, "error", self._to_error(step), exclusive=True)
 
     async def _to_error(self, step: int) -> None:
         """Go to the error above or below; if none is loaded, search the rest of the files."""
+        with self._searching("searching for an error"):
+            reached = await self._log.finder.next_error(step, self._show_share)
+            self._app.notify(reached or "no error or warning in this log", timeout=2)
+
+    @contextmanager
+    def _searching(self, what: str) -> Iterator[None]:
+        """Report a refusal of a search, and remove its progress from the title at the end."""
         try:
-            with self._app.refusals("searching for an error"):
-                reached = await self._log.finder.next_error(
-                    step, lambda share: self._show_progress(f"searching {int(share * 100)} %")
-                )
-                self._app.notify(reached or "no error or warning in this log", timeout=2)
+            with self._app.refusals(what):
+                yield
         finally:
             self._show_progress("")
 
+    def _show_share(self, share: float) -> None:
+        self._show_progress(f"searching {int(share * 100)} %")
+
     def _show_progress(self, text: str) -> None:
-        """Show the progress of a search for an error in the title; "" when it is over."""
+        """Show the progress of a search in the title; "" when it is over."""
         self._log.title.search_progress = text
         self._log.name_it()
 

@@ -21,7 +21,7 @@ class LogTitle:
     def __init__(self, pane: LogPane, feed: LogFeed) -> None:
         self._pane, self._feed = pane, feed
         self.search_progress = ""
-        """Progress of a search for an error, or ""."""
+        """Progress of a search for a hit or an error, or ""."""
 
     @property
     def text(self) -> str:
