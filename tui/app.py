@@ -7,17 +7,13 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual.app import SystemCommand
 from textual.binding import Binding
-from textual.dom import DOMNode
 from textual.events import Event
-from textual.screen import Screen
 
 from ..runners.run import clock
 from ..runners.run.settings_file import SettingsError, settings_path
@@ -27,9 +23,8 @@ from .background import BackgroundWork, after, background, call, keep_running
 from .beat import Beat
 from .choices import Choices
 from .colours import NAMES, THEMES
-from .key_help import help_rows
 from .keymap_file import keymap_path, load_keymap
-from .keys import ACTIONS, bindings, key_text
+from .keys import bindings, key_text
 from .lending import lend
 from .open_run import OpenRun
 from .other_hosts import HOST
@@ -42,7 +37,8 @@ from .rows.runs import RunEntry
 from .rows.themes import THEMES as THEME_WORDS
 from .screens.cockpit import Cockpit
 from .screens.cockpit_commands import Commands
-from .screens.modal import TextScreen
+from .screens.key_dialogs import HelpScreen, PaletteScreen, help_entries
+from .screens.live_keys import LiveKey
 from .screens.run import RunScreen
 from .screens.runs import RunList, RunsScreen
 from .source import WATCH, LocalSource
@@ -66,6 +62,7 @@ class CockpitApp(Cockpit):
 
     CSS_PATH = "app.tcss"
     TITLE = "distui"
+    ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         *bindings("app"),
         Binding("escape", "leave_place", "back", show=False, id="back.place"),
@@ -197,12 +194,18 @@ class CockpitApp(Cockpit):
         self.exit(return_code=0)
 
     def action_help(self) -> None:
+        """Show every key, those of the focused pane first."""
         keymap, problems = load_keymap(self._keys)
         wrong: list[Row] = [((f"{glyphs.WARN} ", "warn"), (problem, "text")) for problem in problems]
-        if wrong:
-            wrong.append(())
-        rows = [*wrong, *help_rows(self.view.readonly, keymap)]
-        self.push_screen(TextScreen("Keys", rows))
+        self.push_screen(HelpScreen(help_entries(self.screen, keymap, self.view.readonly), wrong))
+
+    def action_palette(self) -> None:
+        """Run the command that the user chooses."""
+        self.push_screen(PaletteScreen(self.screen), self._run_command)
+
+    def _run_command(self, key: LiveKey | None) -> None:
+        if key is not None:
+            background(self, "action", self.run_action(key.call, key.node))
 
     def action_help_quit(self) -> None:
         """Explain how to leave; Textual binds Ctrl-C to this action."""
@@ -271,31 +274,12 @@ class CockpitApp(Cockpit):
         self.choices.choose(theme=word if self.theme != NAMES[0] else "")
         self.publish()
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Return the palette's entries from distui's own table instead of Textual's."""
-        yield from key_commands(self, screen)
-
 
 def collect_from_now() -> None:
     """Exclude the objects of the start from garbage collection."""
     gc.freeze()
     gc.set_threshold(MOST_GARBAGE)
     gc.enable()
-
-
-def key_commands(app: Cockpit, screen: Screen[object]) -> Iterator[SystemCommand]:
-    """Yield the palette's entries for the enabled keys of the app and of a screen."""
-    for action in ACTIONS:
-        if action.scope not in ("app", "run") or action.id == "palette":
-            continue
-        owner = app if action.scope == "app" else screen
-        if app.permissions.allowed(action.name) and hasattr(owner, f"action_{action.method}"):
-            run = partial(run_later, app, action.target, owner)
-            yield SystemCommand(action.text, f"key {key_text(action.key)}", run)
-
-
-def run_later(app: Cockpit, action: str, owner: DOMNode) -> None:
-    background(app, "action", app.run_action(action, owner))
 
 
 def _only(runs: list[RunEntry]) -> str | None:

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib import resources
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from textual.binding import Binding
 from textual.keys import format_key
 
@@ -21,11 +21,13 @@ class Action(Struct, frozen=True):
     action: str
     """Textual action, or one of a part of the run screen, such as `log.hit(1)`; see PARTS."""
     text: str
-    """Description for help and palette."""
+    """Verb and noun, for help, palette and documentation."""
     scope: str
     """The scope of its key: one of SCOPES."""
     footer: str = ""
     """Word in the footer; "" hides it there."""
+    panes: tuple[str, ...] = ()
+    """Panes that it is about; the footer has it only there. () for all panes."""
     mutates: bool = False
     """Whether it changes a run: it then needs a confirmation, and is disabled by `--readonly`."""
 
@@ -41,10 +43,9 @@ class Action(Struct, frozen=True):
         is_passed_on = target != self.action and self.scope != "run"
         return f"screen.{target}" if is_passed_on else target
 
-    @property
-    def method(self) -> str:
-        """The name of the method that Textual calls, without "action_"."""
-        return self.target.partition("(")[0]
+    def is_shown_in(self, pane: str) -> bool:
+        """Whether the footer of a pane has room for it."""
+        return not self.panes or pane in self.panes
 
 
 def name_of(action: str) -> str:
@@ -66,24 +67,40 @@ def _read_actions() -> Iterator[Action]:
     text = resources.files(__package__).joinpath("actions.toml").read_text("utf-8")
     for scope, actions in tomllib.loads(text).items():
         for id, fields in actions.items():
-            yield Action(id=id, scope=scope, **fields)
+            yield convert({"id": id, "scope": scope, **fields}, Action)
 
 
 ACTIONS = tuple(_read_actions())
 
 SCOPES = {
-    "app": "everywhere",
-    "run": "on a run",
-    "list": "in the rank table, the log and the run list",
-    "tables": "in the rank and GPU tables",
-    "findings": "in the findings",
-    "statements": "on the NCCL screen",
-    "events": "in the events",
-    "curves": "in the curves (← → and home move the time, end is live)",
-    "runs": "in the list of runs",
-    "move": "moving (tab and shift+tab change the pane)",
+    "findings": "Findings",
+    "statements": "NCCL",
+    "events": "Events",
+    "curves": "Curves",
+    "list": "Ranks, log, runs",
+    "tables": "Ranks, GPUs",
+    "run": "Run",
+    "runs": "List of runs",
+    "app": "Everywhere",
+    "move": "Moving",
 }
 """Headings of the help, in its order."""
+
+PANES = {
+    "ranks": "Ranks",
+    "gpus": "GPUs",
+    "heat": "Map",
+    "strip": "Ranks × time",
+    "curves": "Curves",
+    "log": "Log",
+    "nccl": "NCCL",
+    "findings": "Findings",
+    "events": "Events",
+    "wrong": "Findings",
+    "card": "Run",
+    "runs": "List of runs",
+}
+"""Names of the panes that can have the focus."""
 
 MUTATING = frozenset(action.name for action in ACTIONS if action.mutates)
 """Names of the Textual actions that `--readonly` disables."""
@@ -94,14 +111,7 @@ _NAMES = {"escape": "esc", "pageup": "PgUp", "pagedown": "PgDn"}
 def bindings(*scopes: str) -> list[Binding]:
     """Return Textual bindings of the given scopes; each has its id, so that a keymap can change it."""
     return [
-        Binding(
-            action.key,
-            action.target,
-            action.footer or action.text,
-            show=bool(action.footer),
-            id=action.id,
-            tooltip=action.text,
-        )
+        Binding(action.key, action.target, action.text, id=action.id)
         for action in ACTIONS
         if action.scope in scopes
     ]

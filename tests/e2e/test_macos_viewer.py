@@ -105,9 +105,9 @@ def test_a_bundle_is_replayed_in_a_terminal(reader: World) -> None:
         screen.until("night")
         screen.until("hello from linux")
         screen.press("?")
-        screen.until("command palette")
+        screen.until("type to filter")
         screen.press("escape")
-        screen.until(lambda text: "command palette" not in text)
+        screen.until(lambda text: "type to filter" not in text)
         screen.press("q")
         assert screen.ended() == 0
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from distui.tui.colours import ANSI, DARK, LIGHT
 from distui.tui.rows.frame import LinkPhase
 from distui.tui.rows.runs import RunEntry
 from distui.tui.rows.tabs import TABS
+from distui.tui.screens.key_dialogs import HelpScreen, PaletteScreen
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen, NcclScreen, TextScreen
 from distui.tui.screens.run import RunScreen
@@ -503,7 +505,7 @@ async def test_tabs_and_keys_take_clicks(rig: Start, width: int, height: int) ->
             assert f"[{digit} {pane.title}]" in it.screen()
         foot = it.app.screen.query_one("#footer").region
         await it.pilot.click(offset=(it.screen().splitlines()[foot.y].index("? help"), foot.y))
-        await it.until(lambda: isinstance(it.app.screen, TextScreen))
+        await it.until(lambda: isinstance(it.app.screen, HelpScreen))
         await it.press("escape")
         tabs = it.app.screen.query_one("#tabs").region
         row = it.screen().splitlines()[tabs.y]
@@ -519,20 +521,88 @@ async def test_help_shows_the_users_own_keys(rig: Start, tmp_path: Path) -> None
         assert isinstance(it.app.screen, RunScreen)
         await it.until(lambda: "X stop" in it.screen())
         await it.press("?")
-        assert "X            stop the run" in it.screen()
+        await it.press(*"stop the run")
+        await it.until(lambda: "X            Stop the run" in it.screen())
+        await it.press("escape")
         await it.press("escape", "X")
         assert isinstance(it.app.screen_stack[-1], ConfirmScreen)
 
 
-async def test_the_palette_offers_our_actions(rig: Start) -> None:
+async def test_the_palette_offers_what_acts_now(rig: Start) -> None:
     async with shown(rig(play.running(), readonly=True)) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        names = [command.title for command in it.app.get_system_commands(it.app.screen)]
-        assert "pause" not in names
-        assert any("freeze the screen" in name for name in names)
-        assert not any("stop the run" in name for name in names)
-        await it.press("ctrl+p", *"freeze the screen", "enter")
+        await it.press("ctrl+p")
+        assert isinstance(it.app.screen, PaletteScreen)
+        names = [key.text for key in it.app.screen.commands]
+        assert names.index("Open the rank's log") < names.index("Freeze the screen"), "the pane comes first"
+        assert "Freeze the screen" in names
+        assert not {"Stop the run", "Restart worker group", "Find a command", "Go to next hit"} & set(names)
+        await it.press(*"fre")
+        assert re.search(r"› Freeze the screen +p ", it.screen())
+        await it.press("enter")
         await it.until(lambda: it.app.view.paused)
+
+
+async def test_the_first_match_of_the_palette_runs_on_enter(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("ctrl+p", *"res", "enter")
+        await it.until(lambda: isinstance(it.app.screen, ConfirmScreen))
+        assert "Restart" in it.screen()
+
+
+async def test_help_begins_with_the_focused_pane_and_filters(rig: Start) -> None:
+    async with shown(rig(play.running()), 100, 50) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("3")
+        await it.until(lambda: "v stream" in it.screen().splitlines()[-1])
+        await it.press("?")
+        assert isinstance(it.app.screen, HelpScreen)
+        shown_help = it.screen()
+        places = [shown_help.index(text) for text in ("This pane: Log", "Follow the log", "  Curves  ")]
+        assert places == sorted(places)
+        await it.press(*"travel")
+        await it.until(lambda: "This pane: Log" not in it.screen())
+        assert "Travel forward" in it.screen()
+        await it.press("escape")
+        await it.until(lambda: "This pane: Log" in it.screen())
+        await it.press("escape")
+        assert isinstance(it.app.screen, RunScreen)
+
+
+FOOTERS = {
+    "1": ("enter log", "v stream"),
+    "2": ("w stacks", "m metric"),
+    "3": ("v stream", "s sort"),
+    "4": ("[ back", "w stacks"),
+    "6": ("w stacks", "f follow"),
+    "7": ("] forward", "a columns"),
+}
+"""By the key of a pane: what its footer offers, and what not."""
+
+
+async def test_the_footer_has_the_keys_of_the_focused_pane(rig: Start) -> None:
+    async with shown(rig(play.running()), 160, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        for key, (offered, other) in FOOTERS.items():
+            await it.press(key)
+            await it.until(lambda offered=offered: offered in it.screen().splitlines()[-1])  # type: ignore[misc]
+            footer = it.screen().splitlines()[-1]
+            assert other not in footer
+            assert footer.rstrip().endswith(": command")
+
+
+async def test_the_footer_offers_no_change_of_the_past(rig: Start) -> None:
+    async with shown(rig(play.running()), 160, 40) as it:
+        await it.until(lambda: "r restart" in it.screen().splitlines()[-1])
+        await it.press("[")
+        await it.until(lambda: "PAST" in it.screen())
+        await it.until(lambda: "r restart" not in it.screen().splitlines()[-1])
+        assert not {"x stop", "w stacks", "P profile", "d NCCL"} & set(
+            it.screen().splitlines()[-1].split("  ")
+        )
+        await it.press("escape")
+        await it.until(lambda: "r restart" in it.screen().splitlines()[-1])
 
 
 async def test_launch_shows_the_plan_and_starts_only_after_the_question(rig: Start) -> None:

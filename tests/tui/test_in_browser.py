@@ -14,6 +14,7 @@ from distui.runners.run.model import CommandDone
 from distui.tui.app import CockpitApp
 from distui.tui.keys import ACTIONS
 from distui.tui.permissions import OF_ACCOUNT
+from distui.tui.screens.live_keys import live_keys
 from distui.tui.screens.run import RunScreen
 from distui.tui.shared_source import SharedSource
 
@@ -92,7 +93,7 @@ async def test_keys_of_the_account_are_absent(rig: Start, tmp_path: Path) -> Non
         allowed = it.app.permissions.allowed
         assert not any(allowed(action.name) for action in ACTIONS if action.mutates)
         assert not any(allowed(name) for name in OF_ACCOUNT)
-        offered = {command.title for command in it.app.get_system_commands(it.app.screen)}
+        offered = {key.text for key in live_keys(it.app.screen)}
         gone = {action.text for action in ACTIONS if not allowed(action.name)}
         assert offered
         assert not offered & gone

@@ -9,10 +9,11 @@ import pytest
 from each import for_each
 
 from distui.runners.run.commands import Dump, Restart, SetNccl, Signal, Stop
-from distui.tui.key_help import help_rows
 from distui.tui.keymap_file import load_keymap
-from distui.tui.keys import ACTIONS, MUTATING, SCOPES, key_text
+from distui.tui.keys import ACTIONS, MUTATING, PANES, SCOPES, key_text
 from distui.tui.rows.command_line import parse
+from distui.tui.rows.footer import footer_row
+from distui.tui.rows.key_list import KeyEntry, best_first
 from distui.tui.rows.typed_commands import CommandError
 
 
@@ -20,6 +21,14 @@ def test_ids_are_unique_and_every_scope_has_a_heading() -> None:
     ids = [action.id for action in ACTIONS]
     assert len(ids) == len(set(ids))
     assert {action.scope for action in ACTIONS} == set(SCOPES)
+    assert {pane for action in ACTIONS for pane in action.panes} <= set(PANES)
+
+
+def test_names_are_short_and_begin_with_a_verb() -> None:
+    assert [
+        action.text for action in ACTIONS if len(action.text) > 32 or not action.text[0].isupper()
+    ] == []
+    assert [action.text for action in ACTIONS if not set(":;,").isdisjoint(action.text)] == []
 
 
 def test_no_key_means_two_things_in_one_place() -> None:
@@ -38,10 +47,46 @@ def test_what_changes_a_run_is_marked() -> None:
     assert {"restart", "stop", "nccl", "profile", "launch", "rerun", "remove", "note", "tags"} == MUTATING
 
 
-def test_the_help_names_every_key_and_marks_what_readonly_takes_away() -> None:
-    shown = "\n".join("".join(text for text, _ in row) for row in help_rows(True))
-    assert all(key_text(action.key) in shown for action in ACTIONS)
-    assert shown.count("(not in --readonly)") == sum(action.mutates for action in ACTIONS)
+@for_each(
+    ("typed", "first"),
+    [
+        ("res", "Restart worker group"),
+        ("stacks", "Show stacks"),
+        ("w", "Show stacks"),  # its key
+        ("back", "Travel back"),
+        ("next err", "Go to next error"),
+        ("fol", "Follow the log"),
+        ("frz", "Freeze the screen"),
+        ("zzz", ""),
+    ],
+)
+def test_the_best_match_is_first(typed: str, first: str) -> None:
+    entries = [KeyEntry(key_text(action.key), action.text) for action in ACTIONS]
+    found = best_first(typed, entries)
+    assert (entries[found[0]].text if found else "") == first
+
+
+KEYS = [("help", "?", "help"), ("leave", "q", "quit"), ("sort", "s", "sort"), ("command", ":", "command")]
+
+
+@for_each(
+    ("width", "wanted"),
+    [
+        (60, " ? help  q quit  s sort  : command"),
+        (36, " ? help  q quit  s sort  : command"),
+        (35, " ? help  q quit  …  : command"),
+        (20, " …  : command"),
+        (8, " …"),
+    ],
+)
+def test_the_footer_ends_with_the_command_line(width: int, wanted: str) -> None:
+    row = footer_row(KEYS, width)
+    text = "".join(text for text, _ in row.cells)
+    assert text.rstrip() == wanted
+    assert [text[span.first : span.after] for span in row.spans if span.action == "command"] in (
+        [": command"],
+        [],
+    )
 
 
 def test_a_keymap_may_be_flat_or_nested(tmp_path: Path) -> None:

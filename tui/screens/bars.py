@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from textual.events import Click, Resize
 from textual.signal import Signal
 
 from ...presets.finding import failed
 from ..background import call
-from ..keys import ACTIONS, key_text
+from ..rows.footer import footer_row
 from ..rows.frame import Frame
-from ..rows.tabs import ClickableRow, ClickArea, tab_row
+from ..rows.tabs import ClickArea, tab_row
+from .live_keys import context_of, live_keys
 from .rows_view import StillRows
-
-_WORDS = {action.id: action.footer for action in ACTIONS if action.footer}
 
 
 class ClickRow(StillRows):
@@ -68,12 +65,7 @@ class TabRow(ClickRow):
 
 
 class KeyFooter(ClickRow):
-    """One row of keys; keys that do not fit are dropped from the right, `?` shows all."""
-
-    def __init__(self, *, id: str, other_words: Callable[[], Mapping[str, str]] = dict) -> None:
-        """Create the footer; `other_words` maps action ids to their current words, "" hides a key."""
-        super().__init__(id=id)
-        self.other_words = other_words
+    """One row of keys: those of the focused pane, and `: command` at the end; `…` if some did not fit."""
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, lambda _: call(self, "keys", self.rebuild))
@@ -83,33 +75,17 @@ class KeyFooter(ClickRow):
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Show the keys that work now: `q quit  ? help  …`."""
+        """Show the keys that act now: `? help  q quit  …`."""
         if not self.screen.is_active:
             return
-        row = ClickableRow()
-        row.add((" ", "text"))
-        for id, key, word in self._keys():
-            if row.width + len(key) + len(word) + 1 > self.size.width:
-                break
-            row.add((key, "key"), (f" {word}", "text"), action=id)
-            row.add(("  ", "text"))
+        pane = context_of(self.screen).pane
+        offered = [key for key in live_keys(self.screen) if key.word and key.action.is_shown_in(pane)]
+        row = footer_row([(key.action.id, key.key, key.word) for key in offered], self.size.width)
         self.spans = row.spans
         self.set_rows([tuple(row.cells)])
 
     async def act(self, action: str) -> None:
         """Run the action of the key with this id in the namespace of its binding."""
-        for entry in self.screen.active_bindings.values():
-            if entry.binding.id == action and entry.enabled:
-                await self.app.run_action(entry.binding.action, entry.node)
-                return
-
-    def _keys(self) -> list[tuple[str, str, str]]:
-        """Return id, key and word of the keys that work now."""
-        defaults = {action.id: action.key.split(",") for action in ACTIONS}
-        keys: dict[str, str] = {}
-        for entry in self.screen.active_bindings.values():
-            name, key = entry.binding.id, entry.binding.key
-            if name in _WORDS and entry.enabled:
-                keys[name] = defaults[name][0] if key in defaults[name] else key
-        words = {**_WORDS, **self.other_words()}
-        return [(name, key_text(keys[name]), word) for name, word in words.items() if name in keys and word]
+        for key in live_keys(self.screen):
+            if key.action.id == action:
+                await self.app.run_action(key.call, key.node)

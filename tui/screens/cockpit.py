@@ -41,8 +41,6 @@ class Cockpit(PacedApp):
     """The user's own keys, as text, by action id."""
     typed_lines: Sequence[str] = ()
     """The lines that the user typed after `:`, the newest last."""
-    _enabled: tuple[bool, ...] = ()
-    """Whether restart and stop were enabled at the last paint."""
 
     def open_run(self, run: str) -> None:
         """Show this run instead of the current one."""
@@ -59,10 +57,6 @@ class Cockpit(PacedApp):
         permissions = self.permissions
         if permissions.readonly != self.view.readonly:
             self.view = replace(self.view, readonly=permissions.readonly)
-        enabled = (permissions.allowed("restart"), permissions.allowed("stop"))
-        if enabled != self._enabled:
-            self._enabled = enabled
-            self.refresh_bindings()
         with self.pacer.together():
             self.current.frames.publish(self.current.frame(self.view))
 

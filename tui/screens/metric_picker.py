@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
-
-from textual.app import ComposeResult
-from textual.binding import Binding
-from textual.containers import Vertical
-from textual.events import Resize
-from textual.screen import ModalScreen
-from textual.widgets import Input, Static
 
 from ...presets.sanitize import clean_text
 from ...runners.telemetry.metric_names import find_metric
 from ..rows.charts import NAMES, chart_title
 from ..rows.glyphs import Row, fit, key_row
-from .rows_view import StillRows
+from .search_dialog import SearchDialog, pointer
 
 
 def matching(text: str, names: Sequence[str]) -> list[str]:
@@ -40,67 +32,39 @@ def picker_row(name: str, shown: Sequence[str], width: int) -> Row:
     )
 
 
-class MetricPicker(ModalScreen[tuple[str, ...]]):
+class MetricPicker(SearchDialog[tuple[str, ...]]):
     """Asks for metrics; returns the names of the chosen ones, in order."""
-
-    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape", "close", "done", id="picker.close"),
-        Binding("up", "move(-1)", "up", id="picker.up", priority=True),
-        Binding("down", "move(1)", "down", id="picker.down", priority=True),
-    ]
 
     def __init__(self, shown: Sequence[str], own: Sequence[str] = ()) -> None:
         """Create the dialog; `own` are the script's own metrics."""
-        super().__init__()
+        keys = key_row(("Enter", " draw it or not   "), ("↑ ↓", " move   "), ("esc", " done"))
+        super().__init__("What the curves show", keys)
         self._shown = list(shown)
         self._names = list(dict.fromkeys((*NAMES, *own, *shown)))
-        self._matches = self._names
-        self.list = StillRows(id="modal-rows", cursor=True)
-        self.foot = StillRows(id="modal-keys")
-        self.foot.set_rows(
-            [key_row(("Enter", " draw it or not   "), ("↑ ↓", " move   "), ("esc", " done"))]
-        )
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box"):
-            yield Static("What the curves show", id="modal-title", markup=False)
-            yield Input(placeholder="type to search", compact=True, id="picker-input")
-            yield self.list
-            yield self.foot
-
-    def on_mount(self) -> None:
-        self.query_one(Input).focus()
-        self._paint()
-
-    def on_resize(self, event: Resize) -> None:
-        self.list.styles.height = max(3, min(len(self._names), event.size.height - 11))
-        self.call_after_refresh(self._paint)  # after the list's width is known
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self._matches = matching(event.value, self._names)
-        self.list.cursor = 0
-        self._paint()
+    @property
+    def _matches(self) -> list[str]:
+        return matching(self.typed, self._names)
 
     def on_input_submitted(self) -> None:
-        if self.list.cursor < len(self._matches):
-            name = self._matches[self.list.cursor]
-            if name in self._shown:
-                self._shown.remove(name)
-            else:
-                self._shown.append(name)
-            self._paint()
-
-    def action_move(self, by: int) -> None:
-        self.list.move_to(self.list.cursor + by)
-        self._paint()
+        if self.list.cursor >= len(self._matches):
+            return
+        name = self._matches[self.list.cursor]
+        if name in self._shown:
+            self._shown.remove(name)
+        else:
+            self._shown.append(name)
+        self.show_found()
 
     def action_close(self) -> None:
         self.dismiss(tuple(self._shown))
 
-    def _paint(self) -> None:
-        width = max(40, self.list.size.width - 2)
+    def most_rows(self) -> int:
+        return len(self._names)
+
+    def found_rows(self, width: int) -> Sequence[Row]:
         rows = [
-            ((("›" if at == self.list.cursor else " ") + " ", "key"), *picker_row(name, self._shown, width))
+            (*pointer(at == self.list.cursor), *picker_row(name, self._shown, width))
             for at, name in enumerate(self._matches)
         ]
-        self.list.set_rows(rows or [(("no metric has these words in its name or title", "stale"),)])
+        return rows or [(("no metric has these words in its name or title", "stale"),)]

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.binding import Binding
 from textual.events import Resize
 from textual.geometry import Size
+from textual.message import Message
 from textual.signal import Signal
 
 from ..background import call
@@ -117,9 +118,17 @@ class Banner(Pane):
 class HeatMap(Pane):
     """Nodes by GPUs; before the first rank the launch; after the end of the run its summary."""
 
+    @property
+    def is_map(self) -> bool:
+        """Whether the pane shows a map, and not a launch or an end."""
+        if not self.display or self.frame is None:
+            return False
+        state = self.frame.state
+        return not launching(state) and not state.phase.ended
+
     def action_metric(self) -> None:
         """Show the next metric."""
-        if not self.display:
+        if not self.is_map:
             self.notify("no heat map here: the tables show these values; it appears with more GPUs")
             return
         self.app.change_view(metric=following(METRICS, self.app.view.metric))
@@ -141,6 +150,9 @@ class Events(Pane):
 
     BINDINGS: ClassVar[list[Binding]] = bindings("events")  # type: ignore[assignment]
 
+    class EventMoved(Message):
+        """The cursor is on another event."""
+
     def __init__(self, frames: Signal[Frame], go: Callable[[float], None], *, id: str) -> None:
         """Create the pane; `go` shows another time."""
         super().__init__(frames, id=id, cursor=True)
@@ -152,10 +164,17 @@ class Events(Pane):
         rows, self._times = event_rows(frame, width - 1, frame.view.pane == "events")
         return rows
 
+    @property
+    def current_time(self) -> float | None:
+        """The time of the event under the cursor."""
+        return self._times[self.cursor] if self.cursor < len(self._times) else None
+
+    def cursor_moved(self) -> None:
+        self.post_message(self.EventMoved())
+
     def action_zoom(self) -> None:
-        at = self._times[self.cursor] if self.cursor < len(self._times) else None
-        if at is not None:
-            self._go(at)
+        if self.current_time is not None:
+            self._go(self.current_time)
 
 
 class Card(Pane):

@@ -13,11 +13,13 @@ from textual.events import Resize
 from textual.screen import Screen
 from textual.widget import Widget
 
+from ...runners.run.nccl_reach import uses_gloo
 from ..background import background
 from ..keys import bindings, name_of
 from ..open_run import OpenRun
 from ..rows.charts import STRIP
 from ..rows.frame import Frame
+from ..rows.idle_keys import Situation, idle_keys
 from ..rows.layout import Arrangement, is_large, shows_findings
 from ..rows.tabs import PLACES
 from .bars import KeyFooter, TabRow
@@ -26,6 +28,7 @@ from .cockpit_commands import Commands
 from .curves import CurveStrip
 from .findings_pane import FindingCards
 from .flash import Flash
+from .live_keys import KeyContext
 from .log_keys import LogKeys
 from .log_opener import LogOpener
 from .log_view import LogLead, LogView
@@ -67,7 +70,8 @@ class RunScreen(Screen[None]):
         self.card = Card(frames, id="card")
         self.summary = Summary(frames, id="summary")
         self.flash = Flash(app.publish)
-        self.foot = KeyFooter(id="footer", other_words=self._key_words)
+        self.foot = KeyFooter(id="footer")
+        self._keys_offered = KeyContext()
         self.lead = LogLead(self.log_view)
         self.opener = LogOpener(app, run, self.log_view, self.lead, self.show_pane)
         self.run_keys = RunKeys(app, run, commands)
@@ -128,6 +132,7 @@ class RunScreen(Screen[None]):
         width, height = self.size
         if not width:
             return
+        self._offer_keys()
         self.lead.to_culprit(frame.state)
         shared = self._measures.arranged(frame, width, height, self.flash.wanted(width))
         if shared != self._shared:
@@ -181,12 +186,35 @@ class RunScreen(Screen[None]):
 
     # --- keys
 
-    def _key_words(self) -> dict[str, str]:
-        """Return the footer's words that depend on the run."""
-        words = {action: "" for action in ANSWERED if not self.app.permissions.allowed(action)}
-        if self.run.state.phase.ended:
-            words["restart"] = "run again"
-        return words
+    def key_context(self) -> KeyContext:
+        """Return the focused pane, and the keys that would do nothing now."""
+        state, allowed = self.run.state, self.app.permissions.allowed
+        situation = Situation(
+            ended=state.phase.ended,
+            in_past=self.run.travel.at is not None,
+            uses_gloo=uses_gloo(state),
+            has_map=self.heat.is_map,
+            has_time=self.events.current_time is not None,
+            has_pattern=bool(self.log_view.selection.pattern),
+        )
+        refused = frozenset(action for action in (*ANSWERED, "restart") if not allowed(action))
+        words = {"restart": "run again"} if state.phase.ended else {}
+        return KeyContext(self._focused_pane(), idle_keys(situation) | refused, words)
+
+    def _focused_pane(self) -> str:
+        """Return the name of the pane that has the focus."""
+        if self.focused is not None:
+            for name, pane in self.panes.items():
+                if pane in self.focused.ancestors_with_self:
+                    return name
+        return ""
+
+    def _offer_keys(self) -> None:
+        """Refresh the footer if other keys act now."""
+        context = self.key_context()
+        if context != self._keys_offered:
+            self._keys_offered = context
+            self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "forward":
@@ -235,6 +263,10 @@ class RunScreen(Screen[None]):
         self.opener.open_rank(rank)
 
     # --- from one pane to the log
+
+    @on(Events.EventMoved)
+    def _moved_in_events(self) -> None:
+        self._offer_keys()
 
     @on(RankTable.Moved)
     def _moved(self, event: RankTable.Moved) -> None:

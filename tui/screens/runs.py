@@ -35,6 +35,7 @@ from ..rows.runs import (
 )
 from .bars import KeyFooter
 from .cockpit import Cockpit
+from .live_keys import KeyContext
 from .modal import ConfirmScreen
 from .prompts import WordsPrompt
 from .rows_view import RowsView
@@ -190,6 +191,9 @@ class RunsScreen(Screen[None]):
         self.search_line.set_rows([self.list.search_row(note)])
 
     # --- keys
+
+    def key_context(self) -> KeyContext:
+        return KeyContext("runs")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.app.permissions.allowed(action)

@@ -1,0 +1,37 @@
+"""The keys of a run that would do nothing now. Pure."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Situation(Struct, frozen=True):
+    """What decides about keys, besides focus and permissions."""
+
+    ended: bool
+    in_past: bool
+    uses_gloo: bool
+    has_map: bool
+    """Whether a heat map is on the screen."""
+    has_time: bool
+    """Whether the row under the cursor of the events has a time."""
+    has_pattern: bool
+    """Whether the log has a filter."""
+
+
+def idle_keys(now: Situation) -> frozenset[str]:
+    """Return the ids of actions that would do nothing, or would only say why not."""
+    idle: set[str] = set()
+    if now.ended:
+        idle |= {"stop", "nccl", "profile", "stacks"}
+    elif now.in_past:
+        idle |= {"restart", "stop", "nccl", "profile", "stacks"}
+    if now.uses_gloo:
+        idle.add("nccl")
+    if not now.has_map:
+        idle.add("metric")
+    if not now.has_time:
+        idle.add("event")
+    if not now.has_pattern:
+        idle |= {"log.next", "log.previous"}
+    return frozenset(idle)
