@@ -25,6 +25,7 @@ from distui.presets.preset_text import ListedPreset, ShownPreset
 from distui.runners.comparison.account import Account
 from distui.runners.comparison.adoption_trial import AdoptionTrial
 from distui.runners.comparison.differences import ComparedRuns
+from distui.runners.comparison.rerun_changes import LaunchChange
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.advice import AdviceDocument
@@ -65,6 +66,8 @@ class PrintedPlan(Plan):
     coordinates: list[dict[str, int]]
     starts: Preview
     findings: list[LaunchFinding] | msgspec.UnsetType = msgspec.UNSET
+    changes: list[LaunchChange] | msgspec.UnsetType = msgspec.UNSET
+    """With `rerun`: what differs from the run that it repeats."""
 
 
 class PlanElsewhere(TypedDict):
@@ -72,6 +75,7 @@ class PlanElsewhere(TypedDict):
 
     plan: PrintedPlan
     findings: NotRequired[list[LaunchFinding]]
+    changes: NotRequired[list[LaunchChange]]
 
 
 STARTED = Started | RunStatus | PrintedPlan | PlanElsewhere

@@ -44,6 +44,14 @@ def plan_facts(plan: Mapping[str, Any], state: RunState) -> Facts:
     """Return the facts of plan.json (`plan`), or of the journal's summary if `plan` is empty because of an error."""
     if not plan:
         return _summary_facts(state)
+    facts = option_facts(plan)
+    if world := world_size(state):
+        facts["world size"] = str(world)
+    return facts
+
+
+def option_facts(plan: Mapping[str, Any]) -> Facts:
+    """Return the facts of plan.json, which a run that is not started yet also has."""
     facts = {_PLAIN[name]: plan_value(plan[name]) for name in _PLAIN if name in plan}
     facts |= _members("mesh size", plan.get("mesh"))
     facts |= _members("restarts", plan.get("restart"))
@@ -52,8 +60,6 @@ def plan_facts(plan: Mapping[str, Any], state: RunState) -> Facts:
         facts["preset's files"] = ", ".join(map(str, files)) or NONE
     if isinstance(plan.get("command"), list) and plan["command"]:
         facts["script"] = script_of(plan["command"])
-    if world := world_size(state):
-        facts["world size"] = str(world)
     return facts
 
 

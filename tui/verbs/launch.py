@@ -6,9 +6,11 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TypedDict
+from typing import Any, TypedDict
+
+import msgspec
 
 from ...presets import nccl
 from ...presets.finding import Finding
@@ -153,9 +155,8 @@ def preset_of(options: argparse.Namespace) -> str:
 def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Finding] = ()) -> int:
     """Print the plan and its findings."""
     if options.json:
-        document = prepared.json() | ({"findings": [hit.as_dict() for hit in findings]} if findings else {})
-        sys.stdout.write(json.dumps(document) + "\n")
-        return 0
+        further = {"findings": [hit.as_dict() for hit in findings]} if findings else {}
+        return show_json(prepared, further)
     sys.stdout.write(prepared.text())
     if prepared.order is not None and (missing := wheels.unserved(package.cache_dir())):
         packages = ", ".join(wheels.NEEDED)
@@ -167,6 +168,12 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
         sys.stdout.write(clean_whole("\n".join(["", "lint", *lines, ""])))
     if going := retention.load().text:
         sys.stdout.write(f"\n{going}\n")
+    return 0
+
+
+def show_json(prepared: Prepared, further: Mapping[str, Any]) -> int:
+    """Print the plan and `further` as one JSON object."""
+    sys.stdout.write(json.dumps(prepared.json() | further) + "\n")
     return 0
 
 
@@ -236,4 +243,17 @@ def rerun(options: argparse.Namespace) -> int:
     if not options.dry_run:
         check_name(entry, wanted)
     launch = again(entry, wanted)
-    return show(launch, options) if options.dry_run else begin(launch, options)
+    return _show_again(entry, launch, options) if options.dry_run else begin(launch, options)
+
+
+def _show_again(entry: run_directories.Entry, launch: Prepared, options: argparse.Namespace) -> int:
+    """Print the plan of a rerun, and what differs from the run that it repeats."""
+    from ...runners.comparison import rerun_changes  # reads whole runs, and only here
+
+    changes = rerun_changes.changes_of_rerun(entry, launch)
+    if options.json:
+        return show_json(launch, {"changes": msgspec.to_builtins(changes)})
+    show(launch, options)
+    lines = rerun_changes.changes_lines(entry.record.name, changes)
+    sys.stdout.write(clean_whole("\n".join(["", *lines, ""])))
+    return 0

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from distui.presets.plan_json import plan_to_json
 from distui.presets.request import FORM_OPTIONS, Named, Request
+from distui.presets.secrets import MASK
+from distui.runners.comparison.rerun_changes import changes_of_rerun
 from distui.runners.hub import launch_order
 from distui.runners.hub.launch_order import SkyRequest
+from distui.runners.inrank import script_files
 from distui.runners.launch.prepare import prepare
 from distui.runners.launch.prepared import REQUEST_FILE, Prepared, request_text
 from distui.runners.launch.rerun import LaunchChanges, again, read
 from distui.runners.launch.words import request_of, typed, words_of
-from distui.runners.run import environment, run_directories
+from distui.runners.run import environment, journal, run_directories
 from distui.runners.run.errors import RunError
+from distui.runners.run.model import AttemptStarted, RunnerStarted, Stamped
 from distui.tui.cli import main
 
 pytestmark = pytest.mark.torch
@@ -245,3 +251,55 @@ def test_what_cannot_be_repeated_is_a_sentence(
     (entry.path / REQUEST_FILE).unlink()
     with pytest.raises(RunError, match="kept no request"):
         again(entry, LaunchChanges())
+
+
+def differences(entry: run_directories.Entry, made: Prepared) -> dict[str, str]:
+    """What differs, by name."""
+    return {change.name: change.text for change in changes_of_rerun(entry, made)}
+
+
+def test_the_changes_of_a_rerun_are_none_if_nothing_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = kept(
+        prepare(script("restart.limit=5", grace_s=7.0, hook=False, env={"A": "1", "HF_TOKEN": "s"}))
+    )
+    monkeypatch.setenv("HF_TOKEN", "s")
+    made = again(entry, LaunchChanges())
+    assert differences(entry, made) == {}
+    command = kept(prepare(Request(command=(sys.executable, "-V"), name="plain")))
+    assert differences(command, again(command, LaunchChanges())) == {}
+
+
+def test_the_changes_of_a_rerun_name_what_is_not_as_it_was(
+    capsys: pytest.CaptureFixture[str], code: Path
+) -> None:
+    entry = kept(prepare(script("restart.limit=5", env={"A": "1", "B": "2"})))
+    started = AttemptStarted(
+        1, "launch", 2, (), code=script_files.digests({"command": ["train.py"], "cwd": str(code)})
+    )
+    (entry.path / journal.NAME).write_bytes(
+        b"".join(
+            msgspec.json.encode(Stamped(time=1.0, event=event, seq=seq)) + b"\n"
+            for seq, event in enumerate((RunnerStarted(1, "torchrun", torch="1.0"), started), 1)
+        )
+    )
+    assert list(differences(entry, again(entry, LaunchChanges()))) == ["torch"]
+    (code / "train.py").write_text("import torch, os\n")
+    wanted = ("--set", "restart.limit=3", "--env", "A=3", "--unset", "B")
+    assert main(["rerun", "-n", "train", *wanted]) == 0
+    printed = capsys.readouterr().out
+    assert "\nchanges since train\n" in printed
+    rows = dict(
+        re.split(r" {2,}", line.strip())
+        for line in printed.partition("changes since train\n")[2].splitlines()
+    )
+    assert rows.pop("torch").startswith("1.0 → ")
+    assert rows == {
+        "restarts: limit": "5 → 3",
+        "--env A": "1 → 3",
+        "--env B": "gone: 2",
+        "file train.py": "changed",
+    }
+    assert main(["rerun", "-n", "--json", "train", "--env", "A=3", "--env", "API_TOKEN=s3cret"]) == 0
+    shown = json.loads(capsys.readouterr().out)["changes"]
+    assert {"name": "--env A", "before": "1", "after": "3"} in shown
+    assert {"name": "--env API_TOKEN", "before": None, "after": MASK} in shown
