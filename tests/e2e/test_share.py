@@ -20,8 +20,6 @@ from .runs import Run, World, until
 from .screen import Screen
 from .written import write
 
-NAMES = ("distui-test-bob", "distui-test-carol")
-
 LINES = """
 import itertools, time
 for number in itertools.count():
@@ -38,6 +36,7 @@ class Colleague:
         self.name = name
         self.home = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
         os.chown(self.home, self.uid, self.uid)
+        self._screens: list[Screen] = []
 
     def words(self, *words: str) -> list[str]:
         """A command line that this account executes."""
@@ -47,7 +46,15 @@ class Colleague:
         """`distui attach PATH` in a terminal of this account."""
         packages = os.pathsep.join([str(Path(distui.__file__).parents[1]), *filter(None, sys.path)])
         env = {"HOME": str(self.home), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": packages}
-        return Screen(self.words(self.python(), "-m", "distui", "attach", path), env, self.home)
+        words = self.words(self.python(), "-m", "distui", "attach", path)
+        self._screens.append(Screen(words, env, self.home))
+        return self._screens[-1]
+
+    def close(self) -> None:
+        """End its programs, without which the account cannot be removed."""
+        for screen in self._screens:
+            screen.close()
+        shutil.rmtree(self.home, ignore_errors=True)
 
     def python(self) -> str:
         """An interpreter of this version that this account may execute; ours may be below root's home."""
@@ -69,17 +76,18 @@ def colleagues() -> Iterator[list[Colleague]]:
     """Two accounts, removed afterwards."""
     if os.geteuid() != 0 or shutil.which("useradd") is None:
         pytest.skip("only root can make accounts")
+    names = [f"dt-{os.getpid()}-{name}" for name in ("bob", "carol")]
     made: list[Colleague] = []
     try:
-        for name in NAMES:
+        for name in names:
             subprocess.run(["useradd", "--no-create-home", "--user-group", name], check=True)
             made.append(Colleague(name))
         yield made
     finally:
-        for name in NAMES:
-            subprocess.run(["userdel", name], check=False, capture_output=True)
         for one in made:
-            shutil.rmtree(one.home, ignore_errors=True)
+            one.close()
+        for name in names:
+            subprocess.run(["userdel", name], check=False, capture_output=True)
 
 
 @pytest.fixture
@@ -101,26 +109,24 @@ def test_the_named_user_looks_and_others_do_not(
     screen.until("RUNNING")
     screen.until("a line for the colleague")
     assert "read-only" in screen.text
-    for key in ("x", "y", "r", "y", "d", "P", "y", "w"):
-        screen.press(key)
+    screen.press("x")
     screen.until("read-only: this cannot change the run")
-    screen.press("escape", "q")
+    screen.press("y", "r", "y", "d", "P", "y", "w")
+    screen.until("This connection is read-only")
+    screen.press("q")
     assert screen.ended() == 0
     assert "night goes on; `" in screen.text
     assert f"distui attach {path}` shows it again" in screen.text.replace("\n", "")
-    screen.close()
     stranger = carol.attach(path)
     stranger.until("Permission denied")
     assert stranger.ended() == 4
     assert "is for another user or group" in " ".join(stranger.text.split())
-    stranger.close()
     status = live.status()
     assert (status["state"], status["attempt"]) == ("running", 1)
     assert world.distui("share", live.id, "--off").fine().out == "1 share ended\n"
     late = bob.attach(path)
     late.until("othing is shared")
     assert late.ended() == 4
-    late.close()
     verbs = [event["text"] for event in live.of("CommandReceived")]
     assert verbs == [f"read-only share with user {bob.name} requested", "end of read-only shares requested"]
 
