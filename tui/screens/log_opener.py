@@ -1,33 +1,23 @@
-"""Opens the log from other panes: the log of a rank, or the line that a finding or a fact of NCCL is based on."""
+"""Opens the log from other panes: the log of a rank, or the line that something is based on."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from ...presets.sanitize import clean_text
 from ...runners.run.formatting import spans_text
+from ...runners.run.state import Attempt, RunState
+from ..background import background
+from ..evidence_line import Source, find_line, source_of_failure, source_of_findings, source_of_line
 from ..open_run import OpenRun
 from ..rows.findings import Item
 from ..rows.glyphs import wrap
-from ..rows.log import Selection, named
+from ..rows.log import Selection
 from .cockpit import Cockpit
 from .log_view import LogLead, LogView
 from .modal import TextScreen
-
-_AT = re.compile(r"(?P<file>\S+):(?P<line>\d+): (?P<text>.*)", re.DOTALL)
-"""Evidence that is a line of a log."""
-_SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
-_LONGEST = 160
-"""Maximum characters of a line in the pattern that searches for it."""
-
-
-def pattern_of(text: str) -> str:
-    """Return a regular expression that finds this line; for a line of NCCL only its message."""
-    message = text.partition(" NCCL ")[2] or text
-    return _SPECIAL.sub(r"\\\g<0>", message.strip()[:_LONGEST])
 
 
 class LogOpener:
@@ -68,27 +58,46 @@ class LogOpener:
         self._log.call_after_refresh(self._log.focus)
 
     def open_finding(self, item: Item) -> None:
-        """Open the log line that is the finding's evidence, or else the log of its first rank."""
-        for finding in item.findings:
-            for line in finding.evidence:
-                place = _AT.fullmatch(clean_text(line))
-                if place is not None and named(place["file"]) is not None:
-                    self.open_line(place["file"], int(place["line"]), place["text"])
-                    return
-        if item.ranks:
-            self._open(Selection(rank=item.ranks[0]))
-        else:
-            self._app.notify("this finding names no rank and no line")
+        """Open the log line that the findings are based on, or else the log of their first rank."""
+        source = source_of_findings(self._state, item.findings, item.ranks)
+        if source is None:
+            self._app.notify("this finding names no rank and no line: its details are below")
+            return
+        background(self._log, "line", self._open_source(source), exclusive=True)
+
+    def open_failure(self, attempt: Attempt) -> None:
+        """Open the log line that raised in an attempt."""
+        source = source_of_failure(self._state, attempt)
+        if source is not None:
+            background(self._log, "line", self._open_source(source), exclusive=True)
 
     def open_line(self, file: str, line: int, text: str) -> None:
-        """Show a line in its log; if its file is not of this attempt, show only the line."""
-        parsed = named(file)
-        if parsed is None or parsed.rank is None or parsed.attempt not in (None, self._run.state.attempt):
-            rows = wrap(clean_text(text), 80)
-            self._app.push_screen(TextScreen(f"{file}, line {line}", rows))
+        """Show a line in its log; if the log pane has no such file, show only the line."""
+        source = source_of_line(self._state, file, text)
+        if source is None:
+            self._app.push_screen(TextScreen(f"{file}, line {line}", wrap(clean_text(text), 80)))
             return
-        pattern = pattern_of(clean_text(text))
-        self._open(Selection(rank=parsed.rank, stream=parsed.stream, pattern=pattern))
+        background(self._log, "line", self._open_source(source), exclusive=True)
+
+    @property
+    def _state(self) -> RunState:
+        """The shown state, which may be of the past."""
+        frame = self._log.frame
+        return self._run.state if frame is None else frame.state
+
+    async def _open_source(self, source: Source) -> None:
+        """Show the line in its log, between the lines of all its neighbours."""
+        line = None
+        with self._app.refusals("reading the log"):
+            line = await find_line(self._run.follower.read_log, self._state, source)
+        self._lead.chosen()
+        self._open(source.selection)
+        if line is not None:
+            self._log.feed.go_to_line(line)
+        elif source.at:
+            self._log.go_to_time(source.at)
+        if line is None and source.pattern:
+            self._app.notify("the line is not in the log any more")
 
     def _open(self, selection: Selection) -> None:
         self._before = (self._app.view.pane, self._log.selection)

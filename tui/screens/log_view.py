@@ -73,7 +73,7 @@ class LogView(LogPane):
         if past is None:
             self.set_follow(True)
         else:
-            self._go_to_time(past)
+            self.go_to_time(past)
 
     def set_follow(self, on: bool) -> None:
         """Follow the end, or stay at the current line."""
@@ -87,7 +87,8 @@ class LogView(LogPane):
             self.refresh()
         self.name_it()
 
-    def _go_to_time(self, at: float) -> None:
+    def go_to_time(self, at: float) -> None:
+        """Move to the first line at this Unix time, and stay there."""
         self.follow = False
         if not self.selection.filters:
             self.feed.restart(Jump(at=at))
