@@ -1,4 +1,4 @@
-"""The web server of the read-only cockpit: textual-serve's page behind the gate.
+"""The web server of the read-only cockpit: textual-serve's page, which the gate protects.
 
 Only the page, its websocket and its static files are routed. There is no route for downloads.
 """
@@ -90,7 +90,7 @@ class Website:
         return response
 
     async def _screen(self, request: web.Request) -> web.StreamResponse:
-        """Serve the screen of one page, by a process of its own."""
+        """Serve the screen of one page, in a separate process."""
         if self._pages >= MOST_PAGES:
             raise web.HTTPServiceUnavailable(text=f"{MOST_PAGES} pages are open: close one")
         self._pages += 1
