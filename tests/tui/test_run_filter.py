@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from test_runs_list import several_runs
 
 from distui.runners.run.formatting import bytes_of, seconds_of
-from distui.tui.rows.run_filter import FIELDS, FilterError, fitting, mistake, understood
+from distui.tui.rows.list_filter import FilterError
+from distui.tui.rows.run_filter import FIELDS, RUNS
 from distui.tui.rows.runs import COLUMNS, RunEntry, ordered
 from distui.tui.rows.runs_table import printed, unknown_column, usual
 
@@ -65,9 +66,9 @@ def runs() -> list[RunEntry]:
     ],
 )
 def test_words_mean_what_they_say(words: str, names: str) -> None:
-    chosen = understood(words)
+    chosen = RUNS.understood(words)
     assert " ".join(run.name for run in runs() if chosen.fits(run)) == names
-    assert [run.name for run in fitting(runs(), words)] == names.split()
+    assert [run.name for run in RUNS.fitting(runs(), words)] == names.split()
 
 
 @for_each(
@@ -88,7 +89,7 @@ def test_words_mean_what_they_say(words: str, names: str) -> None:
     ],
 )
 def test_a_mistake_is_one_sentence_with_its_column(words: str, column: int, says: str) -> None:
-    sentence = mistake(words)
+    sentence = RUNS.mistake(words)
     assert f"column {column}:" in sentence
     assert says in sentence
     assert "\n" not in sentence
@@ -96,13 +97,13 @@ def test_a_mistake_is_one_sentence_with_its_column(words: str, column: int, says
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_filter_or_a_sentence(text: str) -> None:
-    if sentence := mistake(text):
+    if sentence := RUNS.mistake(text):
         assert "column" in sentence
         with pytest.raises(FilterError):
-            understood(text)
+            RUNS.understood(text)
     else:
-        assert all(isinstance(understood(text).fits(run), bool) for run in runs())
-    assert len(fitting(runs(), text)) <= 4
+        assert all(isinstance(RUNS.understood(text).fits(run), bool) for run in runs())
+    assert len(RUNS.fitting(runs(), text)) <= 4
 
 
 @given(
@@ -112,8 +113,8 @@ def test_any_text_is_a_filter_or_a_sentence(text: str) -> None:
 )
 def test_fields_with_any_value(field: str, op: str, value: str) -> None:
     word = f"{field}{op}{value}"
-    if not mistake(word):
-        chosen = understood(word)
+    if not RUNS.mistake(word):
+        chosen = RUNS.understood(word)
         assert {chosen.fits(run) for run in runs()} <= {True, False}
 
 

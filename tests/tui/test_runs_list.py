@@ -12,7 +12,7 @@ from test_cockpit import entry
 from distui.tui.cli import main
 from distui.tui.other_hosts import host_entry
 from distui.tui.rows.glyphs import row_width
-from distui.tui.rows.run_filter import fitting, mistake
+from distui.tui.rows.run_filter import RUNS
 from distui.tui.rows.runs import RunEntry, head_row, ordered, place_columns, run_row
 from distui.tui.rows.runs_table import narrowed
 from distui.tui.screens.launch import LaunchScreen
@@ -69,7 +69,7 @@ def test_ages_count_from_now_and_durations_to_the_end() -> None:
 
 def test_a_filter_reads_words_and_fields() -> None:
     def names(words: str) -> list[str]:
-        return [run.name for run in fitting(several_runs(), words)]
+        return [run.name for run in RUNS.fitting(several_runs(), words)]
 
     assert names("train3") == ["train3"]
     assert names("state:failed preset:ddp") == ["train0"]
@@ -78,8 +78,8 @@ def test_a_filter_reads_words_and_fields() -> None:
     assert names("exit:0") == ["train3"]
     assert names("ranks:2 state:watched") == ["train.py"]
     assert names("nothing:like") == []
-    assert "column 11: unknown state bogus: use starting, " in mistake("ddp state:bogus")
-    assert mistake("state:fail state: hung") == ""
+    assert "column 11: unknown state bogus: use starting, " in RUNS.mistake("ddp state:bogus")
+    assert RUNS.mistake("state:fail state: hung") == ""
     assert len(names("")) == 4
 
 
@@ -229,7 +229,7 @@ def test_a_host_that_does_not_answer_is_a_sentence_over_the_columns(width: int) 
     assert width - 2 <= row_width(row) <= width + 2
     assert text.startswith(" ? no answer")
     assert "gpu9 does not answer: is it up" in text
-    assert fitting(runs, "gpu9") == fitting(runs, "host:gpu9") == [silent]
+    assert RUNS.fitting(runs, "gpu9") == RUNS.fitting(runs, "host:gpu9") == [silent]
 
 
 async def test_a_line_of_a_host_opens_and_removes_nothing(rig: Start) -> None:

@@ -20,7 +20,7 @@ from ...runners.run.formatting import size_short
 from ..background import background, keep_running
 from ..keys import bindings
 from ..other_hosts import ASK_S
-from ..rows.run_filter import fitting, mistake
+from ..rows.run_filter import RUNS
 from ..rows.runs import (
     EMPTY,
     PlacedColumn,
@@ -78,7 +78,7 @@ class RunList(SearchableRows):
 
     def searched(self) -> None:
         current = self.current.id if self.current else None
-        self.listed = ordered(fitting(self.all, self.words), self.sort, self.reverse)
+        self.listed = ordered(RUNS.fitting(self.all, self.words), self.sort, self.reverse)
         self.has_cursor = bool(self.listed)
         if self.listed:
             self._places = place_columns(self.listed, self.size.width - 1)
@@ -186,7 +186,7 @@ class RunsScreen(Screen[None]):
         shown, total = len(self.list.listed), len(self.list.all)
         marked = f"   {len(self.list.marked)} marked" if self.list.marked else ""
         note = f"   {shown} of {total}{marked}" if self.list.words or marked else ""
-        if strange := mistake(self.list.words):
+        if strange := RUNS.mistake(self.list.words):
             note += f"   {strange}"
         self.search_line.set_rows([self.list.search_row(note)])
 

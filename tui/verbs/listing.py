@@ -17,7 +17,8 @@ from ...runners.removal.directory_trees import size_of
 from ...runners.reports.run_list import ReadRun, runs_here
 from ...runners.run import clock, run_directories
 from ...runners.run.errors import RunError, UnreachableError
-from ..rows.run_filter import FilterError, RunFilter, understood
+from ..rows.list_filter import FilterError, ListFilter
+from ..rows.run_filter import RUNS
 from ..rows.runs import RunEntry, entry_of, ordered
 from ..rows.runs_table import printed, unknown_column, usual
 from ..terminal import complain, typeable
@@ -26,7 +27,7 @@ from ..terminal import complain, typeable
 class ListOrder(Struct, frozen=True):
     """Filter, columns and order of the options."""
 
-    filter: RunFilter
+    filter: ListFilter[RunEntry]
     columns: tuple[str, ...]
     """() for the default columns."""
     sort: str
@@ -65,7 +66,7 @@ def ls(options: argparse.Namespace) -> int:
 def _order(options: argparse.Namespace) -> ListOrder:
     """Parse the options. Raises RunError."""
     try:
-        chosen = understood(" ".join(options.filter))
+        chosen = RUNS.understood(" ".join(options.filter))
     except FilterError as error:
         raise RunError(str(error)) from None
     columns = _names(options.columns or "")
