@@ -655,7 +655,7 @@ def test_notices_stand_by_their_times_also_where_the_runner_reports_late() -> No
     frame = frame_of(play.running())
     frame.state.notices[:] = [(play.BEGAN + at, text) for at, text in notices[:4]]
     rows, times = event_rows(frame, 100)
-    shown = [at for at in times[-4:] if at is not None]
+    shown = [at for at in times[-4:] if isinstance(at, float)]
     assert shown == sorted(shown, reverse=True)
     assert text_of(rows).index("zseen") < text_of(rows).index("zreported")
 

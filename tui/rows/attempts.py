@@ -109,9 +109,13 @@ def cause_rows(cause: FirstCause, width: int, of: str = "", above: str = "") -> 
     return rows
 
 
+def _attempt_of(state: RunState, cause: FirstCause) -> Attempt:
+    return next(attempt for attempt in state.attempts if attempt.first_cause is cause)
+
+
 def _last_cause_rows(state: RunState, cause: FirstCause, width: int, above: str = "") -> list[Row]:
     """Return `cause_rows` with wrapped lines, and with the attempt's number if it is not the newest."""
-    number = next(attempt.number for attempt in state.attempts if attempt.first_cause is cause)
+    number = _attempt_of(state, cause).number
     of = "" if number == state.attempts[-1].number else f" of attempt {number}"
     return [piece for row in cause_rows(cause, width, of, above) for piece in hang(row, width)]
 
@@ -179,20 +183,29 @@ def _save_text(saved: Checkpoint) -> str:
     return ", ".join([f"{what}{of}: {saved.path}", *filter(None, parts)])
 
 
-def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[float | None]]:
-    """Return the events screen, and per row its unix time in seconds; None for headings.
+Target = float | Attempt | None
+"""What a row leads to: a Unix time, the line that raised in a failed attempt, or nothing."""
+
+
+def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[Target]]:
+    """Return the events screen, and per row what it leads to.
 
     The ledger of attempts comes first, then events, commands and checkpoints, newest first. `whole` adds what the
     overview shows elsewhere: the first cause with its last lines, and the present findings.
     """
     state = frame.state
     rows = ledger_rows(state, width)
-    times: list[float | None] = [None, *(attempt.began for attempt in state.attempts)]
+    failed = {attempt.ended: attempt for attempt in state.attempts if attempt.first_cause is not None}
+    targets: list[Target] = [None]
+    targets += [failed.get(attempt.ended, attempt.began) for attempt in state.attempts]
     if not state.attempts:
         rows.append((("   none has started yet", "dim"),))
     cause = _last_cause(state) if whole else None
     if cause is not None:
-        rows += [(), *_last_cause_rows(state, cause, width)]
+        rows.append(())
+        targets += [None] * (len(rows) - len(targets))
+        rows += _last_cause_rows(state, cause, width)
+        targets += [_attempt_of(state, cause)] * (len(rows) - len(targets))
     rows += [(), ((" events, commands and checkpoints, newest first", "dim"),)]
     saves = sorted((saved.at, _save_text(saved)) for saved in state.checkpoints)
     found = set() if whole else {finding.text for finding in state.findings.values() if not finding.quiet}
@@ -200,8 +213,8 @@ def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row],
     happened = list(heapq.merge(in_order(notices), saves, key=itemgetter(0)))
     if not happened:
         rows.append((("   none yet", "dim"),))
-    times += [None] * (len(rows) - len(times))
+    targets += [None] * (len(rows) - len(targets))
     for at, text in reversed(happened):
         rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
-        times += [at] * (len(rows) - len(times))
-    return rows, times
+        targets += [failed.get(at, at)] * (len(rows) - len(targets))
+    return rows, targets
