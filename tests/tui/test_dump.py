@@ -33,17 +33,25 @@ def test_equal_stacks_are_told_once_and_the_others_show_where_they_part() -> Non
     texts = {str(rank): stack((50, "step"), (90, "<module>")) for rank in range(64)}
     texts["5"] = texts["9"] = stack((33, "load"), (90, "<module>"))
     assert plain(dumps.merged_rows("stacks", texts)) == [
-        "62 ranks here: 0-4, 6-8, 10-63",
+        "62 ranks: 0-4, 6-8, 10-63",
         "▏   step      /srv/train.py:50",
         "▏   <module>  /srv/train.py:90",
         "",
-        "2 ranks here: 5, 9",
+        "2 ranks: 5, 9",
         "▏ › load      /srv/train.py:33",
         "▏   <module>  /srv/train.py:90",
         "",
         "▏ your code   › where the ranks diverge",
     ]
-    assert plain(dumps.merged_rows("stacks", {"0": ""})) == ["rank 0 alone", "    no Python runs there"]
+    assert plain(dumps.merged_rows("stacks", {"0": ""})) == ["rank 0", "    no Python runs there"]
+
+
+def test_the_culprit_comes_first_though_more_ranks_wait() -> None:
+    texts = {str(rank): stack((50, "step")) for rank in range(8)} | {"5": stack((33, "load"))}
+    assert plain(dumps.stack_rows(texts, 80))[0] == "7 ranks: 0-4, 6-7"
+    first, place, *_ = plain(dumps.stack_rows(texts, 80, culprits={5}))
+    assert first == "rank 5"
+    assert place.split() == ["▏", "›", "load", "/srv/train.py:33"]
 
 
 def frames(*places: str) -> str:
@@ -74,6 +82,8 @@ def test_stacks_take_the_width_and_keep_the_end_of_paths(width: int) -> None:
     assert "site-packages" not in lines[1]
     assert not lines[2].startswith("▏"), "the standard library is not the user's"
     assert any("source of 410" in line for line in own)
+    if width >= 110:
+        assert "/data/me/projects/language-models/experiments/2026-11/llama/train.py:410" in "".join(own)
     if width >= 186:
         assert "torch/distributed/distributed_c10d.py:3252" in lines[1]
         assert "source of 3252" in lines[1], "beside, where there is room"
@@ -198,7 +208,7 @@ def test_memory_is_a_row_a_device() -> None:
         "",
         (
             "Snapshots on the ranks' nodes, for https://pytorch.org/memory_viz; "
-            "`distui dump RUN memory --record` lets the next ones show a curve:"
+            "--record lets the next ones show a curve:"
         ),
         "    rank 0: /n/rank-0.memory-1.pickle",
         "Rank 1: no CUDA in this rank.",

@@ -92,7 +92,7 @@ def test_a_card_has_sentence_remedy_and_keys_and_folds_its_evidence() -> None:
     assert folded == [
         "✖ rank 3 never joined all_reduce 1204: it is in load() at data.py:88, and 7 ranks wait for it",
         "  → look at data.py:88 on rank 3; a barrier before it would show who is late",
-        "  cause · rank 3 on n001 · 42s ago   w stacks   r restart   enter log   e evidence",
+        "  cause · rank 3 on n001 · 42 s ago   w stacks   r restart   enter log   e evidence",
     ]
     whole = card_of(frame, width=60, unfolded=True)
     shown = text_of(whole.rows)
@@ -188,9 +188,9 @@ def test_equal_stacks_are_shown_once_and_where_others_part_is_marked() -> None:
     other = stack("data.py 88 load", "train.py 65 step", "train.py 90 main")
     data = {str(rank): usual if rank != 5 else other for rank in range(8)}
     shown = text_of(stack_rows(data)).splitlines()
-    assert stack_title(data) == "Where 8 ranks are: 2 places"
-    assert shown[0] == "7 ranks here: 0-4, 6-7"
-    alone = shown.index("rank 5 alone")
+    assert stack_title(data) == "Stacks of 8 ranks, 2 groups"
+    assert shown[0] == "7 ranks: 0-4, 6-7"
+    alone = shown.index("rank 5")
     assert [line.split()[:3] for line in shown[alone + 1 : alone + 4]] == [
         ["▏", "load", "data.py:88"],
         ["▏", "›", "step"],
@@ -201,12 +201,12 @@ def test_equal_stacks_are_shown_once_and_where_others_part_is_marked() -> None:
 @for_each("text", ["", "the hook does not answer"])
 def test_a_rank_without_a_stack_says_so(text: str) -> None:
     shown = text_of(stack_rows({"3": text}))
-    assert "rank 3 alone" in shown
+    assert "rank 3" in shown
     assert (text or "no Python runs there") in shown
 
 
 def test_a_dump_of_stacks_begins_with_where_the_ranks_are_and_has_all_of_it() -> None:
     shown = text_of(dump_rows("stacks", told.stacks(), 80))
-    assert shown.startswith("7 ranks here: 0-4, 6-7")
+    assert shown.startswith("7 ranks: 0-4, 6-7")
     assert shown.count("Current thread") == 8
     assert text_of(dump_rows("stacks", {"0": "no hook answers"}, 80)) == "rank 0\n  no hook answers"

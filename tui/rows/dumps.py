@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -74,17 +74,21 @@ _PACKAGES = re.compile(r"(?:/lib/python\d\.\d+)?/(?:site|dist)-packages/|/lib/py
 
 
 def stack_title(data: Mapping[str, str]) -> str:
-    """Return a title: how many ranks answered, and in how many places they are."""
-    groups = _groups(data)
-    return f"Where {plural(len(data), 'rank')} are: {plural(len(groups), 'place')}"
+    """Return a title: how many ranks answered, and how many different stacks they have."""
+    return f"Stacks of {plural(len(data), 'rank')}, {plural(len(_groups(data)), 'group')}"
 
 
-def stack_rows(data: Mapping[str, str], width: int | None = None, source: Source = no_source) -> list[Row]:
+def stack_rows(
+    data: Mapping[str, str],
+    width: int | None = None,
+    source: Source = no_source,
+    culprits: Set[int] = frozenset(),
+) -> list[Row]:
     """Return one block per group, with marks for the user's own frames and for the frame where the stacks diverge.
 
-    `width` is the number of columns; without it no name and no path is cut.
+    `width` is the number of columns; without it no name and no path is cut. Groups with `culprits` come first.
     """
-    groups = _groups(data)
+    groups = sorted(_groups(data), key=lambda group: culprits.isdisjoint(group.ranks))
     columns = _columns([frame for group in groups for frame in _frames(group)], width)
     rows: list[Row] = []
     for group in groups:
@@ -114,26 +118,23 @@ LEAST_SOURCE = 24
 
 
 def _columns(frames: Sequence[StackFrame], width: int | None) -> _Columns:
-    """Share `width` among the function's name, then the end of its path, then the source line."""
+    """Share `width` among the function's name, then its path, then the source line."""
     name = max((len(frame.function) for frame in frames), default=0)
     if width is None:
         return _Columns(name, None, 0)
     name = min(name, max(16, width // 5))
     place = max((len(_inside(frame)) for frame in frames), default=0)
     left = width - 4 - name - 2
-    if left - min(place, left // 2) - 2 < LEAST_SOURCE:
+    if left - place - 2 < LEAST_SOURCE:
         return _Columns(name, left, 0)
-    place = min(place, left // 2)
     return _Columns(name, place, left - place - 2)
 
 
 def _group_rows(group: StackGroup, data: Mapping[str, str], columns: _Columns, source: Source) -> list[Row]:
     many = len(group.ranks)
-    head = (
-        f"{plural(many, 'rank')} here: {spans_short(group.ranks, ', ')}"
-        if many > 1
-        else f"rank {group.ranks[0]} alone"
-    )
+    head = f"rank {group.ranks[0]}"
+    if many > 1:
+        head = f"{plural(many, 'rank')}: {spans_short(group.ranks, ', ')}"
     rows: list[Row] = [((head, "head"),)]
     if not group.frames:
         reason = _why_frameless(data.get(str(group.ranks[0]), "").strip())
@@ -309,7 +310,7 @@ def _snapshots(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [""] if paths or any(entry["note"] for entry in entries) else []
     if paths:
         curve = all(entry["recording"] for entry in entries if entry["snapshot"])
-        hint = "" if curve else "; `distui dump RUN memory --record` lets the next ones show a curve"
+        hint = "" if curve else "; --record lets the next ones show a curve"
         lines += [f"Snapshots on the ranks' nodes, for {VIEWER}{hint}:", *paths]
     return lines + _notes(entries)
 

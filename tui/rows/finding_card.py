@@ -9,11 +9,11 @@ from msgspec import Struct
 from ...presets.finding import Finding
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.remedy_commands import command_of
-from ...runners.run.formatting import listed, spans_text
+from ...runners.run.formatting import duration_text, listed, spans_text
 from ...runners.run.nccl_reach import uses_gloo
 from ...runners.run.state import RunState
 from . import glyphs
-from .findings import Item, age, ranks_of, sentence, since_text
+from .findings import Item, ranks_of, seconds_since, sentence, since_text
 from .frame import Frame, names
 from .glyphs import Row, clip, fit, labelled, wrap
 from .tabs import ClickableRow, ClickArea
@@ -101,7 +101,11 @@ def card(frame: Frame, item: Item, width: int, unfolded: bool, keys: Mapping[str
     if item.first.remedy and not item.follows:
         remedy = clean_text(item.first.remedy)
         rows += labelled((f"{_INDENT}→ ", "accent"), remedy, width, "accent")
-    row = _key_row(frame, item, buttons(frame, item, unfolded), keys)
+    facts, offered = _facts(frame, item), buttons(frame, item, unfolded)
+    row = _key_row(facts, offered, keys)
+    if row.width > width:
+        rows.append(((facts, "dim"),))
+        row = _key_row("", offered, keys)
     keys_at = len(rows)
     rows.append(clip(tuple(row.cells), width))
     if unfolded:
@@ -109,14 +113,19 @@ def card(frame: Frame, item: Item, width: int, unfolded: bool, keys: Mapping[str
     return Card(item, tuple(rows), keys_at, tuple(row.spans))
 
 
-def _key_row(frame: Frame, item: Item, offered: Sequence[Button], keys: Mapping[str, str]) -> ClickableRow:
-    """Return role, place and age, then the keys."""
+def _facts(frame: Frame, item: Item) -> str:
+    """Return role, place and age."""
+    seconds = seconds_since(frame, item)
+    since = "" if seconds is None else f"{duration_text(seconds)} ago"
+    return _INDENT + " · ".join(filter(None, [item.first.role, _where(frame.state, item), since]))
+
+
+def _key_row(start: str, offered: Sequence[Button], keys: Mapping[str, str]) -> ClickableRow:
+    """Return a text, then the keys."""
     row = ClickableRow()
-    since = age(frame, item)
-    facts = [item.first.role, _where(frame.state, item), f"{since} ago" if since else ""]
-    row.add((_INDENT + " · ".join(filter(None, facts)), "dim"))
+    row.add((start, "dim"))
     for button in offered:
-        row.add(("   ", "text"))
+        row.add(("   " if row.width else _INDENT, "text"))
         row.add((keys.get(button.id, button.key), "key"), (f" {button.word}", "text"), action=button.action)
     return row
 

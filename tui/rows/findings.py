@@ -76,6 +76,24 @@ def items(given: Iterable[Finding]) -> list[Item]:
     return listed
 
 
+def alarms(state: RunState) -> list[Item]:
+    """Return the rows of the list that need a person; their number is the number of alarms everywhere."""
+    return state.once(_alarms)
+
+
+def _alarms(state: RunState) -> list[Item]:
+    return [item for item in items(state.findings.values()) if item.first.alarm and not item.follows]
+
+
+def culprits(state: RunState) -> set[int]:
+    """Return the ranks that the alarms blame; a finding with one rank blames only that one, not its victims."""
+    blamed: set[int] = set()
+    for item in alarms(state):
+        if item.first.role == "cause":
+            blamed |= {item.first.rank} if item.first.rank is not None else set(item.ranks)
+    return blamed
+
+
 def item_row(frame: Frame, item: Item, width: int) -> Row:
     """Return severity, role, place, age and sentence, cut to `width` columns."""
     first = item.first
@@ -87,16 +105,22 @@ def item_row(frame: Frame, item: Item, width: int) -> Row:
         lead,
         (fit(role, 8), "dim" if first.quiet else style),
         (fit(place(frame.state, item), 9) + " ", "dim" if first.quiet else "accent"),
-        (fit(age(frame, item), 4, right=True) + "  ", "dim"),
+        (fit(_age(frame, item), 4, right=True) + "  ", "dim"),
         (sentence(item), "dim" if first.quiet or item.follows else "text"),
     )
     return clip(cells, width)
 
 
-def age(frame: Frame, item: Item) -> str:
+def _age(frame: Frame, item: Item) -> str:
     """Return how long ago the first of the findings began; "" if that is unknown."""
+    seconds = seconds_since(frame, item)
+    return "" if seconds is None else duration_short(seconds)
+
+
+def seconds_since(frame: Frame, item: Item) -> float | None:
+    """Return the seconds since the first of the findings began; None if that is unknown."""
     since = min((each.since for each in item.findings if each.since is not None), default=None)
-    return "" if since is None else duration_short(elapsed(since, _now(frame, item.first)))
+    return None if since is None else elapsed(since, _now(frame, item.first))
 
 
 def _now(frame: Frame, finding: Finding) -> float:

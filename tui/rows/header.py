@@ -19,6 +19,7 @@ from ...runners.run.nccl_reach import instead_of_gloo, uses_gloo
 from ...runners.run.state import RunState
 from ...runners.telemetry.progress import STEPS_SOURCE, Progress, hung, parts, progress
 from . import glyphs
+from .findings import alarms as finding_alarms
 from .frame import Frame, SampleFields, gpu_fields, gpu_places
 from .glyphs import Cells, Row, kept, or_na, percent, row_width
 from .run_status import recovered, short_cost
@@ -131,7 +132,7 @@ def worst_alarm(state: RunState) -> tuple[str, bool] | None:
     word = ALARMS.get(worst.id.partition("-")[0])
     if word and _before(state, worst):
         return f"{word} in attempt {state.attempt - 1}", False
-    return word or plural(len(alarms), "alarm"), worst.severity == "error"
+    return word or plural(len(finding_alarms(state)), "alarm"), worst.severity == "error"
 
 
 def _before(state: RunState, finding: Finding) -> bool:

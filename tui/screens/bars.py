@@ -7,6 +7,7 @@ from textual.signal import Signal
 
 from ...presets.finding import failed
 from ..background import call
+from ..rows.findings import alarms
 from ..rows.footer import footer_row
 from ..rows.frame import Frame
 from ..rows.tabs import ClickArea, tab_row
@@ -57,9 +58,10 @@ class TabRow(ClickRow):
         """Show the current pane, and the number of alarms."""
         self._frame = frame
         if self.size.width:
-            alarms = [finding for finding in frame.state.findings.values() if finding.alarm]
+            found = alarms(frame.state)
+            severe = failed(item.first for item in found)
             row, self.spans = tab_row(
-                frame.view.pane, len(alarms), self.size.width, self.keys, failed(alarms), self.hidden
+                frame.view.pane, len(found), self.size.width, self.keys, severe, self.hidden
             )
             self.set_rows([row])
 

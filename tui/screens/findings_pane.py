@@ -18,7 +18,7 @@ from ..keys import bindings
 from ..lending import copy
 from ..rows.attempts import end_rows
 from ..rows.finding_card import Card, card
-from ..rows.findings import Item, coverage_rows, items, no_findings
+from ..rows.findings import Item, alarms, coverage_rows, items, no_findings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from .panes import Pane
@@ -52,7 +52,7 @@ class FindingCards(Pane):
         found = items(frame.state.findings.values())
         room = max(20, width - 2)
         self._cards = [card(frame, item, room, item.key in self._unfolded, self.keys) for item in found]
-        self.entitle(_title(frame, found))
+        self.entitle(f"findings · {plural(len(alarms(frame.state)), 'alarm')}")
         rows: list[Row] = []
         self._tops = []
         for each in self._cards:
@@ -149,11 +149,6 @@ class FindingCards(Pane):
             copy(self.app, command)
         else:
             self.app.notify("the remedy of this finding has no command to copy")
-
-
-def _title(frame: Frame, listed: Sequence[Item]) -> str:
-    alarms = sum(item.first.alarm for item in listed)
-    return " · ".join(["findings", plural(alarms, "alarm") if alarms else "no alarm"])
 
 
 def _below(frame: Frame, width: int, found: bool) -> list[Row]:

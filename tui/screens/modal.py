@@ -55,6 +55,8 @@ class RowsModal(ModalScreen[Answer]):
     """A title, rows, the widgets `between`, and the keys, which are always visible; no larger than needed."""
 
     WIDEST: ClassVar[int] = 96
+    MARGIN: ClassVar[int] = 8
+    """Columns that stay free beside the box, if the terminal has 80 or more."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class RowsModal(ModalScreen[Answer]):
         """Return the columns and rows between title and keys in a terminal of this size, and set the box's width."""
         low = size.height < LOW
         self.set_class(low, "-low")
-        width = min(self.WIDEST, size.width - (8 if size.width >= 80 else 2))
+        width = min(self.WIDEST, size.width - (self.MARGIN if size.width >= 80 else 2))
         self.query_one("#box").styles.width = width
         inner = width - (4 if low else 6)
         keys = key_rows(self._keys_row, inner)
@@ -200,6 +202,7 @@ class WideScreen(TextScreen):
     """A text that fills the width of the terminal, with rows built for that width."""
 
     WIDEST: ClassVar[int] = 1000
+    MARGIN: ClassVar[int] = 2
 
     def __init__(self, title: str, made: Callable[[int], Sequence[Row]]) -> None:
         """Create the screen; `made` returns the rows for a number of columns."""

@@ -10,6 +10,7 @@ from ...runners.run.wire.client import new_id
 from ..background import background
 from ..lending import lend, shell_argv
 from ..open_run import OpenRun
+from ..rows.findings import culprits
 from ..rows.frame import LinkPhase
 from ..source import Shell
 from .cockpit import Cockpit
@@ -29,7 +30,7 @@ class RunKeys:
     def action_restart(self) -> None:
         """Restart the worker group; while the agent is lost, reconnect instead; launch an ended run again."""
         if self._run.state.phase.ended:
-            self._app.rerun(self._run.id)
+            self._app.rerun(self._run.id, self._run.state.name)
         elif self._run.follower.status.phase is LinkPhase.LOST:
             self._run.follower.hurry()
         else:
@@ -123,7 +124,9 @@ class RunKeys:
             if not done.data:
                 self._app.report(done)
                 return
-            rows = partial(dumps().stack_rows, done.data, source=dumps().source_of(self._run.state))
+            state = self._run.state
+            source = dumps().source_of(state)
+            rows = partial(dumps().stack_rows, done.data, source=source, culprits=culprits(state))
             self._app.push_screen(WideScreen(dumps().stack_title(done.data), rows))
 
     # --- shell
