@@ -17,7 +17,7 @@ from ..runners.run.commands import ReadMetrics
 from ..runners.run.wire.client import new_id
 from .newest_samples import Key, Want, finite_or_none, latest, newest_values, time_of
 from .rows.frame import Frame
-from .rows.plot import Value
+from .rows.value_axis import Value
 
 MOST_BUCKETS = 2000
 """Maximum buckets per series."""
@@ -153,6 +153,8 @@ class MetricHistory:
         """Seconds per dot of the last painted curves: the step of the time cursor."""
         self.edge: float | None = None
         """End of the time axis while the past is shown; None for the newest time."""
+        self.crosshair: float | None = None
+        """Unix time whose values the charts show; None for the newest ones."""
         self.own: dict[int, set[int]] = {}
         """Indexes of the run's GPUs by node, as last known."""
         self._letters: dict[int, int] = {}

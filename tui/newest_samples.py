@@ -11,7 +11,7 @@ from msgspec import Struct
 from ..runners.run.freshness import holds
 from ..runners.telemetry.metric_names import find_metric
 from .rows.frame import Frame, Sampled, SampleFields, fresh_gpus, gpu_fields
-from .rows.plot import Value
+from .rows.value_axis import Value
 
 
 class Want(Struct, frozen=True):

@@ -22,7 +22,7 @@ from ..runners.run.model import (
     Stamped,
 )
 from ..runners.run.state import RunState
-from .rows.plot import Mark
+from .rows.marks import Mark
 
 KEEP_EVERY = 2000
 """Events between two saved states; limits the cost of going back."""

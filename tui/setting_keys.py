@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from ..runners.telemetry.metric_names import METRICS
-from .rows.charts import WINDOWS
 from .rows.columns import TABLES
 from .rows.themes import ALL_THEMES
+from .rows.time_axis import WINDOWS
 
 MOST_HOSTS = 32
 """Maximum number of hosts that are queried for their runs."""

@@ -20,7 +20,7 @@ from .newest_samples import time_of
 from .past import Timeline, step_of
 from .past_samples import put_samples
 from .rows.frame import Frame, LinkPhase, LinkStatus, Moment
-from .rows.plot import Mark
+from .rows.marks import Mark
 
 MOST_VALUES = 4000
 """Maximum values per request for samples around a moment: some 20 kB."""

@@ -7,68 +7,67 @@ from collections.abc import Sequence
 from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from distui.runners.run.model import AttemptStarted, RankPlace, RunEnded, RunPhase, Stamped
 from distui.runners.run.state import RunState
 from distui.runners.telemetry.metric_names import METRICS, find_metric
 from distui.runners.telemetry.quantity_text import count_short
 from distui.tui.rows.charts import (
-    WINDOWS,
     ChartView,
     Panel,
     axis_of,
+    chart,
+    charts_rows,
+    chosen,
+    gutter,
     held,
     is_young,
-    scale,
-    span_ending,
-    strip_rows,
+    newest,
+    rows_of_charts,
     title_row,
-    window_text,
 )
 from distui.tui.rows.glyphs import plain, row_width
-from distui.tui.rows.plot import Line, Mark, Mode, TimeSpan
+from distui.tui.rows.marks import Mark
+from distui.tui.rows.plot import Line, Mode
+from distui.tui.rows.step_axis import Steps
+from distui.tui.rows.time_axis import WINDOWS, Span, Window, span_of
 
 NOW = 1_700_000_123.4
+STEP_TIME = find_metric("rank.step_s")
 
 
-def view(width: int, window: float = 300.0, mode: Mode = Mode.BRAILLE, **more: object) -> ChartView:
-    bucket, wide = scale(window, width * mode.across)
-    span = span_ending(NOW, width, bucket, wide, mode)
-    return ChartView(
-        span=span,
-        bucket=bucket,
-        wide=wide,
-        mode=mode,
-        window=window_text("live", span),
-        **more,  # type: ignore[arg-type]
-    )
+def view(width: int, seconds: float = 300.0, mode: Mode = Mode.BRAILLE, **more: object) -> ChartView:
+    span = span_of(Window(NOW, seconds), max(1, width - gutter(width)))
+    return ChartView(span=span, mode=mode, **more)  # type: ignore[arg-type]
 
 
 def steps(values: Sequence[float | None]) -> Panel:
-    return Panel(find_metric("rank.step_s"), (Line(tuple(values)),))
+    line = Line(tuple(values), now=newest(values, 1.0, STEP_TIME))
+    return Panel(STEP_TIME, (line,))
 
 
-def test_a_title_says_value_percentiles_and_window() -> None:
+def test_a_title_says_value_and_percentiles() -> None:
     panel = steps([0.8] * 150 + [1.31] * 2 + [0.8])
-    assert plain([title_row(panel, view(60), 80)]) == ["step time 800ms · p50 800ms p99 1.31s · live 6m"]
-    assert plain([title_row(panel, view(60), 30)]) == ["step time 800ms · live 6m"]
+    assert plain([title_row(panel, 80)]) == ["step time 800ms · p50 800ms p99 1.31s"]
+    assert plain([title_row(panel, 30)]) == ["step time 800ms"]
 
 
 def test_a_value_that_is_old_is_not_shown_as_now() -> None:
-    assert plain([title_row(steps([0.8] * 50 + [None] * 50), view(60), 24)]) == ["step time n/a · live 6m"]
+    assert plain([title_row(steps([0.8] * 50 + [None] * 50), 24)]) == ["step time n/a"]
 
 
 def test_an_empty_chart_says_why() -> None:
-    (row, *rest) = plain(strip_rows([Panel(find_metric("rank.step_s"))], view(60), 60, 5))
+    (row, *rest) = plain(charts_rows([Panel(find_metric("rank.step_s"))], view(60), 60, 5))
     assert row == "step time  n/a"
     assert "hook" in " ".join(rest)
     assert "distui lint" in " ".join(rest)
-    (_, *rest) = plain(strip_rows([Panel(find_metric("rank.step_s"), young=True)], view(60), 60, 5))
+    (_, *rest) = plain(charts_rows([Panel(find_metric("rank.step_s"), young=True)], view(60), 60, 5))
     assert [line.strip() for line in rest if line.strip()] == ["no step yet"]
-    (_, *rest) = plain(strip_rows([Panel(find_metric("gpu.of_a_newer_distui"))], view(60), 60, 5))
+    (_, *rest) = plain(charts_rows([Panel(find_metric("gpu.of_a_newer_distui"))], view(60), 60, 5))
     assert " ".join(rest).strip() == "no sample yet"
     noted = Panel(find_metric("rank.step_s"), note="no metrics of this run are kept here")
-    assert "no metrics of this run" in " ".join(plain(strip_rows([noted], view(60), 60, 5)))
+    assert "no metrics of this run" in " ".join(plain(charts_rows([noted], view(60), 60, 5)))
 
 
 def test_an_attempt_is_young_until_a_first_step_should_have_come() -> None:
@@ -82,49 +81,42 @@ def test_an_attempt_is_young_until_a_first_step_should_have_come() -> None:
 
 
 @given(
-    st.integers(1, 220), st.integers(1, 70), st.integers(0, 12), st.sampled_from(list(Mode)),
-    st.sampled_from([seconds for _, seconds in WINDOWS]), st.booleans(),
+    st.integers(1, 220), st.integers(1, 70), st.integers(1, 12), st.sampled_from(list(Mode)),
+    st.sampled_from([seconds for _, seconds in WINDOWS]), st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_charts_fit_their_pane(
-    width: int, height: int, count: int, mode: Mode, window: float, log: bool
+    width: int, height: int, count: int, mode: Mode, window: float, log: bool, by_step: bool
 ) -> None:
     panels = [Panel(metric, (Line((1.0, None, 3.0) * 60),)) for metric in [*METRICS.values()][:count]]
-    shown = view(max(1, width - 7), window or 9e5, mode, log=log, marks=(Mark(NOW - 60, "restart"),))
-    rows = strip_rows(panels, shown, width, height)
-    assert len(rows) <= height
+    marks = (Mark(NOW - 60, "restart", "attempt 2"), Mark(NOW - 9, "finding"))
+    shown = view(
+        width, min(window, 9e5), mode, log=log, marks=marks, cursor=NOW - 20, legend=(("A n1", "ok"),)
+    )
+    if by_step:
+        counts = tuple(map(float, range(shown.span.cells * mode.across)))
+        shown = replace(shown, steps=Steps(shown.span, counts))
+    rows = charts_rows(panels[: rows_of_charts(height)], shown, width, height)
+    assert len(rows) == height
     assert all(row_width(row) <= width for row in rows)
-    if count:
-        assert len(rows) == height
 
 
-@given(st.floats(1, 4e6), st.integers(2, 500))
-def test_a_window_is_filled_and_never_shorter(seconds: float, dots: int) -> None:
-    bucket, wide = scale(seconds, dots)
-    shown = dots // wide * bucket
-    assert shown >= min(seconds - 1, 86400 * dots) or wide > 1
-    assert wide == 1 or bucket == 1
+def test_axes_are_those_of_the_metric() -> None:
+    def axis(name: str, values: tuple[float, ...], limit: float | None = None) -> tuple[float, float]:
+        found = axis_of(find_metric(name), [Line(values)], 4, limit, False)
+        return found.low, found.high
+
+    assert axis("gpu.util", (3.0,)) == (0.0, 100.0)
+    assert axis("gpu.mem", (3.0,), 80 * 2.0**30) == (0.0, 80 * 2.0**30)
+    assert axis("rank.cpu", (412.0,)) == (0.0, 500.0)
+    low, high = axis("train.loss", (2.31, 2.41))
+    assert 2.0 < low <= 2.31 < 2.41 <= high < 2.7
 
 
-@given(
-    st.floats(1e9, 2e9),
-    st.integers(1, 200),
-    st.sampled_from([1, 2, 5, 60, 3600]),
-    st.sampled_from(list(Mode)),
-)
-def test_a_span_moves_by_whole_cells(now: float, width: int, bucket: int, mode: Mode) -> None:
-    one = span_ending(now, width, bucket, 1, mode)
-    assert one.begin <= now < one.end or width == 1
-    assert one.end % bucket == 0
-    assert (span_ending(now + bucket, width, bucket, 1, mode).begin - one.begin) % one.cell == 0
-
-
-def test_domains_are_those_of_the_metric() -> None:
-    flat = (Line((3.0,)),)
-    assert axis_of(Panel(find_metric("gpu.util"), flat), view(60)).high == 100.0
-    assert axis_of(Panel(find_metric("gpu.mem"), flat, limit=80 * 2.0**30), view(60)).high == 80 * 2**30
-    assert axis_of(Panel(find_metric("rank.cpu"), (Line((412.0,)),)), view(60)).high == 500.0
-    loss = axis_of(Panel(find_metric("train.loss"), (Line((2.31, 2.41)),)), view(60))
-    assert 2.0 < loss.low <= 2.31 < 2.41 <= loss.high < 2.7
+def test_charts_are_readable_or_fewer() -> None:
+    assert [rows_of_charts(height) for height in (3, 8, 15, 16, 30)] == [1, 1, 1, 2, 3]
+    full, empty = steps([0.8] * 9), Panel(STEP_TIME)
+    assert chosen([empty, full, empty]) == [full]
+    assert chosen([empty, empty]) == [empty]
 
 
 @for_each(
@@ -136,18 +128,46 @@ def test_numbers_are_short(value: float, text: str) -> None:
 
 
 def test_marks_are_in_the_same_column_as_the_curve() -> None:
-    now = NOW // 10 * 10
-    shown = view(53, 300.0, marks=(Mark(now - 100, "restart"),))
-    assert shown.bucket == 3
-    values = [None if at != 105 - 33 else 100.0 for at in range(106)]
-    rows = plain(strip_rows([Panel(find_metric("gpu.util"), (Line(tuple(values)),))], shown, 60, 8))
-    drawn = next(row for row in rows[1:-2] if any(0x2800 < ord(letter) < 0x2900 for letter in row[7:]))
-    column = next(at for at, letter in enumerate(drawn) if 0x2800 < ord(letter) < 0x2900)
-    assert abs(rows[-2].index("▲") - column) <= 1
+    shown = view(60, marks=(Mark(NOW - 100, "finding"),))
+    column = shown.span.at(NOW - 100)
+    assert column is not None
+    values = [None if at // 2 != column else 100.0 for at in range(shown.span.cells * 2)]
+    rows = plain(charts_rows([Panel(find_metric("gpu.util"), (Line(tuple(values)),))], shown, 60, 8))
+    drawn = next(row for row in rows if any(0x2800 < ord(letter) < 0x2900 for letter in row[7:]))
+    assert next(at for at, letter in enumerate(drawn) if 0x2800 < ord(letter) < 0x2900) == rows[-2].index(
+        "!"
+    )
+
+
+def test_a_restart_is_a_line_through_all_charts() -> None:
+    shown = view(60, marks=(Mark(NOW - 200, "restart", "attempt 2"),))
+    rows = plain(chart(steps([None] * 105 + [0.8]), shown, 60, 8))
+    assert "│attempt 2" in rows[1]
+    column = rows[1].index("│attempt 2")
+    assert [row[column] for row in rows[1:]] == ["│"] * 7
+
+
+def test_by_step_a_pause_takes_no_room_and_the_newest_step_is_at_the_right() -> None:
+    span = Span(0.0, 1.0, 40)
+    counts = (*map(float, range(30)), *[29.0] * 40, *map(float, range(30, 40)))
+    by_step = Steps(span, counts)
+    axis = by_step.axis
+    assert axis is not None
+    assert (axis.begin, axis.end) == (0.0, 39.0)
+    values = by_step.moved(Line((0.5,) * 30 + (None,) * 40 + (0.7,) * 10)).mean
+    assert None not in values
+    assert (values[0], values[-1]) == (0.5, 0.7)
+    assert by_step.at(12.2) == 24.0
+    assert by_step.time_of(24.0) == 12.25
+
+
+def test_without_steps_the_axis_stays_one_of_time() -> None:
+    shown = view(60)
+    assert replace(shown, steps=Steps(shown.span, (None,) * 106)).axis == shown.span
 
 
 def test_a_span_knows_its_cells() -> None:
-    span = TimeSpan(100.0, 10.0, 5)
+    span = Span(100.0, 10.0, 5)
     assert [span.at(when) for when in (99.9, 100.0, 109.9, 149.9, 150.0)] == [None, 0, 0, 4, None]
 
 

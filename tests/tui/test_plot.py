@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distui.tui.rows.glyphs import Row, plain, row_width
-from distui.tui.rows.plot import (
-    MARKS,
-    Axis,
-    Line,
-    Mark,
-    Mode,
-    TimeSpan,
-    axis_for,
-    draw,
-    mark_row,
-    nice_ceiling,
-    sparkline,
+from distui.tui.rows.marks import MARKS, Mark, mark_row
+from distui.tui.rows.plot import Line, Mode, Rule, draw, sparkline, with_ticks
+from distui.tui.rows.time_axis import (
+    BucketRange,
+    Span,
+    Window,
+    buckets_of,
+    columns,
+    means,
+    span_of,
     tick_row,
+    window_of,
 )
+from distui.tui.rows.value_axis import Axis, fixed_axis, log_axis, nice_ceiling, round_axis, usual_range
 
 VALUES = st.one_of(
     st.none(), st.floats(-1e12, 1e12), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 50.0, 100.0])
@@ -35,7 +35,7 @@ def cells(rows: list[Row], x: int) -> list[str]:
     return ["".join(text for text, _ in row)[x] for row in rows]
 
 
-def columns(rows: list[Row], width: int) -> list[list[str]]:
+def picture(rows: list[Row], width: int) -> list[list[str]]:
     return [cells(rows, x) for x in range(width)]
 
 
@@ -48,7 +48,8 @@ def test_any_values_give_a_rectangle(
     values: list[float], width: int, height: int, mode: Mode, log: bool
 ) -> None:
     curves = [Line(values, values, values), Line(values[::-1], style="ok", letter="A")]
-    rows = draw(curves, width, height, axis_for(curves, log=log), mode, cursor=width // 2)
+    axis = log_axis([1.0, 50.0], height) if log else round_axis(0.0, 50.0, height)
+    rows = draw(curves, width, height, axis, mode, {width // 2: Rule()})
     assert [row_width(row) for row in rows] == [width] * height
 
 
@@ -74,11 +75,12 @@ def test_shifting_by_a_cell_changes_only_the_edges(
 ) -> None:
     width, new = 30, fresh[: mode.across]
 
-    def picture(data: list[float | None]) -> list[list[str]]:
+    def drawn(data: list[float | None]) -> list[list[str]]:
+        data = data[-width * mode.across :]
         curve = Line(data, data, [None if v is None else min(100.0, v + 7) for v in data])
-        return columns(draw([curve], width, 4, Axis(), mode), width)
+        return picture(draw([curve], width, 4, Axis(), mode), width)
 
-    before, after = picture(values), picture([*values, *new])
+    before, after = drawn(values), drawn([*values, *new])
     assert before[2:] == after[1:-1]
 
 
@@ -98,27 +100,16 @@ def test_a_spike_in_a_folded_bucket_is_visible(mode: Mode) -> None:
 @for_each("mode", list(Mode))
 def test_a_gap_stays_a_gap(mode: Mode) -> None:
     values: list[float | None] = [10.0] * 60 + [None] * 30 + [90.0] * 60
-    drawn = columns(draw([Line(values)], 150 // mode.across, 5, Axis(), mode), 150 // mode.across)
+    drawn = picture(draw([Line(values)], 150 // mode.across, 5, Axis(), mode), 150 // mode.across)
     gap = [x for x, column in enumerate(drawn) if empty(column)]
     assert gap == list(range(60 // mode.across, 90 // mode.across))
 
 
 def test_the_mean_is_joined_but_not_over_a_gap() -> None:
-    joined = columns(draw([Line([0.0, 0.0, 100.0, 100.0])], 2, 4, Axis()), 2)
+    joined = picture(draw([Line([0.0, 0.0, 100.0, 100.0])], 2, 4, Axis()), 2)
     assert joined[1] == ["⠏", "⠇", "⠇", "⠇"] or all(not empty([cell]) for cell in joined[1])
-    parted = columns(draw([Line([0.0, 0.0, None, 100.0])], 2, 4, Axis()), 2)
+    parted = picture(draw([Line([0.0, 0.0, None, 100.0])], 2, 4, Axis()), 2)
     assert [bool(cell.strip()) for cell in parted[1]] == [True, False, False, False]
-
-
-def test_a_narrow_chart_shows_the_newest() -> None:
-    values = [float(at) for at in range(100)]
-    wide, narrow = draw([Line(values)], 50, 4, Axis()), draw([Line(values)], 10, 4, Axis())
-    assert columns(wide, 50)[-9:] == columns(narrow, 10)[-9:]
-
-
-def test_a_bucket_may_take_several_columns() -> None:
-    rows = draw([Line([0.0, 100.0])], 4, 1, Axis(), Mode.ASCII, wide=2)
-    assert plain(rows) == ["__##"]
 
 
 def test_zero_is_drawn_and_unknown_is_not() -> None:
@@ -128,8 +119,9 @@ def test_zero_is_drawn_and_unknown_is_not() -> None:
 
 def test_log_scale_leaves_out_what_has_no_logarithm() -> None:
     curve = Line([0.0, -1.0, 1.0, 10.0, 100.0])
-    axis = axis_for([curve], log=True)
+    axis = log_axis([0.0, -1.0, 1.0, 10.0, 100.0], 8)
     assert (axis.low, axis.high) == (1.0, 100.0)
+    assert axis.ticks == (1.0, 10.0, 100.0)
     assert [axis.share(value) for value in curve.mean] == [None, None, 0.0, 0.5, 1.0]
 
 
@@ -146,22 +138,121 @@ def test_the_ceiling_is_round() -> None:
     assert nice_ceiling(0) == 1.0
 
 
+@given(st.floats(-1e9, 1e12), st.floats(1e-6, 1e12), st.integers(1, 60), st.booleans())
+def test_an_axis_has_round_edges_around_its_values(
+    low: float, size: float, rows: int, binary: bool
+) -> None:
+    axis = round_axis(low, low + size, rows, binary=binary)
+    slack = 1e-6 * max(abs(axis.low), abs(axis.high))
+    assert axis.low <= low + slack
+    assert low + size <= axis.high + slack
+    assert (axis.ticks[0], axis.ticks[-1]) == (axis.low, axis.high)
+    assert len(axis.ticks) <= max(2, round(rows / 4) + 1)
+
+
+def test_an_axis_has_a_label_every_few_rows() -> None:
+    assert round_axis(0.0, 0.84, 4).ticks == (0.0, 1.0)
+    assert round_axis(0.0, 0.84, 9).ticks == (0.0, 0.5, 1.0)
+    assert round_axis(2.31, 2.46, 8).ticks == (2.3, 2.4, 2.5)
+    assert fixed_axis(100.0, 16).ticks == (0.0, 25.0, 50.0, 75.0, 100.0)
+    assert fixed_axis(700.0, 8).ticks == (0.0, 400.0, 700.0)
+    gib = 2.0**30
+    assert fixed_axis(80 * gib, 16, binary=True).ticks == tuple(at * gib for at in (0, 20, 40, 60, 80))
+
+
+@for_each(
+    ("values", "base", "expected"),
+    [
+        ([0.6] * 200 + [139.0], 0.0, (0.0, 0.6)),  # after a hang
+        ([0.6] * 40 + [2.5], 0.0, (0.0, 0.6)),  # the first step of a young run
+        ([0.6] * 40 + [0.7], 0.0, (0.0, 0.7)),  # nothing is gained by a clipped value
+        ([0.5, 139.0], 0.0, (0.0, 139.0)),  # nothing is rare among two values
+        ([2.3, 2.4] * 60 + [11.0], None, (2.3, 2.4)),
+        ([], None, (0.0, 1.0)),
+    ],
+)
+def test_rare_values_do_not_stretch_an_axis(
+    values: list[float], base: float | None, expected: tuple[float, float]
+) -> None:
+    assert usual_range(values, values, base) == expected
+
+
+@for_each("mode, glyph", [(Mode.BRAILLE, "▲"), (Mode.ASCII, "^")])
+def test_a_clipped_value_is_marked_in_the_upper_row(mode: Mode, glyph: str) -> None:
+    values = [0.5] * 10 * mode.across
+    values[3 * mode.across] = 139.0
+    rows = plain(draw([Line(values)], 10, 4, round_axis(0.0, 0.6, 4), mode))
+    assert rows[0].index(glyph) == 3
+    assert "".join(rows).count(glyph) == 1
+
+
+def test_labels_are_in_the_rows_of_their_values() -> None:
+    axis = round_axis(0.0, 0.84, 9)
+    rows = with_ticks([((" " * 5, "text"),)] * 9, axis, "{:g}".format, 5, Mode.BRAILLE)
+    assert plain(rows) == ["   1┤", *["    │"] * 3, " 0.5┤", *["    │"] * 3, "   0┤"]
+    ascii_rows = with_ticks([((" ", "text"),)] * 2, fixed_axis(100.0, 2), "{:g}".format, 5, Mode.ASCII)
+    assert plain(ascii_rows) == [" 100+", "   0+"]
+
+
+@for_each("mode", list(Mode))
+def test_letters_identify_curves_without_colour(mode: Mode) -> None:
+    size = 40 * mode.across
+    rows = draw([Line([20.0] * size, letter="A"), Line([80.0] * size, letter="B")], 40, 8, Axis(), mode)
+    text = plain(rows)
+    assert [("A" in row, "B" in row) for row in (text[1], text[6])] == [(False, True), (True, False)]
+
+
 def test_ticks_are_at_round_wall_times(utc: None) -> None:
-    span = TimeSpan(1_700_000_000.0, 5.0, 60)  # 22:13:20
-    text = plain([tick_row(span)])[0]
+    span = Span(1_700_000_000.0, 5.0, 60)  # 22:13:20
+    text = plain([tick_row(span, "╵")])[0]
     assert text.split() == ["╵22:14", "╵22:15", "╵22:16", "╵22:17"]
     assert text.index("╵22:14") == 40 // 5
-    assert "|22:14" in plain([tick_row(span, Mode.ASCII)])[0]
+    steps = plain([tick_row(Span(0.0, 10.0, 60, in_steps=True), "|")])[0]
+    assert steps.split("|")[1:] == ["step 0        ", "step 150      ", "step 300      ", "step 450"]
 
 
-def test_marks_stand_where_they_happened() -> None:
-    span = TimeSpan(1000.0, 10.0, 20)
-    marks = [
-        Mark(1005.0, "checkpoint"),
-        Mark(1055.0, "restart"),
-        Mark(1056.0, "checkpoint"),
-        Mark(999.0, "finding"),
-    ]
+@given(st.floats(1e9, 2e9), st.sampled_from([60.0, 300.0, 21600.0]), st.integers(1, 200), st.integers(1, 2))
+def test_a_span_moves_by_whole_cells_and_keeps_its_shape(
+    now: float, seconds: float, cells: int, across: int
+) -> None:
+    one, later = span_of(Window(now, seconds), cells), span_of(Window(now + 7.0, seconds), cells)
+    assert one.begin <= now < one.end + 1e-3
+    moved = (later.begin - one.begin) / one.cell
+    assert abs(moved - round(moved)) < 1e-3
+    buckets, after = buckets_of(one, across), buckets_of(later, across)
+    shift = (after.begin - buckets.begin) / buckets.seconds
+    before = [(part.start, part.stop) for part in columns(one, across, buckets)][round(moved) * across :]
+    moved_on = [(part.start + shift, part.stop + shift) for part in columns(later, across, after)]
+    assert before[1:] == moved_on[1 : len(before)] or not before
+
+
+def test_a_window_begins_with_the_first_sample_and_grows_seldom() -> None:
+    lengths = [window_of(1000.0, 1000.0 + age, 300.0, growing=True) for age in range(1, 900)]
+    assert all(round(window.begin, 6) == 1000.0 for window in lengths[:250])
+    assert len({window.seconds for window in lengths}) < 30
+    assert all(window.end >= 1000.0 + age for age, window in enumerate(lengths, start=1))
+    assert lengths[-1] == Window(1899.0, 300.0)
+    assert window_of(1000.0, 1090.0, 300.0, growing=False) == Window(1090.0, 90.0)
+
+
+def test_all_widths_have_the_same_window() -> None:
+    window = Window(1_700_000_123.4, 300.0)
+    for cells in (20, 93, 186):
+        span = span_of(window, cells)
+        assert abs(span.begin - window.begin) <= span.cell
+        assert abs(span.end - window.end) <= span.cell
+
+
+def test_several_buckets_are_one_column_and_one_bucket_is_several() -> None:
+    parts = columns(Span(0.0, 2.0, 3), 1, BucketRange(0.0, 1, 6))
+    assert means([1.0, 3.0, None, 5.0, None, None], parts) == [2.0, 5.0, None]
+    parts = columns(Span(0.0, 1.0, 2), 2, BucketRange(0.0, 1, 2))
+    assert means([1.0, 2.0], parts) == [1.0, 1.0, 2.0, 2.0]
+
+
+def test_marks_are_where_they_happened() -> None:
+    span = Span(1000.0, 10.0, 20)
+    marks = [Mark(1005.0, "checkpoint"), Mark(1055.0, "restart"), Mark(999.0, "finding")]
     row = mark_row(marks, span)
     assert row is not None
     assert plain([row]) == ["◆    ▲"]
@@ -173,6 +264,19 @@ def test_marks_stand_where_they_happened() -> None:
     assert len({glyph for glyph, *_ in MARKS.values()}) == len(MARKS)
 
 
-def test_the_cursor_is_seen_without_colour() -> None:
-    rows = draw([Line([None] * 20)], 10, 3, Axis(), cursor=4)
-    assert plain(rows) == ["    │"] * 3
+def test_in_one_cell_the_worse_mark_is_seen_in_any_order() -> None:
+    span = Span(1000.0, 10.0, 3)
+    kinds = ["nccl", "checkpoint", "finding", "restart"]
+    for number in range(1, 5):
+        marks = [Mark(1002.0, kind) for kind in kinds[:number]]
+        for order in (marks, marks[::-1]):
+            row = mark_row(order, span)
+            assert row is not None
+            assert plain([row]) == [MARKS[kinds[number - 1]][0]]
+
+
+def test_a_vertical_line_is_seen_without_colour_and_has_its_label() -> None:
+    rows = draw([Line([None] * 40)], 20, 3, Axis(), rules={4: Rule("bad", "attempt 2")})
+    assert plain(rows) == ["    │attempt 2", "    │", "    │"]
+    crowded = draw([Line([None] * 40)], 10, 3, Axis(), rules={4: Rule("bad", "attempt 2")})
+    assert plain(crowded) == ["    │"] * 3

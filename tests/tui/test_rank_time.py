@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distui.tui.rows.glyphs import plain, row_width
-from distui.tui.rows.plot import Mode, TimeSpan
+from distui.tui.rows.plot import Mode
 from distui.tui.rows.rank_time import GLYPHS, RankSeries, StripState, doings, folded, groups, rank_time_rows
+from distui.tui.rows.time_axis import BucketRange, Span
 
 R, W, S, N, B = (
     StripState.RUNNING,
@@ -74,7 +75,9 @@ def test_groups_are_neighbours_of_a_power_of_two() -> None:
     st.integers(1, 120), st.integers(1, 20), st.sampled_from(list(Mode)),
 )  # fmt: skip
 def test_rows_fit(series: dict[int, RankSeries], width: int, height: int, mode: Mode) -> None:
-    rows = rank_time_rows(series, TimeSpan(1000.0, 5.0, 40), 5.0, width, height, mode, cursor=1100.0)
+    rows = rank_time_rows(
+        series, Span(1000.0, 5.0, 40), BucketRange(1000.0, 5, 40), width, height, mode, cursor=1100.0
+    )
     assert len(rows) <= height
     assert all(row_width(row) <= width for row in rows)
 
@@ -87,12 +90,20 @@ def test_a_picture() -> None:
         1: RankSeries(step=hung, step_s=[1.0] * 30),
         2: RankSeries(step=busy, step_s=[1.0] * 30),
     }
-    rows = plain(rank_time_rows(series, TimeSpan(1_700_000_000.0, 1.0, 30), 1.0, 33, 6, Mode.ASCII))
+    span, buckets = Span(1_700_000_000.0, 1.0, 30), BucketRange(1_700_000_000.0, 1, 30)
+    rows = plain(rank_time_rows(series, span, buckets, 33, 6, Mode.ASCII))
     assert rows[0] == "r0 ##########wwwwwwwwwwwwwwwwwwww"
     assert rows[1] == "r1 ###########___________________"
     assert rows[2] == "r2 ##############################"
     assert "##" in rows[-1]
     assert "running" in rows[-1]
+
+
+def test_a_cell_shows_the_worst_of_its_time_and_nothing_of_the_future() -> None:
+    hung = RankSeries(step=[float(min(at, 11)) for at in range(40)], step_s=[1.0] * 40)
+    span, buckets = Span(1000.0, 8.0, 5), BucketRange(1000.0, 1, 40)
+    rows = plain(rank_time_rows({0: hung}, span, buckets, 20, 3, Mode.ASCII, until=1030.0))
+    assert rows[0] == "r0 #___"
 
 
 def test_no_two_states_share_a_glyph() -> None:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from distui.runners.comparison.account import Account, MetricCurve, Quantity
 from distui.runners.comparison.differences import compare, single
 from distui.tui.rows.command_line import RunNames, candidates, parse
-from distui.tui.rows.compared_curves import charts, columns, points
+from distui.tui.rows.compared_curves import charts, points
 from distui.tui.rows.comparison import comparison_rows, single_rows
 from distui.tui.rows.glyphs import plain, row_width
 from distui.tui.rows.plot import Mode
+from distui.tui.rows.step_axis import spread_points
 from distui.tui.rows.typed_commands import CommandError
 
 STEPS = tuple(float(step) for step in range(0, 100, 5))
@@ -75,9 +76,9 @@ def test_by_step_each_value_stands_at_its_step() -> None:
 
 
 def test_what_is_unknown_is_a_gap() -> None:
-    assert columns([], 10.0, 4) == [None] * 4
-    assert columns([(0.0, 1.0), (9.9, 3.0)], 10.0, 4)[0] == 1.0
-    far = columns([(float(at), 1.0) for at in range(10)] + [(90.0, 1.0)], 100.0, 100)
+    assert spread_points([], 10.0, 4) == [None] * 4
+    assert spread_points([(0.0, 1.0), (9.9, 3.0)], 10.0, 4)[0] == 1.0
+    far = spread_points([(float(at), 1.0) for at in range(10)] + [(90.0, 1.0)], 100.0, 100)
     assert far[50] is None
 
 

@@ -1,14 +1,13 @@
-"""Metrics as charts: name, scale and text of each; charts below each other on one time axis. Pure."""
+"""Metrics as charts: name, scale and text of each; charts below each other on one axis. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
 from msgspec import Struct
 
-from ...runners.run.formatting import NA, duration_short
+from ...runners.run.formatting import NA
 from ...runners.run.freshness import TIMES, holds, usual_interval
 from ...runners.run.samples import Gpu, Host
 from ...runners.run.state import RunState
@@ -18,20 +17,19 @@ from ...runners.telemetry.quantities import NO_STEPS, NO_TRAINING
 from ...runners.telemetry.quantity import Holds, Quantity
 from ...runners.telemetry.quantity_text import BYTES, value_short
 from .glyphs import Row, clip, row_width, wrap
-from .plot import (
+from .marks import Mark, mark_row
+from .plot import Line, Mode, Rule, draw, with_ticks
+from .step_axis import Steps
+from .time_axis import Span, tick_row
+from .value_axis import (
     Axis,
-    Line,
-    Mark,
-    Mode,
-    TimeSpan,
     Values,
-    axis_for,
-    draw,
-    durations,
-    mark_row,
-    nice_ceiling,
-    tick_row,
-    with_labels,
+    fixed_axis,
+    log_axis,
+    percentile,
+    round_axis,
+    usual_range,
+    widened,
 )
 
 # --- metrics ---
@@ -45,7 +43,7 @@ def chart_text(metric: Quantity, value: float | None) -> str:
 
 
 def edge_text(metric: Quantity, value: float) -> str:
-    """Return a round value for the edge of an axis, without the unit parts that the title shows."""
+    """Return a round value for the axis, without the unit parts that the title shows."""
     if value == 0:
         return "0"
     text = chart_text(metric, value).removesuffix("/s")
@@ -104,23 +102,65 @@ class Panel(Struct, frozen=True):
 class ChartView(Struct, frozen=True, kw_only=True):
     """How charts are shown; one view for all of them."""
 
-    span: TimeSpan
-    """Time of the cells of the widest chart area."""
-    bucket: float = 1.0
-    """Seconds per bucket."""
-    wide: int = 1
-    """Dot columns per bucket."""
+    span: Span
+    """Time of the cells."""
+    steps: Steps | None = None
+    """The step of each time, if the horizontal axis is one of steps."""
     mode: Mode = Mode.BRAILLE
     log: bool = False
-    window: str = "live"
-    """The prefix of the shown time, as in "live 10m"."""
     cursor: float | None = None
-    """Unix time of the hairline."""
+    """Unix time of the crosshair."""
     marks: tuple[Mark, ...] = ()
+    legend: Row = ()
+    """The names of the letters of curves."""
+
+    @property
+    def axis(self) -> Span:
+        """The cells as they are drawn: times, or steps."""
+        steps = self.steps.axis if self.steps is not None else None
+        return steps or self.span
+
+    def cell(self, when: float) -> int | None:
+        """Return the cell of a time; None outside the window."""
+        axis = self.axis
+        if self.steps is None or not axis.in_steps:
+            return axis.at(when)
+        step = self.steps.at(when)
+        return None if step is None else axis.at(min(step, axis.end - axis.cell / 2))
+
+    def time_at(self, cell: int) -> float | None:
+        """Return the time of a cell."""
+        at = self.axis.middle(cell)
+        if self.axis.in_steps and self.steps is not None:
+            return self.steps.time_of(at)
+        return at
+
+    def rules(self) -> dict[int, Rule]:
+        """Return the restarts and the crosshair by their cell."""
+        rules: dict[int, Rule] = {}
+        for mark in self.marks:
+            cell = self.cell(mark.at) if mark.kind == "restart" else None
+            if cell is not None:
+                rules[cell] = Rule("bad", mark.text)
+        cell = self.cell(self.cursor) if self.cursor is not None else None
+        if cell is not None:
+            rules[cell] = Rule()
+        return rules
+
+    def placed_marks(self) -> list[Mark]:
+        """Return the marks at their place on the axis."""
+        if not self.axis.in_steps:
+            return list(self.marks)
+        placed: list[Mark] = []
+        for mark in self.marks:
+            cell = self.cell(mark.at)
+            if cell is not None:
+                placed.append(Mark(self.axis.middle(cell), mark.kind))
+        return placed
 
 
 GUTTER = 7
-"""Columns of the labels of the value axis."""
+"""Columns of the labels of the value axis, and of its line."""
 
 
 def gutter(width: int) -> int:
@@ -128,37 +168,21 @@ def gutter(width: int) -> int:
     return GUTTER if width >= 40 else 0
 
 
-def axis_of(panel: Panel, view: ChartView) -> Axis:
-    """Return 0 to 100 %, 0 to the limit of the metric, or 0 to a round value."""
-    metric = panel.metric
-    if view.log and metric.unit != "%":
-        return axis_for(panel.curves, log=True)
-    if metric.unit == "%":
-        return Axis(0.0, 100.0)
-    if panel.limit:
-        return Axis(0.0, panel.limit)
-    return free_axis(metric, panel.curves)
-
-
-def free_axis(metric: Quantity, curves: Sequence[Line]) -> Axis:
-    """Return the axis of a metric without a limit: around the values of a loss, else from 0 to a round value."""
-    if metric.kind == "train" and not metric.unit:
-        return near(curves)
-    return axis_for(curves, binary=metric.unit in BYTES)
-
-
-def near(curves: Sequence[Line]) -> Axis:
-    """Return round values around the data, since 0 has no meaning for a loss.
-
-    The axis spans at least a tenth of the largest absolute value.
-    """
-    values = [
-        value for line in curves for part in (line.mean, line.low, line.high) for value in finite(part)
-    ]
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    size = max(high - low, 0.1 * max(abs(high), abs(low)), 1e-12)
-    step = nice_ceiling(size / 4)
-    return Axis(math.floor(low / step) * step, math.ceil(high / step + 1e-9) * step)
+def axis_of(metric: Quantity, curves: Sequence[Line], rows: int, limit: float | None, log: bool) -> Axis:
+    """Return 0 to 100 %, 0 to the limit of the metric, or round values around the usual ones."""
+    lows = [value for line in curves for value in finite(line.lows)]
+    highs = [value for line in curves for value in finite(line.highs)]
+    binary = metric.unit in BYTES
+    if log and metric.unit != "%":
+        return log_axis([*lows, *highs], rows)
+    top = 100.0 if metric.unit == "%" else limit
+    if top:
+        return fixed_axis(top, rows, binary=binary)
+    base = metric.curve.low
+    low, high = usual_range(lows, highs, base)
+    if base is None:
+        low, high = widened(low, high)
+    return round_axis(low, high, rows, binary=binary)
 
 
 def is_young(state: RunState, now: float) -> bool:
@@ -169,26 +193,8 @@ def is_young(state: RunState, now: float) -> bool:
     return lasted is not None and lasted < YOUNG_S
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of the values does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def at_cursor(curve: Line, view: ChartView, metric: Quantity) -> float | None:
-    """Return the value at the hairline, else the newest one if it still holds.
-
-    Reported metrics that are not rates always hold.
-    """
-    values = curve.mean
-    if view.cursor is None:
-        return _newest(values, view.bucket, metric)
-    back = int((view.span.end - view.cursor) / view.bucket) if view.bucket else 0
-    return values[-1 - back] if 0 <= back < len(values) else None
-
-
-def _newest(values: Values, bucket: float, metric: Quantity) -> float | None:
-    """Return the newest value if it still holds; `bucket` is in seconds."""
+def newest(values: Values, bucket: float, metric: Quantity) -> float | None:
+    """Return the newest value if it still holds; `bucket` is in seconds. The last value is the current one."""
     known = [at for at, value in enumerate(values) if value is not None]
     if not known:
         return None
@@ -199,24 +205,22 @@ def _newest(values: Values, bucket: float, metric: Quantity) -> float | None:
     return values[known[-1]] if stays or holds(age_s, usual_s) else None
 
 
-def title_row(panel: Panel, view: ChartView, width: int) -> Row:
-    """Return `step time 0.84s · p50 0.84s p99 1.31s · live 10m`, from the left as much as fits."""
+def title_row(panel: Panel, width: int) -> Row:
+    """Return `step time 0.84s · p50 0.84s p99 1.31s`, from the left as much as fits."""
     metric = panel.metric
     head: Row = ((chart_title(metric), "head"),)
     if panel.empty:
         return clip((*head, (f"  {NA}", "stale")), width)
     main = panel.curves[0]
-    row: Row = (*head, (f" {chart_text(metric, at_cursor(main, view, metric))}", "accent"))
-    tops = finite(main.high) or finite(main.mean)
-    median = chart_text(metric, percentile(finite(main.mean), 0.5))
-    parts: list[Row] = [((f" · p50 {median} p99 {chart_text(metric, percentile(tops, 0.99))}", "dim"),)]
+    row: Row = (*head, (f" {chart_text(metric, main.now)}", "accent"))
+    parts: list[Row] = []
     for curve in panel.curves[1:]:
         if curve.letter:
-            parts.append(
-                ((f" {curve.letter} {chart_text(metric, at_cursor(curve, view, metric))}", curve.style),)
-            )
-    if view.window:
-        parts.append(((f" · {view.window}", "dim"),))
+            parts.append(((f" {curve.letter} {chart_text(metric, curve.now)}", curve.style),))
+    if finite(main.mean):
+        median = chart_text(metric, percentile(finite(main.mean), 0.5))
+        top = chart_text(metric, percentile(finite(main.highs), 0.99))
+        parts.append(((f" · p50 {median} p99 {top}", "dim"),))
     for part in parts:
         if row_width((*row, *part)) <= width:
             row = (*row, *part)
@@ -225,25 +229,23 @@ def title_row(panel: Panel, view: ChartView, width: int) -> Row:
 
 def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
     """Return a title and the curves in `height` rows; without data the reason."""
-    rows = [title_row(panel, view, width)]
+    rows = [title_row(panel, width)]
     body = height - 1
     if body < 1:
         return rows[:height]
+    metric = panel.metric
     if panel.empty:
-        why = panel.metric.why
+        why = metric.why
         words = panel.note or (_NOT_YET.get(why, why) if panel.young else why) or "no sample yet"
         text = wrap(words, max(10, width - 2), "stale", first="  ")[:body]
         return rows + text + [()] * (body - len(text))
-    axis = axis_of(panel, view)
+    curves = panel.curves
+    if view.steps is not None:
+        curves = tuple(view.steps.moved(curve) for curve in curves)
     edge = gutter(width)
-    cells = width - edge
-    cursor = None
-    if view.cursor is not None:
-        at = view.span.at(view.cursor)
-        cursor = None if at is None else at - (view.span.cells - cells)
-    drawn = draw(panel.curves, cells, body, axis, view.mode, wide=view.wide, cursor=cursor)
-    bottom = edge_text(panel.metric, axis.low) if body > 1 else ""
-    return rows + with_labels(drawn, edge_text(panel.metric, axis.high), bottom, edge)
+    axis = axis_of(metric, curves, body, panel.limit, view.log)
+    drawn = draw(curves, min(view.span.cells, width - edge), body, axis, view.mode, view.rules())
+    return rows + with_ticks(drawn, axis, lambda value: edge_text(metric, value), edge, view.mode)
 
 
 def held(values: Values) -> list[float | None]:
@@ -262,33 +264,55 @@ def held(values: Values) -> list[float | None]:
 
 # --- several charts ---
 
+LEAST_ROWS = 8
+"""Rows of a chart, with its title, before another chart is shown next to it."""
 
-def chosen(panels: Sequence[Panel], most: int) -> list[Panel]:
+TWO_COLUMNS = 84
+"""Minimum columns for two columns of charts."""
+
+GAP = 2
+"""Blank columns between two columns of charts."""
+
+
+def chosen(panels: Sequence[Panel]) -> list[Panel]:
     """Return the panels with data; if none has data, the first one, which says why."""
     filled = [panel for panel in panels if not panel.empty]
-    return (filled or list(panels[:1]))[:most]
+    return filled or list(panels[:1])
 
 
-def strip_rows(panels: Sequence[Panel], view: ChartView, width: int, height: int) -> list[Row]:
-    """Return as many charts as fit in `height` rows, at least three rows each; below them marks and wall times."""
-    if width < 1 or height < 1:
+def chart_columns(width: int, height: int, count: int) -> int:
+    """Return how many columns of charts a pane has."""
+    return 2 if count > 1 and width >= TWO_COLUMNS and height >= LEAST_ROWS else 1
+
+
+def rows_of_charts(height: int) -> int:
+    """Return how many charts are below each other in these rows, so that each is high enough to be read."""
+    return max(1, height // LEAST_ROWS)
+
+
+def charts_rows(panels: Sequence[Panel], view: ChartView, width: int, height: int) -> list[Row]:
+    """Return charts below each other that share `height` rows; below them marks and the labels of their axis."""
+    if width < 1 or height < 1 or not panels:
         return []
-    edge = gutter(width)
-    span = view.span.newest(width - edge)
-    foot: list[Row] = []
-    if height >= 6:
-        marked = mark_row(view.marks, span, view.mode)
-        foot = [*([marked] if marked is not None else []), tick_row(span, view.mode)]
-        foot = [((" " * edge, "text"), *row) if edge else row for row in foot]
-    room = height - len(foot)
-    shown = chosen(panels, max(1, room // 3))
-    if not shown:
-        return []
-    size, rest = divmod(room, len(shown))
+    foot = _foot(view, width) if height >= 6 else []
+    size, rest = divmod(height - len(foot), len(panels))
     rows: list[Row] = []
-    for number, panel in enumerate(shown):
+    for number, panel in enumerate(panels):
         rows += chart(panel, view, width, size + (number < rest))
     return [*rows, *foot]
+
+
+def _foot(view: ChartView, width: int) -> list[Row]:
+    """Return the marks, the labels of the axis, and the legend of the curves' letters."""
+    marked = mark_row(view.placed_marks(), view.axis, view.mode)
+    stroke = "|" if view.mode is Mode.ASCII else "╵"
+    blank: Row = ((" " * gutter(width), "text"),)
+    foot = [clip((*blank, *tick_row(view.axis, stroke)), width)]
+    if marked is not None:
+        foot.insert(0, clip((*blank, *marked), width))
+    if view.legend:
+        foot.append(clip((*blank, *view.legend), width))
+    return foot
 
 
 def side_by_side(left: Sequence[Row], right: Sequence[Row], width: int) -> list[Row]:
@@ -296,71 +320,9 @@ def side_by_side(left: Sequence[Row], right: Sequence[Row], width: int) -> list[
     height = max(len(left), len(right))
     lefts, rights = [*left, *[()] * (height - len(left))], [*right, *[()] * (height - len(right))]
     return [
-        (*row, (" " * (width - row_width(row) + 2), "text"), *other)
+        (*row, (" " * (width - row_width(row) + GAP), "text"), *other)
         for row, other in zip(lefts, rights, strict=True)
     ]
-
-
-# --- what happened ---
-
-
-def marks_of(state: RunState) -> tuple[Mark, ...]:
-    """Return restarts, findings, checkpoints and changes of NCCL_DEBUG whose time the state knows."""
-    marks = [
-        Mark(attempt.began, "restart", f"attempt {attempt.number}")
-        for attempt in state.attempts
-        if attempt.number > 1
-    ]
-    marks += [
-        Mark(finding.since, "finding", finding.text)
-        for finding in state.findings.values()
-        if finding.since is not None and finding.alarm
-    ]
-    marks += [Mark(each.at, "checkpoint", each.path) for each in state.checkpoints]
-    if state.nccl is not None:
-        text = state.nccl.text
-        marks += [Mark(at, "nccl", text) for at, notice in state.notices if notice.endswith(text)][-1:]
-    return tuple(sorted(marks, key=lambda mark: mark.at))
-
-
-# --- windows ---
-
-WINDOWS: tuple[tuple[str, float], ...] = (
-    ("1m", 60.0),
-    ("5m", 300.0),
-    ("15m", 900.0),
-    ("1h", 3600.0),
-    ("6h", 21600.0),
-    ("all", 0.0),
-)
-"""Name and minimum number of seconds; "all" begins at the start of the run."""
-
-LIVE_WINDOW = "5m"
-
-BUCKETS = durations((1, 2, 3, 4, 5, 10, 20, 30), (1, 2, 5, 10, 20, 30), (1, 2, 3, 6, 12), (1,))
-"""Seconds per dot: those of the metrics store, or multiples of them."""
-
-
-def scale(seconds: float, dots: int) -> tuple[int, int]:
-    """Return seconds per bucket and dot columns per bucket, so that `dots` columns show at least `seconds`."""
-    bucket = next((each for each in BUCKETS if each * dots >= seconds), BUCKETS[-1])
-    shown = max(1, -(-int(seconds) // bucket))
-    return bucket, max(1, dots // shown) if bucket == BUCKETS[0] else 1
-
-
-def span_ending(end: float, width: int, bucket: int, wide: int, mode: Mode) -> TimeSpan:
-    """Return the span of `width` cells whose last cell contains `end`.
-
-    It ends at a whole number of cells and of buckets, so that the drawing moves by whole cells and keeps its shape.
-    """
-    cell, step = bucket * mode.across / wide, bucket * mode.across
-    edge = (int(end // step) + 1) * step
-    return TimeSpan(edge - width * cell, cell, width)
-
-
-def window_text(live: str, span: TimeSpan) -> str:
-    """Return "live 10m": the state of time, and the length of the shown span."""
-    return f"{live} {duration_short(span.cell * span.cells)}"
 
 
 def limit_of(state: RunState, metric: Quantity) -> float | None:

@@ -1,23 +1,23 @@
 """Curves as rows of text in braille or ASCII; sparklines also in blocks. Pure.
 
-One bucket is one dot column, or several if there are few buckets. The newest bucket is at the right edge. An unknown
-value is a gap in the curve. Cells of one colour are joined into one piece, because colours cost bytes.
+A curve has one value per column of dots. An unknown value is a gap in the curve. Cells of one colour are joined into
+one piece, because colours cost bytes.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from ...runners.telemetry.curves import finite
 from .glyphs import Cell, Row, fit, joined
+from .value_axis import Axis, Value, Values, nice_ceiling
 
-Value = float | None
-Values = Sequence[Value]
+Grid = list[list[Cell]]
+"""The cells of a chart, the upper row first."""
 
 
 class Mode(enum.StrEnum):
@@ -40,68 +40,25 @@ class Mode(enum.StrEnum):
         return 8 if self is Mode.BLOCK else 5
 
 
-class Axis(Struct, frozen=True):
-    """The values at the lower and the upper edge of a chart."""
-
-    low: float = 0.0
-    high: float = 100.0
-    log: bool = False
-
-    def share(self, value: Value) -> float | None:
-        """Return 0.0 at the lower edge to 1.0 at the upper; None if the value cannot be drawn."""
-        if value is None or not math.isfinite(value):
-            return None
-        low, high = self.low, self.high
-        if self.log:
-            if value <= 0 or low <= 0:
-                return None
-            value, low, high = math.log(value), math.log(low), math.log(high)
-        return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.0
-
-
 class Line(Struct, frozen=True):
-    """One value per bucket, oldest first; for a folded bucket also its smallest and largest sample."""
+    """One value per column of dots, oldest first; for a folded column also its smallest and largest sample."""
 
     mean: Values
     low: Values = ()
     high: Values = ()
     style: str = "accent"
     letter: str = ""
-    """Identifies the curve without colours: ASCII curves are drawn with this letter."""
+    """Identifies the curve without colours: it is drawn on the curve; in ASCII the curve consists of it."""
+    now: Value = None
+    """The value in the title: at the crosshair, else the newest."""
 
+    @property
+    def lows(self) -> Values:
+        return self.low or self.mean
 
-# --- the scale ---
-
-
-_STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-
-
-def nice_ceiling(value: float, *, binary: bool = False) -> float:
-    """Return the next round value at or above this one; 1.0 if it is not above 0. `binary` rounds in KiB, MiB, …."""
-    if not math.isfinite(value) or value <= 0:
-        return 1.0
-    unit = 1.0
-    if binary:
-        while value / unit > 1000:
-            unit *= 1024
-    power = unit * 10.0 ** math.floor(math.log10(value / unit))
-    return next((step * power for step in _STEPS if value <= step * power * (1 + 1e-9)), 10.0 * power)
-
-
-def axis_for(curves: Sequence[Line], *, log: bool = False, binary: bool = False) -> Axis:
-    """Return 0 to a round value above all curves; with `log` from a power of ten below the smallest."""
-    values: list[float] = []
-    for curve in curves:
-        values += [*finite(curve.mean), *finite(curve.high)]
-    if not log:
-        return Axis(0.0, nice_ceiling(max(values, default=0.0), binary=binary))
-    for curve in curves:
-        values += finite(curve.low)
-    positive = [value for value in values if value > 0]
-    low, high = min(positive, default=0.1), max(positive, default=1.0)
-    floor = 10.0 ** math.floor(math.log10(low))
-    ceiling = 10.0 ** math.ceil(math.log10(high))
-    return Axis(floor, ceiling if ceiling > floor else floor * 10.0, log=True)
+    @property
+    def highs(self) -> Values:
+        return self.high or self.mean
 
 
 # --- braille ---
@@ -185,23 +142,15 @@ def _bands(curve: Line, axis: Axis, dots: int) -> list[int]:
     return columns
 
 
-def _spread(columns: list[int], dots: int, wide: int) -> list[int]:
-    """Return the columns right-aligned in `dots` dot columns, each bucket `wide` of them."""
-    if wide > 1:
-        columns = [column for column in columns for _ in range(wide)]
-    columns = columns[-dots:]
-    return [0] * (dots - len(columns)) + columns
-
-
-def _braille(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: int) -> list[list[Cell]]:
+def _braille(curves: Sequence[Line], width: int, height: int, axis: Axis) -> Grid:
     dots = 4 * height
     layers: list[tuple[list[int], str]] = []
     for curve in curves:
         if curve.high:
-            layers.append((_spread(_bands(curve, axis, dots), 2 * width, wide), "dim"))
+            layers.append((_padded(_bands(curve, axis, dots), 2 * width), "dim"))
     for curve in curves:
-        layers.append((_spread(_lines(curve, axis, dots), 2 * width, wide), curve.style))
-    grid: list[list[Cell]] = []
+        layers.append((_padded(_lines(curve, axis, dots), 2 * width), curve.style))
+    grid: Grid = []
     style = layers[-1][1] if layers else "text"
     for row in range(height):
         shift = dots - 4 - 4 * row
@@ -218,23 +167,28 @@ def _braille(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: 
     return grid
 
 
+def _padded(columns: list[int], size: int) -> list[int]:
+    """Return exactly `size` columns; missing ones are blank."""
+    return columns[:size] + [0] * (size - len(columns))
+
+
 # --- ASCII: a column is filled from below ---
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _FIFTHS = " _.-=#"
 
 
-def _filled(curves: Sequence[Line], width: int, height: int, axis: Axis, wide: int) -> list[list[Cell]]:
+def _filled(curves: Sequence[Line], width: int, height: int, axis: Axis) -> Grid:
+    """Return curves without a letter in ASCII, filled from below."""
     steps = len(_FIFTHS) - 1
-    grid: list[list[Cell]] = [[(" ", "text")] * width for _ in range(height)]
-    for number, curve in enumerate(curves):
+    grid: Grid = [[(" ", "text")] * width for _ in range(height)]
+    for curve in curves:
+        if curve.letter:
+            continue
         heights = _dots(axis, curve.mean, steps * height)
         tops = _dots(axis, curve.high, height) or [None] * len(heights)
-        for x, (dot, top) in enumerate(_right(heights, tops, width, wide)):
+        for x, (dot, top) in enumerate(zip(heights[:width], tops, strict=False)):
             if dot is None:
-                continue
-            if number and curve.letter:
-                grid[height - 1 - dot // steps][x] = (curve.letter, curve.style)
                 continue
             for level, cell in enumerate(_column(dot, top, height, curve.style)):
                 if cell is not None:
@@ -253,15 +207,87 @@ def _column(dot: int, top: int | None, height: int, style: str) -> Iterator[Cell
             yield (":", "dim") if top is not None and level <= top else None
 
 
-def _right(
-    heights: Sequence[int | None], tops: Sequence[int | None], width: int, wide: int
-) -> list[tuple[int | None, int | None]]:
-    """Return both values per cell, right-aligned."""
-    columns = [pair for pair in zip(heights, tops, strict=False) for _ in range(wide)][-width:]
-    return [(None, None)] * (width - len(columns)) + columns
+# --- what is drawn over the curves ---
+
+LETTERS_EVERY = 24
+"""Cells between two letters on a curve."""
+
+
+def _put_letters(grid: Grid, line: Line, number: int, axis: Axis, mode: Mode) -> None:
+    """Put a curve's letter on it at intervals and at its end; in ASCII at every point."""
+    across, height, width = mode.across, len(grid), len(grid[0])
+    drawn = {at // across: value for at, value in enumerate(line.mean) if axis.share(value) is not None}
+    cells = [cell for cell in sorted(drawn) if cell < width]
+    if mode is not Mode.ASCII:
+        cells = _spaced(cells, number)
+    for cell in cells:
+        row = grid[height - 1 - _row(axis, drawn[cell], height)]
+        is_shared = mode is Mode.ASCII and row[cell][0].isupper() and row[cell][0] != line.letter
+        row[cell] = ("*", "text") if is_shared else (line.letter, line.style)
+
+
+def _row(axis: Axis, value: Value, height: int) -> int:
+    """Return the row of a value from below."""
+    return min(height - 1, int((axis.share(value) or 0.0) * height))
+
+
+def _spaced(cells: Sequence[int], number: int) -> list[int]:
+    """Return the cells of a curve that get its letter; letters of several curves are next to each other."""
+    if not cells:
+        return []
+    wanted = set(range(cells[0] + number * LETTERS_EVERY // 4, cells[-1] + 1, LETTERS_EVERY))
+    wanted.add(max(cells[0], cells[-1] - number))
+    return [cell for cell in cells if cell in wanted] or [cells[-1]]
+
+
+def _put_clipped(grid: Grid, line: Line, axis: Axis, mode: Mode) -> None:
+    """Mark values above and below the axis in the first and the last row."""
+    above, below = ("^", "v") if mode is Mode.ASCII else ("▲", "▼")
+    width, margin = len(grid[0]), 1e-9 * max(abs(axis.high), abs(axis.low))
+    for at, (high, low) in enumerate(zip(line.highs, line.lows, strict=False)):
+        cell = at // mode.across
+        if cell >= width:
+            break
+        if _is_beyond(high, axis.high + margin, math.inf):
+            grid[0][cell] = (above, line.style)
+        if _is_beyond(low, -math.inf, axis.low - margin):
+            grid[-1][cell] = (below, line.style)
+
+
+def _is_beyond(value: Value, least: float, most: float) -> bool:
+    """Return whether a finite value lies between two limits, neither included."""
+    return value is not None and least < value < most
+
+
+def _put_rule(grid: Grid, cell: int, style: str, mode: Mode) -> None:
+    """Draw a vertical line through the blank cells of a column; the crosshair also shows where it meets a curve."""
+    bar = "|" if mode is Mode.ASCII else "│"
+    for cells in grid:
+        glyph = cells[cell][0]
+        if glyph in " ⠀":
+            cells[cell] = (bar, style)
+        elif style == CROSSHAIR:
+            cells[cell] = (glyph, "hit")
+
+
+def _put_label(grid: Grid, cell: int, text: str, style: str) -> None:
+    """Write a text at the right of a vertical line, if the upper row has room for it."""
+    row, end = grid[0], cell + 1 + len(text)
+    if text and end < len(row) and all(glyph in " ⠀" for glyph, _ in row[cell + 1 : end + 1]):
+        row[cell + 1 : end] = [(letter, style) for letter in text]
 
 
 # --- a chart ---
+
+CROSSHAIR = "key"
+"""Style of the vertical line of the crosshair."""
+
+
+class Rule(Struct, frozen=True):
+    """A vertical line through a chart."""
+
+    style: str = CROSSHAIR
+    label: str = ""
 
 
 def draw(
@@ -270,28 +296,49 @@ def draw(
     height: int,
     axis: Axis,
     mode: Mode = Mode.BRAILLE,
-    *,
-    wide: int = 1,
-    cursor: int | None = None,
+    rules: Mapping[int, Rule] | None = None,
 ) -> list[Row]:
-    """Return curves in `width` × `height` cells, with `wide` dot columns per bucket.
+    """Return curves in `width` × `height` cells. `rules` are vertical lines by their cell.
 
-    `cursor` is the cell of a hairline, from the left. Any curve with `high` has a band; later curves are drawn over
-    earlier ones.
+    Any curve with `high` has a band; later curves are drawn over earlier ones.
     """
     if width < 1 or height < 1:
         return []
-    if mode is Mode.BRAILLE:
-        grid = _braille(curves, width, height, axis, wide)
-    else:
-        grid = _filled(curves, width, height, axis, wide)
-    if cursor is not None and 0 <= cursor < width:
-        bar = "|" if mode is Mode.ASCII else "│"
-        for cells in grid:
-            glyph = cells[cursor][0]
-            cells[cursor] = (bar, "key") if glyph in " ⠀" else (glyph, "hit")
+    paint = _braille if mode is Mode.BRAILLE else _filled
+    grid = paint(curves, width, height, axis)
+    for number, curve in enumerate(each for each in curves if each.letter):
+        _put_letters(grid, curve, number, axis, mode)
+    for curve in curves:
+        _put_clipped(grid, curve, axis, mode)
+    for cell, rule in (rules or {}).items():
+        if 0 <= cell < width:
+            _put_rule(grid, cell, rule.style, mode)
+            _put_label(grid, cell, rule.label, rule.style)
     return [joined(cells) for cells in grid]
 
+
+def with_ticks(
+    rows: Sequence[Row], axis: Axis, text: Callable[[float], str], gutter: int, mode: Mode
+) -> list[Row]:
+    """Return a chart after a gutter with the labels of its value axis; a single row has only the upper one."""
+    if gutter <= 0:
+        return list(rows)
+    height = len(rows)
+    labels: dict[int, str] = {}
+    for value in axis.ticks:
+        row = height - 1 - _row(axis, value, height)
+        labels.setdefault(row, "")
+        labels[row] = text(value)
+    tick, bar = ("+", "|") if mode is Mode.ASCII else ("┤", "│")
+    drawn: list[Row] = []
+    for row, cells in enumerate(rows):
+        label = labels.get(row, "")
+        stroke = tick if label else bar
+        drawn.append(((fit(label, gutter - 1, right=True) + stroke, "dim"), *cells))
+    return drawn
+
+
+# --- sparklines ---
 
 _BARS = tuple((1 << level) - 1 for level in range(5))
 
@@ -313,121 +360,3 @@ def sparkline(values: Values, width: int, axis: Axis | None = None, mode: Mode =
     return "".join(
         _BRAILLE[_BARS[left]][_BARS[right]] for left, right in zip(columns[::2], columns[1::2], strict=True)
     )
-
-
-# --- the time axis ---
-
-
-def durations(
-    seconds: Sequence[int], minutes: Sequence[int], hours: Sequence[int], days: Sequence[int]
-) -> tuple[int, ...]:
-    """Return all durations in seconds, the shortest first."""
-    units = ((1, seconds), (60, minutes), (3600, hours), (86400, days))
-    return tuple(unit * number for unit, numbers in units for number in numbers)
-
-
-TICKS = durations((1, 2, 5, 10, 15, 30), (1, 2, 5, 10, 15, 30), (1, 2, 3, 6, 12), (1, 2, 7))
-"""Seconds between two labels; the first that leaves room for them is used."""
-
-_ROOM = 12
-"""Minimum cells from one label to the next."""
-
-
-class TimeSpan(Struct, frozen=True):
-    """The times of the cells of a row: cell k begins at `begin + k * cell`, in unix seconds."""
-
-    begin: float
-    cell: float
-    cells: int
-
-    @property
-    def end(self) -> float:
-        return self.begin + self.cell * self.cells
-
-    def newest(self, cells: int) -> TimeSpan:
-        """Return the newest cells."""
-        return TimeSpan(self.begin + (self.cells - cells) * self.cell, self.cell, cells)
-
-    def at(self, when: float) -> int | None:
-        """Return the cell of a time; None outside the span."""
-        where = math.floor((when - self.begin) / self.cell) if self.cell > 0 else -1
-        return where if 0 <= where < self.cells else None
-
-
-def _label(when: float, step: float) -> str:
-    if step < 60:
-        shape = "%H:%M:%S"
-    elif step < 86400:
-        shape = "%H:%M"
-    else:
-        shape = "%d %b"
-    return time.strftime(shape, time.localtime(when))
-
-
-def tick_row(span: TimeSpan, mode: Mode = Mode.BRAILLE) -> Row:
-    """Return wall times at round values, each after a tick at its place."""
-    step = next((step for step in TICKS if step >= span.cell * _ROOM), TICKS[-1])
-    shift = time.localtime(span.end).tm_gmtoff if span.end < 1e11 else 0
-    stroke = "|" if mode is Mode.ASCII else "╵"
-    text = [" "] * span.cells
-    when = math.ceil((span.begin + shift) / step) * step - shift
-    while when < span.end:
-        at, label = span.at(when), f"{stroke}{_label(when, step)}"
-        if at is not None and at + len(label) <= span.cells:
-            text[at : at + len(label)] = label
-        when += step
-    return (("".join(text), "dim"),)
-
-
-class Mark(Struct, frozen=True):
-    """An event below the charts."""
-
-    at: float
-    """Unix seconds."""
-    kind: str
-    """One of MARKS."""
-    text: str = ""
-
-
-MARKS: dict[str, tuple[str, str, str, str]] = {
-    "finding": ("!", "!", "warn", "finding"),
-    "restart": ("▲", "^", "bad", "restart"),
-    "checkpoint": ("◆", "c", "ok", "checkpoint"),
-    "nccl": ("◇", "n", "accent", "NCCL_DEBUG"),
-}
-"""Kind → glyph, ASCII glyph, style, word."""
-
-_OVER = ("nccl", "checkpoint", "finding", "restart")
-
-
-def mark_row(marks: Sequence[Mark], span: TimeSpan, mode: Mode = Mode.BRAILLE) -> Row | None:
-    """Return one glyph per mark; None if none is in the span.
-
-    In one cell, kinds cover each other in the order of `_OVER`; a restart covers all.
-    """
-    cells: list[Cell] = [(" ", "dim")] * span.cells
-    for kind in _OVER:
-        glyph, plain, style, _ = MARKS[kind]
-        for mark in marks:
-            at = span.at(mark.at) if mark.kind == kind else None
-            if at is not None:
-                cells[at] = (plain if mode is Mode.ASCII else glyph, style)
-    if all(glyph == " " for glyph, _ in cells):
-        return None
-    return joined(cells)
-
-
-# --- the value axis ---
-
-
-def with_labels(rows: Sequence[Row], top: str, bottom: str, gutter: int) -> list[Row]:
-    """Return the chart after a gutter with the labels of its upper and lower edge; a single row has only the upper."""
-    if gutter <= 0:
-        return list(rows)
-    texts = [""] * len(rows)
-    if texts:
-        texts[-1] = bottom
-        texts[0] = top
-    return [
-        ((fit(f"{text} ", gutter, right=True), "dim"), *row) for text, row in zip(texts, rows, strict=True)
-    ]

@@ -17,7 +17,9 @@ from msgspec import Struct
 from ...runners.run.formatting import spans_short
 from ...runners.telemetry.curves import finite
 from .glyphs import Cell, Row, clip, fit, row_width
-from .plot import Mode, TimeSpan, Values, tick_row
+from .plot import Mode
+from .time_axis import BucketRange, Span, columns, tick_row
+from .value_axis import Values
 
 
 class StripState(enum.IntEnum):
@@ -134,18 +136,20 @@ def rows_wanted(count: int, most: int) -> int:
 
 def rank_time_rows(
     series: Mapping[int, RankSeries],
-    span: TimeSpan,
-    bucket: float,
+    span: Span,
+    buckets: BucketRange,
     width: int,
     height: int,
     mode: Mode = Mode.BRAILLE,
     *,
     names: Mapping[int, str] | None = None,
     cursor: float | None = None,
+    until: float = math.inf,
 ) -> list[Row]:
     """Return at most `height` rows of `width` cells: one per rank or group, then wall times, then the legend.
 
-    `span` has one cell per bucket of `bucket` seconds. `names` are labels of the rows if these are not ranks.
+    The series have the values of `buckets`. `names` are labels of the rows if these are not ranks. Cells after `until`
+    are blank.
     """
     if not series or width < 1 or height < 1:
         return []
@@ -153,17 +157,19 @@ def rank_time_rows(
     parts = groups(sorted(series), height - foot)
     labels = [_label(part, names) for part in parts]
     edge = min(max(map(len, labels)), max(0, width - 8)) + 1 if width >= 16 else 0
-    cells = min(span.cells, width - edge)
-    shown = span.newest(cells)
-    at = shown.at(cursor) if cursor is not None else None
+    last = span.at(until)
+    shown = columns(span, 1, buckets)[: last if last is None else last + 1]
+    at = span.at(cursor) if cursor is not None else None
     rows: list[Row] = []
     used: set[StripState] = set()
     for part, label in zip(parts, labels, strict=True):
-        kinds = folded(doings(series[rank], bucket, span.cells) for rank in part)[-cells:]
+        whole = folded(doings(series[rank], buckets.seconds, buckets.size) for rank in part)
+        kinds = [max(whole[cell], default=StripState.NOTHING_KNOWN) for cell in shown]
         used.update(kinds)
         head: Row = ((fit(label, edge - 1) + " ", "dim"),) if edge else ()
-        rows.append((*head, *_cells(kinds, mode, at)))
-    times: Row = ((" " * edge, "text"), *tick_row(shown, mode))
+        rows.append(clip((*head, *_cells(kinds, mode, at)), width))
+    stroke = "|" if mode is Mode.ASCII else "╵"
+    times = clip(((" " * edge, "text"), *tick_row(span, stroke)), width)
     rows += [times, clip(_legend(sorted(used), mode, edge), width)][:foot]
     return rows[:height]
 

@@ -1,58 +1,62 @@
-"""Charts as a pane: as many as fit, from a few rows next to the ranks to the whole screen."""
+"""Charts as a pane: as many as can be read, with a crosshair, over time or over steps."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
 from textual.binding import Binding
+from textual.events import Click, Leave, MouseMove
 
-from ...runners.run.formatting import duration_short
+from ...presets.sanitize import clean_text
+from ...runners.run.formatting import time_of_day
 from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import METRICS, find_metric
 from ...runners.telemetry.quantity import Quantity
+from ...runners.telemetry.quantity_text import count_short
 from ..history import MetricHistory, Shown
 from ..keys import bindings
-from ..newest_samples import Want, latest
+from ..newest_samples import Want, latest, newest_values
 from ..open_run import OpenRun
 from ..rows.charts import (
-    LIVE_WINDOW,
+    GAP,
     STRIP,
-    WINDOWS,
     ChartView,
     Panel,
+    chart_columns,
+    charts_rows,
     chosen,
     gutter,
     held,
     is_young,
     limit_of,
-    scale,
+    newest,
+    rows_of_charts,
     side_by_side,
-    span_ending,
-    strip_rows,
-    window_text,
 )
 from ..rows.cycle import following
-from ..rows.frame import Frame, gpu_places
-from ..rows.glyphs import Row
-from ..rows.plot import Axis, Line, sparkline
-from .history_pane import HistoryPane, chart_mode, is_live, moment_at, time_word, window_seconds
+from ..rows.frame import Frame, gpu_places, names
+from ..rows.glyphs import Cell, Row
+from ..rows.plot import Line, sparkline
+from ..rows.step_axis import Steps, counted
+from ..rows.time_axis import (
+    LIVE_WINDOW,
+    WINDOWS,
+    BucketRange,
+    buckets_of,
+    columns,
+    largest,
+    means,
+    smallest,
+    span_of,
+    window_text,
+)
+from ..rows.value_axis import Axis, Value, Values
+from .history_pane import HistoryPane, chart_mode, is_live, time_word
 from .metric_picker import MetricPicker
 from .rank_strip import rank_time
-
-TWO_COLUMNS = 150
-"""Minimum columns for two columns of charts."""
-
-ROWS = 8
-"""Minimum rows of each of two columns of charts."""
-
-
-def title(view: ChartView) -> str:
-    """Return `live 10m · 5s per dot`."""
-    dot = "" if view.wide > 1 else f" · {duration_short(view.bucket)} per dot"
-    return f"{view.window}{dot}{' · log scale' if view.log else ''}"
-
 
 Letters = Mapping[int, tuple[str, str]]
 """Letter and style by rank, GPU or node."""
@@ -65,6 +69,9 @@ TREND_CELLS = 8
 
 FORMS = ("band", "nodes", "ranks")
 """One band of all ranks, one line per node, ranks × time."""
+
+STEPS = ("train.step", "rank.step")
+"""Metrics that count steps, the preferred one first."""
 
 
 def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
@@ -85,55 +92,90 @@ class CurveStrip(HistoryPane):
         super().__init__(run, id=id)
         self.metrics = tuple(metrics)
         self.form = FORMS[0]
+        self.by_step = False
+        """Whether the horizontal axis is one of steps."""
+        self.first = 0
+        """The first of the charts that are shown, if not all fit."""
+        self._view: ChartView | None = None
+        """The view of the current rows."""
+        self._inner = 0
+        """Columns of a column of charts."""
+        self._pinned = False
+        """Whether the crosshair stays after the mouse has left the pane."""
 
     def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
         if self.form == "ranks":
+            self._view = None
             return rank_time(self, frame, width, height)
-        two = width >= TWO_COLUMNS and height >= 2 * ROWS
-        inner = (width - 2) // 2 if two else width
-        view = self.view_of(frame, inner)
-        panels = [self.panel(frame, name, view) for name in self.metrics]
+        count = chart_columns(width, height, len(self.metrics))
+        inner = self._inner = (width - GAP * (count - 1)) // count
+        view = self._view = self.view_of(frame, inner)
+        panels = chosen([self.panel(frame, name, view) for name in self.metrics])
         self.run_asks()
-        self.entitle(title(view))
-        filled = chosen(panels, len(panels))
-        if len(filled) > 1:
-            view = replace(view, window="")  # the pane's title already shows it
-        if not two or len(filled) < 2:
-            return strip_rows(panels, view, width if not two else inner, height)
-        half = (len(filled) + 1) // 2
-        left, right = (strip_rows(part, view, inner, height) for part in (filled[:half], filled[half:]))
-        return side_by_side(left, right, inner)
+        foot = 0 if height < 6 else 2 + bool(view.legend)
+        fitting = count * rows_of_charts(height - foot)
+        self.first = max(0, min(self.first, len(panels) - fitting))
+        shown = panels[self.first : self.first + fitting]
+        self.entitle(self._title(frame, view, len(shown), len(panels)))
+        if count == 1:
+            return charts_rows(shown, view, inner, height)
+        half = (len(shown) + 1) // 2
+        right = charts_rows(shown[half:], replace(view, legend=()), inner, height - bool(view.legend))
+        return side_by_side(charts_rows(shown[:half], view, inner, height), right, inner)
+
+    def _title(self, frame: Frame, view: ChartView, shown: int, of: int) -> str:
+        """Return `live 5m · 22:14:36 step 614 · charts 1-4 of 10, j k: others`."""
+        parts = [window_text(time_word(frame), self.window(frame))]
+        if self.history.crosshair is not None:
+            step = view.steps.at(self.history.crosshair) if view.steps is not None else None
+            at = time_of_day(self.history.crosshair)
+            parts.append(at if step is None else f"{at} step {count_short(step)}")
+        if view.log:
+            parts.append("log scale")
+        if shown < of:
+            parts.append(f"charts {self.first + 1}-{self.first + shown} of {of}, j k: others")
+        return " · ".join(parts)
 
     def view_of(self, frame: Frame, width: int) -> ChartView:
-        """Return the view: the window, in buckets that fill the width."""
+        """Return the view: the shared window in the cells of this width."""
         mode = chart_mode(frame)
-        cells = max(1, width - gutter(width))
-        end = latest(frame)
-        seconds = window_seconds(frame, end)
-        bucket, wide = scale(seconds, cells * mode.across)
-        span = self.placed(frame, end, lambda edge: span_ending(edge, cells, bucket, wide, mode))
-        self.history.dot = float(bucket)
-        return ChartView(
+        span = span_of(self.window(frame), max(1, width - gutter(width)))
+        self.history.dot = max(1.0, span.cell / mode.across)
+        view = ChartView(
             span=span,
-            bucket=bucket,
-            wide=wide,
             mode=mode,
             log=frame.view.log_scale,
-            window=window_text(time_word(frame), span),
             marks=self.marks(frame),
-            cursor=moment_at(frame),
+            cursor=self.crosshair(frame),
+            legend=self._legend(frame),
         )
+        return replace(view, steps=self._steps(frame, view)) if self.by_step else view
+
+    def _steps(self, frame: Frame, view: ChartView) -> Steps | None:
+        """Return the steps of the window, as the script counts them, or else the hook."""
+        buckets = buckets_of(view.span, view.mode.across)
+        parts = columns(view.span, view.mode.across, buckets)
+        for name in STEPS:
+            for shown in self._read(frame, Want(name), buckets):
+                counts = largest(counted(shown.mean), parts)
+                if finite(counts):
+                    return Steps(view.span, counts)
+        return None
+
+    def _read(self, frame: Frame, want: Want, buckets: BucketRange) -> list[Shown]:
+        self.followed.add((want, buckets.seconds))
+        return self.history.show(frame, want, buckets.seconds, buckets.begin, buckets.size, is_live(frame))
 
     def trend(self, frame: Frame, name: str) -> str:
         """Return a sparkline of a metric, scaled to its minimum and maximum; "" with fewer than two values."""
         mode = chart_mode(frame)
-        end = frame.moment.at if frame.moment is not None else latest(frame)
-        size = TREND_CELLS * mode.across
-        bucket, _ = scale(window_seconds(frame, latest(frame)), size)
-        begin = float((int(end // bucket) - size + 1) * bucket)
-        shown = self.history.show(frame, Want(name), bucket, begin, size, is_live(frame))
+        span = span_of(self.window(frame), TREND_CELLS)
+        buckets = buckets_of(span, mode.across)
+        shown = self._read(frame, Want(name), buckets)
         self.run_asks()
-        values = held(shown[0].mean) if shown else []
+        if not shown:
+            return ""
+        values = means(held(shown[0].mean), columns(span, mode.across, buckets))
         measured = finite(values)
         if len(measured) < 2:
             return ""
@@ -144,39 +186,122 @@ class CurveStrip(HistoryPane):
         """Return the data of one chart, as far as the history has it."""
         metric = find_metric(name)
         want = Want(name, indexes=own_indexes(frame, self.history) if metric.kind == "gpu" else ())
-        size = -(-view.span.cells * view.mode.across // view.wide)
-        seconds = int(view.bucket)
-        begin = view.span.end - size * seconds
-        live = is_live(frame)
-        apart = self._apart(frame, metric)
-        self.followed |= {(each, seconds) for each in (want, *(more for more, _ in apart))}
-        lines = [
-            _line(metric, each, seconds)
-            for each in self.history.show(frame, want, seconds, begin, size, live)
-        ]
-        note = self.history.note(want, seconds)
-        for more, letters in apart:
-            for each in self.history.show(frame, more, seconds, begin, size, live):
+        buckets = buckets_of(view.span, view.mode.across)
+        read = _Reader(frame, metric, view, buckets)
+        lines = [read.line(each, want) for each in self._read(frame, want, buckets)]
+        note = self.history.note(want, buckets.seconds)
+        for more, letters in self._apart(frame, metric):
+            for each in self._read(frame, more, buckets):
                 key = each.index if more.fold == "each" else each.node
                 letter, style = letters.get(-1 if key is None else key, ("", ""))
                 if letter:
-                    lines.append(replace(_line(metric, each, 1), style=style, letter=letter))
+                    line = read.line(each, more)
+                    lines.append(replace(line, low=(), high=(), style=style, letter=letter))
         young = is_young(frame.state, frame.node_now(0))
         return Panel(metric, tuple(lines), limit_of(frame.state, metric), note, young)
+
+    # --- curves of ranks and nodes
 
     def _apart(self, frame: Frame, metric: Quantity) -> list[tuple[Want, Letters]]:
         """Return the lines over the band: of marked ranks, of their GPUs, of nodes."""
         parts: list[tuple[Want, Letters]] = []
-        marked = self.history.letters_of(frame.view.marked & set(frame.state.ranks))
-        letters: Letters = {rank: LETTERS[at] for rank, at in marked.items()}
+        letters = self._rank_letters(frame)
         if metric.kind == "gpu":
             letters = _letters_of_gpus(frame, letters)
         if letters and metric.kind in ("rank", "train", "gpu"):
             parts.append((Want(metric.name, "each", tuple(sorted(letters))), letters))
-        nodes = sorted(frame.state.nodes)[: len(LETTERS)]
-        if self.form == "nodes" and len(nodes) > 1:
-            parts.append((Want(metric.name, "node"), dict(zip(nodes, LETTERS, strict=False))))
+        nodes = self._node_letters(frame)
+        if nodes:
+            parts.append((Want(metric.name, "node"), nodes))
         return parts
+
+    def _rank_letters(self, frame: Frame) -> Letters:
+        if self.form == "nodes":
+            return {}
+        marked = self.history.letters_of(frame.view.marked & set(frame.state.ranks))
+        return {rank: LETTERS[at] for rank, at in marked.items()}
+
+    def _node_letters(self, frame: Frame) -> Letters:
+        """Return the letters of the nodes of marked ranks, then of the first nodes."""
+        nodes = sorted(frame.state.nodes)
+        if self.form != "nodes" or len(nodes) < 2:
+            return {}
+        ranks = frame.state.ranks
+        marked = {ranks[rank].place.node for rank in frame.view.marked if rank in ranks}
+        ordered = [*sorted(marked), *(node for node in nodes if node not in marked)]
+        return dict(zip(ordered, LETTERS, strict=False))
+
+    def _legend(self, frame: Frame) -> Row:
+        """Return `A n12  B n13 of 128 nodes`, or the ranks."""
+        cells: list[Cell] = []
+        called = names(frame.state)
+        nodes = self._node_letters(frame)
+        for node, (letter, style) in nodes.items():
+            cells += [(letter, style), (f" {clean_text(called.get(node, str(node)))}  ", "dim")]
+        for rank, (letter, style) in sorted(self._rank_letters(frame).items()):
+            cells += [(letter, style), (f" rank {rank}  ", "dim")]
+        if 0 < len(nodes) < len(frame.state.nodes):
+            cells.append((f"of {len(frame.state.nodes)} nodes", "dim"))
+        return tuple(cells)
+
+    # --- the crosshair
+
+    def _cell_at(self, x: int) -> int | None:
+        """Return the cell of a chart at a column of the pane."""
+        if self._view is None:
+            return None
+        cells = self._view.span.cells
+        edge = self._inner - cells
+        cell = x % (self._inner + GAP) - edge
+        return cell if 0 <= cell < cells else None
+
+    def _point_at(self, x: int | None) -> None:
+        cell = self._cell_at(x) if x is not None else None
+        view = self._view
+        self.set_crosshair(view.time_at(cell) if view is not None and cell is not None else None)
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        """Show the values under the mouse."""
+        inside = event.get_content_offset(self)
+        if inside is not None and not self._pinned:
+            self._point_at(inside.x)
+
+    def on_leave(self, event: Leave) -> None:
+        if not self._pinned:
+            self.set_crosshair(None)
+
+    def on_click(self, event: Click) -> None:
+        """Keep the crosshair here; a click on it takes it away."""
+        inside = event.get_content_offset(self)
+        if inside is None:
+            return
+        before = self.history.crosshair if self._pinned else None
+        self._point_at(inside.x)
+        self._pinned = self.history.crosshair is not None and self.history.crosshair != before
+        if not self._pinned:
+            self.set_crosshair(None)
+
+    def move_crosshair(self, cells: int) -> None:
+        """Move the crosshair; it begins at the newest value."""
+        view, frame = self._view, self.frame
+        if view is None or frame is None:
+            return
+        at = self.history.crosshair
+        cell = view.cell(latest(frame) if at is None else at)
+        if cell is None:
+            cell = view.span.cells - 1
+        if at is not None:
+            cell = max(0, min(view.span.cells - 1, cell + cells))
+        self._pinned = True
+        self.set_crosshair(view.time_at(cell))
+
+    def leave_crosshair(self) -> bool:
+        """Take the crosshair away; False if there is none."""
+        if self.history.crosshair is None:
+            return False
+        self._pinned = False
+        self.set_crosshair(None)
+        return True
 
     # --- keys
 
@@ -184,12 +309,13 @@ class CurveStrip(HistoryPane):
 
     def action_window(self, step: int) -> None:
         """Show a longer or a shorter time; 0 resets to live and the default window."""
-        names = [name for name, _ in WINDOWS]
+        window_names = [name for name, _ in WINDOWS]
         window = LIVE_WINDOW
         if step:
-            at = names.index(self.app.view.window) + step
-            window = names[max(0, min(len(names) - 1, at))]
+            at = window_names.index(self.app.view.window) + step
+            window = window_names[max(0, min(len(window_names) - 1, at))]
         else:
+            self.leave_crosshair()
             self.run.travel.live()
         self.app.change_view(window=window)
         self.app.choices.choose(window="" if window == LIVE_WINDOW else window)
@@ -212,6 +338,13 @@ class CurveStrip(HistoryPane):
         self.form = following(forms, self.form)
         self.again()
 
+    def action_axis(self) -> None:
+        """Switch between time and steps."""
+        self.by_step = not self.by_step
+        self.again()
+        if self.by_step and (self._view is None or self._view.steps is None):
+            self.notify("no step is known in this window: the charts show time until one is")
+
     def action_choose(self) -> None:
         """Open the dialog that chooses the drawn metrics."""
         state = self.frame.state if self.frame is not None else None
@@ -233,23 +366,63 @@ class CurveStrip(HistoryPane):
         frame = self.frame
         if frame is None:
             return
-        now = moment_at(frame) or latest(frame)
+        now = frame.moment.at if frame.moment is not None else latest(frame)
         times = [mark.at for mark in self.marks(frame) if (mark.at - now) * by > 0.5]
         if times:
             self.run.travel.go(min(times) if by > 0 else max(times))
         else:
             self.notify(f"nothing is marked {'after' if by > 0 else 'before'} this time")
 
+    def action_cursor(self, by: int) -> None:
+        """Show other charts if not all fit."""
+        self.first = max(0, self.first + by)
+        self.again()
+
     def action_sideways(self, by: int) -> None:
-        """Move the time instead of the columns, since a chart always fits."""
-        self.action_time(1 if by > 0 else -1)
+        """Move the crosshair instead of the columns, since a chart always fits."""
+        self.move_crosshair(1 if by > 0 else -1)
 
     def action_end(self, bottom: bool) -> None:
-        """Go to the oldest time of the window, or live."""
+        """Move the crosshair to the oldest time of the window; or go live, without a crosshair."""
         if bottom:
+            self.leave_crosshair()
             self.run.travel.live()
-        elif self.frame is not None:
-            self.run.travel.go(self.view_of(self.frame, max(1, self.size.width)).span.begin)
+        else:
+            self.move_crosshair(0)
+            self.move_crosshair(-(10**6))
+
+
+class _Reader:
+    """Makes the lines of one chart from the series of the history."""
+
+    def __init__(self, frame: Frame, metric: Quantity, view: ChartView, buckets: BucketRange) -> None:
+        self._frame, self._metric, self._view, self._buckets = frame, metric, view, buckets
+        self._parts = columns(view.span, view.mode.across, buckets)
+
+    def line(self, shown: Shown, want: Want) -> Line:
+        """Return the curve of a series, with the value for the title."""
+        mean = held(shown.mean) if self._metric.sparse else shown.mean
+        line = Line(means(mean, self._parts), now=self._now(mean, shown, want))
+        if shown.of > 1 or self._buckets.seconds > 1:
+            return replace(
+                line, low=smallest(shown.low, self._parts), high=largest(shown.high, self._parts)
+            )
+        return line
+
+    def _now(self, mean: Values, shown: Shown, want: Want) -> Value:
+        """Return the value at the crosshair, else the newest one."""
+        if self._view.cursor is not None:
+            at = self._buckets.at(self._view.cursor)
+            return None if at is None else mean[at]
+        if is_live(self._frame):
+            node = None if want.fold == "all" else shown.node
+            index = shown.index if want.fold == "each" else None
+            current = newest_values(self._frame, want).get((node, index))
+            if current:
+                return math.fsum(current) / len(current)
+        until = self._buckets.at(latest(self._frame))
+        end = self._buckets.size if until is None else until + 1
+        return newest(mean[:end], self._buckets.seconds, self._metric)
 
 
 def _letters_of_gpus(frame: Frame, ranks: Letters) -> Letters:
@@ -262,10 +435,3 @@ def _letters_of_gpus(frame: Frame, ranks: Letters) -> Letters:
         if sample is not None and sample.gpu is not None:
             letters[sample.gpu] = letter
     return letters
-
-
-def _line(metric: Quantity, shown: Shown, seconds: int) -> Line:
-    mean = held(shown.mean) if metric.sparse else shown.mean
-    if shown.of > 1 or seconds > 1:
-        return Line(mean, shown.low, shown.high)
-    return Line(mean)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 from ...runners.run.wire.client import LinkError
 from ..background import background
 from ..history import Ask
 from ..newest_samples import Want, latest
 from ..open_run import OpenRun
-from ..rows.charts import LIVE_WINDOW, WINDOWS, marks_of
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
-from ..rows.plot import Mark, Mode, TimeSpan
+from ..rows.marks import Mark, marks_of
+from ..rows.plot import Mode
+from ..rows.time_axis import WINDOWS, Window, window_of
 from .panes import Pane
 
 
@@ -40,7 +41,8 @@ class HistoryPane(Pane):
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         now = None if frame.moment is not None else latest(frame) // self.EVERY_S
-        built = (width, self.size.height, now, frame.moment, frame.view, frame.state.version)
+        seen = (frame.moment, frame.view, frame.state.version, self.history.crosshair)
+        built = (width, self.size.height, now, *seen)
         if built == self._built:
             if is_live(frame):
                 self.history.follow(frame, self.followed)
@@ -53,19 +55,36 @@ class HistoryPane(Pane):
         """Build the pane's rows."""
         raise NotImplementedError
 
-    def placed(self, frame: Frame, end: float, span_to: Callable[[float], TimeSpan]) -> TimeSpan:
-        """Return the newest span; for a past moment the previous span, or one with the moment in its middle."""
+    def window(self, frame: Frame) -> Window:
+        """Return the time that all panes show: the newest, or around a past moment that it does not contain."""
+        end = latest(frame)
+        wanted = dict(WINDOWS)[frame.view.window]
+        window = window_of(first_sample(frame), end, wanted, growing=not frame.state.phase.ended)
         if frame.moment is None:
             self.history.edge = None
-            return span_to(end)
+            return window
         if self.history.edge is None:
-            self.history.edge = end
-        span = span_to(self.history.edge)
+            self.history.edge = window.end
+        shown = Window(self.history.edge, window.seconds)
         at = frame.moment.at
-        if not span.begin <= at < span.end:
-            self.history.edge = min(end, at + (span.end - span.begin) / 2)
-            span = span_to(self.history.edge)
-        return span
+        if not shown.begin <= at < shown.end:
+            shown = Window(min(window.end, at + window.seconds / 2), window.seconds)
+            self.history.edge = shown.end
+        return shown
+
+    def crosshair(self, frame: Frame) -> float | None:
+        """Return the time of the vertical line: the crosshair, else the past moment."""
+        if self.history.crosshair is not None or frame.moment is None:
+            return self.history.crosshair
+        return frame.moment.at
+
+    def set_crosshair(self, at: float | None) -> None:
+        """Move the crosshair of all panes."""
+        if at == self.history.crosshair:
+            return
+        self.history.crosshair = at
+        for pane in self.screen.query(HistoryPane):
+            pane.again()
 
     def marks(self, frame: Frame) -> tuple[Mark, ...]:
         """Return what happened, including events after the shown moment."""
@@ -97,16 +116,10 @@ def time_word(frame: Frame) -> str:
     return "ended" if frame.state.phase.ended else "live"
 
 
-def moment_at(frame: Frame) -> float | None:
-    """Return the time of the hairline."""
-    return frame.moment.at if frame.moment is not None else None
-
-
-def window_seconds(frame: Frame, end: float) -> float:
-    """Return the minimum time span of charts. A young run's span is its age, unless the user chose a window."""
-    age = max(60.0, end - frame.state.began)
-    seconds = dict(WINDOWS).get(frame.view.window) or age
-    return min(seconds, age) if frame.view.window == LIVE_WINDOW else seconds
+def first_sample(frame: Frame) -> float:
+    """Return the time from which a run has samples: the start of its first attempt."""
+    attempts = frame.state.attempts
+    return attempts[0].began if attempts else frame.state.began
 
 
 def chart_mode(frame: Frame) -> Mode:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ..history import MetricHistory
 from ..newest_samples import Want, latest
-from ..rows.charts import scale, span_ending, window_text
 from ..rows.frame import Frame, names
 from ..rows.glyphs import Row
-from ..rows.plot import Mode, TimeSpan, Values
 from ..rows.rank_time import RankSeries, rank_time_rows
-from .history_pane import HistoryPane, chart_mode, is_live, moment_at, time_word, window_seconds
+from ..rows.time_axis import BucketRange, buckets_of, span_of, window_text
+from ..rows.value_axis import Values
+from .history_pane import HistoryPane, chart_mode, is_live, time_word
 
 MOST_RANKS = 64
 """Maximum number of ranks with separate rows; with more, rows are nodes."""
@@ -30,35 +30,38 @@ def label_width(frame: Frame, height: int) -> int:
 def rank_time(pane: HistoryPane, frame: Frame, width: int, height: int) -> list[Row]:
     """Return the rows of a pane that shows ranks × time, and set its title."""
     cells = max(1, width - label_width(frame, height))
-    end = latest(frame)
-    bucket, _ = scale(window_seconds(frame, end), cells)
-    span = pane.placed(frame, end, lambda edge: span_ending(edge, cells, bucket, 1, Mode.ASCII))
+    window = pane.window(frame)
+    span = span_of(window, cells)
+    buckets = buckets_of(span, 1)
     by_node = len(frame.state.ranks) > MOST_RANKS
-    series = _rank_series(pane.history, frame, span, bucket, by_node)
+    series = _rank_series(pane.history, frame, buckets, by_node)
     pane.run_asks()
     noun = "nodes" if by_node else "ranks"
-    pane.entitle(f"{noun} × time · {window_text(time_word(frame), span)}")
+    pane.entitle(f"{noun} × time · {window_text(time_word(frame), window)}")
     if not series:
         return [(("no sample of a rank yet", "stale"),)]
     return rank_time_rows(
         series,
         span,
-        bucket,
+        buckets,
         width,
         height,
         chart_mode(frame),
         names=names(frame.state) if by_node else None,
-        cursor=moment_at(frame),
+        cursor=pane.crosshair(frame),
+        until=latest(frame),
     )
 
 
 def _rank_series(
-    history: MetricHistory, frame: Frame, span: TimeSpan, bucket: int, by_node: bool
+    history: MetricHistory, frame: Frame, buckets: BucketRange, by_node: bool
 ) -> dict[int, RankSeries]:
     fold = "node" if by_node else "each"
     parts: dict[str, dict[int, Values]] = {}
     for metric in ("rank.step", "rank.step_s", "rank.wait"):
-        shown = history.show(frame, Want(metric, fold), bucket, span.begin, span.cells, is_live(frame))
+        shown = history.show(
+            frame, Want(metric, fold), buckets.seconds, buckets.begin, buckets.size, is_live(frame)
+        )
         parts[metric] = {
             number: each.low if metric == "rank.step" else each.mean
             for each in shown

@@ -15,7 +15,8 @@ from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import METRICS, SOURCES, find_metric, source_of
 from ...runners.telemetry.quantity_text import value_text
 from ..rows.glyphs import table
-from ..rows.plot import Axis, Mode, sparkline
+from ..rows.plot import Mode, sparkline
+from ..rows.value_axis import Axis
 from ..terminal import answer, complain
 from .run_or_bundle import run_or_bundle
 
