@@ -16,6 +16,7 @@ from textual.binding import Binding
 from textual.events import Event
 
 from ..runners.run import clock
+from ..runners.run.errors import LaunchError
 from ..runners.run.settings_file import SettingsError, settings_path
 from . import terminal
 from .alerts import Alerts
@@ -225,14 +226,27 @@ class CockpitApp(Cockpit):
         """Open the launch form, filled from the run under the cursor of the list, or from the displayed one."""
         from .screens.launch import LaunchScreen
 
-        if not isinstance(self.screen, LaunchScreen):
-            run = self.screen.list.current if isinstance(self.screen, RunsScreen) else self.current
-            self.push_screen(LaunchScreen(run.id if run is not None else ""))
+        if isinstance(self.screen, LaunchScreen):
+            return
+        run, copied = (
+            self.screen.list.current if isinstance(self.screen, RunsScreen) else self.current,
+            None,
+        )
+        if run is not None:
+            with suppress(LaunchError):
+                copied = self.source.form_of(run.id)
+        self.push_screen(LaunchScreen(copied))
 
-    def rerun(self, run: str) -> None:
+    def rerun(self, run: str, name: str) -> None:
+        from .screens.rerun import ask_rerun
+
+        ask_rerun(self, run, name)
+
+    def open_form(self, run: str) -> None:
         from .screens.launch import LaunchScreen
 
-        self.push_screen(LaunchScreen(run, True))
+        with self.refusals():
+            self.push_screen(LaunchScreen(self.source.form_of(run)))
 
     def action_runs(self) -> None:
         if not isinstance(self.screen, RunsScreen):

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from ..presets.finding import PlanError, PresetError
@@ -25,14 +25,17 @@ from ..runners.run.model import CommandDone
 from ..runners.run.wire.client import Link, LinkError
 from ..runners.watch.foreign_jobs import find_job, scan
 from .other_hosts import OtherHosts
+from .own_verbs import verb_document
 from .rows.runs import RunEntry, entry_of
 
 # Code that watches jobs or plans launches is imported on demand, since the first frame of a run needs neither.
 if TYPE_CHECKING:
     from ..presets.model import Loaded
+    from ..runners.comparison.rerun_changes import LaunchChange
     from ..runners.hub.sky_process import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from ..runners.launch.preset_library import PresetEntry, PresetLibrary
+    from ..runners.launch.recent import CopiedForm
 
 WATCH = "watch:"
 """Prefix of the pid in the id of a job that distui did not start."""
@@ -201,14 +204,14 @@ class LocalSource:
         except (RunError, PresetError, PlanError) as error:
             return launch_form.LaunchPreview(text="", problems=(str(error),))
 
-    def form_of(self, run_id: str) -> LaunchForm:
+    def form_of(self, run_id: str) -> CopiedForm:
         """Return the launch form of a run. Raises LaunchError."""
         from ..runners.launch import recent
 
         with _raised_as(LaunchError):
             if run_id.startswith(WATCH):
                 raise RunError("distui did not start this job, so it has no launch form")
-            return recent.form_of(run_directories.resolve(run_id), os.getcwd())
+            return recent.copied(run_directories.resolve(run_id), os.getcwd())
 
     async def candidates(self, form: LaunchForm) -> list[Candidate]:
         """Return the nodes that SkyPilot offers for this form. Raises LaunchError."""
@@ -224,6 +227,18 @@ class LocalSource:
         with _raised_as(LaunchError):
             started = await asyncio.to_thread(lambda: launch_form.prepared(form).start())
             return started.record.run
+
+    async def rerun_changes(self, run_id: str) -> list[LaunchChange]:
+        """Return what `distui rerun` would change. Raises LaunchError."""
+        from ..runners.comparison.rerun_changes import LaunchChange
+
+        document, _ = await _rerun(run_id, "--dry-run")
+        return convert(document["changes"], list[LaunchChange])
+
+    async def rerun(self, run_id: str) -> str:
+        """Start an ended run again, as `distui rerun` does, and return the id of the new run. Raises LaunchError."""
+        document, _ = await _rerun(run_id, "--detach")
+        return str(document["run"])
 
     def retire(self, launched: str) -> str:
         """Remove the runs that the settings no longer keep after a launch; return a sentence, "" if none was removed."""
@@ -259,6 +274,16 @@ class LocalSource:
         with _raised_as(LinkError):
             ok, text = await sky_cloud.carry_out(run_directories.resolve(run_id), command)
             return CommandDone(command.id, ok, text)
+
+
+async def _rerun(run_id: str, option: str) -> tuple[dict[str, Any], list[str]]:
+    """Execute `distui rerun` with JSON. Raises LaunchError."""
+    with _raised_as(LaunchError):
+        if run_id.startswith(WATCH):
+            raise RunError(
+                "distui did not start this job: start it with `distui exec` to be able to repeat it"
+            )
+        return await verb_document("rerun", run_id, option, "--json")
 
 
 _CAUSES: dict[type[LaunchError | LinkError], tuple[type[Exception], ...]] = {

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from ...presets.plan import wished_env
 from ...presets.request import FORM_OPTIONS, Request
 from ...presets.secrets import MASK, holds_secret
 from ..run import run_directories
 from ..run.errors import RunError
+from ..run.formatting import listed
 from ..run.run_directories import Entry
 from . import rerun
 from .launch_form import LaunchForm
@@ -38,20 +40,53 @@ def read() -> list[LaunchForm]:
     return forms[:MOST]
 
 
-def form_of(entry: Entry, cwd: str) -> LaunchForm:
-    """Return the form that launches a run again from `cwd`, with its current environment.
+class CopiedForm(NamedTuple):
+    """The form of a run."""
 
-    Raises RunError for a run that no form can repeat.
+    form: LaunchForm
+    note: str
+    """What the form's first rows do not show: further options, and what it leaves out."""
+
+
+def copied(entry: Entry, cwd: str) -> CopiedForm:
+    """Return the form that launches a run from `cwd`, with its current environment.
+
+    Raises RunError for a run that no form can hold.
     """
     kept, name = rerun.read(entry), entry.record.name
-    return _form(rerun.with_changes(kept.request, entry.state().changes), name, kept.cwd, cwd)
+    request = rerun.with_changes(kept.request, entry.state().changes)
+    form = _form(request, name, kept.cwd, cwd)
+    also = " ".join(_further_words(form))
+    left_out = listed(list(_left_out(request)))
+    parts = [f"copied from {name}"]
+    parts += [f"also: {also}"] if also else []
+    parts += [f"without {left_out}: secrets are never stored"] if left_out else []
+    return CopiedForm(form, " · ".join(parts))
+
+
+def _further_words(form: LaunchForm) -> Iterator[str]:
+    """Yield the options of a form whose rows are at its end, as the command line takes them."""
+    for name, text in form.options.items():
+        option = FORM_OPTIONS[name]
+        if not option.label:
+            yield f"{option.flags[-1]} {text}" if option.takes else option.flags[-1]
+
+
+def _left_out(request: Request) -> Iterator[str]:
+    """Yield what a form of this request lacks, because it is secret."""
+    variables = wished_env(request)
+    yield from sorted(variables.keys() - _without_secrets(variables).keys())
+    if any(MASK in word for word in request.args):
+        yield "the arguments"
+    yield from (f"--set {pair.partition('=')[0]}" for pair in request.overrides if MASK in pair)
 
 
 def _form(request: Request, name: str, directory: str, cwd: str) -> LaunchForm:
     """Return the form of a request that was made in `directory`. Raises RunError."""
     if not request.preset or not request.script:
         raise RunError(
-            f"run {name} is no launch of a script under a preset: `distui rerun {name}` repeats it"
+            f"run {name} has no preset, and the form needs one: `distui rerun {name}` repeats it, "
+            "with other variables by --env and --unset"
         )
     variables = wished_env(request)
     level = variables.pop("NCCL_DEBUG", "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from distui.presets.finding import PresetError
 from distui.presets.load import load
 from distui.presets.model import Loaded
+from distui.runners.comparison.rerun_changes import LaunchChange
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.runners.launch.preset_library import PresetEntry
@@ -109,6 +110,10 @@ class ScriptedSource(LocalSource):
         self.link = link
         self.listed = list(runs)
         self.launched: list[LaunchForm] = []
+        self.rerun_of: list[str] = []
+        """Runs that were started again."""
+        self.changed: list[LaunchChange] = []
+        """What a rerun would change."""
         self.retired = ""
         """What went by retention after a launch."""
         self.opened: list[str] = []
@@ -167,6 +172,17 @@ class ScriptedSource(LocalSource):
         if self.refuse:
             raise LaunchError(self.refuse)
         self.launched.append(form)
+        return "r-new"
+
+    async def rerun_changes(self, run_id: str) -> list[LaunchChange]:
+        if self.refuse:
+            raise LaunchError(self.refuse)
+        return self.changed
+
+    async def rerun(self, run_id: str) -> str:
+        if self.refuse:
+            raise LaunchError(self.refuse)
+        self.rerun_of.append(run_id)
         return "r-new"
 
     def retire(self, launched: str) -> str:

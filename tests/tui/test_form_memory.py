@@ -22,6 +22,7 @@ from distui.runners.launch import recent
 from distui.runners.launch.launch_form import LaunchForm, with_free_name
 from distui.runners.launch.prepared import REQUEST_FILE, request_text
 from distui.runners.launch.preset_library import PresetEntry
+from distui.runners.launch.recent import CopiedForm
 from distui.runners.launch.syntax_check import syntax_problem
 from distui.runners.run import journal, run_directories
 from distui.runners.run.errors import RunError
@@ -155,7 +156,7 @@ def test_the_trainings_python_names_the_line_of_a_syntax_error(tmp_path: Path) -
 async def test_the_form_begins_with_the_run_at_hand(rig: Start) -> None:
     it = rig(play.running())
     form = LaunchForm(preset="fsdp2", script="train.py", args="--lr 1", nproc="4", options={"env": "LR=1"})
-    it.source.form_of = lambda run_id: form  # type: ignore[method-assign]
+    it.source.form_of = lambda run_id: CopiedForm(form, "copied from minigpt")  # type: ignore[method-assign]
     async with shown(it, 120, 40):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("ctrl+n")
@@ -281,7 +282,7 @@ def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tm
     path = run_directories.create(record, b"{}", {REQUEST_FILE: request_text(request, str(tmp_path))})
     entry = run_directories.at(path)
     assert entry is not None
-    form = recent.form_of(entry, str(tmp_path))
+    form = recent.copied(entry, str(tmp_path)).form
     assert form == LaunchForm(
         preset="ddp",
         script="train.py",
@@ -290,15 +291,15 @@ def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tm
         options={"name": "mine", "env": "LR=1"},
         nccl_debug="INFO",
     )
-    assert recent.form_of(entry, "/").script == str(tmp_path / "train.py")
+    assert recent.copied(entry, "/").form.script == str(tmp_path / "train.py")
     changed = AttemptStarted(
         2, "restart", 2, (), {"LR": None, "SEED": "9", "NCCL_DEBUG": "WARN", "TOKEN": MASK}
     )
     (path / journal.NAME).write_bytes(msgspec.json.encode(Stamped(time=1.0, event=changed, seq=1)) + b"\n")
-    form = recent.form_of(entry, str(tmp_path))
+    form = recent.copied(entry, str(tmp_path)).form
     assert (form.option("env"), form.nccl_debug) == ("SEED=9", "WARN"), (
         "as `:restart env` left it; secrets stay out"
     )
     (path / REQUEST_FILE).write_text("{}")
     with pytest.raises(RunError):
-        recent.form_of(entry, str(tmp_path))
+        recent.copied(entry, str(tmp_path)).form

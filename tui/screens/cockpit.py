@@ -46,8 +46,12 @@ class Cockpit(PacedApp):
         """Show this run instead of the current one."""
         raise NotImplementedError
 
-    def rerun(self, run: str) -> None:
-        """Open the launch form, filled from a run, to launch it again."""
+    def rerun(self, run: str, name: str) -> None:
+        """Ask whether to start an ended run again, with what differs from its launch."""
+        raise NotImplementedError
+
+    def open_form(self, run: str) -> None:
+        """Open the launch form, filled from this run; if no form can hold its launch, show why."""
         raise NotImplementedError
 
     def publish(self) -> None:
@@ -73,6 +77,12 @@ class Cockpit(PacedApp):
             flash.say(text, options.get("severity", "information"), options.get("timeout"))
         else:
             super().notify(text, **options | {"markup": False})  # names and paths may contain brackets
+
+    def clear_messages(self) -> None:
+        """Remove the messages on the screen."""
+        if flash := self._flash():
+            flash.clear()
+        self.clear_notifications()
 
     def report(self, done: CommandDone) -> None:
         """Show the result of a command."""

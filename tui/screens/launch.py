@@ -46,9 +46,11 @@ from .launch_presets import PresetList
 from .launch_saving import PresetSaving
 from .modal import ConfirmScreen
 from .rows_view import StillRows
+from .starting import start_and_open
 
 if TYPE_CHECKING:
     from ...presets.model import Loaded
+    from ...runners.launch.recent import CopiedForm
 
 
 TYPING_S = 0.15
@@ -75,13 +77,10 @@ class LaunchScreen(Screen[None]):
         ),
     ]
 
-    def __init__(self, run: str = "", again: bool = False) -> None:
-        """Fill the form from the run with id `run`, or from the last launch if it is "".
-
-        `again` is True if the user asked to launch that run again.
-        """
+    def __init__(self, copied: CopiedForm | None = None) -> None:
+        """Fill the form with that of a run, or from the last launch."""
         super().__init__()
-        self._from, self._again = run, again
+        self._copied = copied
         self.presets, self.form_view, self.details = PresetList(), FormView(), Details()
         self._filling = FormFilling(self.presets, self.form_view)
         self.top, self.why, self.foot = (
@@ -115,7 +114,7 @@ class LaunchScreen(Screen[None]):
         self.form_view.entitle("form")
         self.candidates.border_title = "nodes that SkyPilot would take · Enter takes their place"
         self.presets.set_entries(self.app.source.presets())
-        self._filling.begin(self.app.source, self._from, self._again)
+        self._filling.begin(self._copied)
         self._open()
         self.form_view.focus()
 
@@ -339,13 +338,4 @@ class LaunchScreen(Screen[None]):
         self.app.push_screen(question, answered)
 
     async def _launch(self, form: LaunchForm) -> None:
-        with self.app.refusals():
-            run = await self.app.source.launch(form)
-            self.app.open_run(run)
-            background(self.app, "retention", retire(self.app, run))
-
-
-async def retire(app: Cockpit, launched: str) -> None:
-    """Remove the runs that the settings no longer keep, and report which."""
-    if gone := await asyncio.to_thread(app.source.retire, launched):
-        app.notify(gone)
+        await start_and_open(self.app, self.app.source.launch(form))

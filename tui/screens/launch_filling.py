@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ...runners.launch import launch_settings, recent
 from ...runners.launch.launch_form import LaunchForm, with_free_name
-from ...runners.run.errors import LaunchError
+from ...runners.launch.recent import CopiedForm
 from ..rows.form_fields import typed_of
-from ..source import LocalSource
 from .launch_fields import FormView
 from .launch_presets import PresetList
 
@@ -20,19 +19,11 @@ class FormFilling:
         self._recent_index = -1
         """Index of the displayed launch in `_recents`; -1 if the form does not show one."""
 
-    def begin(self, source: LocalSource, run: str, asked_to_rerun: bool) -> None:
-        """Fill the form from the run with this id, the last launch, or the settings.
-
-        `asked_to_rerun`: the user asked to launch that run again, so a form that cannot be shown is an error.
-        """
-        if run:
-            try:
-                self._fill(source.form_of(run), "copied from the selected run")
-            except LaunchError as error:
-                if asked_to_rerun:
-                    self._form_view.notify(str(error), severity="error")
-            else:
-                return
+    def begin(self, copied: CopiedForm | None) -> None:
+        """Fill the form with that of a run, from the last launch, or from the settings."""
+        if copied is not None:
+            self._fill(copied.form, copied.note)
+            return
         self._recents = recent.read()
         defaults = launch_settings.load()
         if self._recents:

@@ -213,8 +213,10 @@ class RunsScreen(Screen[None]):
         run = self.list.current
         if run is not None and run.host:
             self.notify(f"the run is kept on {run.host}: Enter opens it there, and r launches it again")
+        elif run is not None and run.live:
+            self.app.open_form(run.id)
         elif run is not None:
-            self.app.rerun(run.id)
+            self.app.rerun(run.id, run.name)
 
     def action_note(self) -> None:
         self._ask_marks("note", "empty takes the note away")

@@ -173,7 +173,7 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
 
 def show_json(prepared: Prepared, further: Mapping[str, Any]) -> int:
     """Print the plan and `further` as one JSON object."""
-    sys.stdout.write(json.dumps(prepared.json() | further) + "\n")
+    sys.stdout.write(json.dumps({**prepared.json(), **further}) + "\n")
     return 0
 
 

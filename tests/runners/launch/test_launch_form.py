@@ -132,10 +132,10 @@ def test_the_form_of_a_run_has_the_ways_that_its_launch_named(here: Path, ways: 
         )
         entry = run_directories.at(path)
         assert entry is not None
-        assert recent.form_of(entry, str(here)).options.get("notify", "") == typed
+        assert recent.copied(entry, str(here)).form.options.get("notify", "") == typed
         (path / REQUEST_FILE).write_text("{}")
         with pytest.raises(RunError, match="is damaged"):
-            recent.form_of(entry, str(here))
+            recent.copied(entry, str(here)).form
 
 
 def test_the_form_of_a_run_has_the_options_of_its_launch(here: Path, ways: Path) -> None:
@@ -151,7 +151,7 @@ def test_the_form_of_a_run_has_the_options_of_its_launch(here: Path, ways: Path)
     )
     entry = run_directories.at(path)
     assert entry is not None
-    again = launch_form.requested(recent.form_of(entry, str(here)))
+    again = launch_form.requested(recent.copied(entry, str(here)).form)
     assert again == replace(launch.asked, name="train")
     with pytest.raises(RunError, match=r"--grace 'soon' is not a number of seconds"):
         launch_form.prepared(form(options={"grace_s": "soon"}))
