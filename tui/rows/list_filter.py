@@ -98,15 +98,19 @@ class FilterGrammar(Generic[T]):
         return ListFilter(tuple(tests), frozenset(fields))
 
     def fitting(self, items: Iterable[T], text: str) -> list[T]:
-        """Return the items that match; an invalid word counts as text, since the user may still be typing it."""
+        """Return the items that match what is typed so far."""
+        typed = self.typed(text)
+        return [item for item in items if typed.fits(item)]
+
+    def typed(self, text: str) -> ListFilter[T]:
+        """Parse a filter; an invalid word counts as text, since the user may still be typing it."""
         tests = list[Test]()
         for match in _TOKEN.finditer(text):
             try:
                 tests.append(self._word(match[0], 1)[0])
             except FilterError:
                 tests.append(self._anywhere(match[0]))
-        typed = ListFilter[T](tuple(tests))
-        return [item for item in items if typed.fits(item)]
+        return ListFilter(tuple(tests))
 
     def mistake(self, text: str) -> str:
         """Return the error in a filter as a sentence; "" if there is none."""
