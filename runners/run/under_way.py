@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .commands import Down, Profile, Save, Stop
 from .formatting import NA, duration_exact, elapsed
-from .model import HUB, ProfileArmed
+from .model import HUB, ProfileArmed, RunPhase
 from .state import LIVING, OpenCommand, RunState
 
 _LASTING = {Save.verb: "saving a checkpoint", Down.verb: "taking the cluster down"}
@@ -54,8 +54,8 @@ def under_way(state: RunState, now: float) -> list[str]:
 
 
 def _launch_text(state: RunState, now: float) -> str:
-    """Return the newest stage of a launch in progress; "" once there are ranks."""
-    if state.ranks or state.attempts:
+    """Return the newest stage of a launch in progress; "" once there are ranks, or a managed job runs."""
+    if state.phase is not RunPhase.STARTING or state.ranks or state.attempts:
         return ""
     stages = [each for each in state.stages.values() if each.node == HUB and each.ended is None]
     return f"launching: {stages[-1].stage} {_lasted(stages[-1].began, now)}" if stages else ""

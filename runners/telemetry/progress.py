@@ -194,12 +194,15 @@ def advance_of(state: RunState, now: float, dim: bool = False) -> Advance:
     if stopping(state, now) is not None:
         return Advance(False)
     usual_s = _median(sample.usual_s for sample in samples)
+    still_s = min((sample.still_s for sample in samples if sample.still_s is not None), default=None)
     if hung(state):
-        return Advance(False, _since_newest(state, now), usual_s)
+        newest_s = _since_newest(state, now)
+        return Advance(False, still_s if newest_s is None else newest_s, usual_s)
     if any(sample.step_s is not None for sample in samples):
         return Advance(True)
-    stills = [sample.still_s for sample in samples if sample.still_s is not None]
-    return Advance(False, min(stills), usual_s) if stills else _advance_by_reports(state, now)
+    if still_s is None:
+        return _advance_by_reports(state, now)
+    return Advance(False, still_s, usual_s)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

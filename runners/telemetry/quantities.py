@@ -99,7 +99,7 @@ RANK: tuple[Quantity, ...] = (
         holds=Holds.STEPS,
         why=NO_STEPS,
         curve=Curve("rank.step_s", "step time", compared=Compared(1, 1, "median", "less")),
-        column=TableColumn("pace", "mean time of a step", width=6, priority=5, title="s/step"),
+        column=TableColumn("pace", "mean time of a step", width=6, priority=11, title="s/step"),
         export=own_family("rank.step.duration", "Mean time of a step, while steps go on.", "seconds"),
     ),
     Quantity(

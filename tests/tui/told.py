@@ -11,7 +11,17 @@ import several
 from distui.presets.finding import Finding
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
 from distui.runners.run.log_files import file_id
-from distui.runners.run.model import HUB, CaughtUp, Event, FindingRaised, HostTick, NcclTick
+from distui.runners.run.model import (
+    HUB,
+    CaughtUp,
+    Event,
+    FindingRaised,
+    HostTick,
+    NcclTick,
+    PulseTick,
+    RankTick,
+)
+from distui.runners.run.pulse import Pulse, Site
 from distui.runners.run.samples import Host
 
 PHASES = {"kernels": 0.31, "bootstrap": 0.42, "topo": 0.18, "graphs": 0.04, "connections": 0.12}
@@ -111,7 +121,20 @@ def running(told: NcclFacts, *findings: Finding) -> list[tuple[float, Event]]:
     """The run on one node, which has told this."""
     raised: list[tuple[float, Event]] = [(120, FindingRaised(one)) for one in findings]
     disk = HostTick(Host(cpu_percent=40.0, cores=64, disk_free=812 << 30, disk_total=1800 << 30))
-    return [*play.running()[:-1], *raised, (124.6, disk), (124.6, tick(told)), (124.7, CaughtUp(20))]
+    stalled = hung() if any(one.waiting for one in findings) else ()
+    ticks = [(124.6, event) for event in (*stalled, disk, tick(told))]
+    return [*play.running()[:-1], *raised, *ticks, (124.7, CaughtUp(20))]
+
+
+def hung() -> tuple[Event, ...]:
+    """Samples of ranks that have made no step for 42 s, and the pulse of the one that the others wait for."""
+    still = (
+        msgspec.structs.replace(sample, step_s=None, still_s=42.0, usual_s=sample.step_s)
+        for sample in play.samples(8)
+    )
+    stack = (Site("data.py", 88, "load"), Site("train.py", 60, "main"))
+    pulse = Pulse(3, play.NOW, 4714, hook=True, state="S", stack=stack, sites=1, samples=10, step=120)
+    return RankTick(tuple(still)), PulseTick((pulse,))
 
 
 def on_nodes(told: NcclFacts, nodes: int = 2, *findings: Finding) -> list[several.Told]:
@@ -140,7 +163,7 @@ def findings() -> Iterable[Finding]:
     """A hang with what goes with it, and something that is no alarm."""
     text = "rank 3 never joined all_reduce 1204: it is in load() at data.py:88, and 7 ranks wait for it"
     yield Finding(
-        "hang-not-joined", "error", text, rank=3, node=0, since=play.BEGAN + 83,
+        "hang-not-joined", "error", text, rank=3, node=0, since=play.BEGAN + 83, waiting=(0, 1, 2, 4, 5, 6, 7),
         remedy="look at data.py:88 on rank 3; a barrier before it would show who is late",
         evidence=(
             "rank 3: stack unchanged in 6 looks: load (data.py:88) < next (data.py:41) < main (train.py:60)",

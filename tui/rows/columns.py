@@ -10,7 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...runners.diagnosis.rank_activity import Now, RankActivity
 from ...runners.run.formatting import NA, duration_short, size_short, spans_short, usage_short
+from ...runners.run.model import RankPhase
 from ...runners.run.samples import Gpu, RankSample
 from ...runners.run.state import LIVING, Node, Rank
 from ...runners.telemetry.quantities import BY_KIND
@@ -36,6 +38,9 @@ class RankRow(Struct, frozen=True):
     """Name of its node."""
     mesh: str
     """Its coordinates; "" if the mesh has only one dimension."""
+    doing: RankActivity
+    is_late: bool
+    """Whether its steps have stopped: `sample.step_s` is then the usual time of one, and dim."""
 
 
 class GpuRow(Struct, frozen=True):
@@ -257,9 +262,29 @@ def _rank_columns() -> dict[str, Column]:
 _MEASURED_OF_RANK = _rank_columns()
 
 
+_ACTIVITY: dict[Now, tuple[str, str]] = {
+    Now.BEGINS: (glyphs.STALE, "warn"),
+    Now.STEPS: ("▶", "ok"),
+    Now.WAITS: ("‖", "warn"),
+    Now.PAUSES: (glyphs.STALE, "text"),
+    Now.BLOCKED: (glyphs.WARN, "warn"),
+    Now.STILL: (glyphs.WARN, "warn"),
+    Now.STOPPING: ("↻", "warn"),
+}
+"""Glyph and style of what a rank does, if more is known than the state of its process."""
+
+
+def rank_mark(phase: RankPhase, doing: RankActivity) -> tuple[str, str]:
+    """Return glyph and style of what a rank does: the culprit of a hang stands out, its victims do not."""
+    if doing.culprit:
+        return glyphs.BAD, "bad"
+    glyph, style = _ACTIVITY.get(doing.now, glyphs.RANK[phase])
+    return glyph, "dim" if doing.victim else style
+
+
 def worst(row: RankRow) -> str:
-    """Return a sort key: failed before starting before running."""
-    style = glyphs.RANK[row.rank.phase][1]
+    """Return a sort key: failed and to blame before starting and without steps before running."""
+    style = rank_mark(row.rank.phase, row.doing)[1]
     return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(row.rank.phase)
 
 
@@ -268,13 +293,15 @@ _NODE = _words("node", "name of its node", "where", sorts=True, width=8, priorit
 NODE = replace(_NODE, shown_if="nodes")
 STATE = _column(
     "state",
-    "state of the process",
-    lambda row: " ".join((glyphs.RANK[row.rank.phase][0], row.rank.phase)),
+    "what the rank does: makes steps, waits in a collective, is blocked, is being stopped",
+    lambda row: f"{rank_mark(row.rank.phase, row.doing)[0]} {row.doing.text}",
     worst,
     width=11,
     priority=1,
     right=False,
 )
+STATE_WIDTHS = (STATE.width, 13, 18, 24)
+"""Widths of the state column: few, so that the other columns seldom move."""
 MESH = _words("mesh", "coordinates in the preset's mesh", "mesh", width=4, priority=16)
 """`rank_columns` widens it to the coordinates of the last rank, which are the widest."""
 EXIT = _column(

@@ -20,6 +20,7 @@ from ...runners.run.freshness import Freshness, freshness, holds
 from ...runners.run.model import LinkState
 from ...runners.run.samples import Gpu
 from ...runners.run.state import Node, Rank, RunState
+from ...runners.telemetry.progress import Progress, progress
 from . import glyphs
 from .glyphs import fit
 
@@ -180,6 +181,11 @@ class Frame:
     def gpus(self, node: Node) -> tuple[Gpu, ...]:
         """Return the node's GPUs if their values are fresh, else ()."""
         return node.gpus if self.fresh(node.node, node.gpu_sampled) else ()
+
+
+def training_line(frame: Frame) -> Progress:
+    """Return the training line, the source of its values for header, table and charts. Use it by `Frame.once`."""
+    return progress(frame.state, frame.node_now(0), dim=True)
 
 
 def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:

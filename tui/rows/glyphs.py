@@ -61,6 +61,9 @@ _ASCII = str.maketrans(
         "▾": "v",
         "°": "C",
         "»": ">",
+        "▶": ">",
+        "‖": "=",
+        "↻": "@",
     }
 )
 
@@ -74,7 +77,7 @@ RANK: dict[RankPhase, tuple[str, str]] = {
     RankPhase.LOST: (BAD, "bad"),
     RankPhase.ENDED: (STALE, "stale"),
 }
-"""Glyph and style of a rank's state."""
+"""Glyph and style of the state of a rank's process."""
 
 RUN: dict[RunPhase, tuple[str, str]] = {
     RunPhase.STARTING: (STALE, "warn"),

@@ -12,17 +12,19 @@ from ...presets.finding import Finding
 from ...presets.plurals import plural
 from ...runners.diagnosis.applied_preset import check_applied
 from ...runners.diagnosis.first_step import no_step_yet
+from ...runners.diagnosis.rank_activity import pause_of
 from ...runners.diagnosis.status import HUNG, world_size
 from ...runners.run.formatting import NA, duration_exact, duration_short, elapsed, time_of_day, usage_short
 from ...runners.run.model import Cluster, LinkState, RankPhase, RunPhase
 from ...runners.run.nccl_reach import instead_of_gloo, uses_gloo
 from ...runners.run.state import RunState
-from ...runners.telemetry.progress import STEPS_SOURCE, Progress, hung, parts, progress
+from ...runners.run.under_way import under_way
+from ...runners.telemetry.progress import STEPS_SOURCE, Progress, hung, parts
 from . import glyphs
 from .findings import alarms as finding_alarms
-from .frame import Frame, SampleFields, gpu_fields, gpu_places
+from .frame import Frame, SampleFields, gpu_fields, gpu_places, training_line
 from .glyphs import Cells, Row, kept, or_na, percent, row_width
-from .run_status import recovered, short_cost
+from .run_status import launching, recovered, short_cost
 
 TRENDS_FROM = 120
 """Minimum columns for sparklines in the header."""
@@ -46,7 +48,7 @@ _ENDS = ("died-", "oom-cuda", "oom-host", "oom-cgroup")
 
 def header_rows(frame: Frame, width: int, trends: Mapping[str, str] | None = None) -> list[Row]:
     """Return both lines in `width` columns; `trends` maps fields of `Progress` to sparklines."""
-    line = progress(frame.state, frame.node_now(0), dim=True)
+    line = frame.once(training_line)
     return [what_row(frame, width), how_row(frame, line, width, trends or {})]
 
 
@@ -91,6 +93,7 @@ def _what(frame: Frame) -> Cells:
         (1, ((state.name or state.run or "…", "head"),), " "),
         (0, state_cell(frame), _GAP),
         (2, _link(frame), _GAP),
+        (8 if launching(state) else 2, _progress(frame), _GAP),
         (5, _attempt(frame), _GAP),
         (4, _cluster_state(state.cluster), _GAP),
         (3 if _missing(frame) else 6, _size(frame), _GAP),
@@ -104,8 +107,13 @@ def _what(frame: Frame) -> Cells:
 
 
 def state_cell(frame: Frame) -> Row:
-    """Return the state and its problem: `● RUNNING`, `✖ RUNNING · hang`."""
+    """Return the state and its problem or progress: `● RUNNING`, `✖ RUNNING · hang`, `▲ RESTARTING: …`."""
     state = frame.state
+    if busy := frame.once(_under_way):
+        for action in _CHANGES:
+            if busy[0].startswith(action):
+                progress = busy[0].removeprefix(action).removeprefix(":").strip()
+                return ((f"{glyphs.WARN} {action.upper()} · {progress}", "warn"),)
     glyph, style = glyphs.RUN[state.phase]
     alarm = worst_alarm(state)
     if alarm and not state.phase.ended:
@@ -113,6 +121,20 @@ def state_cell(frame: Frame) -> Row:
         glyph, style = (glyphs.BAD, "bad") if severe else (glyphs.WARN, "warn")
         return ((f"{glyph} {state.phase.words.upper()} · {word}", style),)
     return ((f"{glyph} {state.phase.words.upper()}", style),)
+
+
+_CHANGES = ("restarting", "stopping")
+"""Actions under way that replace the state of the run."""
+
+
+def _under_way(frame: Frame) -> list[str]:
+    return under_way(frame.state, frame.node_now(0))
+
+
+def _progress(frame: Frame) -> Row:
+    """Return the progress of a launch, or of a command that leaves the state of the run as it is, as a profile does."""
+    texts = [text for text in frame.once(_under_way) if not text.startswith(_CHANGES)]
+    return ((texts[0], "accent"),) if texts else ()
 
 
 def worst_alarm(state: RunState) -> tuple[str, bool] | None:
@@ -242,7 +264,18 @@ def _nccl_level(frame: Frame) -> Row:
     if state.phase.ended or not levels or uses_gloo(state):
         return ()
     name = next(iter(levels)) if len(levels) == 1 else "mixed"
-    return () if name in ("WARN", "VERSION") else ((f"NCCL_DEBUG {name}", "warn"),)
+    if name in ("WARN", "VERSION"):
+        return ()
+    return ((f"NCCL_DEBUG {name}{_time_left(frame)}", "warn"),)
+
+
+def _time_left(frame: Frame) -> str:
+    """Return ", 3 s left" if the level goes back by itself."""
+    change = frame.state.nccl
+    if change is None or change.until is None:
+        return ""
+    left = change.until - frame.node_now(0)
+    return f", {duration_short(left)} left" if left > 0 else ""
 
 
 def _obeys(state: RunState) -> Row:
@@ -317,6 +350,8 @@ _ORDER = {
 }
 """Priority by field of `Progress`. The checkpoint has 6 (3 in its short form), the load 7 and 9 to 11."""
 _COMMAND = 20
+_COUNTS = ("step", "fraction")
+"""Fields that stay true while no step comes."""
 _BESIDE_STEP = ("fraction", "eta_s", "still_s")
 
 
@@ -324,7 +359,8 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], s
     """Return the cells of the second line. `short` keeps only the checkpoint's age, and raises its priority."""
     cells: Cells = []
     after: Cells = []
-    for name, text in parts(line):
+    pause = frame.once(_pause) if line.still_s is not None else ""
+    for name, text in parts(line, pause):
         if name == "step" and line.step == 0 and line.sources.get("step") == STEPS_SOURCE:
             continue  # no optimizer step was seen; a script without an optimizer has none
         cell: Row = ((text, _style(frame, line, name)),)
@@ -344,8 +380,20 @@ def _style(frame: Frame, line: Progress, name: str) -> str:
     if name in line.not_finite:
         return "bad"
     if name == "still_s":
-        return "bad" if hung(frame.state) else "warn"
-    return "stale" if frame.quiet or frame.lost or line.earlier else "text"
+        return _still_style(frame)
+    is_old = line.still_s is not None and name not in _COUNTS
+    return "stale" if is_old or frame.quiet or frame.lost or line.earlier else "text"
+
+
+def _still_style(frame: Frame) -> str:
+    if hung(frame.state):
+        return "bad"
+    return "text" if frame.once(_pause) else "warn"
+
+
+def _pause(frame: Frame) -> str:
+    """Return the known reason for steps that have stopped."""
+    return pause_of(frame.state, frame.node_now(0))
 
 
 def _before_steps(frame: Frame) -> Row:

@@ -13,10 +13,12 @@ from msgspec.structs import replace
 
 from ...presets.plurals import plural
 from ...runners.diagnosis import mesh
-from ...runners.run.formatting import NA, spans_short
+from ...runners.diagnosis.rank_activity import Activities
+from ...runners.run.formatting import NA, spans_short, usage_short
 from ...runners.run.model import RankPhase
 from ...runners.run.nccl_reach import uses_gloo
-from ...runners.run.state import Rank, RunState
+from ...runners.run.state import Node, Rank, RunState
+from ...runners.telemetry.progress import STEPS_SOURCE
 from . import glyphs
 from .column_widths import GAP, fitting, in_column, least, sorted_rows, widths
 from .columns import (
@@ -26,17 +28,19 @@ from .columns import (
     NODE,
     RANK_NUMBER,
     STATE,
+    STATE_WIDTHS,
     TABLES,
     WAIT,
     Column,
     GpuRow,
     RankRow,
     by_id,
+    rank_mark,
     silent,
 )
 from .cycle import following
-from .frame import Frame, fit_name, gpu_of, gpu_owners, names
-from .glyphs import Cell, Row, fit, table
+from .frame import Frame, fit_name, gpu_of, gpu_owners, names, training_line
+from .glyphs import Cell, Row, fit, or_na, percent, table
 
 OPTIONAL_FROM = 190
 """Minimum table width for columns that are `optional`."""
@@ -79,13 +83,14 @@ def rank_table(
     first = max(0, min(first, len(order) - 1))
     last = len(order) if count is None else min(len(order), first + count)
     visible = [make.row(frame.state.ranks[order[at]]) for at in range(first, last)]
-    columns = rank_columns(frame)
+    columns = [_widened(each, visible) for each in rank_columns(frame)]
     if not view.columns:
         columns = [
             _raised(each, visible)
             for each in columns
             if each.id == view.sort or not (beside_gpus and each.is_shared)
             if _worth(each, visible, view.sort)
+            if each.id != "step" or view.sort == "step" or _steps_differ(frame)
         ]
     laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame, "rank"), skip)
     chosen, sizes = laid.columns, laid.sizes
@@ -108,9 +113,30 @@ def _worth(column: Column, rows: Sequence[RankRow] | Sequence[GpuRow], sort: str
     )
 
 
+def _steps_differ(frame: Frame) -> bool:
+    """Whether the steps that the hooks count say more than the step that the script reports, in the header.
+
+    The two counts differ, since a script reports now and then, and a resumed one does not count from 0.
+    """
+    if frame.once(training_line).sources.get("step", STEPS_SOURCE) == STEPS_SOURCE:
+        return True
+    samples = [rank.sample for rank in frame.state.ranks.values() if rank.sample is not None]
+    counts = [sample.step for sample in samples if sample.step is not None]
+    return bool(counts) and max(counts) - min(counts) > 1
+
+
 def _raised(column: Column, rows: Sequence[RankRow]) -> Column:
     """Return the column; the age of the log takes the place of the wait if the ranks are silent."""
     return replace(column, priority=WAIT.priority) if column is LOG and silent(rows) else column
+
+
+def _widened(column: Column, rows: Sequence[RankRow]) -> Column:
+    """Return the column; that of the state is as wide as what the visible ranks do."""
+    if column is not STATE:
+        return column
+    wanted = max((len(column.text(row)) for row in rows), default=0)
+    fitting_widths = [width for width in STATE_WIDTHS if width >= wanted]
+    return replace(column, width=min(fitting_widths, default=STATE_WIDTHS[-1]))
 
 
 def rank_columns(frame: Frame) -> list[Column]:
@@ -234,25 +260,33 @@ class _RankRows:
 
     def __init__(self, frame: Frame, dim: bool = True) -> None:
         """Create the builder; `dim` includes old values."""
-        self._frame = frame
+        self._frame, self._dim = frame, dim
         self._shown = frame.usable if dim else frame.fresh
         self._names = names(frame.state)
         self._arranged = mesh.sizes(frame.state)
+        self._activities = Activities(frame.state, frame.node_now(0))
 
     def row(self, rank: Rank) -> RankRow:
         frame = self._frame
         node = frame.state.nodes.get(rank.place.node)
         gpu = gpu_of(rank, node)
         sampled = node is not None and self._shown(node.node, node.gpu_sampled)
+        sample = rank.sample if self._shown(rank.place.node, rank.sampled) else None
+        doing = self._activities.of(rank, sample)
+        is_late = self._dim and sample is not None and sample.usual_s is not None
+        if is_late and sample is not None:
+            sample = replace(sample, step_s=sample.usual_s)
         return RankRow(
             rank=rank,
             node=node,
-            sample=rank.sample if self._shown(rank.place.node, rank.sampled) else None,
+            sample=sample,
             gpu=gpu if sampled else None,
             fresh=frame.fresh(rank.place.node, rank.sampled),
             gpu_index=gpu.index if gpu else None,
             where=self._names.get(rank.place.node, str(rank.place.node)),
             mesh=mesh.short(self._arranged, rank.place.rank),
+            doing=doing,
+            is_late=is_late,
         )
 
 
@@ -261,8 +295,9 @@ def _drawn_rank(frame: Frame, row: RankRow, chosen: Sequence[Column], sizes: Seq
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
     for column, width in zip(chosen, sizes, strict=True):
         text = fit_name(row.where, width) if column is NODE else column.text(row)
-        style = "stale" if text == NA or not row.fresh else "text"
-        if column is STATE:
+        is_old = not row.fresh or (row.is_late and column.id == "pace")
+        style = "stale" if text == NA or is_old else "text"
+        if column.id == STATE.id:
             style = _state_style(frame, row)
         elif text == NA and row.sample is None and row.rank.sample is not None:
             text = glyphs.MISSING  # there is a value, but it is too old to show
@@ -272,7 +307,7 @@ def _drawn_rank(frame: Frame, row: RankRow, chosen: Sequence[Column], sizes: Seq
 
 def _state_style(frame: Frame, row: RankRow) -> str:
     fresh = row.node is None or frame.fresh(row.node.node, row.node.heard)
-    return glyphs.RANK[row.rank.phase][1] if fresh else "stale"
+    return rank_mark(row.rank.phase, row.doing)[1] if fresh else "stale"
 
 
 def _head(
@@ -346,6 +381,22 @@ _PLAIN = frozenset(
 
 
 # --- GPUs ---
+
+
+def plain_gpus(frame: Frame, node: Node) -> list[str]:
+    """Return a node's GPUs as text, one line each, with the reasons for throttled clocks."""
+    rows: list[tuple[str, ...]] = [("GPU", "name", "util", "mem", "power", "temp", "clocks")]
+    fresh = frame.fresh(node.node, node.gpu_sampled)
+    for gpu in node.gpus:
+        values = (
+            "lost" if gpu.lost else percent(gpu.util),
+            usage_short(gpu.mem_used, gpu.mem_total),
+            or_na(gpu.power_w, "{:.0f}W".format),
+            or_na(gpu.temp_c, "{:.0f}C".format),
+            or_na(gpu.throttle, lambda reasons: ", ".join(reasons) or "free"),
+        )
+        rows.append((str(gpu.index), gpu.name, *(values if fresh else (NA,) * len(values))))
+    return table(rows, frozenset({0, 2, 3, 4, 5}))
 
 
 def gpu_rows(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
@@ -432,7 +483,7 @@ def _drawn_gpu(frame: Frame, row: GpuRow, chosen: Sequence[Column], sizes: Seque
             text = glyphs.BAD + "lost" if width > 4 else "lost"
             cells.append((in_column(column, text, width) + " ", "bad"))
         elif column.id == "util" and row.fresh and row.gpu is not None and row.gpu.util is not None:
-            cells += _with_bar(frame, row.gpu.util, column.text(row), width)
+            cells += _with_bar(row.gpu.util, column.text(row), width)
         else:
             text, style = _gpu_text(row, column)
             cells.append((in_column(column, text, width) + " ", style))
@@ -448,10 +499,9 @@ def _gpu_text(row: GpuRow, column: Column) -> Cell:
     return text, "text" if row.fresh else "stale"
 
 
-def _with_bar(frame: Frame, value: float, text: str, width: int) -> list[Cell]:
-    """Return a value on the background colour of its step in the heat map."""
-    _, style = glyphs.heat(value, frame.view.ascii)
-    return [(fit(text, width, right=True), style.replace("bar", "heat")), (" ", "text")]
+def _with_bar(value: float, text: str, width: int) -> list[Cell]:
+    """Return a value on the background colour of its step in the heat ramp."""
+    return [(fit(text, width, right=True), f"heat{glyphs.bucket(value)}"), (" ", "text")]
 
 
 def _rest(rest: Sequence[GpuRow]) -> str:
