@@ -15,8 +15,8 @@ from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.run_filter import RUNS
 from distui.tui.rows.runs import RunEntry, head_row, ordered, place_columns, run_row
 from distui.tui.rows.runs_table import narrowed
-from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
+from distui.tui.screens.rerun import RerunScreen
 from distui.tui.screens.run import RunScreen
 from distui.tui.screens.runs import RunsScreen
 
@@ -205,11 +205,11 @@ async def test_notes_and_tags_of_runs_that_are_kept_elsewhere_are_refused(rig: S
             assert isinstance(it.app.screen, RunsScreen)
 
 
-async def test_r_opens_the_form_of_the_run(rig: Start) -> None:
+async def test_r_asks_before_it_runs_an_ended_run_again(rig: Start) -> None:
     async with shown(rig(play.running(), runs=several_runs()), 120, 40) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("R", "down", "r")
-        assert isinstance(it.app.screen, LaunchScreen)
+        assert isinstance(it.app.screen, RerunScreen)
 
 
 def test_a_foreign_job_fits_its_cells() -> None:
