@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from textual.geometry import Region
 from textual.screen import Screen
 
 from .pacing import Pacer
-from .picture import Cell, Picture
+from .picture import Cell, Picture, erases_in_colour
 
 
 class LinePane(Protocol):
@@ -81,7 +82,7 @@ class PacedApp(App[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.picture = Picture()
+        self.picture = Picture(erases=erases_in_colour(os.environ.get("TERM", "")))
         self.painter = Painter(self)
         self.pacer = Pacer(self._taken, self.write)
 

@@ -5,6 +5,8 @@ Lines are stored cell by cell. A cell is a character with its ink; the second ha
 
 from __future__ import annotations
 
+import curses
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import compress, count
@@ -20,7 +22,10 @@ from textual.strip import SGR_STYLES
 GAP = 5
 """Maximum unchanged cells between two changes that are rewritten: a cursor jump takes as many bytes."""
 
-PIECE = 48
+ERASED = 12
+"""Minimum blanks in a row that are erased instead of written: ECH and CUF (ECMA-48, 8.3.38 and 8.3.20) take 10 bytes."""
+
+PIECE = 128
 """Maximum cells that are written before the bytes are counted again."""
 
 
@@ -42,6 +47,18 @@ _inks: dict[Ink, Ink] = {PLAIN: PLAIN}
 """Each ink once, so that inks can be compared by identity."""
 _SEEN_ON_BLANKS = frozenset(SGR_STYLES[bit] for bit in (3, 6, 8, 9, 12))
 """SGR codes that are visible on blanks: underline, reverse, strike, double underline, overline."""
+
+
+_MANY_BLANKS = re.compile(f"( {{{ERASED},}})")
+
+
+def erases_in_colour(terminal: str) -> bool:
+    """Whether terminfo says that this terminal erases with the current background ("bce"); False if it is unknown."""
+    try:
+        curses.setupterm(terminal, 1)
+    except (curses.error, OSError, ValueError):
+        return False
+    return curses.tigetflag("bce") == 1 and curses.tigetstr("ech") is not None
 
 
 def _interned(ink: Ink) -> Ink:
@@ -113,7 +130,9 @@ def pen(style: Style | None, colours: ColorSystem) -> Pen:
 class Picture:
     """The wanted and the shown content of a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, erases: bool = False) -> None:
+        """Create the picture. `erases`: whether the terminal erases with the current background."""
+        self._erases = erases
         self.size = (0, 0)
         """Columns and lines."""
         self.hurried = False
@@ -175,7 +194,7 @@ class Picture:
 
         The terminal's ink is plain before and after.
         """
-        output = _Output()
+        output = _Output(erases=self._erases)
         later = [y for y in self._dirty if y not in self._urgent]
         for y in [*self._in_order(), *later]:
             if not self._write_line(y, output, budget):
@@ -269,7 +288,8 @@ def _cut(cells: list[Cell], start: int, end: int) -> list[Cell]:
 class _Output:
     """Output that draws cells with as few bytes as possible."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, erases: bool) -> None:
+        self._erases = erases
         self.pieces: list[str] = []
         self.bytes = 0
         self._ink = PLAIN
@@ -282,13 +302,23 @@ class _Output:
         blank = _blank_of(self._ink)
         for text, ink in cells:
             if ink is not self._ink and not (ink is blank and text == " "):
-                self._put("".join(texts))
+                self._draw("".join(texts))
                 texts.clear()
                 self.use(ink)
                 blank = _blank_of(ink)
             texts.append(text)
-        self._put("".join(texts))
+        self._draw("".join(texts))
         self._at = (x + len(cells), y)
+
+    def _draw(self, text: str) -> None:
+        """Write a text in the current ink, and erase long runs of blanks in it if the terminal can."""
+        if not self._erases or _blank_of(self._ink) is None:
+            self._put(text)
+            return
+        for part in _MANY_BLANKS.split(text):
+            blanks = len(part)
+            erased = blanks >= ERASED and part.isspace()
+            self._put(f"\x1b[{blanks}X\x1b[{blanks}C" if erased else part)
 
     def _go(self, x: int, y: int) -> None:
         """Move the cursor."""

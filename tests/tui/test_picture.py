@@ -28,7 +28,7 @@ _STYLES = [
         ),
     ),
 ]
-_TEXT = st.text("ab 0▇─│漢字日", max_size=12)
+_TEXT = st.text("ab 0▇─│漢字日", max_size=12) | st.just(" " * 15)
 _PUT = st.tuples(
     st.integers(-6, WIDTH + 2),
     st.integers(-1, HEIGHT),
@@ -41,8 +41,10 @@ def a_terminal() -> tuple[pyte.Screen, pyte.Stream]:
     return screen, pyte.Stream(screen)
 
 
-def picture_of(puts: list[tuple[int, int, list[tuple[str, Style | None]]]]) -> Picture:
-    picture = Picture()
+def picture_of(
+    puts: list[tuple[int, int, list[tuple[str, Style | None]]]], *, erases: bool = False
+) -> Picture:
+    picture = Picture(erases=erases)
     picture.resize(WIDTH, HEIGHT)
     for put in puts:
         paint(picture, put)
@@ -75,7 +77,7 @@ def test_pieces_of_any_size_show_what_one_piece_would(
     puts: list[tuple[int, int, list[tuple[str, Style | None]]]], budgets: list[int], data: st.DataObject
 ) -> None:
     piecewise, stream = a_terminal()
-    picture = picture_of([])
+    picture = picture_of([], erases=data.draw(st.booleans()))
     for at, put in enumerate(puts):
         picture.hurried = data.draw(st.booleans())
         paint(picture, put)
@@ -97,6 +99,12 @@ def test_only_what_changed_is_written() -> None:
     assert picture.take(1 << 20) == "\x1b[2;9H1"
     paint(picture, (0, 1, [("step 1001  loss 2.31", None)]))
     assert picture.take(1 << 20) == ""
+
+
+def test_many_blanks_are_erased_in_their_colour_if_the_terminal_can() -> None:
+    blanks = [(0, 0, [(" " * 20, Style.parse("red on #102030")), ("a", None)])]
+    assert "\x1b[20X\x1b[20C" in picture_of(blanks, erases=True).take(999)
+    assert " " * 20 in picture_of(blanks).take(999)
 
 
 def test_a_changed_colour_is_a_change_of_letters_and_none_of_blanks() -> None:

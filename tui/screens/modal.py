@@ -76,20 +76,28 @@ class RowsModal(ModalScreen[Answer]):
         self.foot = StillRows(id="modal-keys")
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box"):
+        with Vertical(id="box") as box:
+            box.styles.width = self._box_width(self.app.size)  # a second width would paint the box twice
             yield Static(self._question, id="modal-title", markup=False)
             yield self.view
             yield from self._between
             yield self.foot
 
+    def on_mount(self) -> None:
+        self.fit_into(self.app.size)
+
     def on_resize(self, event: Resize) -> None:
         self.fit_into(event.size)
+
+    def _box_width(self, size: Size) -> int:
+        """Return the columns of the box in a terminal of this size."""
+        return min(self.WIDEST, size.width - (self.MARGIN if size.width >= 80 else 2))
 
     def room(self, size: Size) -> tuple[int, int]:
         """Return the columns and rows between title and keys in a terminal of this size, and set the box's width."""
         low = size.height < LOW
         self.set_class(low, "-low")
-        width = min(self.WIDEST, size.width - (self.MARGIN if size.width >= 80 else 2))
+        width = self._box_width(size)
         self.query_one("#box").styles.width = width
         inner = width - (4 if low else 6)
         keys = key_rows(self._keys_row, inner)
