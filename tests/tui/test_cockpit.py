@@ -145,12 +145,8 @@ async def test_the_nccl_dialog_asks_once_more_and_sends_what_it_showed(rig: Star
         await it.until(lambda: it.link.commands)
         (command,) = it.link.commands
         assert isinstance(command, SetNccl)
-        assert (command.level, command.ranks, command.seconds, command.restart) == (
-            "INFO",
-            (0,),
-            5.0,
-            False,
-        )
+        assert (command.level, command.subsys, command.ranks) == ("INFO", "COLL", (0,))
+        assert (command.seconds, command.restart) == (300.0, False)
 
 
 async def test_an_old_nccl_is_offered_an_honest_restart(rig: Start) -> None:

@@ -15,7 +15,7 @@ from distui.runners.run.model import Event
 from distui.tui.nccl_sources import NodeFacts, merged
 from distui.tui.rows.communicators import chosen_of, communicator_rows, late_ranks, missing
 from distui.tui.rows.glyphs import row_width, to_ascii
-from distui.tui.rows.nccl import statement_rows, why_empty
+from distui.tui.rows.nccl import statement_rows, title, why_empty
 from distui.tui.rows.nccl_init import bars, init_rows
 from distui.tui.rows.nccl_map import LETTERS, grid, letter, map_rows, matrix_rows, wanted_width
 from distui.tui.rows.nccl_nodes import node_groups, node_rows
@@ -237,6 +237,17 @@ def test_nothing_is_wider_than_its_pane(width: int, make: object) -> None:
     frame = frame_of(told.running(facts, *told.findings()))
     rows = [said.row for said in (*statement_rows(frame, facts, one, width), *map_rows(facts, one, width))]
     assert max(map(row_width, rows)) <= width
+
+
+def test_what_no_line_names_is_no_zero() -> None:
+    """Lines of COLL alone name a communicator, but no node."""
+    comm = told.communicator(nnodes=None, hosts={})
+    facts = told.facts(comm, nodes=())
+    assert title(facts) == "NCCL · 1 communicator · 12,034 lines"
+    rows = [said.row for said in statement_rows(frame_of(told.running(facts)), facts, comm, 78)]
+    assert line_of(rows[0]).startswith("communicators"), "no empty row under the cursor"
+    assert "8 ranks on" not in text_of(rows)
+    assert "0 hosts" not in text_of(rows)
 
 
 def test_only_findings_of_nccls_logs_are_on_top() -> None:

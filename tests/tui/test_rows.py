@@ -549,9 +549,8 @@ def test_the_nccl_dialog_knows_when_a_restart_is_needed() -> None:
 def test_the_nccl_dialog_makes_the_command_that_its_rows_show() -> None:
     form = begin(frame_of(play.running()).state, frozenset({1, 5, 99}))
     assert (form.level, form.restart, form.ranks) == ("WARN", False, (1, 5))
-    form = change(change(form, 0, 1), 1, 2)
+    form = change(change(form, 0, 1), 1, -2)
     coll = 3 + [one.name for one in form.offered].index("COLL")
-    form = change(form, coll, 1)
     shown = text_of(form_rows(form, 100))
     assert "(x) INFO" in shown
     assert "(x) 10 s" in shown
@@ -574,6 +573,23 @@ def test_the_nccl_dialog_begins_with_what_the_marked_ranks_have() -> None:
     assert (form.level, form.subsys) == ("ATTN", "")
     assert "(x) ATTN" in text_of(form_rows(form, 100))
     assert change(form, 0, 1).level == "INFO"
+
+
+def test_a_level_that_goes_back_counts_down_in_the_header() -> None:
+    changed = NcclChanged("INFO", "COLL", tuple(range(8)), True, "NCCL_DEBUG=INFO", play.NOW + 2.9)
+    frame = frame_of([*play.running(), (122.0, changed)])
+    assert "NCCL_DEBUG INFO, 3 s left" in line_of(header_rows(frame, 250)[0])
+
+
+def test_the_nccl_dialog_suggests_what_logs_something_now() -> None:
+    form = begin(frame_of(play.running()).state, frozenset())
+    info = change(form, 0, 1)
+    assert (info.level, info.subsys, info.seconds) == ("INFO", "COLL", 60.0)
+    assert (change(info, 0, -1).subsys, change(info, 0, -1).seconds) == ("", None)
+    assert change(info, 2, 1).subsys == "", "a restart logs the init"
+    coll = 3 + [flag.name for flag in info.offered].index("COLL")
+    chosen = change(change(info, coll, 1), 0, 1)
+    assert chosen.subsys == "", "what the user chose is kept"
 
 
 def test_the_nccl_dialog_names_the_disk_with_the_least_room() -> None:

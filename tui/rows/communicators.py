@@ -145,8 +145,10 @@ def _state_mark(comm: Communicator) -> Cell:
 def _shape(comm: Communicator) -> str:
     if comm.nranks is None:
         return ""
-    on = f"{plural(len(comm.hosts), 'host')} seen" if comm.nnodes is None else plural(comm.nnodes, "node")
-    return f"  {plural(comm.nranks, 'rank')} on {on}"
+    size = f"  {plural(comm.nranks, 'rank')}"
+    if comm.nnodes is not None:
+        return f"{size} on {plural(comm.nnodes, 'node')}"
+    return f"{size} on {plural(len(comm.hosts), 'host')} seen" if comm.hosts else size
 
 
 def _counts(comm: Communicator) -> str:

@@ -275,7 +275,7 @@ def _time_left(frame: Frame) -> str:
     if change is None or change.until is None:
         return ""
     left = change.until - frame.node_now(0)
-    return f", {duration_short(left)} left" if left > 0 else ""
+    return f", {duration_exact(left)} left" if left > 0 else ""
 
 
 def _obeys(state: RunState) -> Row:

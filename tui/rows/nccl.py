@@ -52,10 +52,11 @@ def why_empty(state: RunState, reading: str = "") -> str:
 
 
 def title(facts: NcclFacts | None) -> str:
-    """Return the numbers of nodes, communicators and log lines."""
+    """Return the numbers of nodes and communicators that NCCL's log names, and of its lines."""
     if facts is None:
         return "NCCL"
-    parts = [plural(len(facts.nodes), "node"), plural(len(facts.communicators), "communicator")]
+    parts = [plural(len(facts.nodes), "node")] if facts.nodes else []
+    parts += [plural(len(facts.communicators), "communicator")] if facts.communicators else []
     return " · ".join(["NCCL", *parts, f"{facts.nccl_lines:,} lines"])
 
 
@@ -65,14 +66,14 @@ def statement_rows(
     """Return findings, notes on unread logs, one card per group of nodes and per communicator."""
     rows = [*_findings(frame, facts, width), *(StatementRow(row) for row in _unread(facts, width))]
     if facts.nodes:
-        rows += [heading("nodes"), *node_rows(facts, width)]
+        rows += [heading("nodes"), *node_rows(facts, width), StatementRow(())]
     if chosen is not None:
         many = len(facts.communicators) > 1
-        rows += [StatementRow(()), heading("communicators", "c chooses the next" if many else "")]
+        rows.append(heading("communicators", "c chooses the next" if many else ""))
         rows += communicator_rows(facts, chosen, width)
     else:
         text = "no line names a communicator: NCCL_DEBUG=INFO logs them when the ranks meet"
-        rows += [StatementRow(()), *(StatementRow(row) for row in wrap(text, width, "dim"))]
+        rows += [StatementRow(row) for row in wrap(text, width, "dim")]
     return rows
 
 

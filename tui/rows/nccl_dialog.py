@@ -79,6 +79,8 @@ class NcclForm(Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     restart: bool = False
     chosen: frozenset[str] = frozenset()
+    suggests: bool = True
+    """Whether the subsystems follow the level; False after the user chose one, or if some are active already."""
     offered: tuple[Subsystem, ...] = ()
     """Subsystems of this NCCL version."""
     methods: Methods = field(default_factory=lambda: Methods(False, ""))
@@ -112,12 +114,14 @@ def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
     possible = methods(state, ranks)
     nodes = Counter(rank.place.node for rank in changed)
     is_current = level in (*LEVELS, *LATER_LEVELS)
+    active = _active_subsystems(state, level, set(ranks or state.ranks), offered)
     return NcclForm(
         level=level if level is not None and is_current else "WARN",
         levels=_levels(level),
         is_current=is_current,
         restart=not possible.live,
-        chosen=_active_subsystems(state, level, set(ranks or state.ranks), offered),
+        chosen=active,
+        suggests=not active,
         offered=offered,
         methods=possible,
         ranks=ranks,
@@ -184,15 +188,28 @@ def change(form: NcclForm, row: int, step: int) -> NcclForm:
     """
     if row == 1:
         return replace(form, seconds=following(SECONDS, form.seconds, step), timed=False)
-    if row == 2:
-        return replace(form, restart=not form.restart if form.methods.live else True)
     if row == 0:
         form = replace(form, level=following(form.levels, form.level, step))
+    elif row == 2:
+        form = replace(form, restart=not (form.restart and form.methods.live))
     elif row < _HEAD + len(form.offered):
-        form = replace(form, chosen=form.chosen ^ {form.offered[row - _HEAD].name})
+        form = replace(form, chosen=form.chosen ^ {form.offered[row - _HEAD].name}, suggests=False)
+    if form.suggests:
+        form = replace(form, chosen=_suggested(form))
     if form.timed:
-        return replace(form, seconds=ENDS_S if form.floods else None)
+        form = replace(form, seconds=ENDS_S if form.floods else None)
     return form
+
+
+MID_RUN = "COLL"
+"""The subsystem with lines for each collective; those of NCCL's default log little once the job runs."""
+
+
+def _suggested(form: NcclForm) -> frozenset[str]:
+    """Return the subsystems that have something to log with a live INFO; {} for NCCL's default."""
+    if form.level != "INFO" or form.restart:
+        return frozenset()
+    return frozenset({MID_RUN} & {flag.name for flag in form.offered})
 
 
 _LABEL = 7
