@@ -70,8 +70,9 @@ async def ask_window(run_dir: str | Path, ask: ReadLog, read: Read = read_window
 def _read_with_gap(run_dir: str | Path, ask: ReadLog) -> tuple[Window, gaps.Gap | None]:
     """Return a window, and the gap that the file had before the read."""
     with opened(run_dir, ask.file) as descriptor:
-        gap = gaps.read(f"{run_dir}/{ask.file}", os.fstat(descriptor).st_size)
-        if ask.at > 0:
+        size = os.fstat(descriptor).st_size
+        gap = gaps.read(f"{run_dir}/{ask.file}", size)
+        if ask.at > 0 and size:
             ask = replace(ask, offset=offset_at_time(line_times.kept(run_dir, ask.file), ask))
         window = window_of(descriptor, ask, gap)
     return replace(window, times=line_times.of_lines(run_dir, ask.file, spans_of(window, ask.grep))), gap

@@ -225,3 +225,9 @@ def test_a_bundle_s_text_has_the_times_of_its_lines() -> None:
     shown = TimeRecords(line_times.moved(places, records, text, masked))
     starts = [0, masked.index(b"plain"), masked.index(b"last")]
     assert [shown.of(start).by for start in starts] == [T, T + 1, T + 6]
+
+
+def test_an_empty_log_needs_no_times(tmp_path: Path) -> None:
+    written(tmp_path, b"")
+    window = read_window(tmp_path, ReadLog(NAME, 0, at=T))
+    assert (window.size, window.data) == (0, b"")
