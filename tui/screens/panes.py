@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.binding import Binding
@@ -11,9 +12,10 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.signal import Signal
 
+from ...runners.run.state import Attempt
 from ..background import call
 from ..keys import bindings
-from ..rows.attempts import end_rows, event_rows
+from ..rows.attempts import Target, end_rows, event_rows
 from ..rows.banner import banner_rows
 from ..rows.card import card_rows
 from ..rows.cycle import following
@@ -146,9 +148,15 @@ class HeatMap(Pane):
 
 
 class Events(Pane):
-    """Attempts, events, commands, checkpoints; Enter moves the whole screen to that time."""
+    """Attempts, events, commands, checkpoints; Enter opens the log of a failure, or shows the time of the event."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("events")  # type: ignore[assignment]
+
+    @dataclass
+    class Failed(Message):
+        """The user wants the log line that raised in an attempt."""
+
+        attempt: Attempt
 
     class EventMoved(Message):
         """The cursor is on another event."""
@@ -157,24 +165,27 @@ class Events(Pane):
         """Create the pane; `go` shows another time."""
         super().__init__(frames, id=id, cursor=True)
         self._go = go
-        self._times: list[float | None] = []
+        self._targets: list[Target] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         self.entitle("attempts, events, commands, checkpoints")
-        rows, self._times = event_rows(frame, width - 1, frame.view.pane == "events")
+        rows, self._targets = event_rows(frame, width - 1, frame.view.pane == "events")
         return rows
 
     @property
-    def current_time(self) -> float | None:
-        """The time of the event under the cursor."""
-        return self._times[self.cursor] if self.cursor < len(self._times) else None
+    def current(self) -> Target:
+        """What the row under the cursor leads to."""
+        return self._targets[self.cursor] if self.cursor < len(self._targets) else None
 
     def cursor_moved(self) -> None:
         self.post_message(self.EventMoved())
 
     def action_zoom(self) -> None:
-        if self.current_time is not None:
-            self._go(self.current_time)
+        target = self.current
+        if isinstance(target, Attempt):
+            self.post_message(self.Failed(target))
+        elif target is not None:
+            self._go(target)
 
 
 class Card(Pane):

@@ -194,7 +194,7 @@ class RunScreen(Screen[None]):
             in_past=self.run.travel.at is not None,
             uses_gloo=uses_gloo(state),
             has_map=self.heat.is_map,
-            has_time=self.events.current_time is not None,
+            has_time=self.events.current is not None,
             has_pattern=bool(self.log_view.selection.pattern),
         )
         refused = frozenset(action for action in (*ANSWERED, "restart") if not allowed(action))
@@ -285,6 +285,10 @@ class RunScreen(Screen[None]):
     @on(FindingCards.Zoomed)
     def _zoom_finding(self, event: FindingCards.Zoomed) -> None:
         self.opener.open_finding(event.item)
+
+    @on(Events.Failed)
+    def _open_failure(self, event: Events.Failed) -> None:
+        self.opener.open_failure(event.attempt)
 
     @on(StatementRows.Opened)
     def _open_statement(self, event: StatementRows.Opened) -> None:
