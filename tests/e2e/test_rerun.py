@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from .cockpit import Cockpit, in_cockpit
 from .runs import Run, World, contents
 from .written import without_agent, write
 
@@ -52,3 +53,27 @@ def test_secrets_are_asked_for_and_kept_nowhere(world: World) -> None:
     assert json.loads(second.file("plan.json"))["env"]["A"] == "1"
     assert "HF_TOKEN" not in json.loads(third.file("plan.json"))["env"]
     assert secret.encode() not in contents(world.root)
+
+
+@pytest.mark.real
+def test_the_cockpit_starts_what_the_verb_starts(world: World) -> None:
+    """Options that the launch form keeps far down, of a run that the form cannot hold."""
+    run = world.execute("print(1)", "--grace", "7", "--no-hook", "--log-cap", "32MiB", "--restarts", "5")
+    assert run.wait() == 0
+
+    async def use(cockpit: Cockpit) -> None:
+        await cockpit.until("SUCCEEDED")
+        await cockpit.press("r")
+        await cockpit.until("nothing changes")
+        await cockpit.press("y")
+        await cockpit.until("starting its agent")
+        await cockpit.until(lambda text: "starting its agent" not in text and "SUCCEEDED" in text)
+
+    in_cockpit(world, "attach", run.id, use=use).fine()
+    again = world.newest_run()
+    assert again.id != run.id
+    assert again.wait() == 0
+    before, after = (json.loads(each.file("plan.json")) for each in (run, again))
+    for option in ("command", "cwd", "grace_s", "hook", "log_cap", "restart"):
+        assert before[option] == after[option]
+    assert (after["grace_s"], after["hook"], after["restart"]["limit"]) == (7.0, False, 5)
