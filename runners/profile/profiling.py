@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from ..run.command_executor import CommandRefused, Reply
 from ..run.commands import Profile
-from ..run.model import Event, ProfileArmed
+from ..run.model import Clause, Event, ProfileArmed
 from ..run.wire.client import new_id
 
 MOST_STEPS = 100
@@ -88,7 +88,7 @@ async def coordinated(command: Profile, ranks: int, ask: Ask, emit: Callable[[Ev
             seconds = command.seconds
             if seconds is None:
                 seconds = max(LEAST_WAIT_S, 10.0 * pace * (ahead + command.steps))
-            return await ask(structs.replace(part, part="wait", seconds=seconds))
+            return await _traces(structs.replace(part, part="wait", seconds=seconds), ask)
         await _cancelled(part, ask)
         foremost, lead_s = max(max(each.count, each.late or 0) for each in armed), lead_s * 4
     raise CommandRefused(FASTER)
@@ -106,6 +106,14 @@ async def _arm(part: Profile, ask: Ask) -> list[_Armed]:
     except CommandRefused:
         await _cancelled(part, ask)
         raise
+
+
+async def _traces(part: Profile, ask: Ask) -> Reply:
+    """Wait for the traces. Raises CommandRefused if no rank has written one."""
+    try:
+        return await ask(part)
+    except CommandRefused as error:
+        raise CommandRefused(f"no profile: {error}", [Clause("no profile"), *error.clauses]) from None
 
 
 async def _cancelled(part: Profile, ask: Ask) -> None:

@@ -12,11 +12,12 @@ from ...presets.plurals import plural
 from ...presets.secrets import mask
 from ...runners.run import saving
 from ...runners.run.commands import Command, Down, Profile, Restart, SetAutostop, SetNccl, Signal, Stop
-from ...runners.run.formatting import listed, spans
+from ...runners.run.formatting import duration_exact, listed, spans
 from ...runners.run.nccl_reach import USES_GLOO, describe_reach, reach, uses_gloo
 from ...runners.run.signal_names import HARMLESS, number_of, signal_name
 from ...runners.run.state import RunState
 from ...runners.telemetry.losses import what_is_lost
+from ...runners.telemetry.progress import advance_of
 from . import glyphs
 from .frame import names, silent, without
 from .glyphs import Row, label_row
@@ -292,8 +293,11 @@ def signal(state: RunState, command: Signal) -> Confirmation:
     )
 
 
-def profile(state: RunState, command: Profile) -> Confirmation:
-    """Return the question for recording some steps under torch.profiler."""
+def profile(state: RunState, command: Profile, now: float) -> Confirmation:
+    """Return the question for recording some steps under torch.profiler.
+
+    `now`: unix time by the clock of `state`.
+    """
     ranks = sorted(command.ranks) or sorted(state.ranks)
     steps = plural(command.steps, "step")
     lines = [
@@ -302,6 +306,10 @@ def profile(state: RunState, command: Profile) -> Confirmation:
         _line("costs", "these steps take longer; each rank writes some MB"),
         _line("traces", "in the run's directory; for Perfetto and HTA"),
     ]
+    still_s = advance_of(state, now).still_s
+    if still_s is not None:
+        why = f"no step for {duration_exact(still_s)}; without steps nothing is recorded: w shows stacks"
+        lines.append(_line("but", why, "warn"))
     return Confirmation(
         f"Profile {plural(len(ranks), 'rank')} of {state.name}?", tuple(lines), "profile", command
     )
@@ -361,7 +369,7 @@ def confirmation(state: RunState, command: Command, now: float) -> Confirmation 
     if isinstance(command, SetNccl):
         return nccl(state, command, now)
     if isinstance(command, Profile):
-        return profile(state, command)
+        return profile(state, command, now)
     if isinstance(command, Down):
         return down(state, command, now)
     if isinstance(command, SetAutostop):

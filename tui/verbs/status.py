@@ -13,6 +13,7 @@ from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.applied_preset import check_applied
 from ...runners.diagnosis.first_step import no_step_yet
+from ...runners.diagnosis.rank_activity import pause_of
 from ...runners.diagnosis.status import attempts_unknown, state_words, world_size
 from ...runners.node.local_agent import with_link
 from ...runners.node.run_following import folded_events, snapshot
@@ -25,6 +26,7 @@ from ...runners.run.nccl_reach import instead_of_gloo
 from ...runners.run.run_notes import RunNotes
 from ...runners.run.samples import Host
 from ...runners.run.state import Node, RunState
+from ...runners.run.under_way import under_way
 from ...runners.run.wire.client import Link
 from ...runners.telemetry.progress import parts, progress, source_text
 from ..rows.attempts import cause_rows, ledger_rows
@@ -32,15 +34,14 @@ from ..rows.findings import Item, item_row
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain
 from ..rows.log import large_size
-from ..rows.ranks import plain_gpus
 from ..rows.run_status import cost, recovered, stage_rows
-from ..rows.tables import plain_table
+from ..rows.tables import plain_gpus, plain_table
 from ..terminal import answer
 from .events import while_read
 from .run_or_bundle import run_or_bundle
 
-WIDTH = 121
-"""Maximum columns of a sentence."""
+WIDTH, UNCUT = 121, 1 << 16
+"""Maximum columns of a sentence in a table, and of a finding, which is printed whole."""
 MOST_VALUES = 8
 """Maximum number of further script values in the training line."""
 EVERY_S = 2.0
@@ -62,6 +63,7 @@ def headline(state: RunState, now: float | None = None) -> str:
         state_words(state),
         *([f"attempt {NA}", f"{NA} ranks"] if unseen else begun),
         *([f"no step yet: {words}"] if words else steps(state, frame.now)),
+        *under_way(state, frame.now),
     ]
     if state.phase is not RunPhase.LOST:  # the duration of a lost run is unknown
         parts.append(duration_text(state.lasted(frame.now)))
@@ -72,6 +74,7 @@ def steps(state: RunState, now: float) -> list[str]:
     """Return progress and pace of the training for the headline."""
     line = progress(state, now)
     texts = [] if line.step is None or line.earlier else [f"step {line.step}"]
+    texts += [text for name, text in parts(line, pause_of(state, now)) if name == "still_s"]
     if line.step_s is not None and not state.phase.ended:
         texts.append(f"{step_short(line.step_s)}/step")
     return texts
@@ -161,7 +164,7 @@ def _judgement(frame: Frame) -> list[str]:
     stated = [] if cause is None else [cause.text]
     findings = worst_first(finding for finding in state.findings.values() if finding.text not in stated)
     if findings:
-        lines += ["", *plain(item_row(frame, Item((finding,))) for finding in findings)]
+        lines += ["", *plain(item_row(frame, Item((finding,)), UNCUT) for finding in findings)]
     end = unsaid(state.end_text, stated)
     return [*lines, "", end] if end else lines
 
@@ -180,7 +183,8 @@ def training(state: RunState, now: float) -> list[str]:
     if not state.training:
         return []
     values = [f"{name} {value:.4g}" for name, value in list(line.values.items())[:MOST_VALUES]]
-    lines = [f"{title}: " + "  ".join(text for _, text in parts(line)), f"  {source_text(line)}"]
+    texts = [text for _, text in parts(line, pause_of(state, now))]
+    lines = [f"{title}: {'  '.join(texts)}", f"  {source_text(line)}"]
     return [*lines, *(["  " + "  ".join(values)] if values else [])]
 
 
