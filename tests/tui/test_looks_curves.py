@@ -22,6 +22,7 @@ def value(name: str, at: float, index: int) -> float:
     table = {
         "rank.step_s": 0.84 + 0.05 * wave + (0.6 if int(at) % 97 < 2 else 0.0),
         "rank.step": at - play.BEGAN + 500,
+        "train.step": at - play.BEGAN + 500,
         "rank.wait": 20 + 10 * wave if index else 70.0,
         "train.loss": 2.3 + math.exp(-(at - play.BEGAN + 600) / 300),
         "train.tokens_s": 91_200 + 900 * wave,

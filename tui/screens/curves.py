@@ -11,6 +11,7 @@ from textual.binding import Binding
 from textual.events import Click, Leave, MouseMove
 
 from ...presets.sanitize import clean_text
+from ...runners.comparison.account_numbers import STEPS
 from ...runners.run.formatting import time_of_day
 from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import METRICS, find_metric
@@ -70,10 +71,6 @@ TREND_CELLS = 8
 FORMS = ("band", "nodes", "ranks")
 """One band of all ranks, one line per node, ranks × time."""
 
-STEPS = ("train.step", "rank.step")
-"""Metrics that count steps, the preferred one first."""
-
-
 def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
     """Return the run's GPUs by their index on their nodes; () if it uses all, or if they are unknown.
 
@@ -132,6 +129,8 @@ class CurveStrip(HistoryPane):
             parts.append(at if step is None else f"{at} step {count_short(step)}")
         if view.log:
             parts.append("log scale")
+        if self.by_step and not view.axis.in_steps:
+            parts.append("no steps to show")
         if shown < of:
             parts.append(f"charts {self.first + 1}-{self.first + shown} of {of}, j k: others")
         return " · ".join(parts)
@@ -342,8 +341,6 @@ class CurveStrip(HistoryPane):
         """Switch between time and steps."""
         self.by_step = not self.by_step
         self.again()
-        if self.by_step and (self._view is None or self._view.steps is None):
-            self.notify("no step is known in this window: the charts show time until one is")
 
     def action_choose(self) -> None:
         """Open the dialog that chooses the drawn metrics."""
