@@ -100,11 +100,20 @@ def split_rest(argv: list[str]) -> tuple[list[str], list[str] | None]:
     return argv[:at], argv[at + 1 :]
 
 
+def _refusal_of(verb: str, before: list[str]) -> str:
+    """Return why a word is no verb. It may be the value of an unknown option, which are the words `before` it."""
+    top = parser(None)
+    _, unknown = top.parse_known_args(before)
+    if unknown:
+        return command_words.option_refusal(unknown, top.prog, top.format_options())
+    return command_words.verb_refusal(verb, VERBS)
+
+
 def parsed(words: list[str]) -> argparse.Namespace:
     """Parse the words before `--`. Raises WrongUsage."""
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is not None and verb not in VERBS:
-        raise command_words.WrongUsage(command_words.verb_refusal(verb, VERBS))
+        raise command_words.WrongUsage(_refusal_of(verb, words[: words.index(verb)]))
     top = parser(verb)
     options, unknown = top.parse_known_args(words)
     declared: Verb = options.declaration

@@ -39,8 +39,9 @@ ELSEWHERE = {
     "--num-gpus": "--nproc-per-node N is the option for it",
     "--num-machines": "--nnodes N is the option for it",
     "--tail": "`distui logs RUN --help` lists what it takes",
+    "--theme": "press t in the cockpit; `distui settings` shows the file that keeps the theme",
 }
-"""Options of torchrun, accelerate and deepspeed that have another name here, or none."""
+"""Options that a user may expect, but that have another name here, or none."""
 
 
 class WrongUsage(Exception):

@@ -85,6 +85,7 @@ _START = {
             value("--steps", None, "optimizer steps (default: 2000)", type=count, default=2000),
             value("--nproc-per-node", "N", "ranks (default: 2)", default="2"),
             switch("--hang", "let the last rank hang after 100 steps, to see the finding"),
+            value("--name", "NAME", "name of the run (default: demo, or the next free demo-N)"),
             *map(launch_option, ("--detach", "--quiet", "--json")),
         ),
         examples={

@@ -91,11 +91,12 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
 
 @pytest.mark.long
 def test_the_hang_of_the_demo_is_found_and_a_restart_goes_on(world: World) -> None:
-    world.distui("demo", "--hang", "--detach", "--steps", "100000").fine()
+    world.distui("demo", "--hang", "--detach", "--steps", "100000", "--name", "night").fine()
     run = world.newest_run()
     found = run.eventually(lambda status: [f for f in status["findings"] if f["id"].startswith("hang")])
     (hang,) = [finding for finding in found["findings"] if finding["id"].startswith("hang")]
     assert (hang["rank"], hang["severity"]) == (1, "error"), hang
+    assert "distui dump night stacks" in hang["remedy"], hang
     assert "chargpt.py" in hang["text"]
     run.distui("restart", "--yes").fine()
     run.eventually(

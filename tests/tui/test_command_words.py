@@ -8,7 +8,7 @@ import pytest
 from each import for_each
 
 from distui.tui import verb_guide, verb_table
-from distui.tui.cli import main, parser
+from distui.tui.cli import main, parsed, parser
 from distui.tui.command_words import WrongUsage, choice_refusal, option_refusal, understood, verb_refusal
 
 FILES = frozenset(["train.py", "jobs/tick", "night"])
@@ -73,6 +73,19 @@ def test_what_means_one_thing_is_understood(typed: str, own: str, rest: str | No
 def test_what_may_mean_two_things_is_refused_with_the_right_line(typed: str, words: str) -> None:
     with pytest.raises(WrongUsage, match=re.escape(words)):
         read(typed)
+
+
+@for_each(
+    "typed, words",
+    [
+        ("--theme dark", "distui has no option --theme: press t in the cockpit"),
+        ("--redonly status-x", "distui has no option --redonly: did you mean --readonly?"),
+        ("--readonly launc", "there is no verb launc: did you mean `distui launch`?"),
+    ],
+)
+def test_the_value_of_an_unknown_option_is_no_verb(typed: str, words: str) -> None:
+    with pytest.raises(WrongUsage, match=re.escape(words)):
+        parsed(typed.split())
 
 
 def test_a_word_that_is_not_known_gets_the_nearest_one() -> None:

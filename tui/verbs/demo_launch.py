@@ -23,7 +23,7 @@ HANG_AT = "100"
 
 def start_demo(options: argparse.Namespace) -> int:
     """Train the shipped example and open it. Raises RunError."""
-    name = run_directories.free_name("demo")
+    name = options.name or run_directories.free_name("demo")
     options.dry_run = False
     try:
         ready = _training(options, name)
