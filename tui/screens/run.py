@@ -254,8 +254,9 @@ class RunScreen(Screen[None]):
         self.call_after_refresh(self._focus_target(pane).focus)
 
     def action_back(self) -> None:
-        """Undo the newest of: a time in the past, an opened line, a filter, one rank's log, a pane."""
-        if self.run.travel.live() or self.opener.go_back() or self.log_keys.release():
+        """Undo the newest of: the crosshair, a time in the past, an opened line, a filter, one rank's log, a pane."""
+        undo = (self.curves.leave_crosshair, self.run.travel.live, self.opener.go_back, self.log_keys.release)
+        if any(step() for step in undo):
             return
         self.action_pane("overview")
 
