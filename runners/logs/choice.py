@@ -46,8 +46,8 @@ def check_there(
     attempt: int | None = None,
     node: int | None = None,
 ) -> None:
-    """Raise RunError for a rank, attempt or node that the run does not have, unless no attempt has started."""
-    if not state.attempts:
+    """Raise RunError for a rank, attempt or node that the run does not have, unless an attempt may still start."""
+    if not state.attempts and not state.phase.ended:
         return
     existing = _numbers(state, files)
     wanted: dict[str, Collection[int]] = {

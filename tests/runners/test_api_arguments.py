@@ -20,7 +20,7 @@ from distui.runners.logs.choice import check_there
 from distui.runners.node import agentless, local_agent, run_following
 from distui.runners.run import run_directories
 from distui.runners.run.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
-from distui.runners.run.model import AttemptStarted, FindingRaised, RankPlace, Stamped
+from distui.runners.run.model import AttemptStarted, FindingRaised, RankPlace, RunPhase, Stamped
 from distui.runners.run.opened_logs import LogError
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import LinkError, UnansweredError
@@ -343,6 +343,13 @@ def test_logs_of_what_the_run_never_had_are_refused(
 ) -> None:
     with pytest.raises(RunError, match=f"^{words}$"):
         check_there(of_two_attempts(), [], ranks, attempt)
+
+
+def test_logs_of_a_rank_of_a_run_that_ended_before_any_are_refused() -> None:
+    state = RunState(name="job", phase=RunPhase.FAILED)
+    with pytest.raises(RunError, match=r"^job: no rank 9, it has no rank$"):
+        check_there(state, [], (9,))
+    check_there(state, [])
 
 
 def test_logs_of_what_the_run_has_or_may_get_are_not_refused() -> None:
