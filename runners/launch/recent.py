@@ -60,6 +60,7 @@ def copied(entry: Entry, cwd: str) -> CopiedForm:
     left_out = listed(list(_left_out(request)))
     parts = [f"copied from {name}"]
     parts += [f"also: {also}"] if also else []
+    parts += [f"starts here, not in {kept.cwd}"] if _is_elsewhere(kept.cwd, cwd) else []
     parts += [f"without {left_out}: secrets are never stored"] if left_out else []
     return CopiedForm(form, " · ".join(parts))
 
@@ -106,8 +107,11 @@ def _script(request: Request, directory: str, cwd: str) -> str:
     """Return the script of a request that was made in `directory` as `cwd` reaches it."""
     script = request.script or ""
     is_path = not request.no_python and not request.module
-    is_elsewhere = os.path.abspath(directory) != os.path.abspath(cwd)
-    return os.path.join(directory, script) if is_path and is_elsewhere else script
+    return os.path.join(directory, script) if is_path and _is_elsewhere(directory, cwd) else script
+
+
+def _is_elsewhere(directory: str, cwd: str) -> bool:
+    return os.path.abspath(directory) != os.path.abspath(cwd)
 
 
 def _without_secrets(variables: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from distui.presets.plan import Place, Plan, make_plan
 from distui.presets.request import Request
 from distui.presets.secrets import MASK
 from distui.runners.launch import recent
-from distui.runners.launch.launch_form import LaunchForm, with_free_name
+from distui.runners.launch.launch_form import LaunchForm, requested, with_free_name
 from distui.runners.launch.prepared import REQUEST_FILE, request_text
 from distui.runners.launch.preset_library import PresetEntry
 from distui.runners.launch.recent import CopiedForm
@@ -291,7 +291,13 @@ def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tm
         options={"name": "mine", "env": "LR=1"},
         nccl_debug="INFO",
     )
-    assert recent.copied(entry, "/").form.script == str(tmp_path / "train.py")
+    assert (
+        recent.copied(entry, str(tmp_path)).note
+        == "copied from mine · without HF_TOKEN: secrets are never stored"
+    )
+    elsewhere = recent.copied(entry, "/")
+    assert elsewhere.form.script == str(tmp_path / "train.py")
+    assert f"starts here, not in {tmp_path}" in elsewhere.note
     changed = AttemptStarted(
         2, "restart", 2, (), {"LR": None, "SEED": "9", "NCCL_DEBUG": "WARN", "TOKEN": MASK}
     )
@@ -302,4 +308,25 @@ def test_the_form_of_a_run_is_what_was_launched_in_the_environment_of_its_end(tm
     )
     (path / REQUEST_FILE).write_text("{}")
     with pytest.raises(RunError):
-        recent.copied(entry, str(tmp_path)).form
+        recent.copied(entry, str(tmp_path))
+
+
+def test_the_form_of_a_run_names_the_options_whose_rows_are_at_its_end(tmp_path: Path) -> None:
+    request = Request(
+        preset="ddp",
+        script="pkg.train",
+        module=True,
+        hook=False,
+        grace_s=7.0,
+        restart_limit=5,
+        args=("--key", MASK),
+    )
+    files = {REQUEST_FILE: request_text(request, str(tmp_path))}
+    entry = run_directories.at(run_directories.create(run_directories.new_record("mine"), b"{}", files))
+    assert entry is not None
+    form, note = recent.copied(entry, str(tmp_path))
+    again = requested(form)
+    assert (again.module, again.hook, again.grace_s, again.restart_limit) == (True, False, 7.0, 5)
+    assert (
+        "also: --module --no-hook --grace 7 --restarts 5 · without the arguments: secrets are never" in note
+    )
