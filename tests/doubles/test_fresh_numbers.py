@@ -38,7 +38,7 @@ from distui.runners.telemetry.prometheus_text import text_of
 from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
 from distui.tui.rows.glyphs import plain
 from distui.tui.rows.header import header_rows
-from distui.tui.rows.tables import rank_table
+from distui.tui.rows.tables import Table, rank_table
 from distui.tui.verbs.status import describe, headline
 
 from .fake_hook import EVALUATE, SAVE
@@ -77,19 +77,23 @@ async def seen(run: Served) -> RunState:
         await link.close()
 
 
+def _shows_step_times(table: Table) -> bool:
+    """Whether a rank's row shows the time of a step as one of now: an old one is dim, next to "no step 12 s"."""
+    places = [number for number, (_, _, name) in enumerate(table.areas, 1) if name == "pace"]
+    cells = [row[place] for place in places for row in table.rows]
+    return any(style != "stale" and text.strip() not in ("n/a", "·") for text, style in cells)
+
+
 async def step_times(run: Served) -> dict[str, bool]:
     """Outlet → whether it shows the time of a step."""
     state, now = await seen(run), clock.now()
     frame = Frame(state, LinkStatus(LinkPhase.FOLLOWING, now), now, now)
     document = as_printed(state, now)
-    table = rank_table(frame, 200)
-    (title, end), *_ = [(at, end) for at, end, name in table.areas if name == "pace"]
-    cells = [plain([row])[0][title:end].strip() for row in table.rows]
     samples = samples_of(state, "r", 0, now)
     window = await run.link.read_metrics(ReadMetrics("m", now - 2.0, now, metrics=("rank.step_s",)))
     return {
         "header": bool(STEP_TIME.search(" ".join(plain(header_rows(frame, 200))))),
-        "row": any(cell not in ("n/a", "·") for cell in cells),
+        "row": _shows_step_times(rank_table(frame, 200)),
         "headline": bool(STEP_TIME.search(headline(state, now))),
         "status": bool(STEP_TIME.search(describe(state, now))),
         "status --json": document["training"]["step_s"] is not None,
@@ -140,6 +144,31 @@ async def test_the_step_time_of_a_hung_run_goes_everywhere_within_seconds() -> N
         assert document["training"]["step"] is not None, "how far it came remains true"
         assert document["training"]["loss"] == 2.5
         assert round(document["training"]["age_s"]) in (49, 50)
+
+
+async def doing(run: Served) -> tuple[list[str], str]:
+    """What each rank's row says that it does, and the header's second line."""
+    state, now = await seen(run), clock.now()
+    frame = Frame(state, LinkStatus(LinkPhase.FOLLOWING, now), now, now)
+    header = plain(header_rows(frame, 200))[1]
+    return [rank["doing"] for rank in as_printed(state, now)["ranks"]], header
+
+
+async def test_a_hang_is_seen_within_five_seconds_and_named_once_it_is_found() -> None:
+    async with doubled() as (run, runners):
+        await run.hooked()
+        await asyncio.sleep(20.0)
+        assert (await doing(run))[0] == ["step 500 ms", "step 500 ms"]
+        runners.newest.hangs(1)
+        await asyncio.sleep(5.0)
+        said, header = await doing(run)
+        assert said == ["all_reduce 5 s", "no step 5 s"]
+        assert "no step for 5 s, usually 500 ms" in header
+        assert not [finding for finding in run.state.findings.values() if finding.alarm]
+        await asyncio.sleep(15.0)
+        assert (await doing(run))[0] == ["waits for 1", "no step 20 s"]
+        culprits = [rank["culprit"] for rank in as_printed(await seen(run), clock.now())["ranks"]]
+        assert culprits == [False, True]
 
 
 async def test_a_rank_that_was_stopped_is_unknown_and_the_others_have_stopped() -> None:
