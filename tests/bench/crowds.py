@@ -46,7 +46,7 @@ def simulated(nodes: int) -> Iterator[Place]:
 
 def painted(text: str) -> bool:
     """Content with values, not only a frame."""
-    return "RUNNING" in text and "● running" in text and "step n/a" not in text
+    return "RUNNING" in text and "▶ step" in text and "step n/a" not in text
 
 
 def attached(place: Place, rate: int | None = None) -> Terminal:
