@@ -9,12 +9,14 @@ from each import for_each
 from msgspec.structs import replace
 from test_cockpit import entry
 
+from distui.runners.comparison.account import Account, MetricCurve
 from distui.tui.cli import main
 from distui.tui.other_hosts import host_entry
 from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.run_filter import RUNS
 from distui.tui.rows.runs import RunEntry, head_row, ordered, place_columns, run_row
 from distui.tui.rows.runs_table import narrowed
+from distui.tui.screens import side_by_side
 from distui.tui.screens.modal import ConfirmScreen
 from distui.tui.screens.rerun import RerunScreen
 from distui.tui.screens.run import RunScreen
@@ -184,6 +186,29 @@ async def test_only_ended_runs_are_removed_and_the_question_has_size_and_path(ri
         await it.press("X", "y")
         await it.until(lambda: "removed 2 runs, 37.0M freed: train0, train3" in it.told())
         assert len(removed) == 2
+
+
+async def test_two_marked_runs_are_drawn_over_each_other(
+    rig: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def load(name: str) -> Account:
+        asked.append(name)
+        curve = MetricCurve("train.loss", 0.0, 1.0, (2.0, 1.5, 1.0))
+        return Account(f"run of {name[-8:]}", name, "succeeded", curves=(curve,))
+
+    monkeypatch.setattr(side_by_side, "load", load)
+    async with shown(rig(play.running(), runs=several_runs()), 120, 30) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("R", "c")
+        await it.until(lambda: "mark two runs with space" in it.told())
+        await it.press("down", "space", "space", "c")
+        await it.until(lambda: "loss  A 1  B 1" in it.screen())
+        assert sorted(asked) == sorted(run.id for run in several_runs()[1:3])
+        await it.press("escape", "down", "space", "c")
+        await it.until(lambda: "mark two runs" in it.told())
+        assert isinstance(it.app.screen, RunsScreen)
 
 
 async def test_readonly_removes_and_launches_nothing(rig: Start) -> None:

@@ -19,7 +19,7 @@ from ...runners.run import run_notes
 from ...runners.run.formatting import size_short
 from ..background import background, keep_running
 from ..keys import bindings
-from ..other_hosts import ASK_S
+from ..other_hosts import ASK_S, HOST
 from ..rows.run_filter import RUNS
 from ..rows.runs import (
     EMPTY,
@@ -217,6 +217,21 @@ class RunsScreen(Screen[None]):
             self.app.open_form(run.id)
         elif run is not None:
             self.app.rerun(run.id, run.name)
+
+    def action_compare(self) -> None:
+        """Draw the curves of two marked runs over each other."""
+        from .side_by_side import ComparisonScreen
+
+        runs = [run for run in self.list.all if run.id in self.list.marked]
+        if len(runs) != 2:
+            self.notify("mark two runs with space, then c draws their curves over each other")
+            return
+        watched = next((run for run in runs if not run.host and not run.path), None)
+        if watched is not None:
+            self.notify(f"nothing is recorded of {watched.name} that could be compared", severity="error")
+            return
+        first, second = (run.id.removeprefix(HOST) for run in runs)
+        self.app.push_screen(ComparisonScreen(first, second, runs[0].name))
 
     def action_note(self) -> None:
         self._ask_marks("note", "empty takes the note away")
