@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,12 @@ def test_the_last_lines_are_those_of_the_newest_attempts(world: World) -> None:
     assert run.distui("logs", "-n", "1").fine().out == "[rank 0 out] done\n"
     last = run.distui("logs", "-n", "3", "--stream", "out").fine().out.splitlines()
     assert last == ["step 2", RULE_3, "step 3", "done"]
+
+
+def test_a_bundle_is_one_log_too(world: World, tmp_path: Path) -> None:
+    run, bundle = restarted(world), tmp_path / "night.tgz"
+    run.distui("export", str(bundle)).fine()
+    assert world.distui("logs", str(bundle)).fine().out == run.distui("logs").fine().out
 
 
 def test_json_has_the_attempt_and_no_rule(world: World) -> None:
