@@ -249,7 +249,7 @@ async def test_enter_shows_the_log_of_one_rank_and_esc_all_again(rig: Start) -> 
 async def test_the_filter_runs_where_the_files_are(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "step 29" in it.screen())
-        await it.press("slash", *"step 1[0-3]", "enter")
+        await it.press("3", "slash", *"step 1[0-3]", "enter")
         log = run_screen(it.app).log_view
         await it.until(
             lambda: [line.split()[1] for line in log.laid_out.whole_text().splitlines()].count("step") == 4
@@ -269,14 +269,14 @@ def burst(it: Rig, text: str) -> None:
 async def test_keys_that_arrive_together_act_one_after_the_other(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "step 29" in it.screen())
-        burst(it, "/step 2[0-3]\r2jj1")
+        burst(it, "3/step 2[0-3]\r2jj1")
         await it.until(lambda: "4 lines match" in it.screen() and "[1 Overview]" in it.screen())
         screen = run_screen(it.app)
         assert screen.log_view.selection.pattern == "step 2[0-3]"
         await it.until(lambda: "[1 Overview]" in it.screen())
         burst(it, ":res\t")
         await it.until(lambda: ":restart" in it.screen())
-        burst(it, "\x1b/nothing\x1b")
+        burst(it, "\x1b3/nothing\x1b")
         log = screen.log_view  # what was there before comes back, once all of these keys have acted
         await it.until(lambda: it.app.screen is screen and log.selection.pattern == "step 2[0-3]")
         assert not it.link.commands
@@ -285,7 +285,7 @@ async def test_keys_that_arrive_together_act_one_after_the_other(rig: Start) -> 
 async def test_a_bad_filter_is_one_sentence(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "step 29" in it.screen())
-        await it.press("slash", *"step(", "enter")
+        await it.press("3", "slash", *"step(", "enter")
         await it.until(lambda: "is not a regular expression" in it.screen())
         await it.press("escape")
         assert run_screen(it.app).log_view.selection.pattern == ""
@@ -313,7 +313,7 @@ async def test_e_finds_the_warning_and_n_the_hits(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         log = run_screen(it.app).log_view
         await it.until(lambda: "step 29" in it.screen())
-        await it.press("e")
+        await it.press("3", "e")
         assert "UserWarning: slow loader" in log.chosen_text()
         await it.press("slash", *"loss 2.4", "enter")
         await it.until(lambda: log.selection.pattern and "2.490" in log.laid_out.whole_text())
@@ -510,17 +510,17 @@ async def test_tabs_and_keys_take_clicks(rig: Start, width: int, height: int) ->
 
 
 async def test_help_shows_the_users_own_keys(rig: Start, tmp_path: Path) -> None:
-    (tmp_path / "keys.toml").write_text('stop = "X"\n')
+    (tmp_path / "keys.toml").write_text('stop = "K"\n')
     async with shown(rig(play.running()), 100, 50) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("x")
         assert isinstance(it.app.screen, RunScreen)
-        await it.until(lambda: "X stop" in it.screen())
+        await it.until(lambda: "K stop" in it.screen())
         await it.press("?")
         await it.press(*"stop the run")
-        await it.until(lambda: "X            Stop the run" in it.screen())
+        await it.until(lambda: "K            Stop the run" in it.screen())
         await it.press("escape")
-        await it.press("escape", "X")
+        await it.press("escape", "K")
         assert isinstance(it.app.screen_stack[-1], ConfirmScreen)
 
 

@@ -91,8 +91,8 @@ def test_the_footer_ends_with_the_command_line(width: int, wanted: str) -> None:
 
 def test_a_keymap_may_be_flat_or_nested(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
-    path.write_text('stop = "X"\n"log.follow" = "ctrl+f"\n[log]\nstream = "ctrl+o"\n')
-    assert load_keymap(path) == ({"stop": "X", "log.follow": "ctrl+f", "log.stream": "ctrl+o"}, [])
+    path.write_text('stop = "K"\n"log.follow" = "ctrl+f"\n[log]\nstream = "ctrl+o"\n')
+    assert load_keymap(path) == ({"stop": "K", "log.follow": "ctrl+f", "log.stream": "ctrl+o"}, [])
 
 
 @for_each(
@@ -119,7 +119,7 @@ def test_a_bad_keymap_is_one_sentence_and_no_crash(tmp_path: Path, text: str, wa
         ('stop = "q"\n', ["q of stop is also the key of leave"]),
         ('stop = "Z,q"\nleave = "Z"\n', ["Z of leave is also the key of stop"]),
         ('"runs.sort" = "x"\n', []),  # x stops a run, and no run is open there
-        ('stop = "X"\n"log.follow" = "F"\n', ["F of log.follow is also the key of log.fold"]),
+        ('stop = "K"\n"log.follow" = "F"\n', ["F of log.follow is also the key of log.fold"]),
         ('"curves.mark" = "e"\nhelp = "question_mark"\n', []),
     ],
 )

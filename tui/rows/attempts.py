@@ -16,6 +16,7 @@ from .attempt_rule import environment_changes
 from .findings import Item, items
 from .frame import Frame
 from .glyphs import Row, clip, fit, hang, labelled, wrap
+from .pane_filters import fitting_events
 from .run_status import remains
 
 
@@ -210,9 +211,10 @@ def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row],
     saves = sorted((saved.at, _save_text(saved)) for saved in state.checkpoints)
     found = set() if whole else {finding.text for finding in state.findings.values() if not finding.quiet}
     notices = [notice for notice in state.notices if notice[1] not in found]
-    happened = list(heapq.merge(in_order(notices), saves, key=itemgetter(0)))
+    happened = fitting_events(frame, list(heapq.merge(in_order(notices), saves, key=itemgetter(0))))
     if not happened:
-        rows.append((("   none yet", "dim"),))
+        none = "no event matches: esc removes the filter" if frame.view.event_filter else "none yet"
+        rows.append(((f"   {none}", "dim"),))
     targets += [None] * (len(rows) - len(targets))
     for at, text in reversed(happened):
         rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)

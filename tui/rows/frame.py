@@ -74,6 +74,10 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
     """Minimum time span of charts: a name of WINDOWS in rows/charts.py."""
     log_scale: bool = False
     """Whether charts have a logarithmic value axis."""
+    rank_filter: str = ""
+    """Filter of the rank table; "" shows all. The words are those of rows/pane_filters.py."""
+    finding_filter: str = ""
+    event_filter: str = ""
 
 
 class Moment(Struct, frozen=True):

@@ -41,6 +41,7 @@ from .columns import (
 from .cycle import following
 from .frame import Frame, fit_name, gpu_of, gpu_owners, names, training_line
 from .glyphs import Cell, Row, fit, or_na, percent, table
+from .pane_filters import RANKS
 
 OPTIONAL_FROM = 190
 """Minimum table width for columns that are `optional`."""
@@ -77,7 +78,7 @@ def rank_table(
     `skip` columns after the rank are skipped, to show those that did not fit. `beside_gpus` means that the GPU table is
     visible and shows the GPU values.
     """
-    order = rank_order(frame)
+    order = shown_ranks(frame)
     view = frame.view
     make = _RankRows(frame)
     first = max(0, min(first, len(order) - 1))
@@ -223,6 +224,16 @@ def rank_order(frame: Frame) -> list[int]:
     make = _RankRows(frame)
     rows = [make.row(rank) for _, rank in sorted(state.ranks.items())]
     return [row.rank.place.rank for row in sorted_rows(rows, column, frame.view.reverse)]
+
+
+def shown_ranks(frame: Frame) -> list[int]:
+    """Return the ranks that match the filter, in the order of the table."""
+    order = rank_order(frame)
+    if not frame.view.rank_filter:
+        return order
+    make = _RankRows(frame)
+    rows = [make.row(frame.state.ranks[number]) for number in order]
+    return [row.rank.place.rank for row in RANKS.fitting(rows, frame.view.rank_filter)]
 
 
 def _worst_first(state: RunState) -> list[int]:

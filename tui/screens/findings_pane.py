@@ -21,6 +21,7 @@ from ..rows.finding_card import Card, card
 from ..rows.findings import Item, alarms, coverage_rows, items, no_findings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
+from ..rows.pane_filters import FINDINGS, filter_note
 from .panes import Pane
 
 
@@ -49,19 +50,23 @@ class FindingCards(Pane):
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         key = self.current.key if self.current is not None else ""
-        found = items(frame.state.findings.values())
+        known = items(frame.state.findings.values())
+        found = FINDINGS.fitting(known, frame.view.finding_filter)
         room = max(20, width - 2)
         self._cards = [card(frame, item, room, item.key in self._unfolded, self.keys) for item in found]
-        self.entitle(f"findings · {plural(len(alarms(frame.state)), 'alarm')}")
+        note = filter_note(frame, "findings", len(found), len(known))
+        self.entitle(f"findings · {plural(len(alarms(frame.state)), 'alarm')}{note}")
         rows: list[Row] = []
         self._tops = []
         for each in self._cards:
             self._tops.append(len(rows))
             rows += [*each.rows, ()]
-        if not found:
+        if known and not found:
+            rows += [(("no finding matches: esc removes the filter", "dim"),), ()]
+        elif not found:
             rows += [((no_findings(frame.state), "text"),), ()]
         self._keep_cursor(key)
-        return [*rows, *_below(frame, room, bool(found))]
+        return [*rows, *_below(frame, room, bool(known))]
 
     def _keep_cursor(self, key: str) -> None:
         """Leave the cursor on its finding while cards come, go and change their height."""

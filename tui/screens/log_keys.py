@@ -126,7 +126,8 @@ class LogKeys:
     def action_filter(self) -> None:
         """Open the prompt for a filter, which filters while the user types."""
         log, before = self._log, self._log.selection
-        prompt = FilterPrompt(before.pattern, self._patterns, self._filter, lambda: log.title.state)
+        hint = "regular expression; empty shows all lines"
+        prompt = FilterPrompt(before.pattern, self._patterns, self._filter, lambda: log.title.state, hint)
         self._app.push_screen(prompt, lambda pattern: self._filtered(pattern, before))
 
     def _filter(self, pattern: str) -> str:

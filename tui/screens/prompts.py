@@ -101,7 +101,6 @@ class FilterPrompt(LinePrompt):
     """Asks for a pattern; returns it, or None."""
 
     SIGN = "/"
-    HINT = "regular expression; empty shows all lines"
 
     def __init__(
         self,
@@ -109,11 +108,14 @@ class FilterPrompt(LinePrompt):
         history: Sequence[str],
         typed: Callable[[str], str],
         state: Callable[[], str],
+        hint: str,
     ) -> None:
         """Create the prompt.
 
-        `typed` applies a pattern and returns "" or its error; `state` returns the number of hits so far.
+        `typed` applies a pattern and returns "" or its error; `state` returns the number of hits so far. `hint` is the
+        placeholder.
         """
+        self.HINT = hint  # type: ignore[misc]
         super().__init__(history, value)
         self._typed, self._state = typed, state
         self._wrong = ""

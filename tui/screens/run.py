@@ -28,6 +28,7 @@ from .cockpit_commands import Commands
 from .curves import CurveStrip
 from .findings_pane import FindingCards
 from .flash import Flash
+from .list_filters import ListFilters
 from .live_keys import KeyContext
 from .log_keys import LogKeys
 from .log_opener import LogOpener
@@ -76,6 +77,7 @@ class RunScreen(Screen[None]):
         self.opener = LogOpener(app, run, self.log_view, self.lead, self.show_pane)
         self.run_keys = RunKeys(app, run, commands)
         self.log_keys = LogKeys(app, self.log_view)
+        self.filters = ListFilters(app)
         self._measures = Measures()
         self.placing = False
         """Whether the layout of the panes is changing."""
@@ -242,6 +244,14 @@ class RunScreen(Screen[None]):
     def action_shell(self) -> None:
         self.run_keys.open_shell(self.ranks.current)
 
+    def action_filter(self) -> None:
+        """Filter the focused list; if it has no filter, the log."""
+        pane = self._focused_pane()
+        if self.filters.has(pane):
+            self.filters.open(pane)
+        else:
+            self.log_keys.action_filter()
+
     def action_pause(self) -> None:
         self.app.change_view(paused=not self.app.view.paused)
 
@@ -255,6 +265,8 @@ class RunScreen(Screen[None]):
 
     def action_back(self) -> None:
         """Undo the newest of: the crosshair, a time in the past, an opened line, a filter, one rank's log, a pane."""
+        if self.filters.release(self._focused_pane()):
+            return
         undo = (self.curves.leave_crosshair, self.run.travel.live, self.opener.go_back, self.log_keys.release)
         if any(step() for step in undo):
             return

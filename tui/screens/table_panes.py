@@ -17,6 +17,7 @@ from ..rows.column_choice import ColumnChoice, begin_choice, default_ids
 from ..rows.columns import TABLES
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
+from ..rows.pane_filters import filter_note
 from ..rows.tables import Table, absent, gpu_table, next_sort, rank_table
 from .column_picker import ColumnPicker
 from .panes import Pane
@@ -176,7 +177,8 @@ class RankTable(TablePane):
         ended = frame.state.phase.ended and frame.state.phase is not RunPhase.EXPORTED
         title = "how the ranks ended" if ended else "ranks"
         marked = f" · {len(frame.view.marked)} marked" if frame.view.marked else ""
-        return f"{title}{marked}"
+        note = filter_note(frame, "ranks", len(self.table.order), len(frame.state.ranks))
+        return f"{title}{marked}{note}"
 
     def cursor_moved(self) -> None:
         if self.current is not None:
