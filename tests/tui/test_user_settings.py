@@ -226,7 +226,7 @@ def titles(screen: str) -> list[str]:
 async def test_columns_are_chosen_and_kept(rig: Start, size: tuple[int, int]) -> None:
     async with shown(rig(play.running()), *size) as it:
         await it.press("2")
-        await it.until(lambda: "● running" in it.screen())
+        await it.until(lambda: "▶ step" in it.screen())
         await it.press("a")
         picker = dialog(it.app)
         assert "Enter keep" in it.screen()
