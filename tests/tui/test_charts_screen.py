@@ -116,9 +116,9 @@ async def test_charts_that_do_not_fit_are_reached(rig: Start) -> None:
     async with shown(curved(rig), 80, 24) as it:
         await it.press("4")
         await started(it)
-        assert "charts 1-2 of 10" in it.screen()
+        assert "charts 1–2 of 10" in it.screen()
         await it.press("j")
-        await it.until(lambda: "charts 2-3 of 10" in it.screen())
+        await it.until(lambda: "charts 2–3 of 10" in it.screen())
         assert titles(it).keys() == {"tokens/s", "loss"}
         await it.press("pagedown", "pagedown", "k")
         await it.until(lambda: "of 10" in it.screen())

@@ -232,7 +232,10 @@ def _narrow(body: Stack, wants: Wants) -> None:
         body.add("ranks", wants.ranks, keep=max(log, body.height // 2))
         body.rest("log")
         return
-    strip = STRIP + body.extra if wants.curves else 0
+    strip = 0
+    if wants.curves:
+        free = body.height - wants.ranks - 2 * body.extra
+        strip = max(STRIP, min(LEAST_CURVES, free // 2)) + body.extra
     many = wants.ranks > max(9, body.height - log - strip - body.extra)
     if many:
         ranks = LEAST_RANKS + 1 + body.extra
@@ -244,7 +247,7 @@ def _narrow(body: Stack, wants: Wants) -> None:
             body.add("heat", wants.map(body.inner))
         body.add("ranks", wants.ranks, keep=log)
     if strip and body.height >= strip + log:
-        body.add("curves", STRIP)
+        body.add("curves", strip - body.extra)
     body.rest("log")
 
 

@@ -121,7 +121,7 @@ class CurveStrip(HistoryPane):
         return side_by_side(charts_rows(shown[:half], view, inner, height), right, inner)
 
     def _title(self, frame: Frame, view: ChartView, shown: int, of: int) -> str:
-        """Return `live 5m · 22:14:36 step 614 · charts 1-4 of 10, j k: others`."""
+        """Return `live 5m · 22:14:36 step 614 · charts 1–4 of 10 (j/k: more)`."""
         parts = [window_text(time_word(frame), self.window(frame))]
         if self.history.crosshair is not None:
             step = view.steps.at(self.history.crosshair) if view.steps is not None else None
@@ -132,7 +132,9 @@ class CurveStrip(HistoryPane):
         if self.by_step and not view.axis.in_steps:
             parts.append("no steps to show")
         if shown < of:
-            parts.append(f"charts {self.first + 1}-{self.first + shown} of {of}, j k: others")
+            last = self.first + shown
+            which = f"chart {last}" if shown == 1 else f"charts {self.first + 1}–{last}"
+            parts.append(f"{which} of {of} (j/k: more)")
         return " · ".join(parts)
 
     def view_of(self, frame: Frame, width: int) -> ChartView:
