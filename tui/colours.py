@@ -51,6 +51,7 @@ _DARK = {
     "warn": "#e69f00",
     "bad": "bold #e8702a",
     "hit": "#0f1419 on #e4cf5b",
+    "outlier": "reverse bold #e8702a",
 }
 _LIGHT = {
     "text": "#1c2733",
@@ -62,6 +63,7 @@ _LIGHT = {
     "warn": "#8a5a00",
     "bad": "bold #b04300",
     "hit": "#000000 on #e4cf5b",
+    "outlier": "reverse bold #b04300",
 }
 _TERMINAL = {
     "text": "default",
@@ -73,25 +75,20 @@ _TERMINAL = {
     "warn": "yellow",
     "bad": "bold red",
     "hit": "reverse",
+    "outlier": "reverse bold red",
 }
 
 
 def _ramp(ramp: Sequence[str], cold: str, hot: str, turn: int) -> dict[str, str]:
-    """Return styles of heat cells and bars.
-
-    From step `turn` on the text is `hot`. Bars are brighter than their ground.
-    """
-    cells = {
+    """Return styles of heat cells. From step `turn` on the text is `hot`."""
+    return {
         f"heat{step}": f"{hot if step >= turn else cold} on {colour}" for step, colour in enumerate(ramp)
     }
-    bars = {f"bar{step}": f"{ramp[max(step, turn - 2)]} on {ramp[0]}" for step in range(len(ramp))}
-    return cells | bars
 
 
 def _terminal_ramp() -> dict[str, str]:
-    """Return heat styles without background: the sixteen terminal colours have no order. The glyph shows the value."""
-    names = (f"{kind}{step}" for kind in ("heat", "bar") for step in range(len(RAMP)))
-    return {name: "bold" if name[-1] in "78" else "default" for name in names}
+    """Return heat styles without background: the sixteen terminal colours have no order. The number shows the value."""
+    return {f"heat{step}": "bold" if step >= 7 else "default" for step in range(len(RAMP))}
 
 
 def _parsed(table: dict[str, str]) -> dict[str, Style]:

@@ -29,8 +29,8 @@ ROUNDS = 3
 """Turns in which a peer is compared."""
 SIZE = (40, 120)
 LARGE = (60, 200)
-TITLES = ("GPU utilisation", "GPU memory", "power, share", "temperature", "time of a step")
-"""What the heat map is headed with, metric after metric: the key `m` goes round."""
+TITLES = ("GPU utilisation", "GPU memory", "GPU power", "GPU temperature", "time per step")
+"""Titles of the map, metric after metric: the key `m` goes round."""
 Steps = tuple[tuple[str, Callable[[str], bool]], ...]
 """Keys that are pressed in turns, and whether the screen shows what each asks for."""
 PANES: Steps = (
@@ -39,7 +39,7 @@ PANES: Steps = (
 )
 """Another screen and back."""
 METRICS: Steps = tuple(("m", lambda text, title=title: title in text) for title in (*TITLES[1:], TITLES[0]))  # type: ignore[misc]
-"""The next metric of the heat map, which runs of many ranks have."""
+"""The next metric of the map of GPUs, which runs of many ranks have."""
 
 
 def painted(text: str) -> bool:

@@ -55,7 +55,7 @@ def attached(place: Place, rate: int | None = None) -> Terminal:
 
 
 def keys_of(place: Place, effort: Effort, large: bool, rate: int | None) -> tuple[list[float], list[float]]:
-    """Of a metric where there is a heat map, and of another screen."""
+    """Of a metric where there is a map, and of another screen."""
     count = effort.keys if rate is None else max(6, effort.keys // 3)
     with attached(place, rate) as terminal:
         terminal.until("the run", painted, 90)

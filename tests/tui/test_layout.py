@@ -34,7 +34,7 @@ def wants(ranks: int, gpus: int, nodes: int = 1, **more: object) -> Wants:
         "ranks": ranks + 1 if ranks else 0,
         "strip": lambda most: rows_wanted(nodes if ranks > 64 else ranks, most),
         "card": lambda width: 9,
-        "tiled": nodes > 4,
+        "crowded": nodes > 24,
     }
     return Wants(**(values | more))  # type: ignore[arg-type]
 
@@ -45,8 +45,8 @@ RUNS = {
     "a node": wants(8, 8),
     "four nodes": wants(32, 32, 4),
     "128 nodes": wants(1024, 1024, 128),
-    "ended": wants(8, 0, ended=True, map=lambda width: 30),
-    "launching": wants(0, 0, launching=True, map=lambda width: 9),
+    "ended": wants(8, 0, ended=True, end=lambda width: 30),
+    "launching": wants(0, 0, launching=True, launch=lambda width: 9),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -27,13 +26,12 @@ from distui.runners.run.model import (
     StageChanged,
 )
 from distui.runners.run.state import RunState
-from distui.tui.rows import confirm, glyphs
+from distui.tui.rows import confirm
 from distui.tui.rows.attempts import end_rows
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.candidates import candidate_rows, candidate_table
 from distui.tui.rows.command_line import parse
 from distui.tui.rows.frame import (
-    METRICS,
     Frame,
     LinkPhase,
     LinkStatus,
@@ -43,10 +41,10 @@ from distui.tui.rows.frame import (
     silent,
 )
 from distui.tui.rows.glyphs import row_width
+from distui.tui.rows.gpu_map import gpu_map
 from distui.tui.rows.header import what_row
 from distui.tui.rows.log import choices, files_for, label_of
 from distui.tui.rows.log_lines import LogLine, log_row
-from distui.tui.rows.ranks import heat_rows, node_cells
 from distui.tui.rows.run_status import (
     failure,
     launch_rows,
@@ -65,28 +63,11 @@ def frame_of(events: Iterable[several.Told], now: float = play.NOW, **view: obje
     return Frame(state, link, now, now, ViewOptions(**view))  # type: ignore[arg-type]
 
 
-@for_each("metric", METRICS)
-@for_each("events", [several.running(16, 8), several.lost(16, 8, which=5)])
-def test_a_tile_has_the_marks_of_the_cells(events: Iterable[several.Told], metric: str) -> None:
-    frame = frame_of(events, metric=metric)
-    tiles = Counter(cell for row in heat_rows(frame, 118) for cell in row if cell[0] in "▁▂▃▄▅▆▇█·")
-    heats = [
-        heat
-        for node in frame.state.nodes.values()
-        if frame.answers(node.node)
-        for heat in node_cells(frame, node)
-    ]
-    assert len(heats) >= 15 * 8
-    assert tiles == Counter(glyphs.heat(heat.value) for heat in heats)
-
-
 def test_a_lost_node_says_how_long_and_when_again_and_shows_no_old_values() -> None:
-    rows = heat_rows(frame_of(several.lost()), 78)
-    assert line_of(rows[0]).startswith("● c1")
-    assert "97%" in line_of(rows[0])
-    assert line_of(rows[2]).startswith("✖ c2      no answer 12 s, next try in 3 s")
-    assert "%" not in line_of(rows[2])
-    assert "r4" in line_of(rows[3])
+    _, first, second, *_ = gpu_map(frame_of(several.lost()), 78, 8).rows
+    assert "c1 █97%" in line_of(first)
+    assert "✖ c2 no answer 12 s, next try in 3 s" in line_of(first), "in the list beside the map"
+    assert "✖c2 ?     ?     ?     ?" in line_of(second)
     table = rank_table(frame_of(several.lost()), 78).rows
     assert "c1" in line_of(table[0])
     assert any("97%" in text and style == "text" for text, style in table[0])
@@ -94,34 +75,10 @@ def test_a_lost_node_says_how_long_and_when_again_and_shows_no_old_values() -> N
     assert all(style == "stale" for text, style in table[4] if "%" in text), "the last values, dim"
 
 
-def test_a_node_that_is_lost_takes_no_more_rows_than_one_that_answers() -> None:
-    for width in (60, 78, 118):
-        assert len(heat_rows(frame_of(several.lost()), width)) == len(
-            heat_rows(frame_of(several.running()), width)
-        )
-
-
-def test_a_node_that_is_connecting_says_so() -> None:
-    found = text_of(heat_rows(frame_of(several.launching()), 78))
-    assert "c1      no rank yet" in found
-    assert "◌ c2      connecting 4 s" in found
-
-
-def test_many_nodes_keep_their_tiles_when_one_is_lost() -> None:
-    rows = heat_rows(frame_of(several.lost(16, 8, which=5)), 118)
-    widths = {row_width(row) for row in rows}
-    assert max(widths) <= 118
-    assert all(width % 30 == 0 for width in widths)  # whole tiles
-    found = text_of(rows)
-    assert "✖c6" in found
-    assert "no answer 12 s" in found
-    assert "next try" not in found
-
-
 def test_only_one_row_counts_the_seconds_of_a_lost_node() -> None:
     before, after = (frame_of(several.lost(), now=play.NOW + more) for more in (0.0, 1.0))
     for old, new in (
-        (heat_rows(before, 78), heat_rows(after, 78)),
+        (gpu_map(before, 78, 8).rows, gpu_map(after, 78, 8).rows),
         (rank_table(before, 78).rows, rank_table(after, 78).rows),
         (banner_rows(before, 78, 6), banner_rows(after, 78, 6)),
     ):
@@ -377,8 +334,9 @@ def test_a_link_that_is_up_again_shows_values_again() -> None:
         (124, 1, LinkChanged(LinkState.UP, "c2")),
         *several.sampled(1, 4, 124.9),
     ]
-    assert "lost" not in text_of(heat_rows(frame_of(events), 78))
-    assert text_of(heat_rows(frame_of(events), 78)).count("97%") == 2
+    shown = text_of(gpu_map(frame_of(events), 78, 8).rows)
+    assert "no answer" not in shown
+    assert shown.count("█97%") == 2
 
 
 def test_a_glyph_is_as_wide_as_it_looks() -> None:

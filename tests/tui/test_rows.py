@@ -57,9 +57,9 @@ from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width, wrap
 from distui.tui.rows.header import header_rows
 from distui.tui.rows.log import files_for
 from distui.tui.rows.log_lines import LogLine, log_row
+from distui.tui.rows.map_cells import map_nodes
 from distui.tui.rows.nccl_dialog import begin, change, command, form_rows, methods, note_rows
 from distui.tui.rows.plan_preview import broken
-from distui.tui.rows.ranks import heat_rows, heat_title, node_cells
 from distui.tui.rows.tables import next_sort, rank_columns, rank_rows, rank_table
 
 
@@ -123,13 +123,6 @@ def test_hang_keeps_the_text_below_itself() -> None:
     assert all(row_width(row) <= 18 for row in rows)
 
 
-def test_the_heat_map_names_every_rank_below_its_gpu() -> None:
-    rows = heat_rows(frame_of(play.running()), 78)
-    assert "97%" in line_of(rows[0])
-    assert line_of(rows[1]).split() == [f"r{rank}" for rank in range(8)]
-    assert all(row_width(row) <= 78 for row in rows)
-
-
 def test_wide_characters_are_wrapped_by_their_columns() -> None:
     """An exception's text may be Chinese, and so may a path in a plan."""
     text = "RuntimeError: 内存不足请检查" + "显存设置" * 20
@@ -141,27 +134,10 @@ def test_wide_characters_are_wrapped_by_their_columns() -> None:
         assert max(map(cell_len, lines)) <= width
 
 
-def test_cells_wrap_where_the_terminal_is_narrow() -> None:
-    rows = heat_rows(frame_of(play.running()), 45)
-    assert len(rows) == 4
-    assert all(row_width(row) <= 45 for row in rows)
-
-
-def test_without_a_gpu_the_map_shows_the_ranks_cpu_and_says_so() -> None:
-    early = [event for event in play.running(2, gpu=False) if event[0] < 1]
-    assert "GPU" not in heat_title(frame_of(early)), "before there is any rank"
-    frame = frame_of(play.running(2, gpu=False))
-    assert "no GPU" in heat_title(frame)
-    shown = text_of(heat_rows(frame, 78))
-    assert "98%" in shown
-    assert "no GPU" in shown
-
-
 def test_values_that_are_too_old_are_never_shown() -> None:
     frame = frame_of(play.running(), now=play.NOW + 60)
-    cells = node_cells(frame, frame.state.nodes[0])
-    assert [cell.value for cell in cells] == [None] * 8
-    shown = text_of(heat_rows(frame, 78)) + text_of(rank_table(frame, 100).rows)
+    assert map_nodes(frame)[0].values == [None] * 8
+    shown = text_of(rank_table(frame, 100).rows)
     assert "%" not in shown
     assert glyphs.MISSING in shown
     head = header_rows(frame, 200)
@@ -170,63 +146,19 @@ def test_values_that_are_too_old_are_never_shown() -> None:
     assert not any(word in line_of(head[1]) for word in ("util", "/step"))
 
 
-def test_a_clock_that_is_wrong_on_the_node_does_not_make_values_old() -> None:
-    frame = frame_of(play.running(), now=play.NOW + 9000, heard=play.NOW + 9000)
-    assert node_cells(frame, frame.state.nodes[0])[0].value == 97
-
-
 def test_a_value_that_the_driver_does_not_serve_is_not_zero() -> None:
     frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100"),)))])
-    (cell,) = node_cells(frame, frame.state.nodes[0])
-    assert cell.value is None
+    assert map_nodes(frame)[0].values == [None]
     assert line_of(rank_table(frame, 120).rows[0]).count("n/a") >= 2
 
 
-def test_a_lost_gpu_is_broken_in_words_and_glyph() -> None:
-    frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100", lost=True),)))])
-    shown = text_of(heat_rows(frame, 78))
-    assert "lost" in shown
-    assert glyphs.BAD in shown
-
-
-@for_each(("metric", "wanted"), [("mem", "61.0G"), ("power", "400W"), ("temp", "55C")])
-def test_every_metric_shows_its_unit(metric: str, wanted: str) -> None:
-    frame = frame_of(play.running(), metric=metric)
-    assert node_cells(frame, frame.state.nodes[0])[0].text == wanted
-    assert wanted in line_of(heat_rows(frame, 78)[0])
-
-
-def test_the_slowest_rank_is_the_hottest_by_step_time() -> None:
-    frame = frame_of(play.running(), metric="step-time")
-    values = [cell.value for cell in node_cells(frame, frame.state.nodes[0])]
-    assert values[7] == 100
-    assert values == sorted(value for value in values if value is not None)
-    paces = tuple(msgspec.structs.replace(sample, step_s=0.128) for sample in play.samples(8))
-    assert "128ms" in line_of(
-        heat_rows(frame_of([*play.running(), (124.9, RankTick(paces))], metric="step-time"), 78)[0]
-    )
-
-
-def test_many_nodes_become_tiles_within_the_width() -> None:
-    events = play.running()
-    state = RunState().apply_all(play.stamped(events))
-    for node in range(1, 16):
-        state.apply(type(play.stamped(events)[0])(time=play.NOW, event=GpuTick(play.gpus()), node=node))
-    status = LinkStatus(LinkPhase.FOLLOWING, 0)
-    rows = heat_rows(Frame(state, status, play.NOW, play.NOW), 78)
-    assert len(rows) == 8
-    assert all(row_width(row) <= 78 for row in rows)
-    assert "node 15" in text_of(rows)
-
-
 def test_glyph_ramp_rises_with_the_value_also_in_ascii() -> None:
-    ramp = [glyphs.heat(value)[0] for value in range(0, 101, 5)]
+    ramp = [glyphs.height(value) for value in range(0, 101, 5)]
     assert ramp == sorted(ramp)
     assert (ramp[0], ramp[-1]) == ("▁", "█")
-    digits = [glyphs.heat(value, True)[0] for value in range(0, 101, 5)]
+    digits = [glyphs.height(value, True) for value in range(0, 101, 5)]
     assert digits == sorted(digits)
     assert digits[-1] == "9"
-    assert glyphs.heat(None) == (glyphs.MISSING, "stale")
 
 
 def test_the_table_drops_columns_before_it_cuts_them() -> None:
@@ -647,14 +579,6 @@ def test_the_card_says_where_a_preset_does_not_reach() -> None:
     before[0] = (0, replace(created, plan=replace(created.plan, obeys=None)))
     shown = text_of(card_rows(frame_of(before), 100))
     assert "sets launcher flags and environment only; the script applies the rest itself" in shown
-
-
-def test_a_heat_cell_in_ascii_is_its_number_alone() -> None:
-    frame = frame_of(play.running(), ascii=True)
-    cells = [text for row in heat_rows(frame, 120)[:1] for text, style in row if style.startswith("bar")]
-    assert cells
-    assert not "".join(cells).strip()
-    assert "%" in line_of(heat_rows(frame, 120)[0])
 
 
 def test_notices_stand_by_their_times_also_where_the_runner_reports_late() -> None:

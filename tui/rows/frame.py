@@ -48,16 +48,15 @@ class LinkStatus(Struct, frozen=True):
     """Why the connection broke, in one sentence."""
 
 
-METRICS = ("util", "mem", "power", "temp", "step-time")
-"""Metrics of the heat map, in the order of the key that switches them."""
-
-
 class ViewOptions(Struct, frozen=True, kw_only=True):
     """The user's choice of what the screen shows; keys change it, events never do."""
 
     pane: str = "overview"
     """"overview", "ranks", "log", "curves", "nccl", "findings" or "events"."""
     metric: str = "util"
+    """Metric of the map of GPUs: a name of METRICS in rows/map_metrics.py."""
+    map_filter: str = ""
+    """Filter of the map of GPUs; "" shows all."""
     sort: str = ""
     """Column of the rank table; "" puts the worst rank first."""
     reverse: bool = False
@@ -197,12 +196,18 @@ def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
     if node is None:
         return None
     if rank.sample is not None and rank.sample.gpu is not None:
-        wanted = rank.sample.gpu
-        return next((gpu for gpu in node.gpus if gpu.index == wanted), None)
+        return _by_index(node.gpus, rank.sample.gpu)
     place = rank.place.gpu
     if place is None:
         return None
     return next((gpu for gpu in node.gpus if place in (str(gpu.index), gpu.uuid)), None)
+
+
+def _by_index(gpus: Sequence[Gpu], index: int) -> Gpu | None:
+    """Return the GPU with an index, usually at that place."""
+    if 0 <= index < len(gpus) and gpus[index].index == index:
+        return gpus[index]
+    return next((gpu for gpu in gpus if gpu.index == index), None)
 
 
 def gpu_owners(frame: Frame) -> dict[tuple[int, int], list[int]]:

@@ -106,26 +106,17 @@ def run_phase(phase: str) -> tuple[str, str]:
     return RUN[RunPhase(phase)] if phase in {str(member) for member in RunPhase} else (OK, "ok")
 
 
-def bucket(value: float) -> int:
+def bucket(share: float) -> int:
     """Return the step of the heat ramp for 0 to 100; values outside are clamped."""
-    step = int(value * BUCKETS / 100)
+    step = int(share * BUCKETS / 100)
     return min(max(0, step), BUCKETS - 1)
 
 
-def heat(value: float | None, ascii_only: bool = False) -> tuple[str, str]:
-    """Return glyph and style of a heat cell for 0 to 100; None is unknown.
-
-    The glyph's height repeats the colour ("bar0" to "bar8"); text next to it has "heat0" to "heat8".
-    """
-    if value is None:
-        return MISSING, "stale"
-    step = bucket(value)
+def height(share: float, ascii_only: bool = False) -> str:
+    """Return a glyph whose height shows 0 to 100: a block, or a digit in ASCII."""
     if ascii_only:
-        return str(max(0, min(9, int(value / 10)))), f"bar{step}"
-    return _BARS[step]
-
-
-_BARS = tuple((glyph, f"bar{step}") for step, glyph in enumerate(_RAMP))
+        return str(max(0, min(9, int(share / 10))))
+    return _RAMP[bucket(share)]
 
 
 def to_ascii(text: str) -> str:

@@ -22,7 +22,7 @@ MIDDLE = (110, 30)
 LARGE = (160, 45)
 """Minimum terminal size for two columns of panes."""
 
-ONE_PANE = ("log", "curves", "nccl", "findings", "events")
+ONE_PANE = ("heat", "log", "curves", "nccl", "findings", "events")
 """Panes that fill the whole screen."""
 
 LEAST_LOG, LEAST_RANKS, STRIP = 4, 6, 3
@@ -46,7 +46,11 @@ class Wants(Struct, frozen=True, kw_only=True):
     """Rows of text that each pane could fill. Callables take the pane's width in columns, `strip` takes rows."""
 
     map: Callable[[int], int] = _none
-    """The heat map; before the first rank the launch, after the run's end its summary."""
+    """The map of GPUs."""
+    launch: Callable[[int], int] = _none
+    """The stages of the launch, before the first rank."""
+    end: Callable[[int], int] = _none
+    """How the run ended."""
     gpus: int = 0
     """Rows of the GPU table, with its header."""
     ranks: int = 0
@@ -54,8 +58,8 @@ class Wants(Struct, frozen=True, kw_only=True):
     strip: Callable[[int], int] = _none
     """Ranks × time: takes the maximum number of rows; 0 if no times are known."""
     card: Callable[[int], int] = _none
-    tiled: bool = False
-    """Whether the map has one tile per node, and needs the full width."""
+    crowded: bool = False
+    """Whether the run has so many nodes that the map needs the full width."""
     launching: bool = False
     ended: bool = False
     curves: bool = True
@@ -213,14 +217,13 @@ def _rank_pane(body: Stack, wants: Wants, flash: int) -> None:
 
 
 def _launch(body: Stack, width: int, wants: Wants) -> None:
-    rows = wants.map(body.inner)
     if width >= LARGE[0]:
         left, right = body.split(width * 11 // 20, body.height)
-        left.rest("heat")
+        left.rest("launch")
         right.rest("log")
         body.take(left, right)
         return
-    body.add("heat", rows, keep=body.height // 3)
+    body.add("launch", wants.launch(body.inner), keep=body.height // 3)
     body.rest("log")
 
 
@@ -228,7 +231,7 @@ def _narrow(body: Stack, wants: Wants) -> None:
     """One column: ranks, one strip of curves, the log; the map if there are more ranks than rows."""
     log = LEAST_LOG + body.extra
     if wants.ended:
-        body.add("heat", wants.map(body.inner), keep=max(log, body.height // 2))
+        body.add("ended", wants.end(body.inner), keep=max(log, body.height // 2))
         body.add("ranks", wants.ranks, keep=max(log, body.height // 2))
         body.rest("log")
         return
@@ -253,7 +256,7 @@ def _narrow(body: Stack, wants: Wants) -> None:
 
 def _middle(body: Stack, wants: Wants) -> None:
     """GPUs and ranks next to curves; the log below them in full width."""
-    if wants.tiled and not wants.ended:
+    if wants.crowded and not wants.ended:
         body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
     left, right = body.split(body.width * 11 // 20, body.height - LEAST_LOG - 4 - body.extra)
     _left(left, wants, natural=False)
@@ -278,7 +281,7 @@ def _middle(body: Stack, wants: Wants) -> None:
 
 def _large(body: Stack, wants: Wants) -> None:
     """Two columns: hardware and ranks on the left; curves and the log on the right."""
-    if wants.tiled and not wants.ended:
+    if wants.crowded and not wants.ended:
         body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
     left, right = body.split(body.width * 11 // 20, body.height)
     _left(left, wants, natural=True)
@@ -293,10 +296,10 @@ def _left(left: Stack, wants: Wants, natural: bool) -> None:
     ranks = min(wants.ranks, LEAST_RANKS + 3) + left.extra
     strip = _strip_height(left, wants, ranks) if natural else 0
     if wants.ended:
-        left.add("heat", wants.map(left.inner), keep=ranks)
+        left.add("ended", wants.end(left.inner), keep=ranks)
     elif wants.gpus:
         left.add("gpus", wants.gpus, keep=max(ranks + strip, left.height * 3 // 5))
-    elif not wants.tiled:
+    elif not wants.crowded:
         left.add("heat", wants.map(left.inner), keep=max(ranks + strip, left.height * 3 // 5))
     left.add("ranks", wants.ranks, keep=strip)
     if not natural:

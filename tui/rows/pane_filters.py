@@ -15,6 +15,7 @@ from .columns import RankRow
 from .findings import Item
 from .frame import Frame
 from .list_filter import FilterField, FilterGrammar, Value
+from .map_filter import MAP
 
 
 def _value(of: str, name: str) -> Callable[[Any], tuple[Value, ...]]:
@@ -89,6 +90,7 @@ class PaneFilter(Struct, frozen=True):
 
 PANE_FILTERS: dict[str, PaneFilter] = {
     "ranks": PaneFilter("rank_filter", RANKS),
+    "heat": PaneFilter("map_filter", MAP),
     "findings": PaneFilter("finding_filter", FINDINGS),
     "events": PaneFilter("event_filter", EVENTS),
 }

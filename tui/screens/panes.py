@@ -1,4 +1,4 @@
-"""The panes of the run screen without tables: header, banner, heat map, events, findings, the card of the run."""
+"""The panes of the run screen without tables: header, banner, launch, end, events, findings, the card."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from ..keys import bindings
 from ..rows.attempts import Target, end_rows, event_rows
 from ..rows.banner import banner_rows
 from ..rows.card import card_rows
-from ..rows.cycle import following
-from ..rows.frame import METRICS, Frame
+from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.header import TRENDS_FROM, header_rows
-from ..rows.ranks import heat_rows, heat_title
-from ..rows.run_status import launch_rows, launch_title, launching
+from ..rows.run_status import launch_rows, launch_title
 from .cockpit import Cockpit
 from .rows_view import RowsView
 
@@ -117,34 +115,20 @@ class Banner(Pane):
         return banner_rows(frame, width, max(1, self.size.height), self.findings)
 
 
-class HeatMap(Pane):
-    """Nodes by GPUs; before the first rank the launch; after the end of the run its summary."""
-
-    @property
-    def is_map(self) -> bool:
-        """Whether the pane shows a map, and not a launch or an end."""
-        if not self.display or self.frame is None:
-            return False
-        state = self.frame.state
-        return not launching(state) and not state.phase.ended
-
-    def action_metric(self) -> None:
-        """Show the next metric."""
-        if not self.is_map:
-            self.notify("no heat map here: the tables show these values; it appears with more GPUs")
-            return
-        self.app.change_view(metric=following(METRICS, self.app.view.metric))
+class Launch(Pane):
+    """The stages of a launch, before the first rank."""
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        state = frame.state
-        if launching(state):
-            self.entitle(launch_title(state))
-            return launch_rows(frame, width)
-        if state.phase.ended:
-            self.entitle("what happened")
-            return end_rows(frame, width)
-        self.entitle(heat_title(frame))
-        return heat_rows(frame, width)
+        self.entitle(launch_title(frame.state))
+        return launch_rows(frame, width)
+
+
+class Ended(Pane):
+    """How the run ended."""
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        self.entitle("what happened")
+        return end_rows(frame, width)
 
 
 class Events(Pane):

@@ -11,15 +11,19 @@ from ..rows.attempts import end_rows
 from ..rows.banner import banner_rows
 from ..rows.card import card_rows
 from ..rows.frame import Frame, silent
+from ..rows.gpu_map import map_rows_wanted
 from ..rows.layout import Arrangement, Rect, Wants, arrange, most_banner, shows_findings
+from ..rows.map_cells import shown_nodes
 from ..rows.rank_time import rows_wanted
-from ..rows.ranks import WIDE_NODES, heat_rows, shown_nodes
 from ..rows.run_status import launch_rows, launching
 from ..rows.tables import gpu_rows_wanted
 from .rank_strip import MOST_RANKS
 
 MOST_GPUS = 32
 """Maximum number of the run's GPUs for a table; more are a map."""
+
+CROWD = 24
+"""Number of nodes above which the map gets the full width."""
 
 
 class Measures:
@@ -44,7 +48,11 @@ class Measures:
         is_launching, ended = launching(state), state.phase.ended
         gpus = 0 if ended else self._once("gpus", _shape(frame), lambda: gpu_rows_wanted(frame))
         return Wants(
-            map=lambda width: self._map(frame, width),
+            map=lambda width: self._once(
+                f"map{width}", _shape(frame), lambda: map_rows_wanted(frame, width)
+            ),
+            launch=lambda width: len(launch_rows(frame, width)),
+            end=lambda width: self._once(f"end{width}", state.version, lambda: len(end_rows(frame, width))),
             gpus=gpus if gpus <= MOST_GPUS + 2 and not silent(state) else 0,  # the map shows silent nodes
             ranks=len(state.ranks) + 1 if state.ranks else 0,
             strip=lambda most: 0 if ended else rows_wanted(_strips(state), most),
@@ -53,18 +61,10 @@ class Measures:
                 (state.version, len(self.places), bool(state.training), len(state.checkpoints)),
                 lambda: len(card_rows(frame, width, self.places)),
             ),
-            tiled=len(shown_nodes(state)) > WIDE_NODES,
+            crowded=len(shown_nodes(state)) > CROWD,
             launching=is_launching,
             ended=ended,
         )
-
-    def _map(self, frame: Frame, width: int) -> int:
-        state = frame.state
-        if launching(state):
-            return len(launch_rows(frame, width))
-        if state.phase.ended:
-            return self._once(f"end{width}", state.version, lambda: len(end_rows(frame, width)))
-        return self._once(f"map{width}", _shape(frame), lambda: len(heat_rows(frame, width)))
 
     def _once(self, name: str, key: Hashable, count: Callable[[], int]) -> int:
         counted = self._counted.get(name)

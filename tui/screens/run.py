@@ -33,8 +33,9 @@ from .live_keys import KeyContext
 from .log_keys import LogKeys
 from .log_opener import LogOpener
 from .log_view import LogLead, LogView
+from .map_pane import MapPane
 from .nccl_board import NcclBoard, StatementRows
-from .panes import Banner, Card, Events, Header, HeatMap, Summary
+from .panes import Banner, Card, Ended, Events, Header, Launch, Summary
 from .placing import Measures, place
 from .rank_strip import RankStrip
 from .run_keys import RunKeys
@@ -55,7 +56,9 @@ class RunScreen(Screen[None]):
         frames = run.frames
         self.run = run
         self.banner = Banner(frames, id="banner")
-        self.heat = HeatMap(frames, id="heat")
+        self.heat = MapPane(frames, id="heat")
+        self.launch = Launch(frames, id="launch")
+        self.ended = Ended(frames, id="ended")
         self.ranks = RankTable(frames, id="ranks")
         self.tabs = TabRow(frames)
         self.curves = CurveStrip(run, app.choices.settings.metrics or STRIP, id="curves")
@@ -88,6 +91,8 @@ class RunScreen(Screen[None]):
         """The widgets of the body, by their names in rows/layout.py."""
         return {
             "gpus": self.gpus,
+            "launch": self.launch,
+            "ended": self.ended,
             "heat": self.heat,
             "ranks": self.ranks,
             "card": self.card,
@@ -183,6 +188,7 @@ class RunScreen(Screen[None]):
             "findings": self.findings,
             "nccl": self.nccl.panel,
             "log": self.log_view,
+            "heat": self.heat,
         }
         return targets.get(pane, self.ranks)
 
@@ -195,7 +201,7 @@ class RunScreen(Screen[None]):
             ended=state.phase.ended,
             in_past=self.run.travel.at is not None,
             uses_gloo=uses_gloo(state),
-            has_map=self.heat.is_map,
+            has_map=self.heat.display,
             has_time=self.events.current is not None,
             has_pattern=bool(self.log_view.selection.pattern),
         )
@@ -288,7 +294,8 @@ class RunScreen(Screen[None]):
             self.lead.to(event.rank)
 
     @on(RankTable.Zoomed)
-    def _zoom_rank(self, event: RankTable.Zoomed) -> None:
+    @on(MapPane.Zoomed)
+    def _zoom_rank(self, event: RankTable.Zoomed | MapPane.Zoomed) -> None:
         self.opener.zoom_rank(event.rank)
 
     @on(LogView.Zoomed)

@@ -1,0 +1,321 @@
+"""The map of GPUs: a cell per GPU, a legend, and the worst GPUs beside it. Pure.
+
+The height of a glyph is the value. Its colour is neutral near the median of the run, and strong far from it. Cells that
+are very far on the bad side are reversed, so that they are visible without colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from ...presets.plurals import plural
+from ...runners.run.state import Node, RunState
+from . import glyphs
+from .frame import Frame, fit_name, link_state, names
+from .glyphs import Cell, Row, clip, fit, joined
+from .map_cells import FAR, VERY_FAR, MapNode, Scale, cell_of, map_nodes, map_scale, metric_of
+from .map_filter import matching_nodes
+from .map_layout import LEGEND, LIST_GAP, LONGEST_NAME, NODE, NUMBERS, Grid, Shape, grid_of, rows_wanted
+from .map_list import LONGEST_ENTRY, Place, described, list_row, silent_rows, worst
+
+_UNKNOWN: Cell = ("?", "stale")
+_BROKEN: Cell = (glyphs.BAD, "bad")
+
+Spot = tuple[int, int]
+"""Number of a node, and one of its cells."""
+
+
+class GpuMap(Struct):
+    """The map of one frame in a pane of some size."""
+
+    title: str
+    rows: list[Row] = field(default_factory=list)
+    nodes: Sequence[MapNode] = ()
+    grid: Grid | None = None
+    cursor: Place | None = None
+    listed: list[Place] = field(default_factory=list)
+    """The worst GPUs, as listed."""
+    list_from: int = 0
+    """Row of the pane with the first of them."""
+
+    @property
+    def spot(self) -> Spot | None:
+        """The cell under the cursor."""
+        return None if self.cursor is None else self._spot(*self.cursor)
+
+    def spot_under(self, x: int, y: int) -> Spot | None:
+        """Return the cell at a column and a row of the pane, on the map or in the list."""
+        if self.grid is None or y < LEGEND:
+            return None
+        if x < self.grid.width:
+            under = self.grid.cell_under(x, y - LEGEND)
+            return None if under is None else self._spot(*under)
+        entry = y - self.list_from
+        return self._spot(*self.listed[entry]) if 0 <= entry < len(self.listed) else None
+
+    def moved(self, right: int, down: int) -> Spot | None:
+        """Return the cell to the right of and below the cursor."""
+        if self.grid is None or self.cursor is None:
+            return None
+        return self._spot(*self.grid.moved(*self.cursor, right, down))
+
+    def end(self, last: bool) -> Spot | None:
+        """Return the first or the last cell."""
+        if not self.nodes:
+            return None
+        return self._spot(len(self.nodes) - 1, len(self.nodes[-1].values)) if last else self._spot(0, 0)
+
+    def put_cursor(self, wanted: Spot) -> None:
+        """Move the cursor to a cell, or to the first one if that cell is gone."""
+        numbers = [node.node.node for node in self.nodes]
+        at = numbers.index(wanted[0]) if wanted[0] in numbers else 0
+        self.cursor = (at, max(0, min(wanted[1], len(self.nodes[at].values) - 1)))
+        if self.grid is not None:
+            self.grid = self.grid.showing(at)
+
+    def _spot(self, at: int, cell: int) -> Spot | None:
+        node = self.nodes[at]
+        return (node.node.node, min(cell, len(node.values) - 1)) if node.values else None
+
+
+def gpu_map(frame: Frame, width: int, height: int, cursor: Spot | None = None) -> GpuMap:
+    """Return the map in a pane of this size. With a `cursor` the title names the GPU under it."""
+    nodes = frame.once(matching_nodes)
+    made = GpuMap(_metric_title(frame), nodes=nodes)
+    if not nodes:
+        words = (
+            "no GPU matches: esc removes the filter" if frame.view.map_filter else "no rank has started yet"
+        )
+        made.rows = [((f" {words}", "dim"),)]
+        return made
+    scale = frame.once(map_scale)
+    made.grid = grid_of(_shape(frame, nodes), width, height)
+    if cursor is not None:
+        made.put_cursor(cursor)
+    made.title = " · ".join([made.title, *_title_words(frame, made, scale)])
+    left = made.grid.width
+    beside = _beside(frame, made, scale, width - left, max(0, height - LEGEND))
+    made.rows = [clip(_legend(frame, scale), width), *_joined(_map_rows(frame, made, scale), beside, left)]
+    return made
+
+
+def map_rows_wanted(frame: Frame, width: int) -> int:
+    """Return the rows that the whole map could fill."""
+    return rows_wanted(_shape(frame, frame.once(map_nodes)), width)
+
+
+def _shape(frame: Frame, nodes: Sequence[MapNode]) -> Shape:
+    name = min(LONGEST_NAME, frame.state.once(_longest_name))
+    most = max((len(node.values) for node in nodes), default=0)
+    return Shape(len(nodes), most, name, len(metric_of(frame).word) + name + LONGEST_ENTRY)
+
+
+def _longest_name(state: RunState) -> int:
+    return max(map(len, names(state).values()), default=0)
+
+
+def _metric_title(frame: Frame) -> str:
+    metric = metric_of(frame)
+    has_gpus = any(node.gpus for node in frame.state.nodes.values())
+    return metric.title if has_gpus or not frame.state.ranks else metric.cpu_title
+
+
+def _title_words(frame: Frame, made: GpuMap, scale: Scale) -> list[str]:
+    """Return the parts of the title after the metric: the GPU under the cursor, the filter, and what is left out."""
+    words = []
+    if made.cursor is not None and made.spot is not None:
+        at, cell = made.cursor
+        words.append(described(frame, cell_of(frame, made.nodes[at], cell), scale))
+    if frame.view.map_filter:
+        matching = sum(len(node.values) - len(node.hidden) for node in made.nodes)
+        words.append(f"/{frame.view.map_filter}: {plural(matching, 'GPU')}")
+    if made.grid is not None and len(made.grid.visible) < len(made.nodes):
+        shown = made.grid.visible
+        words.append(f"nodes {shown.start + 1}–{shown.stop} of {len(made.nodes)}")
+    return words
+
+
+def _joined(left: list[Row], right: list[Row], width: int) -> list[Row]:
+    """Return two blocks of rows next to each other; the left one has this width."""
+    count = max(len(left), len(right))
+    blank: Row = ((" " * width, "text"),)
+    left = left + [blank] * (count - len(left))
+    right = right + [()] * (count - len(right))
+    return [(*one, *other) for one, other in zip(left, right, strict=True)]
+
+
+# --- the legend ---
+
+
+def _legend(frame: Frame, scale: Scale) -> Row:
+    """Return what the heights mean, the median, and how many GPUs of the run are far from it, broken, or unknown."""
+    plain = frame.view.ascii
+    between = "=" if plain else ""
+    row: list[Cell] = [(f" {metric_of(frame).word} ", "text")]
+    for share in (0, 50, 100):
+        number = scale.unit.round_number(scale.low + (scale.high - scale.low) * share / 100)
+        row.append((f"{glyphs.height(share, plain)}{between}{number} ", "dim"))
+    row.append((scale.unit.name, "dim"))
+    if scale.median is not None:
+        row.append((f"  median {scale.unit.number(scale.median)}", "text"))
+    nodes = frame.once(map_nodes)
+    broken = sum(len(node.broken) for node in nodes)
+    cells = sum(len(node.values) - len(node.others - node.broken.keys()) for node in nodes)
+    for sample, count, words in (
+        ((glyphs.height(50, plain), "outlier"), scale.count_far(), "far from it"),
+        (_BROKEN, broken, "broken"),
+        (_UNKNOWN, cells - broken - len(scale.values), "unknown"),
+    ):
+        if count:
+            row += [("  ", "text"), sample, (f" {count} {words}", "text")]
+    return tuple(row)
+
+
+# --- the map ---
+
+
+def style_of(badness: float) -> str:
+    """Return the style of a value by its deviation: neutral near the median, blue far on the good side."""
+    if badness >= VERY_FAR:
+        return "outlier"
+    if badness >= FAR:
+        return "warn"
+    return "ok" if badness <= -FAR else "dim"
+
+
+class _DrawnValues(dict[float | None, Cell]):
+    """Draws values as cells of some width; equal ones are drawn once."""
+
+    def __init__(self, scale: Scale, plain: bool, columns: int) -> None:
+        super().__init__()
+        self._scale, self._plain, self._columns = scale, plain, columns
+
+    def __missing__(self, value: float | None) -> Cell:
+        cell = self[value] = self._drawn(value)
+        return cell
+
+    def _drawn(self, value: float | None) -> Cell:
+        if value is None:
+            return _in_cell(_UNKNOWN, self._columns, "")
+        unit = self._scale.unit
+        number = f"{unit.number(value)}{unit.short}" if self._columns >= NUMBERS else ""
+        glyph = glyphs.height(self._scale.height(value), self._plain)
+        return _in_cell((glyph, style_of(self._scale.badness(value))), self._columns, number)
+
+
+def _in_cell(sign: Cell, columns: int, number: str) -> Cell:
+    """Return a sign as wide as a cell, or with its number."""
+    glyph, style = sign
+    if columns < NUMBERS:
+        return glyph * columns, style
+    # A digit before the number would look like a part of it.
+    first = " " if glyph.isdecimal() else glyph
+    return fit(first + number, columns), style
+
+
+class _Pen:
+    """Draws the rows of nodes."""
+
+    def __init__(self, frame: Frame, scale: Scale, columns: int) -> None:
+        self._columns = columns
+        self._drawn = _DrawnValues(scale, frame.view.ascii, columns)
+
+    def row(self, node: MapNode, first: int) -> list[Cell]:
+        """Return the cells of one row of a node, from its cell `first` on."""
+        row = [self._drawn[value] for value in node.values[first : first + NODE]]
+        if node.broken or node.others or node.hidden:
+            for at in range(len(row)):
+                row[at] = self._odd_cell(node, first + at, row[at])
+        return row
+
+    def _odd_cell(self, node: MapNode, cell: int, drawn: Cell) -> Cell:
+        if cell in node.hidden:
+            return " " * self._columns, "text"
+        if cell in node.broken:
+            return _in_cell(_BROKEN, self._columns, node.broken[cell][:4])
+        return (drawn[0], "stale") if cell in node.others else drawn
+
+
+def _map_rows(frame: Frame, made: GpuMap, scale: Scale) -> list[Row]:
+    grid = made.grid
+    assert grid is not None
+    pen, named = _Pen(frame, scale, grid.form.cell), names(frame.state)
+    rows: list[Row] = []
+    for y in range(grid.down * grid.shape.lines):
+        row, line = divmod(y, grid.shape.lines)
+        cells: list[Cell] = []
+        for column in range(grid.across):
+            index = grid.node_at(column, row)
+            if index is not None:
+                node = made.nodes[index]
+                cursor = made.cursor[1] if made.cursor is not None and made.cursor[0] == index else None
+                cells += _label(frame, node, named, grid.label, line)
+                cells += _node_row(node, pen, line, cursor, grid)
+        missing = grid.width - sum(len(text) for text, _ in cells)
+        cells.append((" " * missing, "text"))
+        rows.append(joined(cells))
+    return rows
+
+
+def _node_row(node: MapNode, pen: _Pen, line: int, cursor: int | None, grid: Grid) -> list[Cell]:
+    """Return the cells of one row of a node, with the gap after them."""
+    first = line * NODE
+    row = pen.row(node, first)
+    if cursor is not None and first <= cursor < first + len(row):
+        text, _ = row[cursor - first]
+        row[cursor - first] = (glyphs.CURSOR + text[1:], "hit")
+    missing = grid.shape.cells - len(row)
+    row.append((" " * (missing * grid.form.cell + grid.form.gap), "text"))
+    return row
+
+
+def _label(frame: Frame, node: MapNode, named: dict[int, str], width: int, line: int) -> list[Cell]:
+    """Return the mark and the name of a node before its first row, blanks before its other rows."""
+    if not width:
+        return []
+    if line:
+        return [(" " * width, "text")]
+    glyph, style = _health(frame, node.node, bool(node.broken))
+    return [(glyph, style), (fit_name(named[node.node.node], width - 2) + " ", style)]
+
+
+def _health(frame: Frame, node: Node, is_broken: bool) -> Cell:
+    """Return the mark of a node, and the style of its name; a blank if it is well."""
+    link = link_state(frame, node)
+    if link is not None:
+        return link[0], link[1]
+    if is_broken or node.node in frame.state.once(_failed_nodes):
+        return glyphs.BAD, "bad"
+    if not frame.fresh(node.node, node.heard):
+        return glyphs.UNHEARD, "stale"
+    return (glyphs.WARN, "warn") if node.gpu_problem and node.gpus else (" ", "text")
+
+
+def _failed_nodes(state: RunState) -> set[int]:
+    return {rank.place.node for rank in state.ranks.values() if glyphs.RANK[rank.phase][1] == "bad"}
+
+
+# --- beside the map ---
+
+_LIST_STYLES = {"outlier": "bad", "warn": "warn", "dim": "text", "ok": "text"}
+"""Style of an entry by the style of its cell."""
+
+
+def _beside(frame: Frame, made: GpuMap, scale: Scale, width: int, height: int) -> list[Row]:
+    """Return the nodes that do not answer, and the worst GPUs."""
+    assert made.grid is not None
+    gap: Cell = (" " * LIST_GAP, "text")
+    room = 0
+    if not made.grid.form.is_list_long:
+        gap, room = (" ", "text"), width
+    rows = silent_rows(frame, made.nodes)[: height // 2]
+    made.list_from = LEGEND + len(rows)
+    made.listed = worst(made.nodes, scale)[: height - len(rows)]
+    for at, cell in made.listed:
+        node = made.nodes[at]
+        value = node.value(cell)
+        style = "bad" if value is None else _LIST_STYLES[style_of(scale.badness(value))]
+        rows.append(list_row(frame, node, cell, scale, style, room))
+    return [clip((gap, *row), width) for row in rows]
