@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..runners.run.freshness import holds
 from ..runners.telemetry.metric_names import find_metric
-from .rows.frame import Frame, Sampled, SampleFields, fresh_gpus, gpu_fields
+from .rows.frame import Frame, Sampled, SampleFields, fresh_gpus, gpu_fields, training_line
 from .rows.value_axis import Value
 
 
@@ -62,6 +62,19 @@ def newest_values(frame: Frame, want: Want) -> dict[Key, list[float]]:
         fields = frame.once(_FIELDS[metric.kind])
         values = [value for value in fields.of(metric.field) if value is not None]
     return {(None, None): values} if values else {}
+
+
+_IN_HEADER = ("loss", "lr", "grad_norm", "tokens_s", "samples_s", "mfu")
+"""Fields of training samples that the header shows under the same names."""
+
+
+def header_value(frame: Frame, name: str) -> Value:
+    """Return the current value of a metric of the whole run as the header shows it; None if the header lacks it."""
+    line = frame.once(training_line)
+    if name == "rank.step_s":
+        return line.step_s
+    kind, _, field = name.partition(".")
+    return getattr(line, field) if kind == "train" and field in _IN_HEADER else None
 
 
 def _by_series(samples: Iterable[Sampled], want: Want) -> dict[Key, list[float]]:

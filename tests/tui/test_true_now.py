@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import scripted as play
+from conftest import Start, shown
 from each import for_each
 from msgspec.structs import replace
 from test_rows import frame_of, line_of
@@ -145,6 +148,21 @@ def test_header_and_table_show_one_step_and_one_time_of_a_step() -> None:
     apart = two(reported(AT - 2, step=80), (AT - 0.3, RankTick(tuple(behind))))
     assert "step" in [id for _, _, id in rank_table(frame_of(apart), 120).areas], "a rank is behind"
     assert "step" in [id for _, _, id in rank_table(frame_of(two()), 120).areas], "the only count"
+
+
+async def test_charts_show_the_values_of_the_header(rig: Start) -> None:
+    """Also if ranks report different losses."""
+    first = TrainingSample(0, play.NOW - 2, loss=2.5, tokens_s=1902.0, sources={"loss": "output: …"})
+    other = TrainingSample(1, play.NOW - 2, loss=2.75, sources={"loss": "output: …"})
+    async with shown(rig(two((AT - 2, TrainingTick((first, other))))), 200, 60) as it:
+        await it.press("4")
+        await it.until(lambda: "tokens/s" in it.screen())
+        text = it.screen()
+        assert "42 ms/step" in text
+        assert "step time 42ms" in text
+        assert re.search(r"│ loss 2\.5 │ 1,902 tok/s", text)
+        assert re.search(r"loss 2\.5 ", text.split("4 Curves", 1)[1])
+        assert "tokens/s 1902/s" in text
 
 
 def test_every_viewer_sees_the_progress_of_a_restart_and_of_a_profile() -> None:

@@ -19,7 +19,7 @@ from ...runners.telemetry.quantity import Quantity
 from ...runners.telemetry.quantity_text import count_short
 from ..history import MetricHistory, Shown
 from ..keys import bindings
-from ..newest_samples import Want, latest, newest_values
+from ..newest_samples import Want, header_value, latest, newest_values
 from ..open_run import OpenRun
 from ..rows.charts import (
     GAP,
@@ -70,6 +70,7 @@ TREND_CELLS = 8
 
 FORMS = ("band", "nodes", "ranks")
 """One band of all ranks, one line per node, ranks × time."""
+
 
 def own_indexes(frame: Frame, history: MetricHistory) -> tuple[int, ...]:
     """Return the run's GPUs by their index on their nodes; () if it uses all, or if they are unknown.
@@ -414,6 +415,10 @@ class _Reader:
             at = self._buckets.at(self._view.cursor)
             return None if at is None else mean[at]
         if is_live(self._frame):
+            if want.fold == "all" and not want.indexes:
+                in_header = header_value(self._frame, want.metric)
+                if in_header is not None:
+                    return in_header
             node = None if want.fold == "all" else shown.node
             index = shown.index if want.fold == "each" else None
             current = newest_values(self._frame, want).get((node, index))
