@@ -153,9 +153,11 @@ async def test_esc_ends_the_filter_first_and_then_goes_back(rig: Start) -> None:
 async def test_s_and_a_click_on_the_head_order(rig: Start) -> None:
     async with shown(rig(play.running(), runs=several_runs()), 160, 30) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("R", "s", "s")
+        await it.press("R", "s", "n")
         runs = screen_of(it).list
-        assert runs.sort == "name"
+        assert (runs.sort, runs.reverse) == ("name", False)
+        await it.press("s", "n")
+        assert (runs.sort, runs.reverse) == ("name", True)
         at = next(place for place in runs._places if place.column.name == "size")
         await it.pilot.click(runs, offset=(at.first + 2, 0))
         assert (runs.sort, runs.reverse, runs.listed[0].name) == ("size", False, "train0")

@@ -17,8 +17,8 @@ from ...runners.run.model import RunPhase
 from ...runners.run.run_directories import Entry
 from ...runners.run.run_notes import RunNotes
 from . import glyphs
-from .cycle import following
 from .glyphs import Cell, Row, fit, label_row, or_na
+from .sort_keys import SortKey, offered, sort_keys
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):
@@ -322,10 +322,11 @@ def ordered(runs: Sequence[RunEntry], sort: str, reverse: bool = False) -> list[
     return sorted(known, key=column.order, reverse=column.descending != reverse) + unknown  # type: ignore[arg-type]
 
 
-def next_sort(sort: str, placed_columns: Sequence[PlacedColumn]) -> str:
-    """Return the next column on the screen; after the last one "", the source's own order."""
-    names = ["", *(place.column.name for place in placed_columns)]
-    return following(names, sort)
+def run_sort_keys(placed_columns: Sequence[PlacedColumn]) -> list[SortKey]:
+    """Return the keys to sort the list by its columns."""
+    columns = sorted((column for column in _COLUMNS if column.width), key=lambda column: column.priority)
+    keys = sort_keys([(column.name, column.name) for column in columns], "newest first")
+    return offered(keys, {place.column.name for place in placed_columns})
 
 
 def at_column(placed_columns: Sequence[PlacedColumn], x: int) -> str:

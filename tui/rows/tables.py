@@ -38,10 +38,10 @@ from .columns import (
     rank_mark,
     silent,
 )
-from .cycle import following
 from .frame import Frame, fit_name, gpu_of, gpu_owners, names, training_line
 from .glyphs import Cell, Row, fit, or_na, percent, table
 from .pane_filters import RANKS
+from .sort_keys import SortKey, offered, sort_keys
 
 OPTIONAL_FROM = 190
 """Minimum table width for columns that are `optional`."""
@@ -338,12 +338,14 @@ def _head(
     return tuple(cells), areas
 
 
-def next_sort(frame: Frame, table: str = "ranks") -> str:
-    """Return the next column to sort by, among those with values; "" is the table's own order."""
-    make, now = (rank_table, frame.view.sort) if table == "ranks" else (gpu_table, frame.view.gpu_sort)
-    shown = [by_id(table, id) for _, _, id in make(frame, 1000, 0, 64).areas]
-    ids = ["", *(column.id for column in shown if column is not None and column.key is not None)]
-    return following(ids, now)
+def table_sort_keys(frame: Frame, table: str) -> list[SortKey]:
+    """Return the keys to sort a table by its columns with values."""
+    make = rank_table if table == "ranks" else gpu_table
+    own_order = "worst first" if table == "ranks" else "index"
+    columns = [column for column in TABLES[table] if column.key is not None]
+    columns.sort(key=lambda column: column.priority)
+    keys = sort_keys([(column.id, column.title) for column in columns], own_order)
+    return offered(keys, {id for _, _, id in make(frame, 1000, 0, 64).areas})
 
 
 def rank_rows(frame: Frame, dim: bool = True) -> list[RankRow]:

@@ -27,11 +27,11 @@ from ..rows.runs import (
     RunEntry,
     at_column,
     head_row,
-    next_sort,
     ordered,
     place_columns,
     removal_rows,
     run_row,
+    run_sort_keys,
 )
 from .bars import KeyFooter
 from .cockpit import Cockpit
@@ -40,6 +40,7 @@ from .modal import ConfirmScreen
 from .prompts import WordsPrompt
 from .rows_view import RowsView
 from .searchable import SearchableRows
+from .sort_prompt import SortPrompt
 
 REFRESH_S = 1.0
 """Seconds between two reads of the list while it is shown."""
@@ -125,16 +126,20 @@ class RunList(SearchableRows):
         self.sort, self.reverse = sort, reverse
         self.searched()
 
-    def order_by_next(self) -> None:
-        """Sort by the next visible column."""
-        self.order(next_sort(self.sort, self._places), False)
+    def ask_order(self) -> None:
+        """Ask for a column; the present one again reverses the order."""
+        self.app.push_screen(SortPrompt(run_sort_keys(self._places), self.sort), self._order_by)
+
+    def _order_by(self, column: str | None) -> None:
+        if column is not None:
+            self.order(column, column == self.sort and not self.reverse)
 
     def on_click(self, event: Click) -> None:
         """Sort by a column on a click on the head; a second click reverses the order."""
         inside = event.get_content_offset(self)
         if inside is not None and inside.y == 0 and self.head is not None:
             if name := at_column(self._places, inside.x - 1):  # without the cursor's column
-                self.order(name, name == self.sort and not self.reverse)
+                self._order_by(name)
             return
         super().on_click(event)
 
@@ -204,7 +209,7 @@ class RunsScreen(Screen[None]):
         self.list.search(self.list.words)
 
     def action_sort_runs(self) -> None:
-        self.list.order_by_next()
+        self.list.ask_order()
 
     def action_reverse_runs(self) -> None:
         self.list.order(self.list.sort, not self.list.reverse)

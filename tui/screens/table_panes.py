@@ -18,9 +18,10 @@ from ..rows.columns import TABLES
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.pane_filters import filter_note
-from ..rows.tables import Table, absent, gpu_table, next_sort, rank_table
+from ..rows.tables import Table, absent, gpu_table, rank_table, table_sort_keys
 from .column_picker import ColumnPicker
 from .panes import Pane
+from .sort_prompt import SortPrompt
 
 
 class TablePane(Pane):
@@ -90,10 +91,7 @@ class TablePane(Pane):
             return
         at = inside.x - 1  # without the column of the cursor
         column = next((column for first, after, column in self.table.areas if first <= at < after), "")
-        if column and column == self._chosen("sort"):
-            self.action_reverse()
-        elif column:
-            self._change(sort=column)
+        self._sort_by(column or None)
 
     # --- the user's choice of columns and order
 
@@ -107,9 +105,16 @@ class TablePane(Pane):
         return changes
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
+        """Ask for a column; the present one again reverses the order."""
         if self.frame is not None:
-            self._change(sort=next_sort(self.frame, self.name_))
+            keys = table_sort_keys(self.frame, self.name_)
+            self.app.push_screen(SortPrompt(keys, self._chosen("sort")), self._sort_by)
+
+    def _sort_by(self, column: str | None) -> None:
+        if column is not None and column == self._chosen("sort"):
+            self.action_reverse()
+        elif column is not None:
+            self._change(sort=column, reverse=False)
 
     def action_reverse(self) -> None:
         """Reverse the order."""
