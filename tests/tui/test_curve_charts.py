@@ -19,7 +19,6 @@ from distui.tui.rows.charts import (
     axis_of,
     chart,
     charts_rows,
-    chosen,
     gutter,
     held,
     is_young,
@@ -114,9 +113,6 @@ def test_axes_are_those_of_the_metric() -> None:
 
 def test_charts_are_readable_or_fewer() -> None:
     assert [rows_of_charts(height) for height in (3, 8, 15, 16, 30)] == [1, 1, 1, 2, 3]
-    full, empty = steps([0.8] * 9), Panel(STEP_TIME)
-    assert chosen([empty, full, empty]) == [full]
-    assert chosen([empty, empty]) == [empty]
 
 
 @for_each(

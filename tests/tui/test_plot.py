@@ -17,7 +17,8 @@ from distui.tui.rows.time_axis import (
     Window,
     buckets_of,
     columns,
-    means,
+    folded,
+    mean,
     span_of,
     tick_row,
     window_of,
@@ -245,9 +246,9 @@ def test_all_widths_have_the_same_window() -> None:
 
 def test_several_buckets_are_one_column_and_one_bucket_is_several() -> None:
     parts = columns(Span(0.0, 2.0, 3), 1, BucketRange(0.0, 1, 6))
-    assert means([1.0, 3.0, None, 5.0, None, None], parts) == [2.0, 5.0, None]
+    assert folded([1.0, 3.0, None, 5.0, None, None], parts, mean) == [2.0, 5.0, None]
     parts = columns(Span(0.0, 1.0, 2), 2, BucketRange(0.0, 1, 2))
-    assert means([1.0, 2.0], parts) == [1.0, 1.0, 2.0, 2.0]
+    assert folded([1.0, 2.0], parts, mean) == [1.0, 1.0, 2.0, 2.0]
 
 
 def test_marks_are_where_they_happened() -> None:

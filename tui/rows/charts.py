@@ -274,12 +274,6 @@ GAP = 2
 """Blank columns between two columns of charts."""
 
 
-def chosen(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the panels with data; if none has data, the first one, which says why."""
-    filled = [panel for panel in panels if not panel.empty]
-    return filled or list(panels[:1])
-
-
 def chart_columns(width: int, height: int, count: int) -> int:
     """Return how many columns of charts a pane has."""
     return 2 if count > 1 and width >= TWO_COLUMNS and height >= LEAST_ROWS else 1

@@ -244,6 +244,9 @@ def _put_clipped(grid: Grid, line: Line, axis: Axis, mode: Mode) -> None:
     """Mark values above and below the axis in the first and the last row."""
     above, below = ("^", "v") if mode is Mode.ASCII else ("▲", "▼")
     width, margin = len(grid[0]), 1e-9 * max(abs(axis.high), abs(axis.low))
+    least, most = min(finite(line.lows), default=axis.low), max(finite(line.highs), default=axis.high)
+    if axis.low - margin <= least and most <= axis.high + margin:
+        return
     for at, (high, low) in enumerate(zip(line.highs, line.lows, strict=False)):
         cell = at // mode.across
         if cell >= width:

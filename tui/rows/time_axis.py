@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from ...runners.run.formatting import duration_short
-from ...runners.telemetry.curves import NICE_S, finite
+from ...runners.telemetry.curves import NICE_S
 from ...runners.telemetry.quantity_text import count_short
 from .glyphs import Row
 from .value_axis import Value, Values, nice_ceiling
@@ -139,21 +139,22 @@ def columns(span: Span, across: int, buckets: BucketRange) -> list[slice]:
     return parts
 
 
-def means(values: Values, parts: Sequence[slice]) -> list[Value]:
-    """Return the mean of the known values of each column."""
-    folded: list[Value] = []
+def folded(values: Values, parts: Sequence[slice], fold: Callable[[Sequence[float]], float]) -> list[Value]:
+    """Return one value per column: that of its only bucket, or `fold` of its known values."""
+    per_column: list[Value] = []
     for part in parts:
-        known = finite(values[part])
-        folded.append(sum(known) / len(known) if known else None)
-    return folded
+        several = values[part]
+        if len(several) == 1:
+            per_column.append(several[0])
+            continue
+        known = [value for value in several if value is not None]
+        per_column.append(fold(known) if known else None)
+    return per_column
 
 
-def smallest(values: Values, parts: Sequence[slice]) -> list[Value]:
-    return [min(finite(values[part]), default=None) for part in parts]
-
-
-def largest(values: Values, parts: Sequence[slice]) -> list[Value]:
-    return [max(finite(values[part]), default=None) for part in parts]
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; faster than `statistics.fmean` for the few values of a column."""
+    return sum(values) / len(values)
 
 
 # --- labels ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -28,7 +28,6 @@ from ..rows.charts import (
     Panel,
     chart_columns,
     charts_rows,
-    chosen,
     gutter,
     held,
     is_young,
@@ -48,9 +47,8 @@ from ..rows.time_axis import (
     BucketRange,
     buckets_of,
     columns,
-    largest,
-    means,
-    smallest,
+    folded,
+    mean,
     span_of,
     window_text,
 )
@@ -108,13 +106,16 @@ class CurveStrip(HistoryPane):
         count = chart_columns(width, height, len(self.metrics))
         inner = self._inner = (width - GAP * (count - 1)) // count
         view = self._view = self.view_of(frame, inner)
-        panels = chosen([self.panel(frame, name, view) for name in self.metrics])
-        self.run_asks()
+        reader = _Reader(frame, view, self._read)
+        read = {name: reader.series(self._want(frame, name)) for name in self.metrics}
+        filled = [name for name, series in read.items() if any(map(_has_values, series))] or [*read][:1]
         foot = 0 if height < 6 else 2 + bool(view.legend)
         fitting = count * rows_of_charts(height - foot)
-        self.first = max(0, min(self.first, len(panels) - fitting))
-        shown = panels[self.first : self.first + fitting]
-        self.entitle(self._title(frame, view, len(shown), len(panels)))
+        self.first = max(0, min(self.first, len(filled) - fitting))
+        names = filled[self.first : self.first + fitting]
+        shown = [self._panel(frame, name, read[name], reader) for name in names]
+        self.run_asks()
+        self.entitle(self._title(frame, view, len(shown), len(filled)))
         if count == 1:
             return charts_rows(shown, view, inner, height)
         half = (len(shown) + 1) // 2
@@ -151,18 +152,9 @@ class CurveStrip(HistoryPane):
             cursor=self.crosshair(frame),
             legend=self._legend(frame),
         )
-        return replace(view, steps=self._steps(frame, view)) if self.by_step else view
-
-    def _steps(self, frame: Frame, view: ChartView) -> Steps | None:
-        """Return the steps of the window, as the script counts them, or else the hook."""
-        buckets = buckets_of(view.span, view.mode.across)
-        parts = columns(view.span, view.mode.across, buckets)
-        for name in STEPS:
-            for shown in self._read(frame, Want(name), buckets):
-                counts = largest(counted(shown.mean), parts)
-                if finite(counts):
-                    return Steps(view.span, counts)
-        return None
+        if self.by_step:
+            return replace(view, steps=_Reader(frame, view, self._read).steps())
+        return view
 
     def _read(self, frame: Frame, want: Want, buckets: BucketRange) -> list[Shown]:
         self.followed.add((want, buckets.seconds))
@@ -177,28 +169,32 @@ class CurveStrip(HistoryPane):
         self.run_asks()
         if not shown:
             return ""
-        values = means(held(shown[0].mean), columns(span, mode.across, buckets))
+        values = folded(held(shown[0].mean), columns(span, mode.across, buckets), mean)
         measured = finite(values)
         if len(measured) < 2:
             return ""
         low, high = min(measured), max(measured)
         return sparkline(values, TREND_CELLS, Axis(low, high if high > low else low + 1.0), mode)
 
-    def panel(self, frame: Frame, name: str, view: ChartView) -> Panel:
-        """Return the data of one chart, as far as the history has it."""
-        metric = find_metric(name)
-        want = Want(name, indexes=own_indexes(frame, self.history) if metric.kind == "gpu" else ())
-        buckets = buckets_of(view.span, view.mode.across)
-        read = _Reader(frame, metric, view, buckets)
-        lines = [read.line(each, want) for each in self._read(frame, want, buckets)]
-        note = self.history.note(want, buckets.seconds)
+    def _want(self, frame: Frame, name: str) -> Want:
+        """Return what the history has to show for a metric."""
+        indexes: tuple[int, ...] = ()
+        if find_metric(name).kind == "gpu":
+            indexes = own_indexes(frame, self.history)
+        return Want(name, indexes=indexes)
+
+    def _panel(self, frame: Frame, name: str, series: Sequence[Shown], reader: _Reader) -> Panel:
+        """Return the data of one chart: one curve or band of all, and those of marked ranks or of nodes."""
+        metric, want = find_metric(name), self._want(frame, name)
+        lines = [reader.line(metric, each, want) for each in series]
         for more, letters in self._apart(frame, metric):
-            for each in self._read(frame, more, buckets):
+            for each in reader.series(more):
                 key = each.index if more.fold == "each" else each.node
                 letter, style = letters.get(-1 if key is None else key, ("", ""))
                 if letter:
-                    line = read.line(each, more)
+                    line = reader.line(metric, each, more)
                     lines.append(replace(line, low=(), high=(), style=style, letter=letter))
+        note = self.history.note(want, reader.buckets.seconds)
         young = is_young(frame.state, frame.node_now(0))
         return Panel(metric, tuple(lines), limit_of(frame.state, metric), note, young)
 
@@ -393,27 +389,41 @@ class CurveStrip(HistoryPane):
 
 
 class _Reader:
-    """Makes the lines of one chart from the series of the history."""
+    """Makes lines in the columns of a view from the series of the history."""
 
-    def __init__(self, frame: Frame, metric: Quantity, view: ChartView, buckets: BucketRange) -> None:
-        self._frame, self._metric, self._view, self._buckets = frame, metric, view, buckets
-        self._parts = columns(view.span, view.mode.across, buckets)
+    def __init__(
+        self, frame: Frame, view: ChartView, read: Callable[[Frame, Want, BucketRange], list[Shown]]
+    ) -> None:
+        self._frame, self._view, self._read = frame, view, read
+        self.buckets = buckets_of(view.span, view.mode.across)
+        self._parts = columns(view.span, view.mode.across, self.buckets)
 
-    def line(self, shown: Shown, want: Want) -> Line:
+    def series(self, want: Want) -> list[Shown]:
+        return self._read(self._frame, want, self.buckets)
+
+    def line(self, metric: Quantity, shown: Shown, want: Want) -> Line:
         """Return the curve of a series, with the value for the title."""
-        mean = held(shown.mean) if self._metric.sparse else shown.mean
-        line = Line(means(mean, self._parts), now=self._now(mean, shown, want))
-        if shown.of > 1 or self._buckets.seconds > 1:
-            return replace(
-                line, low=smallest(shown.low, self._parts), high=largest(shown.high, self._parts)
-            )
+        values = held(shown.mean) if metric.sparse else shown.mean
+        line = Line(folded(values, self._parts, mean), now=self._now(metric, values, shown, want))
+        if shown.of > 1 or self.buckets.seconds > 1:
+            low, high = folded(shown.low, self._parts, min), folded(shown.high, self._parts, max)
+            return replace(line, low=low, high=high)
         return line
 
-    def _now(self, mean: Values, shown: Shown, want: Want) -> Value:
+    def steps(self) -> Steps | None:
+        """Return the steps of the window, as the script counts them, or else the hook."""
+        for name in STEPS:
+            for shown in self.series(Want(name)):
+                counts = folded(counted(shown.mean), self._parts, max)
+                if any(count is not None for count in counts):
+                    return Steps(self._view.span, counts)
+        return None
+
+    def _now(self, metric: Quantity, values: Values, shown: Shown, want: Want) -> Value:
         """Return the value at the crosshair, else the newest one."""
         if self._view.cursor is not None:
-            at = self._buckets.at(self._view.cursor)
-            return None if at is None else mean[at]
+            at = self.buckets.at(self._view.cursor)
+            return None if at is None else values[at]
         if is_live(self._frame):
             if want.fold == "all" and not want.indexes:
                 in_header = header_value(self._frame, want.metric)
@@ -424,9 +434,13 @@ class _Reader:
             current = newest_values(self._frame, want).get((node, index))
             if current:
                 return math.fsum(current) / len(current)
-        until = self._buckets.at(latest(self._frame))
-        end = self._buckets.size if until is None else until + 1
-        return newest(mean[:end], self._buckets.seconds, self._metric)
+        until = self.buckets.at(latest(self._frame))
+        end = self.buckets.size if until is None else until + 1
+        return newest(values[:end], self.buckets.seconds, metric)
+
+
+def _has_values(shown: Shown) -> bool:
+    return any(value is not None for value in shown.mean)
 
 
 def _letters_of_gpus(frame: Frame, ranks: Letters) -> Letters:
