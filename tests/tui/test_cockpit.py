@@ -364,7 +364,7 @@ async def test_m_changes_the_map_and_says_where_there_is_none(rig: Start) -> Non
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("m")
-        assert "No heat map here" in it.told()
+        assert "No map here" in it.told()
         assert it.app.view.metric == "util"
     async with shown(rig(play.running()), 80, 45) as it:
         await it.until(lambda: "GPU utilisation" in it.screen())

@@ -12,7 +12,7 @@ class Situation(Struct, frozen=True):
     in_past: bool
     uses_gloo: bool
     has_map: bool
-    """Whether a heat map is on the screen."""
+    """Whether the map of GPUs is on the screen."""
     has_time: bool
     """Whether the row under the cursor of the events has a time."""
     has_pattern: bool
