@@ -124,6 +124,8 @@ class LogTail(LoadedLogs):
             has_time = jump.at > self._begin_of(number)
             asks = [self._around(jump, ask, has_time) for ask in asks]
         await self._begin_with(asks)
+        if jump.file:
+            await self._more_in_front(len(self.lines) + ENOUGH // 2)
 
     def _attempt_at(self, jump: Jump) -> int:
         """Return the attempt that a jump leads to."""
