@@ -13,6 +13,7 @@ from ..runners.run.commands import ReadLog
 from ..runners.run.log_files import LogFile
 from ..runners.run.state import Attempt
 from ..runners.run.wire.client import Window
+from .open_attempts import OpenAttempts
 from .rows.attempt_rule import attempt_rule
 from .rows.log import label_of
 from .rows.log_lines import LogLine
@@ -38,6 +39,8 @@ class LoadedLogs:
 
     searching = False
     """Whether the bytes from before a search are not yet searched to the end."""
+    at_end = True
+    """Whether new lines are shown below the others."""
 
     def __init__(
         self,
@@ -56,8 +59,11 @@ class LoadedLogs:
         """Why a file could not be read, in one sentence. A file that does not exist yet is no problem."""
         self._read, self._label, self._clock = read, label, clock
         self._all: list[LogLine] = []
+        self._rests: dict[str, LogLine] = {}
+        """The text after the last newline of each file."""
         self._files: dict[str, LogFile] = {}
         """The chosen files of all attempts."""
+        self._open = OpenAttempts()
         self._spans: dict[str, LogSpan] = {}
         """The loaded parts of the files that were opened."""
         self._bounds: dict[int, Bounds] = {}
@@ -88,13 +94,28 @@ class LoadedLogs:
         for span in self._spans.values():
             span.bounds = self._bounds_of(span.file)
 
-    def add(self, files: Sequence[LogFile]) -> list[LogFile]:
-        """Add files that were created since; return those that are new."""
+    def add(self, files: Sequence[LogFile]) -> None:
+        """Add files that were created since. Those of open attempts are read, and at the end also a new attempt's."""
         fresh = [file for file in files if file.id not in self._files]
-        if fresh:
-            self._files.update((file.id, file) for file in fresh)
-            self.writers = len({(file.node, file.label, file.stream) for file in self._files.values()})
-        return fresh
+        if not fresh:
+            return
+        self._files.update((file.id, file) for file in fresh)
+        chosen = self._files.values()
+        self.writers = len({(file.node, file.label, file.stream) for file in chosen})
+        self._open.all = sorted({file.attempt for file in chosen if file.attempt is not None})
+        if self._open and self.at_end:
+            self._open.open_newest()
+        for file in fresh:
+            if file.attempt in self._open:
+                self._spans[file.id] = self._new_span(file)
+
+    def _opened(self, number: int) -> list[str]:
+        """Open an attempt, and at first also logs of no attempt; return the names of their files."""
+        wanted = (number,) if self._open else (number, None)
+        self._open.open(number)
+        names = [name for name, file in self._files.items() if file.attempt in wanted]
+        self._spans.update((name, self._new_span(self._files[name])) for name in names)
+        return names
 
     def _new_span(self, file: LogFile, begin: int = 0) -> LogSpan:
         return LogSpan(file, begin, bounds=self._bounds_of(file))

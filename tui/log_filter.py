@@ -42,21 +42,17 @@ class LogFilter(LoadedLogs):
         self.searching = True
         self.skipped = False
         """Whether more lines match than were read."""
-
-    def add(self, files: Sequence[LogFile]) -> list[LogFile]:
-        """Search new files from their beginnings."""
-        fresh = super().add(files)
-        self._spans.update((file.id, self._new_span(file)) for file in fresh)
-        return fresh
+        self._done = self._left = 0
+        """Bytes of the attempts that were closed after their search, and of those that are not open yet."""
 
     @property
     def searched(self) -> float:
         """Searched share of the bytes, 0 to 1."""
         spans = self._spans.values()
-        whole = sum(max(span.size, 0) for span in spans)
+        whole = self._done + self._left + sum(max(span.size, 0) for span in spans)
         if not whole:
-            return 0.0 if self._most_behind() else 1.0
-        return sum(min(span.next, span.size) for span in spans) / whole
+            return 0.0 if self.searching else 1.0
+        return (self._done + sum(min(span.next, span.size) for span in spans)) / whole
 
     async def pull(self, sizes: Mapping[str, int]) -> int:
         """Search one more window of the first files of `_most_behind`. Return the number of new lines.
@@ -64,22 +60,45 @@ class LogFilter(LoadedLogs):
         `sizes`: the current sizes by file id.
         """
         before = self.count
+        if not self._open:
+            self._search_attempt(max(self._open.all, default=0))
         for name, span in self._spans.items():
             span.size = max(span.size, sizes.get(name, -1))
         most = SEARCHES if self.searching else SIFTED
         await asyncio.gather(*map(self._advance, self._most_behind()[:most]))
         if self.searching and not self.skipped and self.count > COUNTED:
             self._skip()
-        if not self._most_behind():
-            self.searching = False
+        if self.searching and not self._most_behind():
+            self.searching = self._search_older()
         self._show()
         self._trim_front()
         return self.count - before
 
     def _most_behind(self) -> list[LogSpan]:
-        """Return files with unread bytes, or of unknown size: of the newest attempt, and with the most, first."""
+        """Return files with unread bytes, or of unknown size, the one with the most first."""
         left = [span for span in self._spans.values() if span.behind or span.size < 0]
-        return sorted(left, key=lambda span: (-(span.file.attempt or 0), span.next - span.size))
+        return sorted(left, key=lambda span: span.next - span.size)
+
+    def _search_older(self) -> bool:
+        """Search the attempt before, and close the searched one, unless it may still grow; False if there is none."""
+        older, newest = self._open.older, max(self._open.all, default=0)
+        if older is None:
+            return False
+        for name in [name for name in self._spans if (self._files[name].attempt or newest) < newest]:
+            self._done += self._spans.pop(name).next
+        self._search_attempt(older)
+        return True
+
+    def _search_attempt(self, number: int) -> None:
+        for name in self._opened(number):
+            self._spans[name].size = self._sizes.get(name, -1)
+        self._left = sum(self._size_of(file) for file in self._files.values())
+
+    def _size_of(self, file: LogFile) -> int:
+        """Return the bytes of a file of an attempt before the open ones, else 0."""
+        if file.attempt is None or file.attempt in self._open:
+            return 0
+        return self._sizes.get(file.id, 0)
 
     async def _advance(self, span: LogSpan) -> None:
         window = await self._window(span, ReadLog(span.file.id, span.next, WINDOW, self._pattern))
@@ -89,14 +108,12 @@ class LogFilter(LoadedLogs):
     def _skip(self) -> None:
         """Skip earlier attempts, and so much of each other file that the rest yields about KEPT lines."""
         self.skipped = True
-        read = sum(span.next - span.begin for span in self._spans.values())
+        self._open.lowest = self._left = 0
+        read = self._done + sum(span.next - span.begin for span in self._spans.values())
         rest = 1.5 * KEPT / self.count * read
-        oldest = min((span.file.attempt or 0 for span in self._spans.values() if span.next), default=0)
         for span in self._spans.values():
             to = span.size - int(min(rest, span.size))
-            if span.file.attempt is not None and span.file.attempt < oldest:
-                span.restart(max(span.size, 0))
-            elif to - span.next > BEHIND:
+            if to - span.next > BEHIND:
                 self._leave_out(span, to)
 
     def _show(self) -> None:

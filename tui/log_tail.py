@@ -10,13 +10,11 @@ from msgspec.structs import replace
 
 from ..runners.logs.attempt_bounds import UNBOUNDED
 from ..runners.logs.dating import FIRST, LAST, Key, LogSpan, begin_key, key_of
-from ..runners.run import clock
 from ..runners.run.commands import ReadLog
 from ..runners.run.log_files import LogFile
 from ..runners.run.wire.client import Window
-from .loaded_logs import BEHIND, KEPT, WINDOW, LoadedLogs, Reader, key_of_line
-from .open_attempts import OpenAttempts
-from .rows.log import Jump, label_of
+from .loaded_logs import BEHIND, KEPT, WINDOW, LoadedLogs, key_of_line
+from .rows.log import Jump
 from .rows.log_lines import LogLine
 
 WINDOWS_A_PULL = 8
@@ -39,21 +37,6 @@ class LogTail(LoadedLogs):
     one with the smallest loaded range limits the shown lines, so that no line is missing in between.
     """
 
-    at_end = True
-    """Whether the tail reaches the end of the files; otherwise it does not follow them."""
-
-    def __init__(
-        self,
-        read: Reader,
-        files: Sequence[LogFile],
-        label: Callable[[LogFile], str] = label_of,
-        clock: Callable[[], float] = clock.now,
-    ) -> None:
-        self._open = OpenAttempts()
-        self._rests: dict[str, LogLine] = {}
-        """The text after the last newline of each file, such as a progress bar."""
-        super().__init__(read, files, label, clock)
-
     @property
     def beginning(self) -> bool:
         """Whether no earlier lines can be loaded."""
@@ -70,25 +53,6 @@ class LogTail(LoadedLogs):
         return any(span.size - span.next > BEHIND for span in self._spans.values())
 
     # --- attempts
-
-    def add(self, files: Sequence[LogFile]) -> list[LogFile]:
-        """Open new files of the open attempts, and at the end of the files also a new attempt."""
-        fresh = super().add(files)
-        self._open.all = sorted({file.attempt for file in self._files.values() if file.attempt is not None})
-        if self._open and self.at_end:
-            self._open.open_newest()
-        for file in fresh:
-            if file.attempt in self._open:
-                self._spans[file.id] = self._new_span(file)
-        return fresh
-
-    def _opened(self, number: int) -> list[str]:
-        """Open an attempt; return the names of the files that are open since."""
-        self._open.open(number)
-        fresh = [file for file in self._files.values() if file.id not in self._spans]
-        names = [file.id for file in fresh if file.attempt in self._open]
-        self._spans.update((name, self._new_span(self._files[name])) for name in names)
-        return names
 
     def _close_unshown(self, before: bool) -> None:
         """Close the attempts before, or after, the loaded lines."""

@@ -204,3 +204,17 @@ async def test_the_rule_follows_what_was_shown_when_an_attempt_begins(tmp_path: 
     assert texts(tail)[below:][0].startswith("attempt 2")
     assert len(texts(tail)) == below + 6
     assert not tail.unfinished
+
+
+async def test_a_search_tells_how_far_it_is_and_holds_only_the_files_that_it_searches(tmp_path: Path) -> None:
+    it = Restarted(tmp_path, 50, fails=range(51))
+    found = it.filter("RuntimeError")
+    shares = [found.searched]
+    while found.searching:
+        await found.pull(it.sizes)
+        shares.append(found.searched)
+        assert len(found._spans) <= 2 * 2
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    assert len(set(shares)) > 40
+    assert len(found.lines) == 50 + 49
