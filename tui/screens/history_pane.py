@@ -73,10 +73,11 @@ class HistoryPane(Pane):
         return shown
 
     def crosshair(self, frame: Frame) -> float | None:
-        """Return the time of the vertical line: the crosshair, else the past moment."""
-        if self.history.crosshair is not None or frame.moment is None:
-            return self.history.crosshair
-        return frame.moment.at
+        """Return the time of the vertical line: the crosshair while the window contains it, else the past moment."""
+        at = self.history.crosshair
+        if at is not None and at >= self.window(frame).begin:
+            return at
+        return frame.moment.at if frame.moment is not None else None
 
     def set_crosshair(self, at: float | None) -> None:
         """Move the crosshair of all panes."""

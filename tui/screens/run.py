@@ -273,7 +273,7 @@ class RunScreen(Screen[None]):
         """Undo the newest of: the crosshair, a time in the past, an opened line, a filter, one rank's log, a pane."""
         if self.filters.release(self._focused_pane()):
             return
-        undo = (self.curves.leave_crosshair, self.run.travel.live, self.opener.go_back, self.log_keys.release)
+        undo = (self.curves.cross.remove, self.run.travel.live, self.opener.go_back, self.log_keys.release)
         if any(step() for step in undo):
             return
         self.action_pane("overview")
