@@ -310,8 +310,8 @@ TOOLS = (
             *("grep", "since", "attempt", "node"),
             *WINDOW,
         ),
-        "A window of lines, merged by time: each with `time`, `rank`, `stream`, `text`. `next_skip` of the answer, "
-        "given as `skip`, asks for the lines before these (order oldest: after these).",
+        "A window of lines of all attempts, merged by time: each with `time`, `attempt`, `rank`, `stream`, `text`. "
+        "`next_skip` of the answer, given as `skip`, asks for the lines before these (order oldest: after these).",
         _logs,
     ),
     Tool(
