@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..runners.telemetry.metric_names import METRICS
 from .rows.columns import TABLES
+from .rows.layouts import LAYOUTS, TRAIN
 from .rows.themes import ALL_THEMES
 from .rows.time_axis import WINDOWS
 
@@ -33,13 +34,14 @@ class UserSettings(Struct, frozen=True):
     """Metrics that the curves draw."""
     window: str = ""
     log_scale: bool = False
+    layout: str = ""
 
     def of_view(self) -> dict[str, Any]:
         """Return the fields that override defaults of `ViewOptions`."""
         return {name: value for name in OF_VIEW if (value := getattr(self, name))}
 
 
-OF_VIEW = ("columns", "sort", "reverse", "gpu_columns", "gpu_sort", "gpu_reverse", "window", "log_scale")
+OF_VIEW = ("columns", "sort", "reverse", "gpu_columns", "gpu_sort", "gpu_reverse", "window", "log_scale", "layout")
 """Fields that `ViewOptions` has under the same name."""
 
 
@@ -134,6 +136,7 @@ KEYS: dict[str, SettingKey] = {
         field="hosts",
         fits=lambda value: _texts(_is_host)(value) and len(value) <= MOST_HOSTS,
     ),
+    "layout": _choice("layout", "panes of the overview", tuple(LAYOUTS), "log", TRAIN),
     **_of_table(
         "ranks", "", ["rank", "state", "log", "step", "pace", "util", "temp"], "log", "the worst first"
     ),

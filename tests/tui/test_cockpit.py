@@ -29,6 +29,7 @@ from distui.runners.run.model import (
 )
 from distui.tui.colours import ANSI, DARK, LIGHT
 from distui.tui.rows.frame import LinkPhase
+from distui.tui.rows.layouts import LAYOUTS
 from distui.tui.rows.runs import RunEntry
 from distui.tui.rows.tabs import TABS
 from distui.tui.screens.key_dialogs import HelpScreen, PaletteScreen
@@ -358,6 +359,33 @@ async def test_marks_and_sort(rig: Start) -> None:
         await it.press("s", "=")
         assert it.app.view.sort == ""
         assert run_screen(it.app).ranks.current is not None
+
+
+async def test_z_maximises_the_focused_pane_and_back(rig: Start) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        before = run_screen(it.app).ranks.size
+        await it.press("z")
+        await it.until(lambda: run_screen(it.app).ranks.size.height > before.height)
+        assert not run_screen(it.app).log_view.display
+        await it.press("escape")
+        await it.until(lambda: run_screen(it.app).log_view.display)
+        await it.press("z", "3")
+        assert it.app.view.maximised == ""
+        await it.until(lambda: "z zoom" not in it.screen())
+
+
+async def test_layouts_are_switched_and_kept(rig: Start, tmp_path: Path) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        seen = []
+        for _ in LAYOUTS:
+            await it.press("Z")
+            seen.append(it.app.view.layout)
+        assert seen == ["cluster", "log", "profile", "train"]
+        await it.press("Z")
+        await it.until(lambda: run_screen(it.app).events.display)
+    assert 'layout = "cluster"' in (tmp_path / "config/distui/settings.toml").read_text()
 
 
 async def test_m_changes_the_map_and_says_where_there_is_none(rig: Start) -> None:

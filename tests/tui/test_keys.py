@@ -117,7 +117,7 @@ def test_a_bad_keymap_is_one_sentence_and_no_crash(tmp_path: Path, text: str, wa
     ("text", "wanted"),
     [
         ('stop = "q"\n', ["q of stop is also the key of leave"]),
-        ('stop = "Z,q"\nleave = "Z"\n', ["Z of leave is also the key of stop"]),
+        ('stop = "Y,q"\nleave = "Y"\n', ["Y of leave is also the key of stop"]),
         ('"runs.sort" = "x"\n', []),  # x stops a run, and no run is open there
         ('stop = "K"\n"log.follow" = "F"\n', ["F of log.follow is also the key of log.fold"]),
         ('"curves.mark" = "e"\nhelp = "question_mark"\n', []),

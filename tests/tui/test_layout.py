@@ -7,7 +7,8 @@ from itertools import combinations, product
 from each import for_each
 from msgspec.structs import replace
 
-from distui.tui.rows.layout import LEAST_LOG, LEAST_RANKS, Arrangement, Rect, Wants, arrange
+from distui.tui.rows.layout import LEAST_LOG, LEAST_RANKS, Arrangement, Choice, Rect, Wants, arrange
+from distui.tui.rows.layouts import LAYOUTS
 from distui.tui.rows.rank_time import rows_wanted
 
 SIZES = [
@@ -23,6 +24,7 @@ SIZES = [
     (200, 60),
     (300, 100),
 ]
+OVERVIEW = Choice()
 PANES = ["overview", "ranks", "log", "curves", "nccl", "findings", "events"]
 
 
@@ -62,12 +64,19 @@ def overlap(one: Rect, other: Rect) -> bool:
     return not apart
 
 
-@for_each("size, pane, run, notices", product(SIZES, PANES, RUNS, [(0, 0), (4, 0), (9, 3)]))
+CHOICES = [
+    *(Choice(pane) for pane in PANES),
+    *(Choice(layout=layout) for layout in LAYOUTS),
+    *(Choice(maximised=pane) for pane in ("ranks", "curves", "nothing")),
+]
+
+
+@for_each("size, choice, run, notices", product(SIZES, CHOICES, RUNS, [(0, 0), (4, 0), (9, 3)]))
 def test_panes_fill_the_body_and_do_not_overlap(
-    size: tuple[int, int], pane: str, run: str, notices: tuple[int, int]
+    size: tuple[int, int], choice: Choice, run: str, notices: tuple[int, int]
 ) -> None:
     width, height = size
-    made = arrange(width, height, pane, RUNS[run], *notices)
+    made = arrange(width, height, choice, RUNS[run], *notices)
     whole = body(width, height, made)
     for rect in made.panes.values():
         assert min(rect.x, rect.y) >= 0
@@ -80,6 +89,30 @@ def test_panes_fill_the_body_and_do_not_overlap(
     assert sum(rect.width * rect.height for rect in made.panes.values()) == whole.width * whole.height
 
 
+def test_a_maximised_pane_is_alone() -> None:
+    made = arrange(200, 60, Choice(maximised="curves"), RUNS["a node"])
+    assert list(made.panes) == ["curves"]
+    assert made.main == "curves"
+    absent = arrange(200, 60, Choice(maximised="nccl"), RUNS["a node"])
+    assert absent == arrange(200, 60, OVERVIEW, RUNS["a node"])
+
+
+@for_each(
+    ("layout", "panes"),
+    [
+        ("cluster", "events gpus ranks strip"),
+        ("log", "card log ranks"),
+        ("profile", "curves ranks strip"),
+    ],
+)
+def test_layouts_have_their_panes(layout: str, panes: str) -> None:
+    for size in ((120, 40), (200, 60)):
+        made = arrange(*size, Choice(layout=layout), RUNS["a node"])
+        assert " ".join(sorted(made.panes)) == panes
+    ended = arrange(200, 60, Choice(layout=layout), RUNS["ended"])
+    assert ended == arrange(200, 60, OVERVIEW, RUNS["ended"]), "how a run ended is always shown"
+
+
 @for_each(
     "size, run, banner",
     product(
@@ -89,7 +122,7 @@ def test_panes_fill_the_body_and_do_not_overlap(
     ),
 )
 def test_ranks_and_the_log_are_always_there(size: tuple[int, int], run: str, banner: int) -> None:
-    made = arrange(*size, "overview", RUNS[run], banner)
+    made = arrange(*size, OVERVIEW, RUNS[run], banner)
     frame = 2 if made.framed else 1
     count = RUNS[run].ranks - 1
     assert made.panes["ranks"].height - frame - 1 >= min(count, LEAST_RANKS)
@@ -97,26 +130,26 @@ def test_ranks_and_the_log_are_always_there(size: tuple[int, int], run: str, ban
 
 
 def test_what_80_by_24_shows() -> None:
-    made = arrange(80, 24, "overview", RUNS["a node"])
+    made = arrange(80, 24, OVERVIEW, RUNS["a node"])
     assert list(made.panes) == ["ranks", "curves", "log"]
     assert (made.header, made.banner) == (2, 0)
-    many = arrange(80, 24, "overview", RUNS["128 nodes"])
+    many = arrange(80, 24, OVERVIEW, RUNS["128 nodes"])
     assert list(many.panes) == ["heat", "ranks", "log"]
 
 
 @for_each("run, flash", product(["demo", "a node"], [0, 1, 3]))
 def test_a_notice_takes_no_table_of_the_rank_pane_away(run: str, flash: int) -> None:
-    made = arrange(80, 24, "ranks", RUNS[run], flash=flash)
+    made = arrange(80, 24, Choice("ranks"), RUNS[run], flash=flash)
     assert {"gpus", "ranks"} <= set(made.panes)
     assert made.panes["ranks"].height > min(RUNS[run].ranks, LEAST_RANKS)
 
 
 def test_a_large_screen_has_all_of_it() -> None:
-    made = arrange(200, 60, "overview", RUNS["a node"])
+    made = arrange(200, 60, OVERVIEW, RUNS["a node"])
     assert set(made.panes) == {"gpus", "ranks", "strip", "card", "events", "curves", "log"}
     assert made.panes["strip"].height == 8 + 2 + 2, "a row a rank, the times, the legend, and a frame"
     assert made.panes["ranks"].y < made.panes["strip"].y < made.panes["card"].y
-    assert set(arrange(200, 60, "overview", RUNS["128 nodes"]).panes) >= {"heat", "ranks", "curves", "log"}
+    assert set(arrange(200, 60, OVERVIEW, RUNS["128 nodes"]).panes) >= {"heat", "ranks", "curves", "log"}
 
 
 @for_each(
@@ -127,20 +160,20 @@ def test_a_large_screen_has_all_of_it() -> None:
     ),
 )
 def test_ranks_over_time_takes_nothing_from_the_ranks(size: tuple[int, int], run: str) -> None:
-    made = arrange(*size, "overview", RUNS[run])
-    without = arrange(*size, "overview", replace(RUNS[run], strip=lambda most: 0))
+    made = arrange(*size, OVERVIEW, RUNS[run])
+    without = arrange(*size, OVERVIEW, replace(RUNS[run], strip=lambda most: 0))
     assert made.panes["ranks"].height >= min(without.panes["ranks"].height, LEAST_RANKS + 3 + 2)
 
 
 def test_ranks_over_time_on_a_middle_screen_where_there_is_room() -> None:
-    assert "strip" in arrange(120, 40, "overview", RUNS["demo"]).panes
-    crowded = arrange(120, 40, "overview", RUNS["four nodes"]).panes
+    assert "strip" in arrange(120, 40, OVERVIEW, RUNS["demo"]).panes
+    crowded = arrange(120, 40, OVERVIEW, RUNS["four nodes"]).panes
     assert "strip" not in crowded
-    assert "strip" not in arrange(80, 24, "overview", RUNS["demo"]).panes
-    assert "strip" not in arrange(200, 60, "overview", replace(RUNS["demo"], strip=lambda most: 0)).panes
+    assert "strip" not in arrange(80, 24, OVERVIEW, RUNS["demo"]).panes
+    assert "strip" not in arrange(200, 60, OVERVIEW, replace(RUNS["demo"], strip=lambda most: 0)).panes
 
 
 def test_a_terminal_that_is_too_small_gets_a_summary() -> None:
-    assert arrange(59, 40, "overview", RUNS["a node"]).small
-    assert arrange(80, 14, "overview", RUNS["a node"]).small
-    assert not arrange(60, 15, "overview", RUNS["a node"]).small
+    assert arrange(59, 40, OVERVIEW, RUNS["a node"]).small
+    assert arrange(80, 14, OVERVIEW, RUNS["a node"]).small
+    assert not arrange(60, 15, OVERVIEW, RUNS["a node"]).small

@@ -36,7 +36,7 @@ def written(path: Path, text: str) -> Path:
 EVERYTHING = {
     "theme": "light", "hosts": ("gpu1", "me@gpu2"), "columns": ("rank", "temp"), "sort": "temp", "reverse": True,
     "gpu_columns": ("gpu", "power"), "gpu_sort": "power", "gpu_reverse": True, "metrics": ("train.loss", "train.my"),
-    "window": "15m", "log_scale": True,
+    "window": "15m", "log_scale": True, "layout": "log",
 }  # fmt: skip
 
 

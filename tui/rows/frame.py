@@ -77,6 +77,10 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
     """Filter of the rank table; "" shows all. The words are those of rows/pane_filters.py."""
     finding_filter: str = ""
     event_filter: str = ""
+    layout: str = "train"
+    """Layout of the overview: a name of LAYOUTS in rows/layouts.py."""
+    maximised: str = ""
+    """The pane that fills the body; "" if the layout holds."""
 
 
 class Moment(Struct, frozen=True):

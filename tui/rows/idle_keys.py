@@ -17,6 +17,9 @@ class Situation(Struct, frozen=True):
     """Whether the row under the cursor of the events has a time."""
     has_pattern: bool
     """Whether the log has a filter."""
+    panes: int
+    """Number of panes on the screen."""
+    is_maximised: bool
 
 
 def idle_keys(now: Situation) -> frozenset[str]:
@@ -32,6 +35,8 @@ def idle_keys(now: Situation) -> frozenset[str]:
         idle.add("metric")
     if not now.has_time:
         idle.add("event")
+    if now.panes < 2 and not now.is_maximised:
+        idle.add("maximise")
     if not now.has_pattern:
         idle |= {"log.next", "log.previous"}
     return frozenset(idle)

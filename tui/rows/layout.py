@@ -6,9 +6,11 @@ panes share the rest, so that no part of a large screen stays empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
+
+from .layouts import LAYOUTS, TRAIN, Layout
 
 SMALLEST = (60, 15)
 """Columns and rows below which the screen shows only a summary."""
@@ -145,8 +147,18 @@ class Stack(Struct):
         self.panes[name] = Rect(grown.x, grown.y, grown.width, grown.height + spare)
 
 
+class Choice(Struct, frozen=True):
+    """What the user chose to see."""
+
+    pane: str = "overview"
+    layout: str = TRAIN
+    """Layout of the overview: a name of LAYOUTS."""
+    maximised: str = ""
+    """The pane that has the whole body, if it is on the screen."""
+
+
 def arrange(
-    width: int, height: int, pane: str, wants: Wants, banner: int = 0, flash: int = 0
+    width: int, height: int, choice: Choice, wants: Wants, banner: int = 0, flash: int = 0
 ) -> Arrangement:
     """Return the layout of a terminal; `banner` and `flash` are the rows that these two could fill."""
     if width < SMALLEST[0] or height < SMALLEST[1]:
@@ -156,12 +168,17 @@ def arrange(
     banner = min(banner, most_banner(height))
     flash = min(flash, 3)
     body = Stack(0, 0, width, height - header - 2 - banner - flash, 2 if framed else 1)
-    main = _fill(body, width, height, pane, wants, flash)
+    whole = Rect(body.x, body.y, body.width, body.height)
+    main = _fill(body, width, height, choice, wants, flash)
+    if choice.maximised in body.panes:
+        main = choice.maximised
+        body.panes = {main: whole}
     return Arrangement(False, framed, header, banner, flash, body.panes, main)
 
 
-def _fill(body: Stack, width: int, height: int, pane: str, wants: Wants, flash: int) -> str:
+def _fill(body: Stack, width: int, height: int, choice: Choice, wants: Wants, flash: int) -> str:
     """Add the panes to the body; return the main one."""
+    pane = choice.pane
     if pane in ONE_PANE:
         body.rest(pane)
         return pane
@@ -170,6 +187,8 @@ def _fill(body: Stack, width: int, height: int, pane: str, wants: Wants, flash: 
     elif wants.launching:
         _launch(body, width, wants)
         return "log"
+    elif choice.layout != TRAIN and not wants.ended:
+        _chosen(body, LAYOUTS[choice.layout], wants)
     elif is_large(width, height):
         _large(body, wants)
     elif width >= MIDDLE[0] and height >= MIDDLE[1]:
@@ -177,6 +196,44 @@ def _fill(body: Stack, width: int, height: int, pane: str, wants: Wants, flash: 
     else:
         _narrow(body, wants)
     return "ranks"
+
+
+def _chosen(body: Stack, layout: Layout, wants: Wants) -> None:
+    """Show the panes of a layout that have something to show."""
+    left = [pane for pane in layout.left if _rows_wanted(pane, body, wants)]
+    right = [pane for pane in layout.right if _rows_wanted(pane, body, wants)]
+    if body.width < MIDDLE[0] or not left or not right:
+        _stacked(body, [*left, *right], wants)
+        return
+    columns = body.split(body.width * 11 // 20, body.height)
+    _stacked(columns[0], left, wants)
+    _stacked(columns[1], right, wants)
+    body.take(*columns)
+
+
+def _stacked(stack: Stack, panes: Sequence[str], wants: Wants) -> None:
+    """Add panes with the rows that they could fill; each leaves some rows for those below."""
+    for place, pane in enumerate(panes[:-1], 1):
+        below = (len(panes) - place) * (LEAST_LOG + stack.extra)
+        stack.add(pane, _rows_wanted(pane, stack, wants), keep=below)
+    stack.rest(panes[-1])
+
+
+def _rows_wanted(pane: str, stack: Stack, wants: Wants) -> int:
+    """Return the rows of text that a pane could fill in a stack."""
+    if pane == "gpus":
+        return wants.gpus
+    if pane == "heat":
+        return 0 if wants.gpus else wants.map(stack.inner)
+    if pane == "ranks":
+        return wants.ranks
+    if pane == "strip":
+        return wants.strip(MOST_STRIP)
+    if pane == "card":
+        return wants.card(stack.inner)
+    if pane == "curves" and not wants.curves:
+        return 0
+    return stack.height
 
 
 def is_large(width: int, height: int) -> bool:

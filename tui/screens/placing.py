@@ -12,7 +12,7 @@ from ..rows.banner import banner_rows
 from ..rows.card import card_rows
 from ..rows.frame import Frame, silent
 from ..rows.gpu_map import map_rows_wanted
-from ..rows.layout import Arrangement, Rect, Wants, arrange, most_banner, shows_findings
+from ..rows.layout import Arrangement, Choice, Rect, Wants, arrange, most_banner, shows_findings
 from ..rows.map_cells import shown_nodes
 from ..rows.rank_time import rows_wanted
 from ..rows.run_status import launch_rows, launching
@@ -40,7 +40,8 @@ class Measures:
         most = most_banner(height)
         above = not shows_findings(pane, frame.state.phase.ended)
         banner = len(banner_rows(frame, width, most, above))
-        return arrange(width, height, pane, self.wants(frame), banner, flash)
+        choice = Choice(pane, frame.view.layout, frame.view.maximised)
+        return arrange(width, height, choice, self.wants(frame), banner, flash)
 
     def wants(self, frame: Frame) -> Wants:
         """Return the wanted rows for the state of the run."""

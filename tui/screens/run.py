@@ -19,8 +19,10 @@ from ..keys import bindings, name_of
 from ..open_run import OpenRun
 from ..rows.charts import STRIP
 from ..rows.frame import Frame
+from ..rows.cycle import following
 from ..rows.idle_keys import Situation, idle_keys
 from ..rows.layout import Arrangement, is_large, shows_findings
+from ..rows.layouts import LAYOUTS, TRAIN
 from ..rows.tabs import PLACES
 from .bars import KeyFooter, TabRow
 from .cockpit import Cockpit
@@ -204,6 +206,8 @@ class RunScreen(Screen[None]):
             has_map=self.heat.display,
             has_time=self.events.current is not None,
             has_pattern=bool(self.log_view.selection.pattern),
+            panes=len(self._shared.panes) if self._shared is not None else 0,
+            is_maximised=bool(self.app.view.maximised),
         )
         refused = frozenset(action for action in (*ANSWERED, "restart") if not allowed(action))
         words = {"restart": "run again"} if state.phase.ended else {}
@@ -258,6 +262,20 @@ class RunScreen(Screen[None]):
         else:
             self.log_keys.action_filter()
 
+    def action_maximise(self) -> None:
+        """Give the focused pane the whole body, or restore the layout."""
+        view = self.app.view
+        self.app.change_view(maximised="" if view.maximised else self._focused_pane())
+
+    def action_layout(self) -> None:
+        """Switch to the next layout of the overview, and save it."""
+        layout = self.app.view.layout
+        if self.app.view.pane == "overview" and not self.app.view.maximised:
+            layout = following(tuple(LAYOUTS), layout)
+        self.app.change_view(pane="overview", layout=layout, maximised="")
+        self.app.choices.choose(layout="" if layout == TRAIN else layout)
+        self.notify(f"layout: {layout}", timeout=2)
+
     def action_pause(self) -> None:
         self.app.change_view(paused=not self.app.view.paused)
 
@@ -266,12 +284,15 @@ class RunScreen(Screen[None]):
         self.show_pane(pane)
 
     def show_pane(self, pane: str) -> None:
-        self.app.change_view(pane=pane)
+        self.app.change_view(pane=pane, maximised="")
         self.call_after_refresh(self._focus_target(pane).focus)
 
     def action_back(self) -> None:
         """Undo the newest of: the crosshair, a time in the past, an opened line, a filter, one rank's log, a pane."""
         if self.filters.release(self._focused_pane()):
+            return
+        if self.app.view.maximised:
+            self.action_maximise()
             return
         undo = (self.curves.cross.remove, self.run.travel.live, self.opener.go_back, self.log_keys.release)
         if any(step() for step in undo):
