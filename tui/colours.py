@@ -51,6 +51,8 @@ _DARK = {
     "warn": "#e69f00",
     "bad": "bold #e8702a",
     "hit": "#0f1419 on #e4cf5b",
+    "calm": "#56657a",
+    "calm_next": "#66768c",
     "outlier": "reverse bold #e8702a",
 }
 _LIGHT = {
@@ -63,6 +65,8 @@ _LIGHT = {
     "warn": "#8a5a00",
     "bad": "bold #b04300",
     "hit": "#000000 on #e4cf5b",
+    "calm": "#8193a6",
+    "calm_next": "#6f8296",
     "outlier": "reverse bold #b04300",
 }
 _TERMINAL = {
@@ -75,6 +79,8 @@ _TERMINAL = {
     "warn": "yellow",
     "bad": "bold red",
     "hit": "reverse",
+    "calm": "bright_black",
+    "calm_next": "bright_black",
     "outlier": "reverse bold red",
 }
 

@@ -44,6 +44,7 @@ SETTLE_S = 3.0
 INKS = {
     "text": ".", "head": "h", "dim": "d", "stale": "s", "accent": "a", "ok": "o", "warn": "w", "bad": "b",
     "muted": "m", "hit": "g", "cold": "c", "hot": "i", "thumb": "x", "track": "y",
+    "calm": "r", "calm_next": "t",
     **{f"heat{step}": str(step) for step in range(9)},
 }  # fmt: skip
 """The letter of each colour of characters."""

@@ -1,7 +1,6 @@
 """The map of GPUs: a cell per GPU, a legend, and the worst GPUs beside it. Pure.
 
-The height of a glyph is the value. Its colour is neutral near the median of the run, and strong far from it. Cells that
-are very far on the bad side are reversed, so that they are visible without colours.
+It is a function of the frame: the pane keeps only the place of the cursor.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from ...presets.plurals import plural
 from ...runners.run.state import Node, RunState
 from . import glyphs
 from .frame import Frame, fit_name, link_state, names
-from .glyphs import Cell, Row, clip, fit, joined
-from .map_cells import FAR, VERY_FAR, MapNode, Scale, cell_of, map_nodes, map_scale, metric_of
+from .glyphs import Cell, Row, clip, joined
+from .map_cells import MapNode, Scale, cell_of, map_nodes, map_scale, metric_of
 from .map_filter import matching_nodes
-from .map_layout import LEGEND, LIST_GAP, LONGEST_NAME, NODE, NUMBERS, Grid, Shape, grid_of, rows_wanted
+from .map_layout import LEGEND, LIST_GAP, LONGEST_NAME, NODE, Grid, Shape, grid_of, rows_wanted
 from .map_list import LONGEST_ENTRY, Place, described, list_row, silent_rows, worst
-
-_UNKNOWN: Cell = ("?", "stale")
-_BROKEN: Cell = (glyphs.BAD, "bad")
+from .map_pen import BROKEN, UNKNOWN, MapPen, map_pens, style_of
 
 Spot = tuple[int, int]
 """Number of a node, and one of its cells."""
@@ -165,8 +162,8 @@ def _legend(frame: Frame, scale: Scale) -> Row:
     cells = sum(len(node.values) - len(node.others - node.broken.keys()) for node in nodes)
     for sample, count, words in (
         ((glyphs.height(50, plain), "outlier"), scale.count_far(), "far from it"),
-        (_BROKEN, broken, "broken"),
-        (_UNKNOWN, cells - broken - len(scale.values), "unknown"),
+        (BROKEN, broken, "broken"),
+        (UNKNOWN, cells - broken - len(scale.values), "unknown"),
     ):
         if count:
             row += [("  ", "text"), sample, (f" {count} {words}", "text")]
@@ -176,72 +173,10 @@ def _legend(frame: Frame, scale: Scale) -> Row:
 # --- the map ---
 
 
-def style_of(badness: float) -> str:
-    """Return the style of a value by its deviation: neutral near the median, blue far on the good side."""
-    if badness >= VERY_FAR:
-        return "outlier"
-    if badness >= FAR:
-        return "warn"
-    return "ok" if badness <= -FAR else "dim"
-
-
-class _DrawnValues(dict[float | None, Cell]):
-    """Draws values as cells of some width; equal ones are drawn once."""
-
-    def __init__(self, scale: Scale, plain: bool, columns: int) -> None:
-        super().__init__()
-        self._scale, self._plain, self._columns = scale, plain, columns
-
-    def __missing__(self, value: float | None) -> Cell:
-        cell = self[value] = self._drawn(value)
-        return cell
-
-    def _drawn(self, value: float | None) -> Cell:
-        if value is None:
-            return _in_cell(_UNKNOWN, self._columns, "")
-        unit = self._scale.unit
-        number = f"{unit.number(value)}{unit.short}" if self._columns >= NUMBERS else ""
-        glyph = glyphs.height(self._scale.height(value), self._plain)
-        return _in_cell((glyph, style_of(self._scale.badness(value))), self._columns, number)
-
-
-def _in_cell(sign: Cell, columns: int, number: str) -> Cell:
-    """Return a sign as wide as a cell, or with its number."""
-    glyph, style = sign
-    if columns < NUMBERS:
-        return glyph * columns, style
-    # A digit before the number would look like a part of it.
-    first = " " if glyph.isdecimal() else glyph
-    return fit(first + number, columns), style
-
-
-class _Pen:
-    """Draws the rows of nodes."""
-
-    def __init__(self, frame: Frame, scale: Scale, columns: int) -> None:
-        self._columns = columns
-        self._drawn = _DrawnValues(scale, frame.view.ascii, columns)
-
-    def row(self, node: MapNode, first: int) -> list[Cell]:
-        """Return the cells of one row of a node, from its cell `first` on."""
-        row = [self._drawn[value] for value in node.values[first : first + NODE]]
-        if node.broken or node.others or node.hidden:
-            for at in range(len(row)):
-                row[at] = self._odd_cell(node, first + at, row[at])
-        return row
-
-    def _odd_cell(self, node: MapNode, cell: int, drawn: Cell) -> Cell:
-        if cell in node.hidden:
-            return " " * self._columns, "text"
-        if cell in node.broken:
-            return _in_cell(_BROKEN, self._columns, node.broken[cell][:4])
-        return (drawn[0], "stale") if cell in node.others else drawn
-
-
 def _map_rows(frame: Frame, made: GpuMap, scale: Scale) -> list[Row]:
     grid = made.grid
     assert grid is not None
-    pen, named = _Pen(frame, scale, grid.form.cell), names(frame.state)
+    pens, named = map_pens(scale, frame.view.ascii, grid.form), names(frame.state)
     rows: list[Row] = []
     for y in range(grid.down * grid.shape.lines):
         row, line = divmod(y, grid.shape.lines)
@@ -252,14 +187,14 @@ def _map_rows(frame: Frame, made: GpuMap, scale: Scale) -> list[Row]:
                 node = made.nodes[index]
                 cursor = made.cursor[1] if made.cursor is not None and made.cursor[0] == index else None
                 cells += _label(frame, node, named, grid.label, line)
-                cells += _node_row(node, pen, line, cursor, grid)
+                cells += _node_row(node, pens[column % 2], line, cursor, grid)
         missing = grid.width - sum(len(text) for text, _ in cells)
         cells.append((" " * missing, "text"))
         rows.append(joined(cells))
     return rows
 
 
-def _node_row(node: MapNode, pen: _Pen, line: int, cursor: int | None, grid: Grid) -> list[Cell]:
+def _node_row(node: MapNode, pen: MapPen, line: int, cursor: int | None, grid: Grid) -> list[Cell]:
     """Return the cells of one row of a node, with the gap after them."""
     first = line * NODE
     row = pen.row(node, first)
@@ -299,8 +234,8 @@ def _failed_nodes(state: RunState) -> set[int]:
 
 # --- beside the map ---
 
-_LIST_STYLES = {"outlier": "bad", "warn": "warn", "dim": "text", "ok": "text"}
-"""Style of an entry by the style of its cell."""
+_LIST_STYLES = {"outlier": "bad", "warn": "warn"}
+"""Styles of entries by those of their cells; others are plain text."""
 
 
 def _beside(frame: Frame, made: GpuMap, scale: Scale, width: int, height: int) -> list[Row]:
@@ -316,6 +251,6 @@ def _beside(frame: Frame, made: GpuMap, scale: Scale, width: int, height: int) -
     for at, cell in made.listed:
         node = made.nodes[at]
         value = node.value(cell)
-        style = "bad" if value is None else _LIST_STYLES[style_of(scale.badness(value))]
+        style = "bad" if value is None else _LIST_STYLES.get(style_of(scale.badness(value)), "text")
         rows.append(list_row(frame, node, cell, scale, style, room))
     return [clip((gap, *row), width) for row in rows]

@@ -26,7 +26,7 @@ SHORT_LIST = 16
 LIST_GAP = 2
 """Columns before the long list."""
 
-FEW = 4
+FEW = 8
 """Maximum number of nodes whose cells are wide enough for numbers."""
 
 NUMBERS = 6
@@ -172,9 +172,9 @@ def _laid_out(shape: Shape, form: Form, width: int, rows: int) -> Grid:
 
 
 def rows_wanted(shape: Shape, width: int) -> int:
-    """Return the rows in which all nodes fit with their names, and the list of the worst GPUs."""
+    """Return the rows in which all nodes fit with their names, and at least two entries of the list per node."""
     across = max(1, _laid_out(shape, Form(1), width, 1).across)
-    return LEGEND + max(WORST, _divided(shape.nodes, across) * shape.lines)
+    return LEGEND + max(min(WORST, 2 * shape.nodes), _divided(shape.nodes, across) * shape.lines)
 
 
 def _divided(count: int, by: int) -> int:
