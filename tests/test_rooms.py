@@ -244,6 +244,7 @@ LATE_IMPORTS = {
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/screens/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/screens/run_keys.py": {"tui.screens.side_by_side"},
+    "tui/screens/runs.py": {"tui.screens.side_by_side"},
     "tui/keymap_file.py": {"presets.load"},
     "tui/nccl_sources.py": {"runners.diagnosis.read_logs"},
     "tui/other_hosts.py": {"runners.launch.hosts"},
