@@ -27,7 +27,7 @@ def base(variable: str, env: Mapping[str, str]) -> Path:
 def ignored(env: Mapping[str, str]) -> list[str]:
     """Return a sentence for each variable that is ignored."""
     return [
-        f"{name}={env[name]} is no absolute path, so {HOMES[name]} is used"
+        f"{name}={env[name]} is not an absolute path, so {HOMES[name]} is used"
         for name in HOMES
         if env.get(name) and not Path(env[name]).expanduser().is_absolute()
     ]

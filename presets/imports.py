@@ -356,7 +356,7 @@ def _variables_of_task(document: Mapping[str, Any], draft: Imported) -> None:
     envs, secrets = table_of(document, "envs"), document.get("secrets")
     left_out = [str(name) for name in secrets] if isinstance(secrets, Mapping | list) else []
     for name in [*left_out, *filter(is_secret, envs)]:
-        draft.notes.append(f"{name} is left out: a preset is no place for a secret; pass it with --env.")
+        draft.notes.append(f"{name} is left out: a preset is not a place for a secret; pass it with --env.")
     for name, value in envs.items():
         if value is not None and not is_secret(name):
             draft.put(f"{nccl.preset_table(name, str(value))}.{name}", model.variable_text(value))

@@ -336,7 +336,7 @@ def _error_in_name(name: str) -> str | None:
     full = f"NCCL_{name.upper()}"
     near = near or (full if full in catalogue() else "")
     hint = f"did you mean {near}?" if near else "their names begin with NCCL_, TORCH_NCCL_ or TORCH_FR_"
-    return f"{name} is no variable of NCCL or torch (plain env takes any): {hint}"
+    return f"{name} is not a variable of NCCL or torch (plain env takes any): {hint}"
 
 
 def takes(entry: NcclVariable) -> str:

@@ -381,10 +381,8 @@ def _script(request: Request, place: Place) -> str:
     if request.module and request.no_python:
         raise PlanError("--module and --no-python exclude each other: a module needs Python")
     if not place.script_exists:
-        kind, how = ("module", "name") if request.module else ("script", "path")
-        raise PlanError(
-            f"There is no {kind} {request.script} in {place.cwd}: give its {how} relative to that directory"
-        )
+        kind = "module" if request.module else "script"
+        raise PlanError(f"{kind} not found: {request.script} (looked in {place.cwd})")
     return request.script
 
 

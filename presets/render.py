@@ -88,7 +88,9 @@ def _head(plan: Plan) -> list[str]:
         lines.append(
             f"preset       {preset_with_files(plan)}: strategy {plan.strategy}, launcher {plan.launcher}{backend}"
         )
-        lines.append(f"obeys        {plan.obeys or 'nothing: the preset sets only flags and environment'}")
+        lines.append(
+            f"obeys        {plan.obeys or 'nothing: the preset sets launcher flags and environment only'}"
+        )
     if plan.nproc_per_node is not None:
         lines.append(f"ranks        {_ranks(plan.nnodes, plan.nnodes_min, plan.nproc_per_node)}")
     lines += _mesh(plan)

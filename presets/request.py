@@ -171,7 +171,7 @@ class Request:
         "--name",
         "NAME",
         "name of the run (default: that of the script)",
-        more="Two live runs never share a name.",
+        more="Names are unique among live runs.",
         label="name",
         example="made from the script",
     )

@@ -24,7 +24,7 @@ from .script_tree import read
 from .script_values import Value, Values
 from .text_formats import Unreadable
 
-NOTHING = "obeys nothing: the preset sets only flags and environment"
+NOTHING = "obeys nothing: the preset sets launcher flags and environment only"
 
 CLAIMED = (
     "fsdp_plugin",

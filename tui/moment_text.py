@@ -56,7 +56,7 @@ def _of_clock(word: str, begin: float, end: float) -> float:
     ago = seconds_of(word[1:]) if word.startswith("-") else None
     at = time_before(word, end + 1) if ago is None else end - ago
     if at is None:
-        raise MomentError(f"{word!r} is no time: {HINT}")
+        raise MomentError(f"invalid time {word!r}: {HINT}")
     if at >= begin - 60:
         return min(max(at, begin), end)
     is_of_the_day_before = time.localtime(at)[:3] != time.localtime(end)[:3]

@@ -16,7 +16,7 @@ MEANINGS = {
     6: "`wait`: the run is lost",
     124: "`wait --timeout` expired",
     130: "interrupted",
-    141: "the reader of stdout has gone",
+    141: "stdout was closed",
 }
 """Every exit code."""
 

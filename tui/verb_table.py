@@ -807,7 +807,7 @@ _MODELS = {
 _CLUSTERS = {
     "candidates": Verb(
         "clusters:candidates",
-        "list the nodes SkyPilot would take, and their prices",
+        "list the nodes that SkyPilot offers, and their prices",
         options=(
             value(
                 "--on",

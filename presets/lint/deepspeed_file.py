@@ -64,7 +64,7 @@ def _product(document: MarkupNode, file: str, world: int | None) -> Iterator[Fin
     parts = f"micro {micro} × accumulation {steps}"
     if world is None:
         if product <= 0 or total % product or total < product:
-            text = f"train_batch_size {total} is no multiple of {parts} = {product}: no number of ranks makes it so."
+            text = f"train_batch_size {total} is not a multiple of {parts} = {product}: no number of ranks makes it so."
             yield issue("L17", where, text, value=value)
     elif total != product * world:
         text = f"train_batch_size {total} is not {parts} × {world} ranks = {product * world}: DeepSpeed refuses it."

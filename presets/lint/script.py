@@ -323,7 +323,7 @@ def _left_open(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[
         (call.lineno for full, call in seen.calls if full.endswith("distributed.init_process_group")), None
     )
     if line is not None and "destroy_process_group" not in seen.mentioned:
-        text = "The process group is made here and never destroyed: torch warns, and the end of a run can hang."
+        text = "init_process_group() without destroy_process_group(): PyTorch warns, and the exit may hang."
         yield issue("L27", f"{file}:{line}", text, value="init_process_group")
 
 

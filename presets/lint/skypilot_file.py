@@ -112,7 +112,7 @@ def _task_names(task: MarkupNode, file: str) -> Iterator[Finding]:
         )
     nodes = task.get("num_nodes")
     if nodes is not None and (task.number("num_nodes") or 0) < 1:
-        text = f"num_nodes {nodes.shown} is no number of nodes."
+        text = f"num_nodes {nodes.shown} is not a number of nodes."
         value = f"num_nodes: {nodes.shown}"
         yield issue(
             "L30", place(file, nodes, "num_nodes"), text, value=value, remedy="Write a number from 1 on."

@@ -58,7 +58,7 @@ def read_only_refusal(command: Command) -> str:
     if not isinstance(command, READS):
         return "this connection is read-only"
     if isinstance(command, ReadLog) and parse_file_id(command.file) is None:
-        return f"this connection is read-only, and {command.file!r} is no log of the run"
+        return f"this connection is read-only, and {command.file!r} is not a log of the run"
     return ""
 
 

@@ -386,10 +386,7 @@ class Supervision:
             text = f"attempt {last.number} lost its runner (pid {pid})"
             self._emit_end(AttemptEnded(last.number, Outcome.LOST, None, text))
         if not verdict.restart:
-            limit = run.plan.restart.limit
-            await self._end(
-                RunPhase.FAILED, 1, f"the runner (pid {pid}) died: failure {limit + 1} of {limit} allowed"
-            )
+            await self._end(RunPhase.FAILED, 1, f"the runner (pid {pid}) died, and no restart is left")
             return
         run.emit(RestartDelayed(verdict.wait_s, verdict.failures, run.plan.restart.limit))
         await run.until(run.stopping, verdict.wait_s)

@@ -117,7 +117,7 @@ class Unread:
     def __iter__(self) -> Iterator[str]:
         yield from self.sentences
         if self.no_logs:
-            are = "is no log" if len(self.no_logs) == 1 else "are no logs"
+            are = "is not a log" if len(self.no_logs) == 1 else "are not logs"
             yield f"{plural(len(self.no_logs), 'file')} {are}: {_some(self.no_logs, 4)}"
         if self.older:
             yield f"{plural(len(self.older), 'log')} of older attempts: {_some(self.older, 2)}"
@@ -396,7 +396,7 @@ def _of_zip(source: Source, file: _OpenFile | None) -> Iterator[Source]:
             data.write(block)
             if data.tell() > HELD:
                 limit = size_text(HELD)
-                raise BrokenOff(f"a zip that is no file of its own may have {limit}: unpack what it is in")
+                raise BrokenOff(f"a zip that is not a file of its own may have {limit}: unpack what it is in")
     with data, zipfile.ZipFile(_few(data)) as archive:
         for info in sorted(archive.infolist(), key=lambda info: natural(info.filename)):
             if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):

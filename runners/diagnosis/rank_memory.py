@@ -20,7 +20,7 @@ def memory_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
     for rank in sorted(texts):
         answer = json.loads(texts[rank])
         if not isinstance(answer, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         cuda = answer.get("cuda") or {}
         entries.append(
             {

@@ -130,7 +130,7 @@ class Reading:
                 raise DumpError("its name does not end with a rank")
             self.recorders.add(rank, source.name, bounded(source.stream.read))
         except (DumpError, BrokenOff) as error:
-            text = f"{source.name} is no dump of a flight recorder that can be read ({error})"
+            text = f"{source.name} is not a dump of a flight recorder that can be read ({error})"
             if source.given:
                 raise RunError(f"{text}: give the logs alone") from None
             self.unread.sentences.append(text)

@@ -286,7 +286,7 @@ def _training(python: str, text: str) -> tuple[dict[str, Any] | None, str]:
     wanted: list[str] = [python] if python else ["python", "python3"]
     paths = list(filter(None, map(node_facts.which, wanted)))
     if not paths:
-        return None, "%s is no executable" % (python or "python")
+        return None, "%s is not an executable" % (python or "python")
     answers = []
     for path in paths:
         answer, problem = once([path], text, {"do": "facts"}, TORCH_SECONDS)

@@ -187,7 +187,7 @@ class NodeSession:
                     message = rpc.message(text.removeprefix(MAGIC))
                     self._requests.part(message.get("id", READY), message)
         except ValueError:
-            self._over = f"{self.name} sends lines that are no answers"
+            self._over = f"{self.name} sends lines that are not answers"
 
     def _end(self, why: str, kind: type[HostError] = HostError) -> None:
         """Fail all current and future requests with this reason."""

@@ -90,7 +90,7 @@ class Levels:
         """
         for name in env:
             if name not in _UNSET:
-                raise ValueError("%s is no variable of NCCL's debug output" % name)
+                raise ValueError("%s is not a variable of NCCL's debug output" % name)
         state = nccl_state()
         state["changed"] = False
         if state["loaded"] and not state["live"]:

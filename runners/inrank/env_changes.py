@@ -31,7 +31,7 @@ _FREE_FILES = 8
 def refusal(changes: object) -> str:
     """Return why changes (name → value, or None to unset) are not allowed, as a sentence; "" if they are."""
     if not isinstance(changes, dict):
-        return "env is no object of names and values"
+        return "env is not an object of names and values"
     for name, value in changes.items():
         if not isinstance(value, (str, type(None))):
             return "the value of %r is neither a text nor null" % name
@@ -49,7 +49,7 @@ def _runners_refusal(name: str, value: str) -> str:
         os.fsencode(name), os.fsencode(value)
         size = len((name + value).encode()) + 2
     except UnicodeEncodeError:
-        return "%s or its value is no text that can be encoded" % ascii(name)
+        return "%s or its value is not text that can be encoded" % ascii(name)
     if size > LONGEST:
         text = "%s has %d bytes, and Linux gives a program no variable of more than %d bytes"
         return text % (name, size, LONGEST)

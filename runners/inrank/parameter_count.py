@@ -64,7 +64,7 @@ def load(path: str) -> ModuleType:
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
-        raise NoModel("it is no Python file")
+        raise NoModel("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
     spec.loader.exec_module(module)

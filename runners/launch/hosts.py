@@ -153,7 +153,7 @@ def wanted(request: Request) -> Wanted:
     if not script or Path(script).is_absolute() or script.startswith("~"):
         return Wanted(script=script, python=python, torch=torch)
     if not (Path(request.workdir) / script).is_file():
-        raise PlanError(f"There is no script {script} in {request.workdir}: give its path from there")
+        raise PlanError(f"script not found: {script} (looked in {request.workdir})")
     return Wanted(python=python, torch=torch)
 
 

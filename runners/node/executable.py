@@ -44,7 +44,7 @@ def _why(path: str, word: str, env: Mapping[str, str]) -> str | None:
     if stat.S_ISDIR(mode):
         return "it is a directory"
     if not stat.S_ISREG(mode):
-        return "it is no regular file"
+        return "it is not a regular file"
     if not os.access(path, os.X_OK):
         return f"it is not executable: `chmod +x {shlex.quote(word)}`, or name its interpreter before it"
     try:

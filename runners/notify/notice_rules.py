@@ -233,7 +233,7 @@ def _restarted(state: RunState, attempt: Attempt, now: float) -> Notice:
     cause = attempt.first_cause
     count = ""
     if state.plan and state.failures:
-        count = f"failure {state.failures} of {state.plan.restart_limit} allowed"
+        count = f"failure {state.failures} of {state.plan.restart_limit}"
     saved = ""
     if state.checkpoint is not None:
         saved = f"the newest checkpoint is {state.checkpoint.path}"

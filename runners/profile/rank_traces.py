@@ -44,7 +44,7 @@ class RankTrace(Struct, frozen=True, omit_defaults=True):
 def piece(run_dir: Path, file: str, offset: int) -> bytes:
     """Return a piece of a trace; b"" at its end. Raises CommandRefused."""
     if not TRACE_FILE.fullmatch(file) or offset < 0:
-        raise CommandRefused(f"{file!r} is no trace of a profile")
+        raise CommandRefused(f"{file!r} is not a trace of a profile")
     try:
         with file_io.opened(run_dir / file) as trace:
             trace.seek(offset)
@@ -93,7 +93,7 @@ async def fetched(send: Send, answered: Mapping[int, RankTrace], folder: Path) -
     for rank, trace in answered.items():
         try:
             if not TRACE_FILE.fullmatch(trace.file):
-                raise CommandRefused(f"{trace.file!r} is no trace of a profile")
+                raise CommandRefused(f"{trace.file!r} is not a trace of a profile")
             private_folder(folder)
             await _fetch(send, rank, trace.file, folder / f"rank-{rank}.json.gz")
         except CommandRefused as error:

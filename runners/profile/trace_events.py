@@ -99,7 +99,7 @@ def decoded(name: str, data: bytes) -> Trace:
     try:
         trace = msgspec.json.decode(data, type=Trace)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise TraceError(f"{name} is no trace of torch.profiler, or damaged: {error}") from None
+        raise TraceError(f"{name} is not a trace of torch.profiler, or damaged: {error}") from None
     return trace
 
 

@@ -143,7 +143,7 @@ def _header(block: bytes, path: Path) -> tarfile.TarInfo | None:
     try:
         info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
     except (tarfile.HeaderError, UnicodeDecodeError):
-        raise RunError(_no_bundle(path, "it is no tar file")) from None
+        raise RunError(_no_bundle(path, "it is not a tar file")) from None
     top, _, name = info.name.partition("/")
     if (
         info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE)
@@ -156,7 +156,7 @@ def _header(block: bytes, path: Path) -> tarfile.TarInfo | None:
 
 
 def _no_bundle(path: Path, why: str) -> str:
-    return f"{path} is no bundle of `distui export`: {why}"
+    return f"{path} is not a bundle of `distui export`: {why}"
 
 
 def _words(error: BaseException) -> str:

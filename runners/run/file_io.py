@@ -140,7 +140,7 @@ def endless(descriptor: int, streams: bool = False) -> str:
         return "cannot be read: Is a directory"
     if not stat.S_ISREG(about.st_mode):
         is_stream = stat.S_ISFIFO(about.st_mode) or os.isatty(descriptor)
-        return "" if streams and is_stream else "is no regular file"
+        return "" if streams and is_stream else "is not a regular file"
     is_kernels = about.st_blocks == 0 and _real_path(descriptor).startswith(KERNELS)
     return "is a file of the kernel, which may have no end" if is_kernels else ""
 
@@ -254,7 +254,7 @@ def appending(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_WRONLY | APPENDED, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(22, "is no regular file", str(path))
+        raise OSError(22, "is not a regular file", str(path))
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "ab")
 

@@ -122,7 +122,7 @@ class Journal:
         self._fd = os.open(self._path, os.O_RDWR | file_io.APPENDED, 0o600)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             os.close(self._fd)
-            raise OSError(22, "is no regular file", str(self._path))
+            raise OSError(22, "is not a regular file", str(self._path))
         self._mend_torn_end()
         self._waiting = b""
         self._reserve = self._path.with_name(NAME + ".reserve")

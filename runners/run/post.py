@@ -77,7 +77,7 @@ def reason_of(error: object) -> str:
     if isinstance(error, TimeoutError):
         return "it does not answer"
     if isinstance(error, http.client.HTTPException):
-        return f"its answer is no HTTP ({type(error).__name__})"
+        return f"its answer is not HTTP ({type(error).__name__})"
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return type(error).__name__

@@ -372,7 +372,7 @@ def _checkpoint_saved(state: RunState, at: Stamped, event: CheckpointSaved) -> N
 
 def _restart_delayed(state: RunState, at: Stamped, event: RestartDelayed) -> None:
     state.delay, state.failures = event, event.failures
-    text = f"failure {event.failures} of {event.limit} allowed: next attempt in {event.wait_s:.0f} s"
+    text = f"failure {event.failures} of {event.limit}, restarting in {event.wait_s:.0f} s"
     state.notice(at, text)
 
 

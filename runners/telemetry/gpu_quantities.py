@@ -185,10 +185,10 @@ GPU: tuple[Quantity, ...] = (
     _gpu(
         "throttled_percent",
         "%",
-        curve=Curve("gpu.throttled", "clocks held back", high=100),
+        curve=Curve("gpu.throttled", "clocks capped", high=100),
         column=TableColumn(
             "held",
-            "share of the last period in which power or heat held the clocks back, %",
+            "% of the last period in which clocks were power- or thermal-limited",
             width=4,
             priority=15,
         ),

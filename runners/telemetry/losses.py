@@ -28,15 +28,15 @@ class Loss(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """One line for a question: "2,140 steps since step 18,000, about 30 min of 16 GPUs"."""
+        """One line for a question: "2,140 steps since the checkpoint at step 18,000, about 30 min × 16 GPUs"."""
         if not self.units:
             return "nothing: no rank has run yet"
-        spent = "" if self.seconds is None else f"about {_about(self.seconds)} of {self.units}"
+        spent = "" if self.seconds is None else f"about {_about(self.seconds)} × {self.units}"
         if self.saved_ago is None:
             steps = "" if self.steps is None else f"{self.steps:,} {noun_form(self.steps, 'step')}, "
             most = f" (at most {steps}{spent})" if spent else ""
             return NONE_SEEN + most
-        since = "" if self.saved_step is None else f" since step {self.saved_step:,}"
+        since = "" if self.saved_step is None else f" since the checkpoint at step {self.saved_step:,}"
         if self.steps is not None:
             text = f"{self.steps:,} {noun_form(self.steps, 'step')}{since}"
         else:

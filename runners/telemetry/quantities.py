@@ -129,7 +129,7 @@ RANK: tuple[Quantity, ...] = (
         "log_age_s",
         "s",
         column=TableColumn(
-            "log", "how long ago it wrote its last line to its log", width=4, priority=19, live=True
+            "log", "time since its last log line", width=4, priority=19, live=True
         ),
         export=own_family("rank.output.age", "Time since the rank wrote any output.", "seconds"),
     ),

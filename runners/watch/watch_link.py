@@ -236,7 +236,7 @@ class WatchLink:
         named = parse_file_id(file)
         process = self._watched.job.ranks.get(named.rank) if named and named.rank is not None else None
         if named is None or process is None:
-            return f"{file} is no log of this job, which distui did not start: choose one that is listed"
+            return f"{file} is not a log of this job, which distui did not start: choose one that is listed"
         output = process.err if named.stream == "err" else process.out  # NCCL writes to stdout, too
         where = output.path or output.why
         return (

@@ -192,7 +192,7 @@ class FakeHook:
     def _set_nccl(self, env: Mapping[str, str], lasting: bool = True) -> dict[str, Any]:
         for name in env:
             if name not in NCCL_VARIABLES:
-                return {"error": f"ValueError: {name} is no variable of NCCL's debug output"}
+                return {"error": f"ValueError: {name} is not a variable of NCCL's debug output"}
         state = self._nccl()
         if not state["loaded"] or state["live"]:
             self.env.update(env)

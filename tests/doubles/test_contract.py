@@ -243,7 +243,7 @@ async def check_the_life_of_two_ranks(kind: str) -> None:
         assert "max_rss_bytes" in json.loads((await rank.ask("memory"))["text"])
         assert await rank.ask("dance") == {"error": "unknown request 'dance'"}
         refused = await rank.ask("nccl", env={"PATH": "x"})
-        assert refused == {"error": "ValueError: PATH is no variable of NCCL's debug output"}
+        assert refused == {"error": "ValueError: PATH is not a variable of NCCL's debug output"}
         limited = await rank.ask("nccl", env={"NCCL_DEBUG": "INFO"}, lasting=False)
         assert set(limited) == {"loaded", "live", "version", "debug", "backend", "changed"}
         assert (limited["debug"], limited["backend"], limited["live"]) == ("INFO", "gloo", None)

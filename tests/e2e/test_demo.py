@@ -51,7 +51,7 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
         screen.until("STARTING")
         screen.until("RUNNING")
         if shutil.which("cc"):
-            screen.until("other GPUs")  # simulated, as all eight
+            screen.until("not used by this run")  # simulated, as all eight
         first = steps_shown(screen.until(lambda text: steps_shown(text) > 0))
         screen.until(lambda text: steps_shown(text) > first)
         screen.until(lambda text: re.search(r"r0 .*step \d+ loss", text))

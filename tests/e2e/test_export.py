@@ -205,10 +205,10 @@ def other_file(path: Path, kind: str) -> Path:
 NO_BUNDLES = {
     "text": (2, "cannot be read (not a gzipped file"),
     "json": (2, "cannot be read (not a gzipped file"),
-    "empty": (2, "is no bundle of `distui export`"),
+    "empty": (2, "is not a bundle of `distui export`"),
     "two bytes": (2, "cannot be read"),
-    "gzip": (2, "is no bundle of `distui export`: it is no tar file"),
-    "zeros": (2, "is no bundle of `distui export`"),
+    "gzip": (2, "is not a bundle of `distui export`: it is not a tar file"),
+    "zeros": (2, "is not a bundle of `distui export`"),
     "tar": (2, "belongs in no bundle"),
     "folder": (3, "No run '"),
     "pipe": (3, "No run '"),

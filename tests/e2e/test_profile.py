@@ -84,7 +84,7 @@ def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -
     lines = run.distui("profile", "--ranks", "1", "--steps", "1", "--out", "traces").fine().out.splitlines()
     assert lines[0].startswith("Step ")
     assert lines[0].endswith(" of rank 1.")
-    titles = "rank per step computes communicates not overlapped idle of its own"
+    titles = "rank per step computes communicates exposed comm idle own work"
     assert " ".join(lines[2].split()) == titles
     assert lines[-1].startswith("1 trace in traces: ")
     assert os.listdir(run.world.work / "traces") == ["rank-1.json.gz"]

@@ -70,7 +70,7 @@ def test_good_values_pass(name: str, value: str) -> None:
         ("NCCL_INSPECTOR_ENABLE", "yes", "takes 0 or 1"),
         ("TORCH_NCCL_BLOCKING_WAIT", "maybe", "takes 0 or 1 (also no, yes, false, true)"),
         ("NCCL_SOCKET_FAMILY", "ipv4", "takes AF_INET or AF_INET6"),
-        ("", "1", "is no variable"),
+        ("", "1", "is not a variable"),
     ],
 )
 def test_bad_values_get_a_sentence(name: str, value: str, part: str) -> None:

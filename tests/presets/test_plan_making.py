@@ -170,8 +170,8 @@ def test_ranks_share_a_gpu_only_where_nccl_is_asked_to_let_them() -> None:
     ("request_", "place", "part"),
     [
         (Request(), {}, "No script was given"),
-        (TRAIN, {"script_exists": False}, "There is no script train.py in /work: give its path"),
-        (Request(script="a.b", module=True), {"script_exists": False}, "There is no module a.b"),
+        (TRAIN, {"script_exists": False}, "script not found: train.py (looked in /work)"),
+        (Request(script="a.b", module=True), {"script_exists": False}, "module not found: a.b"),
         (Request(script="x", module=True, no_python=True), {}, "exclude each other"),
         (replace(TRAIN, nnodes=2), {}, "nnodes 2 needs more machines than this one"),
         (replace(TRAIN, nnodes=0), {}, "nnodes 0 is too few"),
@@ -247,7 +247,7 @@ def test_notes_say_what_the_machine_lacks_and_what_obeys() -> None:
     made = plan()
     assert made.obeys is None
     assert made.notes[0] == "No GPU is visible on this machine: backend gloo, 2 ranks (one per core)."
-    assert made.notes[-1] == "train.py obeys nothing: the preset sets only flags and environment."
+    assert made.notes[-1] == "train.py obeys nothing: the preset sets launcher flags and environment only."
     obeying = plan(script_source=OBEYS, gpus=2)
     assert obeying.obeys == "train.py calls parallelize() in line 2: it obeys strategy and precision."
     assert obeying.notes[-1] == obeying.obeys

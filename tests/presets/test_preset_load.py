@@ -221,7 +221,7 @@ def test_set_reaches_into_tables(places: Places, text: str, table: str, value: o
         ("topology.nnodes=0", ("takes 1 or more",)),
         ("topology.nproc_per_node=all", ('a whole number, or "gpu", "cpu" or "auto"',)),
         ("hook=no", ("hook takes true or false",)),
-        ("nccl.DEBUG=INFO", ("DEBUG is no variable of NCCL", "did you mean NCCL_DEBUG?")),
+        ("nccl.DEBUG=INFO", ("DEBUG is not a variable of NCCL", "did you mean NCCL_DEBUG?")),
         ("nccl.NCCL_DEBG=INFO", ("NCCL_DEBG", "did you mean NCCL_DEBUG?")),
         ("nccl.NCCL_P2P_DISABLE=yes", ("NCCL_P2P_DISABLE takes 0 or 1",)),
         ("base=ddp", ("base is not a field",)),

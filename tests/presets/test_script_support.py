@@ -254,7 +254,7 @@ def test_deepspeed_scripts_obey_through_the_configuration(source: str, options: 
 )
 def test_anything_else_obeys_nothing(source: str) -> None:
     assert script_support.inspect("t.py", source) == script_support.Obeys(
-        None, "t.py obeys nothing: the preset sets only flags and environment."
+        None, "t.py obeys nothing: the preset sets launcher flags and environment only."
     )
 
 

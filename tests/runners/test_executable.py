@@ -55,7 +55,7 @@ def test_places_that_hold_no_program(tmp_path: Path) -> None:
         (".", "no such program"),
         ("/tmp", "it is a directory"),
         ("./here.sh/x", "Not a directory"),
-        ("/dev/null", "no regular file"),
+        ("/dev/null", "not a regular file"),
     ):
         assert words in (refusal(word, str(tmp_path), path) or ""), word
 

@@ -279,7 +279,7 @@ async def test_logs_are_read_through_the_protocol_and_other_files_are_not() -> N
                 "/etc/passwd",
             ):
                 window = await link.read_log(ReadLog(file))
-                assert "is no log of the run" in window.error, file
+                assert "is not a log of the run" in window.error, file
                 assert not window.data
             await link.close()
 
@@ -294,7 +294,7 @@ async def test_answers_of_failed_reads_have_the_form_of_the_request() -> None:
             0,
             0,
             0,
-            error="this connection is read-only, and 'environ' is no log of the run",
+            error="this connection is read-only, and 'environ' is not a log of the run",
         )
         writer.write(encode(ReadMetrics("b", 0.0, 1.0)))
         assert isinstance(await answer(reader), MetricsWindow)

@@ -72,7 +72,7 @@ def saved(step: int | None, at: float, complete: bool = True) -> tuple[float, Ev
 def test_a_loss_is_counted_from_the_newest_checkpoint() -> None:
     state = state_of(saved(18_000, 60), trained(20_140))
     now = play.BEGAN + 60 + 30 * 60
-    assert what_is_lost(state, now).text == "2,140 steps since step 18,000, about 30 min of 8 GPUs"
+    assert what_is_lost(state, now).text == "2,140 steps since the checkpoint at step 18,000, about 30 min × 8 GPUs"
 
 
 @for_each(
@@ -92,14 +92,14 @@ def test_steps_of_the_process_that_saved_win_over_what_the_script_reports(
         one.sample = msgspec.structs.replace(one.sample, step=1_034 if number == 0 else 1_030)
     loss = what_is_lost(state, play.NOW)
     assert loss.steps == steps
-    assert loss.text.startswith(f"{steps:,} steps since step 18,000")
+    assert loss.text.startswith(f"{steps:,} steps since the checkpoint at step 18,000")
 
 
 def test_without_a_checkpoint_all_of_the_attempt_is_at_stake() -> None:
     text = what_is_lost(state_of(trained(120)), play.BEGAN + 61).text
     assert (
         text
-        == "no checkpoint seen; unsaved progress will be lost (at most 120 steps, about 60 s of 8 GPUs)"
+        == "no checkpoint seen; unsaved progress will be lost (at most 120 steps, about 60 s × 8 GPUs)"
     )
 
 
@@ -112,7 +112,7 @@ def test_a_torn_checkpoint_saves_nothing() -> None:
 
 def test_a_checkpoint_of_an_unknown_step_gives_its_age() -> None:
     text = what_is_lost(state_of(saved(None, 60)), play.BEGAN + 60 + 300).text
-    assert text == "work since the checkpoint of 5 min ago, about 5 min of 8 GPUs"
+    assert text == "work since the checkpoint of 5 min ago, about 5 min × 8 GPUs"
 
 
 def test_optimizer_steps_of_a_later_attempt_are_not_compared_with_a_checkpoint() -> None:

@@ -163,18 +163,18 @@ def test_where_no_hook_answers_no_finding_is_no_word_of_health() -> None:
 
 def test_what_verdicts_rest_on_says_what_is_missing() -> None:
     shown = text_of(coverage_rows(frame_of(play.running()).state))
-    assert "hooks: stacks, steps, collectives: all 8 ranks" in shown
-    assert "flight recorder of torch: 0 of 8 ranks" in shown
+    assert "hooks (stacks, steps, collectives): 8/8 ranks" in shown
+    assert "flight recorder: 0/8 ranks" in shown
     assert "NCCL log: too quiet; press d for INFO" in shown
     watched = frame_of(play.running())
     watched.state.run = "watch-4711"
     assert "not read of a job that distui did not start" in text_of(coverage_rows(watched.state))
     pulses = tuple(Pulse(rank=rank, at=1.0, recorder=rank != 5) for rank in range(8))
     some = frame_of([*play.running(), (124, PulseTick(pulses))])
-    assert "flight recorder of torch: 7 of 8 ranks" in text_of(coverage_rows(some.state))
+    assert "flight recorder: 7/8 ranks" in text_of(coverage_rows(some.state))
     gloo = text_of(coverage_rows(frame_of(play.running(2, gpu=False)).state))
     assert "NCCL log: none, the backend is gloo" in gloo
-    assert "hooks: stacks, steps, collectives: 0 of 2 ranks" in gloo
+    assert "hooks (stacks, steps, collectives): 0/2 ranks" in gloo
     assert coverage_rows(frame_of(play.finished()).state) == []
 
 

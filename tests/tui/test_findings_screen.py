@@ -148,7 +148,7 @@ async def test_no_finding_says_so_and_what_is_missing(rig: Start) -> None:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i")
         await it.until(lambda: "No findings" in it.screen())
-        assert "flight recorder of torch: 0 of 8 ranks" in it.screen()
+        assert "flight recorder: 0/8 ranks" in it.screen()
 
 
 async def test_w_asks_for_stacks_and_shows_equal_ones_together(rig: Start) -> None:

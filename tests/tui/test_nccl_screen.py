@@ -223,7 +223,7 @@ def test_who_is_not_ready_has_an_open_bar_and_a_thousand_have_one_a_node() -> No
 
 def test_without_times_and_without_timings_it_is_said() -> None:
     assert "NCCL 2.19 and newer" in text_of(init_rows(told.communicator(began={}, inits=()), 78))
-    assert "the lines carry no time" in text_of(init_rows(told.communicator(began={}), 78))
+    assert "no timestamps in the log" in text_of(init_rows(told.communicator(began={}), 78))
 
 
 # ---- where it comes from, and why there is nothing
@@ -305,7 +305,7 @@ def test_a_job_that_is_only_watched_is_not_asked_to_raise_its_level() -> None:
 @for_each(
     ("events", "wanted"),
     [
-        (play.running(2, gpu=False), "gloo: NCCL is not used"),
+        (play.running(2, gpu=False), "gloo: no NCCL data"),
         (play.running(), "NCCL_DEBUG is WARN, and NCCL's statements need INFO: press d"),
         (play.running()[:3], "No rank has started yet"),
         (play.finished(), "Nothing of NCCL is in the logs"),

@@ -278,7 +278,7 @@ def test_the_banner_counts_down_to_the_restart() -> None:
     frame = frame_of(events, now=play.BEGAN + 127, heard=play.BEGAN + 126)
     shown = text_of(banner_rows(frame, 120, 3))
     assert "shape mismatch" in shown
-    assert "restart in 3 s (failure 1 of 3 allowed)" in shown
+    assert "restart in 3 s (failure 1 of 3)" in shown
 
 
 def test_a_cause_that_is_a_finding_is_once_in_the_banner() -> None:

@@ -100,7 +100,7 @@ def pointer(at: str) -> list[str]:
     if not at:
         return []
     if not at.startswith("/"):
-        raise Refused(f"at {at!r} is no JSON pointer: write one as in /ranks/0")
+        raise Refused(f"at {at!r} is not a JSON pointer: write one as in /ranks/0")
     return [word.replace("~1", "/").replace("~0", "~") for word in at[1:].split("/")]
 
 

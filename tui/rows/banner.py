@@ -121,7 +121,7 @@ def _failure(frame: Frame) -> list[Statement]:
         statements.append(Statement(glyphs.BAD, "bad", f"{cause_text(last.first_cause)}{then}"))
     if state.delay is not None and last.ended is not None:
         wait = max(0.0, last.ended + state.delay.wait_s - frame.node_now(0))
-        count = f"failure {state.delay.failures} of {state.delay.limit} allowed"
+        count = f"failure {state.delay.failures} of {state.delay.limit}"
         statements.append(Statement(glyphs.WARN, "warn", f"restart in {wait:.0f} s ({count})"))
     return statements
 

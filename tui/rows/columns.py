@@ -352,7 +352,7 @@ RANK_COLUMNS: tuple[Column, ...] = (
         max_width=7,
         shown_if="nccl",
     ),
-    _words("hook", "state of distui's hook", "rank.hook", width=6, priority=27, optional=True),
+    _words("hook", "hook status", "rank.hook", width=6, priority=27, optional=True),
 )
 
 # --- GPUs ---

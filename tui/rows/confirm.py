@@ -116,7 +116,7 @@ def _ladder(state: RunState, grace_s: float | None = None) -> Row:
 def _lost(state: RunState, now: float) -> Row:
     """Return the unsaved work."""
     loss = what_is_lost(state, now)
-    return _line("lost", loss.text, "warn" if loss.units else "text")
+    return _line("you lose", loss.text, "warn" if loss.units else "text")
 
 
 SHOWN = 4
@@ -236,7 +236,7 @@ def stop(state: RunState, command: Stop, now: float) -> Confirmation:
     lines += [
         _lost(state, now),
         _ladder(state, command.grace_s),
-        _line("afterwards", "the run is over; its logs and its ledger stay"),
+        _line("afterwards", "the run ends; logs and history are kept"),
     ]
     left = remains(state, now)
     if left:

@@ -182,9 +182,9 @@ def coverage_rows(state: RunState) -> list[Row]:
     hooks = sum(rank.hook in HOOKED for rank in ranks.values())
     recorders = sum(rank.pulse is not None and rank.pulse.recorder is True for rank in ranks.values())
     return [
-        (("findings are based on", "dim"),),
-        _covered("hooks: stacks, steps, collectives", hooks, len(ranks), "rank"),
-        _covered("flight recorder of torch", recorders, len(ranks), "rank"),
+        (("data sources", "dim"),),
+        _covered("hooks (stacks, steps, collectives)", hooks, len(ranks), "rank"),
+        _covered("flight recorder", recorders, len(ranks), "rank"),
         _nccl_covered(state),
         *([_UNTIMED] if untimed(state) else []),
     ]
@@ -200,7 +200,7 @@ _UNTIMED: Row = (
 def _covered(what: str, there: int, all_: int, noun: str) -> Row:
     whole = there == all_
     glyph, style = (glyphs.OK, "ok") if whole else (glyphs.MISSING, "warn")
-    count = f"all {plural(all_, noun)}" if whole else f"{there} of {plural(all_, noun)}"
+    count = f"{there}/{plural(all_, noun)}"
     return ((f" {glyph} ", style), (f"{what}: ", "text"), (count, "dim" if whole else "warn"))
 
 

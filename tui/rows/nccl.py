@@ -32,7 +32,7 @@ DERIVED = (
 def why_empty(state: RunState, reading: str = "") -> str:
     """Return why the screen is empty and what to do; `reading` is the current activity, if any."""
     if uses_gloo(state):
-        return "This run uses gloo: NCCL is not used, so it logs nothing."
+        return "The backend is gloo: no NCCL data."
     if reading:
         return reading
     if launching(state) or not state.ranks:

@@ -102,8 +102,8 @@ def init_rows(comm: Communicator, width: int) -> list[Row]:
         text = (" " + bar.text, "warn" if bar.ended is None else "text")
         rows.append(((fit(bar.label, edge), "dim"), *_drawn(bar, room, longest), text))
     each = "rank" if len(_initialized(comm)) <= EACH else "node"
-    untimed = "" if comm.began else "; the lines carry no time, so all begin at the left"
-    return [*rows, *wrap(f"a row per {each}, until it is ready{untimed}", width, "dim")]
+    untimed = "" if comm.began else "; no timestamps in the log: bars start at 0"
+    return [*rows, *wrap(f"one row per {each}, until it is ready{untimed}", width, "dim")]
 
 
 def _drawn(bar: Bar, room: int, longest: float) -> list[Cell]:

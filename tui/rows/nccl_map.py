@@ -148,7 +148,7 @@ def cell_text(counts: Counter[str] | None) -> Cell:
 def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
     """Return the legend, then the matrix; a sentence if no connection is known. For `raw` see NcclFacts.raw."""
     if not comm.pairs:
-        text = "no log line shows how ranks are connected: NCCL_DEBUG=INFO prints it at init, with P2P, SHM and NET"
+        text = "connections unknown: restart with NCCL_DEBUG=INFO (subsystems INIT,P2P,SHM,NET)"
         return [StatementRow(row) for row in wrap(text, width, "dim")]
     made = grid(comm, width)
     edge, count = _label_width([unit.label for unit in made.units]), len(made.units)

@@ -53,14 +53,15 @@ def trace_lines(folder: str, count: int) -> list[str]:
 
 def _ranks(summaries: Mapping[int, TraceSummary], width: int) -> list[Row]:
     rows: list[tuple[str, ...]] = [
-        ("rank", "per step", "computes", "communicates", "not overlapped", "idle", "of its own")
+        ("rank", "per step", "computes", "communicates", "exposed comm", "idle", "own work")
     ]
     rows += [_rank(rank, summary) for rank, summary in sorted(summaries.items())]
     kinds = {summary.gpu for summary in summaries.values()}
-    where = {frozenset([True]): "GPU", frozenset([False]): "CPU, as no kernel ran on a GPU"}.get(
-        frozenset(kinds), "GPU, of some ranks of the CPU"
-    )
-    of = text_row(f"Shares of the time of the {where}.")
+    shares = {
+        frozenset([True]): "Percentages are GPU time.",
+        frozenset([False]): "Percentages are CPU time: no GPU kernels ran.",
+    }.get(frozenset(kinds), "Percentages are GPU time, of ranks without GPU kernels CPU time.")
+    of = text_row(shares)
     return [*_table(rows, frozenset(range(len(rows[0]))), width), of, ()]
 
 
@@ -100,9 +101,9 @@ def _slowest(summaries: Mapping[int, TraceSummary]) -> str:
         who = spans_text("rank", summaries).capitalize()
         return f"No rank is slowest: {who} take the same time per step, within {APART:.0%}."
     most, least = both
-    waits = "waits for it" if summaries[least].exposed > 0 else "is the fastest"
+    waits = "waits" if summaries[least].exposed > 0 else "is the fastest"
     own, others = time_text(summaries[most].own), time_text(summaries[least].own)
-    return f"Slowest is rank {most}: {own} of its own per step, and rank {least}, which {waits}, {others}."
+    return f"Slowest: rank {most}, {own} of own work per step. Rank {least} needs {others} and {waits}."
 
 
 def _operators(

@@ -92,7 +92,7 @@ class Commands:
         """Whether the screen shows the past, where commands are disabled; if so, show a warning."""
         if self._run.travel.at is None:
             return False
-        text = "the screen shows the past: press esc to return to live, then this key again"
+        text = "not available in the past: esc returns to live"
         self._app.notify(text, severity="warning")
         return True
 

@@ -112,7 +112,7 @@ class LaunchScreen(Screen[None]):
     def on_mount(self) -> None:
         self._hardware = hardware_here()
         self.form_view.entitle("form")
-        self.candidates.border_title = "nodes that SkyPilot would take · Enter takes their place"
+        self.candidates.border_title = "SkyPilot offers · Enter to choose"
         self.presets.set_entries(self.app.source.presets())
         self._filling.begin(self._copied)
         self._open()

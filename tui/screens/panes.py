@@ -127,7 +127,7 @@ class Ended(Pane):
     """How the run ended."""
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        self.entitle("what happened")
+        self.entitle("summary")
         return end_rows(frame, width)
 
 
@@ -152,7 +152,7 @@ class Events(Pane):
         self._targets: list[Target] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        self.entitle("attempts, events, commands, checkpoints")
+        self.entitle("events")
         rows, self._targets = event_rows(frame, width - 1, frame.view.pane == "events")
         return rows
 

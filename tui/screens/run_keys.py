@@ -51,8 +51,8 @@ class RunKeys:
             return
         if uses_gloo(self._run.state):
             text = (
-                f"{USES_GLOO}, so NCCL_DEBUG has no effect;  "
-                "`:nccl INFO` keeps a level for the next start and sets c10d's own logging now"
+                f"{USES_GLOO}, so NCCL_DEBUG has no effect; `:nccl INFO` applies it at the next restart, "
+                "and raises c10d's logging now"
             )
             self._app.notify(text, severity="warning")
             return

@@ -91,7 +91,7 @@ class RunList(SearchableRows):
                 head_row(self._places, self.sort, self.reverse),
             )
         elif self.all:
-            self.set_rows([((" no run has all of these words: esc shows them all", "warn"),)])
+            self.set_rows([((" no match: esc clears the filter", "warn"),)])
         else:
             self.set_rows(EMPTY)
         self.post_message(self.Listed())

@@ -160,7 +160,7 @@ def _split_before_blocks(model: nn.Module, named: Dict[str, str], mesh: DeviceMe
         h: torch.Tensor = inputs[0]
         if h.shape[1] % mesh.size():
             raise ParallelizeError(
-                f"sequence_parallel divides {h.shape[1]} positions, which are no multiple of tp {mesh.size()}"
+                f"sequence_parallel divides {h.shape[1]} positions, which is not a multiple of tp {mesh.size()}"
             )
         whole = DTensor.from_local(h, mesh, [Replicate()], run_check=False)
         return (whole.redistribute(placements=[Shard(1)]).to_local(), *inputs[1:])

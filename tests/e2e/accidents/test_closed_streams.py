@@ -39,7 +39,7 @@ def test_a_relative_base_directory_is_ignored_and_said(world: World) -> None:
     env = {"XDG_STATE_HOME": "state"}
     with without_agent():
         done = world.distui("exec", "--name", "here", "--detach", "--", "true", env=env).fine()
-    assert "XDG_STATE_HOME=state is no absolute path" in done.err
+    assert "XDG_STATE_HOME=state is not an absolute path" in done.err
     assert not (world.work / "state").exists()
     (world.work / "deeper").mkdir()
     listed = world.distui("ls", env=env, cwd=world.work / "deeper")

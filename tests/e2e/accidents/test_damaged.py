@@ -146,7 +146,7 @@ def appended(path: Path) -> None:
     ("damage", "sentence"),
     [
         (appended, "journal.jsonl has 1 line that cannot be read"),
-        (as_folder, "journal.jsonl is no regular file"),
+        (as_folder, "journal.jsonl is not a regular file"),
     ],
 )
 def test_one_damaged_journal_breaks_no_verb(

@@ -74,5 +74,5 @@ async def test_over_the_limit() -> None:
         runner.dies()
         await run.until(lambda state: state.phase.ended)
         assert run.state.phase is RunPhase.FAILED
-        assert run.state.end_text == f"the runner (pid {runner.pid}) died: failure 1 of 0 allowed"
+        assert run.state.end_text == f"the runner (pid {runner.pid}) died, and no restart is left"
         assert len(runners.started) == 1

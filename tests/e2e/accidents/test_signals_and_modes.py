@@ -127,7 +127,7 @@ def test_a_device_is_not_replaced(world: World, tmp_path: Path) -> None:
 def test_a_hostfile_without_end(world: World) -> None:
     world.script("train.py", "print()\n")
     world.distui("plan", "ddp", "--hostfile", "/dev/zero", "--", "train.py").refused(
-        2, "is no regular file"
+        2, "is not a regular file"
     )
 
 

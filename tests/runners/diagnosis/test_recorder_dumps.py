@@ -168,7 +168,7 @@ def test_nothing_is_executed(tmp_path: Path, protocol: int, how: str) -> None:
     with pytest.raises(DumpError):
         loaded(data)
     (tmp_path / "nccl_trace_rank_0").write_bytes(data)
-    with pytest.raises(RunError, match="is no dump of a flight recorder that can be read"):
+    with pytest.raises(RunError, match="is not a dump of a flight recorder that can be read"):
         read_all([("nccl_trace_rank_0", tmp_path / "nccl_trace_rank_0")])
     assert not mark.exists()
 
@@ -229,7 +229,7 @@ def test_steps_and_bytes_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     (tmp_path / "a.log").write_text("step 1\n")
     reading = read_all([("job", tmp_path)])
     assert list(reading.unread) == [
-        "job/nccl_trace_rank_0 is no dump of a flight recorder that can be read (it has more than 1 MiB)"
+        "job/nccl_trace_rank_0 is not a dump of a flight recorder that can be read (it has more than 1 MiB)"
     ]
 
 

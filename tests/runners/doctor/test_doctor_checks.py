@@ -32,7 +32,7 @@ def test_nothing_is_said_of_what_is_unknown() -> None:
 
 
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"training": None, "training_problem": "nope is no executable"}, "D-PYTHON", "error", ""),
+    ({"training": None, "training_problem": "nope is not an executable"}, "D-PYTHON", "error", ""),
     ({"training__torch": None}, "D-TORCH-NONE", "error", "none"),
     ({"training__torch": None, "training__problem": "ImportError: libcudart.so.12"}, "D-TORCH-BROKEN", "error",
      "ImportError: libcudart.so.12"),

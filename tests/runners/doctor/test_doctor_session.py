@@ -99,7 +99,7 @@ async def test_a_torch_that_cannot_be_imported(session: NodeSession, tmp_path: P
     found = await facts(session, python)
     assert (found["training"], found["training_problem"]) == (None, f"{python}: bad")
     found = await facts(session, "/no/such/python")
-    assert (found["training"], found["training_problem"]) == (None, "/no/such/python is no executable")
+    assert (found["training"], found["training_problem"]) == (None, "/no/such/python is not an executable")
 
 
 async def test_everything_ends_with_the_connection(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ async def test_ranks_of_all_nodes_record_the_same_steps(site: Site, tmp_path: Pa
 
         outside = Profile(new_id(), (0,), part="read", folder="node-0/../plan.json")
         refused = await viewer.link.send(outside)
-        assert (refused.ok, "is no trace of a profile" in refused.text) == (False, True)
+        assert (refused.ok, "is not a trace of a profile" in refused.text) == (False, True)
         one = await viewer.link.send(Profile(new_id(), (1,), steps=1))
         assert (one.ok, one.text) == (True, "profile of rank 1")
         await viewer.stop()

@@ -215,7 +215,7 @@ async def test_a_share_shows_all_nodes_and_reaches_none(run: Rehearsed) -> None:
                 break
         assert {rank.place.node for rank in state.ranks.values()} == {0, 1}
         assert not (await guest.read_log(ReadLog(OUT.format(1, 1), 0))).error
-        assert "is no log of the run" in (await guest.read_log(ReadLog("node-1/environ", 0))).error
+        assert "is not a log of the run" in (await guest.read_log(ReadLog("node-1/environ", 0))).error
         guest.readonly = False  # so that it sends what the hub has to refuse
         assert (await guest.send(Restart(new_id()))).text == "this connection is read-only"
         await guest.close()

@@ -143,7 +143,7 @@ def test_a_failure_that_is_restarted_names_rank_cause_remedy_and_checkpoint(run:
     (notice,) = run.after(2.0)
     assert (notice.rule, notice.ranks, notice.remedy) == ("restarted", (1,), "mend it")
     assert notice.text == (
-        "rank 1: raised ValueError: x at train.py:3; failure 1 of 3 allowed; the newest checkpoint is /ckpt/step-40"
+        "rank 1: raised ValueError: x at train.py:3; failure 1 of 3; the newest checkpoint is /ckpt/step-40"
     )
     run.attempt(2, "failure")
     assert run.hears() == []
