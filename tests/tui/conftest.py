@@ -31,6 +31,7 @@ from distui.runners.run.model import Event
 from distui.tui.app import CockpitApp
 from distui.tui.open_run import OpenRun
 from distui.tui.rows.runs import RunEntry
+from distui.tui.screens.log_view import LogView
 
 
 @dataclass
@@ -225,6 +226,11 @@ def look(request: pytest.FixtureRequest) -> Look:
     """Compares screens with the file of the test."""
     folder, name = (text.removeprefix("test_") for text in (request.path.stem, request.function.__name__))
     return Look(FOLDER / folder / f"{name}.txt")
+
+
+def log_text(log: LogView) -> str:
+    """All lines that the log pane has loaded."""
+    return log.laid_out.text_of(log.laid_out.lines)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import scripted as play
-from conftest import Rig, Start, shown
+from conftest import Rig, Start, log_text, shown
 from textual.events import Key
 
 from distui.runners.launch.launch_form import LaunchForm
@@ -63,7 +63,7 @@ async def test_a_run_is_shown_with_its_ranks_and_its_log(rig: Start) -> None:
         await it.until(lambda: "RUNNING" in it.screen() and "step 29" in it.screen())
         text = it.screen()
         assert "4718" in text
-        assert "[bold]" in run_screen(it.app).log_view.laid_out.whole_text()
+        assert "[bold]" in log_text(run_screen(it.app).log_view)
 
 
 async def test_restart_asks_and_only_y_sends_it_and_only_events_move_the_screen(rig: Start) -> None:
@@ -252,9 +252,7 @@ async def test_the_filter_runs_where_the_files_are(rig: Start) -> None:
         await it.until(lambda: "step 29" in it.screen())
         await it.press("3", "slash", *"step 1[0-3]", "enter")
         log = run_screen(it.app).log_view
-        await it.until(
-            lambda: [line.split()[1] for line in log.laid_out.whole_text().splitlines()].count("step") == 4
-        )
+        await it.until(lambda: [line.split()[1] for line in log_text(log).splitlines()].count("step") == 4)
         assert any(grep == "(?i)step 1[0-3]" for _, _, grep in it.link.reads)
         await it.press("tab", "escape")
         await it.until(lambda: "step 29" in it.screen())
@@ -317,7 +315,7 @@ async def test_e_finds_the_warning_and_n_the_hits(rig: Start) -> None:
         await it.press("3", "e")
         assert "UserWarning: slow loader" in log.chosen_text()
         await it.press("slash", *"loss 2.4", "enter")
-        await it.until(lambda: log.selection.pattern and "2.490" in log.laid_out.whole_text())
+        await it.until(lambda: log.selection.pattern and "2.490" in log_text(log))
         await it.press("n")
         assert "loss 2.4" in log.chosen_text()
 
@@ -340,7 +338,7 @@ async def test_a_new_attempt_goes_on_in_the_same_log(rig: Start) -> None:
         it.link.play(AttemptStarted(2, "restart", 8, play.places(8)), seq=90)
         it.link.play(LogGrew({str(second.relative_to(it.run_dir)): second.stat().st_size}))
         await it.until(lambda: "resumed from step 29" in it.screen())
-        assert "attempt 2" in run_screen(it.app).log_view.laid_out.whole_text()
+        assert "attempt 2" in log_text(run_screen(it.app).log_view)
 
 
 async def test_marks_and_sort(rig: Start) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import scripted as play
 import several
-from conftest import Rig, Start, shown
+from conftest import Rig, Start, log_text, shown
 
 from distui.runners.run.commands import Down, Restart, SetAutostop, Stop
 from distui.runners.run.model import (
@@ -26,7 +26,7 @@ from distui.tui.screens.run import RunScreen
 
 def log_of(it: Rig) -> str:
     assert isinstance(it.app.screen, RunScreen)
-    return it.app.screen.log_view.laid_out.whole_text()
+    return log_text(it.app.screen.log_view)
 
 
 async def test_a_launch_shows_stages_above_and_its_log_below(rig: Start) -> None:

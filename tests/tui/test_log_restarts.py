@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import scripted as play
 import several
-from conftest import Rig, Start, shown
+from conftest import Rig, Start, log_text, shown
 
 from distui.presets.finding import Finding
 from distui.runners.logs import line_times
@@ -29,6 +29,7 @@ from distui.runners.run.model import (
     RunPhase,
 )
 from distui.tui.rows.log import Selection
+from distui.tui.screens import log_keys
 from distui.tui.screens.log_view import LogView
 from distui.tui.screens.run import RunScreen
 
@@ -157,7 +158,29 @@ async def test_keys_reach_every_attempt(rig: Start) -> None:
         await it.until(lambda: log.selection.stream == "err" and ERROR in it.screen())
         log.select(Selection(rank=1))
         await it.until(lambda: ERROR in it.screen() and "step 29" not in it.screen())
-        assert "attempt 2 begins" in log.laid_out.whole_text() or RULE in log.laid_out.whole_text()
+        assert "attempt 2 begins" in log_text(log) or RULE in log_text(log)
+
+
+async def test_the_pager_gets_the_lines_of_all_attempts(
+    rig: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paged: list[str] = []
+    monkeypatch.setattr(log_keys, "page", lambda app, text: paged.append(text))
+    it = rigged(rig, restarted(attempts=9), attempts=9)
+    for number in range(2, 10):
+        with (it.run_dir / file_id(0, number, 0, "out")).open("a") as out:
+            out.write("x\n" * 300)
+    it.link.script[-2:-2] = play.stamped([(124.5, sizes(it.run_dir))])
+    async with shown(it, 120, 40):
+        await it.until(lambda: "r0" in it.screen())
+        await it.press("3", "o")
+        await it.until(lambda: paged)
+        assert ERROR not in log_text(log_of(it)), "what is paged is not loaded"
+        lines = paged[0].splitlines()
+        assert [line for line in lines if "begins" in line or "──" in line or ERROR in line][:3] == [
+            f"r1 err  {ERROR}", RULE, "r0  attempt 2 begins",
+        ]  # fmt: skip
+        assert lines[-1] == "r0  x"
 
 
 async def test_n_in_context_goes_on_in_the_other_attempts(rig: Start) -> None:
@@ -174,7 +197,7 @@ async def test_n_in_context_goes_on_in_the_other_attempts(rig: Start) -> None:
         log.select(Selection(pattern="begins|illegal", only_hits=False))
         log.set_follow(True)
         await it.until(lambda: log.feed.tail is not None and "line 299" in it.screen())
-        assert ERROR not in log.laid_out.whole_text(), "attempt 1 is not read before somebody goes there"
+        assert ERROR not in log_text(log), "attempt 1 is not read before somebody goes there"
         seen = list[str]()
         for _ in range(9):
             before = log.chosen_text()
@@ -234,8 +257,8 @@ async def test_a_moment_of_the_past_has_no_later_attempt(rig: Start) -> None:
         log = await opened(it)
         it.run.travel.go(play.BEGAN + 30)
         await it.until(lambda: "PAST" in it.screen() and log.feed.logs is not None and log.rows)
-        assert RULE not in log.laid_out.whole_text()
-        assert "attempt 2" not in log.laid_out.whole_text()
+        assert RULE not in log_text(log)
+        assert "attempt 2" not in log_text(log)
         it.run.travel.live()
         await it.until(lambda: RULE in it.screen())
 

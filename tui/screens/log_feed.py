@@ -197,20 +197,44 @@ class LogFeed:
         self._behind = logs.behind or logs.searching
         return searching
 
-    async def _begin(self, frame: Frame) -> None:
-        pane, chosen, jump = self._pane, self._pane.selection, self.jump
-        files = files_for(frame.state, chosen.rank, chosen.stream)
+    async def last_lines(self, most: int) -> list[LogLine]:
+        """Return about the last `most` lines of the current choice, which need not be loaded.
+
+        At another place than the end, and with a filter, return the loaded lines. Raises LinkError.
+        """
+        frame, loaded = self._pane.frame, self._pane.laid_out.lines
+        if frame is None or self.tail is None or not self.tail.at_end:
+            return loaded
+        logs = self._chosen_logs(frame.state)
+        if not isinstance(logs, LogTail):
+            return loaded
+        await logs.begin()
+        while not logs.beginning and len(logs.lines) < most:
+            await logs.earlier()
+        return [*logs.lines, *logs.unfinished.values()]
+
+    def _chosen_logs(self, state: RunState) -> LogTail | LogFilter | None:
+        """Return the logs of the current choice with nothing loaded; None if they have no file yet."""
+        chosen = self._pane.selection
+        files = files_for(state, chosen.rank, chosen.stream)
         if not files:
-            self.is_empty = True
-            pane.clear()
-            return
+            return None
+        now = getattr(self._pane.app, "clock", clock.now)
         logs: LogTail | LogFilter
-        now = getattr(pane.app, "clock", clock.now)
         if chosen.filters:
             logs = LogFilter(self._read, files, smart_case(chosen.pattern), self._label, now)
         else:
             logs = LogTail(self._read, files, self._label, now)
-        logs.take_attempts(frame.state.attempts, frame.state.log_sizes)
+        logs.take_attempts(state.attempts, state.log_sizes)
+        return logs
+
+    async def _begin(self, frame: Frame) -> None:
+        pane, chosen, jump = self._pane, self._pane.selection, self.jump
+        logs = self._chosen_logs(frame.state)
+        if logs is None:
+            self.is_empty = True
+            pane.clear()
+            return
         if isinstance(logs, LogTail):
             await (logs.begin() if jump is None else logs.begin_at(jump))
         if chosen != pane.selection or jump != self.jump:

@@ -11,6 +11,7 @@ from ...runners.logs.search import compile_grep
 from ...runners.run.opened_logs import LogError
 from ..background import background
 from ..lending import copy, page
+from ..loaded_logs import KEPT
 from ..rows.cycle import following
 from ..rows.log import Selection, choices
 from .cockpit import Cockpit
@@ -105,7 +106,13 @@ class LogKeys:
         copy(self._app, self._log.chosen_text())
 
     def action_pager(self) -> None:
-        page(self._app, self._log.laid_out.whole_text())
+        background(self._log, "pager", self._open_pager(), exclusive=True)
+
+    async def _open_pager(self) -> None:
+        """Show the lines of all attempts up to the newest, as many as the pane may hold."""
+        with self._searching("reading the log"):
+            lines = await self._log.feed.last_lines(KEPT)
+            page(self._app, self._log.laid_out.text_of(lines))
 
     def release(self) -> bool:
         """Remove the filter, or else the choice of a rank, and follow again; False if there is nothing to undo."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.segment import Segment
 from rich.style import Style
@@ -190,6 +190,6 @@ class LogLayout:
         """Return the marked lines."""
         return "\n".join(self.text(line) for line in self.lines if mark_of(line) in self.marks)
 
-    def whole_text(self) -> str:
-        """Return all loaded lines."""
-        return "".join(f"{self.text(line)}\n" for line in self.lines)
+    def text_of(self, lines: Iterable[LogLine]) -> str:
+        """Return lines as they are copied, each with its newline."""
+        return "".join(f"{self.text(line)}\n" for line in lines)
