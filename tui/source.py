@@ -57,6 +57,9 @@ class Shell(Struct, frozen=True):
 class LocalSource:
     """The runs, jobs and presets of this machine, and its launcher."""
 
+    simulated = False
+    """Whether the first run is simulated."""
+
     def __init__(self, readonly: bool = False) -> None:
         self._readonly = readonly
         self._ended: dict[str, RunEntry] = {}

@@ -79,17 +79,19 @@ _START = {
     ),
     "demo": Verb(
         "demo:demo",
-        "train the shipped example and open the cockpit on it",
+        "open the cockpit on 16 simulated GPUs with faults to find, or train the shipped example",
         options=(
             value("--python", "PATH", "interpreter of an environment that has torch"),
-            value("--steps", None, "optimizer steps (default: 2000)", type=count, default=2000),
-            value("--nproc-per-node", "N", "ranks (default: 2)", default="2"),
+            switch("--real", "train here, on 2 ranks; also with any other option, and without a terminal"),
+            value("--steps", None, "optimizer steps (default: 2000)", type=count),
+            value("--nproc-per-node", "N", "ranks (default: 2)"),
             switch("--hang", "let the last rank hang after 100 steps, to see the finding"),
             value("--name", "NAME", "name of the run (default: demo, or the next free demo-N)"),
             *map(launch_option, ("--detach", "--quiet", "--json")),
         ),
         examples={
-            "demo": "a small training on 2 ranks, opened in the cockpit",
+            "demo": "2 nodes with 8 GPUs each, simulated: a hang, a hot GPU and a slow network, with hints",
+            "demo --real": "a small training on 2 ranks of this machine",
             "demo --nproc-per-node 4": "on 4 ranks; `example` prints the script, to train it under another preset",
             "demo --hang": "a rank that hangs after 100 steps, to see the finding",
         },

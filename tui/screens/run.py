@@ -30,6 +30,7 @@ from .cockpit_commands import Commands
 from .curves import CurveStrip
 from .findings_pane import FindingCards
 from .flash import Flash
+from .guide_line import GuideLine
 from .list_filters import ListFilters
 from .live_keys import KeyContext
 from .log_keys import LogKeys
@@ -76,6 +77,8 @@ class RunScreen(Screen[None]):
         self.card = Card(frames, id="card")
         self.summary = Summary(frames, id="summary")
         self.flash = Flash(app.publish)
+        self.guide = GuideLine(frames, id="guide")
+        self.guide.display = app.source.simulated
         self.foot = KeyFooter(id="footer")
         self._keys_offered = KeyContext()
         self.lead = LogLead(self.log_view)
@@ -115,6 +118,7 @@ class RunScreen(Screen[None]):
             yield from self.panes.values()
         yield self.summary
         yield self.flash
+        yield self.guide
         yield self.foot
 
     def on_mount(self) -> None:
@@ -143,6 +147,8 @@ class RunScreen(Screen[None]):
             return
         self._offer_keys()
         self.lead.to_culprit(frame.state)
+        if self.app.source.simulated:
+            height -= 1  # for the guide
         shared = self._measures.arranged(frame, width, height, self.flash.wanted(width))
         if shared != self._shared:
             self._shared = shared

@@ -1,4 +1,4 @@
-"""demo: prints what it starts, and only then imports the launch modules, which takes most of a second."""
+"""demo: the cockpit on a simulated run, or a real training. Imports either only after it printed what it starts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,40 @@ import sys
 from ...presets.plurals import plural
 from ..terminal import interactive
 
+STEPS, RANKS = 2000, "2"
+"""Defaults of a real training."""
+
 
 def demo(options: argparse.Namespace) -> int:
-    """Train the shipped example and open it. Raises RunError."""
+    """Simulate 16 GPUs in this terminal, or train the shipped example and open it. Raises RunError."""
+    if not interactive() or _wants_training(options):
+        return _train(options)
+    _say("Starting the demo on 16 simulated GPUs: the cockpit opens in a moment, q leaves it.")
+    from ...runners.watch.simulated_link import RUN
+    from ..simulated_source import SimulatedSource
+    from . import cockpit
+
+    return cockpit.show(RUN, options.readonly, options.ascii, source=SimulatedSource(options.readonly))
+
+
+def _wants_training(options: argparse.Namespace) -> bool:
+    """Return True if an option is given that only a real training has."""
+    given = (options.python, options.name, options.steps, options.nproc_per_node)
+    flags = (options.real, options.hang, options.detach, options.json, options.quiet)
+    return any(flags) or any(value is not None for value in given)
+
+
+def _train(options: argparse.Namespace) -> int:
+    ranks = options.nproc_per_node = options.nproc_per_node or RANKS
+    options.steps = options.steps or STEPS
     if interactive() and not (options.detach or options.json):
-        ranks = options.nproc_per_node
         where = f" on {plural(int(ranks), 'rank')}" if ranks.isdecimal() else ""
-        sys.stderr.write(f"Starting the demo{where}: the cockpit opens in a moment, q leaves it.\n")
-        sys.stderr.flush()
+        _say(f"Starting the demo{where}: the cockpit opens in a moment, q leaves it.")
     from .demo_launch import start_demo
 
     return start_demo(options)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
