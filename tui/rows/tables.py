@@ -518,8 +518,13 @@ def _with_bar(value: float, text: str, width: int) -> list[Cell]:
 
 
 def _rest(rest: Sequence[GpuRow]) -> str:
-    """Return `6 other GPUs not of this run: 2-7, util 0-22%`."""
+    """Return `6 GPUs not used by this run (2-7), util 0-22%`, or `…, idle`."""
     utils = [row.gpu.util for row in rest if row.gpu is not None and row.gpu.util is not None]
-    where = f" {spans_short(row.index for row in rest)}" if len({row.node for row in rest}) == 1 else ""
-    load = f", util {min(utils):.0f}-{max(utils):.0f}%" if utils else ""
-    return f"{plural(len(rest), 'other GPU')} not of this run{':' if where else ''}{where}{load}"
+    text = f"{plural(len(rest), 'GPU')} not used by this run"
+    if len({row.node for row in rest}) == 1:
+        text += f" ({spans_short(row.index for row in rest)})"
+    if not utils:
+        return text
+    if max(utils) < 1:
+        return f"{text}, idle"
+    return f"{text}, util {min(utils):.0f}-{max(utils):.0f}%"

@@ -180,7 +180,7 @@ class RankTable(TablePane):
 
     def heading(self, frame: Frame) -> str:
         ended = frame.state.phase.ended and frame.state.phase is not RunPhase.EXPORTED
-        title = "how the ranks ended" if ended else "ranks"
+        title = "exit status" if ended else "ranks"
         marked = f" · {len(frame.view.marked)} marked" if frame.view.marked else ""
         note = filter_note(frame, "ranks", len(self.table.order), len(frame.state.ranks))
         return f"{title}{marked}{note}"
