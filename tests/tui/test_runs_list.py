@@ -63,6 +63,22 @@ def test_columns_fill_the_width_and_never_more(width: int) -> None:
         )
 
 
+def test_runs_of_one_name_show_the_end_of_their_ids() -> None:
+    runs = [replace(run, name="demo") for run in several_runs()[:3]]
+    for width in (78, 118):
+        shown = "".join(text for run in runs for text, _ in run_row(run, place_columns(runs, width)))
+        assert all(run.id.rpartition("-")[2] in shown for run in runs)
+    assert "id" not in {place.column.name for place in place_columns(several_runs(), 78)}
+
+
+def test_a_long_finding_and_a_long_note_take_the_room() -> None:
+    runs = several_runs()
+    runs[1] = replace(runs[1], finding="This HCA cannot reach GPU memory", note="baseline before the new loader")
+    shown = "".join(text for text, _ in run_row(runs[1], place_columns(runs, 118)))
+    assert "This HCA cannot reach GPU memory" in shown
+    assert "baseline before the new loader" in shown
+
+
 def test_ages_count_from_now_and_durations_to_the_end() -> None:
     text = "".join(cell for cell, _ in run_row(several_runs()[1], place_columns(several_runs(), 200)))
     assert "25h" in text or "1d" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -118,9 +118,15 @@ class RunColumn(Struct, frozen=True):
     """Maximum width if there is room to spare; 0 if the column keeps its minimum width."""
     shown: Callable[[RunEntry], str] | None = None
     """Its text in the list, if it differs from `text`."""
+    short: Callable[[RunEntry], str] | None = None
+    """Its text in the list where the whole one does not fit."""
 
-    def in_list(self, run: RunEntry) -> str:
-        return (self.shown or self.text)(run)
+    def in_list(self, run: RunEntry, width: int | None = None) -> str:
+        """Return its text in the list, in a column of this width."""
+        text = (self.shown or self.text)(run)
+        if width is not None and self.short is not None and len(text) > width:
+            return self.short(run)
+        return text
 
 
 def _world(entry: RunEntry) -> str:
@@ -161,6 +167,11 @@ def _state(entry: RunEntry) -> str:
 def _marked_state(entry: RunEntry) -> str:
     glyph = glyphs.BAD if entry.hung else glyphs.run_phase(entry.phase)[0]
     return f"{glyph} {_state(entry)}"
+
+
+def _end_of_id(entry: RunEntry) -> str:
+    """Return the end of an id, which verbs accept."""
+    return entry.id.rpartition("-")[2]
 
 
 def words_of_state(entry: RunEntry) -> str:
@@ -209,7 +220,7 @@ _COLUMNS = (
     _words("finding", _finding, width=14, priority=5, max_width=90, shown=_marked_finding),
     _words("tags", lambda run: " ".join(run.tags), width=8, priority=3, max_width=24),
     _words("note", attrgetter("note"), width=10, priority=6, max_width=40),
-    _words("id", attrgetter("id"), width=24, priority=11, max_width=100),
+    _words("id", attrgetter("id"), width=8, priority=11, max_width=100, short=_end_of_id),
     _words("path", attrgetter("path")),
 )
 COLUMNS = {column.name: column for column in _COLUMNS}
@@ -225,15 +236,15 @@ class PlacedColumn(Struct, frozen=True):
     width: int
 
 
+TEXTS = 6
+"""Columns up to this priority have their whole texts before any column of a higher number is shown."""
+
+
 def place_columns(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
     """Choose the columns that fit, by priority. Spare width goes to columns with longer texts."""
-    wanted = [
-        column
-        for column in _COLUMNS
-        if column.width and (column.name not in IF_ANY or any(map(column.order, runs)))
-    ]
-    chosen = _fitting(wanted, width - 2)
-    widths = _widths(chosen, runs, width - 2)
+    needs = {column.name: _need(column, runs) for column in _COLUMNS if column.width}
+    chosen = _fitting(_wanted(runs), needs, width - 2)
+    widths = _widths(chosen, needs, width - 2)
     placed_columns, at = [], 1
     for column in chosen:
         placed_columns.append(PlacedColumn(column, at, widths[column.name]))
@@ -241,29 +252,55 @@ def place_columns(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
     return placed_columns
 
 
-def _fitting(wanted: Sequence[RunColumn], room: int) -> list[RunColumn]:
+def _wanted(runs: Sequence[RunEntry]) -> list[RunColumn]:
+    """Return the columns that these runs have; an id matters more if several runs have the same name."""
+    wanted = [column for column in _COLUMNS if column.width]
+    wanted = [column for column in wanted if column.name not in IF_ANY or any(map(column.order, runs))]
+    names = {(run.host, run.name) for run in runs}
+    if len(names) == len(runs):
+        return wanted
+    return [structs.replace(column, priority=1) if column.name == "id" else column for column in wanted]
+
+
+def _need(column: RunColumn, runs: Sequence[RunEntry]) -> int:
+    """Return the width of a column's texts, within its limits."""
+    if not column.max_width:
+        return column.width
+    longest = max((len(column.in_list(run)) for run in runs), default=0)
+    return min(max(longest, len(column.name) + 1), column.max_width)
+
+
+def _least(column: RunColumn, needs: Mapping[str, int]) -> int:
+    return min(column.width, needs[column.name])
+
+
+def _fitting(wanted: Sequence[RunColumn], needs: Mapping[str, int], room: int) -> list[RunColumn]:
     """Return the columns that fit, in their order on the screen. Those of priority 0 are always among them."""
     chosen: list[RunColumn] = []
     for column in sorted(wanted, key=lambda column: column.priority):
-        if column.width + 2 <= room or not column.priority:
+        taken = sum(_least(each, needs) + 2 for each in chosen)
+        if column.priority > TEXTS:
+            taken = sum(needs[each.name] + 2 for each in chosen if each.short is None)
+            taken += sum(_least(each, needs) + 2 for each in chosen if each.short is not None)
+        if not column.priority or taken + _least(column, needs) + 2 <= room:
             chosen.append(column)
-            room -= column.width + 2
     return [column for column in wanted if column in chosen]
 
 
-def _widths(chosen: Sequence[RunColumn], runs: Sequence[RunEntry], room: int) -> dict[str, int]:
+def _widths(chosen: Sequence[RunColumn], needs: Mapping[str, int], room: int) -> dict[str, int]:
     """Return the width of each column.
 
-    Spare width goes to columns with texts longer than their minimum width, by priority. The remaining width goes to the
-    last of these columns.
+    Columns whose texts do not fit share the spare width; those that need least are satisfied first, and those that have
+    a short text last. The rest goes to the last of them.
     """
-    widths = {column.name: column.width for column in chosen}
-    room -= sum(column.width + 2 for column in chosen)
-    growing = sorted((column for column in chosen if column.max_width), key=lambda column: column.priority)
-    for column in growing:
-        longest = max((len(column.in_list(run)) for run in runs), default=0)
-        taken = max(0, min(longest, column.max_width) - column.width)
-        taken = min(taken, max(0, room))
+    widths = {column.name: _least(column, needs) for column in chosen}
+    room -= sum(width + 2 for width in widths.values())
+    growing = [column for column in chosen if column.max_width]
+    growing.sort(key=lambda column: (column.short is not None, needs[column.name] - widths[column.name]))
+    for place, column in enumerate(growing):
+        sharing = sum(each.short is None for each in growing[place:]) or 1
+        missing = needs[column.name] - widths[column.name]
+        taken = max(0, min(missing, room // sharing))
         widths[column.name] += taken
         room -= taken
     if room > 0 and growing:
@@ -296,7 +333,7 @@ def run_row(entry: RunEntry, placed_columns: Sequence[PlacedColumn], marked: boo
             (fit(entry.instead, width), "warn" if entry.problem else "stale"),
         )
     for place in placed_columns:
-        text = place.column.in_list(entry)
+        text = place.column.in_list(entry, place.width)
         style = "stale" if text in (NA, "-") else _style(place.column.name, entry)
         cells.append((fit(text, place.width, right=place.column.right) + "  ", style))
     return tuple(cells)
