@@ -209,7 +209,7 @@ _COLUMNS = (
     _number("attempt", "attempt"),
     _number("nodes", "nodes"),
     _number("ranks", "ranks", width=5, priority=4, shown=_world),
-    _number("step", "step", width=7, priority=6, shown=_step),
+    _number("step", "step", width=7, priority=7, shown=_step),
     RunColumn("done", _percent, share_done, right=True, descending=True, width=5, priority=8),
     RunColumn("began", _began, lambda run: run.age_s),
     _number("age", "age_s", duration_short, descending=False, width=4, priority=2),
