@@ -156,6 +156,7 @@ def test_an_axis_has_a_label_every_few_rows() -> None:
     assert round_axis(0.0, 0.84, 9).ticks == (0.0, 0.5, 1.0)
     assert round_axis(2.31, 2.46, 8).ticks == (2.3, 2.4, 2.5)
     assert fixed_axis(100.0, 16).ticks == (0.0, 25.0, 50.0, 75.0, 100.0)
+    assert fixed_axis(100.0, 13).ticks == (0.0, 50.0, 100.0), "in equal parts"
     assert fixed_axis(700.0, 8).ticks == (0.0, 400.0, 700.0)
     gib = 2.0**30
     assert fixed_axis(80 * gib, 16, binary=True).ticks == tuple(at * gib for at in (0, 20, 40, 60, 80))

@@ -97,10 +97,14 @@ def _around(low: float, high: float, step: float) -> tuple[int, int]:
 
 
 def fixed_axis(high: float, rows: int, *, binary: bool = False) -> Axis:
-    """Return an axis from 0 to a known maximum, which has a label even if it is not round."""
+    """Return an axis from 0 to a known maximum, in equal parts if these are round."""
     intervals = max(1, round(rows / ROWS_PER_TICK))
+    for parts in range(intervals, 1, -1):
+        step = high / parts
+        if math.isclose(nice_ceiling(step, binary=binary, digits=_STEPS), step):
+            return Axis(0.0, high, ticks=_multiples(step, 0, parts))
     step = nice_ceiling(high / intervals, binary=binary, digits=_STEPS)
-    inner = [tick for tick in _multiples(step, 0, intervals) if tick <= high - step / 2]
+    inner = [tick for tick in _multiples(step, 0, intervals) if tick <= high - step * 0.7]
     return Axis(0.0, high, ticks=(*inner, high))
 
 
