@@ -187,9 +187,9 @@ GPU: tuple[Quantity, ...] = (
         "%",
         curve=Curve("gpu.throttled", "clocks capped", high=100),
         column=TableColumn(
-            "held",
+            "capped",
             "% of the last period in which clocks were power- or thermal-limited",
-            width=4,
+            width=6,
             priority=15,
         ),
     ),
