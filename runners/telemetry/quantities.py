@@ -98,7 +98,7 @@ RANK: tuple[Quantity, ...] = (
         "s",
         holds=Holds.STEPS,
         why=NO_STEPS,
-        curve=Curve("rank.step_s", "step time", compared=Compared(1, 1, "median", "less")),
+        curve=Curve("rank.step_s", "step time", compared=Compared(1, 1, "median", "less"), per="/step"),
         column=TableColumn("pace", "mean time of a step", width=6, priority=11, title="s/step"),
         export=own_family("rank.step.duration", "Mean time of a step, while steps go on.", "seconds"),
     ),
@@ -128,9 +128,7 @@ RANK: tuple[Quantity, ...] = (
     Quantity(
         "log_age_s",
         "s",
-        column=TableColumn(
-            "log", "time since its last log line", width=4, priority=19, live=True
-        ),
+        column=TableColumn("log", "time since its last log line", width=4, priority=19, live=True),
         export=own_family("rank.output.age", "Time since the rank wrote any output.", "seconds"),
     ),
 )
@@ -161,7 +159,13 @@ TRAINING: tuple[Quantity, ...] = (
     _rate(
         "tokens_s",
         "/s",
-        curve=Curve("train.tokens_s", "tokens/s", compared=Compared(2, 3, "median", "more")),
+        curve=Curve(
+            "train.tokens_s",
+            "tokens/s",
+            "throughput",
+            compared=Compared(2, 3, "median", "more"),
+            per=" tok/s",
+        ),
         export=own_family(
             "training.tokens_per_second", "Tokens per second of the whole job.", ucum="{token}/s"
         ),
@@ -169,7 +173,13 @@ TRAINING: tuple[Quantity, ...] = (
     _rate(
         "samples_s",
         "/s",
-        curve=Curve("train.samples_s", "samples/s", compared=Compared(3, 4, "median", "more")),
+        curve=Curve(
+            "train.samples_s",
+            "samples/s",
+            "throughput",
+            compared=Compared(3, 4, "median", "more"),
+            per=" samples/s",
+        ),
         export=own_family(
             "training.samples_per_second", "Samples per second of the whole job.", ucum="{sample}/s"
         ),
@@ -196,7 +206,9 @@ TRAINING: tuple[Quantity, ...] = (
     _rate(
         "step_s",
         "s",
-        curve=Curve("train.step_s", "step time (script)", compared=Compared(0, 2, "median", "less")),
+        curve=Curve(
+            "train.step_s", "step time (script)", compared=Compared(0, 2, "median", "less"), per="/step"
+        ),
     ),
     _reported(
         "total",

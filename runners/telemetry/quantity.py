@@ -96,6 +96,8 @@ class Curve(NamedTuple):
     last: bool = False
     """True for a count: the value of a bucket is the newest one, not the mean."""
     compared: Compared = Compared()
+    per: str = ""
+    """What follows the newest value in the heading of a chart: "/step", " tok/s"."""
 
 
 NO_CURVE = Curve("", "")

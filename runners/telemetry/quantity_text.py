@@ -63,14 +63,14 @@ def _seconds_text(value: float) -> str:
 
 
 def count_short(value: float) -> str:
-    """Return a plain number in at most five columns: "2.311", "91.2k", "3e-4"."""
+    """Return a plain number in at most five columns: "2.311", "1,729", "91.2k", "3e-4"."""
     size = abs(value)
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:
             scaled = value / (1e3 if unit == "k" else limit)
             return f"{scaled:.1f}{unit}" if abs(scaled) < 100 else f"{scaled:.0f}{unit}"
     if size >= 100 or value == 0:
-        return f"{value:.0f}"
+        return f"{value:,.0f}"
     if size >= 0.001:
         return f"{value:.4g}"[:6]
     return f"{value:.0e}".replace("e-0", "e-")

@@ -16,7 +16,7 @@ from distui.tui.screens.curves import CurveStrip
 
 def titles(it: Rig) -> dict[str, str]:
     """The value of each chart by its title."""
-    found = re.findall(r"(step time|tokens/s|loss|GPU util|GPU power) (\S+)", it.screen())
+    found = re.findall(r"(step time|throughput|loss|GPU util|GPU power) (\S+)", it.screen())
     return dict(found)
 
 
@@ -119,7 +119,7 @@ async def test_charts_that_do_not_fit_are_reached(rig: Start) -> None:
         assert "charts 1–2 of 10" in it.screen()
         await it.press("j")
         await it.until(lambda: "charts 2–3 of 10" in it.screen())
-        assert titles(it).keys() == {"tokens/s", "loss"}
+        assert titles(it).keys() == {"throughput", "loss"}
         await it.press("pagedown", "pagedown", "k")
         await it.until(lambda: "of 10" in it.screen())
 

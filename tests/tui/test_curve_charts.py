@@ -48,8 +48,8 @@ def steps(values: Sequence[float | None]) -> Panel:
 
 def test_a_title_says_value_and_percentiles() -> None:
     panel = steps([0.8] * 150 + [1.31] * 2 + [0.8])
-    assert plain([title_row(panel, 80)]) == ["step time 800ms · p50 800ms p99 1.31s"]
-    assert plain([title_row(panel, 30)]) == ["step time 800ms"]
+    assert plain([title_row(panel, 80)]) == ["step time 800 ms/step · p50 800ms p99 1.31s"]
+    assert plain([title_row(panel, 30)]) == ["step time 800 ms/step"]
 
 
 def test_a_value_that_is_old_is_not_shown_as_now() -> None:
@@ -117,7 +117,7 @@ def test_charts_are_readable_or_fewer() -> None:
 
 @for_each(
     ("value", "text"),
-    [(2.31149, "2.311"), (91_234, "91.2k"), (6048, "6048"), (3e-4, "3e-4"), (0, "0"), (0.05, "0.05"), (1.2e9, "1.2G")],
+    [(2.31149, "2.311"), (91_234, "91.2k"), (6048, "6,048"), (3e-4, "3e-4"), (0, "0"), (0.05, "0.05"), (1.2e9, "1.2G")],
 )  # fmt: skip
 def test_numbers_are_short(value: float, text: str) -> None:
     assert count_short(value) == text

@@ -156,13 +156,13 @@ async def test_charts_show_the_values_of_the_header(rig: Start) -> None:
     other = TrainingSample(1, play.NOW - 2, loss=2.75, sources={"loss": "output: …"})
     async with shown(rig(two((AT - 2, TrainingTick((first, other))))), 200, 60) as it:
         await it.press("4")
-        await it.until(lambda: "tokens/s" in it.screen())
+        await it.until(lambda: "throughput" in it.screen())
         text = it.screen()
         assert "42 ms/step" in text
-        assert "step time 42ms" in text
+        assert "step time 42 ms/step" in text
         assert re.search(r"│ loss 2\.5 │ 1,902 tok/s", text)
         assert re.search(r"loss 2\.5 ", text.split("4 Curves", 1)[1])
-        assert "tokens/s 1902/s" in text
+        assert "throughput 1,902 tok/s" in text
 
 
 def test_every_viewer_sees_the_progress_of_a_restart_and_of_a_profile() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from ...runners.run.formatting import NA
+from ...runners.run.formatting import NA, step_text
 from ...runners.run.freshness import TIMES, holds, usual_interval
 from ...runners.run.samples import Gpu, Host
 from ...runners.run.state import RunState
@@ -40,6 +40,15 @@ def chart_text(metric: Quantity, value: float | None) -> str:
     text = value_short(value, metric.unit)
     is_rate = metric.unit == "B/s" or (metric.unit == "/s" and abs(value or 0) < 1e6)
     return f"{text}/s" if is_rate and value is not None else text
+
+
+def newest_text(metric: Quantity, value: float | None) -> str:
+    """Return a value as the header has it: "44 ms/step", "1,729 tok/s"; of other metrics the short text."""
+    per = metric.curve.per
+    if not per or value is None:
+        return chart_text(metric, value)
+    text = step_text(value) if metric.unit == "s" else value_short(value, metric.unit)
+    return text + per
 
 
 def edge_text(metric: Quantity, value: float) -> str:
@@ -212,7 +221,7 @@ def title_row(panel: Panel, width: int) -> Row:
     if panel.empty:
         return clip((*head, (f"  {NA}", "stale")), width)
     main = panel.curves[0]
-    row: Row = (*head, (f" {chart_text(metric, main.now)}", "accent"))
+    row: Row = (*head, (f" {newest_text(metric, main.now)}", "accent"))
     parts: list[Row] = []
     for curve in panel.curves[1:]:
         if curve.letter:
