@@ -136,10 +136,11 @@ class ChartReader:
         lines: list[Line] = []
         for shown in self._read(self._frame, want, self._buckets):
             key = shown.index if want.fold == "each" else shown.node
-            if key in letters:
-                letter, style = letters[key]
-                line = self._line(metric, shown, want)
-                lines.append(replace(line, low=(), high=(), style=style, letter=letter))
+            if key is None or key not in letters:
+                continue
+            letter, style = letters[key]
+            line = self._line(metric, shown, want)
+            lines.append(replace(line, low=(), high=(), style=style, letter=letter))
         return lines
 
     def _line(self, metric: Quantity, shown: Shown, want: Want) -> Line:
