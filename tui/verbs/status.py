@@ -20,7 +20,7 @@ from ...runners.node.run_following import folded_events, snapshot
 from ...runners.reports.run_status import complete, marked
 from ...runners.run import clock, run_directories, run_notes
 from ...runners.run.checkpoints import checkpoint_line
-from ...runners.run.formatting import NA, duration_text, size_text, step_short
+from ...runners.run.formatting import NA, duration_text, size_text, step_text
 from ...runners.run.model import LinkState, RunPhase
 from ...runners.run.nccl_reach import instead_of_gloo
 from ...runners.run.run_notes import RunNotes
@@ -76,7 +76,7 @@ def steps(state: RunState, now: float) -> list[str]:
     texts = [] if line.step is None or line.earlier else [f"step {line.step}"]
     texts += [text for name, text in parts(line, pause_of(state, now)) if name == "still_s"]
     if line.step_s is not None and not state.phase.ended:
-        texts.append(f"{step_short(line.step_s)}/step")
+        texts.append(f"{step_text(line.step_s)}/step")
     return texts
 
 
