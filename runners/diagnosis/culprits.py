@@ -43,7 +43,7 @@ _REMEDIES = {
     "hang-loader": "check its dataset and its workers (their stacks: py-spy dump --subprocesses); "
     "try num_workers=0, and give DataLoader a timeout",
     "hang-checkpoint": "check the file system that the checkpoint is written to: space, quota, a server that is gone",
-    "hang-stopped": "continue it with SIGCONT: distui signal RUN CONT --rank {rank}",
+    "hang-stopped": "continue it with SIGCONT: `distui signal RUN CONT --rank {rank}`",
     "hang-c-call": "check what that line calls; a library that holds the GIL needs a time-out of its own",
     "hang-python": "check the condition that this loop waits for",
     "hang-not-joined": "check what that line waits for; every rank has to call the same collectives",
@@ -51,7 +51,7 @@ _REMEDIES = {
     "hang-gone": "restart the group; its log says why the rank ended",
     "hang-mismatch": "make every rank call the same collectives in the same order, with no rank left out",
 }
-_BUSY = "if it should not take so long, check its stack: `w`, or `distui dump RUN stacks`"
+_BUSY = "if it should not take so long, press w to see its stack (in a shell: `distui dump RUN stacks`)"
 _TOO_LONG = (
     "check its stack; torch ends a group whose collective waits too long (NCCL: after 10 min), so give "
     "init_process_group a longer timeout if this work may take that long"

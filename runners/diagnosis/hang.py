@@ -484,7 +484,7 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
         role="fact",
         ranks=ranks,
         since=first.since,
-        remedy="take all stacks: distui dump RUN stacks; with NCCL, raise NCCL_DEBUG to INFO",
+        remedy="press w for all stacks (in a shell: `distui dump RUN stacks`); with NCCL, raise NCCL_DEBUG to INFO",
         evidence=(*(waiting_text(view, pending) for pending in blocked[:4]), *lacking),
     )
 
