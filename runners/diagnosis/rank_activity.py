@@ -111,18 +111,26 @@ def _blamed(finding: Finding) -> set[int]:
 def _doing(rank: Rank, sample: RankSample | None, now: float) -> RankActivity:
     """Return what a running rank does, from its sample and its pulse."""
     pulse = _current(rank.pulse, now)
-    if sample is not None and sample.step_s is not None:
-        steps = RankActivity(Now.STEPS, f"step {step_text(sample.step_s)}")
-        return _in_long_call(pulse, sample.step_s, now) or steps
-    if sample is not None and sample.still_s is not None:
+    if sample is None:
+        return RankActivity(Now.PHASE, str(rank.phase))
+    if sample.still_s is not None:
         return _without_steps(pulse, sample, sample.still_s, now)
-    unknown = RankActivity(Now.PHASE, str(rank.phase))
-    if sample is None or pulse is None:
-        return unknown
-    if (waits := _in_long_call(pulse, 0.0, now)) is not None:
-        return waits
-    words = "" if sample.step else doing_words(pulse.stack)
-    return RankActivity(Now.BEGINS, words) if words else unknown
+    call = _long_call(pulse, sample.step_s or 0.0, now)
+    if call is not None:
+        return call
+    if sample.step_s is not None:
+        return RankActivity(Now.STEPS, f"step {step_text(sample.step_s)}")
+    return _before_steps(rank, pulse, sample)
+
+
+def _before_steps(rank: Rank, pulse: Pulse | None, sample: RankSample) -> RankActivity:
+    """Return what a rank does that has made no step, or too few to time them."""
+    words = ""
+    if pulse is not None and not sample.step:
+        words = doing_words(pulse.stack)
+    if words:
+        return RankActivity(Now.BEGINS, words)
+    return RankActivity(Now.PHASE, str(rank.phase))
 
 
 def _current(pulse: Pulse | None, now: float) -> Pulse | None:
@@ -134,13 +142,31 @@ def _has_stepped_since(pulse: Pulse, sample: RankSample) -> bool:
     return pulse.step is not None and sample.step is not None and pulse.step < sample.step
 
 
-def _in_long_call(pulse: Pulse | None, step_s: float, now: float) -> RankActivity | None:
+def _long_call(pulse: Pulse | None, step_s: float, now: float) -> RankActivity | None:
     """Return the collective of a rank if it lasts longer than a whole step. `step_s`: 0 if unknown."""
-    call = None if pulse is None else open_call(pulse)
-    seconds = None if call is None else elapsed(call.created, now)
-    if call is None or seconds is None or seconds <= max(LONG_CALL_S, step_s):
+    call = _call(pulse, now)
+    if call is None or call.seconds <= max(LONG_CALL_S, step_s):
         return None
-    return RankActivity(Now.WAITS, f"{call.op} {duration_text(seconds)}")
+    return call.activity()
+
+
+class _Call(NamedTuple):
+    """The open collective of a rank."""
+
+    op: str
+    seconds: float
+
+    def activity(self) -> RankActivity:
+        return RankActivity(Now.WAITS, f"{self.op} {duration_text(self.seconds)}")
+
+
+def _call(pulse: Pulse | None, now: float) -> _Call | None:
+    """Return the open collective at a pulse; None without one, or if its age is unknown."""
+    call = None if pulse is None else open_call(pulse)
+    if call is None:
+        return None
+    seconds = elapsed(call.created, now)
+    return None if seconds is None else _Call(call.op, seconds)
 
 
 def _without_steps(pulse: Pulse | None, sample: RankSample, still_s: float, now: float) -> RankActivity:
@@ -148,13 +174,14 @@ def _without_steps(pulse: Pulse | None, sample: RankSample, still_s: float, now:
     lasted = duration_text(still_s)
     if pulse is None or _has_stepped_since(pulse, sample):
         return RankActivity(Now.STILL, f"no step {lasted}")
-    call = open_call(pulse)
-    if call is not None and (seconds := elapsed(call.created, now)) is not None:
-        return RankActivity(Now.WAITS, f"{call.op} {duration_text(seconds)}")
+    call = _call(pulse, now)
+    if call is not None:
+        return call.activity()
     position = position_of(pulse.stack)
     if position.kind is Kind.COLLECTIVE:
         return RankActivity(Now.WAITS, position.op)  # since when is unknown
-    if pause := _pause(pulse.stack):
+    pause = _pause(pulse.stack)
+    if pause:
         return RankActivity(Now.PAUSES, f"{pause} {lasted}")
     if pulse.state in _STOPPED:
         return RankActivity(Now.BLOCKED, f"suspended {lasted}")

@@ -134,7 +134,7 @@ def find(view: View) -> Iterable[Finding]:
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
     if stopping(view.state, view.now) is not None:
-        return ()  # hang.py keeps what was raised
+        return ()  # hang.py keeps the raised findings
     there = [comer for rank, pulses in view.history.items() if (comer := _comer(view, rank, pulses))]
     if not any(comer.waited >= WAIT_S for comer in there):
         return find_alone(view)

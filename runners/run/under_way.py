@@ -46,7 +46,7 @@ def _ending(state: RunState, command: OpenCommand, now: float) -> Stopping | Non
 
 
 def under_way(state: RunState, now: float) -> list[str]:
-    """Return what is under way, one text each: "restarting: stopping ranks 3/30 s". `now`: unix time."""
+    """Return the progress of a launch and of each command: "restarting: stopping ranks 3/30 s". `now`: unix time."""
     if state.phase.ended:
         return []
     texts = [_command_text(state, command, now) for command in state.open_commands.values()]

@@ -193,16 +193,18 @@ def advance_of(state: RunState, now: float, dim: bool = False) -> Advance:
         return Advance(False)
     if stopping(state, now) is not None:
         return Advance(False)
-    usual_s = _median(sample.usual_s for sample in samples)
-    still_s = min((sample.still_s for sample in samples if sample.still_s is not None), default=None)
+    usual_s, still_s = _median(sample.usual_s for sample in samples), _shortest_stop(samples)
     if hung(state):
         newest_s = _since_newest(state, now)
         return Advance(False, still_s if newest_s is None else newest_s, usual_s)
     if any(sample.step_s is not None for sample in samples):
         return Advance(True)
-    if still_s is None:
-        return _advance_by_reports(state, now)
-    return Advance(False, still_s, usual_s)
+    return _advance_by_reports(state, now) if still_s is None else Advance(False, still_s, usual_s)
+
+
+def _shortest_stop(samples: Iterable[RankSample]) -> float | None:
+    """Seconds since the newest step of the ranks whose steps have stopped."""
+    return min((sample.still_s for sample in samples if sample.still_s is not None), default=None)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -359,8 +359,7 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], s
     """Return the cells of the second line. `short` keeps only the checkpoint's age, and raises its priority."""
     cells: Cells = []
     after: Cells = []
-    pause = frame.once(_pause) if line.still_s is not None else ""
-    for name, text in parts(line, pause):
+    for name, text in parts(line, frame.once(_pause)):
         if name == "step" and line.step == 0 and line.sources.get("step") == STEPS_SOURCE:
             continue  # no optimizer step was seen; a script without an optimizer has none
         cell: Row = ((text, _style(frame, line, name)),)
@@ -392,7 +391,9 @@ def _still_style(frame: Frame) -> str:
 
 
 def _pause(frame: Frame) -> str:
-    """Return the known reason for steps that have stopped."""
+    """Return the known reason for steps that have stopped; "" while they go on."""
+    if frame.once(training_line).still_s is None:
+        return ""
     return pause_of(frame.state, frame.node_now(0))
 
 

@@ -89,9 +89,7 @@ def rank_table(
         columns = [
             _raised(each, visible)
             for each in columns
-            if each.id == view.sort or not (beside_gpus and each.is_shared)
-            if _worth(each, visible, view.sort)
-            if each.id != "step" or view.sort == "step" or _steps_differ(frame)
+            if each.id == view.sort or _is_default(frame, each, visible, beside_gpus)
         ]
     laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame, "rank"), skip)
     chosen, sizes = laid.columns, laid.sizes
@@ -103,6 +101,15 @@ def rank_table(
 
 _SHOWN_IF_UNKNOWN = 7
 """Columns of this priority and above are left out if all their values are unknown; the others then show n/a."""
+
+
+def _is_default(frame: Frame, column: Column, visible: Sequence[RankRow], beside_gpus: bool) -> bool:
+    """Whether the table has a column that the user did not choose."""
+    if beside_gpus and column.is_shared:
+        return False
+    if column.id == "step" and not _steps_differ(frame):
+        return False
+    return _worth(column, visible, frame.view.sort)
 
 
 def _worth(column: Column, rows: Sequence[RankRow] | Sequence[GpuRow], sort: str) -> bool:
@@ -136,8 +143,10 @@ def _widened(column: Column, rows: Sequence[RankRow]) -> Column:
     if column is not STATE:
         return column
     wanted = max((len(column.text(row)) for row in rows), default=0)
-    fitting_widths = [width for width in STATE_WIDTHS if width >= wanted]
-    return replace(column, width=min(fitting_widths, default=STATE_WIDTHS[-1]))
+    for width in STATE_WIDTHS:
+        if width >= wanted:
+            return replace(column, width=width)
+    return replace(column, width=STATE_WIDTHS[-1])
 
 
 def rank_columns(frame: Frame) -> list[Column]:
@@ -305,15 +314,27 @@ def _drawn_rank(frame: Frame, row: RankRow, chosen: Sequence[Column], sizes: Seq
     marked = row.rank.place.rank in frame.view.marked
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
     for column, width in zip(chosen, sizes, strict=True):
-        text = fit_name(row.where, width) if column is NODE else column.text(row)
-        is_old = not row.fresh or (row.is_late and column.id == "pace")
-        style = "stale" if text == NA or is_old else "text"
-        if column.id == STATE.id:
-            style = _state_style(frame, row)
-        elif text == NA and row.sample is None and row.rank.sample is not None:
-            text = glyphs.MISSING  # there is a value, but it is too old to show
+        if column is NODE:
+            text, style = fit_name(row.where, width), _style(row, column, row.where)
+        else:
+            text, style = _rank_cell(frame, row, column)
         cells.append((in_column(column, text, width) + " ", style))
     return tuple(cells)
+
+
+def _rank_cell(frame: Frame, row: RankRow, column: Column) -> Cell:
+    text = column.text(row)
+    if column.id == STATE.id:
+        return text, _state_style(frame, row)
+    style = _style(row, column, text)
+    if text == NA and row.sample is None and row.rank.sample is not None:
+        text = glyphs.MISSING  # there is a value, but it is too old to show
+    return text, style
+
+
+def _style(row: RankRow, column: Column, text: str) -> str:
+    is_old = not row.fresh or (row.is_late and column.id == "pace")
+    return "stale" if text == NA or is_old else "text"
 
 
 def _state_style(frame: Frame, row: RankRow) -> str:
