@@ -104,13 +104,16 @@ def map_rows_wanted(frame: Frame, width: int) -> int:
 
 
 def _shape(frame: Frame, nodes: Sequence[MapNode]) -> Shape:
-    name = min(LONGEST_NAME, frame.state.once(_longest_name))
+    name = len(next(iter(frame.state.once(_fitted_names).values()), ""))
     most = max((len(node.values) for node in nodes), default=0)
     return Shape(len(nodes), most, name, len(metric_of(frame).word) + name + LONGEST_ENTRY)
 
 
-def _longest_name(state: RunState) -> int:
-    return max(map(len, names(state).values()), default=0)
+def _fitted_names(state: RunState) -> dict[int, str]:
+    """Return the names of all nodes, equally long."""
+    named = names(state)
+    longest = min(LONGEST_NAME, max(map(len, named.values()), default=0))
+    return {node: fit_name(name, longest) for node, name in named.items()}
 
 
 def _metric_title(frame: Frame) -> str:
@@ -176,20 +179,21 @@ def _legend(frame: Frame, scale: Scale) -> Row:
 def _map_rows(frame: Frame, made: GpuMap, scale: Scale) -> list[Row]:
     grid = made.grid
     assert grid is not None
-    pens, named = map_pens(scale, frame.view.ascii, grid.form), names(frame.state)
+    pens, named = map_pens(scale, frame.view.ascii, grid.form), frame.state.once(_fitted_names)
     rows: list[Row] = []
     for y in range(grid.down * grid.shape.lines):
         row, line = divmod(y, grid.shape.lines)
         cells: list[Cell] = []
-        for column in range(grid.across):
+        for column in range(grid.width // grid.block):
             index = grid.node_at(column, row)
-            if index is not None:
-                node = made.nodes[index]
-                cursor = made.cursor[1] if made.cursor is not None and made.cursor[0] == index else None
+            if index is None:
+                cells.append((" " * grid.block, "text"))
+                continue
+            node = made.nodes[index]
+            if grid.label:
                 cells += _label(frame, node, named, grid.label, line)
-                cells += _node_row(node, pens[column % 2], line, cursor, grid)
-        missing = grid.width - sum(len(text) for text, _ in cells)
-        cells.append((" " * missing, "text"))
+            cursor = made.cursor[1] if made.cursor is not None and made.cursor[0] == index else None
+            cells += _node_row(node, pens[column % 2], line, cursor, grid)
         rows.append(joined(cells))
     return rows
 
@@ -208,12 +212,10 @@ def _node_row(node: MapNode, pen: MapPen, line: int, cursor: int | None, grid: G
 
 def _label(frame: Frame, node: MapNode, named: dict[int, str], width: int, line: int) -> list[Cell]:
     """Return the mark and the name of a node before its first row, blanks before its other rows."""
-    if not width:
-        return []
     if line:
         return [(" " * width, "text")]
     glyph, style = _health(frame, node.node, bool(node.broken))
-    return [(glyph, style), (fit_name(named[node.node.node], width - 2) + " ", style)]
+    return [(glyph, style), (named[node.node.node] + " ", style)]
 
 
 def _health(frame: Frame, node: Node, is_broken: bool) -> Cell:
@@ -247,7 +249,7 @@ def _beside(frame: Frame, made: GpuMap, scale: Scale, width: int, height: int) -
         gap, room = (" ", "text"), width
     rows = silent_rows(frame, made.nodes)[: height // 2]
     made.list_from = LEGEND + len(rows)
-    made.listed = worst(made.nodes, scale)[: height - len(rows)]
+    made.listed = worst(frame, made.nodes, scale)[: height - len(rows)]
     for at, cell in made.listed:
         node = made.nodes[at]
         value = node.value(cell)

@@ -7,7 +7,7 @@ A cell is a GPU, or a rank on a node without GPUs. The deviation of a value is m
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from statistics import median
@@ -48,11 +48,15 @@ class MapNode(Struct, frozen=True):
     def value(self, cell: int) -> float | None:
         return None if cell in self.broken else self.values[cell]
 
-    def compared(self) -> Iterator[tuple[int, float]]:
-        """Yield the cells with a known value of the run."""
-        for cell, value in enumerate(self.values):
-            if value is not None and cell not in self.others and cell not in self.broken:
-                yield cell, value
+    def counts(self, cell: int) -> bool:
+        """Whether a cell is compared with the others of the run."""
+        return cell not in self.others and cell not in self.broken
+
+    def compared(self) -> list[float]:
+        """Return the known values of the run."""
+        if not self.others and not self.broken:
+            return [value for value in self.values if value is not None]
+        return [value for cell, value in enumerate(self.values) if value is not None and self.counts(cell)]
 
 
 class MapCell(Struct, frozen=True):
@@ -91,6 +95,14 @@ class Scale(Struct, frozen=True):
             return 0.0
         deviation = (value - self.median) / self.spread
         return -deviation if self.low_is_bad else deviation
+
+    def worst(self, count: int) -> float | None:
+        """Return the best of the worst values, at most so many; None if no value is worse than the median."""
+        if self.median is None:
+            return None
+        ordered = self.values if self.low_is_bad else self.values[::-1]
+        worse = [value for value in ordered[:count] if self.badness(value) > 0]
+        return worse[-1] if worse else None
 
     def count_far(self) -> int:
         """Return the number of values that are far from the median on the bad side."""
@@ -192,7 +204,7 @@ def cell_of(frame: Frame, node: MapNode, cell: int) -> MapCell:
 def map_scale(frame: Frame) -> Scale:
     """Return the scale of the whole run, whatever the filter; `frame.once` caches it."""
     metric = metric_of(frame)
-    values = sorted(value for node in frame.once(map_nodes) for _, value in node.compared())
+    values = sorted(chain.from_iterable(node.compared() for node in frame.once(map_nodes)))
     low, high = metric.scale or (0.0, _full(frame, metric, values))
     middle = median(values) if len(values) >= FEWEST else None
     spread = metric.least * (high - low) / FAR

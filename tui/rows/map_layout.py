@@ -97,7 +97,7 @@ class Grid(Struct, frozen=True):
     @property
     def label(self) -> int:
         """Columns of a node's name with its mark and a blank."""
-        return min(self.shape.name, LONGEST_NAME) + 2 if self.form.named else 0
+        return self.shape.name + 2 if self.form.named else 0
 
     @property
     def block(self) -> int:

@@ -18,20 +18,26 @@ Place = tuple[int, int]
 """Index of a node on the map, and of one of its cells."""
 
 
-def worst(nodes: Sequence[MapNode], scale: Scale) -> list[Place]:
+def worst(frame: Frame, nodes: Sequence[MapNode], scale: Scale) -> list[Place]:
     """Return broken GPUs, then those that are worse than the median, the worst first; at most WORST."""
     found = [(at, cell) for at, node in enumerate(nodes) for cell in node.broken if cell not in node.hidden]
-    if scale.median is not None and len(found) < WORST:
-        sign = 1.0 if scale.low_is_bad else -1.0
-        bound = sign * scale.median
-        worse = (
-            (sign * value, at, cell)
-            for at, node in enumerate(nodes)
-            for cell, value in node.compared()
-            if sign * value < bound and cell not in node.hidden
-        )
-        found += [(at, cell) for _, at, cell in nsmallest(WORST, worse)]
+    bound = scale.median if frame.view.map_filter else scale.worst(WORST)
+    if bound is not None:
+        found += [(at, cell) for _, at, cell in nsmallest(WORST, _as_bad_as(bound, nodes, scale))]
     return found[:WORST]
+
+
+def _as_bad_as(bound: float, nodes: Sequence[MapNode], scale: Scale) -> list[tuple[float, int, int]]:
+    """Return the cells that are worse than the median and at least as bad as a value, with a sort key."""
+    sign = 1.0 if scale.low_is_bad else -1.0
+    bad: list[tuple[float, int, int]] = []
+    for at, node in enumerate(nodes):
+        for cell, value in enumerate(node.values):
+            if value is None or sign * value > sign * bound:
+                continue
+            if node.counts(cell) and cell not in node.hidden and scale.badness(value) > 0:
+                bad.append((sign * value, at, cell))
+    return bad
 
 
 def described(frame: Frame, cell: MapCell, scale: Scale) -> str:
