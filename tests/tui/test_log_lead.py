@@ -49,7 +49,9 @@ async def test_what_the_user_chose_stays(rig: Start) -> None:
         await it.press("j")
         assert screen(it).ranks.cursor == 2
         assert "rank 1" in log_title(it)
-        await it.press("escape", "slash", *"step 1", "enter")
+        await it.press("escape")
+        screen(it).log_view.focus()
+        await it.press("slash", *"step 1", "enter")
         await it.until(lambda: "/step 1/" in log_title(it))
         screen(it).ranks.focus()
         await it.press("j", "j")
