@@ -21,7 +21,7 @@ from .runner_process import ServedRun
 
 C10D = {"INFO": "INFO", "TRACE": "DETAIL"}
 """c10d's level for an NCCL level. OFF for other levels."""
-QUIET = f"; {DEFAULT_SUBSYS} log little after init: --subsys COLL has a line for each collective"
+QUIET = f"; {DEFAULT_SUBSYS} log little after init: COLL has a line for each collective"
 """Hint for users who name no subsystems, and would wait for lines."""
 
 Answers = dict[int, dict[str, Any]]

@@ -57,7 +57,7 @@ Typed = Mapping[str, str]
 OPTION = "option."
 """Prefix of the field of `Request` in the name of an option's row."""
 
-QUOTED = "quoted as in a shell"
+QUOTED = "shell-quoted"
 OF_SKY = "For nodes that SkyPilot brings."
 ESTIMATE = "Only for the memory estimate."
 
@@ -78,7 +78,7 @@ _PLACE = REQUEST_OPTIONS["on"]
 _ROWS: dict[str, tuple[_Own | str, ...]] = {
     "run": (
         _Own("script", "script", "The training script, its path from here.", "e.g. train.py"),
-        _Own("args", "arguments", f"Of the script, {QUOTED}: --steps 1000 --lr 3e-4.", "e.g. --steps 1000"),
+        _Own("args", "arguments", f"Script arguments, {QUOTED}: --steps 1000 --lr 3e-4.", "e.g. --steps 1000"),
         _Own("nproc", "ranks", help_of("topology.nproc_per_node")),
         "name",
         "env",
@@ -127,7 +127,7 @@ FURTHER = Field(
     label="--set",
     table="further",
     value="e.g. sky.key=value",
-    help="Further fields as `--set` takes them, quoted as in a shell: keys of env, nccl, deepspeed, accelerate, sky.",
+    help="Further fields as `--set` takes them, {QUOTED}: keys of env, nccl, deepspeed, accelerate, sky.",
 )
 
 
