@@ -216,16 +216,18 @@ def test_each_program_loads_only_what_it_needs(code: str, unwanted: set[str]) ->
 LATE_IMPORTS = {
     # Verbs, screens and kinds of runners, of which one process needs one.
     "tui/__main__.py": {"tui.cli"},
-    "tui/app.py": {"tui.screens.launch"},
+    "tui/app.py": {"tui.screens.launch", "tui.screens.rerun"},
     "tui/verbs/completion.py": {
         "presets.load", "presets.model", "presets.nccl", "runners.notify.rule_words",
         "runners.notify.channels", "runners.run.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",
         "tui.rows.runs",
     },
-    "tui/verbs/demo.py": {"tui.verbs.demo_launch"},
+    "tui/verbs/demo.py": {
+        "runners.watch.simulated_link", "tui.simulated_source", "tui.verbs.cockpit", "tui.verbs.demo_launch",
+    },
     "tui/verbs/launch.py": {
-        "runners.comparison.adoption_trial", "runners.launch.check", "tui.rows.trial", "tui.verbs.cockpit",
-        "tui.verbs.foreground", "tui.verbs.wait",
+        "runners.comparison.adoption_trial", "runners.comparison.rerun_changes", "runners.launch.check", "tui.rows.trial",
+        "tui.verbs.cockpit", "tui.verbs.foreground", "tui.verbs.wait",
     },
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.other_hosts"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
@@ -250,7 +252,7 @@ LATE_IMPORTS = {
     "tui/other_hosts.py": {"runners.launch.hosts"},
     "tui/source.py": {
         "runners.node.routes", "runners.hub.sky_cloud", "runners.launch.launch_form",
-        "runners.launch.preset_library", "runners.launch.recent",
+        "runners.launch.preset_library", "runners.launch.recent", "runners.comparison.rerun_changes",
         "runners.removal.retention", "runners.removal.run_removal", "runners.watch.watch_link",
     },
     # The rules of diagnosis take a while to load.

@@ -92,7 +92,6 @@ _START = {
         examples={
             "demo": "2 nodes with 8 GPUs each, simulated: a hang, a hot GPU and a slow network, with hints",
             "demo --real": "a small training on 2 ranks of this machine",
-            "demo --nproc-per-node 4": "on 4 ranks; `example` prints the script, to train it under another preset",
             "demo --hang": "a rank that hangs after 100 steps, to see the finding",
         },
         exits=Exits((FAILED,), TRAINING_FAILED),

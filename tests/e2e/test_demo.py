@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from .cockpit import Cockpit, in_cockpit
 from .runs import World, until
 from .screen import Screen
 
@@ -104,6 +105,17 @@ def test_the_hang_of_the_demo_is_found_and_a_restart_goes_on(world: World) -> No
     )
     assert not [finding for finding in run.status()["findings"] if finding["id"].startswith("hang")]
     run.stop().fine()
+
+
+@pytest.mark.real
+def test_the_demo_without_options_is_simulated_and_leaves_no_run(world: World) -> None:
+    async def use(cockpit: Cockpit) -> None:
+        await cockpit.until("demo (simulated)")
+        await cockpit.until("two faults are found already. press 6")
+
+    done = in_cockpit(world, "demo", use=use).fine()
+    assert "`distui demo --hang` trains for real" in done.out
+    assert world.distui("ls", "--json").fine().json() == []
 
 
 @pytest.mark.real
