@@ -76,7 +76,7 @@ def heading(table: str, width: int) -> Row:
 
 def help_rows(field: Field, width: int) -> list[Row]:
     """Return the help of a field, shown below it."""
-    lines = textwrap.wrap(field.help, max(20, width - 4)) if field.help else []
+    lines = textwrap.wrap(field.help, max(20, width - 4), break_on_hyphens=False) if field.help else []
     return [((f"    {line}", "dim"),) for line in lines]
 
 

@@ -205,7 +205,9 @@ def wrap(text: str, width: int, style: str = "text", *, first: str = "", then: s
     if cell_len(text) > len(text):
         lines = wrap_wide(text, width, first, then)
     else:
-        lines = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=then)
+        lines = textwrap.wrap(
+            text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False
+        )
     return [((line, style),) for line in lines or [first]]
 
 
