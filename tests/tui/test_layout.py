@@ -165,6 +165,13 @@ def test_ranks_over_time_takes_nothing_from_the_ranks(size: tuple[int, int], run
     assert made.panes["ranks"].height >= min(without.panes["ranks"].height, LEAST_RANKS + 3 + 2)
 
 
+@for_each("size, least", [((80, 24), 7), ((80, 30), 8), ((110, 30), 12), ((120, 40), 18), ((200, 60), 26)])
+def test_charts_of_a_small_run_are_high_enough_to_be_read(size: tuple[int, int], least: int) -> None:
+    made = arrange(*size, Choice(), RUNS["two on the cpu"])
+    frame = 2 if made.framed else 1
+    assert made.panes["curves"].height - frame >= least
+
+
 def test_ranks_over_time_on_a_middle_screen_where_there_is_room() -> None:
     assert "strip" in arrange(120, 40, OVERVIEW, RUNS["demo"]).panes
     crowded = arrange(120, 40, OVERVIEW, RUNS["four nodes"]).panes

@@ -31,7 +31,10 @@ LEAST_LOG, LEAST_RANKS, STRIP = 4, 6, 3
 """Minimum rows of text of the log, the rank table and the strip of curves on a small terminal."""
 
 LEAST_CURVES = 8
-"""Minimum rows of text of curves below the rank table: two readable charts."""
+"""Rows of text of a readable chart."""
+
+TWO_CHARTS = 2 * LEAST_CURVES + 2
+"""Rows of text of two readable charts, with their marks and times."""
 
 LEAST_OF_BOTH = 20
 """Minimum body rows for GPUs in the rank pane (a terminal of 24 lines)."""
@@ -318,7 +321,7 @@ def _middle(body: Stack, wants: Wants) -> None:
     left, right = body.split(body.width * 11 // 20, body.height - LEAST_LOG - 4 - body.extra)
     _left(left, wants, natural=False)
     used = left.y - right.y
-    top = min(right.height, max(used, 12 + body.extra))
+    top = min(right.height, max(used, TWO_CHARTS + body.extra))
     spare = right.height - top  # the log gets the rows that neither column needs
     strip = wants.strip(MOST_STRIP) + left.extra
     if left.extra < strip <= spare + top - used:
