@@ -24,7 +24,7 @@ MIDDLE = (110, 30)
 LARGE = (160, 45)
 """Minimum terminal size for two columns of panes."""
 
-ONE_PANE = ("heat", "log", "curves", "nccl", "findings", "events")
+ONE_PANE = ("log", "curves", "nccl", "findings", "events")
 """Panes that fill the whole screen."""
 
 LEAST_LOG, LEAST_RANKS, STRIP = 4, 6, 3
