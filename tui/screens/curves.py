@@ -57,6 +57,10 @@ FORMS = ("band", "nodes", "ranks")
 """One band of all ranks, one line per node, ranks × time."""
 
 
+BLANKS = " \u2800"
+"""Cells without dots: the blank, and braille's own."""
+
+
 class CurveStrip(HistoryPane):
     """Charts of one window below each other, newest values at the right; useful from 40×3 cells."""
 
@@ -158,7 +162,8 @@ class CurveStrip(HistoryPane):
         if len(measured) < 2:
             return ""
         low, high = min(measured), max(measured)
-        return sparkline(values, TREND_CELLS, Axis(low, high if high > low else low + 1.0), mode)
+        drawn = sparkline(values, TREND_CELLS, Axis(low, high if high > low else low + 1.0), mode)
+        return drawn.strip(BLANKS)
 
     # --- the crosshair
 
