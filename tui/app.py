@@ -28,6 +28,7 @@ from .keymap_file import keymap_path, load_keymap
 from .keys import bindings, key_text
 from .lending import lend
 from .open_run import OpenRun
+from .orientation import is_due, remember
 from .other_hosts import HOST
 from .pacing import PacedDriver
 from .permissions import Permissions
@@ -38,7 +39,7 @@ from .rows.runs import RunEntry
 from .rows.themes import THEMES as THEME_WORDS
 from .screens.cockpit import Cockpit
 from .screens.cockpit_commands import Commands
-from .screens.key_dialogs import HelpScreen, PaletteScreen, help_entries
+from .screens.key_dialogs import HelpScreen, OrientationScreen, PaletteScreen, help_entries
 from .screens.live_keys import LiveKey
 from .screens.run import RunScreen
 from .screens.runs import RunList, RunsScreen
@@ -83,8 +84,12 @@ class CockpitApp(Cockpit):
         settings: Path | None = None,
         replay: bool = False,
         in_browser: bool = False,
+        orientation: bool = False,
     ) -> None:
-        """`in_browser`: the viewer has no terminal on this machine, and may be another person."""
+        """`in_browser`: the viewer has no terminal on this machine, and may be another person.
+
+        `orientation`: show the most important keys at the start.
+        """
         super().__init__()
         self.source = source
         self.clock = clock
@@ -100,6 +105,7 @@ class CockpitApp(Cockpit):
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
         self._first = run_id
+        self._orients = orientation
         self._keys = keys if keys is not None else keymap_path()
         for theme in THEMES:
             self.register_theme(theme)
@@ -136,6 +142,8 @@ class CockpitApp(Cockpit):
             self.action_runs()
         else:
             self.open_run(run)
+        if self._orients:
+            self.push_screen(OrientationScreen(self.keys), lambda _: remember())
 
     def _signalled(self, number: int) -> None:
         terminal.end_if_hung_up(128 + number)
@@ -308,7 +316,8 @@ def run_cockpit(source: LocalSource, run_id: str | None, **options: Any) -> int:
 
     `run_id` None shows the run list, or the only live run. `options` are those of CockpitApp.
     """
-    app = CockpitApp(source, run_id, **options)
+    due = not options.get("readonly") and not source.simulated and is_due()
+    app = CockpitApp(source, run_id, orientation=due, **options)
     app.owns_terminal = True
     app.driver_class = PacedDriver
     app.run()

@@ -45,7 +45,7 @@ class Stage:
             "HOME": str(self.root), "XDG_STATE_HOME": str(self.root / "state"),
             "XDG_CONFIG_HOME": str(self.root / "config"), "DISTUI_SOCKET_DIR": str(self.root / "s"),
             "VIRTUAL_ENV": str(self.root / "venv"), "TERM": "xterm-256color", "COLORTERM": "truecolor",
-            "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1",
+            "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "DISTUI_ORIENTATION": "off",
         }  # fmt: skip
         if gpus:
             self.play()

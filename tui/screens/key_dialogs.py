@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from textual.binding import Binding
+from textual.events import Key
 from textual.screen import Screen
 from textual.widgets import Input
 
 from ..keys import ACTIONS, PANES, SCOPES, key_text
 from ..rows.glyphs import Row, hang, key_row
-from ..rows.key_list import KeyEntry, best_first, command_row, help_row, help_rows
+from ..rows.key_list import KeyEntry, best_first, command_row, help_row, help_rows, orientation_rows
 from .live_keys import LiveKey, context_of, live_keys
+from .modal import RowsModal
 from .search_dialog import SearchDialog, pointer
 
 MOST_COMMANDS = 20
@@ -49,6 +51,25 @@ def _unlisted(screen: Screen[object]) -> list[tuple[str, str]]:
         if binding.id and binding.id.startswith("launch.") and binding.id not in known:
             named.setdefault(binding.id, (key_text(binding.key), binding.description.capitalize()))
     return list(named.values())
+
+
+class OrientationScreen(RowsModal[None]):
+    """The five lines of a first start; any key closes them."""
+
+    def __init__(self, own_keys: Mapping[str, str]) -> None:
+        """Create the dialog; `own_keys` are the user's keys by action id."""
+        keys = {action.id: key_text(action.key.partition(",")[0]) for action in ACTIONS}
+        super().__init__(
+            "Welcome to distui", orientation_rows({**keys, **own_keys}), key_row(("any key", " closes"))
+        )
+
+    async def _on_key(self, event: Key) -> None:
+        event.stop()
+        event.prevent_default()
+        self.dismiss()
+
+    def on_click(self) -> None:
+        self.dismiss()
 
 
 class HelpScreen(SearchDialog[None]):
