@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ..runners.logs.attempt_bounds import UNBOUNDED, Bounds, bounds_of
-from ..runners.logs.dating import Dated, Key, LogSpan, begin_key
+from ..runners.logs.dating import Dated, Key, LogSpan, begin_key, bound_key
 from ..runners.logs.levels import Level, level_of
 from ..runners.run import clock
 from ..runners.run.commands import ReadLog
@@ -84,7 +85,7 @@ class LoadedLogs:
 
     def take_attempts(self, attempts: Sequence[Attempt], sizes: Mapping[str, int]) -> None:
         """Take over the attempts of the run so far, and the sizes of its logs."""
-        self._sizes, self._bounds = sizes, bounds_of(attempts)
+        before, self._bounds, self._sizes = self._bounds, bounds_of(attempts), sizes
         for attempt in attempts[1:]:
             number = attempt.number
             key = begin_key(self._bounds[number], number)
@@ -92,7 +93,20 @@ class LoadedLogs:
             if self._rules.get(number) != rule:  # lines that stay the same objects are not painted again
                 self._rules[number] = rule
         for span in self._spans.values():
-            span.bounds = self._bounds_of(span.file)
+            span.bound(self._bounds_of(span.file))
+        ends = [self._bounds[number].end for number in self._bounds.keys() & before.keys()]
+        self._move_back(min(set(ends) - {bounds.end for bounds in before.values()}, default=math.inf))
+
+    def _move_back(self, end: float) -> None:
+        """Move lines that were read before their attempt's `end` was known above the rule of the next attempt."""
+        lines, index = self._all, len(self._all)
+        while index and lines[index - 1].key[0] >= end:
+            index -= 1
+            line = lines[index]
+            file = self._files.get(line.key[3])
+            if file is not None and line.key[0] > self._bounds_of(file).end:
+                lines[index] = line._replace(key=bound_key(line.key, self._bounds_of(file)))
+        lines[index:] = sorted(lines[index:], key=key_of_line)
 
     def add(self, files: Sequence[LogFile]) -> None:
         """Add files that were created since. Those of open attempts are read, and at the end also a new attempt's."""

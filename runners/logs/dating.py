@@ -59,6 +59,11 @@ def key_of(file: LogFile, when: float, offset: int, begin: float = 0.0) -> Key:
     return (begin, -rank, -stream, file.id, offset)
 
 
+def bound_key(key: Key, bounds: Bounds) -> Key:
+    """Return the key of a line that was read before its attempt's end was known."""
+    return (min(key[0], bounds.end), *key[1:])
+
+
 def begin_key(bounds: Bounds, number: int = 0) -> Key:
     """Return the sort key before the first line of an attempt. `number` tells such keys apart."""
     return (bounds.begin, _BEFORE_RANKS, 0, "", number)
@@ -96,6 +101,13 @@ class LogSpan:
         self._repeats = False
         """Whether the line at `next` is loaded, but not the text after it."""
         self._floor = self._shift = 0.0
+
+    def bound(self, bounds: Bounds) -> None:
+        """Set the times of the file's attempt, also for the loaded lines: see `bound_key`."""
+        self.bounds = bounds
+        self._floor = min(self._floor, bounds.end)
+        if self.first is not None and self.last is not None:
+            self.first, self.last = bound_key(self.first, bounds), bound_key(self.last, bounds)
 
     @property
     def behind(self) -> bool:

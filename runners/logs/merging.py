@@ -69,7 +69,7 @@ class MergedLogs:
 
     def bound(self, file: LogFile, bounds: Bounds | None) -> None:
         """Set the times of the file's attempt, which lines read from now on do not leave. None: unknown."""
-        self._spans[file.id].bounds = bounds or UNBOUNDED
+        self._spans[file.id].bound(bounds or UNBOUNDED)
 
     def take_new_names(self, files: Iterable[LogFile]) -> None:
         """Continue files under their new names. `files`: all current files."""

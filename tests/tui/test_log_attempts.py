@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from distui.runners.logs import line_times
 from distui.runners.logs.levels import ALARMS
 from distui.runners.logs.windows import ask_window
 from distui.runners.run.commands import ReadLog
@@ -206,7 +209,9 @@ async def test_the_rule_follows_what_was_shown_when_an_attempt_begins(tmp_path: 
     assert not tail.unfinished
 
 
-async def test_a_search_tells_how_far_it_is_and_holds_only_the_files_that_it_searches(tmp_path: Path) -> None:
+async def test_a_search_tells_how_far_it_is_and_holds_only_the_files_that_it_searches(
+    tmp_path: Path,
+) -> None:
     it = Restarted(tmp_path, 50, fails=range(51))
     found = it.filter("RuntimeError")
     shares = [found.searched]
@@ -218,3 +223,36 @@ async def test_a_search_tells_how_far_it_is_and_holds_only_the_files_that_it_sea
     assert (shares[0], shares[-1]) == (0.0, 1.0)
     assert len(set(shares)) > 40
     assert len(found.lines) == 50 + 49
+
+
+async def test_every_reader_has_the_same_order_also_of_lines_that_an_agent_saw_late(tmp_path: Path) -> None:
+    """Last lines of an attempt are seen when the next one runs already."""
+    dice, it = random.Random(7), Restarted(tmp_path, 4, ranks=3, lines=40)
+    for file in it.files:
+        assert file.attempt is not None
+        ends = [0, *(match.end() for match in re.finditer(b"\n", (tmp_path / file.id).read_bytes()))]
+        begin = it.attempts[file.attempt - 1].began
+        seen = sorted(begin + dice.uniform(0, 102) for _ in ends)  # the next one begins after 100 seconds
+        path = tmp_path / line_times.FOLDER / file.id
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(line_times.packed(zip(ends, seen, strict=True)))
+    attached = it.tail()
+    await attached.begin()
+    while not attached.beginning:
+        await attached.earlier()
+    from_start = it.tail()
+    await from_start.begin_at(Jump())
+    while from_start.behind:
+        await from_start.later()
+    found = it.filter(".")
+    while found.searching:
+        await found.pull(it.sizes)
+    following = LogTail(partial(ask_window, tmp_path), [])
+    for number in range(1, 5):
+        following.take_attempts(it.attempts[:number], it.sizes)
+        following.add([file for file in it.files if file.attempt == number])
+        await (following.begin() if number == 1 else following.pull(it.sizes))
+    expected = [number for number in range(1, 5) for _ in range(3 * 40 + (number == 1))]
+    lines = [text for text in texts(attached) if not text.startswith("──")]
+    assert [int(re.search(r"attempt (\d)", text)[1]) for text in lines] == expected  # type: ignore[index]
+    assert texts(attached) == texts(from_start) == texts(found) == texts(following)
