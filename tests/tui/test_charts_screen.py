@@ -102,6 +102,10 @@ async def test_the_axis_may_be_one_of_steps(rig: Start, ascii_only: bool) -> Non
         for _ in range(9):
             await it.press("left")
         await it.until(lambda: re.search(r"22:1\d:\d\d step \d{3} ", it.screen()))
+        for _ in range(30):
+            await it.press("right")
+        await it.until(lambda: re.search(r"22:15:2\d step 62\d ", it.screen()))
+        assert "n/a" not in titles(it).values(), "it stops at the newest value"
         await it.press("X", "escape")
         await it.until(lambda: "22:14:00" in it.screen())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -113,6 +114,8 @@ class ChartView(Struct, frozen=True, kw_only=True):
 
     span: Span
     """Time of the cells."""
+    until: float = math.inf
+    """Unix time of the newest values: cells after it are blank."""
     steps: Steps | None = None
     """The step of each time, if the horizontal axis is one of steps."""
     mode: Mode = Mode.BRAILLE
@@ -137,12 +140,20 @@ class ChartView(Struct, frozen=True, kw_only=True):
         step = self.steps.at(when)
         return None if step is None else axis.at(min(step, axis.end - axis.cell / 2))
 
+    @property
+    def newest(self) -> int:
+        """The cell of the newest values."""
+        cell = self.cell(self.until)
+        return self.axis.cells - 1 if cell is None else cell
+
     def time_at(self, cell: int) -> float | None:
-        """Return the time of a cell."""
-        at = self.axis.middle(cell)
+        """Return the time of a cell; None after the newest values."""
+        at: float | None = self.axis.middle(cell)
         if self.axis.in_steps and self.steps is not None:
-            return self.steps.time_of(at)
-        return at
+            at = self.steps.time_of(self.axis.begin + (cell + 1) * self.axis.cell)
+        if at is None or cell > self.newest:
+            return None
+        return min(at, self.until)
 
     def rules(self) -> dict[int, Rule]:
         """Return the restarts and the crosshair by their cell."""

@@ -51,6 +51,7 @@ def window_of(first: float, end: float, wanted: float, *, growing: bool) -> Wind
 
     While it is `growing`, a window that begins with the first sample has some room at its right.
     """
+    first = min(first, end)
     age = max(SHORTEST_S, end - first)
     if age >= wanted:
         return Window(end, wanted)

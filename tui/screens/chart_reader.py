@@ -107,6 +107,8 @@ class ChartReader:
         for name in STEPS:
             for shown in self.series(name):
                 counts = folded(counted(shown.mean), self._parts, max)
+                newest_column = (self._view.newest + 1) * self._view.mode.across
+                counts[newest_column:] = [None] * (len(counts) - newest_column)
                 if any(count is not None for count in counts):
                     return Steps(self._view.span, counts)
         return None

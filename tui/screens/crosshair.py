@@ -32,18 +32,21 @@ class Crosshair:
         if not self._pinned:
             self._go(None)
 
-    def move(self, view: ChartView | None, newest: float, cells: int) -> None:
-        """Move it by so many cells; it begins at the newest value."""
+    def move(self, view: ChartView | None, by: int) -> None:
+        """Move it to the next cell (1) or the one before (-1) that has a time; it begins at the newest value."""
         if view is None:
             return
-        last = view.span.cells - 1
-        cell = view.cell(newest if self._at is None else self._at)
-        if cell is None:
-            cell = last
-        if self._at is not None:
-            cell = max(0, min(last, cell + cells))
+        before = None if self._at is None else view.cell(self._at)
         self._pinned = True
-        self._go(view.time_at(cell))
+        if before is None:
+            self._go(view.time_at(view.newest))
+            return
+        end = view.newest + 1 if by > 0 else -1
+        for cell in range(before + by, end, by):
+            at = view.time_at(cell)
+            if at is not None and view.cell(at) != before:
+                self._go(at)
+                return
 
     def to_begin(self, view: ChartView | None) -> None:
         """Move it to the oldest value."""

@@ -128,6 +128,7 @@ class CurveStrip(HistoryPane):
         self.history.dot = max(1.0, span.cell / mode.across)
         view = ChartView(
             span=span,
+            until=latest(frame),
             mode=mode,
             log=frame.view.log_scale,
             marks=self.marks(frame),
@@ -255,8 +256,7 @@ class CurveStrip(HistoryPane):
 
     def action_sideways(self, by: int) -> None:
         """Move the crosshair instead of the columns, since a chart always fits."""
-        if self.frame is not None:
-            self.cross.move(self._view, latest(self.frame), 1 if by > 0 else -1)
+        self.cross.move(self._view, 1 if by > 0 else -1)
 
     def action_end(self, bottom: bool) -> None:
         """Move the crosshair to the oldest time of the window; or go live, without a crosshair."""
