@@ -56,7 +56,7 @@ class RowsModal(ModalScreen[Answer]):
 
     WIDEST: ClassVar[int] = 96
     MARGIN: ClassVar[int] = 8
-    """Columns that stay free beside the box, if the terminal has 80 or more."""
+    """Columns that stay free next to the box, if the terminal has 80 or more."""
 
     def __init__(
         self,
