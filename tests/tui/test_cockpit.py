@@ -232,7 +232,7 @@ async def test_an_ended_run_offers_no_restart(rig: Start) -> None:
         await it.until(lambda: "run has ended: launch it again" in it.told())
         assert "x stop" not in it.screen().splitlines()[-1]
         await it.press("r")
-        assert type(it.app.screen).__name__ == "LaunchScreen", "r launches it again"
+        assert type(it.app.screen).__name__ == "RerunScreen", "r asks before it runs it again"
 
 
 async def test_enter_shows_the_log_of_one_rank_and_esc_all_again(rig: Start) -> None:
