@@ -23,6 +23,7 @@ from distui.tui.rows.charts import (
     held,
     is_young,
     newest,
+    old_value,
     rows_of_charts,
     title_row,
 )
@@ -42,7 +43,7 @@ def view(width: int, seconds: float = 300.0, mode: Mode = Mode.BRAILLE, **more: 
 
 
 def steps(values: Sequence[float | None]) -> Panel:
-    line = Line(tuple(values), now=newest(values, 1.0, STEP_TIME))
+    line = Line(tuple(values), now=newest(values, 1.0, STEP_TIME), old=old_value(values, 1.0))
     return Panel(STEP_TIME, (line,))
 
 
@@ -53,7 +54,9 @@ def test_a_title_says_value_and_percentiles() -> None:
 
 
 def test_a_value_that_is_old_is_not_shown_as_now() -> None:
-    assert plain([title_row(steps([0.8] * 50 + [None] * 50), 24)]) == ["step time n/a"]
+    row = title_row(steps([0.8] * 51 + [None] * 50), 34)
+    assert plain([row]) == ["step time 800 ms/step · 50 s ago"]
+    assert row[1][1] == "stale"
 
 
 def test_an_empty_chart_says_why() -> None:

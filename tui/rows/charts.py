@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from ...runners.run.formatting import NA, step_text
+from ...runners.run.formatting import NA, duration_text, step_text
 from ...runners.run.freshness import TIMES, holds, usual_interval
 from ...runners.run.samples import Gpu, Host
 from ...runners.run.state import RunState
@@ -225,6 +225,22 @@ def newest(values: Values, bucket: float, metric: Quantity) -> float | None:
     return values[known[-1]] if stays or holds(age_s, usual_s) else None
 
 
+def old_value(values: Values, bucket: float) -> tuple[float, float] | None:
+    """Return the newest value and its age in seconds; None without one. The last value is the current one."""
+    for back, value in enumerate(reversed(values)):
+        if value is not None:
+            return value, back * bucket
+    return None
+
+
+def _title_value(metric: Quantity, line: Line) -> Row:
+    """Return the newest value, dim and with its age if it no longer holds."""
+    if line.now is None and line.old is not None:
+        value, age_s = line.old
+        return ((f" {newest_text(metric, value)} · {duration_text(age_s)} ago", "stale"),)
+    return ((f" {newest_text(metric, line.now)}", "accent"),)
+
+
 def title_row(panel: Panel, width: int) -> Row:
     """Return `step time 0.84s · p50 0.84s p99 1.31s`, from the left as much as fits."""
     metric = panel.metric
@@ -232,7 +248,7 @@ def title_row(panel: Panel, width: int) -> Row:
     if panel.empty:
         return clip((*head, (f"  {NA}", "stale")), width)
     main = panel.curves[0]
-    row: Row = (*head, (f" {newest_text(metric, main.now)}", "accent"))
+    row: Row = (*head, *_title_value(metric, main))
     parts: list[Row] = []
     for curve in panel.curves[1:]:
         if curve.letter:

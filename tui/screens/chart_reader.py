@@ -13,7 +13,7 @@ from ...runners.telemetry.metric_names import find_metric
 from ...runners.telemetry.quantity import Quantity
 from ..history import MetricHistory, Shown
 from ..newest_samples import Want, header_value, latest, newest_values
-from ..rows.charts import ChartView, Panel, held, is_young, limit_of, newest
+from ..rows.charts import ChartView, Panel, held, is_young, limit_of, newest, old_value
 from ..rows.frame import Frame, gpu_places, names
 from ..rows.glyphs import Cell, Row
 from ..rows.plot import Line
@@ -149,6 +149,8 @@ class ChartReader:
         """Return the curve of a series, with the value for the title."""
         values = held(shown.mean) if metric.sparse else shown.mean
         line = Line(folded(values, self._parts, mean), now=self._now(metric, values, shown, want))
+        if self._view.cursor is None:
+            line = replace(line, old=old_value(self._until_now(values), self._buckets.seconds))
         if shown.of > 1 or self._buckets.seconds > 1:
             low, high = folded(shown.low, self._parts, min), folded(shown.high, self._parts, max)
             return replace(line, low=low, high=high)
@@ -162,9 +164,13 @@ class ChartReader:
         current = self._current(shown, want) if is_live(self._frame) else None
         if current is not None:
             return current
+        return newest(self._until_now(values), self._buckets.seconds, metric)
+
+    def _until_now(self, values: Values) -> Values:
+        """Return the values of the buckets up to the current one."""
         until = self._buckets.at(latest(self._frame))
         end = self._buckets.size if until is None else until + 1
-        return newest(values[:end], self._buckets.seconds, metric)
+        return values[:end]
 
     def _current(self, shown: Shown, want: Want) -> Value:
         """Return the value of the header, else that of the newest samples; None without any."""
