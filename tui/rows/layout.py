@@ -36,6 +36,12 @@ LEAST_CURVES = 8
 TWO_CHARTS = 2 * LEAST_CURVES + 2
 """Rows of text of two readable charts, with their marks and times."""
 
+MOST_EVENTS = 10
+"""Maximum rows of text of events above another pane."""
+
+LEFT = 88
+"""Columns of text that the tables can use; a wider left column leaves its room to curves and log."""
+
 LEAST_OF_BOTH = 20
 """Minimum body rows for GPUs in the rank pane (a terminal of 24 lines)."""
 
@@ -203,19 +209,23 @@ def _fill(body: Stack, width: int, height: int, choice: Choice, wants: Wants, fl
 
 def _chosen(body: Stack, layout: Layout, wants: Wants) -> None:
     """Show the panes of a layout that have something to show."""
-    left = [pane for pane in layout.left if _rows_wanted(pane, body, wants)]
-    right = [pane for pane in layout.right if _rows_wanted(pane, body, wants)]
+    left, right = (_worth(panes, body, wants) for panes in (layout.left, layout.right))
     if body.width < MIDDLE[0] or not left or not right:
-        _stacked(body, [*left, *right], wants)
+        _stacked(body, _worth(layout.narrow, body, wants) or ["ranks"], wants)
         return
-    columns = body.split(body.width * 11 // 20, body.height)
+    columns = body.split(_left_width(body.width), body.height)
     _stacked(columns[0], left, wants)
     _stacked(columns[1], right, wants)
     body.take(*columns)
 
 
+def _worth(panes: Sequence[str], stack: Stack, wants: Wants) -> list[str]:
+    return [pane for pane in panes if _rows_wanted(pane, stack, wants)]
+
+
 def _stacked(stack: Stack, panes: Sequence[str], wants: Wants) -> None:
     """Add panes with the rows that they could fill; each leaves some rows for those below."""
+    panes = panes[: max(1, stack.height // (LEAST_RANKS + stack.extra))]
     for place, pane in enumerate(panes[:-1], 1):
         below = (len(panes) - place) * (LEAST_LOG + stack.extra)
         stack.add(pane, _rows_wanted(pane, stack, wants), keep=below)
@@ -234,6 +244,8 @@ def _rows_wanted(pane: str, stack: Stack, wants: Wants) -> int:
         return wants.strip(MOST_STRIP)
     if pane == "card":
         return wants.card(stack.inner)
+    if pane == "events":
+        return MOST_EVENTS
     if pane == "curves" and not wants.curves:
         return 0
     return stack.height
@@ -242,6 +254,11 @@ def _rows_wanted(pane: str, stack: Stack, wants: Wants) -> int:
 def is_large(width: int, height: int) -> bool:
     """Whether the screen has two columns of panes."""
     return width >= LARGE[0] and height >= LARGE[1]
+
+
+def _left_width(width: int) -> int:
+    """Return the width of the left one of two columns."""
+    return max(width * 9 // 20, min(LEFT, width * 11 // 20))
 
 
 def most_banner(height: int) -> int:
@@ -343,7 +360,7 @@ def _large(body: Stack, wants: Wants) -> None:
     """Two columns: hardware and ranks on the left; curves and the log on the right."""
     if wants.crowded and not wants.ended:
         body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
-    left, right = body.split(body.width * 11 // 20, body.height)
+    left, right = body.split(_left_width(body.width), body.height)
     _left(left, wants, natural=True)
     if wants.curves:
         right.add("curves", right.height * 11 // 20 - right.extra)

@@ -6,10 +6,12 @@ from msgspec import Struct
 
 
 class Layout(Struct, frozen=True):
-    """Panes of two columns, from the top; on a narrow terminal they are one column. The last takes the free rows."""
+    """Panes from the top; the last of a column takes the free rows. Of `gpus` and `heat` one has something to show."""
 
     left: tuple[str, ...] = ()
     right: tuple[str, ...] = ()
+    narrow: tuple[str, ...] = ()
+    """The only column of a narrow terminal."""
 
 
 TRAIN = "train"
@@ -17,7 +19,9 @@ TRAIN = "train"
 
 LAYOUTS: dict[str, Layout] = {
     TRAIN: Layout(),
-    "cluster": Layout(("gpus", "heat", "ranks"), ("strip", "events")),
-    "log": Layout(("ranks", "card"), ("log",)),
-    "profile": Layout(("ranks", "strip"), ("curves",)),
+    "cluster": Layout(
+        ("gpus", "heat", "ranks", "curves"), ("strip", "events", "log"), ("gpus", "heat", "ranks")
+    ),
+    "log": Layout(("ranks", "card", "events"), ("log",), ("ranks", "log")),
+    "profile": Layout(("ranks", "strip", "log"), ("curves",), ("strip", "curves")),
 }

@@ -280,6 +280,7 @@ class RunScreen(Screen[None]):
             layout = following(tuple(LAYOUTS), layout)
         self.app.change_view(pane="overview", layout=layout, maximised="")
         self.app.choices.choose(layout="" if layout == TRAIN else layout)
+        self.app.clear_messages()
         self.notify(f"layout: {layout}", timeout=2)
 
     def action_pause(self) -> None:
