@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -28,7 +28,7 @@ _SAME_S = 1.0
 
 
 class Source(Struct, frozen=True):
-    """Where to search for a line, and what to show around it."""
+    """The files of a line, the pattern that finds it, and the part of the log to show around it."""
 
     selection: Selection
     files: tuple[LogFile, ...] = ()
@@ -55,24 +55,34 @@ def source_of_line(state: RunState, name: str, text: str) -> Source | None:
 
 
 def source_of_findings(
-    state: RunState, findings: Iterable[Finding], ranks: tuple[int, ...]
+    state: RunState, findings: Sequence[Finding], ranks: tuple[int, ...]
 ) -> Source | None:
     """Return the source of findings about these ranks: a line of their evidence, a failure, or a rank's log."""
-    found = list(findings)
-    for line in [line for finding in found for line in finding.evidence]:
+    for finding in findings:
+        source = _source_of_evidence(state, finding)
+        if source is not None:
+            return source
+    for finding in findings:
+        attempt = attempt_at(state, finding.since)
+        if attempt is not None and _is_of_failure(finding, attempt, ranks):
+            return source_of_failure(state, attempt)
+    return _source_of_rank(state, ranks[0], findings[0].since) if ranks else None
+
+
+def _source_of_evidence(state: RunState, finding: Finding) -> Source | None:
+    """Return the source of the first line of a log in the evidence."""
+    for line in finding.evidence:
         place = _AT.fullmatch(clean_text(line))
         source = source_of_line(state, place["file"], place["text"]) if place is not None else None
         if source is not None:
             return source
-    for finding in found:
-        attempt = attempt_at(state, finding.since)
-        if attempt is not None and _is_of_failure(finding, attempt, ranks):
-            return source_of_failure(state, attempt)
-    if not ranks:
-        return None
-    since = found[0].since
-    is_past = attempt_at(state, since) is not state.newest
-    return Source(Selection(rank=ranks[0]), at=(since or 0.0) if is_past else 0.0)
+    return None
+
+
+def _source_of_rank(state: RunState, rank: int, since: float | None) -> Source:
+    """Return the log of a rank: at a time in an earlier attempt, else at its end."""
+    is_newest = attempt_at(state, since) is state.newest
+    return Source(Selection(rank=rank), at=0.0 if is_newest or since is None else since)
 
 
 def attempt_at(state: RunState, at: float | None) -> Attempt | None:
@@ -95,12 +105,17 @@ def source_of_failure(state: RunState, attempt: Attempt) -> Source | None:
     cause = attempt.first_cause
     if cause is None:
         return None
-    files = [file for file in files_for(state, None, "all") if file.attempt == attempt.number]
-    of_rank = [file for file in files if file.rank == cause.rank and file.stream != "nccl"]
-    of_command = [file for file in files if file.source == "command"]
-    selection = Selection(rank=cause.rank) if of_rank or not of_command else Selection()
+    files = _files_of(state, attempt, cause.rank)
+    selection = Selection() if any(file.rank is None for file in files) else Selection(rank=cause.rank)
     at = cause.at or attempt.ended or attempt.began
-    return Source(selection, tuple(of_rank or of_command), _raised(cause), is_failure=True, at=at)
+    return Source(selection, files, _raised(cause), is_failure=True, at=at)
+
+
+def _files_of(state: RunState, attempt: Attempt, rank: int) -> tuple[LogFile, ...]:
+    """Return stdout and stderr of a rank in an attempt; without ranks, those of the command."""
+    files = [file for file in files_for(state, None, "all") if file.attempt == attempt.number]
+    of_rank = tuple(file for file in files if file.rank == rank and file.stream != "nccl")
+    return of_rank or tuple(file for file in files if file.source == "command")
 
 
 def _raised(cause: FirstCause) -> str:

@@ -111,17 +111,19 @@ class LoadedLogs:
     def add(self, files: Sequence[LogFile]) -> None:
         """Add files that were created since. Those of open attempts are read, and at the end also a new attempt's."""
         fresh = [file for file in files if file.id not in self._files]
-        if not fresh:
-            return
-        self._files.update((file.id, file) for file in fresh)
-        chosen = self._files.values()
-        self.writers = len({(file.node, file.label, file.stream) for file in chosen})
-        self._open.all = sorted({file.attempt for file in chosen if file.attempt is not None})
+        if fresh:
+            self._files.update((file.id, file) for file in fresh)
+            self._count_files()
         if self._open and self.at_end:
             self._open.open_newest()
         for file in fresh:
             if file.attempt in self._open:
                 self._spans[file.id] = self._new_span(file)
+
+    def _count_files(self) -> None:
+        chosen = self._files.values()
+        self.writers = len({(file.node, file.label, file.stream) for file in chosen})
+        self._open.all = sorted({file.attempt for file in chosen if file.attempt is not None})
 
     def _opened(self, number: int) -> list[str]:
         """Open an attempt, and at first also logs of no attempt; return the names of their files."""

@@ -233,18 +233,22 @@ class LogTail(LoadedLogs):
         """Load the next lines without following the end."""
         before = len(self.lines)
         for _ in range(ROUNDS):
-            left, newer = [span for span in self._spans.values() if span.behind], self._open.newer
-            if len(self.lines) >= before + ENOUGH:
-                break
-            if left:
-                left.sort(key=lambda span: span.last or FIRST)
-                await asyncio.gather(*map(self._advance, _half(left)))
-                self._show()
-            elif newer is not None:
-                await self._begin_with([ReadLog(name, 0, WINDOW) for name in self._opened(newer)])
-            else:
+            if len(self.lines) >= before + ENOUGH or not await self._add_below():
                 break
         self._trim_front()
+
+    async def _add_below(self) -> bool:
+        """Load later lines of the open files, or the beginning of the next attempt. Return False at the end."""
+        left, newer = [span for span in self._spans.values() if span.behind], self._open.newer
+        if left:
+            left.sort(key=lambda span: span.last or FIRST)
+            await asyncio.gather(*map(self._advance, _half(left)))
+            self._show()
+        elif newer is not None:
+            await self._begin_with([ReadLog(name, 0, WINDOW) for name in self._opened(newer)])
+        else:
+            return False
+        return True
 
     async def earlier(self) -> int:
         """Load earlier lines; return how many were added in front."""
@@ -261,17 +265,21 @@ class LogTail(LoadedLogs):
     async def _more_in_front(self, wanted: int) -> None:
         size = WINDOW if len(self._spans) <= 4 else WINDOW // 4
         for _ in range(ROUNDS):
-            left, older = [span for span in self._spans.values() if span.begin > 0], self._open.older
-            if len(self.lines) >= wanted:
+            if len(self.lines) >= wanted or not await self._add_in_front(size):
                 break
-            if left:
-                left.sort(key=lambda span: span.first or LAST, reverse=True)
-                await asyncio.gather(*(self._load_front(span, size) for span in _half(left)))
-                self._show()
-            elif older is not None:
-                await self._begin_with([ReadLog(name, -TAIL, WINDOW) for name in self._opened(older)])
-            else:
-                break
+
+    async def _add_in_front(self, size: int) -> bool:
+        """Load earlier lines of the open files, or the end of the attempt before. Return False at the beginning."""
+        left, older = [span for span in self._spans.values() if span.begin > 0], self._open.older
+        if left:
+            left.sort(key=lambda span: span.first or LAST, reverse=True)
+            await asyncio.gather(*(self._load_front(span, size) for span in _half(left)))
+            self._show()
+        elif older is not None:
+            await self._begin_with([ReadLog(name, -TAIL, WINDOW) for name in self._opened(older)])
+        else:
+            return False
+        return True
 
     async def _load_front(self, span: LogSpan, size: int) -> None:
         """Load about `size` bytes before the loaded part of a file."""

@@ -151,7 +151,7 @@ class LogStream:
         """Return the offset of each file's first line to read, and find the oldest attempt to read."""
         asked, offsets = self._asked, dict[str, int]()
         for number in sorted(groups, key=lambda number: number or _NEWEST, reverse=True):
-            if number in bounds and asked.since is not None and bounds[number].end < asked.since:
+            if _is_over(bounds.get(number), asked.since):
                 break
             begins = await asyncio.gather(*(self._begin(file) for file in groups[number]))
             offsets |= {file.id: begin for file, begin in zip(groups[number], begins, strict=True)}
@@ -197,8 +197,13 @@ def _by_attempt(files: list[LogFile]) -> dict[int, list[LogFile]]:
     return groups
 
 
+def _is_over(bounds: Bounds | None, since: float | None) -> bool:
+    """Whether an attempt ended before the requested lines."""
+    return bounds is not None and since is not None and bounds.end < since
+
+
 def _until(following: Bounds | None) -> Key:
-    """Return the key before which lines may be printed. `following`: of the next attempt to read."""
+    """Return the key that no printed line may reach. `following`: bounds of the next attempt to read."""
     return LAST if following is None else begin_key(following)
 
 

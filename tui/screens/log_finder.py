@@ -31,7 +31,7 @@ def _matches(hits: re.Pattern[str]) -> Wanted:
 
 
 class Reached(Enum):
-    """Where a search ended."""
+    """The result of a search."""
 
     AHEAD = "at a line in the direction of the search"
     AROUND = "at a line from the other end on"
