@@ -93,5 +93,5 @@ def of_thread(thread: RankThread) -> str:
     """Return a sentence with a thread's place or the error that ended it."""
     places = activity.stack_text(activity.telling_frames(thread.stack, 3))
     if thread.error:
-        return f"its {_name(thread)} died of {thread.error}" + (f" at {places}" if places else "")
-    return f"its {_name(thread)} is at {places}"
+        return f"{_name(thread)} died of {thread.error}" + (f" at {places}" if places else "")
+    return f"{_name(thread)}: {places}"

@@ -348,7 +348,7 @@ def test_a_runs_own_findings_stand_above_what_its_logs_say(
         "      since 22:13:20 UTC",
         "      ranks 0, 1 wait in all_reduce #42",
         "      its stack: train.py:33 load",
-        "      Do: look at the loader",
+        "      Fix: look at the loader",
         "  warning hint straggler (ranks 0, 1): rank 1 is slow",
         "  Missing: no logs of the newest attempt are on this machine.",
     ]
@@ -380,7 +380,7 @@ def test_what_is_not_read_is_named(log: Path, capsys: pytest.CaptureFixture[str]
         r"Not read: logs/torn\.gz breaks off after line \d+ \(.*\): have it copied again\.", torn
     )
     assert others == [
-        "Not read: 1 file is no log: logs/core.71.",
+        "Not read: 1 file is not a log: logs/core.71.",
         "Not read: 1 symbolic link is not followed.",
     ]
     code, out, _ = run(capsys, "logs", "--json")

@@ -120,7 +120,7 @@ def _of_detector(finding: Finding, state: RunState) -> list[str]:
     if finding.since is not None:
         lines.append(f"      since {time_of_day(finding.since, utc=True)}")
     lines += [f"      {line}" for line in finding.evidence]
-    return [*lines, f"      Do: {finding.remedy}"] if finding.remedy else lines
+    return [*lines, f"      Fix: {finding.remedy}"] if finding.remedy else lines
 
 
 def text(reading: Reading, verdict: Verdict) -> list[str]:

@@ -172,7 +172,7 @@ def test_what_is_no_log_is_left_out_of_a_directory(tmp_path: Path) -> None:
     reading, _ = read(logs)
     assert len(reading.files) == 4
     assert list(reading.unread) == [
-        "3 files are no logs: logs/core.71, logs/pipe.log, logs/train.py",
+        "3 files are not logs: logs/core.71, logs/pipe.log, logs/train.py",
         "2 symbolic links are not followed",
     ]
 

@@ -78,8 +78,8 @@ def test_the_thread_that_died_is_in_the_headline_and_one_that_lives_in_the_evide
         "rank 2 is blocked at train.py:33 load (lock, queue or thread), and its Thread-1 (produce) has died of "
         "KeyError: 'x'; ranks 0, 1, 3 wait"
     )
-    assert "its Thread-1 (produce) died of KeyError: 'x' at data.py:12 produce" in found.evidence
-    assert "its thread uploader is at log.py:9 send" in found.evidence
+    assert "Thread-1 (produce) died of KeyError: 'x' at data.py:12 produce" in found.evidence
+    assert "thread uploader: log.py:9 send" in found.evidence
 
 
 def leaves(rank: int, *, last_step: float = NOW - 60, share: float = 0.0) -> tuple[Pulse, ...]:
@@ -96,7 +96,7 @@ def test_a_rank_that_does_not_exit_is_named_with_the_thread_it_waits_for() -> No
     )
     assert found.evidence == (
         "stack of rank 1: threading.py:1553 _shutdown",
-        "its thread uploader is at log.py:9 send",
+        "thread uploader: log.py:9 send",
     )
 
 
