@@ -161,7 +161,7 @@ def _without_word(communicator: CommunicatorPart, reporting: Set[int]) -> Silent
         return None
     others = spans_text("rank", sorted(seen & reporting))
     did = f"{_ranks(ranks)} did not come, or ended without a word"
-    nothing = f"{agreeing(ranks, 'it tells', 'they tell')} of no error"
+    nothing = f"{agreeing(ranks, 'its log has', 'their logs have')} no error"
     return ranks, f"{did}: {others} waited or lost a peer, and {nothing}."
 
 

@@ -132,7 +132,7 @@ class Reading:
         except (DumpError, BrokenOff) as error:
             text = f"{source.name} is not a dump of a flight recorder that can be read ({error})"
             if source.given:
-                raise RunError(f"{text}: give the logs alone") from None
+                raise RunError(f"{text}: give only the logs") from None
             self.unread.sentences.append(text)
             return
         self.files.append(source.name)

@@ -184,7 +184,7 @@ def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
         yield Reason("it shares core", cores, remedy)
     elif not any(map(_is_one_core, free)):
         yield Reason(
-            "bound to core", f"it is bound to core {sample.cpus} alone, the others have more", remedy
+            "bound to core", f"it is bound to core {sample.cpus} only, the others have more", remedy
         )
 
 

@@ -164,7 +164,7 @@ def test_flight_recorders_are_one_table_a_group() -> None:
     assert dumps.flight({0: both}) == ["No rank has called a collective yet."]
     older = json.dumps({"recorders": [{"version": "2.4", "kind": "nccl", "entries": []}]})
     (said,) = dumps.flight({0: older, 1: older})
-    assert "what gloo does is n/a" in said, "torch 2.7 has no recorder for gloo"
+    assert "only NCCL's collectives, not gloo's" in said, "torch 2.7 has no recorder for gloo"
 
 
 def test_where_torch_only_counts_the_dump_has_the_counts() -> None:

@@ -234,9 +234,7 @@ def _nothing(texts: Mapping[int, str]) -> str:
     dumped = [json.loads(text) for text in texts.values()]
     kinds = {str(entry.get("kind")) for each in dumped for entry in each.get("recorders", ())}
     if kinds == {"nccl"}:
-        return (
-            "No call is recorded: this torch records NCCL's collectives alone, and what gloo does is n/a."
-        )
+        return "No call is recorded: this torch records only NCCL's collectives, not gloo's."
     return "No rank has called a collective yet."
 
 

@@ -36,7 +36,7 @@ def why_empty(state: RunState, reading: str = "") -> str:
     if reading:
         return reading
     if launching(state) or not state.ranks:
-        return "No rank has started yet: NCCL speaks when the ranks meet."
+        return "No rank has started yet: NCCL's log begins when the ranks meet."
     if state.phase.ended:
         return "Nothing of NCCL is in the logs of this run."
     if foreign(state):

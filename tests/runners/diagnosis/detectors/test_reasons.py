@@ -119,7 +119,7 @@ def test_links_and_memory(own: dict[str, Any], usual: dict[str, Any], text: str)
         ({"throttled_percent": 80.0}, {}, "its cgroup's CPU quota holds it back"),
         ({"throttled_percent": 80.0}, {"throttled_percent": 78.0}, None),
         ({"throttled_percent": 5.0}, {}, None),
-        ({"cpus": "3"}, {"cpus": "0-63"}, "it is bound to core 3 alone, the others have more"),
+        ({"cpus": "3"}, {"cpus": "0-63"}, "it is bound to core 3 only, the others have more"),
         ({"cpus": "3"}, {"cpus": "3"}, None),
         ({"cpus": "0-63"}, {"cpus": "0-63"}, None),
         ({"read_bps": 200e6}, {"read_bps": 1e6}, "it reads from storage where the others do not"),
