@@ -14,6 +14,7 @@ from distui.tui.rows.plot import Line, Mode, Rule, draw, sparkline, with_ticks
 from distui.tui.rows.time_axis import (
     BucketRange,
     Span,
+    Unit,
     Window,
     buckets_of,
     columns,
@@ -148,12 +149,13 @@ def test_an_axis_has_round_edges_around_its_values(
     assert axis.low <= low + slack
     assert low + size <= axis.high + slack
     assert (axis.ticks[0], axis.ticks[-1]) == (axis.low, axis.high)
-    assert len(axis.ticks) <= max(2, round(rows / 4) + 1)
+    assert len(axis.ticks) <= max(2, round(rows / 3) + 1)
 
 
 def test_an_axis_has_a_label_every_few_rows() -> None:
     assert round_axis(0.0, 0.84, 4).ticks == (0.0, 1.0)
     assert round_axis(0.0, 0.84, 9).ticks == (0.0, 0.5, 1.0)
+    assert round_axis(0.0, 0.255, 8).ticks == (0.0, 0.1, 0.2, 0.3), "little room is wasted"
     assert round_axis(2.31, 2.46, 8).ticks == (2.3, 2.4, 2.5)
     assert fixed_axis(100.0, 16).ticks == (0.0, 25.0, 50.0, 75.0, 100.0)
     assert fixed_axis(100.0, 13).ticks == (0.0, 50.0, 100.0), "in equal parts"
@@ -209,8 +211,10 @@ def test_ticks_are_at_round_wall_times(utc: None) -> None:
     text = plain([tick_row(span, "╵")])[0]
     assert text.split() == ["╵22:14", "╵22:15", "╵22:16", "╵22:17"]
     assert text.index("╵22:14") == 40 // 5
-    steps = plain([tick_row(Span(0.0, 10.0, 60, in_steps=True), "|")])[0]
+    steps = plain([tick_row(Span(0.0, 10.0, 60, Unit.STEP), "|")])[0]
     assert steps.split("|")[1:] == ["step 0        ", "step 150      ", "step 300      ", "step 450"]
+    since = plain([tick_row(Span(0.0, 2.5, 60, Unit.SINCE), "|")])[0]
+    assert since.split() == ["|0s", "|30s", "|1m", "|1m30s", "|2m"]
 
 
 @given(st.floats(1e9, 2e9), st.sampled_from([60.0, 300.0, 21600.0]), st.integers(1, 200), st.integers(1, 2))

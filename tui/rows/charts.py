@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -21,7 +21,7 @@ from .glyphs import Row, clip, row_width, wrap
 from .marks import Mark, mark_row
 from .plot import Line, Mode, Rule, draw, with_ticks
 from .step_axis import Steps
-from .time_axis import Span, tick_row
+from .time_axis import Span, Unit, tick_row
 from .value_axis import (
     Axis,
     Values,
@@ -135,7 +135,7 @@ class ChartView(Struct, frozen=True, kw_only=True):
     def cell(self, when: float) -> int | None:
         """Return the cell of a time; None outside the window."""
         axis = self.axis
-        if self.steps is None or not axis.in_steps:
+        if self.steps is None or axis.unit is not Unit.STEP:
             return axis.at(when)
         step = self.steps.at(when)
         return None if step is None else axis.at(min(step, axis.end - axis.cell / 2))
@@ -149,7 +149,7 @@ class ChartView(Struct, frozen=True, kw_only=True):
     def time_at(self, cell: int) -> float | None:
         """Return the time of a cell; None after the newest values."""
         at: float | None = self.axis.middle(cell)
-        if self.axis.in_steps and self.steps is not None:
+        if self.axis.unit is Unit.STEP and self.steps is not None:
             at = self.steps.time_of(self.axis.begin + (cell + 1) * self.axis.cell)
         if at is None or cell > self.newest:
             return None
@@ -169,7 +169,7 @@ class ChartView(Struct, frozen=True, kw_only=True):
 
     def placed_marks(self) -> list[Mark]:
         """Return the marks at their place on the axis."""
-        if not self.axis.in_steps:
+        if self.axis.unit is not Unit.STEP:
             return list(self.marks)
         placed: list[Mark] = []
         for mark in self.marks:
@@ -278,10 +278,23 @@ def chart(panel: Panel, view: ChartView, width: int, height: int) -> list[Row]:
     curves = panel.curves
     if view.steps is not None:
         curves = tuple(view.steps.moved(curve) for curve in curves)
-    edge = gutter(width)
     axis = axis_of(metric, curves, body, panel.limit, view.log)
-    drawn = draw(curves, min(view.span.cells, width - edge), body, axis, view.mode, view.rules())
-    return rows + with_ticks(drawn, axis, lambda value: edge_text(metric, value), edge, view.mode)
+    return rows + curve_rows(metric, curves, axis, width, body, view.mode, view.rules())
+
+
+def curve_rows(
+    metric: Quantity,
+    curves: Sequence[Line],
+    axis: Axis,
+    width: int,
+    rows: int,
+    mode: Mode,
+    rules: Mapping[int, Rule] | None = None,
+) -> list[Row]:
+    """Return the curves with the labels of their value axis."""
+    edge = gutter(width)
+    drawn = draw(curves, width - edge, rows, axis, mode, rules)
+    return with_ticks(drawn, axis, lambda value: edge_text(metric, value), edge, mode)
 
 
 def held(values: Values) -> list[float | None]:

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 
 from ...runners.comparison.account import Account, MetricCurve
 from ...runners.comparison.account_numbers import DRAWN, STEPS
-from ...runners.run.formatting import duration_short
 from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import find_metric
 from ...runners.telemetry.quantity import Quantity
-from ...runners.telemetry.quantity_text import count_short
-from .charts import LEAST_ROWS, axis_of, chart_text, chart_title, edge_text, gutter
+from .charts import LEAST_ROWS, axis_of, chart_text, chart_title, curve_rows, gutter
 from .comparison import INKS, SIDES
 from .glyphs import Cell, Row, clip
-from .plot import Line, Mode, draw, with_ticks
+from .plot import Line, Mode
 from .step_axis import counted, spread_points
+from .time_axis import Span, Unit, tick_row
 from .value_axis import Values
 
 LEAST_CHART = 5
@@ -39,7 +38,7 @@ def charts(a: Account, b: Account, by_step: bool, mode: Mode, width: int, height
     rows: list[Row] = []
     for number, (name, sides) in enumerate(shown):
         rows += chart_rows(find_metric(name), sides, end, mode, width, size + (number < rest))
-    return [*rows, axis_row(end, by_step, width)]
+    return [*rows, axis_row(end, by_step, mode, width)]
 
 
 _WHY_NONE = {  # by_step → why there is no chart
@@ -99,10 +98,10 @@ def chart_rows(
     height: int,
 ) -> list[Row]:
     """Return a title with the newest values, and the curves; letters identify them without colours."""
-    edge = gutter(width)
-    cells, body = width - edge, max(1, height - 1)
+    body = max(1, height - 1)
+    size = (width - gutter(width)) * mode.across
     lines = [
-        Line(spread_points(side, end, cells * mode.across), style=ink, letter=letter)
+        Line(spread_points(side, end, size), style=ink, letter=letter)
         for side, ink, letter in zip(sides, INKS, SIDES, strict=True)
     ]
     title: list[Cell] = [(chart_title(metric), "head")]
@@ -111,23 +110,13 @@ def chart_rows(
         title.append((f"  {line.letter} {newest}", line.style))
     filled = [line for line in lines if finite(line.mean)]
     axis = axis_of(metric, filled, body, None, log=False)
-    drawn = draw(filled, cells, body, axis, mode)
-    return [
-        clip(tuple(title), width),
-        *with_ticks(drawn, axis, lambda value: edge_text(metric, value), edge, mode),
-    ]
+    return [clip(tuple(title), width), *curve_rows(metric, filled, axis, width, body, mode)]
 
 
-def axis_row(end: float, by_step: bool, width: int) -> Row:
-    """Return start, middle and end of the axis."""
+def axis_row(end: float, by_step: bool, mode: Mode, width: int) -> Row:
+    """Return round steps, or durations since the start."""
     edge = gutter(width)
-    texts = [
-        f"step {count_short(end * share)}" if by_step else duration_short(end * share)
-        for share in (0.0, 0.5, 1.0)
-    ]
-    texts[0] = "step 0" if by_step else "0s since the start"
-    cells = width - edge
-    middle = max(0, cells // 2 - len(texts[0]))
-    line = texts[0] + " " * middle + texts[1]
-    line = line + " " * max(1, cells - len(line) - len(texts[2])) + texts[2]
-    return clip(((" " * edge, "text"), (line, "dim")), width)
+    cells = max(1, width - edge)
+    unit = Unit.STEP if by_step else Unit.SINCE
+    stroke = "|" if mode is Mode.ASCII else "╵"
+    return clip(((" " * edge, "text"), *tick_row(Span(0.0, end / cells, cells, unit), stroke)), width)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .plot import Line
-from .time_axis import Span
+from .time_axis import Span, Unit
 from .value_axis import Value, Values
 
 MOST_MISSING = 4
@@ -45,7 +45,7 @@ class Steps(Struct, frozen=True):
         if not known or min(known) == max(known):
             return None
         cells = self.span.cells
-        return Span(min(known), (max(known) - min(known)) / cells, cells, in_steps=True)
+        return Span(min(known), (max(known) - min(known)) / cells, cells, Unit.STEP)
 
     def moved(self, line: Line) -> Line:
         """Return a curve with its values at their steps."""

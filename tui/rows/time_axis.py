@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -65,13 +66,21 @@ def window_of(first: float, end: float, wanted: float, *, growing: bool) -> Wind
 # --- cells ---
 
 
+class Unit(enum.StrEnum):
+    """What a horizontal axis counts."""
+
+    CLOCK = "unix seconds"
+    STEP = "steps"
+    SINCE = "seconds since the start"
+
+
 class Span(Struct, frozen=True):
-    """The cells of a row: cell k begins at `begin + k * cell`, in unix seconds, or in steps."""
+    """The cells of a row: cell k begins at `begin + k * cell`."""
 
     begin: float
     cell: float
     cells: int
-    in_steps: bool = False
+    unit: Unit = Unit.CLOCK
 
     @property
     def end(self) -> float:
@@ -203,11 +212,25 @@ def _step_labels(span: Span) -> list[tuple[float, str]]:
     return [(number * step, f"step {count_short(number * step)}") for number in range(first, last + 1)]
 
 
+def _since_labels(span: Span) -> list[tuple[float, str]]:
+    """Return round durations with their texts, as in "1m30s"."""
+    step = next((step for step in TICKS if step >= span.cell * _ROOM), TICKS[-1])
+    times = range(0, math.floor(span.end) + 1, step)
+    return [(float(when), _duration(when)) for when in times]
+
+
+def _duration(seconds: int) -> str:
+    parts = ((seconds // 3600, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+_LABELS = {Unit.CLOCK: _clock_labels, Unit.STEP: _step_labels, Unit.SINCE: _since_labels}
+
+
 def tick_row(span: Span, stroke: str) -> Row:
-    """Return wall times or steps at round values, each after a stroke at its place."""
+    """Return labels at round values, each after a stroke at its place."""
     text = [" "] * span.cells
-    labels = _step_labels(span) if span.in_steps else _clock_labels(span)
-    for when, label in labels:
+    for when, label in _LABELS[span.unit](span):
         at, label = span.at(when), f"{stroke}{label}"
         if at is not None and at + len(label) <= span.cells:
             text[at : at + len(label)] = label

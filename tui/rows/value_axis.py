@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 Value = float | None
 Values = Sequence[Value]
 
-ROWS_PER_TICK = 4
-"""Rows from one label to the next, about."""
+ROWS_PER_TICK, LEAST_ROWS_PER_TICK = 4, 3
+"""Rows from one label to the next: about, and at least."""
 
 WORTH_CLIPPING = 1.5
 """Rare values are clipped if they would stretch the axis by more than this factor."""
@@ -47,20 +47,25 @@ class Axis(Struct, frozen=True):
 _EDGES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 """Leading digits of the upper edge of an axis without further labels."""
 
-_STEPS = (1.0, 2.0, 2.5, 4.0, 5.0, 10.0)
-"""Leading digits of the distance between two labels."""
+_STEPS = {1.0: 0.0, 2.0: 0.0, 5.0: 0.0, 2.5: 0.05, 4.0: 0.1, 1.5: 0.15, 3.0: 0.15}
+"""Leading digits of the distance between two labels, and how much room an axis may waste to avoid them."""
 
 
-def nice_ceiling(value: float, *, binary: bool = False, digits: Sequence[float] = _EDGES) -> float:
+def _unit(value: float, binary: bool) -> float:
+    """Return 1, or the largest of KiB, MiB, … in which a value is written."""
+    unit = 1.0
+    while binary and value / unit > 1000:
+        unit *= 1024
+    return unit
+
+
+def nice_ceiling(value: float, *, binary: bool = False) -> float:
     """Return the next round value at or above this one; 1.0 if it is not above 0. `binary` rounds in KiB, MiB, …."""
     if not math.isfinite(value) or value <= 0:
         return 1.0
-    unit = 1.0
-    if binary:
-        while value / unit > 1000:
-            unit *= 1024
+    unit = _unit(value, binary)
     power = unit * 10.0 ** math.floor(math.log10(value / unit))
-    return next((step * power for step in digits if value <= step * power * (1 + 1e-9)), 10.0 * power)
+    return next((step * power for step in _EDGES if value <= step * power * (1 + 1e-9)), 10.0 * power)
 
 
 def _multiples(step: float, first: int, last: int) -> tuple[float, ...]:
@@ -70,21 +75,36 @@ def _multiples(step: float, first: int, last: int) -> tuple[float, ...]:
 
 def round_axis(low: float, high: float, rows: int, *, binary: bool = False) -> Axis:
     """Return an axis whose edges are round values around `low` and `high`, with a label every few rows."""
-    intervals = max(1, round(rows / ROWS_PER_TICK))
-    if intervals == 1 and low:
+    most = max(1, round(rows / LEAST_ROWS_PER_TICK))
+    if most == 1:
         return _tight_axis(low, high, binary=binary)
-    digits = _EDGES if intervals == 1 else _STEPS
-    step = nice_ceiling((high - low) / intervals, binary=binary, digits=digits)
-    first, last = _around(low, high, step)
-    while last - first > intervals:
-        step = nice_ceiling(step * 1.01, binary=binary, digits=digits)
+    best, least = 1.0, math.inf
+    for step, penalty in _steps(high - low, binary):
         first, last = _around(low, high, step)
-    ticks = _multiples(step, first, last)
+        too_few = abs(last - first - rows / ROWS_PER_TICK) / 50
+        cost = (last - first) * step * (1 + penalty + too_few)
+        if last - first <= most and cost < least:
+            best, least = step, cost
+    ticks = _multiples(best, *_around(low, high, best))
     return Axis(ticks[0], ticks[-1], ticks=ticks)
+
+
+def _steps(size: float, binary: bool) -> Iterator[tuple[float, float]]:
+    """Yield round distances around a tenth of a size and above, with their penalties."""
+    if not math.isfinite(size) or size <= 0:
+        size = 1.0
+    unit = _unit(size, binary)
+    power = math.floor(math.log10(size / unit))
+    for exponent in (power - 1, power, power + 1):
+        for digit, penalty in _STEPS.items():
+            yield digit * 10.0**exponent * unit, penalty
 
 
 def _tight_axis(low: float, high: float, *, binary: bool) -> Axis:
     """Return an axis of a low chart, which has labels only at its edges."""
+    if not low:
+        high = nice_ceiling(high, binary=binary)
+        return Axis(0.0, high, ticks=(0.0, high))
     step = nice_ceiling((high - low) / 4, binary=binary)
     ticks = _multiples(step, *_around(low, high, step))
     return Axis(ticks[0], ticks[-1], ticks=(ticks[0], ticks[-1]))
@@ -101,9 +121,9 @@ def fixed_axis(high: float, rows: int, *, binary: bool = False) -> Axis:
     intervals = max(1, round(rows / ROWS_PER_TICK))
     for parts in range(intervals, 1, -1):
         step = high / parts
-        if math.isclose(nice_ceiling(step, binary=binary, digits=_STEPS), step):
+        if any(math.isclose(step, each) for each, _ in _steps(step, binary)):
             return Axis(0.0, high, ticks=_multiples(step, 0, parts))
-    step = nice_ceiling(high / intervals, binary=binary, digits=_STEPS)
+    step = min(each for each, _ in _steps(high, binary) if each >= high / intervals)
     inner = [tick for tick in _multiples(step, 0, intervals) if tick <= high - step * 0.7]
     return Axis(0.0, high, ticks=(*inner, high))
 

@@ -36,6 +36,7 @@ from ..rows.time_axis import (
     LIVE_WINDOW,
     WINDOWS,
     BucketRange,
+    Unit,
     buckets_of,
     columns,
     folded,
@@ -113,7 +114,7 @@ class CurveStrip(HistoryPane):
             parts.append(at if step is None else f"{at} step {count_short(step)}")
         if view.log:
             parts.append("log scale")
-        if self.by_step and not view.axis.in_steps:
+        if self.by_step and view.axis.unit is not Unit.STEP:
             parts.append("no steps to show")
         if shown < of:
             last = self.first + shown
