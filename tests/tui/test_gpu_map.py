@@ -87,7 +87,7 @@ def test_the_legend_has_the_scale_the_median_and_what_stands_out() -> None:
 
 
 def test_the_worst_ten_are_beside_the_map_broken_ones_first() -> None:
-    made = gpu_map(crowded(), 118, 34)
+    made = gpu_map(crowded(), 118, 34, (0, 0))
     assert made.grid is not None
     listed = [line_of(row)[made.grid.width :].strip() for row in made.rows[1:]]
     assert listed[:6] == [
@@ -101,6 +101,29 @@ def test_the_worst_ten_are_beside_the_map_broken_ones_first() -> None:
     assert len([text for text in listed if text]) == 10
     narrow = gpu_map(crowded(), 80, 19)
     assert line_of(narrow.rows[3])[64:] == " 12% c2 g3 r11"
+    assert len(narrow.listed) == 1 + len(ODD), "those near the median only with the cursor"
+
+
+def test_noise_is_not_painted() -> None:
+    """The order of GPUs near the median changes with each sample; without the cursor they are not listed."""
+    calm = several.running(16, 8)[:-1]
+    shown = [
+        text_of(
+            gpu_map(
+                frame_of([*calm, *((124.8, node, GpuTick(busy(node + more))) for node in range(16))]),
+                118,
+                13,
+            ).rows
+        )
+        for more in range(3)
+    ]
+    assert "all near median" in shown[0]
+    assert shown == shown[:1] * 3
+
+
+def busy(turn: int) -> tuple[Gpu, ...]:
+    """GPUs whose utilisation varies a little."""
+    return tuple(msgspec.structs.replace(gpu, util=93.0 + (turn + gpu.index) % 4) for gpu in play.gpus())
 
 
 def test_what_is_far_from_the_median_is_marked_and_the_rest_is_neutral() -> None:

@@ -249,7 +249,9 @@ def _beside(frame: Frame, made: GpuMap, scale: Scale, width: int, height: int) -
         gap, room = (" ", "text"), width
     rows = silent_rows(frame, made.nodes)[: height // 2]
     made.list_from = LEGEND + len(rows)
-    made.listed = worst(frame, made.nodes, scale)[: height - len(rows)]
+    made.listed = worst(frame, made.nodes, scale, only_far=made.cursor is None)[: height - len(rows)]
+    if not made.listed and scale.median is not None:
+        rows.append((("all near median", "dim"),))
     for at, cell in made.listed:
         node = made.nodes[at]
         value = node.value(cell)

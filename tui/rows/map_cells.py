@@ -104,13 +104,21 @@ class Scale(Struct, frozen=True):
         worse = [value for value in ordered[:count] if self.badness(value) > 0]
         return worse[-1] if worse else None
 
+    @property
+    def far(self) -> float | None:
+        """The first value that is far from the median on the bad side."""
+        if self.median is None:
+            return None
+        distance = FAR * self.spread
+        return self.median - distance if self.low_is_bad else self.median + distance
+
     def count_far(self) -> int:
         """Return the number of values that are far from the median on the bad side."""
-        if self.median is None:
+        if self.far is None:
             return 0
         if self.low_is_bad:
-            return bisect_right(self.values, self.median - FAR * self.spread)
-        return len(self.values) - bisect_left(self.values, self.median + FAR * self.spread)
+            return bisect_right(self.values, self.far)
+        return len(self.values) - bisect_left(self.values, self.far)
 
 
 def shown_nodes(state: RunState) -> list[Node]:

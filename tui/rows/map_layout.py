@@ -57,8 +57,6 @@ FORMS = (
 )
 """Forms, the most readable first."""
 
-_WIDE_FORMS = sum(form.cell == NUMBERS for form in FORMS)
-
 
 class Shape(Struct, frozen=True):
     """What the geometry depends on."""
@@ -154,8 +152,9 @@ class Grid(Struct, frozen=True):
 def grid_of(shape: Shape, width: int, height: int) -> Grid:
     """Return the most readable form in which all nodes fit, else the smallest one."""
     rows = max(1, (height - LEGEND) // shape.lines)
-    forms = FORMS if shape.nodes <= FEW else FORMS[_WIDE_FORMS:]
-    for form in forms:
+    for form in FORMS:
+        if form.cell == NUMBERS and shape.nodes > FEW:
+            continue
         grid = _laid_out(shape, form, width, rows)
         if grid.across * grid.down >= shape.nodes:
             return grid

@@ -18,10 +18,18 @@ Place = tuple[int, int]
 """Index of a node on the map, and of one of its cells."""
 
 
-def worst(frame: Frame, nodes: Sequence[MapNode], scale: Scale) -> list[Place]:
-    """Return broken GPUs, then those that are worse than the median, the worst first; at most WORST."""
+def worst(frame: Frame, nodes: Sequence[MapNode], scale: Scale, only_far: bool) -> list[Place]:
+    """Return broken GPUs, then those that are worse than the median, the worst first; at most WORST.
+
+    `only_far` leaves out those near the median, whose order is noise and would be painted with each sample.
+    """
     found = [(at, cell) for at, node in enumerate(nodes) for cell in node.broken if cell not in node.hidden]
-    bound = scale.median if frame.view.map_filter else scale.worst(WORST)
+    if frame.view.map_filter:
+        bound = scale.median
+    elif only_far:
+        bound = scale.far
+    else:
+        bound = scale.worst(WORST)
     if bound is not None:
         found += [(at, cell) for _, at, cell in nsmallest(WORST, _as_bad_as(bound, nodes, scale))]
     return found[:WORST]
