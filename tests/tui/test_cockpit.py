@@ -600,6 +600,14 @@ async def test_help_begins_with_the_focused_pane_and_filters(rig: Start) -> None
         assert isinstance(it.app.screen, RunScreen)
 
 
+async def test_help_has_the_keys_of_the_form_first(rig: Start) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("ctrl+n", "f1")
+        await it.until(lambda: "This pane: the form" in it.screen())
+        assert it.screen().index("^l           Start the run") < it.screen().index("  Curves  ")
+
+
 FOOTERS = {
     "1": ("enter log", "v stream"),
     "2": ("w stacks", "m metric"),

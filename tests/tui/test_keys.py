@@ -73,8 +73,8 @@ KEYS = [("help", "?", "help"), ("leave", "q", "quit"), ("sort", "s", "sort"), ("
     ("width", "wanted"),
     [
         (60, " ? help  q quit  s sort  : command"),
-        (36, " ? help  q quit  s sort  : command"),
-        (35, " ? help  q quit  …  : command"),
+        (34, " ? help  q quit  s sort  : command"),
+        (33, " ? help  q quit  …  : command"),
         (20, " …  : command"),
         (8, " …"),
     ],

@@ -9,7 +9,10 @@ from .tabs import ClickableRow
 LAST = "command"
 """Id of the key that is always visible, at the end."""
 
-CUT = "…  "
+GAP = "  "
+"""After each key."""
+
+CUT = f"…{GAP}"
 """Shown in place of the keys that do not fit."""
 
 FooterKey = tuple[str, str, str]
@@ -20,7 +23,7 @@ def footer_row(keys: Sequence[FooterKey], width: int) -> ClickableRow:
     """Return the keys that fit in `width` columns, in their order, and the key of the command line at the end."""
     last = [key for key in keys if key[0] == LAST]
     others = [key for key in keys if key[0] != LAST]
-    room = width - sum(map(_width, last))
+    room = width - sum(_width(key) - len(GAP) for key in last)
     if 1 + sum(map(_width, others)) > room:
         room -= len(CUT)
     row = ClickableRow()
@@ -31,16 +34,16 @@ def footer_row(keys: Sequence[FooterKey], width: int) -> ClickableRow:
             break
         _add(row, key)
     for key in last:
-        if row.width + _width(key) <= width:
+        if row.width + _width(key) - len(GAP) <= width:
             _add(row, key)
     return row
 
 
 def _width(key: FooterKey) -> int:
-    return len(key[1]) + len(key[2]) + 3
+    return len(key[1]) + 1 + len(key[2]) + len(GAP)
 
 
 def _add(row: ClickableRow, key: FooterKey) -> None:
     id, sign, word = key
     row.add((sign, "key"), (f" {word}", "text"), action=id)
-    row.add(("  ", "text"))
+    row.add((GAP, "text"))

@@ -66,13 +66,13 @@ class LaunchScreen(Screen[None]):
 
     app: Cockpit
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape", "dismiss", "back", id="launch.back"),
-        Binding("ctrl+l", "start", "start", id="launch.start"),
-        Binding("ctrl+s", "save", "save", id="launch.save"),
-        Binding("ctrl+g", "guide", "guide", id="launch.guide"),
-        Binding("ctrl+r", "recent", "recent", id="launch.recent"),
+        Binding("escape", "dismiss", "leave the form", id="launch.back"),
+        Binding("ctrl+l", "start", "start the run", id="launch.start"),
+        Binding("ctrl+s", "save", "save as a preset", id="launch.save"),
+        Binding("ctrl+g", "guide", "open the guide", id="launch.guide"),
+        Binding("ctrl+r", "recent", "fill in an earlier launch", id="launch.recent"),
         *(
-            Binding(f"f{number + 1}", f"pane({number})", name, id=f"launch.{name.lower()}")
+            Binding(f"f{number + 1}", f"pane({number})", f"show {name}", id=f"launch.{name.lower()}")
             for number, name in enumerate(PANES, 1)
         ),
     ]
