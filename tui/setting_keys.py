@@ -41,7 +41,17 @@ class UserSettings(Struct, frozen=True):
         return {name: value for name in OF_VIEW if (value := getattr(self, name))}
 
 
-OF_VIEW = ("columns", "sort", "reverse", "gpu_columns", "gpu_sort", "gpu_reverse", "window", "log_scale", "layout")
+OF_VIEW = (
+    "columns",
+    "sort",
+    "reverse",
+    "gpu_columns",
+    "gpu_sort",
+    "gpu_reverse",
+    "window",
+    "log_scale",
+    "layout",
+)
 """Fields that `ViewOptions` has under the same name."""
 
 

@@ -37,7 +37,12 @@ class Terminal:
     def __init__(self, run_dir: Path, width: int = 120, height: int = 40) -> None:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
-            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", TEXTUAL_ANIMATIONS="none", DISTUI_ORIENTATION="off")
+            os.environ.update(
+                TERM="xterm-256color",
+                COLORTERM="truecolor",
+                TEXTUAL_ANIMATIONS="none",
+                DISTUI_ORIENTATION="off",
+            )
             os.execv(sys.executable, [sys.executable, str(STAGE), str(run_dir)])
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.output = b""
