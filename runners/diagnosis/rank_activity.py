@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...presets.finding import Finding
-from ..run.formatting import duration_text, elapsed, spans_text, step_text
+from ..run.formatting import duration_text, elapsed, spans, step_text
 from ..run.freshness import PULSE_S, holds
 from ..run.model import RankPhase
 from ..run.pulse import Pulse, Site
@@ -65,6 +65,12 @@ _ASLEEP, _STOPPED = ("S", "D"), ("T", "t")
 """States of a process whose main thread sleeps, and of a suspended one."""
 
 
+_HANGS = ("hang-", "start-")
+"""First parts of the ids of findings about ranks that keep others waiting."""
+_MOST_NAMED = 2
+"""Maximum parts of the list of ranks that a rank waits for."""
+
+
 class Activities:
     """The activity of each rank at one moment. What all ranks share is computed once."""
 
@@ -90,15 +96,20 @@ class Activities:
 
 
 def _named(state: RunState) -> tuple[set[int], dict[int, str]]:
-    """Return the ranks that hangs are blamed on, and for each waiting rank the ranks that it waits for."""
+    """Return the ranks that hangs are blamed on, and for each waiting rank the ranks that it waits for.
+
+    If all ranks wait for each other, none is to blame.
+    """
     culprits: set[int] = set()
     waits_for: dict[int, str] = {}
     for finding in state.findings.values():
-        if finding.alarm and finding.waiting:
-            ranks = _blamed(finding)
-            culprits |= ranks
-            names = spans_text("", ranks).strip()
-            waits_for |= dict.fromkeys(finding.waiting, names)
+        if not finding.alarm or not finding.id.startswith(_HANGS):
+            continue
+        ranks = _blamed(finding)
+        culprits |= ranks
+        waits_for |= dict.fromkeys(finding.waiting, spans(ranks, _MOST_NAMED))
+    if 1 < len(state.ranks) <= len(culprits):
+        culprits.clear()
     return culprits, waits_for
 
 

@@ -111,6 +111,21 @@ def test_a_finding_names_the_culprit_and_its_victims() -> None:
     assert Activities(made.state, NOW).of(made.state.ranks[0], STOPPED).victim is False
 
 
+def test_a_culprit_without_victims_is_marked_and_ranks_that_all_wait_are_not() -> None:
+    made = Made(2)
+    found = Finding("hang-python", "warning", "rank 1 loops", rank=1)
+    made.state.findings[("hang-python", 1, 0)] = found
+    named = Activities(made.state, NOW)
+    assert [named.of(rank, STOPPED).culprit for rank in made.state.ranks.values()] == [False, True]
+    circle = Finding("hang-mismatch", "error", "ranks wait for each other", rank=0, ranks=(0, 1))
+    made.state.findings[("hang-mismatch", 0, 0)] = circle
+    named = Activities(made.state, NOW)
+    assert [named.of(rank, STOPPED).culprit for rank in made.state.ranks.values()] == [False, False]
+    slow = Finding("straggler", "warning", "rank 1 is slow", rank=1)
+    made.state.findings = {("straggler", 1, 0): slow}
+    assert not Activities(made.state, NOW).of(made.state.ranks[1], GOES_ON).culprit, "it makes steps"
+
+
 def test_ranks_that_are_being_ended_say_so_and_ended_ones_do_not() -> None:
     made = Made(2)
     asked = CommandReceived("c", "restart requested", "restart", 30.0)
