@@ -13,9 +13,10 @@ from .source import LocalSource
 class SharedSource(LocalSource):
     """One shared run. Its id is the path of the socket, which is the name of no run of this account."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owner: int | None = None) -> None:
+        """`owner`: uid of the account that shares; None for the one that shares when it is opened first."""
         super().__init__(readonly=True)
-        self._path = path
+        self._path, self._owner = path, owner
 
     def runs(self) -> list[RunEntry]:
         """Return no runs: a share is of one run."""
@@ -23,4 +24,6 @@ class SharedSource(LocalSource):
 
     async def open(self, run_id: str) -> Link:
         """See LocalSource.open."""
-        return await shared_link.connect(self._path)
+        if self._owner is None:
+            self._owner = shared_link.owner_at(self._path)
+        return await shared_link.connect(self._path, self._owner)

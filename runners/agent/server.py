@@ -162,7 +162,7 @@ class Client:
             self._next = max(self._next, self._journal.lines.after(hello.after))
         else:
             self._next = len(self._journal.lines)
-            self._replies.append(encode(Stamped(clock.now(), folded, node=HUB)))
+            self.reply(encode(Stamped(clock.now(), folded, node=HUB)))
         self._wake.set()
 
     def offer(self, stamped: Stamped) -> None:
@@ -430,6 +430,10 @@ class AgentServer:
             fresh = False
             await client.slots.acquire()
             self._take(client, command)
+            if isinstance(command, Hello):
+                await (
+                    client.taken()
+                )  # a history of megabytes is queued once, for a viewer that does not read
 
     async def _hand_over(self, client: Client, node: int, reader: asyncio.StreamReader) -> None:
         """Connect this viewer to another node's agent. The last line may be the reason for a failure."""

@@ -45,16 +45,20 @@ class OpenShare:
         self._share, self._folder, self._serve = share, folder, serve
         self._guests: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
+        self._is_closed = False
 
     async def open(self) -> None:
         """Listen, and then let the guests enter the directory. Raises OSError."""
         listener = shared_sockets.listen(self._folder)
         self._server = await asyncio.start_unix_server(self._welcome, sock=listener, limit=MAX_LINE)
+        if self._is_closed:
+            self._server.close()
+            raise ConnectionAbortedError("the share was ended meanwhile")
         shared_sockets.let_in(self._folder, self._share.user, self._share.group)
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         is_full = len(self._guests) >= MOST_GUESTS
-        if is_full or not is_admitted(self._share, writer.get_extra_info("socket")):
+        if self._is_closed or is_full or not is_admitted(self._share, writer.get_extra_info("socket")):
             writer.close()
             return
         self._guests.add(writer)
@@ -64,7 +68,8 @@ class OpenShare:
             self._guests.discard(writer)
 
     def close(self) -> None:
-        """End the connections, and remove the socket."""
+        """End the connections, and remove the socket. A connection that is accepted meanwhile is refused."""
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for guest in self._guests:
@@ -91,12 +96,13 @@ class Sharing:
         except (OSError, RunError) as error:
             raise CommandRefused(f"no socket can be opened for {command.guest}: {error}") from None
         opened = OpenShare(command, folder, self._serve)
+        self._open[opened.socket] = opened
         try:
             await opened.open()
         except OSError as error:
+            self._close(opened.socket)
             opened.close()
             raise CommandRefused(f"no socket can be opened for {command.guest}: {error}") from None
-        self._open[opened.socket] = opened
         if command.seconds is not None:
             asyncio.get_running_loop().call_later(command.seconds, self._close, opened.socket)
         return Reply([Clause(f"shared read-only with {command.terms()}")], {"socket": opened.socket})

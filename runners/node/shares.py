@@ -62,6 +62,6 @@ def _gid(name: str) -> int:
 
 def _number(kind: str, text: str) -> int:
     """Return a number that was typed instead of a name. Raises RunError."""
-    if not text.isdecimal() or int(text) > MOST_ID:
+    if not text.isdecimal() or len(text) > 10 or int(text) > MOST_ID:
         raise RunError(f"unknown {kind} {text!r}: check the name, or write its number")
     return int(text)

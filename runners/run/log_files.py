@@ -19,10 +19,10 @@ STREAMS = ("out", "err", "nccl")
 """Streams of a rank: its stdout, its stderr, and NCCL's own file."""
 
 _IN_ATTEMPT = re.compile(
-    r"node-(?P<node>\d+)/attempt-(?P<attempt>\d{3,})/"
-    r"(?:rank-(?P<rank>\d+)(?:\.(?P<part>\d+)(?=\.nccl))?\.(?P<stream>out|err|nccl)|command\.(?P<of_command>out|err))"
+    r"node-(?P<node>[0-9]{1,9})/attempt-(?P<attempt>[0-9]{3,9})/"
+    r"(?:rank-(?P<rank>[0-9]{1,9})(?:\.(?P<part>[0-9]{1,9})(?=\.nccl))?\.(?P<stream>out|err|nccl)|command\.(?P<of_command>out|err))"
 )
-_OF_SERVICE = re.compile(r"(?:node-(?P<node>\d+)/)?(?P<service>runner|agent|launch)\.log")
+_OF_SERVICE = re.compile(r"(?:node-(?P<node>[0-9]{1,9})/)?(?P<service>runner|agent|launch)\.log")
 
 
 class LogFile(Struct, frozen=True):

@@ -17,7 +17,8 @@ from doubles.served import Served, doubled
 
 from distui.runners.agent import sharing
 from distui.runners.agent.server import READS, read_only_refusal
-from distui.runners.run import shared_sockets
+from distui.runners.node.shares import share_command
+from distui.runners.run import shared_sockets, snapshot
 from distui.runners.run.answers import LogWindow, MetricsWindow
 from distui.runners.run.commands import (
     Command,
@@ -30,10 +31,12 @@ from distui.runners.run.commands import (
     Unshare,
     Via,
 )
-from distui.runners.run.model import CommandDone, CommandReceived, RunCreated, RunEnded, Stamped
+from distui.runners.run.errors import RunError
+from distui.runners.run.model import CommandDone, CommandReceived, Folded, RunCreated, RunEnded, Stamped
 from distui.runners.run.wire import shared_link
 from distui.runners.run.wire.client import LinkError, SocketLink
 from distui.runners.run.wire.frames import decode_from_agent, encode, read_line, skip_to_magic
+from distui.tui.shared_source import SharedSource
 
 BOB, CAROL = 51001, 51002
 TEAM = 52001
@@ -161,6 +164,12 @@ async def test_what_stands_for_unknown_accounts_is_no_guest() -> None:
             done = await run.link.send(Share("s", "user nobody", **terms))
             assert (done.ok, done.data) == (False, {})
             assert "stands for every account that this host does not know" in done.text
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "4294967295", "-1"])
+def test_a_number_that_no_account_has_is_refused(number: str) -> None:
+    with pytest.raises(RunError, match="unknown user"):
+        share_command(number, None, None)
 
 
 async def test_a_socket_that_others_could_replace_is_not_connected_to(tmp_path: Path) -> None:
@@ -300,6 +309,37 @@ async def test_answers_of_failed_reads_have_the_form_of_the_request() -> None:
         assert isinstance(await answer(reader), MetricsWindow)
 
 
+def test_a_log_with_an_absurd_number_is_refused() -> None:
+    """It is an error of the request, and no failure of the agent, which would be a finding of the run."""
+    for file in (
+        "node-{}/attempt-001/rank-0.out",
+        "node-0/attempt-{}/rank-0.out",
+        "node-0/attempt-001/rank-{}.out",
+    ):
+        assert "is not a log of the run" in read_only_refusal(ReadLog(file.format("9" * 5000)))
+
+
+async def test_a_history_is_queued_once_for_a_guest_who_does_not_read() -> None:
+    async with doubled() as (run, _):
+        await run.hooked()
+        chronicle, sent = run.agent.served.chronicle, list[Folded | None]()
+        for number in range(snapshot.EVERY):
+            chronicle.emit(CommandReceived(f"c{number}", "x" * 400, "x"))
+        folded = chronicle.folded
+
+        def counted(hello: Hello) -> Folded | None:
+            sent.append(folded(hello))
+            return sent[-1]
+
+        chronicle.folded = counted  # type: ignore[method-assign]
+        async with guest(await shared(run, user=BOB)) as (_reader, writer):
+            writer.write(encode(Hello(fold=snapshot.fold_id())) * 3000)
+            await writer.drain()
+            await asyncio.sleep(1.0)
+        assert sent[0] is not None
+        assert len(sent) < 100
+
+
 async def test_secrets_of_the_launch_stay_masked() -> None:
     async with doubled(env={"API_TOKEN": "correct-horse-battery"}) as (run, _):
         await run.hooked()
@@ -313,6 +353,53 @@ async def test_secrets_of_the_launch_stay_masked() -> None:
 
 
 # --- when it ends
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+async def test_a_connection_that_is_accepted_while_the_share_ends_is_not_served(turns: int) -> None:
+    ended, served_after = asyncio.Event(), []
+
+    async def serve(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        served_after.append(ended.is_set())
+
+    folder = shared_sockets.make_folder("5ea8c16c")
+    opened = sharing.OpenShare(Share("s", "user bob", user=BOB), folder, serve)
+    await opened.open()
+    with connected(Path(opened.socket), BOB):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opened.close()
+        ended.set()
+        await asyncio.sleep(0.1)
+    assert True not in served_after
+
+
+async def test_shares_that_are_still_opening_count_and_end() -> None:
+    async with doubled() as (run, _):
+        asked = [run.link.send(Share(f"s{number}", "a guest", user=BOB)) for number in range(40)]
+        assert sum(done.ok for done in await asyncio.gather(*asked)) == sharing.MOST_SHARES
+        await run.link.send(Unshare("u"))
+        opening = run.link.send(Share("t", "a guest", user=BOB))
+        done, _ended = await asyncio.gather(opening, run.link.send(Unshare("v")))
+        assert not (done.ok and Path(done.data["socket"]).exists())
+
+
+async def test_a_share_that_comes_back_has_to_be_of_the_same_user() -> None:
+    """Any account can make the directory anew after the share has ended."""
+    async with doubled() as (run, _):
+        path = await shared(run, user=os.getuid())
+        source = SharedSource(path)
+        await (await source.open("")).close()
+        await run.link.send(Unshare("u"))
+        path.parent.mkdir(mode=0o755)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+            with account(BOB):
+                server.listen()
+            os.chown(path.parent, BOB, BOB)
+            with pytest.raises(LinkError, match="another user's socket"):
+                await source.open("")
+        shared_sockets.remove(path.parent)
 
 
 async def test_off_ends_the_connections_and_removes_the_sockets() -> None:

@@ -34,7 +34,7 @@ class PageApp(CockpitApp):
 def main(argv: list[str]) -> int:
     """Show the run until the page is closed."""
     (share,) = argv
-    app = PageApp(SharedSource(Path(share)), share, readonly=True, in_browser=True)
+    app = PageApp(SharedSource(Path(share), os.getuid()), share, readonly=True, in_browser=True)
     app.run()
     app.work.print_tracebacks()
     return app.return_code or 0
