@@ -42,7 +42,7 @@ class Served:
     def interrupt(self) -> int:
         """Press Ctrl-C; the exit code."""
         self._process.send_signal(signal.SIGINT)
-        self._process.communicate(timeout=HANG_S)
+        self.errors = self._process.communicate(timeout=HANG_S)[1].decode()
         return self._process.returncode
 
     def close(self) -> None:
@@ -102,6 +102,22 @@ async def test_nobody_gets_in_without_the_token(served: Served) -> None:
         assert await code(owner, page) == 200
         assert await code(owner, f"{page}static/js/textual.js") == 200
         assert await code(owner, f"{page}download/x") == 404
+
+
+@pytest.mark.real
+async def test_only_the_browser_uses_the_token_up_and_malformed_requests_leave_no_traceback(
+    served: Served,
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"GET /\x1b HTTP/1.1\r\n\r\n")
+    assert b"400" in await reader.readline()
+    writer.close()
+    async with browser() as owner:
+        async with owner.head(served.address) as answer:
+            assert answer.status == 405
+        await page_of(owner, served)
+    served.interrupt()
+    assert "Traceback" not in served.errors
 
 
 @pytest.mark.real

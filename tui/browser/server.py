@@ -6,6 +6,7 @@ Only the page, its websocket and its static files are routed. There is no route 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 import socket
 import sys
@@ -13,6 +14,7 @@ import sys
 import aiohttp_jinja2
 import jinja2
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from textual_serve.server import Server
 
@@ -58,7 +60,7 @@ class Website:
             ]
         )
         whole = web.Application(middlewares=[self._check])
-        whole.add_routes([web.get("/", self._enter)])
+        whole.add_routes([web.get("/", self._enter, allow_head=False)])  # a HEAD would use the token up
         whole.add_subapp(self._gate.place.rstrip("/"), page)
         whole.on_response_prepare.append(self._add_headers)
         return whole
@@ -106,8 +108,14 @@ class Website:
         )
 
 
+def _is_of_server(record: logging.LogRecord) -> bool:
+    """Return whether a record of aiohttp is about more than a malformed request, which every account can send."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
 async def serve(website: Website, listener: socket.socket) -> None:
     """Serve until cancelled."""
+    logging.getLogger("aiohttp.server").addFilter(_is_of_server)
     runner = web.AppRunner(website.application(), access_log=None, shutdown_timeout=CLOSING_S)
     await runner.setup()
     try:
