@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from msgspec import Struct, structs
 
 from ...presets import base_dirs
 from ..launch.hosts import hosts_of_launches, json_of
-from ..run import run_directories
+from ..run import run_directories, shared_sockets
 from ..run.errors import RunError
 from ..run.wire.ssh import HostError, Way
 from . import directory_trees, run_removal
@@ -20,6 +21,7 @@ from . import directory_trees, run_removal
 WITH_ALL = "stays without --all"
 YOURS = "yours: edit or remove it by hand"
 SOCKETS = "sockets of runs"
+SHARES = "/tmp/distui-share-*"
 
 
 class Place(Struct, frozen=True):
@@ -49,7 +51,7 @@ PLACES = (
     Place("/run/user/UID/distui", SOCKETS, "runs"),
     Place("/tmp/distui-UID", SOCKETS, "runs"),
     Place("~/.distui-sockets", SOCKETS, "runs"),
-    Place("/tmp/distui-share-*", SOCKETS, "distui share"),
+    Place(SHARES, SOCKETS, "distui share"),
     Place("~/.config/fish/completions/distui.fish", "completion", "you"),
     Place("~/.zfunc/_distui", "completion", "you"),
     Place("~/.local/share/man/man1/distui*.1", "man pages", "distui man --dir"),
@@ -130,6 +132,8 @@ def _found(place: Place, everything: bool) -> Iterator[FoundPlace]:
         return  # the user named another directory
     kept = "" if everything and place.kept == WITH_ALL else place.kept
     for path in sorted(glob.glob(_pattern(place.path))):
+        if place.path == SHARES and not shared_sockets.is_folder(Path(path)):
+            continue  # another account can move a directory there
         if os.lstat(path).st_uid == os.getuid() and _contains(path, place.contains):
             yield FoundPlace(path, place.holds, directory_trees.size_of(Path(path)), kept)
 
@@ -148,6 +152,8 @@ def _pattern(path: str) -> str:
 def _contains(path: str, text: str) -> bool:
     if not text:
         return True
+    if not os.path.isfile(path):  # a pipe or a device would not end
+        return False
     try:
         return text in Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -156,8 +162,10 @@ def _contains(path: str, text: str) -> bool:
 
 def _remove(path: Path) -> None:
     """Remove a file or a tree; links are not followed. Raises OSError."""
-    if path.is_dir() and not path.is_symlink():
-        with directory_trees.opened(path.parent) as parent:
+    if fnmatch.fnmatch(str(path), SHARES):
+        shared_sockets.remove(path)
+    elif path.is_dir() and not path.is_symlink():
+        with directory_trees.opened(path.parent.resolve()) as parent:
             directory_trees.remove(path.name, parent)
     else:
         path.unlink()

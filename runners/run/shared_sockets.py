@@ -103,6 +103,14 @@ def remove(folder: Path) -> None:
         folder.rmdir()
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether a path is the directory of a share: it has nothing but the socket."""
+    try:
+        return not path.is_symlink() and {*os.listdir(path)} <= {NAME}
+    except OSError:
+        return False
+
+
 def sweep(run8: str) -> None:
     """Remove the directories of an ended run's shares: a killed agent leaves them."""
     for folder in Path(FOLDER).glob(f"distui-share-{glob.escape(run8)}-*"):

@@ -96,6 +96,35 @@ def test_a_link_is_removed_and_not_what_it_leads_to(world: World) -> None:
     assert not (world.root / ".cache/distui").is_symlink()
 
 
+def test_a_directory_may_be_reached_through_a_link(world: World) -> None:
+    """Caches are often on another disk."""
+    furnished(world)
+    (world.root / ".cache").rename(world.root / "disk")
+    (world.root / ".cache").symlink_to(world.root / "disk")
+    kept_by(world, "--yes")
+    assert not (world.root / "disk/distui").exists()
+
+
+def test_a_pipe_in_place_of_a_file_is_not_read(world: World) -> None:
+    os.mkfifo(world.root / ".bashrc")
+    assert ".bashrc" not in kept_by(world, "--dry-run")
+
+
+def test_a_directory_with_the_name_of_a_share_stays(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any account can move a directory that it can write to /tmp."""
+    share = leftovers.Place(f"{tmp_path}/distui-share-*", leftovers.SOCKETS, "distui share")
+    monkeypatch.setattr(leftovers, "SHARES", share.path)
+    monkeypatch.setattr(leftovers, "PLACES", (share,))
+    monkeypatch.delenv("DISTUI_SOCKET_DIR", raising=False)
+    (tmp_path / "distui-share-moved/data").mkdir(parents=True)
+    (tmp_path / "distui-share-ended").mkdir()
+    (tmp_path / "distui-share-ended/run.sock").touch()
+    assert [place.path for place in leftovers.removed(False).places] == [f"{tmp_path}/distui-share-ended"]
+    assert [path.name for path in tmp_path.iterdir()] == ["distui-share-moved"]
+
+
 def test_hosts_of_launches_are_named_and_not_contacted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
