@@ -40,41 +40,48 @@ class GpuMap(Struct):
     @property
     def spot(self) -> Spot | None:
         """The cell under the cursor."""
-        return None if self.cursor is None else self._spot(*self.cursor)
+        return self._spot(self.cursor)
 
     def spot_under(self, x: int, y: int) -> Spot | None:
         """Return the cell at a column and a row of the pane, on the map or in the list."""
         if self.grid is None or y < LEGEND:
             return None
         if x < self.grid.width:
-            under = self.grid.cell_under(x, y - LEGEND)
-            return None if under is None else self._spot(*under)
+            return self._spot(self.grid.cell_under(x, y - LEGEND))
         entry = y - self.list_from
-        return self._spot(*self.listed[entry]) if 0 <= entry < len(self.listed) else None
+        if not 0 <= entry < len(self.listed):
+            return None
+        return self._spot(self.listed[entry])
 
     def moved(self, right: int, down: int) -> Spot | None:
         """Return the cell to the right of and below the cursor."""
         if self.grid is None or self.cursor is None:
             return None
-        return self._spot(*self.grid.moved(*self.cursor, right, down))
+        return self._spot(self.grid.moved(*self.cursor, right, down))
 
     def end(self, last: bool) -> Spot | None:
         """Return the first or the last cell."""
         if not self.nodes:
             return None
-        return self._spot(len(self.nodes) - 1, len(self.nodes[-1].values)) if last else self._spot(0, 0)
+        if last:
+            return self._spot((len(self.nodes) - 1, len(self.nodes[-1].values)))
+        return self._spot((0, 0))
 
     def put_cursor(self, wanted: Spot) -> None:
         """Move the cursor to a cell, or to the first one if that cell is gone."""
-        numbers = [node.node.node for node in self.nodes]
-        at = numbers.index(wanted[0]) if wanted[0] in numbers else 0
+        at = next((at for at, node in enumerate(self.nodes) if node.node.node == wanted[0]), 0)
         self.cursor = (at, max(0, min(wanted[1], len(self.nodes[at].values) - 1)))
         if self.grid is not None:
             self.grid = self.grid.showing(at)
 
-    def _spot(self, at: int, cell: int) -> Spot | None:
-        node = self.nodes[at]
-        return (node.node.node, min(cell, len(node.values) - 1)) if node.values else None
+    def _spot(self, place: Place | None) -> Spot | None:
+        """Return a cell of a node, or its last one; None if it has none."""
+        if place is None:
+            return None
+        node = self.nodes[place[0]]
+        if not node.values:
+            return None
+        return node.node.node, min(place[1], len(node.values) - 1)
 
 
 def gpu_map(frame: Frame, width: int, height: int, cursor: Spot | None = None) -> GpuMap:
@@ -82,10 +89,9 @@ def gpu_map(frame: Frame, width: int, height: int, cursor: Spot | None = None) -
     nodes = frame.once(matching_nodes)
     made = GpuMap(_metric_title(frame), nodes=nodes)
     if not nodes:
-        words = (
-            "no GPU matches: esc removes the filter" if frame.view.map_filter else "no rank has started yet"
-        )
-        made.rows = [((f" {words}", "dim"),)]
+        made.rows = [((" no rank has started yet", "dim"),)]
+        if frame.view.map_filter:
+            made.rows = [((" no GPU matches: esc removes the filter", "dim"),)]
         return made
     scale = frame.once(map_scale)
     made.grid = grid_of(_shape(frame, nodes), width, height)
@@ -119,7 +125,9 @@ def _fitted_names(state: RunState) -> dict[int, str]:
 def _metric_title(frame: Frame) -> str:
     metric = metric_of(frame)
     has_gpus = any(node.gpus for node in frame.state.nodes.values())
-    return metric.title if has_gpus or not frame.state.ranks else metric.cpu_title
+    if has_gpus or not frame.state.ranks:
+        return metric.title
+    return metric.cpu_title
 
 
 def _title_words(frame: Frame, made: GpuMap, scale: Scale) -> list[str]:
@@ -152,7 +160,9 @@ def _joined(left: list[Row], right: list[Row], width: int) -> list[Row]:
 def _legend(frame: Frame, scale: Scale) -> Row:
     """Return what the heights mean, the median, and how many GPUs of the run are far from it, broken, or unknown."""
     plain = frame.view.ascii
-    between = "=" if plain else ""
+    between = ""
+    if plain:
+        between = "="
     row: list[Cell] = [(f" {metric_of(frame).word} ", "text")]
     for share in (0, 50, 100):
         number = scale.unit.round_number(scale.low + (scale.high - scale.low) * share / 100)
@@ -192,13 +202,13 @@ def _map_rows(frame: Frame, made: GpuMap, scale: Scale) -> list[Row]:
             node = made.nodes[index]
             if grid.label:
                 cells += _label(frame, node, named, grid.label, line)
-            cursor = made.cursor[1] if made.cursor is not None and made.cursor[0] == index else None
-            cells += _node_row(node, pens[column % 2], line, cursor, grid)
+            at, cursor = made.cursor or (None, 0)
+            cells += _node_row(node, pens[column % 2], line, grid, cursor if at == index else None)
         rows.append(joined(cells))
     return rows
 
 
-def _node_row(node: MapNode, pen: MapPen, line: int, cursor: int | None, grid: Grid) -> list[Cell]:
+def _node_row(node: MapNode, pen: MapPen, line: int, grid: Grid, cursor: int | None) -> list[Cell]:
     """Return the cells of one row of a node, with the gap after them."""
     first = line * NODE
     row = pen.row(node, first)
@@ -227,7 +237,9 @@ def _health(frame: Frame, node: Node, is_broken: bool) -> Cell:
         return glyphs.BAD, "bad"
     if not frame.fresh(node.node, node.heard):
         return glyphs.UNHEARD, "stale"
-    return (glyphs.WARN, "warn") if node.gpu_problem and node.gpus else (" ", "text")
+    if node.gpu_problem and node.gpus:
+        return glyphs.WARN, "warn"
+    return " ", "text"
 
 
 def _failed_nodes(state: RunState) -> set[int]:
@@ -255,6 +267,8 @@ def _beside(frame: Frame, made: GpuMap, scale: Scale, width: int, height: int) -
     for at, cell in made.listed:
         node = made.nodes[at]
         value = node.value(cell)
-        style = "bad" if value is None else _LIST_STYLES.get(style_of(scale.badness(value)), "text")
+        style = "bad"
+        if value is not None:
+            style = _LIST_STYLES.get(style_of(scale.badness(value)), "text")
         rows.append(list_row(frame, node, cell, scale, style, room))
     return [clip((gap, *row), width) for row in rows]

@@ -85,6 +85,13 @@ class Scale(Struct, frozen=True):
     low_is_bad: bool
     unit: Unit
 
+    @property
+    def sign(self) -> float:
+        """1 if high values are bad, -1 if low ones are."""
+        if self.low_is_bad:
+            return -1.0
+        return 1.0
+
     def height(self, value: float) -> float:
         """Return the height of a cell, 0 to 100."""
         return 100.0 * (value - self.low) / (self.high - self.low)
@@ -93,24 +100,24 @@ class Scale(Struct, frozen=True):
         """Return the deviation from the median in robust standard deviations; positive is bad."""
         if self.median is None:
             return 0.0
-        deviation = (value - self.median) / self.spread
-        return -deviation if self.low_is_bad else deviation
+        return self.sign * (value - self.median) / self.spread
 
     def worst(self, count: int) -> float | None:
         """Return the best of the worst values, at most so many; None if no value is worse than the median."""
         if self.median is None:
             return None
-        ordered = self.values if self.low_is_bad else self.values[::-1]
+        ordered = self.values
+        if not self.low_is_bad:
+            ordered = ordered[::-1]
         worse = [value for value in ordered[:count] if self.badness(value) > 0]
-        return worse[-1] if worse else None
+        return next(reversed(worse), None)
 
     @property
     def far(self) -> float | None:
         """The first value that is far from the median on the bad side."""
         if self.median is None:
             return None
-        distance = FAR * self.spread
-        return self.median - distance if self.low_is_bad else self.median + distance
+        return self.median + self.sign * FAR * self.spread
 
     def count_far(self) -> int:
         """Return the number of values that are far from the median on the bad side."""

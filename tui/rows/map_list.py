@@ -37,14 +37,13 @@ def worst(frame: Frame, nodes: Sequence[MapNode], scale: Scale, only_far: bool) 
 
 def _as_bad_as(bound: float, nodes: Sequence[MapNode], scale: Scale) -> list[tuple[float, int, int]]:
     """Return the cells that are worse than the median and at least as bad as a value, with a sort key."""
-    sign = 1.0 if scale.low_is_bad else -1.0
-    bad: list[tuple[float, int, int]] = []
+    sign, bad = scale.sign, list[tuple[float, int, int]]()
     for at, node in enumerate(nodes):
         for cell, value in enumerate(node.values):
-            if value is None or sign * value > sign * bound:
+            if value is None or sign * value < sign * bound:
                 continue
             if node.counts(cell) and cell not in node.hidden and scale.badness(value) > 0:
-                bad.append((sign * value, at, cell))
+                bad.append((-sign * value, at, cell))
     return bad
 
 
