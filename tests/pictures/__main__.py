@@ -54,8 +54,8 @@ LAUNCH_MEMORY = Shot(
 FAILED = Shot("failed", "Why a run failed", (120, 40), (r"rank 1", r"loss \d"), ("\x1b",), r"failed")
 
 VERDICT = Shot(
-    "verdict", "The rank that the others wait for, with the evidence", (120, 40), ("evidence", r"SIGCONT"), ("i",),
-    r"is stopped",
+    "verdict", "The rank that the others wait for, with the evidence", (120, 40), ("hang-stopped", r"SIGCONT"),
+    ("i", "e"), r"is stopped",
 )  # fmt: skip
 
 

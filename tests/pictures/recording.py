@@ -71,7 +71,9 @@ def play(stage: Stage) -> list[Written]:
         terminal.wait(6)
         terminal.until(r"rank 3 \w+ .*chargpt", seconds=150)
         terminal.wait(4)
-        terminal.press("6")  # findings, with the evidence
+        terminal.press("6")  # findings
+        terminal.wait(1)
+        terminal.press("e")  # with the evidence
         terminal.wait(4)
         terminal.press("w")  # stacks of all ranks
         terminal.until(r"hang", seconds=20)
