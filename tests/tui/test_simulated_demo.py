@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import tempfile
 from pathlib import Path
 
@@ -32,6 +33,7 @@ async def test_three_faults_are_found_within_a_minute_and_a_line_leads_to_them(d
         assert "demo (simulated)" in it.screen().splitlines()[0]
         await it.until(lambda: "simulated  16 ranks train on 2 nodes. press 2" in it.screen())
         await it.press("2")
+        await asyncio.sleep(9)
         await it.until(lambda: "two faults are found already. press 6" in it.screen())
         await it.press("6")
         await it.until(lambda: "rank 11" in it.screen() and "thermal throttling" in it.screen())
@@ -39,6 +41,7 @@ async def test_three_faults_are_found_within_a_minute_and_a_line_leads_to_them(d
         await it.press("5")
         await it.until(lambda: "TCP, although there is RDMA" in it.screen())
         await it.press("1")
+        await asyncio.sleep(30)
         await it.until(lambda: "no step any more. press 6: why does it hang?" in it.screen())
         assert clock.now() - began < 60
         await it.press("6")
