@@ -70,7 +70,13 @@ async def test_the_mouse_reads_all_charts_and_a_click_keeps_them(rig: Start) -> 
         assert "│" in column
         await it.pilot.hover("#tabs")
         await it.until(lambda: titles(it) == before)
+        await it.pilot.hover("#curves", offset=(12, 8))
+        await asyncio.sleep(9)
+        assert titles(it) != before
+        await asyncio.sleep(2)
+        assert titles(it) == before, "a mouse at rest shows no old values"
         await it.pilot.click("#curves", offset=(12, 8))
+        await asyncio.sleep(12)
         await it.pilot.hover("#tabs")
         await it.until(lambda: "live 2m · 22:13:34" in it.screen())
         await it.pilot.click("#curves", offset=(12, 8))

@@ -8,6 +8,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 from textual.binding import Binding
 from textual.events import Click, Leave, MouseMove
+from textual.timer import Timer
 
 from ...runners.run.formatting import time_of_day
 from ...runners.telemetry.curves import finite
@@ -54,6 +55,9 @@ from .rank_strip import rank_time
 TREND_CELLS = 8
 """Cells of a sparkline in the header."""
 
+REST_S = 10.0
+"""Seconds after its last move for which the mouse shows the values below it."""
+
 FORMS = ("band", "nodes", "ranks")
 """One band of all ranks, one line per node, ranks × time."""
 
@@ -78,6 +82,8 @@ class CurveStrip(HistoryPane):
         self._inner = 0
         """Columns of a column of charts."""
         self.cross = Crosshair(self.set_crosshair)
+        self._resting: Timer | None = None
+        """Removes the crosshair of a mouse that does not move, so that the values are live again."""
 
     def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
         if self.form == "ranks":
@@ -171,8 +177,12 @@ class CurveStrip(HistoryPane):
 
     def on_mouse_move(self, event: MouseMove) -> None:
         inside = event.get_content_offset(self)
-        if inside is not None:
-            self.cross.hover(self._view, self._inner, inside.x)
+        if inside is None:
+            return
+        self.cross.hover(self._view, self._inner, inside.x)
+        if self._resting is not None:
+            self._resting.stop()
+        self._resting = self.set_timer(REST_S, self.cross.unhover)
 
     def on_leave(self, event: Leave) -> None:
         self.cross.unhover()
