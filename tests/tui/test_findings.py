@@ -125,6 +125,12 @@ def test_the_keys_of_a_card_are_those_that_help_now() -> None:
         "y copy command",
     ]
     assert words(live, quiet).split("   ")[1:] == ["d NCCL_DEBUG"]
+    line = "node-0/attempt-001/rank-3.nccl:1: NCCL INFO Init COMPLETE"
+    assert words(live, Finding("x", "note", "x", evidence=(line,))).split("   ")[1:] == [
+        "enter log",
+        "e evidence",
+    ]
+    assert words(live, Finding("x", "note", "x", evidence=("3 looks",))).split("   ")[1:] == ["e evidence"]
     assert words(frame_of(play.running(2, gpu=False)), quiet).split("   ")[1:] == [], (
         "gloo has no NCCL_DEBUG"
     )

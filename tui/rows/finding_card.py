@@ -16,6 +16,7 @@ from . import glyphs
 from .findings import Item, ranks_of, seconds_since, sentence, since_text
 from .frame import Frame, names
 from .glyphs import Row, clip, fit, labelled, wrap
+from .log import named
 from .tabs import ClickableRow, ClickArea
 
 _EACH = 12
@@ -52,7 +53,7 @@ def buttons(frame: Frame, item: Item, unfolded: bool) -> list[Button]:
     found = [*_acting(frame, finding)]
     if command_of(finding.remedy):
         found.append(COPY)
-    if item.ranks:
+    if _has_log(item):
         found.append(LOG)
     if _has_more(item):
         found.append(FOLD if unfolded else UNFOLD)
@@ -73,6 +74,12 @@ def _acting(frame: Frame, finding: Finding) -> Iterator[Button]:
         yield NCCL
     if finding.severity == "error" and finding.role == "cause":
         yield RUN_AGAIN if ended else RESTART
+
+
+def _has_log(item: Item) -> bool:
+    """Whether the findings name a rank, or a line of a log in their evidence."""
+    lines = (line for finding in item.findings for line in finding.evidence)
+    return bool(item.ranks) or any(named(line.partition(":")[0]) for line in lines)
 
 
 def _has_more(item: Item) -> bool:

@@ -61,7 +61,7 @@ class LogOpener:
         """Open the log line that the findings are based on, or else the log of their first rank."""
         source = source_of_findings(self._state, item.findings, item.ranks)
         if source is None:
-            self._app.notify("this finding names no rank and no line: its details are below")
+            self._app.notify("this finding names no rank and no line of a log")
             return
         background(self._log, "line", self._open_source(source), exclusive=True)
 
