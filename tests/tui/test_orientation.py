@@ -22,7 +22,7 @@ async def test_any_key_closes_them_for_good(rig: Start, tmp_path: Path) -> None:
     async with shown(it):
         await it.until(lambda: isinstance(it.app.screen, OrientationScreen))
         for line in (
-            "1 7         switch panes",
+            "1–7         switch panes",
             "K           show where each rank is",
             "[ ]         travel",
         ):

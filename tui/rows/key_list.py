@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -82,21 +83,22 @@ def help_rows(entries: Iterable[KeyEntry]) -> list[Row]:
 
 
 ORIENTATION = (
-    (("pane.overview", "pane.events"), "switch panes; tab moves between the parts of one"),
-    (("stacks",), "show where each rank is"),
-    (("time.back", "time.on"), "travel back and forward in time; esc returns to live"),
-    (("command", "palette"), "type a command; find one by its name"),
-    (("help", "leave"), "show all keys; quit, the run goes on"),
+    ("{pane.overview}–{pane.events}", "switch panes; tab moves between the parts of one"),
+    ("{stacks}", "show where each rank is"),
+    ("{time.back} {time.on}", "travel back and forward in time; esc returns to live"),
+    ("{command} {palette}", "type a command; find one by its name"),
+    ("{help} {leave}", "show all keys; quit, the run goes on"),
 )
-"""Ids of the keys that a first start shows, and what they do."""
+"""The keys that a first start shows, by their ids, and what they do."""
 
 
 def orientation_rows(keys: Mapping[str, str]) -> list[Row]:
     """Return the lines of a first start; `keys` are all keys by id, in their usual notation."""
-    return [
-        ((fit(" ".join(keys[id] for id in ids), KEY_WIDTH), "accent"), (text, "text"))
-        for ids, text in ORIENTATION
-    ]
+    rows: list[Row] = []
+    for pattern, text in ORIENTATION:
+        shown = re.sub(r"{([a-z.]+)}", lambda match: keys[match[1]], pattern)
+        rows.append(((fit(shown, KEY_WIDTH), "accent"), (text, "text")))
+    return rows
 
 
 def command_row(entry: KeyEntry, width: int) -> Row:
