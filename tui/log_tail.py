@@ -13,6 +13,7 @@ from ..runners.logs.dating import FIRST, LAST, Key, LogSpan, begin_key, key_of
 from ..runners.run.commands import ReadLog
 from ..runners.run.log_files import LogFile
 from ..runners.run.wire.client import Window
+from .line_search import LineSearch, Part
 from .loaded_logs import BEHIND, KEPT, WINDOW, LoadedLogs, key_of_line
 from .rows.log import Jump
 from .rows.log_lines import LogLine
@@ -138,19 +139,19 @@ class LogTail(LoadedLogs):
 
         Attempts whose lines cannot be better are not searched. Raises LinkError.
         """
-        ranges = self._unloaded(before)
-        whole = sum(end - begin for group in ranges.values() for _, begin, end in group)
+        parts = self._unloaded(before)
+        whole = sum(part.end - part.begin for of_attempt in parts.values() for part in of_attempt)
         done, best = 0, max if newest else min
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            progress(done / whole)
+
+        search = LineSearch(self._read, self._hits, pattern, wanted, newest)
         hits = list(filter(wanted, self._hidden(before)))
-        for number in sorted(ranges, reverse=newest):
-            for file, begin, end in ranges[number]:
-                at, fitting = begin, list[LogLine]()
-                while at < end and (newest or not fitting):
-                    lines, at = await self._search_window(file, at, end, pattern)
-                    fitting = list(filter(wanted, lines))
-                    hits += fitting
-                    progress((done + min(at, end) - begin) / whole)
-                done += end - begin
+        for number in sorted(parts, reverse=newest):
+            hits += await search.search(parts[number], advance)
             if hits and self._is_within(best(hits, key=key_of_line), number, newest):
                 break
         return best(hits, key=key_of_line, default=None)
@@ -160,30 +161,27 @@ class LogTail(LoadedLogs):
         bounds = self._bounds.get(number, UNBOUNDED)
         return line.key >= begin_key(bounds) if newest else line.key[0] <= bounds.end
 
-    def _unloaded(self, before: bool) -> dict[int, list[tuple[LogFile, int, int]]]:
-        """Return each file's range of bytes before or after its loaded lines, by attempt."""
+    def _unloaded(self, before: bool) -> dict[int, list[Part]]:
+        """Return the parts of files before or after the loaded lines, by attempt."""
         nearest = self._open.lowest if before else self._open.highest
-        ranges: dict[int, list[tuple[LogFile, int, int]]] = {nearest: []}
+        parts: dict[int, list[Part]] = {nearest: []}
         for span in self._spans.values():
             begin, end = (0, span.begin) if before else (span.next, span.size)
             if begin < end:
-                ranges[nearest].append((span.file, begin, end))
+                parts[nearest].append(Part(span.file, begin, end))
         for file in self._files.values():
             number, size = file.attempt, self._sizes.get(file.id, 0)
             if number is None or number in self._open or not size:
                 continue
             if (number < nearest) is before:
-                ranges.setdefault(number, []).append((file, 0, size))
-        return ranges
+                parts.setdefault(number, []).append(Part(file, 0, size))
+        return parts
 
-    async def _search_window(
-        self, file: LogFile, at: int, end: int, pattern: str
-    ) -> tuple[list[LogLine], int]:
-        """Return hits before `end`, and where the next window begins: at `end` if the file cannot be read on."""
-        window = await self._read(ReadLog(file.id, at, TAIL, pattern))
-        lines = self._new_span(file, at).feed(window, self._clock()) if window.starts else []
-        hits = [line for line in self._shaped(file, lines) if line.key[4] < end]
-        return hits, end if window.error or window.next <= at else window.next
+    def _hits(self, file: LogFile, at: int, window: Window) -> list[LogLine]:
+        """Return the lines of a window of hits."""
+        if not window.starts:
+            return []
+        return self._shaped(file, self._new_span(file, at).feed(window, self._clock()))
 
     def _hidden(self, before: bool) -> list[LogLine]:
         """Return loaded lines that are not shown because other files are not loaded that far."""
