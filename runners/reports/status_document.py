@@ -67,10 +67,12 @@ class RankStatus(TypedDict):
     pid: int | None
     state: str
     activity: str
-    """What it does now: "steps", "waits" (in a collective), "blocked", "still", "pauses", "begins" or "stopping"; "phase"
-    if only the state of its process is known."""
+    """Kind of its activity: "steps", "waits" (in a collective), "blocked", "still", "pauses", "begins" or "stopping".
+
+    "phase" if only the state of its process is known.
+    """
     doing: str
-    """The same in a few words: "step 600 ms", "all_reduce 12 s"."""
+    """Its activity in a few words: "step 600 ms", "all_reduce 12 s"."""
     culprit: bool
     """Whether a finding names it as the rank that others wait for."""
     exit_code: int | None
