@@ -630,6 +630,15 @@ async def test_the_footer_has_the_keys_of_the_focused_pane(rig: Start) -> None:
             assert footer.rstrip().endswith(": command")
 
 
+async def test_the_footer_offers_no_log_of_a_finding_that_is_not_there(rig: Start) -> None:
+    async with shown(rig(play.running()), 160, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("6")
+        await it.until(lambda: "No findings" in it.screen())
+        await it.until(lambda: "w stacks" in it.screen().splitlines()[-1])
+        assert "enter log" not in it.screen().splitlines()[-1]
+
+
 async def test_the_footer_offers_no_change_of_the_past(rig: Start) -> None:
     async with shown(rig(play.running()), 160, 40) as it:
         await it.until(lambda: "r restart" in it.screen().splitlines()[-1])

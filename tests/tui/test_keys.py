@@ -13,6 +13,7 @@ from distui.tui.keymap_file import load_keymap
 from distui.tui.keys import ACTIONS, MUTATING, PANES, SCOPES, key_text
 from distui.tui.rows.command_line import parse
 from distui.tui.rows.footer import footer_row
+from distui.tui.rows.idle_keys import Situation, idle_keys
 from distui.tui.rows.key_list import KeyEntry, best_first
 from distui.tui.rows.typed_commands import CommandError
 
@@ -22,6 +23,13 @@ def test_ids_are_unique_and_every_scope_has_a_heading() -> None:
     assert len(ids) == len(set(ids))
     assert {action.scope for action in ACTIONS} == set(SCOPES)
     assert {pane for action in ACTIONS for pane in action.panes} <= set(PANES)
+
+
+def test_idle_keys_are_keys() -> None:
+    nothing = Situation(False, True, True, False, False, False, False, 0, False)
+    ended = Situation(True, False, True, False, False, False, False, 0, False)
+    assert idle_keys(nothing) | idle_keys(ended) <= {action.id for action in ACTIONS}
+    assert "restart" in idle_keys(nothing) - idle_keys(ended)
 
 
 def test_names_are_short_and_begin_with_a_verb() -> None:

@@ -15,6 +15,7 @@ class Situation(Struct, frozen=True):
     """Whether the map of GPUs is on the screen."""
     has_time: bool
     """Whether the row under the cursor of the events has a time."""
+    has_finding: bool
     has_pattern: bool
     """Whether the log has a filter."""
     panes: int
@@ -33,6 +34,8 @@ def idle_keys(now: Situation) -> frozenset[str]:
         idle.add("nccl")
     if not now.has_map:
         idle.add("metric")
+    if not now.has_finding:
+        idle |= {"finding", "finding.evidence", "finding.copy"}
     if not now.has_time:
         idle.add("event")
     if now.panes < 2 and not now.is_maximised:

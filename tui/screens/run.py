@@ -211,6 +211,7 @@ class RunScreen(Screen[None]):
             uses_gloo=uses_gloo(state),
             has_map=self.heat.display,
             has_time=self.events.current is not None,
+            has_finding=self.findings.current is not None,
             has_pattern=bool(self.log_view.selection.pattern),
             panes=len(self._shared.panes) if self._shared is not None else 0,
             is_maximised=bool(self.app.view.maximised),
