@@ -140,8 +140,8 @@ async def test_the_log_screen_scrolls_up_over_a_gap(capped: Path) -> None:
     gap = gap_of(capped)
     tail = LogTail(partial(ask_window, capped), [log()])
     await tail.begin_at(Jump(file=FILE, offset=gap.end))
-    came = await tail.earlier()
-    above = tail.lines[came - 1].text
+    below = next(index for index, each in enumerate(tail.lines) if each.key[4] == gap.end)
+    above = tail.lines[below - 1].text
     assert above.startswith(line(gap.begin // WIDE).decode()[:13]), "the lines right before the gap"
 
 
