@@ -1,4 +1,4 @@
-"""Run a verb of this distui as a process of its own, because it changes directory and environment while it plans."""
+"""Run a verb of this distui in a separate process, because it changes directory and environment while it plans."""
 
 from __future__ import annotations
 

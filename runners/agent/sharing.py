@@ -68,7 +68,7 @@ class OpenShare:
             self._guests.discard(writer)
 
     def close(self) -> None:
-        """End the connections, and remove the socket. A connection that is accepted meanwhile is refused."""
+        """End the connections, and remove the socket. A connection accepted after that is refused."""
         self._is_closed = True
         if self._server is not None:
             self._server.close()

@@ -275,7 +275,7 @@ _ACTIVITY: dict[Now, tuple[str, str]] = {
 
 
 def rank_mark(phase: RankPhase, doing: RankActivity) -> tuple[str, str]:
-    """Return glyph and style of a rank's activity: the culprit of a hang stands out, its victims do not."""
+    """Return glyph and style of a rank's activity: the culprit of a hang is marked, its victims are dim."""
     if doing.culprit:
         return glyphs.BAD, "bad"
     glyph, style = _ACTIVITY.get(doing.now, glyphs.RANK[phase])

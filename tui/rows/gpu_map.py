@@ -1,4 +1,4 @@
-"""The map of GPUs: a cell per GPU, a legend, and the worst GPUs beside it. Pure.
+"""The map of GPUs: a cell per GPU, a legend, and the worst GPUs next to it. Pure.
 
 It is a function of the frame: the pane keeps only the place of the cursor.
 """
@@ -131,7 +131,7 @@ def _metric_title(frame: Frame) -> str:
 
 
 def _title_words(frame: Frame, made: GpuMap, scale: Scale) -> list[str]:
-    """Return the parts of the title after the metric: the GPU under the cursor, the filter, and what is left out."""
+    """Return the parts of the title after the metric: the GPU under the cursor, the filter, and the nodes that did not fit."""
     words = []
     if made.cursor is not None and made.spot is not None:
         at, cell = made.cursor
@@ -146,7 +146,7 @@ def _title_words(frame: Frame, made: GpuMap, scale: Scale) -> list[str]:
 
 
 def _joined(left: list[Row], right: list[Row], width: int) -> list[Row]:
-    """Return two blocks of rows next to each other; the left one has this width."""
+    """Return two blocks of rows next to each other; `width` is that of the left block."""
     count = max(len(left), len(right))
     blank: Row = ((" " * width, "text"),)
     left = left + [blank] * (count - len(left))
@@ -246,7 +246,7 @@ def _failed_nodes(state: RunState) -> set[int]:
     return {rank.place.node for rank in state.ranks.values() if glyphs.RANK[rank.phase][1] == "bad"}
 
 
-# --- beside the map ---
+# --- next to the map ---
 
 _LIST_STYLES = {"outlier": "bad", "warn": "warn"}
 """Styles of entries by those of their cells; others are plain text."""

@@ -270,7 +270,7 @@ def _nccl_level(frame: Frame) -> Row:
 
 
 def _time_left(frame: Frame) -> str:
-    """Return ", 3 s left" if the level goes back by itself."""
+    """Return ", 3 s left" if the level goes back automatically."""
     change = frame.state.nccl
     if change is None or change.until is None:
         return ""

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Layout(Struct, frozen=True):
-    """Panes from the top; the last of a column takes the free rows. Of `gpus` and `heat` one has something to show."""
+    """Panes from the top; the last of a column takes the free rows. Only `gpus` or `heat` has something to show."""
 
     left: tuple[str, ...] = ()
     right: tuple[str, ...] = ()

@@ -98,7 +98,7 @@ class FilterGrammar(Generic[T]):
         return ListFilter(tuple(tests), frozenset(fields))
 
     def fitting(self, items: Iterable[T], text: str) -> list[T]:
-        """Return the items that match what is typed so far."""
+        """Return the items that match the text typed so far."""
         typed = self.typed(text)
         return [item for item in items if typed.fits(item)]
 

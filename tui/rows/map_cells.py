@@ -202,7 +202,7 @@ def _rank_value(frame: Frame, metric: MapMetric, rank: Rank) -> float | None:
 
 
 def cell_of(frame: Frame, node: MapNode, cell: int) -> MapCell:
-    """Return what is known of one cell."""
+    """Return the known values of one cell."""
     ranks = frame.state.ranks_of(node.node.node)
     gpu: Gpu | None = None
     if node.node.gpus:

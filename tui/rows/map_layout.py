@@ -18,7 +18,7 @@ LEGEND = 1
 """Rows of the legend."""
 
 WORST = 10
-"""Number of GPUs in the list beside the map."""
+"""Number of GPUs in the list next to the map."""
 
 SHORT_LIST = 16
 """Columns of the list of the worst GPUs with the gap before it if it is short."""

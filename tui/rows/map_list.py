@@ -1,4 +1,4 @@
-"""The list beside the map of GPUs: nodes that do not answer, and the worst GPUs. Pure."""
+"""The list next to the map of GPUs: nodes that do not answer, and the worst GPUs. Pure."""
 
 from __future__ import annotations
 

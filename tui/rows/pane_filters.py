@@ -94,7 +94,7 @@ PANE_FILTERS: dict[str, PaneFilter] = {
     "findings": PaneFilter("finding_filter", FINDINGS),
     "events": PaneFilter("event_filter", EVENTS),
 }
-"""By the name of the pane."""
+"""Filter per name of a pane."""
 
 
 def filter_note(frame: Frame, pane: str, shown: int, total: int) -> str:

@@ -209,7 +209,7 @@ def _column(dot: int, top: int | None, height: int, style: str) -> Iterator[Cell
             yield (":", "dim") if top is not None and level <= top else None
 
 
-# --- what is drawn over the curves ---
+# --- marks over the curves ---
 
 LETTERS_EVERY = 24
 """Cells between two letters on a curve."""

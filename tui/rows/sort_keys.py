@@ -37,12 +37,12 @@ def sort_keys(columns: Iterable[tuple[str, str]], own_order: str) -> list[SortKe
 
 
 def offered(keys: Sequence[SortKey], shown: Container[str]) -> list[SortKey]:
-    """Return the keys of the columns that the table has, and of its own order."""
+    """Return the keys of the table's columns, and of its default order."""
     return [key for key in keys if not key.id or key.id in shown]
 
 
 def sort_row(keys: Sequence[SortKey], current: str) -> Row:
-    """Return the keys with the titles of their columns; that of the present order stands out."""
+    """Return the keys with the titles of their columns; that of the present order is marked."""
     cells: list[Cell] = []
     for key in keys:
         cells += ((key.letter, "key"), (f" {key.title}   ", "head" if key.id == current else "text"))

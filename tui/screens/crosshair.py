@@ -8,7 +8,7 @@ from ..rows.charts import GAP, ChartView
 
 
 class Crosshair:
-    """Where the crosshair of one pane is. The mouse moves it, unless keys or a click have pinned it."""
+    """Position of the crosshair of one pane. The mouse moves it, unless keys or a click have pinned it."""
 
     def __init__(self, show: Callable[[float | None], None]) -> None:
         """Create it; `show` moves the line of all panes to a time, or removes it."""
@@ -69,7 +69,7 @@ class Crosshair:
 
 
 def _time_at(view: ChartView | None, columns: int, x: int) -> float | None:
-    """Return the time at a column of the pane; None beside the charts."""
+    """Return the time at a column of the pane; None outside the charts."""
     if view is None or columns < 1:
         return None
     cells = view.span.cells

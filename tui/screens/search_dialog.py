@@ -22,7 +22,7 @@ MARGIN = 11
 
 
 class SearchDialog(ModalScreen[Answer]):
-    """Base of such dialogs. Subclasses build the rows of what was found."""
+    """Base of such dialogs. Subclasses build the rows of the results."""
 
     HINT: ClassVar[str] = "type to search"
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
