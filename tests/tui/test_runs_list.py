@@ -73,7 +73,9 @@ def test_runs_of_one_name_show_the_end_of_their_ids() -> None:
 
 def test_a_long_finding_and_a_long_note_take_the_room() -> None:
     runs = several_runs()
-    runs[1] = replace(runs[1], finding="This HCA cannot reach GPU memory", note="baseline before the new loader")
+    runs[1] = replace(
+        runs[1], finding="This HCA cannot reach GPU memory", note="baseline before the new loader"
+    )
     shown = "".join(text for text, _ in run_row(runs[1], place_columns(runs, 118)))
     assert "This HCA cannot reach GPU memory" in shown
     assert "baseline before the new loader" in shown

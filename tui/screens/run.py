@@ -18,8 +18,8 @@ from ..background import background
 from ..keys import bindings, name_of
 from ..open_run import OpenRun
 from ..rows.charts import STRIP
-from ..rows.frame import Frame
 from ..rows.cycle import following
+from ..rows.frame import Frame
 from ..rows.idle_keys import Situation, idle_keys
 from ..rows.layout import Arrangement, is_large, shows_findings
 from ..rows.layouts import LAYOUTS, TRAIN
