@@ -22,7 +22,7 @@ _ORDINARY = """
     host hosts how however if in internal interrupted invalid is it its kernel launcher leaves line lines
     list live local managed microbatches more name neither nested no nobody node nodes none not nothing of
     on one only open others out port preset presets print process rank ranks read reading recovered refused
-    rendezvous repeat restart restarted rule run runs saved schedule see send sequence set several sharding
+    rendezvous repeat restart restarted rule run runs saved schedule script see send sequence set several sharding
     show signal since sizes slots so standard status stays stop stopped strategy take teardown that the
     there these they this those times too two unknown unrecognized unset unsupported until user wait what
     when where which with without world would wrap write you your

@@ -131,7 +131,7 @@ def _metric_title(frame: Frame) -> str:
 
 
 def _title_words(frame: Frame, made: GpuMap, scale: Scale) -> list[str]:
-    """Return the parts of the title after the metric: the GPU under the cursor, the filter, and the nodes that did not fit."""
+    """Return the title after the metric: the GPU under the cursor, the filter, and nodes that did not fit."""
     words = []
     if made.cursor is not None and made.spot is not None:
         at, cell = made.cursor

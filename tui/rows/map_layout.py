@@ -162,7 +162,7 @@ def grid_of(shape: Shape, width: int, height: int) -> Grid:
 
 
 def _laid_out(shape: Shape, form: Form, width: int, rows: int) -> Grid:
-    """Return the columns of nodes that fit beside the list, which are about equally long."""
+    """Return the columns of nodes that fit next to the list, which are about equally long."""
     beside = shape.list + LIST_GAP if form.is_list_long else SHORT_LIST
     block = Grid(shape, form, 1, 1).block
     across = max(0, (width - beside) // block)
