@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,10 @@ async def test_the_pager_gets_the_lines_of_all_attempts(
         assert lines[-1] == "r0  x"
 
 
+def _has_moved(log: LogView, before: tuple[str, str]) -> bool:
+    return log.chosen_text() not in before
+
+
 async def test_n_in_context_goes_on_in_the_other_attempts(rig: Start) -> None:
     it = rigged(rig, restarted(attempts=9), attempts=9)
     lines = "".join(f"line {number}\n" for number in range(300))
@@ -200,9 +205,9 @@ async def test_n_in_context_goes_on_in_the_other_attempts(rig: Start) -> None:
         assert ERROR not in log_text(log), "attempt 1 is not read before somebody goes there"
         seen = list[str]()
         for _ in range(9):
-            before = log.chosen_text()
+            before = ("", log.chosen_text())
             await it.press("N")
-            await it.until(lambda before=before: log.chosen_text() not in ("", before))
+            await it.until(partial(_has_moved, log, before))
             seen.append(log.chosen_text().split("  ", 1)[-1].strip())
         assert seen == [*(f"attempt {number} begins" for number in range(9, 1, -1)), ERROR]
 
