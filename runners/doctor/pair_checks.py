@@ -226,7 +226,7 @@ def _links(
         both = " and ".join(names[member] for member in members)
         result = next(result for result in results if result.members == members)
         only = len(names) == 2
-        others = "" if only else ", and each of them does so with others"
+        others = "" if only else ", but each of them works with others"
         text = {
             "dead": sentence(f"{both} cannot reduce with each other{others}: {result.problem}"),
             "wrong": f"{both} get wrong sums with each other{others}.",
