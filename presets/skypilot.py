@@ -183,6 +183,10 @@ def check_cluster(name: str) -> str:
     return name
 
 
+_PLACE = ("cloud", "region", "zone")
+"""Keys that SkyPilot refuses next to `infra`."""
+
+
 def cluster_name(name: str, run8: str) -> str:
     """Return the cluster name of a run, in lower case, because some clouds accept no other."""
     kept = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:20].strip("-")
@@ -200,10 +204,11 @@ def _merged(before: Mapping[str, Any], wish: Request) -> dict[str, Any]:
     alternative, unless the launch's alternatives only add to them.
     """
     stated = _stated(wish)
-    made = {**before, **stated}
+    replaced = {*stated, *_PLACE} if "infra" in stated else {*stated}
+    made = {**model.without(before, replaced), **stated}
     listed = "ordered" if before.get("ordered") else "any_of"
     own = {key: made[key] for key in _ALTERNATIVES.values() if key in made}
-    choices = [model.without(choice, stated) for choice in before.get(listed) or ()]
+    choices = [model.without(choice, replaced) for choice in before.get(listed) or ()]
     added = [_alternative(choice) for choice in wish.any_of]
     if not choices and _is_choice(own, added):
         choices = [own]

@@ -140,6 +140,16 @@ def test_a_variable_without_a_value_is_named_with_the_option() -> None:
     assert skypilot.wrap(task, Request(), None, CARGO, {"DATASET": "x"})["envs"] == {"DATASET": "x"}
 
 
+def test_a_stated_place_replaces_cloud_region_and_zone() -> None:
+    """SkyPilot refuses `infra` next to them."""
+    task = {
+        "resources": {"cloud": "aws", "region": "us-east-1", "zone": "us-east-1a", "cpus": 8},
+        "run": "true",
+    }
+    made = skypilot.wrap(task, Request(on="gcp"), None, CARGO, {})
+    assert made["resources"] == {"infra": "gcp", "cpus": 8}
+
+
 def test_options_hold_for_each_alternative_of_a_users_own_task() -> None:
     listed = [{"accelerators": "A100:8", "infra": "aws"}, {"accelerators": "H100:8"}]
     for key in ("any_of", "ordered"):

@@ -127,7 +127,7 @@ def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> Non
             "depends on what SkyPilot takes (8 on H100:8, 4 on A100:4): give --nproc-per-node",
         ),
         (["--on", "sky", "--gpus", "H100:8"], "No script"),
-        (["--on", "sky", "--gpus", "H100:8", "--", "no.py"], "script not found: no.py"),
+        (["--on", "sky", "--gpus", "H100:8", "--", "no.py"], "Script not found: no.py"),
         (
             ["--on", "sky", "--gpus", "H100", "--workdir", "gone", "--", "train.py"],
             "there is no such directory",
