@@ -37,11 +37,12 @@ async def shared(entry: run_directories.Entry, command: Share | Unshare) -> Shar
 
 def share_command(user: str | None, group: str | None, seconds: float | None) -> Share:
     """Return the request to share a run with a user or a group, by name or number. Raises RunError."""
+    if (user is None) is (group is None):
+        raise RunError("a share is for one user or one group: add --user NAME or --group NAME")
     if user is not None:
         return Share(new_id(), f"user {user}", user=_uid(user), seconds=seconds)
-    if group is not None:
-        return Share(new_id(), f"group {group}", group=_gid(group), seconds=seconds)
-    raise RunError("a share is for one user or one group: add --user NAME or --group NAME")
+    assert group is not None
+    return Share(new_id(), f"group {group}", group=_gid(group), seconds=seconds)
 
 
 def _uid(name: str) -> int:
