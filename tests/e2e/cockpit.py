@@ -12,6 +12,7 @@ from patience import HANG_S
 from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 
+from distui.tui import orientation
 from distui.tui.app import CockpitApp
 
 from .runs import Done, World
@@ -73,7 +74,8 @@ def in_cockpit(
             patch.setattr(CockpitApp, "run", lambda app: asyncio.run(used(app)))
             patch.setattr("textual.app.wait_for_idle", type_ahead)
             patch.setattr("textual.pilot.wait_for_idle", type_ahead)
-            return world.distui(*words, env={"TERM": "xterm-256color"}, terminal=True)
+            env = {"TERM": "xterm-256color", orientation.VARIABLE: "off"}  # it takes the first key
+            return world.distui(*words, env=env, terminal=True)
     finally:
         gc.set_threshold(*threshold)
         gc.enable()
