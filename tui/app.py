@@ -325,7 +325,9 @@ def run_cockpit(source: LocalSource, run_id: str | None, **options: Any) -> int:
     current = app.current
     if source.simulated:
         print("`distui demo --hang` trains for real on this machine, and `distui launch` your own script")
-    elif not app.return_code and current is not None and current.state.name and not current.state.phase.ended:
+    elif (
+        not app.return_code and current is not None and current.state.name and not current.state.phase.ended
+    ):
         text = f"{current.state.name} goes on; `distui {_verb_of(current)}` shows it again"
         print(terminal.typeable(text, sys.stdout))
     return app.return_code or 0

@@ -38,7 +38,9 @@ def requested(verb: str, options: dict[str, Any], **given: Any) -> Request:
     for name in options:
         option = REQUEST_OPTIONS.get(name)
         if option is None or verb not in option.verbs or option.alone:
-            raise TypeError(f"{name} is not an option of {verb}: pass fields of distui.presets.request.Request")
+            raise TypeError(
+                f"{name} is not an option of {verb}: pass fields of distui.presets.request.Request"
+            )
     read = checked(**given, **options)
     named = [Named(host) for host in read.pop("hosts", ())]
     hosts = tuple(check_hosts(named, "hosts")) if named else ()

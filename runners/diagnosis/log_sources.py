@@ -396,7 +396,9 @@ def _of_zip(source: Source, file: _OpenFile | None) -> Iterator[Source]:
             data.write(block)
             if data.tell() > HELD:
                 limit = size_text(HELD)
-                raise BrokenOff(f"a zip that is not a file of its own may have {limit}: unpack what it is in")
+                raise BrokenOff(
+                    f"a zip that is not a file of its own may have {limit}: unpack what it is in"
+                )
     with data, zipfile.ZipFile(_few(data)) as archive:
         for info in sorted(archive.infolist(), key=lambda info: natural(info.filename)):
             if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):

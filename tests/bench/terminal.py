@@ -52,7 +52,14 @@ class Terminal:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.execvpe(
-                self._argv[0], self._argv, {**self._env, "DISTUI_ORIENTATION": "off", "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+                self._argv[0],
+                self._argv,
+                {
+                    **self._env,
+                    "DISTUI_ORIENTATION": "off",
+                    "TERM": "xterm-256color",
+                    "COLORTERM": "truecolor",
+                },
             )
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", *self._size, 0, 0))
         self._thread = threading.Thread(target=self._take, daemon=True)

@@ -39,7 +39,11 @@ class Screen:
             os.chdir(cwd)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
             kept = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
-            os.execvpe(argv[0], list(argv), {"DISTUI_ORIENTATION": "off", **kept, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
+            os.execvpe(
+                argv[0],
+                list(argv),
+                {"DISTUI_ORIENTATION": "off", **kept, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+            )
 
     @property
     def lines(self) -> list[str]:

@@ -72,7 +72,10 @@ def saved(step: int | None, at: float, complete: bool = True) -> tuple[float, Ev
 def test_a_loss_is_counted_from_the_newest_checkpoint() -> None:
     state = state_of(saved(18_000, 60), trained(20_140))
     now = play.BEGAN + 60 + 30 * 60
-    assert what_is_lost(state, now).text == "2,140 steps since the checkpoint at step 18,000, about 30 min × 8 GPUs"
+    assert (
+        what_is_lost(state, now).text
+        == "2,140 steps since the checkpoint at step 18,000, about 30 min × 8 GPUs"
+    )
 
 
 @for_each(
@@ -98,8 +101,7 @@ def test_steps_of_the_process_that_saved_win_over_what_the_script_reports(
 def test_without_a_checkpoint_all_of_the_attempt_is_at_stake() -> None:
     text = what_is_lost(state_of(trained(120)), play.BEGAN + 61).text
     assert (
-        text
-        == "no checkpoint seen; unsaved progress will be lost (at most 120 steps, about 60 s × 8 GPUs)"
+        text == "no checkpoint seen; unsaved progress will be lost (at most 120 steps, about 60 s × 8 GPUs)"
     )
 
 

@@ -175,7 +175,8 @@ def test_an_error_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = capsys.readouterr()
     assert "  error D-PYTHON" in out
     assert (
-        "      The training environment's Python cannot be used: /no/such/python is not an executable.\n" in out
+        "      The training environment's Python cannot be used: /no/such/python is not an executable.\n"
+        in out
     )
     assert "1 error" in out.splitlines()[-1]
 

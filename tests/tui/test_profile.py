@@ -40,9 +40,7 @@ def test_the_rank_that_the_others_wait_for_is_slowest() -> None:
     lines = plain(profile_rows(both, {2: "its trace is cut"}, ["2 traces in /x"]))
     assert lines[0] == "rank  per step  computes  communicates  exposed comm  idle  own work"
     assert lines[1].split() == ["0", "40.0", "ms", "25%", "150%", "50%", "12%", "10.0", "ms"]
-    assert (
-        "Slowest: rank 1, 35.0 ms of own work per step. Rank 0 needs 10.0 ms and waits." in lines
-    )
+    assert "Slowest: rank 1, 35.0 ms of own work per step. Rank 0 needs 10.0 ms and waits." in lines
     assert ["10.0", "ms", "25%", "3", "aten::mm"] in [line.split() for line in lines]
     assert lines[-2:] == ["Rank 2: its trace is cut.", "2 traces in /x"]
     json.dumps(values(both, {}), allow_nan=False)

@@ -78,7 +78,9 @@ _PLACE = REQUEST_OPTIONS["on"]
 _ROWS: dict[str, tuple[_Own | str, ...]] = {
     "run": (
         _Own("script", "script", "The training script, its path from here.", "e.g. train.py"),
-        _Own("args", "arguments", f"Script arguments, {QUOTED}: --steps 1000 --lr 3e-4.", "e.g. --steps 1000"),
+        _Own(
+            "args", "arguments", f"Script arguments, {QUOTED}: --steps 1000 --lr 3e-4.", "e.g. --steps 1000"
+        ),
         _Own("nproc", "ranks", help_of("topology.nproc_per_node")),
         "name",
         "env",
