@@ -226,8 +226,8 @@ LATE_IMPORTS = {
         "runners.watch.simulated_link", "tui.simulated_source", "tui.verbs.cockpit", "tui.verbs.demo_launch",
     },
     "tui/verbs/launch.py": {
-        "runners.comparison.adoption_trial", "runners.comparison.rerun_changes", "runners.launch.check", "tui.rows.trial",
-        "tui.verbs.cockpit", "tui.verbs.foreground", "tui.verbs.wait",
+        "runners.comparison.adoption_trial", "runners.comparison.rerun_changes", "runners.launch.check",
+        "tui.rows.trial", "tui.verbs.cockpit", "tui.verbs.foreground", "tui.verbs.wait",
     },
     "tui/verbs/listing.py": {"runners.launch.hosts", "tui.other_hosts"},
     "tui/verbs/logs.py": {"runners.hub.launch_order"},

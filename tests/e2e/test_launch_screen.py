@@ -37,7 +37,7 @@ async def launch(cockpit: Cockpit) -> None:
     await cockpit.until(lambda text: label(text) == "script")
     await cockpit.press("shift+tab")
     await cockpit.until(lambda text: not label(text))
-    await cockpit.press("/", *"take this first")
+    await cockpit.press("/", *"start here")
     await cockpit.until("presets 1 of")
     await cockpit.press("enter", "enter")
     await cockpit.until(lambda text: label(text) == "script")

@@ -8,12 +8,12 @@ from typing import ClassVar
 from msgspec.structs import replace
 from textual.binding import Binding
 from textual.events import Click, Leave, MouseMove
-from textual.timer import Timer
 
 from ...runners.run.formatting import time_of_day
 from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import METRICS
 from ...runners.telemetry.quantity_text import count_short
+from ..background import after, background
 from ..history import Shown
 from ..keys import bindings
 from ..newest_samples import Want, latest
@@ -82,7 +82,6 @@ class CurveStrip(HistoryPane):
         self._inner = 0
         """Columns of a column of charts."""
         self.cross = Crosshair(self.set_crosshair)
-        self._resting: Timer | None = None
         """Removes the crosshair of a mouse that does not move, so that the values are live again."""
 
     def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
@@ -180,9 +179,7 @@ class CurveStrip(HistoryPane):
         if inside is None:
             return
         self.cross.hover(self._view, self._inner, inside.x)
-        if self._resting is not None:
-            self._resting.stop()
-        self._resting = self.set_timer(REST_S, self.cross.unhover)
+        background(self, "resting", after(REST_S, self.cross.unhover), exclusive=True)
 
     def on_leave(self, event: Leave) -> None:
         self.cross.unhover()

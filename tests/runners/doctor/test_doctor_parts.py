@@ -149,7 +149,7 @@ async def test_a_node_that_sends_no_answers_is_named_at_once(nodes: Nodes, line:
     nodes.first["box"] = [MAGIC.encode() + line + b"\n"]
     began = asyncio.get_running_loop().time()
     (finding,) = (await examined("box"))["D-SSH"]
-    assert finding.value == "box sends lines that are no answers"
+    assert finding.value == "box sends lines that are not answers"
     assert asyncio.get_running_loop().time() - began < 5
 
 

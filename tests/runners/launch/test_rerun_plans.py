@@ -244,7 +244,7 @@ def test_what_cannot_be_repeated_is_a_sentence(
     assert "cannot be entered" in refused("train"), "also without changes"
     (tmp_path / "moved").rename(code)
     (code / "train.py").rename(code / "renamed.py")
-    assert "script not found: train.py" in refused("train")
+    assert "Script not found: train.py" in refused("train")
     (code / "renamed.py").rename(code / "train.py")
     (entry.path / REQUEST_FILE).write_text('{"place": 3}')
     assert "is damaged" in refused("train", "--env", "A=1")

@@ -84,7 +84,7 @@ async def test_a_request_arrives(server: Sink, tmp_path: Path) -> None:
 
 ANSWERS = {
     "500": (True, "answers 500"), "429": (True, "answers 429"), "404": (False, "answers 404"),
-    "403": (False, "answers 403"), "redirect": (False, "redirect (302)"), "garbage": (True, "no HTTP"),
+    "403": (False, "answers 403"), "redirect": (False, "redirect (302)"), "garbage": (True, "not HTTP"),
     "cut": (True, "127.0.0.1"),
 }  # fmt: skip
 
