@@ -597,7 +597,7 @@ async def test_help_begins_with_the_focused_pane_and_filters(rig: Start) -> None
         await it.press("escape")
         await it.until(lambda: "This pane: Log" in it.screen())
         await it.press("escape")
-        assert isinstance(it.app.screen, RunScreen)
+        assert isinstance(it.app.screen_stack[-1], RunScreen)
 
 
 async def test_help_has_the_keys_of_the_form_first(rig: Start) -> None:

@@ -39,7 +39,7 @@ def crowded(**view: object) -> Frame:
 
 def on_a_node(*gpus: Gpu, **view: object) -> Frame:
     """A node with these GPUs, one rank for each."""
-    return frame_of([*several.running(1, len(gpus)), (124.8, 0, GpuTick(gpus))], **view)
+    return frame_of([*several.running(1, len(gpus)), (124.8, 0, GpuTick(gpus))], play.NOW, **view)
 
 
 def styles_of(made: GpuMap) -> dict[str, str]:

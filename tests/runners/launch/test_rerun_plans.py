@@ -276,12 +276,9 @@ def test_the_changes_of_a_rerun_name_what_is_not_as_it_was(
     started = AttemptStarted(
         1, "launch", 2, (), code=script_files.digests({"command": ["train.py"], "cwd": str(code)})
     )
-    (entry.path / journal.NAME).write_bytes(
-        b"".join(
-            msgspec.json.encode(Stamped(time=1.0, event=event, seq=seq)) + b"\n"
-            for seq, event in enumerate((RunnerStarted(1, "torchrun", torch="1.0"), started), 1)
-        )
-    )
+    begun = RunnerStarted(1, "torchrun", torch="1.0")
+    stamped = [Stamped(time=1.0, event=begun, seq=1), Stamped(time=1.0, event=started, seq=2)]
+    (entry.path / journal.NAME).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in stamped))
     assert list(differences(entry, again(entry, LaunchChanges()))) == ["torch"]
     (code / "train.py").write_text("import torch, os\n")
     wanted = ("--set", "restart.limit=3", "--env", "A=3", "--unset", "B")
