@@ -44,7 +44,7 @@ DOWN, UP, BEFORE, CLEAR = "\x1b[B", "\x1b[A", "\x1b[Z", "\x15"
 LAUNCH = Shot(
     "launch", "A new run: the form, and the plan it makes", (120, 40), (r"torch\.distributed", "lr 3e-4"),
     ("\x0e", CLEAR, "train.py", DOWN, CLEAR, "--steps 5000 --lr 3e-4", DOWN, CLEAR, "2", UP, UP, BEFORE, "/",
-     "take this first", "\r"),
+     "start here", "\r"),
 )  # fmt: skip
 LAUNCH_MEMORY = Shot(
     "launch-memory", "What fits on which GPUs, beside the form", (120, 40), (r"is the simplest that fits", "fsdp2"),
