@@ -53,7 +53,7 @@ async def launch(cockpit: Cockpit) -> None:
     await cockpit.press("0", "x")
     await cockpit.until("restart.limit takes a whole number")
     await cockpit.press("enter")
-    await cockpit.until(lambda text: "plan ✖" in text and "Start " not in text)
+    await cockpit.until(lambda text: "plan ✖" in text and "Enter cancel" not in text)
     await cockpit.press("backspace", "backspace", "7")
     await cockpit.until("2 = nnodes 1 × nproc_per_node 2")
     await cockpit.press("enter")

@@ -66,7 +66,7 @@ def viewer_modules() -> list[str]:
         ROOT / "runners/launch/hosts.py",
     ]
     paths = [path.relative_to(ROOT).with_suffix("") for path in files]
-    left_out = {"mcp", "__init__", "__main__"}
+    left_out = {"mcp", "browser", "__init__", "__main__"}
     return [f"distui.{'.'.join(path.parts)}" for path in paths if left_out.isdisjoint(path.parts)]
 
 

@@ -63,7 +63,7 @@ def compare(plan: dict[str, Any], rank: int, got: dict[str, str], shell: dict[st
             origin,
         )
         if name not in got:
-            assert "only where" in origin, name
+            assert "only if" in origin, name
         elif name != "NCCL_RAS_ADDR":  # of two plans each has a port of its own
             assert filled(value, rank, run, plan["run"]).fullmatch(got[name]), (name, value, got[name])
 

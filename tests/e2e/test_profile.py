@@ -75,11 +75,6 @@ def test_ranks_record_the_same_steps_and_what_they_say_is_shown(training: Run) -
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     folder = Path(report["folder"])
     assert sorted(path.name for path in folder.iterdir()) == ["rank-0.json.gz", "rank-1.json.gz"]
-
-    again = run.world.distui("profile", str(folder), "--json").fine().json()
-    for before, after in zip(report["ranks"], again["ranks"], strict=True):
-        assert (after["rank"], after["first_step"]) == (before["rank"], before["first_step"])
-        assert after["shares"] == pytest.approx(before["shares"], abs=1e-3)
     exported(run)
     lines = run.distui("profile", "--ranks", "1", "--steps", "1", "--out", "traces").fine().out.splitlines()
     assert lines[0].startswith("Step ")

@@ -25,7 +25,12 @@ from distui.presets.plan import contract
 
 ALLOCATING = Path(__file__).parent / "allocating.py"
 MB = 10**6
-PARTS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer", "activations": "kept"}
+PARTS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer",
+    "activations": "all_activations",
+}
 """What is measured → the field of the estimate."""
 BLOCK = {"MALLOC_MMAP_THRESHOLD_": "16384"}
 """Smaller tensors are not seen: biases and norms."""
