@@ -71,6 +71,8 @@ def attached(hosts: TwoHosts, *words: str) -> Iterator[Screen]:
         "--host",
         "alpha",
     ]
+    oriented = hosts.home["alpha"] / "state/distui/oriented"
+    oriented.touch()
     screen = Answering([*argv, words[-1]], hosts)
     try:
         yield screen
