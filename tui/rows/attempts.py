@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 
 from ...presets.plurals import plural
@@ -186,6 +186,7 @@ def _save_text(saved: Checkpoint) -> str:
 
 Target = float | Attempt | None
 """What a row leads to: a Unix time, the line that raised in a failed attempt, or nothing."""
+LeadingRow = tuple[Row, Target]
 
 
 def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row], list[Target]]:
@@ -195,28 +196,41 @@ def event_rows(frame: Frame, width: int, whole: bool = True) -> tuple[list[Row],
     overview shows elsewhere: the first cause with its last lines, and the present findings.
     """
     state = frame.state
-    rows = ledger_rows(state, width)
     failed = {attempt.ended: attempt for attempt in state.attempts if attempt.first_cause is not None}
-    targets: list[Target] = [None]
-    targets += [failed.get(attempt.ended, attempt.began) for attempt in state.attempts]
-    if not state.attempts:
-        rows.append((("   none has started yet", "dim"),))
+    pairs = _ledger(state, width, failed)
     cause = _last_cause(state) if whole else None
     if cause is not None:
-        rows.append(())
-        targets += [None] * (len(rows) - len(targets))
-        rows += _last_cause_rows(state, cause, width)
-        targets += [_attempt_of(state, cause)] * (len(rows) - len(targets))
-    rows += [(), ((" events, commands and checkpoints, newest first", "dim"),)]
+        attempt = _attempt_of(state, cause)
+        pairs += [((), None), *((row, attempt) for row in _last_cause_rows(state, cause, width))]
+    pairs += [((), None), (((" events, commands and checkpoints, newest first", "dim"),), None)]
+    pairs += _happened(frame, width, failed, whole)
+    return [row for row, _ in pairs], [target for _, target in pairs]
+
+
+def _ledger(state: RunState, width: int, failed: Mapping[float | None, Attempt]) -> list[LeadingRow]:
+    """Return the rows of the attempts; a failed attempt leads to the line that raised."""
+    heading, *rows = ledger_rows(state, width)
+    targets = [failed.get(attempt.ended, attempt.began) for attempt in state.attempts]
+    pairs: list[LeadingRow] = [(heading, None), *zip(rows, targets, strict=True)]
+    if not rows:
+        pairs.append(((("   none has started yet", "dim"),), None))
+    return pairs
+
+
+def _happened(
+    frame: Frame, width: int, failed: Mapping[float | None, Attempt], whole: bool
+) -> list[LeadingRow]:
+    """Return the rows of events, commands and checkpoints, the newest first."""
+    state = frame.state
     saves = sorted((saved.at, _save_text(saved)) for saved in state.checkpoints)
     found = set() if whole else {finding.text for finding in state.findings.values() if not finding.quiet}
     notices = [notice for notice in state.notices if notice[1] not in found]
     happened = fitting_events(frame, list(heapq.merge(in_order(notices), saves, key=itemgetter(0))))
     if not happened:
         none = "no event matches: esc removes the filter" if frame.view.event_filter else "none yet"
-        rows.append(((f"   {none}", "dim"),))
-    targets += [None] * (len(rows) - len(targets))
+        return [(((f"   {none}", "dim"),), None)]
+    pairs: list[LeadingRow] = []
     for at, text in reversed(happened):
-        rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
-        targets += [failed.get(at, at)] * (len(rows) - len(targets))
-    return rows, targets
+        rows = wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
+        pairs += [(row, failed.get(at, at)) for row in rows]
+    return pairs
