@@ -76,7 +76,7 @@ def lint_command(
             findings.append(issue("L41", file.path, what, severity="warning", remedy=""))
         elif not any(finding.value == file.path for finding in findings):
             remedy = "Give its path from where the command runs." if file.is_script else None
-            what = f"There is no {file.path}, seen from here."
+            what = f"{file.path} does not exist."
             findings.append(issue("L8", f"line {file.line}", what, value=file.path, remedy=remedy))
     return worst_first(once(findings))
 

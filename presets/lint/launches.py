@@ -197,7 +197,7 @@ def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     for word in config_paths(launch):
         path = word.text
         if around.exists and not path.startswith(("-", "/", "~")) and not around.exists(path):
-            text = f"There is no {path}, seen from here."
+            text = f"{path} does not exist."
             yield issue("L8", around.at(word.line), text, value=path, severity="warning")
 
 
