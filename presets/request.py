@@ -393,7 +393,7 @@ COMMAND_LINE_OPTIONS = (
         takes="N",
         verbs=("plan",),
         parse="count",
-        help="with --adopt: run N reported steps without and with it here, and compare the losses",
+        help="with --adopt: run N steps on this machine without and with it, and compare the losses",
         more="On 2 ranks, or as many as `--nproc-per-node` says: [adopt.md](adopt.md#try-it-first).",
     ),
 )
