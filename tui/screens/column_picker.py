@@ -29,8 +29,8 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape,q", "dismiss", "cancel", id="columns.cancel"),
         Binding("space", "show_column", "show or hide"),
-        Binding("J", "change(1)", "behind the next"),
-        Binding("K", "change(-1)", "before the last"),
+        Binding("J", "change(1)", "move down"),
+        Binding("K", "change(-1)", "move up"),
         Binding("s", "sort", "sort by it"),
         Binding("u", "undo", "as distui chooses"),
         Binding("enter", "keep", "keep"),
