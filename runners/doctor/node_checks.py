@@ -56,7 +56,7 @@ def _ports(node: ExaminedNode) -> Iterator[Finding]:
                 f"Port {port['port']} of {port['device']} ({port.get('link_layer') or 'link layer unknown'}) is not "
                 "active, and NCCL goes around it.",
                 f"{port['state']}, {port.get('physical') or 'physical state unknown'}",
-                "Check the cable and the switch (ibstat), or name the others in NCCL_IB_HCA.",
+                "Check the cable and the switch (ibstat), or list only the active ports in NCCL_IB_HCA.",
             )
 
 
