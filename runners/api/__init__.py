@@ -33,6 +33,7 @@ from .async_run import AsyncRun, RunFacts
 from .blocking import blocking, blocking_method, blocking_stream
 
 __all__ = [
+    "AsyncRun",
     "NoSuchRunError",
     "NoTorchError",
     "RefusedError",
@@ -40,9 +41,28 @@ __all__ = [
     "RunError",
     "UnknownOutcomeError",
     "UnreachableError",
+    "advise",
     "aio",
+    "attach",
+    "candidates",
+    "diagnose_files",
+    "diff",
+    "doctor",
+    "execute",
+    "jobs",
+    "launch",
+    "lint",
+    "lint_command",
+    "lint_files",
+    "ls",
+    "plan",
+    "preset",
+    "presets",
+    "prunable",
+    "prune",
+    "runs",
+    "watch",
 ]
-__all__ += aio.__all__
 
 P = ParamSpec("P")
 
