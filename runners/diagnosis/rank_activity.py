@@ -19,7 +19,7 @@ from ..run.model import RankPhase
 from ..run.pulse import Pulse, Site
 from ..run.samples import RankSample
 from ..run.state import LIVING, Rank, RunState
-from ..run.under_way import stopping
+from ..run.under_way import stopping, stopping_after_failure
 from .activity import RESTING_SITES, Kind, open_call, own_code, position_of
 from .first_step import doing_words
 
@@ -44,6 +44,7 @@ class Now(enum.StrEnum):
     STILL = "still"
     """It makes no step, and it is unknown why."""
     STOPPING = "stopping"
+    """It is being ended, by a command or because another rank of its node failed."""
 
 
 class RankActivity(NamedTuple):
@@ -78,13 +79,15 @@ class Activities:
         """`now`: unix time by the clock of `state`."""
         self._now = now
         self._stopping = stopping(state, now)
+        self._after_failure = stopping_after_failure(state, now)
         self._culprits, self._waits_for = _named(state)
 
     def of(self, rank: Rank, sample: RankSample | None) -> RankActivity:
         """Return the activity of a rank with its newest valid sample."""
         number, phase = rank.place.rank, rank.phase
-        if phase in LIVING and self._stopping is not None:
-            return RankActivity(Now.STOPPING, f"stopping {self._stopping.text()}")
+        ending = self._stopping or self._after_failure.get(rank.place.node)
+        if phase in LIVING and ending is not None:
+            return RankActivity(Now.STOPPING, f"stopping {ending.text()}")
         if phase is not RankPhase.RUNNING:
             return RankActivity(Now.PHASE, str(phase), culprit=number in self._culprits)
         doing = _doing(rank, sample, self._now)

@@ -85,6 +85,8 @@ class Rank(Struct):
     sampled: float = 0.0
     """Unix time of `sample`."""
     pulse: Pulse | None = None
+    ended: float | None = None
+    """Unix time of the report that its process has ended."""
 
 
 class Node(Struct):
@@ -337,6 +339,7 @@ def _rank_changed(state: RunState, at: Stamped, event: RankChanged) -> None:
     rank.phase = event.state
     rank.pid = event.pid if event.pid is not None else rank.pid
     rank.exit_code, rank.signal = event.exit_code, event.signal
+    rank.ended = None if event.state in LIVING else at.time
     if event.state is not RankPhase.RUNNING:
         rank.hook = None
     if event.cause is not None:

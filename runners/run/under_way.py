@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .commands import Down, Profile, Save, Stop
 from .formatting import NA, duration_exact, elapsed
-from .model import HUB, ProfileArmed, RunPhase
+from .model import HUB, ProfileArmed, RankPhase, RunPhase
 from .state import LIVING, OpenCommand, RunState
 
 _LASTING = {Save.verb: "saving a checkpoint", Down.verb: "taking the cluster down"}
@@ -14,12 +14,12 @@ _LASTING = {Save.verb: "saving a checkpoint", Down.verb: "taking the cluster dow
 
 
 class Stopping(NamedTuple):
-    """Ranks that are being ended by a command."""
+    """Ranks that are being ended by a command, or because another rank failed."""
 
     lasted_s: float | None
-    """Seconds since the request."""
+    """Seconds since the request or the failure."""
     grace_s: float
-    """Seconds from the request until the ranks are killed."""
+    """Seconds from then until the ranks are killed."""
 
     def text(self) -> str:
         """Return "3/30 s"."""
@@ -43,6 +43,25 @@ def _ending(state: RunState, command: OpenCommand, now: float) -> Stopping | Non
     if not any(rank.phase in LIVING for rank in state.ranks.values()):
         return None
     return Stopping(elapsed(command.at, now), grace_s)
+
+
+_FAILED = (RankPhase.FAILED, RankPhase.KILLED, RankPhase.LOST)
+
+
+def stopping_after_failure(state: RunState, now: float) -> dict[int, Stopping]:
+    """Return how long each node's launcher has been ending the ranks next to a failed one. `now`: unix time.
+
+    A launcher ends only the ranks of its own node. A managed command decides itself what it ends.
+    """
+    plan = state.plan
+    if plan is None or plan.launcher != "torchrun" or state.phase.ended:
+        return {}
+    failed: dict[int, float] = {}
+    for rank in state.ranks.values():
+        if rank.phase in _FAILED and rank.ended is not None:
+            node = rank.place.node
+            failed[node] = min(rank.ended, failed.get(node, rank.ended))
+    return {node: Stopping(elapsed(at, now), plan.grace_s) for node, at in failed.items()}
 
 
 def under_way(state: RunState, now: float) -> list[str]:

@@ -10,11 +10,13 @@ from distui.runners.run.model import (
     CommandReceived,
     Event,
     Outcome,
+    PlanSummary,
     ProfileArmed,
     RankChanged,
     RankPhase,
     RankPlace,
     RankTick,
+    RunCreated,
     RunEnded,
     RunPhase,
     Stage,
@@ -24,7 +26,7 @@ from distui.runners.run.model import (
 from distui.runners.run.samples import RankSample
 from distui.runners.run.snapshot import packed, unpacked
 from distui.runners.run.state import RunState
-from distui.runners.run.under_way import stopping, under_way
+from distui.runners.run.under_way import stopping, stopping_after_failure, under_way
 
 PLACES = (RankPlace(0, 0), RankPlace(1, 1))
 
@@ -96,3 +98,30 @@ def test_commands_that_take_no_time_are_not_shown() -> None:
     state = state_at(100.0, running(), CommandReceived("c", "signal requested", "signal"))
     state_at(100.0, state, CommandReceived("d", "save requested", "save"))
     assert under_way(state, 103.0) == ["saving a checkpoint 3 s"]
+
+
+def launched(launcher: str) -> RunState:
+    plan = PlanSummary("ddp", "ddp", launcher, "train.py", grace_s=20.0)
+    return state_at(9.0, RunState(), RunCreated("20260101-000000-a-00000000", "a", "vm", plan=plan))
+
+
+def test_after_a_failure_the_ranks_of_its_node_are_ending_until_the_run_has_ended() -> None:
+    places = (RankPlace(0, 0, 0), RankPlace(1, 1, 0), RankPlace(2, 0, 1))
+    state = launched("torchrun")
+    state_at(10.0, state, AttemptStarted(1, "launch", 3, places))
+    assert stopping_after_failure(state, 50.0) == {}
+    state_at(60.0, state, RankChanged(1, 1, RankPhase.FAILED, 1, exit_code=1))
+    state_at(64.0, state, RankChanged(1, 0, RankPhase.KILLED, 0))
+    late = unpacked(packed(state))
+    assert {node: each.text() for node, each in stopping_after_failure(late, 65.0).items()} == {0: "5/20 s"}
+    state_at(66.0, state, RunEnded(RunPhase.FAILED, 1, "rank 1 failed"))
+    assert stopping_after_failure(state, 67.0) == {}
+
+
+def test_a_managed_command_decides_itself_what_it_ends() -> None:
+    state = launched("command")
+    state_at(10.0, state, *attempt(1, "launch"), RankChanged(1, 1, RankPhase.FAILED, 1, exit_code=1))
+    assert stopping_after_failure(state, 50.0) == {}
+    stopped = launched("torchrun")
+    state_at(10.0, stopped, *attempt(1, "launch"), RankChanged(1, 1, RankPhase.STOPPED, 1))
+    assert stopping_after_failure(stopped, 50.0) == {}, "a rank that distui ended is no failure"

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis.rank_activity import Activities, Now, RankActivity, pause_of
-from distui.runners.run.model import CommandReceived, RankPhase
+from distui.runners.run.model import CommandReceived, PlanSummary, RankPhase
 from distui.runners.run.pulse import Pulse, Site
 from distui.runners.run.samples import RankSample
 from distui.runners.run.state import OpenCommand, Rank, RunState
@@ -134,6 +134,17 @@ def test_ranks_that_are_being_ended_say_so_and_ended_ones_do_not() -> None:
     named = Activities(made.state, NOW)
     assert named.of(made.state.ranks[0], GOES_ON) == RankActivity(Now.STOPPING, "stopping 3/30 s")
     assert named.of(made.state.ranks[1], None) == RankActivity(Now.PHASE, "stopped")
+
+
+def test_ranks_that_are_ended_after_a_failure_say_so() -> None:
+    made = Made(3)
+    made.state.plan = PlanSummary("ddp", "ddp", "torchrun", "train.py", grace_s=20.0)
+    failed = made.state.ranks[1]
+    failed.phase, failed.ended = RankPhase.FAILED, NOW - 4.0
+    made.state.ranks[2].phase = RankPhase.STOPPED
+    named = Activities(made.state, NOW)
+    shown = [named.of(rank, GOES_ON).text for rank in made.state.ranks.values()]
+    assert shown == ["stopping 4/20 s", "failed", "stopped"]
 
 
 def test_a_pause_is_known_unless_a_rank_is_blocked() -> None:
