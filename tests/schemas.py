@@ -50,7 +50,7 @@ from distui.tui.verbs.control import RankAnswers
 from distui.tui.verbs.launch import Started
 from distui.tui.verbs.lint import Findings
 from distui.tui.verbs.notes import Notes, Tags
-from distui.tui.verbs.notify import ListedWays, SentNotices, TriedWays
+from distui.tui.verbs.notify import ListedChannels, SentNotices, TriedChannels
 from distui.tui.verbs.presets import NamedSettings, Written
 from distui.tui.verbs.trust import Trusted, TrustedFile
 
@@ -114,7 +114,7 @@ DOCUMENTS: dict[str, Any] = {
     "down": Answer,
     "note": Notes,
     "tag": Tags,
-    "notify": ListedWays | TriedWays | SentNotices,
+    "notify": ListedChannels | TriedChannels | SentNotices,
     "settings": Settings | ExampleSettings,
     "profile": Profiled,
     "share": Shared,

@@ -100,8 +100,8 @@ def of_table(table: Any, path: Path) -> Configured:
     """Parse `[notify]`. A channel with a mistake is left out and reported."""
     if not isinstance(table, Mapping):
         return Configured(path, _own_channels(every_rule()), problems=(no_section(path, "notify"),))
-    there = "there are notify.send, notify.rules, notify.ways"
-    problems = unknown_keys(path, "notify", table, ("send", "rules", "ways"), there)
+    there = "there are notify.send, notify.rules, notify.channels"
+    problems = unknown_keys(path, "notify", table, ("send", "rules", "channels"), there)
     rules = every_rule()
     try:
         rules = _rules(table, "notify.rules", rules)
@@ -112,9 +112,9 @@ def of_table(table: Any, path: Path) -> Configured:
         problems.append(f'{path}: notify.send must be a list of channels, as in ["team", "terminal"]')
         send = []
     channels, unusable = _own_channels(rules), dict[str, str]()
-    sections = table.get("ways", {})
+    sections = table.get("channels", {})
     if not isinstance(sections, Mapping):
-        problems.append(f"{path}: notify.ways has to hold sections, as [notify.ways.team]")
+        problems.append(f"{path}: notify.channels has to hold sections, as [notify.channels.team]")
         sections = {}
     for name, section in sections.items():
         try:
@@ -156,7 +156,7 @@ def _rules(section: Mapping[str, Any], where: str, basis: Minutes) -> Minutes:
 def _channel(name: str, section: Mapping[str, Any], rules: Minutes) -> NotificationChannel:
     """Return the channel of a section. Raises RunError."""
     if not isinstance(section, Mapping):
-        raise RunError(f"notify.ways.{name} must be a section, [notify.ways.{name}]")
+        raise RunError(f"notify.channels.{name} must be a section, [notify.channels.{name}]")
     kind = section.get("type", name)
     mistake = next(_mistakes(name, kind, section), None)
     if mistake is not None:
@@ -164,18 +164,20 @@ def _channel(name: str, section: Mapping[str, Any], rules: Minutes) -> Notificat
     settings = {key: section[key] for key in KINDS[kind] if key in section}
     if "command" in settings:
         settings["command"] = tuple(settings["command"])
-    return NotificationChannel(name, kind, _rules(section, f"notify.ways.{name}.rules", rules), **settings)
+    return NotificationChannel(
+        name, kind, _rules(section, f"notify.channels.{name}.rules", rules), **settings
+    )
 
 
 def _mistakes(name: str, kind: Any, section: Mapping[str, Any]) -> Iterator[str]:
     """Yield the mistakes of a channel. Only the first is used. No text quotes a value, which may be secret."""
-    where = f"notify.ways.{name}"
+    where = f"notify.channels.{name}"
     if not NAME.fullmatch(name) or name == OFF:
-        yield f"notify.ways: {quoted(name)} is not a valid channel name: use up to 32 letters, digits, _ and -"
+        yield f"notify.channels: {quoted(name)} is not a valid channel name: use up to 32 letters, digits, _ and -"
     if not isinstance(kind, str) or kind not in KINDS:
         yield f"{where}.type must be one of {', '.join(KINDS)}"
     if kind == "terminal" and name != kind:
-        yield f"{where}: a channel of type terminal must be called terminal: write [notify.ways.terminal]"
+        yield f"{where}: a channel of type terminal must be called terminal: write [notify.channels.terminal]"
     yield from _mistakes_of_settings(where, kind, section)
     if kind == "command" and not _is_command(section.get("command")):
         yield f'{where}.command must be a list of words, the program first, as in ["mail-me", "-q"]'
@@ -241,7 +243,7 @@ def channel_of(name: str, configured: Configured, where: str) -> NotificationCha
         raise RunError(why)
     hint = nearest_or_all(name, configured.channels)
     raise RunError(
-        f"{where}: unknown channel {quoted(name)}{hint}; add [notify.ways.{name}] to {configured.path} to create it"
+        f"{where}: unknown channel {quoted(name)}{hint}; add [notify.channels.{name}] to {configured.path} to create it"
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from ..run import clock, file_io
 from .messages import Text
@@ -42,7 +42,7 @@ class NoticeRecord(Struct, frozen=True, omit_defaults=True):
     """A line of the file."""
 
     at: float
-    channel: str = field(name="way")
+    channel: str
     key: str
     state: str
     """One of "due", "trying", "later" (a try failed), "sent", "failed", "left-out" (by the rate limit) or "late"."""

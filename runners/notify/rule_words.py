@@ -124,7 +124,7 @@ def split_word(word: str, where: str = "--notify") -> tuple[str, list[str] | Non
         # The word is not quoted: it may be an address that is secret.
         raise RunError(
             f"{where} takes the name of a channel, as in team or team:hang,gave-up: write an address into "
-            "[notify.ways.NAME] of settings.toml, since `ps` shows the arguments of a command"
+            "[notify.channels.NAME] of settings.toml, since `ps` shows the arguments of a command"
         )
     return channel, rules.split(",") if colon else None
 

@@ -28,7 +28,7 @@ from distui.runners.run import clock, file_io, launch_record
 from .fake_runner import FakeRunners
 from .served import FakeGpus, Served, own_directories, planned, served
 
-SETTINGS = '[notify.ways.team]\ntype = "webhook"\nurl = "http://127.0.0.1:9/x"\n'
+SETTINGS = '[notify.channels.team]\ntype = "webhook"\nurl = "http://127.0.0.1:9/x"\n'
 REFUSED = SendOutcome(False, "127.0.0.1: Connection refused", again=True)
 
 

@@ -24,7 +24,7 @@ PARTS = {
 }  # fmt: skip
 """All parts of an agent whose settings and plan ask for everything. `relay`: see test_hub_part_failures.py."""
 SETTINGS = """
-[notify.ways.call]
+[notify.channels.call]
 type = "command"
 command = ["true"]
 [export]

@@ -176,7 +176,7 @@ async def test_an_end_that_the_runner_reported_to_no_agent_is_reported_after_the
             await asyncio.sleep(1.0)
         assert network.couriers == [[path]]
         settings = base / "config" / "distui" / "settings.toml"
-        settings.write_text('[notify.ways.team]\ntype = "webhook"\nurl_env = "TEAM_WEBHOOK"\n')
+        settings.write_text('[notify.channels.team]\ntype = "webhook"\nurl_env = "TEAM_WEBHOOK"\n')
         shell = {"TEAM_WEBHOOK": "http://127.0.0.1:9/x", "HF_TOKEN": "of another run"}
         await courier.attend(path, shell.get)
         ((entry, secrets),) = started

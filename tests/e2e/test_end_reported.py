@@ -15,7 +15,7 @@ from distui.runners.run.model import Outcome
 from . import written
 from .runs import Run, World, alive, until
 
-SETTINGS = '[notify]\nsend = ["team"]\n[notify.ways.team]\ntype = "webhook"\nurl = "{url}"\n'
+SETTINGS = '[notify]\nsend = ["team"]\n[notify.channels.team]\ntype = "webhook"\nurl = "{url}"\n'
 
 
 def configure(world: World, url: str) -> None:

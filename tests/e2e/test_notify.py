@@ -42,8 +42,8 @@ def settings(world: World, server: Sink, more: str = "") -> None:
         (
             "settings.toml",
             (
-                f'[notify]\n{more}\n[notify.ways.team]\ntype = "webhook"\nurl_file = "team-url"\n'
-                '[notify.ways.phone]\ntype = "webhook"\nurl_env = "PHONE_WEBHOOK"\ntoken_file = "phone-token"\n'
+                f'[notify]\n{more}\n[notify.channels.team]\ntype = "webhook"\nurl_file = "team-url"\n'
+                '[notify.channels.phone]\ntype = "webhook"\nurl_env = "PHONE_WEBHOOK"\ntoken_file = "phone-token"\n'
             ),
         ),
     ):
@@ -103,7 +103,7 @@ def test_a_run_that_fails_calls_once_for_each_cause_and_no_secret_is_anywhere(
     assert phone.headers["authorization"] == "Bearer t0kEnOfPhOnE"
     assert phone.json()["title"] == "night: it failed, and nothing restarts it"
     log = world.distui("notify", "log", "night", "--json").fine()
-    assert {(row["way"], row["rule"]) for row in log.json()["notices"]} == {
+    assert {(row["channel"], row["rule"]) for row in log.json()["notices"]} == {
         ("team", "first-step"), ("team", "restarted"), ("team", "gave-up"), ("phone", "gave-up"),
     }  # fmt: skip
     listed = world.distui("notify").out + world.distui("notify", "--json").out + log.out

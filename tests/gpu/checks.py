@@ -247,7 +247,7 @@ def idle_gpus(site: Site) -> str:
     site.needs_gpu()
     settings, sent = site.world.config / "distui" / "settings.toml", site.world.work / "sent.json"
     settings.parent.mkdir(exist_ok=True)
-    settings.write_text(f'[notify.ways.file]\ntype = "command"\ncommand = ["tee", "-a", "{sent}"]\n')
+    settings.write_text(f'[notify.channels.file]\ntype = "command"\ncommand = ["tee", "-a", "{sent}"]\n')
     run = _job(site, jobs.IDLE, "--notify", "file:gpus-idle=1").healthy()
     began = time.monotonic()
     assert until(lambda: sent.exists() and b"gpus-idle" in sent.read_bytes(), every=1.0), run.describe()

@@ -155,9 +155,13 @@ def test_a_file_that_is_not_right_is_named_and_exits_with_1(
 @for_each(
     ("text", "where", "why"),
     [
-        ('[notify.ways.t]\ntype = "webhook"\nurl = "https://HOST/x"\n', "notify.ways.t", "`chmod 600` it"),
-        ('[notify.ways.t]\ntype = "webhook"\nurl_file = "no"\n', "notify.ways.t", "No such file"),
-        ('[notify.ways.t]\ntype = "webhook"\nurl_file = "s"\n', "notify.ways.t", "`chmod 600` it"),
+        (
+            '[notify.channels.t]\ntype = "webhook"\nurl = "https://HOST/x"\n',
+            "notify.channels.t",
+            "`chmod 600` it",
+        ),
+        ('[notify.channels.t]\ntype = "webhook"\nurl_file = "no"\n', "notify.channels.t", "No such file"),
+        ('[notify.channels.t]\ntype = "webhook"\nurl_file = "s"\n', "notify.channels.t", "`chmod 600` it"),
         (
             '[export]\notlp_endpoint = "http://h:1"\notlp_headers_file = "s"\n',
             "export.otlp_headers_file",

@@ -25,8 +25,8 @@ from ..due_alerts import ring
 from ..terminal import answer, complain
 
 
-class ListedWay(Struct, frozen=True):
-    way: str
+class ListedChannel(Struct, frozen=True):
+    channel: str
     type: str
     to: str
     rules: str
@@ -38,32 +38,32 @@ class ListedRule(Struct, frozen=True):
     when: str
 
 
-class ListedWays(Struct, frozen=True):
+class ListedChannels(Struct, frozen=True):
     """`notify`."""
 
     path: str
     send: list[str]
-    ways: list[ListedWay]
+    channels: list[ListedChannel]
     rules: list[ListedRule]
     problems: list[str]
 
 
-class TriedWay(Struct, frozen=True):
-    way: str
+class TriedChannel(Struct, frozen=True):
+    channel: str
     type: str
     ok: bool
     seconds: float
     why: str | None
 
 
-class TriedWays(Struct, frozen=True):
+class TriedChannels(Struct, frozen=True):
     """`notify test`."""
 
-    ways: list[TriedWay]
+    channels: list[TriedChannel]
 
 
 class SentNotice(Struct, frozen=True):
-    way: str
+    channel: str
     rule: str
     state: str
     at: float
@@ -96,12 +96,12 @@ def notify(options: argparse.Namespace) -> int:
 def _list(configured: Configured, as_json: bool) -> int:
     rows = [_about(channel, configured) for channel in configured.channels.values()]
     rules = [ListedRule(name, when) for name, when in RULES.items()]
-    document = ListedWays(
+    document = ListedChannels(
         str(configured.path), list(configured.send), rows, rules, list(configured.problems)
     )
     lines = ["channels"]
     for row in rows:
-        lines.append(f"  {row.way:<12} {row.type:<9} {row.to or row.problem}  ({row.rules})")
+        lines.append(f"  {row.channel:<12} {row.type:<9} {row.to or row.problem}  ({row.rules})")
     send = ", ".join(configured.send) or "none: a launch sends nothing without --notify"
     lines += ["", f"launches without --notify use: {send}", "", "rules"]
     lines += [f"  {name:<19} {when}" for name, when in RULES.items()]
@@ -111,7 +111,7 @@ def _list(configured: Configured, as_json: bool) -> int:
     return 1 if configured.problems else 0
 
 
-def _about(channel: NotificationChannel, configured: Configured) -> ListedWay:
+def _about(channel: NotificationChannel, configured: Configured) -> ListedChannel:
     """Return a channel without its secrets; of an address only the host."""
     to, problem = "", ""
     if channel.kind in POSTED:
@@ -124,7 +124,7 @@ def _about(channel: NotificationChannel, configured: Configured) -> ListedWay:
     else:
         terminal = "the terminal of a cockpit without the focus, or of the launch"
         to = terminal if channel.kind == "terminal" else "notify-send"
-    return ListedWay(channel.name, channel.kind, to, rules_word(channel.rules), problem)
+    return ListedChannel(channel.name, channel.kind, to, rules_word(channel.rules), problem)
 
 
 # --- test ---
@@ -147,8 +147,8 @@ def _test(options: argparse.Namespace, configured: Configured) -> int:
     lines = []
     for row in rows:
         outcome = f"sent in {row.seconds:.1f} s" if row.ok else f"not sent: {row.why}"
-        lines.append(f"{row.way}: {outcome}")
-    answer(options.json, TriedWays(rows), lines)
+        lines.append(f"{row.channel}: {outcome}")
+    answer(options.json, TriedChannels(rows), lines)
     return 0 if all(row.ok for row in rows) and not problems else 1
 
 
@@ -162,18 +162,18 @@ def _used(configured: Configured) -> list[NotificationChannel]:
     ]
 
 
-async def _try_all(chosen: list[NotificationChannel], configured: Configured) -> list[TriedWay]:
+async def _try_all(chosen: list[NotificationChannel], configured: Configured) -> list[TriedChannel]:
     return list(await asyncio.gather(*(_try(channel, configured) for channel in chosen)))
 
 
-async def _try(channel: NotificationChannel, configured: Configured) -> TriedWay:
+async def _try(channel: NotificationChannel, configured: Configured) -> TriedChannel:
     text, began = trial_text(platform.node(), clock.now()), clock.monotonic()
     if channel.kind == "terminal":
         outcome = _ring(alert_bytes(text, os.environ, channel.sequence))
     else:
         outcome = await send(channel, text, os.environ.get, configured.path.parent)
     seconds = round(clock.monotonic() - began, 3)
-    return TriedWay(channel.name, channel.kind, outcome.ok, seconds, outcome.why or None)
+    return TriedChannel(channel.name, channel.kind, outcome.ok, seconds, outcome.why or None)
 
 
 def _ring(data: str) -> SendOutcome:
@@ -195,7 +195,7 @@ def _log(options: argparse.Namespace) -> int:
     lines = [] if rows else [f"run {entry.record.name} has sent no notifications"]
     for row in rows:
         text = ": ".join(filter(None, (row.title, row.why)))
-        lines.append(f"{time_of_day(row.at)}  {row.way}  {row.rule}  {row.state}  {text}".rstrip())
+        lines.append(f"{time_of_day(row.at)}  {row.channel}  {row.rule}  {row.state}  {text}".rstrip())
     lines += [finding.text for finding in unreported(entry)]
     answer(options.json, SentNotices(entry.record.run, rows), lines)
     return 0

@@ -70,7 +70,7 @@ def _unreadable_secrets(path: Path, export: MetricsExport) -> Iterator[str]:
             try:
                 channels.target(channel, os.environ.get, path.parent)
             except SecretError as error:
-                yield f"{path}: notify.ways.{channel.name}: {error}"
+                yield f"{path}: notify.channels.{channel.name}: {error}"
     if export.otlp is not None and export.otlp.headers_file and not export.otlp.headers_env:
         try:
             export_settings.headers_of(export.otlp, os.environ.get, path.parent)

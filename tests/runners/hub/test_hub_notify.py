@@ -50,7 +50,7 @@ async def test_several_nodes_call_once_also_after_their_hub_died(
     folder.mkdir(mode=0o700, parents=True)
     (folder / "settings.toml").touch(mode=0o600)
     (folder / "settings.toml").write_text(
-        '[notify.ways.team]\ntype = "webhook"\nurl = "http://127.0.0.1:9/hook"\n'
+        '[notify.channels.team]\ntype = "webhook"\nurl = "http://127.0.0.1:9/hook"\n'
     )
     run = Calling(site)
     await run.begin()

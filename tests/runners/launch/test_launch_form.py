@@ -83,7 +83,7 @@ def ways(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = here / "config/distui/settings.toml"
     path.parent.mkdir(parents=True, mode=0o700)
     path.write_text(
-        '[notify]\nsend = ["team"]\n[notify.ways.team]\ntype = "command"\ncommand = ["true"]\nrules = ["hang"]\n'
+        '[notify]\nsend = ["team"]\n[notify.channels.team]\ntype = "command"\ncommand = ["true"]\nrules = ["hang"]\n'
     )
     return path
 

@@ -53,7 +53,9 @@ def test_without_settings_nothing_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_way_is_sent_on_when_a_launch_or_the_settings_say_so(tmp_path: Path) -> None:
-    text = f'[notify]\nsend = ["team:gave-up"]\n[notify.ways.team]\ntype = "webhook"\nurl = "{SECRET}"\n'
+    text = (
+        f'[notify]\nsend = ["team:gave-up"]\n[notify.channels.team]\ntype = "webhook"\nurl = "{SECRET}"\n'
+    )
     settings = configured(tmp_path, text)
     assert resolved((), settings) == ("team:gave-up",)
     assert resolved(("team",), settings) == ("team:all",)
@@ -66,8 +68,8 @@ def test_a_way_is_sent_on_when_a_launch_or_the_settings_say_so(tmp_path: Path) -
 
 def test_rules_of_all_ways_and_of_each(tmp_path: Path) -> None:
     text = (
-        '[notify]\nrules = ["hang", "gave-up", "gpus-idle=10"]\n[notify.ways.a]\ntype = "desktop"\n'
-        '[notify.ways.b]\ntype = "desktop"\nrules = ["-hang"]\n'
+        '[notify]\nrules = ["hang", "gave-up", "gpus-idle=10"]\n[notify.channels.a]\ntype = "desktop"\n'
+        '[notify.channels.b]\ntype = "desktop"\nrules = ["-hang"]\n'
     )
     settings = configured(tmp_path, text)
     assert resolved(("a", "b", "a:hang"), settings) == ("a:hang", "b:gave-up,gpus-idle=10")
@@ -83,7 +85,7 @@ def test_rules_of_all_ways_and_of_each(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_a_launch_cannot_mean_is_refused(tmp_path: Path, words: tuple[str, ...], part: str) -> None:
-    settings = configured(tmp_path, f'[notify.ways.team]\ntype = "webhook"\nurl = "{SECRET}"\n')
+    settings = configured(tmp_path, f'[notify.channels.team]\ntype = "webhook"\nurl = "{SECRET}"\n')
     with pytest.raises(RunError) as refused:
         resolved(words, settings)
     assert part in str(refused.value)
@@ -110,7 +112,7 @@ def test_a_way_with_a_mistake_is_named_and_refused_at_a_launch(tmp_path: Path) -
         ('type = "apprise"\nurl_file = "x"\ntoken_file = "y"', "of type apprise has no setting"),
         (f'type = "webhook"\nurl = "{SECRET}"\nrules = ["hangs"]', "did you mean hang?"),
     ]:  # fmt: skip
-        settings = configured(tmp_path, f"[notify.ways.team]\n{lines}\n")
+        settings = configured(tmp_path, f"[notify.channels.team]\n{lines}\n")
         (problem,) = settings.problems
         assert part in problem
         assert problem.startswith(str(settings.path))
@@ -131,7 +133,10 @@ def test_a_broken_table_costs_a_sentence(tmp_path: Path, text: str) -> None:
 
 def test_what_no_launch_could_take_in_send_is_named_once() -> None:
     team = {"type": "webhook", "url_env": "TEAM_WEBHOOK"}
-    table = {"send": ["team:hangs", "tem", "off", "phone"], "ways": {"team": team, "phone": {"type": "x"}}}
+    table = {
+        "send": ["team:hangs", "tem", "off", "phone"],
+        "channels": {"team": team, "phone": {"type": "x"}},
+    }
     problems = channels.problems_of(table, Path("/s.toml"))
     assert [
         part in each for part, each in zip(("phone.type", "hang?", "team?"), problems, strict=True)
@@ -139,7 +144,7 @@ def test_what_no_launch_could_take_in_send_is_named_once() -> None:
 
 
 def test_settings_that_others_can_write_do_not_count(tmp_path: Path) -> None:
-    settings = configured(tmp_path, f'[notify.ways.team]\ntype = "webhook"\nurl = "{SECRET}"\n', 0o666)
+    settings = configured(tmp_path, f'[notify.channels.team]\ntype = "webhook"\nurl = "{SECRET}"\n', 0o666)
     assert "team" not in settings.channels
     assert "passed over" in settings.problems[0]
 
@@ -150,7 +155,9 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, source: str) -
     hidden.write_text(SECRET)
     hidden.chmod(0o644)
     value = SECRET if source == "url" else str(hidden)
-    settings = configured(tmp_path, f'[notify.ways.team]\ntype = "webhook"\n{source} = "{value}"\n', 0o644)
+    settings = configured(
+        tmp_path, f'[notify.channels.team]\ntype = "webhook"\n{source} = "{value}"\n', 0o644
+    )
     with pytest.raises(SecretError, match="chmod 600") as refused:
         address(settings)
     assert "sEcReT" not in str(refused.value)
@@ -160,7 +167,7 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, source: str) -
 
 
 def test_a_file_beside_the_settings_and_one_that_is_missing(tmp_path: Path) -> None:
-    settings = configured(tmp_path, '[notify.ways.team]\ntype = "webhook"\nurl_file = "team-url"\n')
+    settings = configured(tmp_path, '[notify.channels.team]\ntype = "webhook"\nurl_file = "team-url"\n')
     with pytest.raises(SecretError, match="cannot be read: No such file"):
         address(settings)
     beside = settings.path.parent / "team-url"
@@ -176,7 +183,7 @@ def test_a_file_beside_the_settings_and_one_that_is_missing(tmp_path: Path) -> N
 
 
 def test_a_variable_of_the_launch(tmp_path: Path) -> None:
-    settings = configured(tmp_path, '[notify.ways.team]\ntype = "webhook"\nurl_env = "TEAM_WEBHOOK"\n')
+    settings = configured(tmp_path, '[notify.channels.team]\ntype = "webhook"\nurl_env = "TEAM_WEBHOOK"\n')
     with pytest.raises(SecretError, match="TEAM_WEBHOOK is not set"):
         address(settings)
     assert address(settings, TEAM_WEBHOOK=SECRET).url == SECRET
@@ -187,7 +194,9 @@ def test_what_is_no_address_is_refused_and_not_repeated(tmp_path: Path) -> None:
         "hooks.slack.com/x", "ftp://h/x", "file:///etc/passwd", "https:///x", "https://h:99999/", "https://h/x y",
         "https://me:pw@h/x", "https://h/\x7f", "https://hä/x",
     ]:  # fmt: skip
-        settings = configured(tmp_path, '[notify.ways.team]\ntype = "webhook"\nurl_env = "TEAM_WEBHOOK"\n')
+        settings = configured(
+            tmp_path, '[notify.channels.team]\ntype = "webhook"\nurl_env = "TEAM_WEBHOOK"\n'
+        )
         with pytest.raises(SecretError) as refused:
             address(settings, TEAM_WEBHOOK=url)
         assert url not in str(refused.value)
@@ -255,7 +264,7 @@ def test_the_request_of_each_kind() -> None:
 
 def test_an_address_of_apprise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("apprise")
-    settings = configured(tmp_path, '[notify.ways.team]\ntype = "apprise"\nurl_env = "TEAM_WEBHOOK"\n')
+    settings = configured(tmp_path, '[notify.channels.team]\ntype = "apprise"\nurl_env = "TEAM_WEBHOOK"\n')
     where = address(settings, TEAM_WEBHOOK="mailto://me:p%40ss-word@gmail.com?to=you@x.org")
     assert where.host == "mailto"
     assert not [
