@@ -59,7 +59,7 @@ def target_of(action: str) -> str:
     return f"forward({part!r}, {call!r})" if part in PARTS else action
 
 
-PARTS = ("run", "log", "table", "curves", "heat", "nccl")
+PARTS = ("run", "log", "table", "curves", "map", "nccl")
 """Parts of the run screen with their own actions, wherever the focus is."""
 
 
@@ -90,7 +90,7 @@ SCOPES = {
 PANES = {
     "ranks": "Ranks",
     "gpus": "GPUs",
-    "heat": "Map",
+    "map": "Map",
     "launch": "Launch",
     "ended": "Summary",
     "strip": "Ranks × time",

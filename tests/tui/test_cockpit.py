@@ -819,7 +819,7 @@ async def test_only_changed_rows_are_painted_again(rig: Start) -> None:
         it.app.change_view(sort="rank")
         await it.pilot.pause()
         painted: list[str] = []
-        for pane in (screen.status, screen.heat, screen.ranks, screen.events, screen.banner):
+        for pane in (screen.status, screen.map, screen.ranks, screen.events, screen.banner):
             original = pane.render_line
 
             def record(y: int, name: str = str(pane.id), paint: object = original) -> object:

@@ -308,7 +308,7 @@ def test_a_wrong_field_is_one_sentence() -> None:
 async def test_arrows_and_enter_lead_to_the_node_and_to_the_log_of_the_rank(rig: Start) -> None:
     async with shown(rig(nodes=crowd(128))) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        it.app.change_view(maximised="heat")
+        it.app.change_view(maximised="map")
         await it.until(lambda: "93 % c1 g0 rank 0" in it.screen())
         await it.press("right", "right", "right", "down")
         await it.until(lambda: "12 % c2 g3 rank 11" in it.screen())
@@ -323,7 +323,7 @@ async def test_arrows_and_enter_lead_to_the_node_and_to_the_log_of_the_rank(rig:
 async def test_slash_filters_the_map_and_m_switches_its_metric(rig: Start) -> None:
     async with shown(rig(nodes=crowd(128))) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        it.app.change_view(maximised="heat")
+        it.app.change_view(maximised="map")
         await it.until(lambda: "93 % c1 g0 rank 0" in it.screen())
         await it.press("m")
         await it.until(lambda: "GPU memory" in it.screen())
@@ -334,9 +334,9 @@ async def test_slash_filters_the_map_and_m_switches_its_metric(rig: Start) -> No
 async def test_a_click_selects_a_cell_and_a_second_one_opens_its_node(rig: Start) -> None:
     async with shown(rig(nodes=crowd(128))) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        it.app.change_view(maximised="heat")
+        it.app.change_view(maximised="map")
         await it.until(lambda: "median 95" in it.screen())
-        await it.pilot.click("#heat", offset=(3, 3))
+        await it.pilot.click("#map", offset=(3, 3))
         await it.until(lambda: "12 % c2 g3 rank 11" in it.screen())
-        await it.pilot.click("#heat", offset=(3, 3))
+        await it.pilot.click("#map", offset=(3, 3))
         await it.until(lambda: "/node=c2: 8 GPUs" in it.screen())

@@ -134,7 +134,7 @@ def test_what_80_by_24_shows() -> None:
     assert list(made.panes) == ["ranks", "curves", "log"]
     assert (made.header, made.banner) == (2, 0)
     many = arrange(80, 24, OVERVIEW, RUNS["128 nodes"])
-    assert list(many.panes) == ["heat", "ranks", "log"]
+    assert list(many.panes) == ["map", "ranks", "log"]
 
 
 @for_each("run, flash", product(["demo", "a node"], [0, 1, 3]))
@@ -149,7 +149,7 @@ def test_a_large_screen_has_all_of_it() -> None:
     assert set(made.panes) == {"gpus", "ranks", "strip", "card", "events", "curves", "log"}
     assert made.panes["strip"].height == 8 + 2 + 2, "a row a rank, the times, the legend, and a frame"
     assert made.panes["ranks"].y < made.panes["strip"].y < made.panes["card"].y
-    assert set(arrange(200, 60, OVERVIEW, RUNS["128 nodes"]).panes) >= {"heat", "ranks", "curves", "log"}
+    assert set(arrange(200, 60, OVERVIEW, RUNS["128 nodes"]).panes) >= {"map", "ranks", "curves", "log"}
 
 
 @for_each(

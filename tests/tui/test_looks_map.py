@@ -9,7 +9,7 @@ from looks import LARGE, MIDDLE, SMALL, Look
 
 async def map_only(it: Rig) -> None:
     """Show the map in the whole screen."""
-    it.app.change_view(maximised="heat")
+    it.app.change_view(maximised="map")
 
 
 async def test_1024_gpus(look: Look, rig: Start) -> None:

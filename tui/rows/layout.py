@@ -236,7 +236,7 @@ def _rows_wanted(pane: str, stack: Stack, wants: Wants) -> int:
     """Return the rows of text that a pane could fill in a stack."""
     if pane == "gpus":
         return wants.gpus
-    if pane == "heat":
+    if pane == "map":
         return 0 if wants.gpus else wants.map(stack.inner)
     if pane == "ranks":
         return wants.ranks
@@ -319,12 +319,12 @@ def _narrow(body: Stack, wants: Wants) -> None:
     many = wants.ranks > max(9, body.height - log - strip - body.extra)
     if many:
         ranks = LEAST_RANKS + 1 + body.extra
-        body.add("heat", wants.map(body.inner), keep=ranks + log)
+        body.add("map", wants.map(body.inner), keep=ranks + log)
         body.add("ranks", wants.ranks, keep=log + (strip if body.height >= ranks + log + strip else 0))
     else:
         spare = body.height - wants.ranks - body.extra - strip - 2 * log
         if wants.map(body.inner) + body.extra <= spare:
-            body.add("heat", wants.map(body.inner))
+            body.add("map", wants.map(body.inner))
         body.add("ranks", wants.ranks, keep=log)
     if strip and body.height >= strip + log:
         body.add("curves", strip - body.extra)
@@ -334,7 +334,7 @@ def _narrow(body: Stack, wants: Wants) -> None:
 def _middle(body: Stack, wants: Wants) -> None:
     """GPUs and ranks next to curves; the log below them in full width."""
     if wants.crowded and not wants.ended:
-        body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
+        body.add("map", wants.map(body.inner), keep=body.height * 3 // 5)
     left, right = body.split(body.width * 11 // 20, body.height - LEAST_LOG - 4 - body.extra)
     _left(left, wants, natural=False)
     used = left.y - right.y
@@ -359,7 +359,7 @@ def _middle(body: Stack, wants: Wants) -> None:
 def _large(body: Stack, wants: Wants) -> None:
     """Two columns: hardware and ranks on the left; curves and the log on the right."""
     if wants.crowded and not wants.ended:
-        body.add("heat", wants.map(body.inner), keep=body.height * 3 // 5)
+        body.add("map", wants.map(body.inner), keep=body.height * 3 // 5)
     left, right = body.split(_left_width(body.width), body.height)
     _left(left, wants, natural=True)
     if wants.curves:
@@ -377,7 +377,7 @@ def _left(left: Stack, wants: Wants, natural: bool) -> None:
     elif wants.gpus:
         left.add("gpus", wants.gpus, keep=max(ranks + strip, left.height * 3 // 5))
     elif not wants.crowded:
-        left.add("heat", wants.map(left.inner), keep=max(ranks + strip, left.height * 3 // 5))
+        left.add("map", wants.map(left.inner), keep=max(ranks + strip, left.height * 3 // 5))
     left.add("ranks", wants.ranks, keep=strip)
     if not natural:
         return

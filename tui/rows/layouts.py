@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Layout(Struct, frozen=True):
-    """Panes from the top; the last of a column takes the free rows. Only `gpus` or `heat` has something to show."""
+    """Panes from the top; the last of a column takes the free rows. Only `gpus` or `map` has something to show."""
 
     left: tuple[str, ...] = ()
     right: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ TRAIN = "train"
 LAYOUTS: dict[str, Layout] = {
     TRAIN: Layout(),
     "cluster": Layout(
-        ("gpus", "heat", "ranks", "curves"), ("strip", "events", "log"), ("gpus", "heat", "ranks")
+        ("gpus", "map", "ranks", "curves"), ("strip", "events", "log"), ("gpus", "map", "ranks")
     ),
     "log": Layout(("ranks", "card", "events"), ("log",), ("ranks", "log")),
     "profile": Layout(("ranks", "strip", "log"), ("curves",), ("strip", "curves")),

@@ -90,7 +90,7 @@ class PaneFilter(Struct, frozen=True):
 
 PANE_FILTERS: dict[str, PaneFilter] = {
     "ranks": PaneFilter("rank_filter", RANKS),
-    "heat": PaneFilter("map_filter", MAP),
+    "map": PaneFilter("map_filter", MAP),
     "findings": PaneFilter("finding_filter", FINDINGS),
     "events": PaneFilter("event_filter", EVENTS),
 }

@@ -59,7 +59,7 @@ class RunScreen(Screen[None]):
         frames = run.frames
         self.run = run
         self.banner = Banner(frames, id="banner")
-        self.heat = MapPane(frames, id="heat")
+        self.map = MapPane(frames, id="map")
         self.launch = Launch(frames, id="launch")
         self.ended = Ended(frames, id="ended")
         self.ranks = RankTable(frames, id="ranks")
@@ -98,7 +98,7 @@ class RunScreen(Screen[None]):
             "gpus": self.gpus,
             "launch": self.launch,
             "ended": self.ended,
-            "heat": self.heat,
+            "map": self.map,
             "ranks": self.ranks,
             "card": self.card,
             "curves": self.curves,
@@ -196,7 +196,7 @@ class RunScreen(Screen[None]):
             "findings": self.findings,
             "nccl": self.nccl.panel,
             "log": self.log_view,
-            "heat": self.heat,
+            "map": self.map,
         }
         return targets.get(pane, self.ranks)
 
@@ -209,7 +209,7 @@ class RunScreen(Screen[None]):
             ended=state.phase.ended,
             in_past=self.run.travel.at is not None,
             uses_gloo=uses_gloo(state),
-            has_map=self.heat.display,
+            has_map=self.map.display,
             has_time=self.events.current is not None,
             has_finding=self.findings.current is not None,
             has_pattern=bool(self.log_view.selection.pattern),
@@ -247,7 +247,7 @@ class RunScreen(Screen[None]):
             "log": self.log_keys,
             "table": self.table,
             "curves": self.curves,
-            "heat": self.heat,
+            "map": self.map,
             "nccl": self.nccl,
         }
         _, name, arguments = actions.parse(call)
