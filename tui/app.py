@@ -7,13 +7,14 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.binding import Binding
 from textual.events import Event
+from textual.filter import LineFilter, Monochrome, NoColor
 
 from ..runners.run import clock
 from ..runners.run.errors import LaunchError
@@ -23,6 +24,7 @@ from .alerts import Alerts
 from .background import BackgroundWork, after, background, call, keep_running
 from .beat import Beat
 from .choices import Choices
+from .colourless import COLOURLESS, wants_no_colour
 from .colours import NAMES, THEMES
 from .keymap_file import keymap_path, load_keymap
 from .keys import bindings, key_text
@@ -91,6 +93,7 @@ class CockpitApp(Cockpit):
         `orientation`: show the most important keys at the start.
         """
         super().__init__()
+        self.no_color = wants_no_colour()
         self.source = source
         self.clock = clock
         self.replay = replay
@@ -111,6 +114,11 @@ class CockpitApp(Cockpit):
             self.register_theme(theme)
         chosen = self.choices.settings.theme
         self.theme = OWN_THEMES.get(chosen, chosen or NAMES[0])
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Remove all colours if NO_COLOR is set; Textual's own filters leave greys."""
+        kept = [each for each in super().get_line_filters() if not isinstance(each, Monochrome | NoColor)]
+        return [*kept, COLOURLESS] if self.no_color else kept
 
     def _first_view(self) -> ViewOptions:
         """Return the view of a run that the user has not changed yet."""

@@ -15,6 +15,9 @@ DARK, LIGHT, ANSI = "distui-dark", "distui-light", "distui-ansi"
 NAMES = (DARK, LIGHT, ANSI)
 """Ordered as the theme key cycles through them."""
 
+PLAIN = "plain"
+"""The styles without any colour, for NO_COLOR."""
+
 RAMP = (
     "#16233f",
     "#223a63",
@@ -83,6 +86,20 @@ _TERMINAL = {
     "calm_next": "bright_black",
     "outlier": "reverse bold red",
 }
+_PLAIN = {
+    "text": "default",
+    "head": "bold",
+    "dim": "dim",
+    "stale": "dim",
+    "accent": "default",
+    "ok": "default",
+    "warn": "bold",
+    "bad": "bold",
+    "hit": "reverse",
+    "calm": "dim",
+    "calm_next": "dim",
+    "outlier": "reverse bold",
+}
 
 
 def _ramp(ramp: Sequence[str], cold: str, hot: str, turn: int) -> dict[str, str]:
@@ -106,6 +123,7 @@ _STYLES = {
     DARK: _parsed(_DARK | _ramp(RAMP, "#ffffff", "#0b0f14", 5)),
     LIGHT: _parsed(_LIGHT | _ramp(LIGHT_RAMP, "#0b0f14", "#ffffff", 7)),
     ANSI: _parsed(_TERMINAL | _terminal_ramp()),
+    PLAIN: _parsed(_PLAIN | _terminal_ramp()),
 }
 
 

@@ -178,11 +178,10 @@ class Dump:
         return [*text, "", f"colours: {legend}", *inks, *(["", "backgrounds:", *papers] if papers else [])]
 
 
-def is_grey(app: CockpitApp) -> bool:
-    """Whether the screen has no colours."""
+def is_colourless(app: CockpitApp) -> bool:
+    """Whether the screen has no colours, not even grey ones."""
     styles = [style for strip in composed(app) for _, style, _ in strip if style]
-    colours = [colour for style in styles for colour in (style.color, style.bgcolor) if colour is not None]
-    return all(len(set(colour.get_truecolor())) == 1 for colour in colours)
+    return all(style.color is None and style.bgcolor is None for style in styles)
 
 
 def span(numbers: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import scripted as play
 from conftest import Rig, Start
-from looks import FOLDER, MIDDLE, SMALL, Look, is_grey, palette, settled
+from looks import FOLDER, MIDDLE, SMALL, Look, is_colourless, palette, settled
 from test_runs_list import several_runs
 
 from distui.presets.finding import Finding
@@ -77,7 +77,7 @@ async def test_without_colours_the_text_is_the_same(rig: Start, monkeypatch: pyt
             for key in "1234567":
                 await it.press(key)
                 seen[-1].append(it.screen())
-                assert not no_colour or is_grey(it.app), f"view {key} has a colour"
+                assert not no_colour or is_colourless(it.app), f"view {key} has a colour"
     assert seen[0] == seen[1]
 
 

@@ -32,9 +32,11 @@ class Paper:
         self.screen = pyte.Screen(*it.app.size)
         self.stream = pyte.Stream(self.screen)
         self.received = 0
+        self.sent = ""
 
     def take(self, text: str) -> None:
         self.received += len(text)
+        self.sent += text
         self.stream.feed(text)
         if text.endswith(ASK):
             asyncio.get_running_loop().call_soon(self._it.app.pacer.answered)

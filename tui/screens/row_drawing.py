@@ -8,7 +8,7 @@ from rich.style import Style
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ..colours import styles
+from ..colours import PLAIN, styles
 from ..picture import Cell, Pen, pen
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
@@ -105,7 +105,8 @@ class RowDrawing:
         return strip
 
     def _style(self, name: str) -> Style:
-        table = styles(self._view.app.theme)
+        app = self._view.app
+        table = styles(PLAIN if app.no_color else app.theme)
         return table.get(name, table["text"])
 
     def _base(self, current: bool) -> Style:
