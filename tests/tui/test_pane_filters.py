@@ -6,13 +6,14 @@ import pytest
 import scripted as play
 from conftest import Start, shown
 from each import for_each
+from msgspec.structs import replace
 from test_rows import frame_of
 
 from distui.presets.finding import Finding
 from distui.tui.rows.findings import items
 from distui.tui.rows.list_filter import FilterError
-from distui.tui.rows.pane_filters import EVENTS, FINDINGS, RANKS, EventText
-from distui.tui.rows.tables import rank_rows
+from distui.tui.rows.pane_filters import EVENTS, FINDINGS, GPUS, RANKS, EventText
+from distui.tui.rows.tables import gpu_rows, rank_rows
 
 
 @for_each(
@@ -37,6 +38,35 @@ def test_words_choose_ranks(words: str, ranks: list[int]) -> None:
     rows = rank_rows(frame_of(play.running()))
     assert sorted(row.rank.place.rank for row in RANKS.fitting(rows, words)) == ranks
     RANKS.understood(words)
+
+
+@for_each(
+    ("words", "gpus"),
+    [
+        ("gpu:0-2", [0, 1, 2]),
+        ("util<50", [4, 7]),
+        ("rank:6-7", [6, 7]),
+        ("node:n001 rank>5", [6, 7]),
+        ("mem>84%", [7]),
+        ("H100 'rank 3'", [3]),
+        ("throttle!=idle", []),
+        ("lost", []),
+    ],
+)
+def test_words_choose_gpus(words: str, gpus: list[int]) -> None:
+    mine, _ = gpu_rows(frame_of(play.running()))
+    assert sorted(row.ranks[0] for row in GPUS.fitting(mine, words)) == gpus
+    GPUS.understood(words)
+
+
+def test_reasons_of_lowered_clocks_are_words_of_the_filter_and_unknown_ones_match_nothing() -> None:
+    mine, _ = gpu_rows(frame_of(play.running()))
+    reasons = [None, (), ("idle",), ("power cap", "thermal (hardware)")]
+    rows = [
+        replace(row, gpu=replace(row.gpu, throttle=each)) for row, each in zip(mine, reasons, strict=False)
+    ]
+    for words, gpus in (("throttle:thermal", [3]), ("!throttle:idle", [1, 3]), ("throttle!=idle", [1, 3])):
+        assert [row.index for row in GPUS.fitting(rows, words)] == gpus, words
 
 
 @for_each(
@@ -85,6 +115,23 @@ async def test_the_slash_filters_the_focused_list(rig: Start) -> None:
         assert it.app.view.rank_filter == "util<50"
         await it.press("escape")
         assert it.app.view.rank_filter == ""
+
+
+async def test_the_slash_filters_the_gpus_beside_the_ranks(rig: Start) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        it.app.screen.query_one("#gpus").focus()
+        await it.press("slash", *"util<50")
+        await it.until(lambda: "GPUs · /util<50: 2 of 8" in it.screen())
+        await it.press("enter")
+        await it.until(lambda: it.app.focused is it.app.screen.query_one("#gpus"))
+        assert it.app.view.rank_filter == "", "the ranks have a filter of their own"
+        await it.press("slash", "ctrl+u", *"gpu:99")
+        await it.until(lambda: "GPUs · /gpu:99: 0 of 8" in it.screen())
+        await it.press("escape")
+        await it.until(lambda: "/util<50" in it.screen())
+        await it.press("escape")
+        await it.until(lambda: "GPUs · /" not in it.screen())
 
 
 async def test_escape_in_the_line_restores_the_filter(rig: Start) -> None:

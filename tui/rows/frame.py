@@ -75,6 +75,7 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
     """Whether charts have a logarithmic value axis."""
     rank_filter: str = ""
     """Filter of the rank table; "" shows all. The words are those of rows/pane_filters.py."""
+    gpu_filter: str = ""
     finding_filter: str = ""
     event_filter: str = ""
     layout: str = "train"

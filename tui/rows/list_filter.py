@@ -1,4 +1,4 @@
-"""Filters of lists: `state:failed preset:fsdp2 age<2d`, for runs, ranks, findings and events. Pure.
+"""Filters of lists: `state:failed preset:fsdp2 age<2d`, for runs, ranks, GPUs, findings and events. Pure.
 
 An item must match all words of a filter. A word is text anywhere in an item, or FIELD, an operator and a value: `:`
 contains (with `*` or `?` a pattern), `=` and `!=`, `<` `<=` `>` `>=`, `A,B` either, `0-7` a range of numbers, a leading
@@ -169,8 +169,11 @@ def _of_text(name: str, field: FilterField, op: str, value: str, at: int) -> Tes
     if field.known:
         _check_known(name, field, op, wanted, at)
 
-    def test(item: Any) -> bool:
-        texts = [str(text).lower() for text in field.read(item)]
+    def test(item: Any) -> bool | None:
+        values = field.read(item)
+        if values == (None,):
+            return None
+        texts = [str(text).lower() for text in values]
         if field.known:
             texts = [word for text in texts for word in text.split()]
         hit = any(_fits_text(text, op, each) for text in texts or [""] for each in wanted)

@@ -1,4 +1,4 @@
-"""The filters of the panes of a run: ranks, findings, events. Pure."""
+"""The filters of the panes of a run: ranks, GPUs, findings, events. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from ...presets.finding import SEVERITIES
 from ...runners.diagnosis.rank_activity import Now
 from ...runners.run.model import RankPhase
-from .columns import RankRow
+from .columns import GpuRow, RankRow, TableRow
 from .findings import Item
 from .frame import Frame
 from .list_filter import FilterField, FilterGrammar, Value
@@ -19,12 +19,12 @@ from .map_filter import MAP
 
 
 def _value(of: str, name: str) -> Callable[[Any], tuple[Value, ...]]:
-    """Return a reader of one value of the GPU or of the sample of a rank, which may be unknown."""
+    """Return a reader of one value of a GPU or of the sample of a rank, which may be unknown."""
     part = attrgetter(of)
     return lambda row: (getattr(part(row), name, None),)
 
 
-def _memory_percent(row: RankRow) -> tuple[Value, ...]:
+def _memory_percent(row: TableRow) -> tuple[Value, ...]:
     gpu = row.gpu
     if gpu is None or gpu.mem_used is None or not gpu.mem_total:
         return (None,)
@@ -54,6 +54,32 @@ RANKS: FilterGrammar[RankRow] = FilterGrammar(
         "exit": FilterField("number", lambda row: (row.rank.exit_code,), "exit!=0"),
     },
     lambda row: (f"rank {row.rank.place.rank}", row.where, str(row.rank.phase), row.doing.text),
+)
+
+
+def _throttle(row: GpuRow) -> tuple[Value, ...]:
+    reasons = None if row.gpu is None else row.gpu.throttle
+    return (None,) if reasons is None else reasons
+
+
+GPUS: FilterGrammar[GpuRow] = FilterGrammar(
+    {
+        "gpu": FilterField("number", lambda row: (row.index,), "gpu:0-3"),
+        "util": FilterField("percent", _value("gpu", "util"), "util<50"),
+        "rank": FilterField("number", lambda row: row.ranks, "rank:0-7"),
+        "node": FilterField("text", lambda row: (row.where,), "node:c1"),
+        "mem": FilterField("percent", _memory_percent, "mem>90"),
+        "temp": FilterField("number", _value("gpu", "temp_c"), "temp>80"),
+        "power": FilterField("number", _value("gpu", "power_w"), "power<300"),
+        "throttle": FilterField("text", _throttle, "throttle:thermal"),
+    },
+    lambda row: (
+        f"GPU {row.index}",
+        row.where,
+        row.name,
+        "lost" if row.lost else "",
+        *(f"rank {rank}" for rank in row.ranks),
+    ),
 )
 
 FINDINGS: FilterGrammar[Item] = FilterGrammar(
@@ -90,6 +116,7 @@ class PaneFilter(Struct, frozen=True):
 
 PANE_FILTERS: dict[str, PaneFilter] = {
     "ranks": PaneFilter("rank_filter", RANKS),
+    "gpus": PaneFilter("gpu_filter", GPUS),
     "map": PaneFilter("map_filter", MAP),
     "findings": PaneFilter("finding_filter", FINDINGS),
     "events": PaneFilter("event_filter", EVENTS),

@@ -40,7 +40,7 @@ from .columns import (
 )
 from .frame import Frame, fit_name, gpu_of, gpu_owners, names, training_line
 from .glyphs import Cell, Row, fit, or_na, percent, table
-from .pane_filters import RANKS
+from .pane_filters import GPUS, RANKS
 from .sort_keys import SortKey, offered, sort_keys
 
 OPTIONAL_FROM = 190
@@ -462,12 +462,18 @@ def gpu_rows(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
     return mine, rest
 
 
-def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None, skip: int = 0) -> Table:
-    """Return the run's GPUs, one row each; other GPUs of its nodes share one row below."""
-    view = frame.view
+def listed_gpus(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
+    """Return the GPUs with a row of their own, and those that share one; if no rank uses a GPU, all have their own."""
     mine, rest = gpu_rows(frame)
-    if not mine:
-        mine, rest = rest, []
+    return (mine, rest) if mine else (rest, [])
+
+
+def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None, skip: int = 0) -> Table:
+    """Return the run's GPUs, one row each; other GPUs of its nodes share one row below, unless a filter is set."""
+    view = frame.view
+    mine, rest = listed_gpus(frame)
+    if view.gpu_filter:
+        mine, rest = GPUS.fitting(mine, view.gpu_filter), []
     column = by_id("gpus", view.gpu_sort) if view.gpu_sort else None
     ordered = mine if column is None else sorted_rows(mine, column, view.gpu_reverse)
     columns = gpu_columns(frame)

@@ -18,7 +18,7 @@ from ..rows.columns import TABLES
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.pane_filters import filter_note
-from ..rows.tables import Table, absent, gpu_table, rank_table, table_sort_keys
+from ..rows.tables import Table, absent, gpu_table, listed_gpus, rank_table, table_sort_keys
 from .column_picker import ColumnPicker
 from .panes import Pane
 from .sort_prompt import SortPrompt
@@ -153,7 +153,9 @@ class GpuTable(TablePane):
         return gpu_table(frame, width, first, count, skip)
 
     def heading(self, frame: Frame) -> str:
-        return "GPUs"
+        if not frame.view.gpu_filter:
+            return "GPUs"
+        return f"GPUs{filter_note(frame, 'gpus', len(self.table.order), len(listed_gpus(frame)[0]))}"
 
 
 class RankTable(TablePane):
