@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -13,13 +16,16 @@ from pathlib import Path
 
 from ... import __version__
 from ...presets.node_plans import part_id, part_run8
-from ..run import clock, file_io
+from ..run import clock, file_io, run_directories
 from ..run.errors import RunError
 from ..run.machine import gpus_here
 from ..run.wire.client import stem
-from . import boot, job, job_document
+from . import agentless, boot, job, job_document
+from .node_part import runner_lives
 
 START_SECONDS = 60.0
+END_SECONDS = 5.0
+"""Seconds between SIGTERM and SIGKILL for a job without an agent."""
 MOST_INPUT = 16 << 20
 
 
@@ -58,11 +64,12 @@ def probe() -> str:
 def start(run: str, node: int) -> int:
     """Start a node's job without a scheduler, detached, from the document on stdin; return 0 once its agent answers.
 
-    Raises RunError.
+    Nothing of a job whose agent does not answer is left, since nobody could see or stop it. Raises RunError.
     """
     given = job_document.read_start(sys.stdin.buffer.read(MOST_INPUT), run)
     job_document.write_document(given.job)
-    log = job_document.path_of(run).with_name(f"{part_id(run, node)}.log")
+    part = part_id(run, node)
+    log, had_ranks = job_document.path_of(run).with_name(f"{part}.log"), _has_ranks(part)
     try:
         with open(log, "ab", opener=file_io.opener) as file:
             process = subprocess.Popen(
@@ -73,26 +80,53 @@ def start(run: str, node: int) -> int:
                 start_new_session=True,
                 env={**os.environ, **given.env},
             )
-        _await(process, part_run8(given.job.run8, node), log)
+        if not _answers(process, part_run8(given.job.run8, node), log):
+            _end(process, part, node, keep_ranks=had_ranks)
+            raise RunError(
+                f"no agent came up within {START_SECONDS:.0f} s, and the job was ended: see {log}"
+            )
     except OSError as error:
         raise RunError(str(error)) from None
     return 0
 
 
-def _await(process: subprocess.Popen[bytes], run8: str, log: Path) -> None:
-    """Wait until the agent answers. Raises RunError with the last line of a job that ended before."""
+def _answers(process: subprocess.Popen[bytes], run8: str, log: Path) -> bool:
+    """Wait until the agent answers; return False after START_SECONDS.
+
+    Raises RunError with the last line of a job that ended before.
+    """
     deadline = clock.monotonic() + START_SECONDS
     while clock.monotonic() < deadline:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probing:
             if probing.connect_ex(f"{stem(run8)}.sock") == 0:
-                return
+                return True
         if process.poll() is not None:
             last = log.read_text(errors="replace").rstrip().rpartition("\n")[2]
             if last.startswith("distui: "):
                 raise RunError(last.removeprefix("distui: "))
             raise RunError(f"the job ended at once: see {log}")
         time.sleep(0.05)
-    raise RunError(f"no agent came up within {START_SECONDS:.0f} s: see {log}")
+    return False
+
+
+def _has_ranks(part: str) -> bool:
+    entry = run_directories.at(run_directories.runs_dir() / part)
+    return entry is not None and runner_lives(entry)
+
+
+def _end(process: subprocess.Popen[bytes], part: str, node: int, keep_ranks: bool) -> None:
+    """End the process group of a job, and what it has started in other sessions: the agent and its ranks.
+
+    `keep_ranks`: the ranks are older than this job, and live on.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    path = run_directories.runs_dir() / part
+    if not keep_ranks and path.is_dir():
+        asyncio.run(agentless.forced_stop(path, node=node, grace_s=END_SECONDS))
 
 
 if __name__ == "__main__":
