@@ -53,9 +53,11 @@ class Travel:
         """Unix time of the moment; None for live."""
         self._state = RunState()
         self._window = NO_WINDOW
-        """Begin, end and answer of the last request for samples."""
+        """Begin and end of the moments that the last answer covers, and the answer."""
         self._asked = NO_WINDOW[:2]
-        """Begin and end of the last request."""
+        """Begin and end of the moments that the last request covers, unless it has failed."""
+        self._has_failed = False
+        """Whether samples of the moment are missing because the last request failed."""
 
     def frame(self, frame: Frame) -> Frame:
         """Return the live frame, or that of the moment."""
@@ -116,8 +118,14 @@ class Travel:
         if self.at is None:
             return False
         self.at, self._window, self._asked = None, NO_WINDOW, NO_WINDOW[:2]
+        self._has_failed = False
         self._publish()
         return True
+
+    def try_again(self) -> None:
+        """Read the samples of the moment again if the last request failed."""
+        if self.at is not None and self._has_failed:
+            self._ask(self.at)
 
     def _show(self, at: float) -> None:
         self.at = max(self._timeline.begin, min(at, self._latest()))
@@ -175,7 +183,12 @@ class Travel:
             window = await self._follower.read_metrics(ask)
         except LinkError as error:
             window = MetricsWindow(ask.id, error=str(error))
+            self._app.notify(f"the samples of that time cannot be read: {error}", severity="error")
         if asked != self._asked:
+            return
+        self._has_failed = bool(window.error)
+        if self._has_failed:
+            self._asked = NO_WINDOW[:2]
             return
         self._window = (*asked, window)
         if self.at is not None:

@@ -28,6 +28,7 @@ from distui.runners.run.model import (
     RankPhase,
 )
 from distui.runners.run.state import RunState
+from distui.runners.run.wire.client import LinkError
 from distui.tui.moment_text import MomentError, moment_of
 from distui.tui.past import Timeline, copied, step_of
 from distui.tui.past_samples import put_samples
@@ -270,6 +271,43 @@ async def test_the_tables_show_the_samples_of_that_second(rig: Start) -> None:
         it.run.travel.go_to("22:14:05")
         await it.until(lambda: "PAST 22:14:05 · step 45" in it.screen())
         await it.until(lambda: "45%" in it.screen())
+
+
+class Failing(Kept):
+    """Fails to read metrics as often as a test says."""
+
+    failures = 1
+
+    async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
+        if self.failures:
+            self.failures -= 1
+            raise LinkError("the agent is busy")
+        return await super().read_metrics(ask)
+
+
+def row_of_gpu(it: Rig) -> str:
+    """Return the row of rank 0's GPU."""
+    return next((line for line in it.screen().splitlines() if " 0 r0 " in line), "")
+
+
+@for_each("again", ["the same moment", "another pane"])
+async def test_samples_whose_reading_failed_are_read_again(again: str, rig: Start) -> None:
+    it = rig(eventful())
+    old = it.link
+    it.source.link = link = Failing(old.run_dir, old.script, old.readonly)
+    link.failures = 0
+    async with shown(it, 140, 40) as it:
+        await started(it)
+        link.failures = 1000
+        it.run.travel.go_to("22:14:05")
+        await it.until(lambda: "samples of that time cannot be read: the agent is busy" in it.told())
+        assert "45%" not in row_of_gpu(it), "its chart was read before"
+        link.failures = 0
+        if again == "another pane":
+            await it.press("2")
+        else:
+            it.run.travel.go_to("22:14:05")
+        await it.until(lambda: "45%" in row_of_gpu(it))
 
 
 async def test_findings_of_that_time_are_seen_again(rig: Start) -> None:

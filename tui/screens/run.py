@@ -149,7 +149,8 @@ class RunScreen(Screen[None]):
         self.lead.to_culprit(frame.state)
         if self.app.source.simulated:
             height -= 1  # for the guide
-        shared = self._measures.arranged(frame, width, height, self.flash.wanted(width))
+        log = self.log_view.laid_out.useful.columns
+        shared = self._measures.arranged(frame, width, height, self.flash.wanted(width), log)
         if shared != self._shared:
             self._shared = shared
             above = not shows_findings(frame.view.pane, frame.state.phase.ended)
@@ -292,6 +293,7 @@ class RunScreen(Screen[None]):
         self.show_pane(pane)
 
     def show_pane(self, pane: str) -> None:
+        self.run.travel.try_again()
         self.app.change_view(pane=pane, maximised="")
         self.call_after_refresh(self._focus_target(pane).focus)
 
