@@ -64,7 +64,7 @@ def probe() -> str:
 def start(run: str, node: int) -> int:
     """Start a node's job without a scheduler, detached, from the document on stdin; return 0 once its agent answers.
 
-    Nothing of a job whose agent does not answer is left, since nobody could see or stop it. Raises RunError.
+    A job whose agent does not answer is ended with all its processes. Raises RunError.
     """
     given = job_document.read_start(sys.stdin.buffer.read(MOST_INPUT), run)
     job_document.write_document(given.job)
