@@ -75,7 +75,7 @@ class NcclBoard(Horizontal):
         """Id of the communicator; None for the first that is not ready, else the largest."""
         self.panel = StatementRows(frames, "said", self.cards)
         """The cards."""
-        self.map = StatementRows(frames, "map", self.mapped)
+        self.map = StatementRows(frames, "nccl-map", self.mapped)
         """The matrix, the rings and the init timeline of the chosen communicator, if there is room for it."""
         self._heard = NodeFacts()
         self._run = run
