@@ -8,6 +8,7 @@ from ..runners.run.commands import Stop
 from ..runners.run.model import CommandDone
 from ..runners.run.wire.client import Link
 from ..runners.watch.simulated_link import RUN, SimulatedLink
+from ..runners.watch.simulated_training import Faults
 from .source import LocalSource
 
 
@@ -16,15 +17,16 @@ class SimulatedSource(LocalSource):
 
     simulated = True
 
-    def __init__(self, readonly: bool = False) -> None:
+    def __init__(self, faults: Faults, readonly: bool = False) -> None:
         super().__init__(readonly)
+        self._faults = faults
         self._link: SimulatedLink | None = None
 
     async def open(self, run_id: str) -> Link:
         """See LocalSource.open."""
         if run_id != RUN:
             return await super().open(run_id)
-        self._link = SimulatedLink()
+        self._link = SimulatedLink(self._faults)
         return self._link
 
     async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:

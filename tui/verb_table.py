@@ -81,8 +81,11 @@ _START = {
         "demo:demo",
         "open the cockpit on 16 simulated GPUs with faults to find, or train the shipped example",
         options=(
+            value(
+                "--hang-after", "SECONDS", "simulate only the hang, this long after the start", type=seconds
+            ),
+            switch("--real", "train here, on 2 ranks; also with the options below, and without a terminal"),
             value("--python", "PATH", "interpreter of an environment that has torch"),
-            switch("--real", "train here, on 2 ranks; also with any other option, and without a terminal"),
             value("--steps", None, "optimizer steps (default: 2000)", type=count),
             value("--nproc-per-node", "N", "ranks (default: 2)"),
             switch("--hang", "let the last rank hang after 100 steps, to see the finding"),
@@ -91,8 +94,8 @@ _START = {
         ),
         examples={
             "demo": "2 nodes with 8 GPUs each, simulated: a hang, a hot GPU and a slow network, with hints",
-            "demo --real": "a small training on 2 ranks of this machine",
-            "demo --hang": "a rank that hangs after 100 steps, to see the finding",
+            "demo --hang-after 4": "the same with one fault: in 20 s a hang, its cause, the stacks and a restart",
+            "demo --hang": "a small training on 2 ranks of this machine, of which one hangs after 100 steps",
         },
         exits=Exits((FAILED,), TRAINING_FAILED),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..logs.windows import ask_window
 from ..run import clock
 from ..run.answers import MetricsWindow
 from ..run.commands import Command, Dump, Hello, ReadLog, ReadMetrics, Restart, Stop, Via
+from ..run.freshness import PULSE_S
 from ..run.log_files import file_id
 from ..run.model import (
     HUB,
@@ -24,6 +26,8 @@ from ..run.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
+    Checkpoint,
+    CheckpointSaved,
     CommandDone,
     Event,
     GpuTick,
@@ -49,13 +53,26 @@ from ..run.model import (
 )
 from ..run.state import RunState
 from ..run.wire.client import Window
-from .simulated_training import GPUS, HOSTS, NODES, PULSE_S, RANKS, SimulatedAttempt, nccl_lines, pid_of
+from .simulated_training import (
+    CHECKPOINT_STEPS,
+    GPUS,
+    HOSTS,
+    NODES,
+    RANKS,
+    Faults,
+    SimulatedAttempt,
+    nccl_lines,
+    pid_of,
+)
 
 RUN = "simulated:demo"
 NAME = "demo (simulated)"
 RDMA = ("mlx5_0", "mlx5_1")
 """RDMA devices with active ports on each node, which NCCL did not find."""
-EVERY_S = 1.0
+EVERY_S, ATTENTIVE_S = 1.0, 2.0
+"""Seconds between two samples, and between two pulses of ranks that wait. An agent has the same paces."""
+FIRST_PULSE_S = 4.0
+"""Seconds from the beginning of an attempt to its first pulse."""
 _PLAN = PlanSummary(
     preset="simulated",
     strategy="ddp",
@@ -76,18 +93,24 @@ class SimulatedLink:
 
     readonly = False
 
-    def __init__(self) -> None:
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
         self._folder = tempfile.TemporaryDirectory(prefix="distui-demo-")
         self._state = RunState()
         self._journal: list[Stamped] = []
         self._fresh: list[Stamped] = []
         """Events that no viewer has received."""
         self._judging = Judging(self._state, None, self._emit)
-        self._attempt = SimulatedAttempt(clock.now(), hangs=True)
+        self._attempt = SimulatedAttempt(clock.now(), faults, hangs=True)
         self._number = 0
-        self._closed = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Set after a command and at the end: the viewer need not wait for the next sample."""
+        self._closed = False
         self._written = 0
-        """Steps that are in the log."""
+        """Newest step that is in the log."""
+        self._saved = 0
+        """Step of the newest checkpoint."""
+        self._next_pulse = 0.0
 
     async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
         """Yield the run from its beginning, in real time."""
@@ -96,14 +119,17 @@ class SimulatedLink:
         for stamped in self._take():
             yield stamped
         yield Stamped(time=clock.now(), event=CaughtUp(seq=len(self._journal)))
-        while not self._closed.is_set():
+        while not self._closed:
+            seconds = math.floor((clock.now() - self._attempt.began) / EVERY_S) * EVERY_S
             if not self._state.phase.ended:
-                self._sample(clock.now())
+                self._sample(self._attempt.began + seconds)
             for stamped in self._take():
                 yield stamped
             if self._state.phase.ended:
                 return
-            await clock.wait_set(self._closed, EVERY_S)
+            due = self._attempt.began + seconds + EVERY_S
+            if await clock.wait_set(self._changed, max(0.0, due - clock.now())):
+                self._changed.clear()
 
     def _take(self) -> list[Stamped]:
         fresh, self._fresh = self._fresh, []
@@ -130,8 +156,10 @@ class SimulatedLink:
     def _begin(self, cause: str) -> None:
         """Begin the next attempt. Only the first one hangs."""
         self._number += 1
-        self._attempt = SimulatedAttempt(clock.now(), hangs=self._number == 1)
-        self._written = 0
+        began = clock.now()
+        self._attempt = SimulatedAttempt(began, self._faults, self._number == 1, self._saved)
+        self._written = self._saved
+        self._next_pulse = began + FIRST_PULSE_S
         for node in range(NODES):
             ranks = range(node * GPUS, (node + 1) * GPUS)
             places = tuple(RankPlace(rank, rank % GPUS, node, str(rank % GPUS)) for rank in ranks)
@@ -143,7 +171,7 @@ class SimulatedLink:
                 self._emit(
                     HookChanged(self._number, rank, "armed", pid_of(rank), "INFO", False, "2.29.7"), node
                 )
-                self._append(rank, "nccl", nccl_lines(rank))
+                self._append(rank, "nccl", nccl_lines(rank, self._faults.tcp))
             self._emit(NcclTick(self._number, Raw(self._facts(node))), node, journaled=False)
 
     def _facts(self, node: int) -> bytes:
@@ -163,29 +191,42 @@ class SimulatedLink:
     def _sample(self, now: float) -> None:
         """Emit one sample of everything, and judge it."""
         training = self._attempt
+        pulses = now >= self._next_pulse
+        if pulses:
+            self._next_pulse = now + (ATTENTIVE_S if training.has_stopped(now) else PULSE_S)
         for node in range(NODES):
             ticks: list[Event] = [GpuTick(training.gpus(node, now)), HostTick(training.host(now))]
             ticks.append(RankTick(training.samples(node, now)))
-            if int(now / PULSE_S) != int((now - EVERY_S) / PULSE_S):
+            if pulses:
                 ticks.append(PulseTick(training.pulses(node, now)))
             for tick in ticks:
                 self._emit(tick, node, journaled=False)
         if training.steps(now):
-            self._write_steps(training.steps(now))
+            self._write_steps(training.step(now), now)
             self._emit(TrainingTick((training.training(now),)), 0, journaled=False)
         self._judging.judge(now)
 
-    def _write_steps(self, steps: int) -> None:
-        for step in range(self._written + 1, steps + 1):
+    def _write_steps(self, newest: int, now: float) -> None:
+        """Write the steps up to the newest one to the log of rank 0, and report the checkpoints among them."""
+        for step in range(self._written + 1, newest + 1):
             self._append(0, "out", f"step {step} loss {self._attempt.loss(step):.3f} 131.1k tok/s\n")
-        if steps > self._written:
+            if step % CHECKPOINT_STEPS == 0:
+                self._saved = step
+                saved = Checkpoint(f"/job/checkpoints/step-{step}", now, "dcp", step, 0, 0.2)
+                self._emit(CheckpointSaved(self._number, saved), 0)
+        if newest > self._written:
             name = file_id(0, self._number, 0, "out")
             size = Path(self._folder.name, name).stat().st_size
             self._emit(LogGrew({name: size}), 0, journaled=False)
-        self._written = steps
+        self._written = newest
 
     async def send(self, command: Command) -> CommandDone:
         """Simulate a restart, a stop and stacks. Other commands need a real run."""
+        done = self._obey(command)
+        self._changed.set()
+        return done
+
+    def _obey(self, command: Command) -> CommandDone:
         if isinstance(command, Hello | Via):
             return CommandDone("", False, "simulated")
         if isinstance(command, Restart):
@@ -229,5 +270,6 @@ class SimulatedLink:
 
     async def close(self) -> None:
         """End the simulation, and remove its logs."""
-        self._closed.set()
+        self._closed = True
+        self._changed.set()
         self._folder.cleanup()

@@ -1,4 +1,4 @@
-"""A training that is computed instead of run: 16 ranks on 2 nodes, one slow GPU, TCP between the nodes, then a hang.
+"""A training that is computed instead of run: 16 ranks on 2 nodes, with the faults of `Faults`.
 
 Everything is a function of the time. Nothing here is measured.
 """
@@ -16,15 +16,16 @@ RANKS = NODES * GPUS
 HOSTS = ("sim-1", "sim-2")
 SLOW, STUCK = 11, 5
 """The rank with the throttled GPU, and the one that hangs."""
-STARTS_S = 1.5
+STARTS_S = 1.0
 """Seconds from the beginning of an attempt to its first step."""
 STEP_S, LATE_S = 0.5, 0.15
 """Seconds per step, and how much later than the others the slow rank finishes its part of one."""
+EVEN_S = 0.008
+"""Seconds per step that a rank waits if no other is slow."""
 CALLS = 4
 """Collectives per step."""
-HANGS_AT_S = 30.0
-"""Seconds from the beginning of the first attempt to the hang."""
-PULSE_S = 4.0
+CHECKPOINT_STEPS = 5
+"""Steps between two checkpoints. The next attempt resumes from the newest one."""
 GIB = 1 << 30
 TOKENS = 65_536
 """Tokens per step."""
@@ -41,15 +42,38 @@ HANGS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Faults:
+    """What is wrong with the training."""
+
+    hangs_after_s: float = 30.0
+    """Seconds from the beginning of the first attempt until rank STUCK hangs."""
+    hot_gpu: bool = True
+    """Whether rank SLOW has a throttled GPU, for which the other ranks wait."""
+    tcp: bool = True
+    """Whether NCCL uses TCP between the nodes, although they have RDMA devices."""
+
+
+@dataclass(frozen=True, slots=True)
 class SimulatedAttempt:
     """One attempt; `began` is a Unix time."""
 
     began: float
+    faults: Faults
     hangs: bool
+    resumed: int = 0
+    """Step of the checkpoint that it resumes from."""
 
     def steps(self, now: float) -> int:
-        """Return the number of completed steps."""
+        """Return the number of steps that this attempt has completed."""
         return max(0, int((min(now, self._last) - self.began - STARTS_S) / STEP_S))
+
+    def step(self, now: float) -> int:
+        """Return the step of the whole training."""
+        return self.resumed + self.steps(now)
+
+    def step_s(self, now: float) -> float:
+        """Return the seconds of the newest step."""
+        return STEP_S * (1 + 0.04 * math.sin(2.6 * self.step(now)))
 
     def has_stopped(self, now: float) -> bool:
         """Whether the ranks wait for the one that hangs."""
@@ -58,7 +82,14 @@ class SimulatedAttempt:
     @property
     def _last(self) -> float:
         """Time at which a rank hangs."""
-        return self.began + HANGS_AT_S if self.hangs else math.inf
+        return self.began + self.faults.hangs_after_s if self.hangs else math.inf
+
+    def _is_slow(self, rank: int) -> bool:
+        return self.faults.hot_gpu and rank == SLOW
+
+    def _waits_s(self, rank: int) -> float:
+        """Return the seconds per step that a rank waits for the others."""
+        return LATE_S if self.faults.hot_gpu and rank != SLOW else EVEN_S
 
     def loss(self, step: int) -> float:
         """Return the loss at a step."""
@@ -81,11 +112,16 @@ class SimulatedAttempt:
             gpu_source="nvml",
             gpu_mem=62 * GIB,
             step=self.steps(now),
-            step_s=None if stopped or not self.steps(now) else STEP_S,
-            wait_percent=_wait_percent(rank, stopped),
+            step_s=None if stopped or not self.steps(now) else self.step_s(now),
+            wait_percent=self._wait_percent(rank, stopped),
             still_s=now - self._last if stopped else None,
             usual_s=STEP_S if stopped else None,
         )
+
+    def _wait_percent(self, rank: int, stopped: bool) -> float:
+        if stopped:
+            return 0.0 if rank == STUCK else 100.0
+        return 100 * self._waits_s(rank) / STEP_S
 
     def gpus(self, node: int, now: float) -> tuple[Gpu, ...]:
         """Return a sample of each GPU of a node."""
@@ -93,7 +129,7 @@ class SimulatedAttempt:
 
     def _gpu(self, rank: int, now: float) -> Gpu:
         idle = self.has_stopped(now) and rank == STUCK
-        slow = rank == SLOW
+        slow = self._is_slow(rank)
         wave = 2 * math.sin(now / 3 + rank)
         return Gpu(
             index=rank % GPUS,
@@ -116,19 +152,22 @@ class SimulatedAttempt:
     def host(self, now: float) -> Host:
         """Return a sample of a node."""
         busy = 0.0 if self.has_stopped(now) else 9.0e8
+        tcp = self.faults.tcp
         return Host(
             cpu_percent=14.0,
             cores=128,
             mem_used=190 * GIB,
             mem_total=2_000 * GIB,
-            net_rx_bps=busy,
-            net_tx_bps=busy,
+            net_rx_bps=busy if tcp else 0.0,
+            net_tx_bps=busy if tcp else 0.0,
+            ib_rx_bps=0.0 if tcp else 9 * busy,
+            ib_tx_bps=0.0 if tcp else 9 * busy,
         )
 
     def training(self, now: float) -> TrainingSample:
         """Return the signals that rank 0 prints."""
-        step = self.steps(now)
-        at = self.began + STARTS_S + step * STEP_S
+        step = self.step(now)
+        at = self.began + STARTS_S + self.steps(now) * STEP_S
         source = "output: step {step} loss {loss}"
         return TrainingSample(
             0,
@@ -136,9 +175,9 @@ class SimulatedAttempt:
             step=step,
             total=100_000,
             loss=self.loss(step),
-            tokens_s=TOKENS / STEP_S,
+            tokens_s=TOKENS / self.step_s(now),
             sources={"step": source, "loss": source, "tokens_s": source},
-            every_s=STEP_S,
+            every_s=self.step_s(now),
         )
 
     def pulses(self, node: int, now: float) -> tuple[Pulse, ...]:
@@ -181,7 +220,7 @@ class SimulatedAttempt:
     def _done_call(self, rank: int, seq: int) -> Collective:
         """Return a completed call: on an early rank its kernel waits for the slow one."""
         ends = self.began + STARTS_S + seq * STEP_S / CALLS
-        waited = 0.002 if rank == SLOW else LATE_S / CALLS
+        waited = self._waits_s(rank) / CALLS
         return Collective(
             "0",
             seq,
@@ -194,33 +233,32 @@ class SimulatedAttempt:
         )
 
 
-def _wait_percent(rank: int, stopped: bool) -> float:
-    if stopped:
-        return 0.0 if rank == STUCK else 100.0
-    return 1.0 if rank == SLOW else 100 * LATE_S / STEP_S
-
-
 def pid_of(rank: int) -> int:
     """Return a process id that no process has."""
     return (1 << 22) + 1 + rank
 
 
-def nccl_lines(rank: int) -> str:
-    """Return what NCCL writes at init if it finds no RDMA device, e.g. in a container without /dev/infiniband."""
+def nccl_lines(rank: int, tcp: bool) -> str:
+    """Return what NCCL writes at init. `tcp`: it finds no RDMA device, e.g. in a container without /dev/infiniband."""
     node, local = divmod(rank, GPUS)
     host, pid, after = HOSTS[node], pid_of(rank), (rank + 1) % RANKS
     comm = f"comm 0x55d0{rank:04x} rank {rank} nranks {RANKS} cudaDev {local} nvmlDev {local} busId {local + 1}b000"
     far = after // GPUS != node
-    sends = "[send] via NET/Socket/0" if far else "via P2P/CUMEM"
+    address = f"eth0:10.0.0.{node + 1}<0>"
+    if tcp:
+        network, sends = "Socket", "[send] via NET/Socket/0"
+        found = ("NET/IB : No device found.", f"NET/Socket : Using [0]{address}")
+    else:
+        network, sends = "IB", "[send] via NET/IB/0/GDRDMA"
+        found = (f"NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB {address}",)
     texts = (
-        f"Bootstrap: Using eth0:10.0.0.{node + 1}<0>",
+        f"Bootstrap: Using {address}",
         "NCCL version 2.29.7+cuda13.0",
-        "NET/IB : No device found.",
-        f"NET/Socket : Using [0]eth0:10.0.0.{node + 1}<0>",
-        "Using network Socket",
+        *found,
+        f"Using network {network}",
         f"[Rank {rank}] ncclCommInitRank {comm} commId 0x5eed - Init START",
         f"comm 0x55d0{rank:04x} rank {rank} nRanks {RANKS} nNodes {NODES} localRanks {GPUS} localRank {local} MNNVL 0",
-        f"Channel 00/0 : {rank}[{local}] -> {after}[{after % GPUS}] {sends}",
+        f"Channel 00/0 : {rank}[{local}] -> {after}[{after % GPUS}] {sends if far else 'via P2P/CUMEM'}",
         f"ncclCommInitRank {comm} commId 0x5eed - Init COMPLETE",
     )
     return "".join(f"{host}:{pid}:{pid} [{local}] NCCL INFO {text}\n" for text in texts)

@@ -12,6 +12,7 @@ from conftest import Rig, shown
 
 from distui.runners.run import clock
 from distui.runners.watch.simulated_link import RUN
+from distui.runners.watch.simulated_training import Faults
 from distui.tui.app import CockpitApp
 from distui.tui.cli import main
 from distui.tui.simulated_source import SimulatedSource
@@ -19,11 +20,16 @@ from distui.tui.verbs import demo as verb
 from distui.tui.verbs import demo_launch
 
 
-@pytest.fixture
-def demo(tmp_path: Path) -> Rig:
-    made = Rig(tmp_path / "run", SimulatedSource())  # type: ignore[arg-type]
+def simulated(tmp_path: Path, faults: Faults) -> Rig:
+    """Return a cockpit on the simulated run."""
+    made = Rig(tmp_path / "run", SimulatedSource(faults))  # type: ignore[arg-type]
     made.app = CockpitApp(made.source, RUN, keys=tmp_path / "keys.toml")
     return made
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Rig:
+    return simulated(tmp_path, Faults())
 
 
 async def test_three_faults_are_found_within_a_minute_and_a_line_leads_to_them(demo: Rig) -> None:
@@ -42,7 +48,7 @@ async def test_three_faults_are_found_within_a_minute_and_a_line_leads_to_them(d
         await it.until(lambda: "TCP, although there is RDMA" in it.screen())
         await it.press("1")
         await asyncio.sleep(30)
-        await it.until(lambda: "no step any more. press 6: why does it hang?" in it.screen())
+        await it.until(lambda: "one rank holds up 15. press w" in it.screen())
         assert clock.now() - began < 60
         await it.press("6")
         await it.until(lambda: "checkpoint.py:47 wait_for_upload" in it.screen())
@@ -53,6 +59,22 @@ async def test_three_faults_are_found_within_a_minute_and_a_line_leads_to_them(d
         await it.press("escape", "r", "y")
         await it.until(lambda: "simulated  restarted in place" in it.screen())
         await it.until(lambda: it.run.state.attempt == 2 and it.run.state.ranks[0].sample.step)  # type: ignore[union-attr]
+
+
+async def test_only_the_hang_is_named_ten_seconds_later_and_a_restart_resumes(tmp_path: Path) -> None:
+    """The timeline of the README's recording."""
+    demo = simulated(tmp_path, Faults(4.0, hot_gpu=False, tcp=False))
+    async with shown(demo, 120, 36) as it:
+        began = clock.now()
+        await it.until(lambda: "wait: soon one of them hangs" in it.screen())
+        await it.until(lambda: "rank 5 on sim-1 is blocked at checkpoint.py:47" in it.screen())
+        assert 13 < clock.now() - began < 16
+        assert [finding.rank for finding in it.run.state.findings.values()] == [5]
+        await it.press("r")
+        await it.until(lambda: "since the checkpoint at step 5" in it.screen())
+        await it.press("y", "4")
+        await it.until(lambda: "attempt 2" in it.screen() and "step 7 / 100,000" in it.screen())
+        assert clock.now() - began < 20
 
 
 async def test_the_simulation_says_what_it_cannot_do_and_leaves_nothing(
@@ -87,3 +109,9 @@ def test_an_option_of_a_training_and_a_pipe_train_for_real(monkeypatch: pytest.M
     for words in (["--real"], ["--hang"], ["--steps", "7"], ["--nproc-per-node", "4"], ["--detach"]):
         assert main(["demo", *words]) == 0
     assert trained == [("2", 2000), ("2", 2000), ("2", 2000), ("2", 7), ("4", 2000), ("2", 2000)]
+
+
+def test_what_only_the_simulation_has_is_refused_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--hang-after", "4"], ["--hang-after", "4", "--real"]):
+        assert main(["demo", *words]) == 2
+        assert "--hang-after is for the simulation, which needs a terminal" in capsys.readouterr().err

@@ -20,6 +20,8 @@ def _found(state: RunState, kind: str) -> bool:
     return any(finding.id.startswith(kind) for finding in state.findings.values())
 
 
+NCCL_FAULT = "expect-network"
+"""Only the simulation with all faults has this finding, from the first sample on."""
 HINTS = (
     Hint(
         lambda state, pane: state.phase.ended,
@@ -30,10 +32,13 @@ HINTS = (
         "restarted in place. q leaves; `distui demo --hang` trains for real",
     ),
     Hint(
-        lambda state, pane: _found(state, "hang") and pane == "findings",
+        lambda state, pane: _found(state, "hang"),
         "one rank holds up 15. press w: where are they?  then r: restart",
     ),
-    Hint(lambda state, pane: _found(state, "hang"), "no step any more. press 6: why does it hang?"),
+    Hint(
+        lambda state, pane: not _found(state, NCCL_FAULT),
+        "16 ranks train on 2 nodes. wait: soon one of them hangs",
+    ),
     Hint(
         lambda state, pane: not _found(state, "straggler"),
         "16 ranks train on 2 nodes. press 2: is one GPU not like the others?",

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from ...presets.plurals import plural
+from ..command_words import WrongUsage
 from ..terminal import interactive
 
 STEPS, RANKS = 2000, "2"
@@ -13,15 +14,24 @@ STEPS, RANKS = 2000, "2"
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Simulate 16 GPUs in this terminal, or train the shipped example and open it. Raises RunError."""
+    """Simulate 16 GPUs in this terminal, or train the shipped example and open it. Raises RunError or WrongUsage."""
     if not interactive() or _wants_training(options):
+        if options.hang_after is not None:
+            raise WrongUsage(
+                "--hang-after is for the simulation, which needs a terminal and no other option: use --hang"
+            )
         return _train(options)
     _say("Starting the demo on 16 simulated GPUs: the cockpit opens in a moment, q leaves it.")
     from ...runners.watch.simulated_link import RUN
+    from ...runners.watch.simulated_training import Faults
     from ..simulated_source import SimulatedSource
     from . import cockpit
 
-    return cockpit.show(RUN, options.readonly, options.ascii, source=SimulatedSource(options.readonly))
+    faults = Faults()
+    if options.hang_after is not None:
+        faults = Faults(options.hang_after, hot_gpu=False, tcp=False)
+    source = SimulatedSource(faults, options.readonly)
+    return cockpit.show(RUN, options.readonly, options.ascii, source=source)
 
 
 def _wants_training(options: argparse.Namespace) -> bool:
