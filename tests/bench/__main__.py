@@ -1,4 +1,7 @@
-"""`python -m tests.bench`: measure, print the table, and with --write keep it in docs/development/benchmarks.md."""
+"""`python -m tests.bench`: measure, print the table, and with --write keep it in docs/development/benchmarks.md.
+
+A row is printed and kept as soon as it is measured. If a topic fails, its other rows and the other topics stay.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 
 from . import document, machine
@@ -22,6 +26,7 @@ TOPICS = {
     "slowdown": "slowing",
     "agent": "agents",
     "cockpit": "cockpits",
+    "bytes": "painting",
     "help": "helping",
     "nccl": "switching",
     "relay": "relaying",
@@ -82,21 +87,27 @@ def effort_of(found: argparse.Namespace) -> Effort:
     return dataclasses.replace(base, **asked)
 
 
-def measure(topic: str, effort: Effort) -> list[Row]:
-    """The rows of a topic; one that cannot be measured here says why."""
-    rows: Callable[[Effort], list[Row]] = import_module(f".{TOPICS[topic]}", __package__).rows
+def measure(topic: str, effort: Effort) -> Iterator[Row]:
+    """Yield the rows of a topic; after a failure one more with the reason."""
     began = time.monotonic()
     try:
-        found = rows(effort)
+        rows: Callable[[Effort], Iterable[Row]] = import_module(f".{TOPICS[topic]}", __package__).rows
+        yield from rows(effort)
     except NotReached as error:
-        found = [skipped(topic, str(error), goal=0.0)]
+        yield skipped(topic, str(error), goal=0.0)
+    except Exception as error:  # noqa: BLE001 - the other topics go on, and the row has the reason
+        traceback.print_exc()
+        yield skipped(topic, f"{type(error).__name__}: {error}", goal=0.0)
     sys.stderr.write(f"{topic}: {time.monotonic() - began:.0f} s\n")
-    for row in found:
-        why = "".join(f": {note}" for note in row.notes) if row.met == "not measured" else ""
-        sys.stderr.write(
-            f"  {row.what}: {row.ours} | {row.peer} | {row.shown} | {row.goal_text} {row.met}{why}\n"
-        )
-    return found
+
+
+def report(row: Row) -> None:
+    """Print a row that was just measured."""
+    why = "".join(f": {note}" for note in row.notes) if row.met == "not measured" else ""
+    sys.stderr.write(
+        f"  {row.what}: {row.ours} | {row.peer} | {row.shown} | {row.goal_text} {row.met}{why}\n"
+    )
+    sys.stderr.flush()
 
 
 def main(argv: list[str]) -> int:
@@ -104,17 +115,20 @@ def main(argv: list[str]) -> int:
     found = options(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every place is left clean
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what pip installs is compiled: so is a checkout, once
-    before = machine.state()
-    rows = [
-        row
-        for topic in TOPICS
-        if topic in (found.topics or TOPICS)
-        for row in measure(topic, effort_of(found))
-    ]
-    state = f"before: {before}; after: {machine.state()}"
+    before = f"before: {machine.state()}"
+    command = " ".join(["python -m tests.bench", *argv])
+    rows: list[Row] = []
+    for topic in TOPICS:
+        if topic not in (found.topics or TOPICS):
+            continue
+        for row in measure(topic, effort_of(found)):
+            rows.append(row)
+            report(row)
+            if found.write:
+                document.write(rows, command, f"{before}; not finished")
+    state = f"{before}; after: {machine.state()}"
     sys.stdout.write(f"{machine.describe()}\n{state}\n\n{markdown(rows)}")
     if found.write:
-        command = " ".join(["python -m tests.bench", *argv])
         document.write(rows, command, state)
     return 1 if any(row.met in ("**no**", "not measured") for row in rows) else 0
 

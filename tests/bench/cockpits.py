@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from . import machine
 from .agents import (
@@ -116,32 +116,39 @@ def htop(place: Place, seconds: float) -> str:
     return f"htop: {cost.cpu}, {cost.bytes.median:.1f} kB/s"
 
 
-def rows(effort: Effort) -> list[Row]:
+def paint_rows(place: Place, effort: Effort) -> Iterator[Row]:
+    """First paint, after one that is not counted: files are not in the page cache yet."""
+    first_paint(place)
+    paints = [first_paint(place) for _ in range(effort.paints)]
+    walls, cpus = zip(*paints, strict=True)
+    yield limit_row("cockpit: first paint", Sample(walls, "ms", 0), PAINT_GOAL)
+    yield limit_row("cockpit: first paint, CPU", Sample(cpus, "ms", 0), PAINT_CPU_GOAL)
+
+
+def run_rows(place: Place, effort: Effort) -> Iterator[Row]:
+    """Keys and CPU of a cockpit that runs."""
+    for size in (SIZE, LARGE):
+        with Terminal([str(BIN / "distui"), "attach", "light"], place.env, size) as terminal:
+            terminal.until("the run", painted)
+            terminal.rest(3)
+            cost = watched(terminal, effort.watch_s)
+            keys = key_times(terminal, effort.keys, PANES) if size == SIZE else []
+        if keys:
+            slowest = f"The slowest of {len(keys)}: {max(keys):.0f} ms."
+            what = "cockpit: key to another screen"
+            yield limit_row(what, Sample(tuple(keys), "ms", 1), KEY_GOAL, "", (slowest,))
+        where = f"cockpit, 8 GPUs, 8 ranks, {size[1]}×{size[0]}: CPU"
+        note = f"{cost.memory}; {cost.bytes.median:.1f} kB/s to the terminal."
+        peer = htop(place, effort.watch_s / 2) if size == SIZE else ""
+        yield limit_row(where, cost.cpu, CPU_GOAL, peer, (note,))
+
+
+def rows(effort: Effort) -> Iterator[Row]:
     """All on one run with eight GPUs."""
     with a_place() as place:
         place.env.update(fake_driver(place))
         show_ranks(place, start_light(place, "light"))
         time.sleep(SETTLE_S)
-        first_paint(place)  # not counted: files are not in the page cache yet
-        paints = [first_paint(place) for _ in range(effort.paints)]
-        costs: dict[tuple[int, int], Cost] = {}
-        keys: list[float] = []
-        for size in (SIZE, LARGE):
-            with Terminal([str(BIN / "distui"), "attach", "light"], place.env, size) as terminal:
-                terminal.until("the run", painted)
-                terminal.rest(3)
-                costs[size] = watched(terminal, effort.watch_s)
-                keys += key_times(terminal, effort.keys, PANES) if size == SIZE else []
-        peer = htop(place, effort.watch_s / 2)
-        compared = beside(place, effort)
-    found = [
-        limit_row("cockpit: first paint", Sample(tuple(wall for wall, _ in paints), "ms", 0), PAINT_GOAL),
-        limit_row("cockpit: first paint, CPU", Sample(tuple(cpu for _, cpu in paints), "ms", 0), PAINT_CPU_GOAL),
-        limit_row("cockpit: key to another screen", Sample(tuple(keys), "ms", 1), KEY_GOAL, "",
-                  (f"The slowest of {len(keys)}: {max(keys):.0f} ms.",)),
-    ]  # fmt: skip
-    for size, cost in costs.items():
-        where = f"cockpit, 8 GPUs, 8 ranks, {size[1]}×{size[0]}: CPU"
-        note = f"{cost.memory}; {cost.bytes.median:.1f} kB/s to the terminal."
-        found.append(limit_row(where, cost.cpu, CPU_GOAL, peer if size == SIZE else "", (note,)))
-    return [*found, *compared]
+        yield from paint_rows(place, effort)
+        yield from run_rows(place, effort)
+        yield from beside(place, effort)

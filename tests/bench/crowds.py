@@ -105,22 +105,19 @@ def key_rows(where: str, found: dict[str, tuple[list[float], list[float]]]) -> l
     return rows
 
 
-def rows(effort: Effort) -> list[Row]:
+def rows(effort: Effort) -> Iterator[Row]:
     """One run after another."""
-    found: list[Row] = []
     for nodes in dict.fromkeys((1, min(8, effort.nodes), effort.nodes)):
         where = f"{nodes * 8:,} ranks on {nodes} node{'s' if nodes > 1 else ''}, 200×60"
         with simulated(nodes) as place:
             if nodes == effort.nodes:
                 cost = looked_at(place, effort)
-                found += [
-                    limit_row(f"cockpit, {where}, curves shown, 1 Hz: CPU", cost.cpu, CPU_GOAL, "",
-                              (f"{cost.memory}.",)),
-                    limit_row("the same: bytes to the terminal", cost.bytes, RATE_GOAL),
-                ]  # fmt: skip
-            links = {"": None, f" at {SLOW // 1000} kB/s": SLOW}
-            keys = {link: keys_of(place, effort, nodes > 4, rate) for link, rate in links.items()}
-            found += key_rows(where, keys)
+                note = f"{cost.memory}."
+                yield limit_row(
+                    f"cockpit, {where}, curves shown, 1 Hz: CPU", cost.cpu, CPU_GOAL, "", (note,)
+                )
+                yield limit_row("the same: bytes to the terminal", cost.bytes, RATE_GOAL)
+            for link, rate in (("", None), (f" at {SLOW // 1000} kB/s", SLOW)):
+                yield from key_rows(where, {link: keys_of(place, effort, nodes > 4, rate)})
             if nodes == 1:
-                found += stall_rows(*stalled(place, effort))
-    return found
+                yield from stall_rows(*stalled(place, effort))

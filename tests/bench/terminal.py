@@ -146,6 +146,10 @@ class Terminal:
                 return self._arrived
         raise NotReached(f"{what}: not on the screen after {seconds:g} s")
 
+    def is_quiet(self, seconds: float) -> bool:
+        """Read for at most this long; True if nothing came."""
+        return not self._read(seconds)
+
     def rest(self, seconds: float) -> None:
         """Let it run, and take what it writes."""
         deadline = time.monotonic() + seconds
