@@ -59,6 +59,7 @@ from .simulated_training import (
     HOSTS,
     NODES,
     RANKS,
+    TOKENS,
     Faults,
     SimulatedAttempt,
     nccl_lines,
@@ -209,7 +210,9 @@ class SimulatedLink:
     def _write_steps(self, newest: int, now: float) -> None:
         """Write the steps up to the newest one to the log of rank 0, and report the checkpoints among them."""
         for step in range(self._written + 1, newest + 1):
-            self._append(0, "out", f"step {step} loss {self._attempt.loss(step):.3f} 131.1k tok/s\n")
+            tokens_s = TOKENS / self._attempt.step_s(step)
+            line = f"step {step} loss {self._attempt.loss(step):.3f} {tokens_s / 1000:.1f}k tok/s\n"
+            self._append(0, "out", line)
             if step % CHECKPOINT_STEPS == 0:
                 self._saved = step
                 saved = Checkpoint(f"/job/checkpoints/step-{step}", now, "dcp", step, 0, 0.2)

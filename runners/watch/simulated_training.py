@@ -71,10 +71,6 @@ class SimulatedAttempt:
         """Return the step of the whole training."""
         return self.resumed + self.steps(now)
 
-    def step_s(self, now: float) -> float:
-        """Return the seconds of the newest step."""
-        return STEP_S * (1 + 0.04 * math.sin(2.6 * self.step(now)))
-
     def has_stopped(self, now: float) -> bool:
         """Whether the ranks wait for the one that hangs."""
         return now >= self._last
@@ -90,6 +86,10 @@ class SimulatedAttempt:
     def _waits_s(self, rank: int) -> float:
         """Return the seconds per step that a rank waits for the others."""
         return LATE_S if self.faults.hot_gpu and rank != SLOW else EVEN_S
+
+    def step_s(self, step: int) -> float:
+        """Return the seconds that a step takes."""
+        return STEP_S * (1 + 0.04 * math.sin(2.6 * step))
 
     def loss(self, step: int) -> float:
         """Return the loss at a step."""
@@ -112,7 +112,7 @@ class SimulatedAttempt:
             gpu_source="nvml",
             gpu_mem=62 * GIB,
             step=self.steps(now),
-            step_s=None if stopped or not self.steps(now) else self.step_s(now),
+            step_s=None if stopped or not self.steps(now) else self.step_s(self.step(now)),
             wait_percent=self._wait_percent(rank, stopped),
             still_s=now - self._last if stopped else None,
             usual_s=STEP_S if stopped else None,
@@ -175,9 +175,9 @@ class SimulatedAttempt:
             step=step,
             total=100_000,
             loss=self.loss(step),
-            tokens_s=TOKENS / self.step_s(now),
+            tokens_s=TOKENS / self.step_s(step),
             sources={"step": source, "loss": source, "tokens_s": source},
-            every_s=self.step_s(now),
+            every_s=self.step_s(step),
         )
 
     def pulses(self, node: int, now: float) -> tuple[Pulse, ...]:
